@@ -59,15 +59,15 @@ def record(
     environment_id: str | None = None,
     **detail: Any,
 ) -> AuditEntry:
-    """Write one entry in the current control transaction. A caller's place is the default project and environment."""
-    place = actor.place if isinstance(actor, Caller) else None
+    """Write one entry in the current control transaction. Default project and environment: the caller's."""
+    environment = actor.environment if isinstance(actor, Caller) else None
     entry = AuditEntry(
         actor_kind=actor.kind,
         actor_id=actor.id,
         action=action,
         target_id=target_id,
-        project_id=project_id or (place.project_id if place else None),
-        environment_id=environment_id or (place.environment_id if place else None),
+        project_id=project_id or (environment.project_id if environment else None),
+        environment_id=environment_id or (environment.environment_id if environment else None),
         detail=detail,
         request_id=current_request_id(),
     )

@@ -12,21 +12,21 @@ from platform_site.identity.callers import EnvironmentRef
 NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}", re.ASCII)
 
 
-def function_of(place: EnvironmentRef, name: str, *, lock: bool = False) -> Function:
+def function_of(environment: EnvironmentRef, name: str, *, lock: bool = False) -> Function:
     """Raises NoSuchFunction."""
     if not NAME.fullmatch(name):
         raise NoSuchFunction
-    found = Function.objects.using(place.cluster).filter(environment_id=place.environment_id, name=name)
+    found = Function.objects.using(environment.cluster).filter(environment_id=environment.environment_id, name=name)
     function = (found.select_for_update() if lock else found).first()
     if function is None:
         raise NoSuchFunction
     return function
 
 
-def run_of(place: EnvironmentRef, function: Function, run_id: str) -> Run:
+def run_of(environment: EnvironmentRef, function: Function, run_id: str) -> Run:
     """Raises NoSuchRun."""
     run = (
-        Run.objects.using(place.cluster).filter(function=function, pk=run_id).first()
+        Run.objects.using(environment.cluster).filter(function=function, pk=run_id).first()
         if ids.matches("run", run_id)
         else None
     )
@@ -35,13 +35,15 @@ def run_of(place: EnvironmentRef, function: Function, run_id: str) -> Run:
     return run
 
 
-def count_functions(place: EnvironmentRef) -> int:
-    return Function.objects.using(place.cluster).filter(environment_id=place.environment_id).count()
+def count_functions(environment: EnvironmentRef) -> int:
+    return Function.objects.using(environment.cluster).filter(environment_id=environment.environment_id).count()
 
 
-def public_functions(place: EnvironmentRef) -> list[str]:
+def public_functions(environment: EnvironmentRef) -> list[str]:
     """Functions that callers with a publishable key may invoke. One query."""
-    found = Function.objects.using(place.cluster).filter(environment_id=place.environment_id, invoke="public")
+    found = Function.objects.using(environment.cluster).filter(
+        environment_id=environment.environment_id, invoke="public"
+    )
     return [*found.values_list("name", flat=True)]
 
 

@@ -29,7 +29,7 @@ class TooManyRuns(RateLimited):
 
 
 class TooManyCalls(RateLimited):
-    """No concurrency slot within the function's timeout, or no place in the wait queue."""
+    """No concurrency slot within the function's timeout, or a full wait queue."""
 
     def __init__(self, seconds: float, *, is_queue_full: bool) -> None:
         if is_queue_full:

@@ -42,14 +42,14 @@ def delete_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
 
 
 def warn_of_old_names(
-    *, place: EnvironmentRef, old_names: OldNames, actor: Caller | Actor | None, **_: Any
+    *, environment: EnvironmentRef, old_names: OldNames, actor: Caller | Actor | None, **_: Any
 ) -> list[FieldError]:
     """A warning for each event trigger with an old name, and each active source that seems to use one."""
     if isinstance(actor, Caller) and not actor.may("functions:read"):
         return []
     found = []
-    active = Version.objects.using(place.cluster).filter(
-        function__environment_id=place.environment_id, number=F("function__active_version")
+    active = Version.objects.using(environment.cluster).filter(
+        function__environment_id=environment.environment_id, number=F("function__active_version")
     )
     for version in active.select_related("function").order_by("function__name").iterator(chunk_size=10):
         at, patterns = f"functions.{version.function.name}", version.function.events or []

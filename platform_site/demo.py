@@ -20,7 +20,7 @@ from platform_site.embedded.data_dir import Layout, write_private
 from platform_site.http.errors import ValidationFailed
 from platform_site.identity.callers import ENVIRONMENT_SCOPES, Caller, EnvironmentRef
 from projects import services as projects
-from projects.directory.environments import place_of
+from projects.directory.environments import environment_ref
 from projects.models import Environment
 from rows import services as rows
 from rows.migrate import service as schema_service
@@ -82,15 +82,17 @@ def _app_users(facts: Facts) -> None:
 
 
 def _schema(facts: Facts) -> None:
-    place = _production(facts)
-    if place is not None and schema_service.current(place).version == 0:
-        schema_service.change(place, _content("schema.json"), actor=SYSTEM)
+    environment = _production(facts)
+    if environment is not None and schema_service.current(environment).version == 0:
+        schema_service.change(environment, _content("schema.json"), actor=SYSTEM)
 
 
 def _rows(facts: Facts) -> None:
     """Written as the users that own them."""
-    place = _production(facts)
-    if place is None or schema_service.current(place).schema != schema_service.read(_content("schema.json")):
+    environment = _production(facts)
+    if environment is None or schema_service.current(environment).schema != schema_service.read(
+        _content("schema.json")
+    ):
         return  # whoever has made another schema of it did not ask for these rows, and they may not fit
     for user, lists in zip(facts["app_users"], _content("rows.json").values(), strict=True):
         found = restore_caller("user", user["id"], facts["environments"]["production"])
@@ -98,64 +100,75 @@ def _rows(facts: Facts) -> None:
             _fill(*found, lists)
 
 
-def _fill(caller: Caller, place: EnvironmentRef, lists: list[Facts]) -> None:
+def _fill(caller: Caller, environment: EnvironmentRef, lists: list[Facts]) -> None:
     who = Principal.of(caller)
     for wanted in lists:
-        list_id = _row(place, who, "lists", {"name": wanted["name"]})
+        list_id = _row(environment, who, "lists", {"name": wanted["name"]})
         for task in wanted["tasks"]:
             due = {"due_on": task["due_on"]} if "due_on" in task else {}
-            task_id = _row(place, who, "tasks", {"list_id": list_id, "title": task["title"]}, **due)
+            task_id = _row(environment, who, "tasks", {"list_id": list_id, "title": task["title"]}, **due)
             if task.get("done"):
-                rows.update_row(place, who, "tasks", task_id, {"done": True})
+                rows.update_row(environment, who, "tasks", task_id, {"done": True})
             for comment in task["comments"]:
-                _row(place, who, "comments", {"task_id": task_id, "body": comment})
+                _row(environment, who, "comments", {"task_id": task_id, "body": comment})
 
 
-def _row(place: EnvironmentRef, who: Principal, table: str, known_by: Facts, **more: Any) -> str:
-    found = json.loads(rows.list_rows(place, who, table, ListQuery(where=known_by, limit=1)).body)["data"]
-    row = found[0] if found else json.loads(rows.insert_row(place, who, table, {**known_by, **more}).body)
+def _row(environment: EnvironmentRef, who: Principal, table: str, known_by: Facts, **more: Any) -> str:
+    found = json.loads(rows.list_rows(environment, who, table, ListQuery(where=known_by, limit=1)).body)["data"]
+    row = found[0] if found else json.loads(rows.insert_row(environment, who, table, {**known_by, **more}).body)
     return str(row["id"])
 
 
 def _functions(facts: Facts) -> None:
-    place = _production(facts)
-    if place is None:
+    environment = _production(facts)
+    if environment is None:
         return
     known = set(
-        Function.objects.using(place.cluster).filter(environment_id=place.environment_id).values_list("name", flat=True)
+        Function.objects.using(environment.cluster)
+        .filter(environment_id=environment.environment_id)
+        .values_list("name", flat=True)
     )
     for name in ("sum", "open-tasks"):
         if name not in known:
             source = (CONTENT / f"{name}.ts").read_text()
-            functions.deploy(place, name, {"source": source}, actor=SYSTEM, warm=False)
+            functions.deploy(environment, name, {"source": source}, actor=SYSTEM, warm=False)
 
 
 def _webhook(facts: Facts) -> None:
     """A webhook to the service itself, unless `OUTBOUND_ALLOWED_NETWORKS` excludes this machine."""
-    place = _production(facts)
-    if place is None:
+    environment = _production(facts)
+    if environment is None:
         return
     url = facts["base_url"] + demo_receiver.PATH
     try:
         outbound.check_url(url)
     except ValidationFailed:
         return
-    known = Webhook.objects.using(place.cluster).live(place.environment_id).filter(url__endswith=demo_receiver.PATH)
+    known = (
+        Webhook.objects.using(environment.cluster)
+        .live(environment.environment_id)
+        .filter(url__endswith=demo_receiver.PATH)
+    )
     for interrupted in known:  # its secret was shown to a run that did not get to writing it down
-        webhooks.delete_webhook(place, interrupted.pk, actor=SYSTEM)
+        webhooks.delete_webhook(environment, interrupted.pk, actor=SYSTEM)
     values = {"url": url, "events": ["tasks.*", "comments.insert"], "description": "The demo: the service tells itself"}
-    webhook, secret = webhooks.create_webhook(place, values, actor=SYSTEM)
+    webhook, secret = webhooks.create_webhook(environment, values, actor=SYSTEM)
     facts["webhook"] = {"id": webhook.pk, "secret": secret}
 
 
 def _update_webhook_url(facts: Facts) -> None:
-    place = _production(facts) if "webhook" in facts else None
-    if place is None:
+    environment = _production(facts) if "webhook" in facts else None
+    if environment is None:
         return
     url = facts["base_url"] + demo_receiver.PATH
-    found = Webhook.objects.using(place.cluster).live(place.environment_id).filter(pk=facts["webhook"]["id"]).first()
+    found = (
+        Webhook.objects.using(environment.cluster)
+        .live(environment.environment_id)
+        .filter(pk=facts["webhook"]["id"])
+        .first()
+    )
     if found is not None and found.url != url and found.url.endswith(demo_receiver.PATH):
-        webhooks.change_webhook(place, found.pk, {"url": url}, actor=SYSTEM)
+        webhooks.change_webhook(environment, found.pk, {"url": url}, actor=SYSTEM)
 
 
 STEPS: Final[dict[str, Callable[[Facts], None]]] = {
@@ -182,7 +195,7 @@ def _person(pool_id: str | None, email: str, name: str, *, is_staff: bool = Fals
 
 
 def _production(facts: Facts) -> EnvironmentRef | None:
-    return place_of(facts["environments"]["production"])
+    return environment_ref(facts["environments"]["production"])
 
 
 def _content(name: str) -> Facts:

@@ -10,7 +10,7 @@ from platform_site.identity.callers import Caller
 if TYPE_CHECKING:
     from projects.models import Environment, Project  # noqa: F401 - named in a string below
 
-_PLACE_COLUMNS: "Final[dict[str, str | ExpressionWrapper[Any]]]" = {
+_REF_COLUMNS: "Final[dict[str, str | ExpressionWrapper[Any]]]" = {
     "environment_id": "id",
     "environment_name": "name",
     "project_id": "project_id",
@@ -31,7 +31,7 @@ class ProjectQuerySet(models.QuerySet["Project"]):
         """The live projects that `caller` may see: by membership, else that of its environment."""
         if caller.account_id is not None:
             return self.live().filter(memberships__user_id=caller.account_id)
-        return self.live().filter(pk=caller.place.project_id) if caller.place else self.none()
+        return self.live().filter(pk=caller.environment.project_id) if caller.environment else self.none()
 
 
 class EnvironmentQuerySet(models.QuerySet["Environment"]):
@@ -50,7 +50,7 @@ class EnvironmentQuerySet(models.QuerySet["Environment"]):
     def of_account(self, account_id: "str | BaseExpression | Combinable") -> "EnvironmentQuerySet":
         return self.filter(project__memberships__user_id=account_id).annotate(role=F("project__memberships__role"))
 
-    def places_as_json(self) -> "QuerySet[Environment, Any]":
+    def refs_as_json(self) -> "QuerySet[Environment, Any]":
         """One JSON column with the fields of `EnvironmentRef`; with `role` after `of_account`."""
         has_role = "role" in self.query.annotations
-        return self.values(place=JSONObject(**_PLACE_COLUMNS, **({"role": "role"} if has_role else {})))
+        return self.values(ref=JSONObject(**_REF_COLUMNS, **({"role": "role"} if has_role else {})))

@@ -18,7 +18,7 @@ from platform_site.http.errors import Forbidden, NotFound, Unauthorized, Validat
 from platform_site.identity import ids
 from platform_site.identity.callers import Caller
 from projects.directory import roles
-from projects.directory.environments import place_of
+from projects.directory.environments import environment_ref
 from projects.models import REASON_LENGTH, Environment, StaffGrant
 
 LIFETIME: Final = timedelta(hours=1)
@@ -97,23 +97,23 @@ def _revoke(grants: "QuerySet[StaffGrant]", actor: Caller | Actor) -> int:
     return ended
 
 
-def caller_with(account: Caller, grant_id: str, named: str | None, *, needs_place: bool) -> Caller:
+def caller_with(account: Caller, grant_id: str, named: str | None, *, needs_environment: bool) -> Caller:
     """The caller for an account with this grant. Two queries. Raises Unauthorized (ended), NotFound (another
     environment), and with `needs_place` ProjectSuspended."""
     found = active().filter(pk=grant_id, user_id=account.id).first()
-    place = place_of(found.environment_id) if found is not None else None
-    if found is None or place is None:
+    environment = environment_ref(found.environment_id) if found is not None else None
+    if found is None or environment is None:
         raise Unauthorized("The staff access has ended.")
-    if named not in (None, place.environment_id):
+    if named not in (None, environment.environment_id):
         raise NotFound("The staff access is for another environment.")
-    if needs_place:
-        place.require_active()
+    if needs_environment:
+        environment.require_active()
     return Caller(
         kind="staff",
         id=account.id,
         scopes=WRITE if found.may_write else READ,
-        plan=place.plan,
-        place=replace(place, role="developer" if found.may_write else "viewer"),
+        plan=environment.plan,
+        environment=replace(environment, role="developer" if found.may_write else "viewer"),
         session_id=account.session_id,
         email=account.email,
         name=account.name,

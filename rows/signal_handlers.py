@@ -6,7 +6,7 @@ from platform_site.concurrency import server_hints
 from platform_site.identity import signals
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.postgres import replicas
-from projects.directory.environments import place_of
+from projects.directory.environments import environment_ref
 from projects.models import Environment
 from projects.provisioning import branching as branching_of_projects
 from rows.changes import feed, wake_ups
@@ -34,9 +34,9 @@ def remove_versions(*, environment_id: str, cluster: str, **_: Any) -> None:
     schema_cache.evict(environment_id)
 
 
-def read_nothing_older(*, place: EnvironmentRef, **_: Any) -> None:
+def read_nothing_older(*, environment: EnvironmentRef, **_: Any) -> None:
     """Replicas must have this change before they answer."""
-    replicas.written(place.cluster, place.environment_id)
+    replicas.written(environment.cluster, environment.environment_id)
 
 
 def delete_user_references(*, user_id: str, pool_id: str | None, actor: Caller | Actor, **_: Any) -> None:
@@ -46,11 +46,11 @@ def delete_user_references(*, user_id: str, pool_id: str | None, actor: Caller |
         return
     branching_of_projects.block_new_branches(pool_id)
     environments = Environment.objects.filter(pool_id=pool_id).values_list("pk", flat=True)
-    places = [place for each in environments if (place := place_of(each)) is not None]
-    user_deletion.begin(places, user_id, pool_id=pool_id, actor=actor)
+    refs = [ref for each in environments if (ref := environment_ref(each)) is not None]
+    user_deletion.begin(refs, user_id, pool_id=pool_id, actor=actor)
 
 
-def apply_user_deletions_since(*, place: EnvironmentRef, since: datetime | None, **_: Any) -> None:
+def apply_user_deletions_since(*, environment: EnvironmentRef, since: datetime | None, **_: Any) -> None:
     """As above for users deleted while a branch was filled, before it becomes reachable."""
     if since is not None:
-        deleted_users.delete_references(place, since)
+        deleted_users.delete_references(environment, since)

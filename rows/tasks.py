@@ -9,7 +9,7 @@ from django.db import Error, transaction
 from platform_site.background.periodic import log_failures, periodic_job, periodic_job_per_region
 from platform_site.http.errors import Conflict
 from platform_site.postgres import sqlstates
-from projects.directory.environments import place_of
+from projects.directory.environments import environment_ref
 from projects.models import Environment
 from rows.changes import watched_tables
 from rows.migrate import concurrent_indexes, concurrent_unique_indexes
@@ -27,10 +27,10 @@ _hopeless: Final[dict[str, float]] = {}
 
 @shared_task
 def make_indexes(environment_id: str) -> None:
-    if (place := place_of(environment_id)) is None:
+    if (environment := environment_ref(environment_id)) is None:
         return
     try:
-        concurrent_indexes.make_due(place)
+        concurrent_indexes.make_due(environment)
     except Error as error:
         if sqlstates.sqlstate(error) == sqlstates.TOO_LONG_FOR_AN_INDEX:
             _hopeless[environment_id] = time.monotonic() + _HOPELESS_SECONDS
@@ -70,11 +70,11 @@ def apply_pending_user_deletions() -> None:
         with log_failures(f"users who are gone, in {cluster}", using=cluster):
             for due in PendingUserReferences.objects.using(cluster).order_by("pk"):
                 with log_failures(f"users who are gone, in {due.environment_id}", using=cluster):
-                    place = place_of(due.environment_id)
-                    if place is None:  # the environment is deleted
+                    environment = environment_ref(due.environment_id)
+                    if environment is None:  # the environment is deleted
                         due.delete()
                     else:
-                        deleted_users.settle(place, due)
+                        deleted_users.settle(environment, due)
 
 
 @periodic_job(every=settings.JOB_SECONDS)

@@ -32,11 +32,11 @@ class ListenerEnded(Exception):
 
 
 class Listener:
-    """`with Listener(place, url, events) as listener:`, and then `listener.pending()` repeatedly."""
+    """`with Listener(environment, url, events) as listener:`, and then `listener.pending()` repeatedly."""
 
-    def __init__(self, place: EnvironmentRef, url: str, events: Sequence[str]) -> None:
+    def __init__(self, environment: EnvironmentRef, url: str, events: Sequence[str]) -> None:
         """`url`: http or https, any host. Raises WebhooksQuotaReached on entering."""
-        self._place, self._url, self._events = place, url, list(events)
+        self._environment, self._url, self._events = environment, url, list(events)
         # Anyone who runs commands on this machine may call every host that it can reach.
         self._client = outbound.Client(opened=networks(("0.0.0.0/0", "::/0")))
         self.webhook_id, self.secret = "", ""
@@ -48,23 +48,23 @@ class Listener:
             "description": "manage.py webhooks listen",
             "listens_until": Now() + LEASE,
         }
-        webhook, self.secret = webhook_service.create_webhook(self._place, values, actor=audit.SYSTEM)
+        webhook, self.secret = webhook_service.create_webhook(self._environment, values, actor=audit.SYSTEM)
         self.webhook_id = webhook.pk
         return self
 
     def __exit__(self, *_: object) -> None:
         self._client.close()
         if self._own_webhook().exists():
-            webhook_service.delete_webhook(self._place, self.webhook_id, actor=audit.SYSTEM)
+            webhook_service.delete_webhook(self._environment, self.webhook_id, actor=audit.SYSTEM)
 
     def _own_webhook(self) -> Any:
-        live = Webhook.objects.using(self._place.cluster).live(self._place.environment_id)
+        live = Webhook.objects.using(self._environment.cluster).live(self._environment.environment_id)
         return live.filter(pk=self.webhook_id, enabled=True)
 
     def pending(
         self, should_stop: Callable[[], bool] = lambda: False
     ) -> Iterator[tuple[ClaimedDelivery, AttemptOutcome]]:
-        using = self._place.cluster
+        using = self._environment.cluster
         if not self._own_webhook().update(listens_until=Now() + LEASE):
             raise ListenerEnded
         if relay_batch(using).events:

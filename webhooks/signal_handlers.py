@@ -39,29 +39,29 @@ def notify_of_event(*, using: str, is_due: bool = True, **_: Any) -> None:
         webhook_notify.after_commit(using)
 
 
-def record_migration_event(*, place: EnvironmentRef, version: int, using: str, **_: Any) -> None:
+def record_migration_event(*, environment: EnvironmentRef, version: int, using: str, **_: Any) -> None:
     """Record a `schema.migrated` event, if a webhook subscribes to it. It only contains the version: creating webhooks
     does not permit reading the schema."""
-    if subscriptions.is_wanted("schema.migrated", place.environment_id, using):
+    if subscriptions.is_wanted("schema.migrated", environment.environment_id, using):
         record(
             "schema.migrated",
             {"version": version},
             using=using,
-            environment_id=place.environment_id,
+            environment_id=environment.environment_id,
             schema_version=version,
-            depth=call_depth.depth_here(place.environment_id),
+            depth=call_depth.depth_here(environment.environment_id),
         )
         webhook_notify.after_commit(using)
 
 
 def warn_of_old_names(
-    *, place: EnvironmentRef, old_names: OldNames, actor: Caller | Actor | None, **_: Any
+    *, environment: EnvironmentRef, old_names: OldNames, actor: Caller | Actor | None, **_: Any
 ) -> list[FieldError]:
     """A warning for each event pattern, filter and column list with an old name."""
     if isinstance(actor, Caller) and not actor.may("webhooks:read"):
         return []
     found = []
-    for webhook in Webhook.objects.using(place.cluster).live(place.environment_id).order_by("id"):
+    for webhook in Webhook.objects.using(environment.cluster).live(environment.environment_id).order_by("id"):
         at = f"webhooks.{webhook.pk}"
         for index, pattern in enumerate(webhook.events):
             if (table := old_names.in_pattern(pattern)) is not None:
@@ -85,9 +85,9 @@ def record_user_event(*, user_id: str, pool_id: str | None, **_: Any) -> None:
         webhook_notify.after_control_commit(pool_id)
 
 
-def record_environment_event(*, place: EnvironmentRef, **_: Any) -> None:
+def record_environment_event(*, environment: EnvironmentRef, **_: Any) -> None:
     """Record `environment.ready` of a branch for its source: the branch's webhooks are disabled copies."""
-    branch = Environment.objects.filter(pk=place.environment_id, parent__isnull=False).first()
+    branch = Environment.objects.filter(pk=environment.environment_id, parent__isnull=False).first()
     if branch is not None and branch.parent_id is not None:
         data = {"environment_id": branch.pk, "name": branch.name, "project_id": branch.project_id}
         control_events.record("environment.ready", data, environment_id=branch.parent_id)

@@ -9,7 +9,7 @@ from django.conf import settings
 
 from platform_site.background import dispatch as background_dispatch
 from platform_site.background.periodic import log_failures, periodic_job, periodic_job_per_region
-from projects.directory.environments import place_of
+from projects.directory.environments import environment_ref
 from webhooks import signal_handlers
 from webhooks.cli_listener import end_listeners
 from webhooks.delivery import control_events, dispatcher_thread
@@ -39,9 +39,9 @@ def dispatch(using: str) -> None:
 
 @shared_task
 def move_control_events(environment_id: str) -> None:
-    place = place_of(environment_id)
-    if place is not None:
-        _move(place.cluster)
+    environment = environment_ref(environment_id)
+    if environment is not None:
+        _move(environment.cluster)
 
 
 def _move(using: str) -> None:

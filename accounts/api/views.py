@@ -106,16 +106,16 @@ class TokenViewSet(ApiViewSet):
 
     def _sign_in(self, request: HttpRequest, email: str, password: str, device: Device) -> sessions.Grant:
         environment_id = named_environment(request)
-        place, pool_id = None, None
+        environment, pool_id = None, None
         if environment_id is not None:
-            place = environment_directory.directory().place_of(environment_id)
-            if place is None:
+            environment = environment_directory.directory().environment_ref(environment_id)
+            if environment is None:
                 rate_limits.count_token_request(request)
                 raise InvalidGrant(fields=[FieldError("X-Environment", "unknown", "There is no such environment.")])
-            pool_id = place.pool_id
+            pool_id = environment.pool_id
         rate_limits.count_token_request(request, pool_id=pool_id, email=email)
-        if place is not None:
-            place.require_active()
+        if environment is not None:
+            environment.require_active()
         try:
             return sessions.sign_in(
                 pool_id=pool_id, environment_id=environment_id, email=email, password=password, device=device
@@ -265,19 +265,19 @@ class UserViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
     cursor_kind, ordering = "users", ("-id",)
 
     def get_queryset(self) -> QuerySet[User]:
-        return User.objects.in_pool(self.place.pool_id)
+        return User.objects.in_pool(self.environment.pool_id)
 
     def filter_queryset(self, queryset: Any) -> Any:
         if self.action != "list":
             return queryset
         email, asked_ids = self._email(), self.query.get("ids")
         if email is not None:
-            queryset = User.objects.with_email(self.place.pool_id, email)
+            queryset = User.objects.with_email(self.environment.pool_id, email)
         return queryset if asked_ids is None else queryset.filter(pk__in=_read_ids(asked_ids))
 
     def cursor_facts(self) -> Sequence[Fact]:
         email, asked_ids = self._email(), self.query.get("ids")
-        facts = [self.place.pool_id] if email is None else [self.place.pool_id, email]
+        facts = [self.environment.pool_id] if email is None else [self.environment.pool_id, email]
         return facts if asked_ids is None else [*facts, "ids", asked_ids]
 
     def _email(self) -> str | None:
@@ -293,10 +293,10 @@ class UserViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
     @extend_schema(request=serializers.UserInput, responses={201: serializers.UserDetail})
     def create(self, request: Any) -> HttpResponse:
         """Create a user of the environment. `role` and `claims` are for the rules of its tables."""
-        pool_id = environment_directory.own_pool(self.place)
+        pool_id = environment_directory.own_pool(self.environment)
         values = self.read(serializers.UserInput)
         values["is_email_verified"] = values.pop("email_verified", False)
-        most = plan_limits(self.place.plan).app_users_per_environment
+        most = plan_limits(self.environment.plan).app_users_per_environment
         user = user_service.create_user(pool_id=pool_id, actor=self.caller, most=most, **values)
         return created(f"/v1/users/{user.pk}", self.get_serializer(user).data)
 
@@ -323,7 +323,7 @@ class UserViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
 
     def _own_user(self) -> User:
         """Raises if the environment shares the users of another one."""
-        environment_directory.own_pool(self.place)
+        environment_directory.own_pool(self.environment)
         user: User = self.get_object()
         return user
 

@@ -42,11 +42,11 @@ class PoolForm(forms.ModelForm):  # type: ignore[type-arg]
     def clean_environment_id(self) -> str | None:
         environment_id: str | None = self.cleaned_data["environment_id"]
         if environment_id is not None:
-            place = environment_directory.directory().place_of(environment_id)
-            if place is None:
+            environment = environment_directory.directory().environment_ref(environment_id)
+            if environment is None:
                 raise forms.ValidationError("There is no such environment.")
-            if self.is_of_pool and place.pool_id != environment_id:
-                raise forms.ValidationError(f"Its users are those of {place.pool_id}, from which it branched.")
+            if self.is_of_pool and environment.pool_id != environment_id:
+                raise forms.ValidationError(f"Its users are those of {environment.pool_id}, from which it branched.")
         return environment_id
 
     def validate_constraints(self) -> None:

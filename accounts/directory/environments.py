@@ -10,10 +10,10 @@ from platform_site.identity.callers import Caller, EnvironmentRef
 
 
 class Directory(Protocol):
-    def place_of(self, environment_id: str) -> EnvironmentRef | None:
+    def environment_ref(self, environment_id: str) -> EnvironmentRef | None:
         pass
 
-    def place_named(self, text: str) -> EnvironmentRef | None:
+    def environment_ref_named(self, text: str) -> EnvironmentRef | None:
         pass
 
     def lock_shared(self, environment_id: str) -> None:
@@ -22,8 +22,8 @@ class Directory(Protocol):
     def require_settled(self, environment_id: str) -> None:
         """Raise a 409 error while another process applies a configuration to the environment."""
 
-    def place_for(self, caller: Caller, environment_id: str) -> tuple[EnvironmentRef, frozenset[str]] | None:
-        """The place and the caller's role there; None if the caller may not see the environment."""
+    def environment_ref_for(self, caller: Caller, environment_id: str) -> tuple[EnvironmentRef, frozenset[str]] | None:
+        """The environment and the caller's role there; None if the caller may not see the environment."""
 
     def suspended(self) -> "QuerySet[Any, str]":
         pass
@@ -49,20 +49,20 @@ def directory() -> Directory:
     return _directory
 
 
-def active_place(environment_id: str) -> EnvironmentRef | None:
-    place = directory().place_of(environment_id)
-    if place is not None:
-        place.require_active()
-    return place
+def active_environment(environment_id: str) -> EnvironmentRef | None:
+    environment = directory().environment_ref(environment_id)
+    if environment is not None:
+        environment.require_active()
+    return environment
 
 
-def own_pool(place: EnvironmentRef, things: str = "users") -> str:
+def own_pool(environment: EnvironmentRef, things: str = "users") -> str:
     """The environment's own pool. Raises Forbidden in a preview branch, whose users are its parent's."""
-    if place.pool_id != place.environment_id:
+    if environment.pool_id != environment.environment_id:
         raise Forbidden(
-            f"These {things} belong to {place.pool_id}, from which this environment branched. Change them there."
+            f"These {things} belong to {environment.pool_id}, from which this environment branched. Change them there."
         )
-    return place.pool_id
+    return environment.pool_id
 
 
 def lock_shared(environment_id: str | None) -> None:
@@ -83,4 +83,4 @@ def lock_settings(environment_id: str | None, what: str) -> None:
 def require_active(environment_id: str | None) -> None:
     """Raise ProjectSuspended if the environment's project is. None (platform accounts) never is. One query."""
     if environment_id is not None:
-        active_place(environment_id)
+        active_environment(environment_id)

@@ -60,15 +60,15 @@ def over_keys(caller: Caller, environment_id: str | None, *, to_issue: bool = Fa
     if caller.kind == "account":
         return _of_account(caller, environment_id, to_issue)
     caller.need(MANAGE)
-    if caller.place is None or environment_id not in (None, caller.place.environment_id):
+    if caller.environment is None or environment_id not in (None, caller.environment.environment_id):
         raise NotFound
     return KeyAuthority(
-        environment_id=caller.place.environment_id,
-        project_id=caller.place.project_id,
+        environment_id=caller.environment.environment_id,
+        project_id=caller.environment.project_id,
         account_id=None,
         made_by=None,
         grantable=caller.scopes,
-        most=plan_limits(caller.place.plan).keys_per_environment,
+        most=plan_limits(caller.environment.plan).keys_per_environment,
         until=ServerKey.objects.filter(pk=caller.id).values_list("expires_at", flat=True).first(),
     )
 
@@ -77,21 +77,21 @@ def _of_account(caller: Caller, environment_id: str | None, to_issue: bool) -> K
     if environment_id is None:
         most = plan_limits(caller.plan).keys_per_environment
         return KeyAuthority(None, None, caller.id, None, ACCOUNT_SCOPES, most)
-    found = environment_directory.directory().place_for(caller, environment_id)
+    found = environment_directory.directory().environment_ref_for(caller, environment_id)
     if found is None:
         raise NotFound
-    place, scopes = found
+    environment, scopes = found
     if MANAGE not in scopes:
         raise Forbidden("Only owners and developers of the project can manage its keys.")
     if to_issue:
-        place.require_active()
+        environment.require_active()
     return KeyAuthority(
         environment_id=environment_id,
-        project_id=place.project_id,
+        project_id=environment.project_id,
         account_id=None,
-        made_by=None if place.role == "owner" else caller.id,
+        made_by=None if environment.role == "owner" else caller.id,
         grantable=scopes,
-        most=plan_limits(place.plan).keys_per_environment,
+        most=plan_limits(environment.plan).keys_per_environment,
     )
 
 

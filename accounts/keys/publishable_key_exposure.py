@@ -62,12 +62,12 @@ NOTHING: Final = Exposure({}, ())
 
 def by_key(environment_id: str | None, scopes: Iterable[str]) -> Exposure:
     """What a publishable key with these scopes allows by the current rules. Raises the region's database errors."""
-    place = environment_directory.directory().place_of(environment_id) if environment_id else None
-    return NOTHING if place is None else _everything(place).within(scopes)
+    environment = environment_directory.directory().environment_ref(environment_id) if environment_id else None
+    return NOTHING if environment is None else _everything(environment).within(scopes)
 
 
-def _everything(place: EnvironmentRef) -> Exposure:
-    rows = [read(place) for read in _rows]
+def _everything(environment: EnvironmentRef) -> Exposure:
+    rows = [read(environment) for read in _rows]
     tables = {name: actions for each in rows for name, actions in sorted(each.tables.items())}
-    functions = [name for read in _functions for name in sorted(read(place))]
+    functions = [name for read in _functions for name in sorted(read(environment))]
     return Exposure(tables, functions, [name for each in rows for name in each.user_fields])

@@ -110,21 +110,21 @@ def add_pool_arguments(parser: ArgumentParser) -> None:
 
 def environment(options: dict[str, Any]) -> str | None:
     named: str | None = options["environment"]
-    return None if named is None else place_named(named).environment_id
+    return None if named is None else environment_ref_named(named).environment_id
 
 
-def place_named(text: str) -> EnvironmentRef:
-    place = environment_directory.directory().place_named(text)
-    if place is None:
+def environment_ref_named(text: str) -> EnvironmentRef:
+    environment = environment_directory.directory().environment_ref_named(text)
+    if environment is None:
         raise CommandError(f'There is no environment "{text}". `manage.py list_projects` lists all of them.')
-    return place
+    return environment
 
 
 def pool(options: dict[str, Any]) -> str | None:
     """As `environment`. Raises CommandError for a preview branch too."""
     if options["environment"] is None:
         return None
-    place = place_named(options["environment"])
-    if place.pool_id != place.environment_id:
-        raise CommandError(f"This belongs to {place.pool_id}, from which {place.environment_id} branched.")
-    return place.pool_id
+    environment = environment_ref_named(options["environment"])
+    if environment.pool_id != environment.environment_id:
+        raise CommandError(f"This belongs to {environment.pool_id}, from which {environment.environment_id} branched.")
+    return environment.pool_id

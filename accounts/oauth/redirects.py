@@ -105,14 +105,14 @@ def _of(environment_id: str | None) -> "QuerySet[RedirectUri]":
 
 @transaction.atomic
 def replace(environment_id: str | None, uris: Sequence[str], *, actor: Caller | Actor) -> list[str]:
-    """Replace and return the list, sorted. Raises ValidationFailed naming `redirect_uris.<place>`."""
+    """Replace and return the list, sorted. Raises ValidationFailed naming `redirect_uris.<index>`."""
     hold(environment_id)
     wrong = []
-    for place, uri in enumerate(uris):
+    for index, uri in enumerate(uris):
         try:
             check(uri)
         except NotARedirectUri as error:
-            wrong.append(FieldError(f"redirect_uris.{place}", error.code, str(error)))
+            wrong.append(FieldError(f"redirect_uris.{index}", error.code, str(error)))
     wanted = set(uris)
     if len(wanted) > MAX_URIS:
         wrong.append(FieldError("redirect_uris", "too_many", f"At most {MAX_URIS} redirect URIs."))

@@ -73,7 +73,7 @@ def is_good(found: AccountEmail) -> bool:
             if inviter is None or found.environment_id is None:
                 return False
             asking = Caller("account", inviter.pk, frozenset(), account_id=inviter.pk, email=inviter.email)
-            there = environment_directory.directory().place_for(asking, found.environment_id)
+            there = environment_directory.directory().environment_ref_for(asking, found.environment_id)
             return there is not None and MANAGE in there[1]
     return True
 

@@ -50,20 +50,20 @@ def named_by(request: HttpRequest) -> Pool:
     environment_id = named_environment(request)
     if environment_id is None:
         return Pool(None, None, OF_PLATFORM)
-    place = environment_directory.active_place(environment_id)
-    if place is None:
+    environment = environment_directory.active_environment(environment_id)
+    if environment is None:
         raise NotFound("There is no such environment.")
-    return Pool(place.pool_id, environment_id, place.plan)
+    return Pool(environment.pool_id, environment_id, environment.plan)
 
 
 def plan_of(pool_id: str | None) -> str:
     """The plan that limits the pool's emails. Raises NotFound."""
     if pool_id is None:
         return OF_PLATFORM
-    place = environment_directory.directory().place_of(pool_id)
-    if place is None:
+    environment = environment_directory.directory().environment_ref(pool_id)
+    if environment is None:
         raise NotFound("The environment no longer exists.")
-    return place.plan
+    return environment.plan
 
 
 def most_users(pool_id: str | None) -> int | None:

@@ -234,7 +234,7 @@ class MeViewSet(ResourceViewSet):
         return self._shown(own_account.change(user, actor=caller, **values))
 
     def _shown(self, user: User | None) -> HttpResponse:
-        caller, place = self.caller, self.caller.place
+        caller, environment = self.caller, self.caller.environment
         facts = {
             "kind": caller.kind,
             "id": caller.id,
@@ -244,8 +244,8 @@ class MeViewSet(ResourceViewSet):
             "has_password": user.has_usable_password() if user else None,
             "name": user.name if user else caller.name,
             # What rules call the role: an app user's own, an account's in the project that the call means.
-            "role": place.role if caller.kind in ("account", "staff") and place else caller.role,
-            "environment_id": place.environment_id if place else None,
+            "role": environment.role if caller.kind in ("account", "staff") and environment else caller.role,
+            "environment_id": environment.environment_id if environment else None,
             "scopes": sorted(caller.scopes),
         }
         return respond(self.get_serializer(facts).data)
@@ -323,10 +323,10 @@ class InvitationViewSet(ListModelMixin, ResourceViewSet):
     cursor_kind, ordering = "invitations", ("-id",)
 
     def get_queryset(self) -> QuerySet[AccountEmail]:
-        return invitations.pending(self.place.pool_id)
+        return invitations.pending(self.environment.pool_id)
 
     def cursor_facts(self) -> Sequence[Fact]:
-        return [self.place.pool_id]
+        return [self.environment.pool_id]
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """The open invitations, newest first, without accepted and expired ones."""
@@ -338,10 +338,10 @@ class InvitationViewSet(ListModelMixin, ResourceViewSet):
         """Invite a person by email, with a role and claims for rules. A second invitation replaces the first.
 
         Works in every `sign_up` mode. The link works for seven days."""
-        pool_id = environment_directory.own_pool(self.place)
+        pool_id = environment_directory.own_pool(self.environment)
         values = self.read(InvitationInput)
-        rate_limits.count_invitation(request._request, pool_id=pool_id, plan=self.place.plan)
-        most = plan_limits(self.place.plan).app_users_per_environment
+        rate_limits.count_invitation(request._request, pool_id=pool_id, plan=self.environment.plan)
+        most = plan_limits(self.environment.plan).app_users_per_environment
         made = invitations.invite(pool_id=pool_id, actor=self.caller, most=most, **values)
         return created(f"/v1/invitations/{made.pk}", self.get_serializer(made).data)
 
@@ -350,7 +350,7 @@ class InvitationViewSet(ListModelMixin, ResourceViewSet):
         """Withdraw an invitation. Its link works no longer."""
         if not ids.matches("inv", invitation_id):
             raise NotFound
-        invitations.withdraw(environment_directory.own_pool(self.place), invitation_id, actor=self.caller)
+        invitations.withdraw(environment_directory.own_pool(self.environment), invitation_id, actor=self.caller)
         return no_content()
 
 
@@ -361,7 +361,7 @@ class SettingsViewSet(RetrieveModelMixin, ResourceViewSet):
     serializer_class = serializers.Settings
 
     def get_object(self) -> PoolSettings:
-        return pool_settings.settings_of(self.place.pool_id)
+        return pool_settings.settings_of(self.environment.pool_id)
 
     def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """Who may sign up, and where the links of e-mails lead."""
@@ -373,7 +373,7 @@ class SettingsViewSet(RetrieveModelMixin, ResourceViewSet):
         """Change who may sign up (`off`, `open`, `invited`), what e-mails call the application, where links lead.
 
         `link_urls` replaces what was there. A kind that it leaves out leads to the platform's own page."""
-        pool_id = environment_directory.own_pool(self.place)
+        pool_id = environment_directory.own_pool(self.environment)
         values = self.read(serializers.SettingsInput)
         changed = pool_settings.change_settings(pool_id, actor=self.caller, **values)
         return respond(self.get_serializer(changed).data)

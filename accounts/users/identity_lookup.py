@@ -34,7 +34,7 @@ class Identity:
     role: str | None = None
     claims: dict[str, Any] = field(default_factory=dict)
     scopes: frozenset[str] = frozenset()
-    """A key's scopes; empty for people, whose scopes follow from the place."""
+    """A key's scopes; empty for people, whose scopes follow from the environment."""
     touch_due: bool = False
     """`last_used_at` is a minute old: call `accounts.users.service.touch_key`."""
 

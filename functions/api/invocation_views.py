@@ -57,12 +57,14 @@ class InvocationViewSet(FunctionScopedViewSet):
         given, is_async = self._invocation()
         input_text = orjson.dumps(given or {}).decode()
         wait = _preferred_wait(request.META.get("HTTP_PREFER", ""))
-        depth = call_depth.depth_of(request.META, self.place.environment_id)
+        depth = call_depth.depth_of(request.META, self.environment.environment_id)
         if not is_async and wait is None:
             return request_concurrency.with_slot(
                 self.request._request,
-                request_concurrency.admission_of(self.place, self.caller, self._anonymous_call, size=len(input_text)),
-                lambda: calls.timeout_of(self.place, self.caller, name),
+                request_concurrency.admission_of(
+                    self.environment, self.caller, self._anonymous_call, size=len(input_text)
+                ),
+                lambda: calls.timeout_of(self.environment, self.caller, name),
                 lambda: self._call(name, input_text, depth),
             )
         run_id = self._enqueue(name, input_text, depth)
@@ -79,17 +81,19 @@ class InvocationViewSet(FunctionScopedViewSet):
         if ticket is not None:
             return self._once(ticket, name, input_text, depth)
         return self._ended(
-            *calls.invoke(self.place, self.caller, name, input_text, depth=depth, anonymous=self._anonymous_call)
+            *calls.invoke(self.environment, self.caller, name, input_text, depth=depth, anonymous=self._anonymous_call)
         )
 
     def _slot(self) -> AbstractContextManager[None]:
-        return request_concurrency.limiter.slot(self.place.environment_id, anonymous=self._anonymous_call)
+        return request_concurrency.limiter.slot(self.environment.environment_id, anonymous=self._anonymous_call)
 
     @cached_property
     def _anonymous_call(self) -> AnonymousCall | None:
         if self.caller.kind != "anonymous":
             return None
-        return client_networks.anonymous_call_of(self.place.environment_id, client_ip.site_of(self.request._request))
+        return client_networks.anonymous_call_of(
+            self.environment.environment_id, client_ip.site_of(self.request._request)
+        )
 
     def _invocation(self) -> tuple[dict[str, Any] | None, bool]:
         """The input, and whether the run is to be queued. Raises ValidationFailed. The serializer, which costs as much
@@ -109,7 +113,9 @@ class InvocationViewSet(FunctionScopedViewSet):
         ticket = idempotency.read_ticket(self.request._request, self.caller)
 
         def enqueue() -> str:
-            return calls.enqueue(self.place, self.caller, name, input_text, depth=depth, anonymous=self._anonymous_call)
+            return calls.enqueue(
+                self.environment, self.caller, name, input_text, depth=depth, anonymous=self._anonymous_call
+            )
 
         return enqueue() if ticket is None else self._under_key(ticket, enqueue)
 
@@ -120,7 +126,7 @@ class InvocationViewSet(FunctionScopedViewSet):
 
         def begin() -> str:
             started = calls.start_call(
-                self.place, self.caller, name, input_text, depth=depth, anonymous=self._anonymous_call
+                self.environment, self.caller, name, input_text, depth=depth, anonymous=self._anonymous_call
             )
             begun[started.run_id] = started
             return started.run_id
@@ -128,7 +134,7 @@ class InvocationViewSet(FunctionScopedViewSet):
         run_id = self._under_key(ticket, begin)
         if run_id in begun:
             started = begun[run_id]
-            return self._ended(started, calls.execute(started, self.caller, self.place))
+            return self._ended(started, calls.execute(started, self.caller, self.environment))
         run = self._waited(run_id, 5)
         if run is None:
             return self._queued(name, run_id)
@@ -148,7 +154,7 @@ class InvocationViewSet(FunctionScopedViewSet):
             return self._made_or_found(ticket, make)
 
     def _made_or_found(self, ticket: idempotency.Ticket, make: Callable[[], str]) -> str:
-        using = self.place.cluster
+        using = self.environment.cluster
         with _together_with_its_record(using):
             kept = idempotency.claim(ticket, using=using)
             if kept is not None and kept.reference is not None:
@@ -163,7 +169,9 @@ class InvocationViewSet(FunctionScopedViewSet):
         pause = 0.005
         while True:
             run = (
-                Run.objects.using(self.place.cluster).filter(pk=run_id, function__environment_id__isnull=False).first()
+                Run.objects.using(self.environment.cluster)
+                .filter(pk=run_id, function__environment_id__isnull=False)
+                .first()
             )
             if run is None:
                 raise NoSuchRun

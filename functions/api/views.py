@@ -48,11 +48,13 @@ class FunctionScopedViewSet(ApiViewSet):
         shown = f'no function "{name}"' if directory.NAME.fullmatch(name) else "no such function"
         known: list[str] = []
         if self.caller.kind != "user" and self.caller.may("functions:read"):
-            functions = Function.objects.using(self.place.cluster).filter(environment_id=self.place.environment_id)
+            functions = Function.objects.using(self.environment.cluster).filter(
+                environment_id=self.environment.environment_id
+            )
             known = [*functions.order_by("name").values_list("name", flat=True)[:1000]]
             if name in known:
                 return f'The function {name} can only be invoked by users of the application (its "invoke" is "user").'
-        return f"There is {shown} in {self.place.environment_id}{did_you_mean(name, known) or '.'}"
+        return f"There is {shown} in {self.environment.environment_id}{did_you_mean(name, known) or '.'}"
 
 
 class FunctionViewSet(ListModelMixin, RetrieveModelMixin, FunctionScopedViewSet, ResourceViewSet):
@@ -71,15 +73,17 @@ class FunctionViewSet(ListModelMixin, RetrieveModelMixin, FunctionScopedViewSet,
 
     def get_queryset(self) -> QuerySet[Function]:
         self._require_developer()
-        functions = Function.objects.using(self.place.cluster).filter(environment_id=self.place.environment_id)
+        functions = Function.objects.using(self.environment.cluster).filter(
+            environment_id=self.environment.environment_id
+        )
         return functions.prefetch_related("secrets")
 
     def get_object(self) -> Function:
         self._require_developer()
-        return directory.function_of(self.place, self.kwargs["name"])
+        return directory.function_of(self.environment, self.kwargs["name"])
 
     def cursor_facts(self) -> Sequence[Fact]:
-        return [self.place.environment_id]
+        return [self.environment.environment_id]
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """The functions of the environment, by name."""
@@ -96,7 +100,9 @@ class FunctionViewSet(ListModelMixin, RetrieveModelMixin, FunctionScopedViewSet,
         if not directory.NAME.fullmatch(name):
             message = "A function's name is 1 to 63 of a-z, 0-9, _ and -, beginning with a letter."
             raise ValidationFailed.of("name", "invalid_name", message)
-        function, is_new = deploy_service.deploy(self.place, name, self.read(serializers.Deployment), actor=self.caller)
+        function, is_new = deploy_service.deploy(
+            self.environment, name, self.read(serializers.Deployment), actor=self.caller
+        )
         shown = self.get_serializer(function).data
         return created(f"/v1/functions/{name}", shown) if is_new else respond(shown)
 
@@ -105,7 +111,7 @@ class FunctionViewSet(ListModelMixin, RetrieveModelMixin, FunctionScopedViewSet,
     def configure(self, request: HttpRequest, name: str) -> HttpResponseBase:
         """Change a function's settings, schedule, events or secrets. Its versions stay as they are."""
         values = self.read(serializers.Configuration)
-        function = deploy_service.configure(self.place, name, values, actor=self.caller)
+        function = deploy_service.configure(self.environment, name, values, actor=self.caller)
         return respond(self.get_serializer(function).data)
 
     def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
@@ -115,16 +121,16 @@ class FunctionViewSet(ListModelMixin, RetrieveModelMixin, FunctionScopedViewSet,
     @extend_schema(responses={204: None})
     def destroy(self, request: HttpRequest, name: str) -> HttpResponseBase:
         """Delete a function for good, with its versions, secrets and runs."""
-        deploy_service.delete_function(self.place, name, actor=self.caller)
+        deploy_service.delete_function(self.environment, name, actor=self.caller)
         return no_content()
 
     @idempotent(using=in_region)
     @extend_schema(request=serializers.Activation)
     def activate(self, request: HttpRequest, name: str) -> HttpResponseBase:
         """Make another version the active one: a rollback, or its undoing."""
-        directory.function_of(self.place, name)
+        directory.function_of(self.environment, name)
         version = self.read(serializers.Activation)["version"]
-        function = deploy_service.activate(self.place, name, version, actor=self.caller)
+        function = deploy_service.activate(self.environment, name, version, actor=self.caller)
         return respond(self.get_serializer(function).data)
 
 
@@ -135,8 +141,8 @@ class VersionViewSet(ListModelMixin, FunctionScopedViewSet, ResourceViewSet):
 
     def get_queryset(self) -> QuerySet[Version]:
         self._require_developer()
-        self.function = directory.function_of(self.place, self.kwargs["name"])
-        return self.function.versions.using(self.place.cluster)
+        self.function = directory.function_of(self.environment, self.kwargs["name"])
+        return self.function.versions.using(self.environment.cluster)
 
     def cursor_facts(self) -> Sequence[Fact]:
         return [self.function.pk]
@@ -168,7 +174,7 @@ class RunViewSet(ListModelMixin, RetrieveModelMixin, FunctionScopedViewSet, Reso
 
     def get_queryset(self) -> QuerySet[Run]:
         """App users only see their own runs."""
-        runs = Run.objects.using(self.place.cluster).filter(function=self._function())
+        runs = Run.objects.using(self.environment.cluster).filter(function=self._function())
         if self.caller.kind == "user":
             runs = runs.filter(caller_kind="user", caller_id=self.caller.id)
         if self.action != "list":
@@ -200,11 +206,11 @@ class RunViewSet(ListModelMixin, RetrieveModelMixin, FunctionScopedViewSet, Reso
         if self.caller.kind == "anonymous":
             raise Forbidden("Sign in to list runs. Publishable keys cannot.")
         self.get_object()
-        return respond(self.get_serializer(calls.cancel(self.place, name, run_id, actor=self.caller)).data)
+        return respond(self.get_serializer(calls.cancel(self.environment, name, run_id, actor=self.caller)).data)
 
     def _function(self) -> Function:
         """The function, if this caller may invoke it."""
-        function = directory.function_of(self.place, self.kwargs["name"])
+        function = directory.function_of(self.environment, self.kwargs["name"])
         if self.caller.kind == "user" and function.invoke == "key":
             raise NoSuchFunction
         return function

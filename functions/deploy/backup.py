@@ -17,16 +17,16 @@ VERSION_FIELDS: Final = ("number", "source_hash", "author_kind", "author_id", "s
 
 
 class Functions:
-    def dump(self, place: EnvironmentRef) -> Mapping[str, Iterator[Mapping[str, Any]]]:
-        return {"functions": self._functions(place), "function_versions": self._versions(place)}
+    def dump(self, environment: EnvironmentRef) -> Mapping[str, Iterator[Mapping[str, Any]]]:
+        return {"functions": self._functions(environment), "function_versions": self._versions(environment)}
 
-    def load(self, place: EnvironmentRef, records: Callable[[str], Iterator[Mapping[str, Any]]]) -> int:
+    def load(self, environment: EnvironmentRef, records: Callable[[str], Iterator[Mapping[str, Any]]]) -> int:
         """Settings are cut down to the plan."""
-        using = place.cluster
+        using = environment.cluster
         made: dict[str, Function] = {}
         for record in records("functions"):
-            deploy_service.check_function_quota(place)
-            made[record["name"]] = self._make(place, record)
+            deploy_service.check_function_quota(environment)
+            made[record["name"]] = self._make(environment, record)
         for version in records("function_versions"):
             values = {field: version[field] for field in VERSION_FIELDS}
             Version.objects.using(using).create(function=made[version["function"]], **values)
@@ -35,12 +35,12 @@ class Functions:
                 raise ValueError(f"{name} lacks its active version")
         return len(made)
 
-    def is_empty(self, place: EnvironmentRef) -> bool:
-        return not self._all(place).exists()
+    def is_empty(self, environment: EnvironmentRef) -> bool:
+        return not self._all(environment).exists()
 
-    def _functions(self, place: EnvironmentRef) -> Iterator[Mapping[str, Any]]:
-        for function in self._all(place).order_by("name"):
-            names = Secret.objects.using(place.cluster).filter(function=function).order_by("name")
+    def _functions(self, environment: EnvironmentRef) -> Iterator[Mapping[str, Any]]:
+        for function in self._all(environment).order_by("name"):
+            names = Secret.objects.using(environment.cluster).filter(function=function).order_by("name")
             yield {
                 **{field: getattr(function, field) for field in FIELDS},
                 "schedule": function.schedule,
@@ -48,28 +48,28 @@ class Functions:
                 "secrets": list(names.values_list("name", flat=True)),
             }
 
-    def _versions(self, place: EnvironmentRef) -> Iterator[Mapping[str, Any]]:
-        for function in self._all(place).order_by("name"):
-            versions = Version.objects.using(place.cluster).filter(function=function)
+    def _versions(self, environment: EnvironmentRef) -> Iterator[Mapping[str, Any]]:
+        for function in self._all(environment).order_by("name"):
+            versions = Version.objects.using(environment.cluster).filter(function=function)
             # One by one: behind a pooler, where server-side cursors are unavailable, a query would load all of them.
             for number in versions.order_by("number").values_list("number", flat=True):
                 version = versions.get(number=number)
                 yield {"function": function.name, **{field: getattr(version, field) for field in VERSION_FIELDS}}
 
-    def _make(self, place: EnvironmentRef, record: Mapping[str, Any]) -> Function:
-        using, plan = place.cluster, plan_limits(place.plan)
+    def _make(self, environment: EnvironmentRef, record: Mapping[str, Any]) -> Function:
+        using, plan = environment.cluster, plan_limits(environment.plan)
         values = {field: record[field] for field in FIELDS}
         values["timeout_ms"] = min(values["timeout_ms"], plan.function_timeout_ms)
         values["memory_mb"] = min(values["memory_mb"], plan.function_memory_mb)
         schedule = record["schedule"]
         values |= schedules.copied(None if schedule is None else cron.normal(schedule))
         values |= event_subscriptions.copied(_patterns(record["on"]))
-        function = Function.objects.using(using).create(environment_id=place.environment_id, **values)
+        function = Function.objects.using(using).create(environment_id=environment.environment_id, **values)
         secrets.set_names(function, record["secrets"], using)
         return function
 
-    def _all(self, place: EnvironmentRef) -> Any:
-        return Function.objects.using(place.cluster).filter(environment_id=place.environment_id)
+    def _all(self, environment: EnvironmentRef) -> Any:
+        return Function.objects.using(environment.cluster).filter(environment_id=environment.environment_id)
 
 
 def _patterns(named: list[str] | None) -> list[str] | None:

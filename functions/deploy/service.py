@@ -27,7 +27,7 @@ SETTINGS: Final = ("timeout_ms", "memory_mb", "allowed_hosts", "invoke", "attemp
 
 
 def deploy(
-    place: EnvironmentRef,
+    environment: EnvironmentRef,
     name: str,
     values: Mapping[str, Any],
     *,
@@ -42,39 +42,39 @@ def deploy(
     as `runs_as`, by default the actor. The module is loaded in the sandbox first (unless `tried`); `warm` prepares a
     process. Raises ValidationFailed, Forbidden, FunctionsQuotaReached, SchedulesQuotaReached,
     SubscriptionsQuotaReached."""
-    using = place.cluster
+    using = environment.cluster
     if not tried:
-        trial.try_out(place, name, values)
+        trial.try_out(environment, name, values)
     source: str = values["source"]
     source_hash = hashlib.sha256(source.encode()).hexdigest()
     with transaction.atomic(using=using):
-        _lock(place.environment_id, using)
-        known = Function.objects.using(using).filter(environment_id=place.environment_id, name=name)
+        _lock(environment.environment_id, using)
+        known = Function.objects.using(using).filter(environment_id=environment.environment_id, name=name)
         function = known.select_for_update().first()
         is_new = function is None
         if function is None:
-            function = _new_function(place, name)
-        _set_up(function, place, values, by=runs_as or schedules.caller_of(actor))
+            function = _new_function(environment, name)
+        _set_up(function, environment, values, by=runs_as or schedules.caller_of(actor))
         _activate_newest(function, source, source_hash, actor=actor, using=using)
-        _store_related(function, place, values)
+        _store_related(function, environment, values)
         audit_outbox.record(
-            place, "function.deployed", actor=actor, target_id=function.pk, name=name, version=function.active_version,
-            sha256=source_hash, **_describe_triggers(function, values),
+            environment, "function.deployed", actor=actor, target_id=function.pk, name=name,
+            version=function.active_version, sha256=source_hash, **_describe_triggers(function, values),
         )  # fmt: skip
     if warm:
-        trial.warm(place, function, source_hash, source)
+        trial.warm(environment, function, source_hash, source)
     return function, is_new
 
 
-def _new_function(place: EnvironmentRef, name: str) -> Function:
+def _new_function(environment: EnvironmentRef, name: str) -> Function:
     """Unsaved, without versions. Raises FunctionsQuotaReached."""
-    _check_function_quota(place)
+    _check_function_quota(environment)
     return Function(
-        environment_id=place.environment_id,
+        environment_id=environment.environment_id,
         name=name,
         active_version=0,
         last_version=0,
-        timeout_ms=min(DEFAULT_TIMEOUT_MS, plan_limits(place.plan).function_timeout_ms),
+        timeout_ms=min(DEFAULT_TIMEOUT_MS, plan_limits(environment.plan).function_timeout_ms),
         memory_mb=trial.DEFAULT_MEMORY_MB,
     )
 
@@ -99,7 +99,7 @@ def _activate_newest(function: Function, source: str, source_hash: str, *, actor
 
 
 def configure(
-    place: EnvironmentRef,
+    environment: EnvironmentRef,
     name: str,
     values: Mapping[str, Any],
     *,
@@ -109,31 +109,31 @@ def configure(
 ) -> Function:
     """Change settings without a new version; `values` as in `deploy` without the source. The actor becomes the run-as
     identity of all triggers. Raises NoSuchFunction and the errors of `deploy`."""
-    using = place.cluster
+    using = environment.cluster
     if not tried:
-        trial.try_out_configuration(place, name, values)
+        trial.try_out_configuration(environment, name, values)
     with transaction.atomic(using=using):
-        _lock(place.environment_id, using)
-        function = function_of(place, name, lock=True)
-        _set_up(function, place, values, by=runs_as or schedules.caller_of(actor))
+        _lock(environment.environment_id, using)
+        function = function_of(environment, name, lock=True)
+        _set_up(function, environment, values, by=runs_as or schedules.caller_of(actor))
         function.save(using=using)
-        _store_related(function, place, values)
+        _store_related(function, environment, values)
         audit_outbox.record(
-            place, "function.configured", actor=actor, target_id=function.pk, name=name,
+            environment, "function.configured", actor=actor, target_id=function.pk, name=name,
             changed=sorted(values.keys() - {"secrets"}), secrets=sorted(values.get("secrets") or {}),
             **_describe_triggers(function, values),
         )  # fmt: skip
     return function
 
 
-def _set_up(function: Function, place: EnvironmentRef, values: Mapping[str, Any], *, by: Caller | None) -> None:
+def _set_up(function: Function, environment: EnvironmentRef, values: Mapping[str, Any], *, by: Caller | None) -> None:
     for setting in SETTINGS:
         if setting in values:
             setattr(function, setting, values[setting])
-    schedules.deployed(function, place, values, by=by)
-    event_subscriptions.deployed(function, place, values, by=by)
-    _check_run_as(function, place.cluster, by)
-    inbound.activated(function, place.cluster, by=by)
+    schedules.deployed(function, environment, values, by=by)
+    event_subscriptions.deployed(function, environment, values, by=by)
+    _check_run_as(function, environment.cluster, by)
+    inbound.activated(function, environment.cluster, by=by)
     function.updated_at = Now()
 
 
@@ -147,32 +147,32 @@ def _check_run_as(function: Function, using: str, by: Caller | None) -> None:
     run_as_check.check(by, ways)
 
 
-def _store_related(function: Function, place: EnvironmentRef, values: Mapping[str, Any]) -> None:
-    secrets.set_values(function, values.get("secrets") or {}, place.cluster)
+def _store_related(function: Function, environment: EnvironmentRef, values: Mapping[str, Any]) -> None:
+    secrets.set_values(function, values.get("secrets") or {}, environment.cluster)
     if "secret_names" in values:
-        secrets.set_names(function, values["secret_names"], place.cluster)
+        secrets.set_names(function, values["secret_names"], environment.cluster)
     if "on" in values:
-        event_subscriptions.refresh(place.environment_id, place.cluster)
-    function.refresh_from_db(using=place.cluster)
+        event_subscriptions.refresh(environment.environment_id, environment.cluster)
+    function.refresh_from_db(using=environment.cluster)
 
 
-def check_function_quota(place: EnvironmentRef) -> None:
+def check_function_quota(environment: EnvironmentRef) -> None:
     """Serialize deployments in the environment. Raises FunctionsQuotaReached if the plan allows no further one."""
-    _lock(place.environment_id, place.cluster)
-    _check_function_quota(place)
+    _lock(environment.environment_id, environment.cluster)
+    _check_function_quota(environment)
 
 
-def _check_function_quota(place: EnvironmentRef) -> None:
-    limit = plan_limits(place.plan).functions_per_environment
-    if count_functions(place) >= limit:
+def _check_function_quota(environment: EnvironmentRef) -> None:
+    limit = plan_limits(environment.plan).functions_per_environment
+    if count_functions(environment) >= limit:
         raise FunctionsQuotaReached(limit)
 
 
-def activate(place: EnvironmentRef, name: str, version: int, *, actor: Caller | Actor) -> Function:
+def activate(environment: EnvironmentRef, name: str, version: int, *, actor: Caller | Actor) -> Function:
     """Raises NoSuchFunction, NoSuchVersion, and Forbidden if the run-as identity lacks a permission."""
-    using = place.cluster
+    using = environment.cluster
     with transaction.atomic(using=using):
-        function = function_of(place, name, lock=True)
+        function = function_of(environment, name, lock=True)
         if not Version.objects.using(using).filter(function=function, number=version).exists():
             raise NoSuchVersion
         function.active_version = version
@@ -185,40 +185,42 @@ def activate(place: EnvironmentRef, name: str, version: int, *, actor: Caller | 
         changed = ["active_version", "updated_at", *schedules.FIELDS, *event_subscriptions.FIELDS]
         function.save(using=using, update_fields=changed)
         function.refresh_from_db(using=using)
-        audit_outbox.record(place, "function.activated", actor=actor, target_id=function.pk, name=name, version=version)
+        audit_outbox.record(
+            environment, "function.activated", actor=actor, target_id=function.pk, name=name, version=version
+        )
     return function
 
 
-def stop_schedule(place: EnvironmentRef, name: str, *, actor: Actor) -> None:
+def stop_schedule(environment: EnvironmentRef, name: str, *, actor: Actor) -> None:
     """Stop the schedule until it is set again. Raises NoSuchFunction."""
-    with transaction.atomic(using=place.cluster):
-        function = function_of(place, name, lock=True)
+    with transaction.atomic(using=environment.cluster):
+        function = function_of(environment, name, lock=True)
         if function.next_run_at is not None:
-            schedules.set_stopped(function, place, Function.Stopped.OPERATOR, actor=actor)
+            schedules.set_stopped(function, environment, Function.Stopped.OPERATOR, actor=actor)
 
 
-def stop_events(place: EnvironmentRef, name: str, *, actor: Actor) -> None:
+def stop_events(environment: EnvironmentRef, name: str, *, actor: Actor) -> None:
     """Stop the event triggers until they are set again. Raises NoSuchFunction."""
-    with transaction.atomic(using=place.cluster):
-        function = function_of(place, name, lock=True)
+    with transaction.atomic(using=environment.cluster):
+        function = function_of(environment, name, lock=True)
         if event_subscriptions.has_triggers(function):
-            event_subscriptions.set_stopped(function, place, Function.Stopped.OPERATOR, actor=actor)
+            event_subscriptions.set_stopped(function, environment, Function.Stopped.OPERATOR, actor=actor)
 
 
-def delete_function(place: EnvironmentRef, name: str, *, actor: Caller | Actor) -> None:
+def delete_function(environment: EnvironmentRef, name: str, *, actor: Caller | Actor) -> None:
     """Delete a function; its runs are invisible from now on (`functions.deploy.deletion`). Raises NoSuchFunction."""
-    with transaction.atomic(using=place.cluster):
-        function = function_of(place, name, lock=True)  # no run of it is begun from here on
-        function_deletion.start(place.cluster, function.pk)
+    with transaction.atomic(using=environment.cluster):
+        function = function_of(environment, name, lock=True)  # no run of it is begun from here on
+        function_deletion.start(environment.cluster, function.pk)
         if function.events is not None:
-            event_subscriptions.refresh(place.environment_id, place.cluster)
-        audit_outbox.record(place, "function.deleted", actor=actor, target_id=function.pk, name=name)
+            event_subscriptions.refresh(environment.environment_id, environment.cluster)
+        audit_outbox.record(environment, "function.deleted", actor=actor, target_id=function.pk, name=name)
 
 
-def lock_functions(place: EnvironmentRef) -> None:
+def lock_functions(environment: EnvironmentRef) -> None:
     """Lock the environment's functions until the transaction ends. Raises NoSuchEnvironment."""
-    _lock(place.environment_id, place.cluster)
-    functions = Function.objects.using(place.cluster).filter(environment_id=place.environment_id)
+    _lock(environment.environment_id, environment.cluster)
+    functions = Function.objects.using(environment.cluster).filter(environment_id=environment.environment_id)
     list(functions.select_for_update().order_by("pk").values_list("pk", flat=True))
 
 

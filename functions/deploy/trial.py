@@ -17,27 +17,31 @@ from platform_site.identity.plans import plan_limits
 DEFAULT_MEMORY_MB: Final = 128
 
 
-def try_out(place: EnvironmentRef, name: str, values: Mapping[str, Any]) -> None:
+def try_out(environment: EnvironmentRef, name: str, values: Mapping[str, Any]) -> None:
     """Load a deployment's module. Raises ValidationFailed."""
-    check_ceilings(place, values)
-    known = Function.objects.using(place.cluster).filter(environment_id=place.environment_id, name=name).first()
+    check_ceilings(environment, values)
+    known = (
+        Function.objects.using(environment.cluster).filter(environment_id=environment.environment_id, name=name).first()
+    )
     memory = values.get("memory_mb", known.memory_mb if known else DEFAULT_MEMORY_MB)
-    _try_to_load(place, values["source"], memory)
+    _try_to_load(environment, values["source"], memory)
 
 
-def try_out_configuration(place: EnvironmentRef, name: str, values: Mapping[str, Any]) -> None:
+def try_out_configuration(environment: EnvironmentRef, name: str, values: Mapping[str, Any]) -> None:
     """Load the active version with a new memory limit. Raises ValidationFailed, NoSuchFunction."""
-    check_ceilings(place, values)
+    check_ceilings(environment, values)
     if "memory_mb" in values:
-        function = function_of(place, name)
-        source = Version.objects.using(place.cluster).get(function=function, number=function.active_version).source
-        _try_to_load(place, source, values["memory_mb"], field="memory_mb")
+        function = function_of(environment, name)
+        source = (
+            Version.objects.using(environment.cluster).get(function=function, number=function.active_version).source
+        )
+        _try_to_load(environment, source, values["memory_mb"], field="memory_mb")
 
 
-def _try_to_load(place: EnvironmentRef, source: str, memory_mb: int, *, field: str = "source") -> None:
+def _try_to_load(environment: EnvironmentRef, source: str, memory_mb: int, *, field: str = "source") -> None:
     """Raises ValidationFailed on `field` with the code's error."""
     key = f"deployment:{hashlib.sha256(source.encode()).hexdigest()}:{memory_mb}"
-    program = Program(key, place.environment_id, source.encode(), memory_mb)
+    program = Program(key, environment.environment_id, source.encode(), memory_mb)
     try:
         executor.pool().check(program)
     except LoadFailed as error:
@@ -46,14 +50,14 @@ def _try_to_load(place: EnvironmentRef, source: str, memory_mb: int, *, field: s
         raise Unavailable("The runtime is busy; try the deployment again shortly.") from error
 
 
-def warm(place: EnvironmentRef, function: Function, source_hash: str, source: str) -> None:
+def warm(environment: EnvironmentRef, function: Function, source_hash: str, source: str) -> None:
     """Start a process for the first call, in the background; failures only cost that call its start."""
     key = start.program_key(function.pk, function.active_version, source_hash, function.memory_mb)
-    executor.warm(Program(key, place.environment_id, source.encode(), function.memory_mb))
+    executor.warm(Program(key, environment.environment_id, source.encode(), function.memory_mb))
 
 
-def check_ceilings(place: EnvironmentRef, values: Mapping[str, Any]) -> None:
-    limits = plan_limits(place.plan)
+def check_ceilings(environment: EnvironmentRef, values: Mapping[str, Any]) -> None:
+    limits = plan_limits(environment.plan)
     for field, ceiling in (("timeout_ms", limits.function_timeout_ms), ("memory_mb", limits.function_memory_mb)):
         if values.get(field, 0) > ceiling:
             raise ValidationFailed.of(field, "over_plan", f"The plan allows at most {ceiling}.")

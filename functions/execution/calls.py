@@ -26,7 +26,7 @@ SELECT f.timeout_ms FROM platform.functions_function f
 
 
 def start_call(
-    place: EnvironmentRef,
+    environment: EnvironmentRef,
     caller: Caller,
     name: str,
     input_text: str,
@@ -44,24 +44,31 @@ def start_call(
     if depth >= call_depth.MAX_DEPTH:
         raise CallLoopError(depth)
     return start.start_run(
-        place, caller, name, input_text, depth=depth, is_async=is_async, anonymous=anonymous, address_id=address_id
+        environment,
+        caller,
+        name,
+        input_text,
+        depth=depth,
+        is_async=is_async,
+        anonymous=anonymous,
+        address_id=address_id,
     )
 
 
-def timeout_of(place: EnvironmentRef, caller: Caller, name: str) -> float:
+def timeout_of(environment: EnvironmentRef, caller: Caller, name: str) -> float:
     """Seconds that a function may run, and that a call of it may wait. Raises NoSuchFunction, also for a function that
     this kind of caller may not invoke. One query."""
     if not NAME.fullmatch(name):
         raise NoSuchFunction
-    values = [place.environment_id.encode(), name.encode(), start.invoker(caller)]
-    found = prepared.retry_if_lost(connections[place.cluster], _TIMEOUT, values)
+    values = [environment.environment_id.encode(), name.encode(), start.invoker(caller)]
+    found = prepared.retry_if_lost(connections[environment.cluster], _TIMEOUT, values)
     if not found:
         raise NoSuchFunction
     return int(found[0][0] or 0) / 1000
 
 
 def invoke(
-    place: EnvironmentRef,
+    environment: EnvironmentRef,
     caller: Caller,
     name: str,
     input_text: str,
@@ -72,20 +79,20 @@ def invoke(
 ) -> tuple[Started, CallResult]:
     """Run the function now and wait for its end. `input_text` is JSON. Raises NoSuchFunction, TooManyRuns. Contract
     section 4.11."""
-    started = start_call(place, caller, name, input_text, depth=depth, anonymous=anonymous, address_id=address_id)
-    return started, execute(started, caller, place)
+    started = start_call(environment, caller, name, input_text, depth=depth, anonymous=anonymous, address_id=address_id)
+    return started, execute(started, caller, environment)
 
 
-def execute(started: Started, caller: Caller, place: EnvironmentRef) -> CallResult:
+def execute(started: Started, caller: Caller, environment: EnvironmentRef) -> CallResult:
     """Execute a run whose lease this process holds, and notify those that wait for its end."""
-    ended = executor.execute(started, caller, place)
+    ended = executor.execute(started, caller, environment)
     if ended.has_event:
-        function_notify.notify(place.cluster)
+        function_notify.notify(environment.cluster)
     return ended
 
 
 def enqueue(
-    place: EnvironmentRef,
+    environment: EnvironmentRef,
     caller: Caller,
     name: str,
     input_text: str,
@@ -97,21 +104,21 @@ def enqueue(
     """Queue a run and return its id. It is committed with the current transaction; then a worker is notified. Raises
     NoSuchFunction, TooManyAnonymousCalls, TooManyQueued."""
     queued = start_call(
-        place, caller, name, input_text, depth=depth, is_async=True, anonymous=anonymous, address_id=address_id
+        environment, caller, name, input_text, depth=depth, is_async=True, anonymous=anonymous, address_id=address_id
     )
-    function_notify.after_commit(place.cluster)
+    function_notify.after_commit(environment.cluster)
     return queued.run_id
 
 
-def cancel(place: EnvironmentRef, name: str, run_id: str, *, actor: Caller | Actor) -> Run:
+def cancel(environment: EnvironmentRef, name: str, run_id: str, *, actor: Caller | Actor) -> Run:
     """Cancel a run: at once if it is queued, else when its process next checks. Idempotent. Raises NoSuchRun,
     RunEnded."""
-    using = place.cluster
-    run = run_of(place, function_of(place, name), run_id)
+    using = environment.cluster
+    run = run_of(environment, function_of(environment, name), run_id)
     with transaction.atomic(using=using):
         is_new, has_event = completion.request_cancel(using, run.pk)
         if is_new:
-            audit_outbox.record(place, "run.cancelled", actor=actor, target_id=run_id)
+            audit_outbox.record(environment, "run.cancelled", actor=actor, target_id=run_id)
         elif not Run.objects.using(using).filter(pk=run.pk).exclude(phase=Run.Phase.ENDED).exists():
             raise RunEnded
     executor.pool().cancel(run.pk)  # if it is this process's own; `functions.runs.lease_renewer` finds it elsewhere

@@ -104,12 +104,12 @@ def warm(program: Program) -> None:
     threading.Thread(target=start, name="function-warming", daemon=True).start()
 
 
-def execute(started: Started, caller: Caller, place: EnvironmentRef) -> CallResult:
+def execute(started: Started, caller: Caller, environment: EnvironmentRef) -> CallResult:
     """Execute the run and record its outcome. A queued run whose secrets are sealed with a key that this process does
     not know yet is queued again. Never raises for errors of the code; DatabaseError if the outcome cannot be recorded
     (then the lease runs out and a periodic job settles the run)."""
-    limits = plan_limits(place.plan)
-    host = RunHost(caller, place, allowed_hosts=started.allowed_hosts, depth=started.depth)
+    limits = plan_limits(environment.plan)
+    host = RunHost(caller, environment, allowed_hosts=started.allowed_hosts, depth=started.depth)
     sandbox_layers: tuple[str, ...] = ()
     try:
         program = _program(started)

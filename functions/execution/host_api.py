@@ -53,9 +53,11 @@ class RunHost:
     """The `functions.runtime.calls.Host` of one run. Used by the thread that executes it, except for `interrupt` and
     fetches."""
 
-    def __init__(self, caller: Caller, place: EnvironmentRef, *, allowed_hosts: tuple[str, ...], depth: int) -> None:
+    def __init__(
+        self, caller: Caller, environment: EnvironmentRef, *, allowed_hosts: tuple[str, ...], depth: int
+    ) -> None:
         self._caller = caller
-        self._place = place
+        self._environment = environment
         self._principal = Principal.of(caller)
         self._allowed = frozenset(allowed_hosts)
         self._depth = depth
@@ -126,7 +128,7 @@ class RunHost:
     def _interruptible(self) -> Iterator[None]:
         """Wraps statements. The connection of an interrupted statement is closed, because the cancel request may reach
         PostgreSQL after the statement and must not cancel another one."""
-        connection = connections[self._place.cluster]
+        connection = connections[self._environment.cluster]
         with self._lock:
             if self._is_over:
                 raise HostError("the run is over", code="refused", name="Error")
@@ -169,12 +171,12 @@ class RunHost:
         table = _text(arguments, "table")
         if operation == "rows.aggregate":
             query = _query(arguments, aggregate.MEMBERS)
-            return services.aggregate_rows(self._place, self._principal, table, query).body
+            return services.aggregate_rows(self._environment, self._principal, table, query).body
         query = _query(arguments, query_service.QUERY_MEMBERS)
         if operation == "rows.get":
             row_id = _text(arguments, "id")
             withs, columns = query.get("with"), query.get("columns")
-            return services.retrieve_row(self._place, self._principal, table, row_id, withs, columns).body
+            return services.retrieve_row(self._environment, self._principal, table, row_id, withs, columns).body
         asked = ListQuery(
             where=query.get("where"),
             order=query.get("order"),
@@ -184,29 +186,29 @@ class RunHost:
             columns=query.get("columns"),
             count=_count(query.get("count")),
         )
-        return services.list_rows(self._place, self._principal, table, asked).body
+        return services.list_rows(self._environment, self._principal, table, asked).body
 
     def _write(self, operation: str, arguments: dict[str, Any]) -> bytes:
         table, depth = _text(arguments, "table"), self._depth + 1
         match operation:
             case "rows.insert":
-                made = services.insert_row(self._place, self._principal, table, arguments.get("row"), depth=depth)
+                made = services.insert_row(self._environment, self._principal, table, arguments.get("row"), depth=depth)
                 return made.body
             case "rows.upsert":
                 key, row = _text(arguments, "on_conflict"), arguments.get("row")
-                return services.upsert_row(self._place, self._principal, table, row, key, depth=depth).row.body
+                return services.upsert_row(self._environment, self._principal, table, row, key, depth=depth).row.body
             case "rows.update":
                 row_id, changes = _text(arguments, "id"), arguments.get("changes")
-                row = services.update_row(self._place, self._principal, table, row_id, changes, depth=depth)
+                row = services.update_row(self._environment, self._principal, table, row_id, changes, depth=depth)
                 return row.body
             case "rows.update_many" | "rows.remove_many":
                 return self._write_many(operation, table, arguments, depth)
-        services.delete_row(self._place, self._principal, table, _text(arguments, "id"), depth=depth)
+        services.delete_row(self._environment, self._principal, table, _text(arguments, "id"), depth=depth)
         return b"null"
 
     def _batch(self, arguments: dict[str, Any]) -> bytes:
         operations = batch.read_operations(arguments.get("operations"), etags.read_if_match)
-        return batch.as_json(batch.execute(self._place, self._principal, operations, depth=self._depth + 1))
+        return batch.as_json(batch.execute(self._environment, self._principal, operations, depth=self._depth + 1))
 
     def _write_many(self, operation: str, table: str, arguments: dict[str, Any], depth: int) -> bytes:
         query = _query(arguments, bulk.QUERY_MEMBERS)
@@ -214,9 +216,9 @@ class RunHost:
         which = BulkQuery(query.get("where"), limit, query.get("cursor"))
         if operation == "rows.update_many":
             changes = arguments.get("changes")
-            changed = services.update_rows(self._place, self._principal, table, which, changes, depth=depth)
+            changed = services.update_rows(self._environment, self._principal, table, which, changes, depth=depth)
         else:
-            changed = services.delete_rows(self._place, self._principal, table, which, depth=depth)
+            changed = services.delete_rows(self._environment, self._principal, table, which, depth=depth)
         return orjson.dumps({"ids": changed.ids, "next_cursor": changed.next_cursor})
 
     def _fetch(self, arguments: dict[str, Any], seconds: float) -> Callable[[], bytes]:
@@ -234,7 +236,7 @@ class RunHost:
             raise HostError("headers is not an object", code="refused", name="TypeError")
         # Not to be set by the code: the platform's API derives the length of a call chain from it.
         sent = {str(name): str(value) for name, value in headers.items() if name.lower() != call_depth.HEADER.lower()}
-        sent[call_depth.HEADER.lower()] = call_depth.sign(self._depth + 1, self._place.environment_id)
+        sent[call_depth.HEADER.lower()] = call_depth.sign(self._depth + 1, self._environment.environment_id)
         try:
             body = base64.b64decode(arguments.get("body") or "", validate=True)
         except (binascii.Error, TypeError, ValueError) as error:
@@ -247,7 +249,7 @@ class RunHost:
                 raise HostError("timeout_ms is not a number", code="refused", name="TypeError")
             seconds = min(seconds, timeout_ms / 1000)
         if not self._is_durable:  # a sent request cannot be undone, so its run must survive a crash
-            statement_batching.make_durable(self._place.cluster)
+            statement_batching.make_durable(self._environment.cluster)
             self._is_durable = True
         return partial(self._request, method, target.url, sent, body, min(FETCH_SECONDS, max(0.01, seconds)))
 
@@ -261,7 +263,7 @@ class RunHost:
             got = outbound.client().request(
                 method,
                 url,
-                owner=self._place.environment_id,
+                owner=self._environment.environment_id,
                 headers=headers,
                 body=body,
                 limit=MAX_FETCH_BODY,

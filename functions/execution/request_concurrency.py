@@ -313,12 +313,17 @@ server_hints.on_shutdown.append(limiter.close)
 
 
 def admission_of(
-    place: EnvironmentRef, caller: Caller, anonymous: AnonymousCall | None = None, *, name: str | None = None, size: int
+    environment: EnvironmentRef,
+    caller: Caller,
+    anonymous: AnonymousCall | None = None,
+    *,
+    name: str | None = None,
+    size: int,
 ) -> Admission:
     """The admission of an arriving call. Anonymous callers are distinguished by their network; `name` distinguishes
     callers that share a `caller`."""
     who = name or (f"{caller.kind} {caller.id}" if anonymous is None else f"network {anonymous.network}")
-    return Admission(place.environment_id, who, start.slots_for(place, caller, anonymous), anonymous, size)
+    return Admission(environment.environment_id, who, start.slots_for(environment, caller, anonymous), anonymous, size)
 
 
 def with_slot(request: HttpRequest, admission: Admission, timeout: Callable[[], float], work: Callable[[], _T]) -> _T:

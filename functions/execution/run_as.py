@@ -7,58 +7,58 @@ from accounts.keys import server_keys
 from accounts.models import ServerKey, User
 from platform_site.identity.callers import Caller, EnvironmentRef
 from projects.directory import roles
-from projects.directory.environments import place_for, place_of
+from projects.directory.environments import environment_ref, environment_ref_for
 
 
 def restore_caller(kind: str, caller_id: str, environment_id: str) -> tuple[Caller, EnvironmentRef] | None:
     """The current state of the caller, and the environment; None if it may no longer act there. At most two queries."""
-    place = place_of(environment_id)
-    if place is None:
+    environment = environment_ref(environment_id)
+    if environment is None:
         return None
     if kind in ("key", "anonymous"):
-        return _key(caller_id, place)
+        return _key(caller_id, environment)
     user = User.objects.filter(pk=caller_id, disabled_at__isnull=True).first()
     if user is None:
         return None
     if kind == "user":
-        return _user(user, place)
-    return _account(user, place)
+        return _user(user, environment)
+    return _account(user, environment)
 
 
-def _key(key_id: str, place: EnvironmentRef) -> tuple[Caller, EnvironmentRef] | None:
-    live = ServerKey.objects.live().filter(pk=key_id, environment_id=place.environment_id)
+def _key(key_id: str, environment: EnvironmentRef) -> tuple[Caller, EnvironmentRef] | None:
+    live = ServerKey.objects.live().filter(pk=key_id, environment_id=environment.environment_id)
     found = live.values_list("name", "scopes", "prefix").first()
     if found is None:
         return None
     name, granted, prefix = found
     if server_keys.is_publishable(prefix):
         scopes = roles.of_publishable_key(frozenset(granted), bound_to_environment=True)
-        return Caller("anonymous", key_id, scopes, plan=place.plan, place=place), place
+        return Caller("anonymous", key_id, scopes, plan=environment.plan, environment=environment), environment
     scopes = roles.of_key(frozenset(granted), bound_to_environment=True)
-    return Caller("key", key_id, scopes, plan=place.plan, place=place, name=name), place
+    return Caller("key", key_id, scopes, plan=environment.plan, environment=environment, name=name), environment
 
 
-def _user(user: User, place: EnvironmentRef) -> tuple[Caller, EnvironmentRef] | None:
-    if user.environment_id != place.pool_id:
+def _user(user: User, environment: EnvironmentRef) -> tuple[Caller, EnvironmentRef] | None:
+    if user.environment_id != environment.pool_id:
         return None
     caller = Caller(
         "user",
         user.pk,
         roles.APP_USER,
-        plan=place.plan,
-        place=place,
+        plan=environment.plan,
+        environment=environment,
         email=user.email,
         name=user.name,
         role=user.role,
         claims=user.claims,
     )
-    return caller, place
+    return caller, environment
 
 
-def _account(user: User, place: EnvironmentRef) -> tuple[Caller, EnvironmentRef] | None:
+def _account(user: User, environment: EnvironmentRef) -> tuple[Caller, EnvironmentRef] | None:
     caller = Caller("account", user.pk, frozenset(), account_id=user.pk, email=user.email, name=user.name)
-    found = place_for(caller, place.environment_id)
+    found = environment_ref_for(caller, environment.environment_id)
     if found is None or user.environment_id is not None:
         return None
     there, scopes = found
-    return replace(caller, scopes=scopes, plan=there.plan, place=there), there
+    return replace(caller, scopes=scopes, plan=there.plan, environment=there), there

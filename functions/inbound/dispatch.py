@@ -24,7 +24,7 @@ from functions.triggers.inbound_endpoints import CachedEndpoint
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.redis import client as redis_client
 from platform_site.redis import rate_limits
-from projects.directory.environments import place_of
+from projects.directory.environments import environment_ref
 
 _MAX_VERIFIED: Final = 5000
 _verified: Final[dict[str, None]] = {}
@@ -41,7 +41,7 @@ class InboundRequest:
 
     record: CachedEndpoint
     caller: Caller
-    place: EnvironmentRef
+    environment: EnvironmentRef
 
 
 def dispatch(request: HttpRequest, token: str) -> InboundRequest:
@@ -72,9 +72,9 @@ def dispatch(request: HttpRequest, token: str) -> InboundRequest:
     restored = restore_caller(record.runs_as_kind, record.runs_as_id, environment_id)
     if restored is None or not restored[0].may("functions:invoke"):
         raise NoSuchEndpoint
-    caller, place = restored
-    place.require_active()
-    return InboundRequest(record, caller, place)
+    caller, environment = restored
+    environment.require_active()
+    return InboundRequest(record, caller, environment)
 
 
 def _counters(environment_id: str, token: str) -> Sequence[str]:
@@ -87,12 +87,12 @@ def _counters(environment_id: str, token: str) -> Sequence[str]:
 
 def _look_up(request: HttpRequest, environment_id: str, token: str) -> CachedEndpoint:
     token_hash = inbound_tokens.digest(token)
-    place = place_of(environment_id)
-    record = None if place is None else inbound_endpoints.look_up(place, token_hash)
+    environment = environment_ref(environment_id)
+    record = None if environment is None else inbound_endpoints.look_up(environment, token_hash)
     if record is None:
         _verified.pop(inbound_endpoints.cache_key(token_hash), None)
         inbound_endpoints.cache_absence(token_hash)
-        rate_limits.count_refused(request, _counters(environment_id, token)[-1 if place is None else 0])
+        rate_limits.count_refused(request, _counters(environment_id, token)[-1 if environment is None else 0])
         raise NoSuchEndpoint
     return record
 

@@ -24,21 +24,21 @@ MAX_ENDPOINTS: Final = 10
 
 
 def create(
-    place: EnvironmentRef, name: str, values: Mapping[str, Any], *, runs_as: Caller, actor: Caller | Actor
+    environment: EnvironmentRef, name: str, values: Mapping[str, Any], *, runs_as: Caller, actor: Caller | Actor
 ) -> tuple[InboundEndpoint, str]:
     """Create an endpoint that runs the function as `runs_as`, a key or an account. Returns it and its URL, which is not
     stored. `values`: `async`, and optionally `label`. Raises NoSuchFunction, Forbidden, ForUsersOnly,
     EndpointsQuotaReached."""
     if not runs_as.may("functions:invoke"):
         raise Forbidden("The endpoint would run the function as you: that needs functions:invoke as well.")
-    token = inbound_tokens.make(place.environment_id)
-    with transaction.atomic(using=place.cluster):
-        function = function_of(place, name, lock=True)
+    token = inbound_tokens.make(environment.environment_id)
+    with transaction.atomic(using=environment.cluster):
+        function = function_of(environment, name, lock=True)
         if function.invoke == "user":
             raise ForUsersOnly
-        if InboundEndpoint.objects.using(place.cluster).filter(function=function).count() >= MAX_ENDPOINTS:
+        if InboundEndpoint.objects.using(environment.cluster).filter(function=function).count() >= MAX_ENDPOINTS:
             raise EndpointsQuotaReached(MAX_ENDPOINTS)
-        endpoint = InboundEndpoint.objects.using(place.cluster).create(
+        endpoint = InboundEndpoint.objects.using(environment.cluster).create(
             function=function,
             token_hash=inbound_tokens.digest(token),
             label=values.get("label", ""),
@@ -46,45 +46,49 @@ def create(
             runs_as_kind=runs_as.kind,
             runs_as_id=runs_as.id,
         )
-        endpoint.refresh_from_db(using=place.cluster)
-        _record("function.inbound_made", place, function, endpoint, actor)
+        endpoint.refresh_from_db(using=environment.cluster)
+        _record("function.inbound_made", environment, function, endpoint, actor)
     inbound_endpoints.verify(inbound_tokens.digest(token))
     return endpoint, f"{settings.BASE_URL}/v1/inbound/{token}"
 
 
-def all_of(place: EnvironmentRef, function: Function) -> list[InboundEndpoint]:
+def all_of(environment: EnvironmentRef, function: Function) -> list[InboundEndpoint]:
     """The function's endpoints with `stopped`, oldest first. One query, and at most three for each run-as identity."""
-    found = list(InboundEndpoint.objects.using(place.cluster).filter(function=function).order_by("created_at", "id"))
-    may_invoke = {who: _may_invoke(*who, place) for who in {(each.runs_as_kind, each.runs_as_id) for each in found}}
+    found = list(
+        InboundEndpoint.objects.using(environment.cluster).filter(function=function).order_by("created_at", "id")
+    )
+    may_invoke = {
+        who: _may_invoke(*who, environment) for who in {(each.runs_as_kind, each.runs_as_id) for each in found}
+    }
     for each in found:
         if not may_invoke[each.runs_as_kind, each.runs_as_id]:
             each.stopped = Function.Stopped.CALLER_GONE.value
     return found
 
 
-def revoke(place: EnvironmentRef, name: str, address_id: str, *, actor: Caller | Actor) -> None:
+def revoke(environment: EnvironmentRef, name: str, address_id: str, *, actor: Caller | Actor) -> None:
     """Revoke the endpoint, from the next request on. Raises NoSuchFunction, NoSuchEndpoint."""
-    using = place.cluster
+    using = environment.cluster
     with transaction.atomic(using=using):
-        function = function_of(place, name)
+        function = function_of(environment, name)
         known = InboundEndpoint.objects.using(using).filter(function=function, pk=address_id)
         endpoint = known.select_for_update().first() if ids.matches("inb", address_id) else None
         if endpoint is None:
             raise NoSuchEndpoint("The function has no such inbound endpoint.")
         revocation.revoke(inbound_endpoints.names_of(bytes(endpoint.token_hash)), using=using)
         known.delete()
-        _record("function.inbound_revoked", place, function, endpoint, actor)
+        _record("function.inbound_revoked", environment, function, endpoint, actor)
 
 
-def _may_invoke(kind: str, caller_id: str, place: EnvironmentRef) -> bool:
-    again = restore_caller(kind, caller_id, place.environment_id)
+def _may_invoke(kind: str, caller_id: str, environment: EnvironmentRef) -> bool:
+    again = restore_caller(kind, caller_id, environment.environment_id)
     return again is not None and again[0].may("functions:invoke")
 
 
 def _record(
-    action: str, place: EnvironmentRef, function: Function, endpoint: InboundEndpoint, actor: Caller | Actor
+    action: str, environment: EnvironmentRef, function: Function, endpoint: InboundEndpoint, actor: Caller | Actor
 ) -> None:
     audit_outbox.record(
-        place, action, actor=actor, target_id=function.pk, name=function.name, address=endpoint.pk,
+        environment, action, actor=actor, target_id=function.pk, name=function.name, address=endpoint.pk,
         label=endpoint.label, runs_as=endpoint.runs_as_id,
     )  # fmt: skip

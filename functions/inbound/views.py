@@ -58,7 +58,7 @@ class InboundEndpointViewSet(ListModelMixin, FunctionScopedViewSet, ResourceView
 
     def get_queryset(self) -> Any:
         self._require_developer()
-        return inbound_service.all_of(self.place, directory.function_of(self.place, self.kwargs["name"]))
+        return inbound_service.all_of(self.environment, directory.function_of(self.environment, self.kwargs["name"]))
 
     @extend_schema(responses=serializers.EndpointList)
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
@@ -70,14 +70,14 @@ class InboundEndpointViewSet(ListModelMixin, FunctionScopedViewSet, ResourceView
     def create(self, request: HttpRequest, name: str) -> HttpResponseBase:
         """Create a URL by which a provider's webhooks reach the function. `url` is shown once."""
         values = self.read(serializers.NewEndpoint)
-        made, url = inbound_service.create(self.place, name, values, runs_as=self.caller, actor=self.caller)
+        made, url = inbound_service.create(self.environment, name, values, runs_as=self.caller, actor=self.caller)
         shown = self.get_serializer(made).data | {"url": url}
         return never_stored(created(f"/v1/functions/{name}/inbound/{made.pk}", shown))
 
     @extend_schema(responses={204: None})
     def destroy(self, request: HttpRequest, name: str, address_id: str) -> HttpResponseBase:
         """Revoke an inbound endpoint. It returns 404 from now on."""
-        inbound_service.revoke(self.place, name, address_id, actor=self.caller)
+        inbound_service.revoke(self.environment, name, address_id, actor=self.caller)
         return no_content()
 
 
@@ -120,7 +120,7 @@ class InboundViewSet(ApiViewSet):
         server_hints.will_block()
         try:
             run_id = calls.enqueue(
-                arrival.place, arrival.caller, arrival.record.function_name, self._input(arrival, token),
+                arrival.environment, arrival.caller, arrival.record.function_name, self._input(arrival, token),
                 depth=self._depth(arrival), address_id=arrival.record.address_id,
             )  # fmt: skip
         except NoSuchFunction:
@@ -130,15 +130,17 @@ class InboundViewSet(ApiViewSet):
 
     def _output(self, arrival: InboundRequest, token: str) -> HttpResponseBase:
         """The response to the caller: the custom response, else a string as plain text (for challenges), else JSON."""
-        place, caller, name = arrival.place, arrival.caller, arrival.record.function_name
+        environment, caller, name = arrival.environment, arrival.caller, arrival.record.function_name
         address_id, input_text = arrival.record.address_id, self._input(arrival, token)
         try:
             started, ended = request_concurrency.with_slot(
                 self.request._request,
-                request_concurrency.admission_of(place, caller, name=f"endpoint {address_id}", size=len(input_text)),
-                lambda: calls.timeout_of(place, caller, name),
+                request_concurrency.admission_of(
+                    environment, caller, name=f"endpoint {address_id}", size=len(input_text)
+                ),
+                lambda: calls.timeout_of(environment, caller, name),
                 lambda: calls.invoke(
-                    place, caller, name, input_text, depth=self._depth(arrival), address_id=address_id
+                    environment, caller, name, input_text, depth=self._depth(arrival), address_id=address_id
                 ),
             )
         except NoSuchFunction:
@@ -155,7 +157,7 @@ class InboundViewSet(ApiViewSet):
         return request_message.input_of(request.META, request.body, token, facts)
 
     def _depth(self, arrival: InboundRequest) -> int:
-        return call_depth.depth_of(self.request._request.META, arrival.place.environment_id)
+        return call_depth.depth_of(self.request._request.META, arrival.environment.environment_id)
 
 
 def _response_to(started: Started, ended: CallResult) -> HttpResponse:
@@ -183,6 +185,6 @@ def _custom(response: custom_response.Response) -> HttpResponse:
 def _note_use(arrival: InboundRequest) -> None:
     """Never raises: the call itself has succeeded."""
     try:
-        inbound_endpoints.note_use(arrival.place, arrival.record.address_id)
+        inbound_endpoints.note_use(arrival.environment, arrival.record.address_id)
     except Error as error:
         log.warning("a use was not noted: %s", type(error).__name__, extra={"address": arrival.record.address_id})

@@ -25,18 +25,18 @@ SELECT count(*), coalesce(sum(octet_length(input)), 0), count(*) FILTER (WHERE n
 """
 
 
-def waiting(place: EnvironmentRef) -> tuple[int, int]:
+def waiting(environment: EnvironmentRef) -> tuple[int, int]:
     """The number of queued runs of anonymous callers in the environment, and the bytes of their inputs; counts at most
     the plan's limit."""
-    count, size, _ = _count(place)
+    count, size, _ = _count(environment)
     return count, size
 
 
-def admit(place: EnvironmentRef, anonymous: AnonymousCall | None, input_size: int) -> timedelta:
+def admit(environment: EnvironmentRef, anonymous: AnonymousCall | None, input_size: int) -> timedelta:
     """The delay of a new run, behind the queued ones of its network. Raises TooManyAnonymousCalls. Takes no lock:
     concurrent calls may exceed the limits together."""
-    limits = plan_limits(place.plan)
-    count, size, own = _count(place, None if anonymous is None else anonymous.network)
+    limits = plan_limits(environment.plan)
+    count, size, own = _count(environment, None if anonymous is None else anonymous.network)
     if not has_share(limits.visitor_queued_runs, count, own):
         raise TooManyAnonymousCalls(
             f"{limits.visitor_queued_runs} queued runs", is_share=count < limits.visitor_queued_runs
@@ -47,10 +47,10 @@ def admit(place: EnvironmentRef, anonymous: AnonymousCall | None, input_size: in
     return own * SPACING
 
 
-def _count(place: EnvironmentRef, network: int | None = None) -> tuple[int, int, int]:
+def _count(environment: EnvironmentRef, network: int | None = None) -> tuple[int, int, int]:
     """The number of queued runs, the bytes of their inputs, and how many of the runs are this network's."""
-    most = plan_limits(place.plan).visitor_queued_runs
-    with connections[place.cluster].cursor() as cursor:
-        cursor.execute(_WAITING, [network, place.environment_id, most])
+    most = plan_limits(environment.plan).visitor_queued_runs
+    with connections[environment.cluster].cursor() as cursor:
+        cursor.execute(_WAITING, [network, environment.environment_id, most])
         count, size, own = cursor.fetchone()
         return int(count), int(size), int(own)

@@ -181,15 +181,15 @@ _shares: Final = SpareQuota()
 _stats_cache: Final = QueueStatsCache()
 
 
-def admit(place: EnvironmentRef, caller: Caller, size: int, *, address_id: str | None = None) -> None:
+def admit(environment: EnvironmentRef, caller: Caller, size: int, *, address_id: str | None = None) -> None:
     """Check the quota for one more queued run of the caller, with an input of `size` bytes. Raises TooManyQueued.
     `address_id`: the inbound endpoint of the call. Usually without a statement. Not under a lock: concurrent calls may
     exceed a budget together."""
     kind, owner = _owner_of(caller, address_id)
-    limits = plan_limits(place.plan)
+    limits = plan_limits(environment.plan)
     budget, wanted = Amount(limits.queued_runs, limits.queued_bytes), Amount(1, size)
     share = budget.part(SHARE)
-    whole = f"{place.environment_id} {kind}"
+    whole = f"{environment.environment_id} {kind}"
     own = f"{whole} {owner}"
     recent = _stats_cache.recent(whole)
     if recent is not None and (refusal := recent.refusal(kind, budget, owner, wanted)):
@@ -198,7 +198,7 @@ def admit(place: EnvironmentRef, caller: Caller, size: int, *, address_id: str |
     has_share = not owner or _shares.take(own, wanted, default=share.part(STEPS))
     if has_share and _budgets.take(whole, wanted, default=NOTHING):
         return
-    stats = _queue_stats(place, kind, budget.runs)
+    stats = _queue_stats(environment, kind, budget.runs)
     _stats_cache.store(whole, stats.only_refusable(kind, budget))
     if refusal := stats.refusal(kind, budget, owner, wanted):
         raise refusal
@@ -213,10 +213,10 @@ def _owner_of(caller: Caller, address_id: str | None) -> tuple[Kind, str]:
     return (Kind.USERS, caller.id) if caller.kind == "user" else (Kind.KEYS, "")
 
 
-def _queue_stats(place: EnvironmentRef, kind: Kind, most: int) -> QueueStats:
+def _queue_stats(environment: EnvironmentRef, kind: Kind, most: int) -> QueueStats:
     """The queued runs of the kind. Counts at most `most`."""
-    with by_index(place.cluster) as cursor:
-        cursor.execute(_QUEUE_STATS[kind], {"environment_id": place.environment_id, "most": most})
+    with by_index(environment.cluster) as cursor:
+        cursor.execute(_QUEUE_STATS[kind], {"environment_id": environment.environment_id, "most": most})
         of = {owner: Amount(int(runs), int(size)) for owner, runs, size in cursor.fetchall()}
     return QueueStats(Amount(sum(each.runs for each in of.values()), sum(each.size for each in of.values())), of)
 
@@ -227,13 +227,13 @@ SELECT max(runs), max(size) FROM ({" UNION ALL ".join(_SUM.format(queued=each) f
 """  # noqa: S608 - constants
 
 
-def used(place: EnvironmentRef) -> tuple[int, int]:
+def used(environment: EnvironmentRef) -> tuple[int, int]:
     """The most queued runs of any kind, and the most bytes of their inputs. Counts at most the plan's limit."""
     parameters: dict[str, Any] = {
-        "environment_id": place.environment_id,
-        "most": plan_limits(place.plan).queued_runs,
+        "environment_id": environment.environment_id,
+        "most": plan_limits(environment.plan).queued_runs,
     }
-    with by_index(place.cluster) as cursor:
+    with by_index(environment.cluster) as cursor:
         cursor.execute(_USED, parameters)
         runs, size = cursor.fetchone()
     return int(runs), int(size)

@@ -164,9 +164,9 @@ def anonymous_slots(limit: int) -> int:
     return max(1, limit // 2)
 
 
-def slots_for(place: EnvironmentRef, caller: Caller, anonymous: AnonymousCall | None) -> int:
+def slots_for(environment: EnvironmentRef, caller: Caller, anonymous: AnonymousCall | None) -> int:
     """How many synchronous calls of such a caller the plan allows at the same time."""
-    limit = plan_limits(place.plan).function_concurrency
+    limit = plan_limits(environment.plan).function_concurrency
     if caller.kind != "anonymous":
         return limit
     kind_limit = anonymous_slots(limit)
@@ -195,7 +195,7 @@ _queue_batcher: Final = StatementBatcher(_START_KNOWN, is_durable=True)
 
 
 def start_run(
-    place: EnvironmentRef,
+    environment: EnvironmentRef,
     caller: Caller,
     name: str,
     input_text: str,
@@ -215,10 +215,10 @@ def start_run(
     until its lease ends. `anonymous` is the network of an anonymous caller, `address_id` the inbound endpoint of the
     call. Raises NoSuchFunction (also if this kind of caller may not invoke it), TooManyRuns, TooManyAnonymousCalls,
     TooManyQueued."""
-    limit = plan_limits(place.plan).function_concurrency
+    limit = plan_limits(environment.plan).function_concurrency
     kind_limit = anonymous_slots(limit) if caller.kind == "anonymous" else limit
-    may_take = kind_limit if is_async else slots_for(place, caller, anonymous)
-    new = _NewRun(ids.new("run"), place, caller, input_text, depth, is_async, anonymous, address_id)
+    may_take = kind_limit if is_async else slots_for(environment, caller, anonymous)
+    new = _NewRun(ids.new("run"), environment, caller, input_text, depth, is_async, anonymous, address_id)
     delay = _admit_to_queue(new) if is_async else None
     row = _insert(new, _values(new, name, may_take, delay, kind_limit), limit, may_take)
     if row is None:
@@ -231,7 +231,7 @@ class _NewRun:
     """What `start_run` is to create."""
 
     id: str
-    place: EnvironmentRef
+    environment: EnvironmentRef
     caller: Caller
     input_text: str
     depth: int
@@ -261,7 +261,7 @@ def _values(new: _NewRun, name: str, may_take: int, delay: bytes | None, kind_li
     # A queued run needs its input until it ends.
     is_kept = new.is_async or stores_input(caller.kind, trigger, input_bytes)
     values = [
-        new.place.environment_id.encode(),
+        new.environment.environment_id.encode(),
         name.encode(),
         invoker(caller),
         b"%d" % may_take,
@@ -287,7 +287,7 @@ def _values(new: _NewRun, name: str, may_take: int, delay: bytes | None, kind_li
 
 def _insert(new: _NewRun, values: list[bytes | None], limit: int, may_take: int) -> Row | None:
     """The row of `_START_RUN` once the run exists; None if all of its slots are taken. Raises NoSuchFunction."""
-    using, batcher, was_lost = new.place.cluster, new.batcher, False
+    using, batcher, was_lost = new.environment.cluster, new.batcher, False
     for _ in range(SLOT_ATTEMPTS):
         values[_SLOTS] = _slots(limit, may_take, int(random.random() * limit))  # noqa: S311 - not a secret
         try:
@@ -317,9 +317,9 @@ def _admit_to_queue(new: _NewRun) -> bytes | None:
     TooManyAnonymousCalls, TooManyQueued."""
     input_size = len(new.input_text.encode())
     if new.caller.kind == "anonymous":
-        delay = anonymous_queue.admit(new.place, new.anonymous, input_size)
+        delay = anonymous_queue.admit(new.environment, new.anonymous, input_size)
         return b"%f s" % delay.total_seconds() if delay else None
-    queue_quotas.admit(new.place, new.caller, input_size, address_id=new.address_id)
+    queue_quotas.admit(new.environment, new.caller, input_size, address_id=new.address_id)
     return None
 
 
@@ -329,7 +329,7 @@ def _started(row: Row, new: _NewRun) -> Started:
     return Started(
         run_id=new.id,
         attempt=1,
-        environment_id=new.place.environment_id,
+        environment_id=new.environment.environment_id,
         function_id=text_of(function_id),
         function_name=text_of(name),
         version=number_of(version),
@@ -343,7 +343,7 @@ def _started(row: Row, new: _NewRun) -> Started:
         is_async=new.is_async,
         caller_kind=new.caller.kind,
         caller_id=new.caller.id,
-        cluster=new.place.cluster,
+        cluster=new.environment.cluster,
         trigger=new.trigger,
         address_id=new.address_id,
     )

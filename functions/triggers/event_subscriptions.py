@@ -20,7 +20,7 @@ from functions.triggers.run_as_check import TriggerKind
 from platform_site.http.errors import ValidationFailed
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
-from projects.directory.environments import place_of
+from projects.directory.environments import environment_ref
 from rows.outbox import audit as audit_outbox
 from rows.outbox import event_types, subscriptions
 
@@ -41,7 +41,7 @@ def covers(patterns: Iterable[str], event_type: str) -> bool:
     return event_type not in NOT_SUBSCRIBABLE and event_types.matches(patterns, event_type)
 
 
-def deployed(function: Function, place: EnvironmentRef, values: Mapping[str, Any], *, by: Caller | None) -> None:
+def deployed(function: Function, environment: EnvironmentRef, values: Mapping[str, Any], *, by: Caller | None) -> None:
     """The changes of a deployment to the event triggers. The caller holds the function's lock, saves it and then calls
     `refresh`. `values` may have `on`: patterns, or null or an empty list for none. Without it they stay as they are,
     stopped or not; the same patterns start stopped triggers again. Runs execute as `by` from now on. Raises
@@ -49,11 +49,11 @@ def deployed(function: Function, place: EnvironmentRef, values: Mapping[str, Any
     if "on" in values:
         patterns = values["on"] or None
         if function.events_stopped is not None or patterns != function.events:
-            _set(function, place, patterns, by)
+            _set(function, environment, patterns, by)
     activated(function, by=by)
 
 
-def _set(function: Function, place: EnvironmentRef, patterns: list[str] | None, by: Caller | None) -> None:
+def _set(function: Function, environment: EnvironmentRef, patterns: list[str] | None, by: Caller | None) -> None:
     had_triggers = has_triggers(function)
     function.events, function.events_stopped = patterns, None
     function.events_kind = function.events_id = None
@@ -62,7 +62,7 @@ def _set(function: Function, place: EnvironmentRef, patterns: list[str] | None, 
     if by is None:
         raise ValidationFailed.of("on", "nobody", "Set `run_as` for a function with event triggers.")
     if not had_triggers:
-        _check_quota(place)
+        _check_quota(environment)
 
 
 def activated(function: Function, *, by: Caller | None) -> None:
@@ -107,15 +107,17 @@ def patterns_of(environment_id: str, using: str) -> Iterable[Sequence[str]]:
     return [_EVERYTHING if "*" in patterns else patterns for patterns in found if patterns is not None]
 
 
-def count_subscriptions(place: EnvironmentRef) -> int:
+def count_subscriptions(environment: EnvironmentRef) -> int:
     """How many of the environment's functions have event triggers; stopped ones do not count. One query."""
-    subscribed = Function.objects.using(place.cluster).filter(environment_id=place.environment_id, events_stopped=None)
+    subscribed = Function.objects.using(environment.cluster).filter(
+        environment_id=environment.environment_id, events_stopped=None
+    )
     return subscribed.filter(events__isnull=False).count()
 
 
-def _check_quota(place: EnvironmentRef) -> None:
-    limit = plan_limits(place.plan).event_functions_per_environment
-    if count_subscriptions(place) >= limit:
+def _check_quota(environment: EnvironmentRef) -> None:
+    limit = plan_limits(environment.plan).event_functions_per_environment
+    if count_subscriptions(environment) >= limit:
         raise SubscriptionsQuotaReached(limit)
 
 
@@ -127,23 +129,25 @@ def may_run(caller: Caller) -> bool:
 def stop(started: Started) -> None:
     """The run-as identity of this run lost its permissions: stop the triggers until they are set again. No effect if
     another identity was set meanwhile, or if the environment was deleted."""
-    using, place = started.cluster, place_of(started.environment_id)
-    if place is None:
+    using, environment = started.cluster, environment_ref(started.environment_id)
+    if environment is None:
         return
     with transaction.atomic(using=using):
         found = Function.objects.using(using).filter(pk=started.function_id, environment_id=started.environment_id)
         same = found.filter(events_kind=started.caller_kind, events_id=started.caller_id)
         function = same.select_for_update(no_key=True).first()
         if function is not None and has_triggers(function):
-            set_stopped(function, place, Function.Stopped.CALLER_GONE, actor=SYSTEM)
+            set_stopped(function, environment, Function.Stopped.CALLER_GONE, actor=SYSTEM)
 
 
-def set_stopped(function: Function, place: EnvironmentRef, reason: Function.Stopped, *, actor: Caller | Actor) -> None:
+def set_stopped(
+    function: Function, environment: EnvironmentRef, reason: Function.Stopped, *, actor: Caller | Actor
+) -> None:
     """Stop the event triggers until they are set again. The caller holds the function's lock."""
     function.events_stopped = reason
-    function.save(using=place.cluster, update_fields=["events_stopped"])
-    refresh(place.environment_id, place.cluster)
+    function.save(using=environment.cluster, update_fields=["events_stopped"])
+    refresh(environment.environment_id, environment.cluster)
     audit_outbox.record(
-        place, "function.events_stopped", actor=actor, target_id=function.pk, name=function.name, reason=reason.value,
-        runs_as=function.events_id,
+        environment, "function.events_stopped", actor=actor, target_id=function.pk, name=function.name,
+        reason=reason.value, runs_as=function.events_id,
     )  # fmt: skip

@@ -96,15 +96,15 @@ SELECT a.id, f.name, a.is_async, a.runs_as_kind, a.runs_as_id
 """
 
 
-def look_up(place: EnvironmentRef, token_hash: bytes) -> CachedEndpoint | None:
+def look_up(environment: EnvironmentRef, token_hash: bytes) -> CachedEndpoint | None:
     """The endpoint of that token in the environment, from PostgreSQL, which is then cached; None if there is none."""
-    with connections[place.cluster].cursor() as cursor:
-        cursor.execute(_LOOK_UP, [token_hash, place.environment_id])
+    with connections[environment.cluster].cursor() as cursor:
+        cursor.execute(_LOOK_UP, [token_hash, environment.environment_id])
         found = cursor.fetchone()
     if found is None:
         return None
     address_id, function_name, is_async, kind, caller_id = found
-    record = CachedEndpoint(address_id, function_name, is_async, kind, caller_id, place.plan)
+    record = CachedEndpoint(address_id, function_name, is_async, kind, caller_id, environment.plan)
     redis_client.fill(cache_key(token_hash), to_bytes(record))
     verify(token_hash)
     return record
@@ -118,9 +118,9 @@ UPDATE platform.functions_inboundendpoint SET uses = uses + 1, last_used_at = st
 """
 
 
-def note_use(place: EnvironmentRef, address_id: str) -> None:
+def note_use(environment: EnvironmentRef, address_id: str) -> None:
     """Count one request. One statement."""
-    with connections[place.cluster].cursor() as cursor:
+    with connections[environment.cluster].cursor() as cursor:
         cursor.execute(_USED, [address_id])
 
 

@@ -30,7 +30,7 @@ from platform_site.identity import ids
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
 from platform_site.postgres import sql_functions
-from projects.directory.environments import place_of
+from projects.directory.environments import environment_ref
 from projects.provisioning.suspension import plans_of_active, suspended_in
 from rows.outbox import audit as audit_outbox
 
@@ -44,17 +44,17 @@ _MIN_CLOCK_STEP: Final = timedelta(hours=2)
 run again."""
 
 
-def deployed(function: Function, place: EnvironmentRef, values: Mapping[str, Any], *, by: Caller | None) -> None:
+def deployed(function: Function, environment: EnvironmentRef, values: Mapping[str, Any], *, by: Caller | None) -> None:
     """The changes of a deployment to the schedule. The caller holds the function's lock and saves it. `values` may have
     `schedule`: a text of `cron.normal`, or null. Without it the schedule stays as it is, stopped or not; the same text
     starts a stopped one again and keeps the due time of an active one. Runs execute as `by` from now on. Raises
     ValidationFailed, SchedulesQuotaReached."""
     if "schedule" in values and (function.next_run_at is None or values["schedule"] != function.schedule):
-        _set(function, place, values["schedule"], by)
+        _set(function, environment, values["schedule"], by)
     activated(function, by=by)
 
 
-def _set(function: Function, place: EnvironmentRef, text: str | None, by: Caller | None) -> None:
+def _set(function: Function, environment: EnvironmentRef, text: str | None, by: Caller | None) -> None:
     was_running = function.next_run_at is not None
     function.schedule, function.next_run_at, function.schedule_stopped = text, None, None
     function.scheduled_kind = function.scheduled_id = function.last_skipped_at = None
@@ -63,8 +63,8 @@ def _set(function: Function, place: EnvironmentRef, text: str | None, by: Caller
     if by is None:
         raise ValidationFailed.of("schedule", "nobody", "Set `run_as` for a function with a schedule.")
     if not was_running:
-        _check_quota(place)
-    function.next_run_at = cron.read(text).next_after(sql_functions.now(place.cluster))
+        _check_quota(environment)
+    function.next_run_at = cron.read(text).next_after(sql_functions.now(environment.cluster))
 
 
 def activated(function: Function, *, by: Caller | None) -> None:
@@ -96,18 +96,18 @@ def caller_of(actor: Caller | Actor) -> Caller | None:
     return actor if isinstance(actor, Caller) and actor.kind != "staff" else None
 
 
-def count_schedules(place: EnvironmentRef) -> int:
+def count_schedules(environment: EnvironmentRef) -> int:
     """How many of the environment's functions have a schedule; stopped ones do not count. One query."""
     return (
-        Function.objects.using(place.cluster)
-        .filter(environment_id=place.environment_id, next_run_at__isnull=False)
+        Function.objects.using(environment.cluster)
+        .filter(environment_id=environment.environment_id, next_run_at__isnull=False)
         .count()
     )
 
 
-def _check_quota(place: EnvironmentRef) -> None:
-    limit = plan_limits(place.plan).schedules_per_environment
-    if count_schedules(place) >= limit:
+def _check_quota(environment: EnvironmentRef) -> None:
+    limit = plan_limits(environment.plan).schedules_per_environment
+    if count_schedules(environment) >= limit:
         raise SchedulesQuotaReached(limit)
 
 
@@ -216,22 +216,24 @@ def _decide(function: Function, now: datetime, plans: Mapping[str, str], *, is_b
 def stop(started: Started) -> None:
     """The run-as identity of this run lost its permissions: stop the schedule until it is set again. No effect if
     another identity was set meanwhile, or if the environment was deleted."""
-    using, place = started.cluster, place_of(started.environment_id)
-    if place is None:
+    using, environment = started.cluster, environment_ref(started.environment_id)
+    if environment is None:
         return
     with transaction.atomic(using=using):
         active = Function.objects.using(using).filter(pk=started.function_id, next_run_at__isnull=False)
         same = active.filter(scheduled_kind=started.caller_kind, scheduled_id=started.caller_id)
         if (function := same.select_for_update(no_key=True).first()) is not None:
-            set_stopped(function, place, Function.Stopped.CALLER_GONE, actor=SYSTEM)
+            set_stopped(function, environment, Function.Stopped.CALLER_GONE, actor=SYSTEM)
 
 
-def set_stopped(function: Function, place: EnvironmentRef, reason: Function.Stopped, *, actor: Caller | Actor) -> None:
+def set_stopped(
+    function: Function, environment: EnvironmentRef, reason: Function.Stopped, *, actor: Caller | Actor
+) -> None:
     """Stop the schedule until it is set again. The caller holds the function's lock."""
     function.next_run_at, function.schedule_stopped = None, reason
-    function.save(using=place.cluster, update_fields=["next_run_at", "schedule_stopped"])
+    function.save(using=environment.cluster, update_fields=["next_run_at", "schedule_stopped"])
     audit_outbox.record(
-        place, "function.schedule_stopped", actor=actor, target_id=function.pk, name=function.name,
+        environment, "function.schedule_stopped", actor=actor, target_id=function.pk, name=function.name,
         reason=reason.value, scheduled_as=function.scheduled_id,
     )  # fmt: skip
 

@@ -25,7 +25,7 @@ from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.postgres import sql_functions
 from projects.directory import applying
 from projects.directory import locks as environment_locks
-from projects.directory.environments import place_of
+from projects.directory.environments import environment_ref
 from projects.models import Environment
 from projects.provisioning import failpoints
 from rows.migrate import apply as schema_apply
@@ -49,7 +49,7 @@ class Outcome:
 
 
 def apply(
-    place: EnvironmentRef,
+    environment: EnvironmentRef,
     plan: StoredPlan,
     *,
     confirm: Collection[str],
@@ -63,69 +63,69 @@ def apply(
     if (plan.author_kind, plan.author_id) != (caller.kind, caller.id):
         raise Forbidden("Only the author of a plan can apply it. Plan yourself.")
     if plan.is_applied:
-        return _completed(place, plan, submitted.check(place, plan.document), caller)
+        return _completed(environment, plan, submitted.check(environment, plan.document), caller)
     try:
-        return _apply(place, source, plan, confirm, resolve or {}, caller)
+        return _apply(environment, source, plan, confirm, resolve or {}, caller)
     except PreconditionFailed:
-        other = StoredPlan.objects.using(place.cluster).filter(pk=plan.pk).first()
+        other = StoredPlan.objects.using(environment.cluster).filter(pk=plan.pk).first()
         if other is None or not other.is_applied:
             raise
-        return _completed(place, other, submitted.check(place, other.document), caller)
+        return _completed(environment, other, submitted.check(environment, other.document), caller)
 
 
 def _apply(
-    place: EnvironmentRef,
+    environment: EnvironmentRef,
     source: EnvironmentRef | None,
     plan: StoredPlan,
     confirm: Collection[str],
     resolve: Mapping[str, Any],
     caller: Caller,
 ) -> Outcome:
-    if plan.expires_at <= sql_functions.now(place.cluster):
+    if plan.expires_at <= sql_functions.now(environment.cluster):
         raise PreconditionFailed("The plan is older than an hour. Plan again.")
-    if not all(_is_current(place, source, plan, in_region=in_region) for in_region in (True, False)):
+    if not all(_is_current(environment, source, plan, in_region=in_region) for in_region in (True, False)):
         raise PreconditionFailed(_OUTDATED)
     if resolve and source is None:
         raise ValidationFailed.of("resolve", "unknown", "The plan merges nothing, so it has no conflicts.")
     if source is not None and (resolve or plan.merge["conflicts"]):
-        planning.resolve(place, source, plan, resolve)
+        planning.resolve(environment, source, plan, resolve)
     _check_confirmed(plan, confirm)
-    wanted = submitted.check(place, plan.document)
+    wanted = submitted.check(environment, plan.document)
     if wrong := control_part.unresolved_urls(wanted, plan.changes):
         raise ValidationFailed(fields=wrong)
-    region_part.check(place, wanted, plan.changes)
-    plan.document_text = exact_json.dumps(control_part.checked(place, plan.document, wanted, plan.changes))
-    with region_part.prepared(place, wanted, plan.changes, confirm=plan.confirm, actor=caller) as change:
-        _begin(place, source, plan, wanted, caller)
+    region_part.check(environment, wanted, plan.changes)
+    plan.document_text = exact_json.dumps(control_part.checked(environment, plan.document, wanted, plan.changes))
+    with region_part.prepared(environment, wanted, plan.changes, confirm=plan.confirm, actor=caller) as change:
+        _begin(environment, source, plan, wanted, caller)
         failpoints.reach("config.journalled")
         try:
-            schema_service.with_retries(lambda: _change_region(place, source, plan, change, caller))
+            schema_service.with_retries(lambda: _change_region(environment, source, plan, change, caller))
         except BaseException:
-            with log_failures(f"the apply of {plan.pk}", using=place.cluster):
+            with log_failures(f"the apply of {plan.pk}", using=environment.cluster):
                 # Where the connection broke at the commit, the region knows whether it is done.
-                if _settle(place, plan.pk, wanted, caller):
-                    return Outcome(plan.pk, "applied", _version(place, plan))
+                if _settle(environment, plan.pk, wanted, caller):
+                    return Outcome(plan.pk, "applied", _version(environment, plan))
             raise
     failpoints.reach("config.after_region_commit")
-    return _completed(place, plan, wanted, caller)
+    return _completed(environment, plan, wanted, caller)
 
 
 def _begin(
-    place: EnvironmentRef, source: EnvironmentRef | None, plan: StoredPlan, wanted: Submitted, caller: Caller
+    environment: EnvironmentRef, source: EnvironmentRef | None, plan: StoredPlan, wanted: Submitted, caller: Caller
 ) -> None:
     try:
         control_part.begin(
-            place,
+            environment,
             plan.pk,
             wanted,
             plan.changes,
-            is_current=lambda: _is_current(place, source, plan, in_region=False),
+            is_current=lambda: _is_current(environment, source, plan, in_region=False),
             actor=caller,
         )
     except DatabaseError:
         # It may have begun all the same; or another request may have begun to apply the plan, and fails then.
-        with log_failures(f"the apply of {plan.pk}", using=place.cluster):
-            _settle_abandoned(place, plan.pk, is_old=True)
+        with log_failures(f"the apply of {plan.pk}", using=environment.cluster):
+            _settle_abandoned(environment, plan.pk, is_old=True)
         raise
 
 
@@ -137,47 +137,49 @@ def _check_confirmed(plan: StoredPlan, confirm: Collection[str]) -> None:
         )
 
 
-def _is_current(place: EnvironmentRef, source: EnvironmentRef | None, plan: StoredPlan, *, in_region: bool) -> bool:
+def _is_current(
+    environment: EnvironmentRef, source: EnvironmentRef | None, plan: StoredPlan, *, in_region: bool
+) -> bool:
     parts = [part for part in plan.parts if (part in current.IN_REGION) == in_region]
-    versions_then = [(place, plan.version_in_region if in_region else plan.version_in_control)]
+    versions_then = [(environment, plan.version_in_region if in_region else plan.version_in_control)]
     if source is not None:
         versions_then.append((source, plan.merge["versions"][0 if in_region else 1]))
     return all(current.read(each, parts).version == version for each, version in versions_then)
 
 
 def _change_region(
-    place: EnvironmentRef,
+    environment: EnvironmentRef,
     source: EnvironmentRef | None,
     plan: StoredPlan,
     change: Callable[[], None],
     caller: Caller,
 ) -> None:
-    using = place.cluster
+    using = environment.cluster
     with schema_apply.locks_or_not(), transaction.atomic(using=using):
-        environment_locks.lock_shared_in_region(place.environment_id, using)
+        environment_locks.lock_shared_in_region(environment.environment_id, using)
         found = StoredPlan.objects.using(using).select_for_update().filter(pk=plan.pk)
         stored = found.first()
         if stored is None or stored.state != StoredPlan.State.OPEN:
             raise PreconditionFailed(_OUTDATED)
         if stored.interruptions != plan.interruptions:
             raise Unavailable("The apply took too long and was interrupted. Nothing was changed. Try again.")
-        deploy_service.lock_functions(place)
-        if not _is_current(place, source, plan, in_region=True):
+        deploy_service.lock_functions(environment)
+        if not _is_current(environment, source, plan, in_region=True):
             raise PreconditionFailed(_OUTDATED)
-        versions.store(place, current.read(place, plan.parts))
+        versions.store(environment, current.read(environment, plan.parts))
         try:
             with audit.part_of_one_change():
                 change()
         except schema_service.VersionMoved as error:
             raise PreconditionFailed(_OUTDATED) from error
         if source is not None:
-            merge_bases.move(place, source, plan.merge["base"], plan.merge["names"])
+            merge_bases.move(environment, source, plan.merge["base"], plan.merge["names"])
         names = [each["operation"] or each["path"] for each in plan.changes]
         audit_outbox.record(
-            place,
+            environment,
             "config.applied",
             actor=caller,
-            target_id=place.environment_id,
+            target_id=environment.environment_id,
             plan=plan.pk,
             source=None if source is None else source.environment_id,
             changes=names[:MAX_NAMED],
@@ -189,30 +191,30 @@ def _change_region(
         failpoints.reach("config.before_region_commit")
 
 
-def _completed(place: EnvironmentRef, plan: StoredPlan, wanted: Submitted, caller: Caller | Actor) -> Outcome:
+def _completed(environment: EnvironmentRef, plan: StoredPlan, wanted: Submitted, caller: Caller | Actor) -> Outcome:
     """Completes the control database. The region's commit decides the reported status."""
     outcome = Outcome(plan.pk, "completing", None)
     with log_failures(f"the apply of {plan.pk}"):
-        control_part.finish(place, plan.pk, wanted, plan.changes, actor=caller)
+        control_part.finish(environment, plan.pk, wanted, plan.changes, actor=caller)
         failpoints.reach("config.after_control_commit")
-        plans.mark_done(place.cluster, plan.pk)
-        outcome = Outcome(plan.pk, "applied", _version(place, plan))
+        plans.mark_done(environment.cluster, plan.pk)
+        outcome = Outcome(plan.pk, "applied", _version(environment, plan))
     return outcome
 
 
-def _version(place: EnvironmentRef, plan: StoredPlan) -> str:
-    return current.read(place, plan.parts).version
+def _version(environment: EnvironmentRef, plan: StoredPlan) -> str:
+    return current.read(environment, plan.parts).version
 
 
-def _settle(place: EnvironmentRef, plan_id: str, wanted: Submitted, caller: Caller) -> bool:
+def _settle(environment: EnvironmentRef, plan_id: str, wanted: Submitted, caller: Caller) -> bool:
     """After an error of the caller's apply. Returns whether the plan is applied nevertheless."""
-    with transaction.atomic(using=place.cluster):
+    with transaction.atomic(using=environment.cluster):
         # A commit whose connection broke may still be under way: it keeps the lock until it is decided.
-        plan = StoredPlan.objects.using(place.cluster).select_for_update().filter(pk=plan_id).first()
+        plan = StoredPlan.objects.using(environment.cluster).select_for_update().filter(pk=plan_id).first()
     if plan is None or not plan.is_applied:
-        applying.end(place.environment_id, plan_id)
+        applying.end(environment.environment_id, plan_id)
         return False
-    _completed(place, plan, wanted, caller)
+    _completed(environment, plan, wanted, caller)
     return True
 
 
@@ -221,24 +223,26 @@ def settle_interrupted() -> None:
     unsettled = Environment.objects.live().filter(status=Environment.Status.MIGRATING, applying_plan__isnull=False)
     for environment_id, plan_id, since in list(unsettled.values_list("pk", "applying_plan", "applying_since")):
         with log_failures(f"the apply of {plan_id}"):
-            place = place_of(environment_id)
-            if place is not None and plan_id is not None and since is not None:
-                _settle_abandoned(place, plan_id, is_old=since < sql_functions.now(DEFAULT_DB_ALIAS) - ABANDONED)
+            environment = environment_ref(environment_id)
+            if environment is not None and plan_id is not None and since is not None:
+                _settle_abandoned(environment, plan_id, is_old=since < sql_functions.now(DEFAULT_DB_ALIAS) - ABANDONED)
 
 
-def _settle_abandoned(place: EnvironmentRef, plan_id: str, *, is_old: bool) -> None:
-    plan = StoredPlan.objects.using(place.cluster).filter(pk=plan_id).first()
+def _settle_abandoned(environment: EnvironmentRef, plan_id: str, *, is_old: bool) -> None:
+    plan = StoredPlan.objects.using(environment.cluster).filter(pk=plan_id).first()
     if plan is not None and plan.is_applied:
         author = Actor(cast(ActorKind, plan.author_kind), plan.author_id)
-        control_part.finish(place, plan_id, submitted.check(place, plan.document), plan.changes, actor=author)
-        plans.mark_done(place.cluster, plan_id)
-    elif is_old and _is_fenced_off(place, plan_id):
-        applying.end(place.environment_id, plan_id)
+        control_part.finish(
+            environment, plan_id, submitted.check(environment, plan.document), plan.changes, actor=author
+        )
+        plans.mark_done(environment.cluster, plan_id)
+    elif is_old and _is_fenced_off(environment, plan_id):
+        applying.end(environment.environment_id, plan_id)
 
 
-def _is_fenced_off(place: EnvironmentRef, plan_id: str) -> bool:
+def _is_fenced_off(environment: EnvironmentRef, plan_id: str) -> bool:
     """Whether no process can change the region for this apply any more."""
-    using = place.cluster
+    using = environment.cluster
     with transaction.atomic(using=using):
         plans_here = StoredPlan.objects.using(using).filter(pk=plan_id)
         if not plans_here.exists():

@@ -63,13 +63,13 @@ class Plan:
         return lock_estimates.locked_ms(self.locks)
 
 
-def plan(place: EnvironmentRef, now: Configuration, wanted: Submitted) -> Plan:
+def plan(environment: EnvironmentRef, now: Configuration, wanted: Submitted) -> Plan:
     """Raises ValidationFailed, and the errors of `schema_service.rehearse`."""
     found = Plan(now.version)
     parts = wanted.parts
-    _check_limits(place, now, parts)
+    _check_limits(environment, now, parts)
     if wanted.schema is not None:
-        _compare_schema(place, parts["schema"], found)
+        _compare_schema(environment, parts["schema"], found)
     if "functions" in parts:
         _compare_functions(now, wanted, found)
     if "webhooks" in parts:
@@ -82,9 +82,9 @@ def plan(place: EnvironmentRef, now: Configuration, wanted: Submitted) -> Plan:
     return found
 
 
-def _check_limits(place: EnvironmentRef, now: Configuration, parts: Item) -> None:
+def _check_limits(environment: EnvironmentRef, now: Configuration, parts: Item) -> None:
     """The plan's limits, which existing items may exceed. The schema checks its own."""
-    limits = plan_limits(place.plan)
+    limits = plan_limits(environment.plan)
     for part, most in (("functions", limits.functions_per_environment), ("webhooks", limits.webhooks_per_environment)):
         if part in parts and len(parts[part]) > max(most, len(now.parts[part])):
             raise QuotaExceeded(f"The plan allows {most} {part} in an environment.")
@@ -98,9 +98,9 @@ def _check_limits(place: EnvironmentRef, now: Configuration, parts: Item) -> Non
         raise ValidationFailed(fields=over)
 
 
-def _compare_schema(place: EnvironmentRef, document: Any, found: Plan) -> None:
+def _compare_schema(environment: EnvironmentRef, document: Any, found: Plan) -> None:
     try:
-        outcome = schema_service.rehearse(place, document)
+        outcome = schema_service.rehearse(environment, document)
     except InvalidDocument as error:
         raise ValidationFailed(fields=[below(f"{ROOT}.schema", each) for each in error.errors]) from None
     found.changes += [

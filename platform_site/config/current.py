@@ -63,28 +63,28 @@ def require_scopes(caller: Caller, needed: Collection[str]) -> None:
         raise Forbidden(f"This needs the scopes {', '.join(missing)}.")
 
 
-def read(place: EnvironmentRef, parts: Collection[str]) -> Configuration:
+def read(environment: EnvironmentRef, parts: Collection[str]) -> Configuration:
     found: dict[str, Any] = {}
     secrets: frozenset[str] = frozenset()
     if "schema" in parts:
-        found["schema"] = schema_service.current(place).schema.document
+        found["schema"] = schema_service.current(environment).schema.document
     if "functions" in parts:
-        found["functions"] = _functions(place)
-        secrets = _secrets_with_values(place)
+        found["functions"] = _functions(environment)
+        secrets = _secrets_with_values(environment)
     if "webhooks" in parts:
-        found["webhooks"] = _webhooks(place)
+        found["webhooks"] = _webhooks(environment)
     if "auth" in parts:
-        found["auth"] = _auth(place)
+        found["auth"] = _auth(environment)
     if "origins" in parts:
-        found["origins"] = sorted(Environment.objects.get(pk=place.environment_id).allowed_origins)
+        found["origins"] = sorted(Environment.objects.get(pk=environment.environment_id).allowed_origins)
     return Configuration(found, secrets)
 
 
-def with_sources(place: EnvironmentRef, configuration: Configuration) -> dict[str, Any]:
+def with_sources(environment: EnvironmentRef, configuration: Configuration) -> dict[str, Any]:
     """With the functions' sources. Two queries. Raises ValidationFailed if they are too large."""
     if "functions" not in configuration.parts:
         return configuration.parts
-    active = _active_versions(place)
+    active = _active_versions(environment)
     if (active.aggregate(total=Sum(Length("source")))["total"] or 0) > MAX_SOURCE_CHARACTERS:
         raise ValidationFailed.of(
             "parts", "too_large", "The sources of the functions have more than 8 MB. Read the other parts."
@@ -99,14 +99,14 @@ def with_sources(place: EnvironmentRef, configuration: Configuration) -> dict[st
     return configuration.parts | {"functions": functions}
 
 
-def _active_versions(place: EnvironmentRef) -> Any:
-    versions = Version.objects.using(place.cluster).filter(function__environment_id=place.environment_id)
+def _active_versions(environment: EnvironmentRef) -> Any:
+    versions = Version.objects.using(environment.cluster).filter(function__environment_id=environment.environment_id)
     return versions.filter(number=F("function__active_version"))
 
 
-def _functions(place: EnvironmentRef) -> dict[str, Any]:
-    functions = Function.objects.using(place.cluster).filter(environment_id=place.environment_id)
-    hashes = dict(_active_versions(place).values_list("function_id", "source_hash"))
+def _functions(environment: EnvironmentRef) -> dict[str, Any]:
+    functions = Function.objects.using(environment.cluster).filter(environment_id=environment.environment_id)
+    hashes = dict(_active_versions(environment).values_list("function_id", "source_hash"))
     return {
         each.name: {
             "source_sha256": hashes.get(each.pk),
@@ -119,15 +119,15 @@ def _functions(place: EnvironmentRef) -> dict[str, Any]:
     }
 
 
-def _secrets_with_values(place: EnvironmentRef) -> frozenset[str]:
-    secrets = Secret.objects.using(place.cluster).filter(
-        function__environment_id=place.environment_id, sealed_value__isnull=False
+def _secrets_with_values(environment: EnvironmentRef) -> frozenset[str]:
+    secrets = Secret.objects.using(environment.cluster).filter(
+        function__environment_id=environment.environment_id, sealed_value__isnull=False
     )
     return frozenset(f"{function}.{name}" for function, name in secrets.values_list("function__name", "name"))
 
 
-def _webhooks(place: EnvironmentRef) -> dict[str, Any]:
-    live = Webhook.objects.using(place.cluster).live(place.environment_id).filter(listens_until=None)
+def _webhooks(environment: EnvironmentRef) -> dict[str, Any]:
+    live = Webhook.objects.using(environment.cluster).live(environment.environment_id).filter(listens_until=None)
     return {
         each.name or each.pk: {
             "url": credentials.masked(each.url),
@@ -138,15 +138,17 @@ def _webhooks(place: EnvironmentRef) -> dict[str, Any]:
     }
 
 
-def _auth(place: EnvironmentRef) -> dict[str, Any]:
+def _auth(environment: EnvironmentRef) -> dict[str, Any]:
     """A preview branch has its own redirect URIs; the rest is its source's."""
-    found: dict[str, Any] = {"redirect_uris": redirects.of(place.environment_id)}
-    if place.pool_id != place.environment_id:
+    found: dict[str, Any] = {"redirect_uris": redirects.of(environment.environment_id)}
+    if environment.pool_id != environment.environment_id:
         return found
-    settings = pool_settings.settings_of(place.pool_id)
+    settings = pool_settings.settings_of(environment.pool_id)
     for name in ("sign_up", "app_name", "app_url", "link_urls"):
         found[name] = getattr(settings, name)
-    found["providers"] = {each.name: _provider(each) for each in providers.of_pool(place.pool_id).order_by("name")}
+    found["providers"] = {
+        each.name: _provider(each) for each in providers.of_pool(environment.pool_id).order_by("name")
+    }
     return found
 
 

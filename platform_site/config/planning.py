@@ -20,15 +20,17 @@ class Planned:
     conflicts: list[Conflict]
 
 
-def of_document(place: EnvironmentRef, document: Mapping[str, Any], parts: Collection[str], author: Caller) -> Planned:
-    wanted = submitted.check(place, document)
-    now = current.read(place, parts)
-    found = comparison.plan(place, now, wanted)
-    return Planned(plans.store(place, author, document, now, found), found, [])
+def of_document(
+    environment: EnvironmentRef, document: Mapping[str, Any], parts: Collection[str], author: Caller
+) -> Planned:
+    wanted = submitted.check(environment, document)
+    now = current.read(environment, parts)
+    found = comparison.plan(environment, now, wanted)
+    return Planned(plans.store(environment, author, document, now, found), found, [])
 
 
 def of_merge(
-    place: EnvironmentRef,
+    environment: EnvironmentRef,
     source: EnvironmentRef,
     *,
     include: Collection[str],
@@ -36,28 +38,32 @@ def of_merge(
     author: Caller,
 ) -> Planned:
     _refuse_secrets(resolve)
-    merge = merging.merge(place, source, include=include, resolve=resolve)
-    plan = _compared(place, merge)
-    stored = plans.store(place, author, merge.document, merge.now, plan, _as_json(merge, source, include, resolve))
+    merge = merging.merge(environment, source, include=include, resolve=resolve)
+    plan = _compared(environment, merge)
+    stored = plans.store(
+        environment, author, merge.document, merge.now, plan, _as_json(merge, source, include, resolve)
+    )
     return Planned(stored, plan, merge.conflicts)
 
 
-def resolve(place: EnvironmentRef, source: EnvironmentRef, stored: StoredPlan, choices: Mapping[str, Any]) -> None:
+def resolve(
+    environment: EnvironmentRef, source: EnvironmentRef, stored: StoredPlan, choices: Mapping[str, Any]
+) -> None:
     """Complete a plan by decisions about conflicts. Raises ValidationFailed with the remaining ones."""
     _refuse_secrets(choices)
     merge = merging.merge(
-        place, source, include=stored.merge["include"], resolve={**stored.merge["resolve"], **choices}
+        environment, source, include=stored.merge["include"], resolve={**stored.merge["resolve"], **choices}
     )
     if merge.conflicts:
         raise ValidationFailed(
             "The merge has conflicts. Say `ours`, `theirs` or a value for each in `resolve`.",
             fields=[FieldError("resolve", "unresolved", each.path) for each in merge.conflicts[: submitted.MAX_ERRORS]],
         )
-    plan = _compared(place, merge)
+    plan = _compared(environment, merge)
     stored.document_text = exact_json.dumps(merge.document)
     stored.changes, stored.confirm = plans.changes_as_json(plan), plan.confirm
     stored.merge = _as_json(merge, source, stored.merge["include"], {**stored.merge["resolve"], **choices})
-    stored.save(using=place.cluster, update_fields=["document_text", "changes", "confirm", "merge"])
+    stored.save(using=environment.cluster, update_fields=["document_text", "changes", "confirm", "merge"])
 
 
 def _refuse_secrets(resolve: Mapping[str, Any]) -> None:
@@ -69,11 +75,11 @@ def _refuse_secrets(resolve: Mapping[str, Any]) -> None:
             raise ValidationFailed.of("resolve", "secret", "A configuration holds no secrets.")
 
 
-def _compared(place: EnvironmentRef, merge: Merge) -> Plan:
+def _compared(environment: EnvironmentRef, merge: Merge) -> Plan:
     document = merge.document
     if any(conflict.path.startswith("schema") for conflict in merge.conflicts):
         document = {**document, "schema": merge.now.parts["schema"]}  # the merged one may not be valid yet
-    plan = comparison.plan(place, merge.now, submitted.check(place, document))
+    plan = comparison.plan(environment, merge.now, submitted.check(environment, document))
     plan.warnings += merge.warnings
     return plan
 

@@ -31,24 +31,24 @@ def versions_of(configuration: Configuration) -> tuple[str, str]:
 
 
 def store(
-    place: EnvironmentRef,
+    environment: EnvironmentRef,
     author: Caller,
     document: Mapping[str, Any],
     now: Configuration,
     plan: Plan,
     merge: Mapping[str, Any] | None = None,
 ) -> StoredPlan:
-    using = place.cluster
+    using = environment.cluster
     in_region, in_control = versions_of(now)
     with transaction.atomic(using=using):
-        environment_locks.lock_shared_in_region(place.environment_id, using)
+        environment_locks.lock_shared_in_region(environment.environment_id, using)
         own = StoredPlan.objects.using(using).filter(
-            environment_id=place.environment_id, author_id=author.id, state=StoredPlan.State.OPEN
+            environment_id=environment.environment_id, author_id=author.id, state=StoredPlan.State.OPEN
         )
         surplus = own.order_by("-created_at", "-id").values_list("pk", flat=True)[MAX_OPEN - 1 :]
         own.filter(pk__in=list(surplus)).delete()
         return StoredPlan.objects.using(using).create(
-            environment_id=place.environment_id,
+            environment_id=environment.environment_id,
             author_kind=author.kind,
             author_id=author.id,
             parts=[*now.parts],
@@ -66,8 +66,8 @@ def changes_as_json(plan: Plan) -> list[dict[str, Any]]:
     return [{"path": it.path, "kind": it.kind, "operation": it.operation} for it in plan.changes]
 
 
-def find(place: EnvironmentRef, plan_id: str) -> StoredPlan:
-    plans = StoredPlan.objects.using(place.cluster).filter(environment_id=place.environment_id)
+def find(environment: EnvironmentRef, plan_id: str) -> StoredPlan:
+    plans = StoredPlan.objects.using(environment.cluster).filter(environment_id=environment.environment_id)
     found = plans.filter(pk=plan_id).first() if ids.matches("pln", plan_id) else None
     if found is None:
         raise NotFound("There is no such plan in this environment. Plans are deleted a day after they expire.")

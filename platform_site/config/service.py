@@ -8,7 +8,7 @@ from platform_site.config.merge import merging
 from platform_site.config.planning import Planned
 from platform_site.http.errors import Forbidden, PreconditionFailed, ValidationFailed
 from platform_site.identity.callers import Caller, EnvironmentRef
-from projects.directory.environments import place_for
+from projects.directory.environments import environment_ref_for
 from rows.outbox import event_types
 
 WRITE_SCOPES: Final = {
@@ -34,36 +34,36 @@ def write_scopes(parts: Collection[str], document: Mapping[str, Any]) -> set[str
     return read_scopes(parts) | {scope for part in parts for scope in WRITE_SCOPES[part]} | of_runs
 
 
-def plan_document(place: EnvironmentRef, document: Mapping[str, Any], caller: Caller) -> Planned:
+def plan_document(environment: EnvironmentRef, document: Mapping[str, Any], caller: Caller) -> Planned:
     parts = submitted.parts_of(document, current.PARTS)
     current.require_scopes(caller, write_scopes(parts, document))
-    return planning.of_document(place, document, parts, caller)
+    return planning.of_document(environment, document, parts, caller)
 
 
-def plan_version(place: EnvironmentRef, version: str, caller: Caller) -> Planned:
-    return plan_document(place, versions.document_of(place, version), caller)
+def plan_version(environment: EnvironmentRef, version: str, caller: Caller) -> Planned:
+    return plan_document(environment, versions.document_of(environment, version), caller)
 
 
 def plan_merge(
-    place: EnvironmentRef, source_id: str, *, include: Collection[str], resolve: Mapping[str, Any], caller: Caller
+    environment: EnvironmentRef, source_id: str, *, include: Collection[str], resolve: Mapping[str, Any], caller: Caller
 ) -> Planned:
     parts = merging.parts_of(include)
-    source = _source(place, source_id, parts, write_scopes(parts, {}), caller)
-    return planning.of_merge(place, source, include=include, resolve=resolve, author=caller)
+    source = _source(environment, source_id, parts, write_scopes(parts, {}), caller)
+    return planning.of_merge(environment, source, include=include, resolve=resolve, author=caller)
 
 
 def _source(
-    place: EnvironmentRef, environment_id: str, parts: Collection[str], further: Collection[str], caller: Caller
+    environment: EnvironmentRef, environment_id: str, parts: Collection[str], further: Collection[str], caller: Caller
 ) -> EnvironmentRef:
     """The environment to merge. Raises ValidationFailed, and Forbidden with all missing scopes: those to read the
     source, and `further` ones of the target."""
-    found = place_for(caller, environment_id)
-    if found is None or found[0].project_id != place.project_id:
+    found = environment_ref_for(caller, environment_id)
+    if found is None or found[0].project_id != environment.project_id:
         raise ValidationFailed.of(
             "from", "unknown", "The project has no such environment, or you have no access to it."
         )
     source, held = found
-    if source.environment_id == place.environment_id:
+    if source.environment_id == environment.environment_id:
         raise ValidationFailed.of("from", "same", "An environment cannot be merged into itself.")
     if missing := {scope for scope in further if not caller.may(scope)} | (read_scopes(parts) - held):
         raise Forbidden(f"This needs the scopes {', '.join(sorted(missing))}.")
@@ -71,13 +71,18 @@ def _source(
 
 
 def apply(
-    place: EnvironmentRef, plan_id: str, *, confirm: Collection[str], resolve: Mapping[str, Any] | None, caller: Caller
+    environment: EnvironmentRef,
+    plan_id: str,
+    *,
+    confirm: Collection[str],
+    resolve: Mapping[str, Any] | None,
+    caller: Caller,
 ) -> Outcome:
-    stored = plans.find(place, plan_id)
+    stored = plans.find(environment, plan_id)
     current.require_scopes(caller, write_scopes(stored.parts, stored.document))
     source = None
     if stored.merge is not None:
-        if place_for(caller, stored.merge["source"]) is None:
+        if environment_ref_for(caller, stored.merge["source"]) is None:
             raise PreconditionFailed("The environment that the plan merges is gone. Plan again.")
-        source = _source(place, stored.merge["source"], stored.parts, (), caller)
-    return config_apply.apply(place, stored, confirm=confirm, caller=caller, source=source, resolve=resolve)
+        source = _source(environment, stored.merge["source"], stored.parts, (), caller)
+    return config_apply.apply(environment, stored, confirm=confirm, caller=caller, source=source, resolve=resolve)

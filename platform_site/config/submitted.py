@@ -70,7 +70,7 @@ class Submitted:
     sources: dict[str, str]
 
 
-def check(place: EnvironmentRef, document: Mapping[str, Any]) -> Submitted:
+def check(environment: EnvironmentRef, document: Mapping[str, Any]) -> Submitted:
     """Raises ValidationFailed with the path of each error, without values."""
     refuse_secrets(document)
     errors: list[FieldError] = []
@@ -84,11 +84,11 @@ def check(place: EnvironmentRef, document: Mapping[str, Any]) -> Submitted:
     if "webhooks" in document:
         parts["webhooks"] = dict(_items(document, "webhooks", WebhookConfig, _WEBHOOK_NAME, errors))
     if "auth" in document:
-        parts["auth"] = _auth(place, document["auth"], errors)
+        parts["auth"] = _auth(environment, document["auth"], errors)
     if "origins" in document:
         parts["origins"] = _origins(document["origins"], errors)
     if not errors and "webhooks" in parts:
-        _check_webhooks(place, parts["webhooks"], schema, errors)
+        _check_webhooks(environment, parts["webhooks"], schema, errors)
     if errors:
         raise ValidationFailed(fields=errors[:MAX_ERRORS])
     return Submitted(parts, schema, _without_sources(parts.get("functions", {})))
@@ -193,8 +193,8 @@ def _normal(values: dict[str, Any]) -> dict[str, Any]:
     return {name: sorted(value or ()) if name in _SETS else value for name, value in values.items()}
 
 
-def _auth(place: EnvironmentRef, raw: Any, errors: list[FieldError]) -> dict[str, Any]:
-    is_branch = place.pool_id != place.environment_id
+def _auth(environment: EnvironmentRef, raw: Any, errors: list[FieldError]) -> dict[str, Any]:
+    is_branch = environment.pool_id != environment.environment_id
     at = f"{ROOT}.auth"
     values = _read(raw, BranchAuthConfig if is_branch else AuthConfig, at, errors)
     if values is None:
@@ -222,12 +222,12 @@ def _origins(raw: Any, errors: list[FieldError]) -> list[str]:
 
 
 def _check_webhooks(
-    place: EnvironmentRef, webhooks: Mapping[str, Any], schema: Schema | None, errors: list[FieldError]
+    environment: EnvironmentRef, webhooks: Mapping[str, Any], schema: Schema | None, errors: list[FieldError]
 ) -> None:
     if not any(each.get("filter") or each.get("columns") for each in webhooks.values()):
         return
-    schema = schema or schema_service.current(place).schema
-    compiled = CompiledSchema(place.environment_id, place.cluster, 0, schema, set())
+    schema = schema or schema_service.current(environment).schema
+    compiled = CompiledSchema(environment.environment_id, environment.cluster, 0, schema, set())
     for name, each in webhooks.items():
         try:
             check_against_schema(compiled, each["events"], each.get("filter"), each.get("columns"))

@@ -14,34 +14,34 @@ from rows.migrate import service as schema_service
 MAX_VERSIONS: Final = 20
 
 
-def store(place: EnvironmentRef, now: Configuration) -> None:
+def store(environment: EnvironmentRef, now: Configuration) -> None:
     """In the transaction of the change, unless it is too large to be read as a document."""
-    using = place.cluster
+    using = environment.cluster
     try:
-        document = current.with_sources(place, now)
+        document = current.with_sources(environment, now)
     except ValidationFailed:
         return
     ConfigVersion.objects.using(using).update_or_create(
-        environment_id=place.environment_id,
+        environment_id=environment.environment_id,
         version=now.version,
         defaults={
-            "schema_version": schema_service.current(place).version,
+            "schema_version": schema_service.current(environment).version,
             "compressed_document": zlib.compress(exact_json.dumps(document).encode()),
             "created_at": Now(),
         },
     )
-    own = ConfigVersion.objects.using(using).filter(environment_id=place.environment_id)
+    own = ConfigVersion.objects.using(using).filter(environment_id=environment.environment_id)
     surplus = own.order_by("-created_at", "-pk").values_list("pk", flat=True)[MAX_VERSIONS:]
     own.filter(pk__in=list(surplus)).delete()
 
 
-def document_of(place: EnvironmentRef, version: str) -> dict[str, Any]:
+def document_of(environment: EnvironmentRef, version: str) -> dict[str, Any]:
     """The document that restores it, renames included. Raises NotFound."""
-    own = ConfigVersion.objects.using(place.cluster).filter(environment_id=place.environment_id)
+    own = ConfigVersion.objects.using(environment.cluster).filter(environment_id=environment.environment_id)
     stored = own.filter(version=version).first()
     if stored is None:
         raise NotFound("The environment has no stored configuration of this version.")
     document: dict[str, Any] = exact_json.loads(zlib.decompress(stored.compressed_document))
     if "schema" in document:
-        document["schema"] = schema_service.document_to_revert_to(place, stored.schema_version)
+        document["schema"] = schema_service.document_to_revert_to(environment, stored.schema_version)
     return document

@@ -145,8 +145,8 @@ class ConfigViewSet(ResourceViewSet):
         """
         parts = self._parts()
         current.require_scopes(self.caller, service.read_scopes(parts))
-        found = current.read(self.place, parts)
-        return Response({"version": found.version, "config": current.with_sources(self.place, found)})
+        found = current.read(self.environment, parts)
+        return Response({"version": found.version, "config": current.with_sources(self.environment, found)})
 
     @extend_schema(operation_id="planConfig", request=PlanInput, responses=PlanResponse)
     def plan(self, request: Request) -> Response:
@@ -169,18 +169,22 @@ class ConfigViewSet(ResourceViewSet):
         if len(values.keys() & {"config", "from", "version"}) != 1:
             raise ValidationFailed.of("config", "required", "Send one of `config`, `from` and `version`.")
         if "config" in values:
-            return service.plan_document(self.place, values["config"], self.caller)
+            return service.plan_document(self.environment, values["config"], self.caller)
         if "version" in values:
-            return service.plan_version(self.place, values["version"], self.caller)
+            return service.plan_version(self.environment, values["version"], self.caller)
         return service.plan_merge(
-            self.place, values["from"], include=values["include"], resolve=values.get("resolve", {}), caller=self.caller
+            self.environment,
+            values["from"],
+            include=values["include"],
+            resolve=values.get("resolve", {}),
+            caller=self.caller,
         )
 
     def _impact(self, planned: Planned) -> list[dict[str, Any]]:
         schema = planned.stored.document.get("schema")
         if schema is None or any(each.path.startswith("schema") for each in planned.conflicts):
             return []
-        found = rule_impact.of_change(self.place, schema, name_users=self.caller.may("users:manage"))
+        found = rule_impact.of_change(self.environment, schema, name_users=self.caller.may("users:manage"))
         return [impact_response(each) for each in found]
 
     @extend_schema(operation_id="applyConfig", request=ApplyInput, responses=ApplyResponse)
@@ -192,7 +196,11 @@ class ConfigViewSet(ResourceViewSet):
         current.require_scopes(self.caller, ())
         values = self.read(ApplyInput)
         outcome = service.apply(
-            self.place, values["plan"], confirm=values["confirm"], resolve=values.get("resolve"), caller=self.caller
+            self.environment,
+            values["plan"],
+            confirm=values["confirm"],
+            resolve=values.get("resolve"),
+            caller=self.caller,
         )
         return Response(ApplyResponse(outcome).data)
 

@@ -31,32 +31,32 @@ def bars(
     step = width / max(1, len(labels))
     room = HEIGHT - _FOOT - _HEAD
     drawn = []
-    for place, label in enumerate(labels):
+    for index, label in enumerate(labels):
         bottom = float(HEIGHT - _FOOT)
-        said = ", ".join(f"{each.figures[place]:,} {each.name}" for each in series)
+        said = ", ".join(f"{each.figures[index]:,} {each.name}" for each in series)
         parts = []
         for each in series:
-            tall = room * each.figures[place] / top
-            if each.figures[place]:
+            tall = room * each.figures[index] / top
+            if each.figures[index]:
                 tall = max(tall, 1.5)  # one error among a million answers is still seen
             bottom -= tall
-            place_and_size = (place * step + 1, bottom, step - 2, tall)
-            parts.append((f"chart-{each.colour}", *[f"{number:.1f}" for number in place_and_size]))
+            rectangle = (index * step + 1, bottom, step - 2, tall)
+            parts.append((f"chart-{each.colour}", *[f"{number:.1f}" for number in rectangle]))
         drawn.append(
             format_html(
                 '<g><title>{}: {}</title><rect class="chart-none" x="{}" y="0" width="{}" height="{}"/>{}</g>',
                 label,
                 said,
-                f"{place * step:.1f}",
+                f"{index * step:.1f}",
                 f"{step:.1f}",
                 HEIGHT - _FOOT,
                 format_html_join("", '<rect class="{}" x="{}" y="{}" width="{}" height="{}"/>', parts),
             )
         )
     written = [
-        ("middle" if place else "start", f"{place * step + (step / 2 if place else 0):.1f}", HEIGHT - 4, label)
-        for place, label in enumerate(labels)
-        if place % max(1, len(labels) // 4) == 0
+        ("middle" if index else "start", f"{index * step + (step / 2 if index else 0):.1f}", HEIGHT - 4, label)
+        for index, label in enumerate(labels)
+        if index % max(1, len(labels) // 4) == 0
     ]
     return format_html(
         '<svg class="plot{}" role="img" aria-label="{}" viewBox="0 0 {} {}">'

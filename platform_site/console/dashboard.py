@@ -202,7 +202,7 @@ def _chart(title: str, labels: Sequence[str], series: Sequence[Series], *, width
 def _requests(hours: list[datetime], rows: list[tuple[Any, ...]], seen: Links) -> dict[str, Any]:
     by_hour = {hour.astimezone(UTC): figures for hour, *figures in rows}
     figures = [by_hour.get(hour, [0, 0, 0, 0]) for hour in hours]
-    answered, client, server, limited = ([row[place] for row in figures] for place in range(4))
+    answered, client, server, limited = ([row[index] for row in figures] for index in range(4))
     fine = [total - bad - worse for total, bad, worse in zip(answered, client, server, strict=True)]
     series = [Series("answered", "good", fine), Series("4xx", "bad", client), Series("5xx", "worse", server)]
     total, failed = sum(answered), sum(server)
@@ -220,9 +220,9 @@ def _requests(hours: list[datetime], rows: list[tuple[Any, ...]], seen: Links) -
 
 
 def _endpoints(since: datetime, seen: Links) -> list[dict[str, Any]]:
-    places = ", ".join(f"sum(coalesce(buckets[{place + 1}], 0))::bigint" for place in range(len(metrics.BOUNDS)))
+    sums = ", ".join(f"sum(coalesce(buckets[{index + 1}], 0))::bigint" for index in range(len(metrics.BOUNDS)))
     found = []
-    for method, route, requests, client, server, *buckets in _rows(_BY_ENDPOINT.format(buckets=places), [since])[:TOP]:
+    for method, route, requests, client, server, *buckets in _rows(_BY_ENDPOINT.format(buckets=sums), [since])[:TOP]:
         link = seen.list("platform_site.EndpointMetric", route__exact=route, method__exact=method)
         p95 = quantile(0.95, buckets)
         found.append(
@@ -247,7 +247,7 @@ def _regions(
     found = []
     for region in settings.REGION_DATABASES:
         sample = samples.get(region)
-        sums = [sum(row[place] for row in rows if row[0] == region) for place in range(2, 7)]
+        sums = [sum(row[index] for row in rows if row[0] == region) for index in range(2, 7)]
         attempts, succeeded, runs_good, runs_bad, timeouts = sums
         waits = reverse("console:waiting", args=[region])
         figures = seen.list("platform_site.RegionMetric", region__exact=region)
@@ -282,10 +282,10 @@ def _regions(
 
 
 def _automation(hours: list[datetime], rows: list[tuple[Any, ...]], seen: Links) -> dict[str, Any]:
-    def by_hour(place: int) -> list[int]:
-        return [sum(row[place] for row in rows if row[1].astimezone(UTC) == hour) for hour in hours]
+    def by_hour(index: int) -> list[int]:
+        return [sum(row[index] for row in rows if row[1].astimezone(UTC) == hour) for hour in hours]
 
-    attempts, arrived, good, bad = (by_hour(place) for place in (2, 3, 4, 5))
+    attempts, arrived, good, bad = (by_hour(index) for index in (2, 3, 4, 5))
     labels = [f"{hour:%H:%M}" for hour in hours]
     missed = [all_ - some for all_, some in zip(attempts, arrived, strict=True)]
     deliveries = [Series("arrived", "good", arrived), Series("failed", "bad", missed)]

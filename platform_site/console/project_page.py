@@ -149,10 +149,10 @@ def _usage(project: Project, environments: list[Environment]) -> list[Used]:
     allowed = plan_limits(project.plan)
     found: dict[tuple[str, str], Used] = {}
     for environment in environments[:MEASURED]:
-        place = directory.place_of(environment.pk)
-        if place is None:
+        ref = directory.environment_ref(environment.pk)
+        if ref is None:
             continue
-        for name, used in limits.used_in(place).items():
+        for name, used in limits.used_in(ref).items():
             where = "project" if name.endswith("_per_project") else environment.name
             found.setdefault((name, where), Used(name, where, used, getattr(allowed, name)))
     order = [field.name for field in fields(PlanLimits)]

@@ -17,7 +17,7 @@ from functions.models import Function
 from platform_site.identity import ids
 from platform_site.templatetags.console_ids import timeline_url
 from projects.console.base import console_url
-from projects.directory.environments import place_of
+from projects.directory.environments import environment_ref
 from projects.models import Environment, Project
 from webhooks.models import Webhook
 
@@ -104,10 +104,10 @@ def _tables(region: str, text: str) -> list[Found]:
         cursor.execute(_TABLES, [pattern, EACH])
         found = cursor.fetchall()
     return [
-        (table, f"Table of {place.environment_name} ({environment})",
-         console_url(place.project_id, environment, "table", table), "table")
-        for environment, table in found
-        if (place := place_of(environment)) is not None
+        (table, f"Table of {environment.environment_name} ({environment_id})",
+         console_url(environment.project_id, environment_id, "table", table), "table")
+        for environment_id, table in found
+        if (environment := environment_ref(environment_id)) is not None
     ]  # fmt: skip
 
 
@@ -118,10 +118,10 @@ def _functions(region: str, text: str) -> list[Found]:
         .order_by("-id")[:EACH]
     )
     return [
-        (each.name, f"Function of {place.environment_id}",
-         console_url(place.project_id, place.environment_id, "function", each.name), "function")
+        (each.name, f"Function of {environment.environment_id}",
+         console_url(environment.project_id, environment.environment_id, "function", each.name), "function")
         for each in found
-        if (place := place_of(each.environment_id or "")) is not None
+        if (environment := environment_ref(each.environment_id or "")) is not None
     ]  # fmt: skip
 
 
@@ -129,10 +129,10 @@ def _webhooks(region: str, text: str) -> list[Found]:
     found = Webhook.objects.using(region).filter(deleted_at=None)
     found = found.filter(Q(host__istartswith=text) | Q(url__istartswith=text)).order_by("-id")[:EACH]
     return [
-        (each.url, f"Webhook of {place.environment_id}",
-         console_url(place.project_id, place.environment_id, "webhook", each.pk), "webhook")
+        (each.url, f"Webhook of {environment.environment_id}",
+         console_url(environment.project_id, environment.environment_id, "webhook", each.pk), "webhook")
         for each in found
-        if (place := place_of(each.environment_id)) is not None
+        if (environment := environment_ref(each.environment_id)) is not None
     ]  # fmt: skip
 
 

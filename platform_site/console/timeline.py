@@ -27,7 +27,7 @@ from platform_site.console.timeline_entries import (
 from platform_site.identity import ids
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.request_log import reader as request_log
-from projects.directory.environments import place_of
+from projects.directory.environments import environment_ref
 from rows.migrate import service as schema_service
 from rows.outbox.models import OutboxEvent
 from webhooks.models import Attempt, Delivery, Webhook
@@ -202,8 +202,8 @@ def _in(found: Timeline, region: str | None, look: Callable[[str], None]) -> Non
 
 
 def _cluster_of(environment_id: str) -> str | None:
-    place = place_of(environment_id)
-    return place.cluster if place else None
+    environment = environment_ref(environment_id)
+    return environment.cluster if environment else None
 
 
 def _resource(gathered: _Gathered, using: str, kind: str, text: str) -> None:
@@ -253,8 +253,8 @@ def _row(gathered: _Gathered, using: str, text: str, environment_id: str) -> Non
     if "/" in text:
         subjects = [text]
     else:
-        place = place_of(environment_id)
-        tables = schema_service.current(place).schema.tables if place else {}
+        environment = environment_ref(environment_id)
+        tables = schema_service.current(environment).schema.tables if environment else {}
         subjects = [f"{name}/{text}" for name in tables]
     gathered.events(using, Q(environment_id=environment_id, subject__in=subjects))
 

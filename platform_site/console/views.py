@@ -14,7 +14,7 @@ from functions.triggers.events import REACHED
 from platform_site.console import timeline as timelines
 from platform_site.postgres import sql_files
 from projects.console.base import console_url
-from projects.directory.environments import place_of
+from projects.directory.environments import environment_ref
 from projects.provisioning.suspension import suspended_in
 
 SHOWN: Final = 50
@@ -46,8 +46,12 @@ def timeline(request: HttpRequest) -> HttpResponse:
 def _console_page(found: timelines.Timeline) -> str:
     section = _SECTIONS.get(found.text.partition("_")[0])
     facts = [value for entry in found.entries for name, value in entry.facts if name == "environment"]
-    place = place_of(facts[0]) if section and facts else None
-    return console_url(place.project_id, place.environment_id, section) if section and place is not None else ""
+    environment = environment_ref(facts[0]) if section and facts else None
+    return (
+        console_url(environment.project_id, environment.environment_id, section)
+        if section and environment is not None
+        else ""
+    )
 
 
 @require_safe

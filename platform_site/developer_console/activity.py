@@ -41,13 +41,13 @@ def activity(console: Console) -> HttpResponse:
 
 def of(console: Console) -> Activity | None:
     """None if the project is suspended, or the region unavailable or slow."""
-    if (place := console.place) is None or console.project["suspended_at"]:
+    if (ref := console.ref) is None or console.project["suspended_at"]:
         return None
     names = [name for name, scope in _SCOPES.items() if scope in console.me["scopes"]]
     try:
-        with transaction.atomic(using=place.cluster), connections[place.cluster].cursor() as cursor:
+        with transaction.atomic(using=ref.cluster), connections[ref.cluster].cursor() as cursor:
             cursor.execute("SELECT set_config('statement_timeout', %s, true)", [str(_TIMEOUT_MS)])
-            found = {name: _rows(cursor, name, place.environment_id) for name in names}
+            found = {name: _rows(cursor, name, ref.environment_id) for name in names}
     except Error:
         return None
     return _drawn(found)
@@ -57,16 +57,16 @@ def troubles(console: Console) -> list[tuple[str, str]]:
     """(text, URL) of failing webhooks and stopped triggers. Two queries."""
     scopes = console.me["scopes"]
     found: list[tuple[str, str]] = []
-    if (place := console.place) is None or console.project["suspended_at"]:
+    if (ref := console.ref) is None or console.project["suspended_at"]:
         return found
     try:
         if "webhooks:read" in scopes:
-            webhooks = Webhook.objects.using(place.cluster).filter(environment_id=place.environment_id, deleted_at=None)
+            webhooks = Webhook.objects.using(ref.cluster).filter(environment_id=ref.environment_id, deleted_at=None)
             for each in webhooks.exclude(failing_since=None, disabled_reason=None).order_by("-id")[:_MAX_TROUBLES]:
                 state = "is disabled" if each.disabled_reason else "fails"
                 found.append((f"The webhook {each.name or each.url} {state}.", console.url("webhook", each.pk)))
         if "functions:read" in scopes:
-            functions = Function.objects.using(place.cluster).filter(environment_id=place.environment_id)
+            functions = Function.objects.using(ref.cluster).filter(environment_id=ref.environment_id)
             for function in functions.exclude(schedule_stopped=None, events_stopped=None)[:_MAX_TROUBLES]:
                 what = "schedule" if function.schedule_stopped else "events"
                 text = f"The {what} of the function {function.name} stopped."
@@ -104,7 +104,7 @@ def _drawn(found: dict[str, Sequence[tuple[Any, ...]]]) -> Activity:
     return Activity(
         drawn,
         heads,
-        [[label, *(f"{column[place]:,}" for column in columns)] for place, label in enumerate(labels)],
+        [[label, *(f"{column[index]:,}" for column in columns)] for index, label in enumerate(labels)],
         is_empty=not any(any(column) for column in columns),
         is_cut=any(figure >= MAX_COUNTED for column in columns for figure in column),
     )

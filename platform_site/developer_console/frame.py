@@ -20,7 +20,7 @@ from platform_site.developer_console.staff import grants as staff
 from platform_site.http.requests import current_request_id
 from platform_site.identity import ids
 from platform_site.identity.callers import EnvironmentRef
-from projects.directory.environments import place_of
+from projects.directory.environments import environment_ref
 
 _GZIP: Final = GZipMiddleware(lambda request: HttpResponse())
 """For pages alone: random padding and a different CSRF token per page prevent BREACH."""
@@ -108,8 +108,8 @@ class Console:
         return self.listed("/v1/projects", {"limit": "100"})
 
     @cached_property
-    def place(self) -> EnvironmentRef | None:
-        return place_of(self.environment["id"])
+    def ref(self) -> EnvironmentRef | None:
+        return environment_ref(self.environment["id"])
 
     @property
     def may_write(self) -> bool:

@@ -61,13 +61,13 @@ def audit(console: Console) -> HttpResponse:
 @page("logs")
 def timeline(console: Console) -> HttpResponse:
     asked = console.request.GET.get("id", "").strip().replace("\0", "")
-    place, environment_id = console.place, console.environment["id"]
-    if place is None:
+    ref, environment_id = console.ref, console.environment["id"]
+    if ref is None:
         raise Refused(404, {"code": "not_found", "message": "The environment cannot be reached."})
     kinds = {"audit"} if console.is_owner else set()
     for scope, shown in _SEEN_WITH.items():
         kinds |= shown if scope in console.me["scopes"] else set()
-    found = timelines.of(asked or environment_id, environment_id, within=place, kinds=frozenset(kinds))
+    found = timelines.of(asked or environment_id, environment_id, within=ref, kinds=frozenset(kinds))
     entries = []
     # The newest come first, without attempts: their deliveries say what became of them.
     newest = [entry for entry in reversed(found.entries) if entry.kind != "attempt"][: timelines.MAX_SHOWN]

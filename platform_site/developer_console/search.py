@@ -129,12 +129,12 @@ def _delivery(console: Console, asked: str) -> str | None:
 
 
 def _in_region(console: Console, scope: str, model: Any, *fields: str, **wanted: str) -> tuple[str, ...] | None:
-    place = console.place if scope in console.me["scopes"] else None
-    if place is None:
+    ref = console.ref if scope in console.me["scopes"] else None
+    if ref is None:
         return None
     found: tuple[str, ...] | None = (
-        model.objects.using(place.cluster)
-        .filter(environment_id=place.environment_id, **wanted)
+        model.objects.using(ref.cluster)
+        .filter(environment_id=ref.environment_id, **wanted)
         .values_list(*fields)
         .first()
     )

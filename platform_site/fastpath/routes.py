@@ -16,16 +16,16 @@ _Head = tuple[str, ...]
 @dataclass(frozen=True, slots=True)
 class _Route:
     literals: tuple[tuple[int, str], ...]
-    """Words at these places, after the first two."""
+    """Words at these indexes, after the first two."""
     variables: tuple[tuple[int, str], ...]
     """Places of variables, and their names."""
     match: dict[str, Any]
 
     def resolve(self, words: list[str]) -> ResolverMatch | None:
-        for place, literal in self.literals:
-            if words[place] != literal:
+        for index, literal in self.literals:
+            if words[index] != literal:
                 return None
-        values = {name: words[place] for place, name in self.variables}
+        values = {name: words[index] for index, name in self.variables}
         if "" in values.values():
             return None
         made = ResolverMatch.__new__(ResolverMatch)  # its own constructor works out again what the pattern says
@@ -67,15 +67,15 @@ class Routes:
         words = text.split("/")
         converters = pattern.pattern.converters
         literals, variables = [], []
-        for place, word in enumerate(words):
+        for index, word in enumerate(words):
             name = word.removeprefix("<str:").removesuffix(">")
             if "<" not in word:
-                literals.append((place, word))
+                literals.append((index, word))
             elif word == f"<str:{name}>" and type(converters.get(name)) is StringConverter:
-                variables.append((place, name))
+                variables.append((index, name))
             else:
                 return self._leave_to_django(text + "/")
-        if pattern.default_args or any(place < 2 for place, _ in variables):
+        if pattern.default_args or any(index < 2 for index, _ in variables):
             return self._leave_to_django(text + "/")
         if self._is_hidden(words):
             return None

@@ -75,7 +75,7 @@ def read_ticket(request: HttpRequest, caller: Caller | None) -> Ticket | None:
         who = ["public", fingerprint.hex(), named_environment(request) or ""]
     else:
         # An endpoint without an environment (the keys) may still refer to the one that the request names.
-        environment = caller.place.environment_id if caller.place else named_environment(request)
+        environment = caller.environment.environment_id if caller.environment else named_environment(request)
         who = [caller.kind, caller.id, environment or ""]
         if caller.kind == "anonymous":
             who += [fingerprint.hex(), client_ip.network_of(request)]
@@ -163,7 +163,7 @@ Action = TypeVar("Action", bound=Callable[..., Any])
 
 def in_region(view: ApiViewSet) -> str | None:
     """The database of the caller's environment; None without one."""
-    return view.caller.place.cluster if view.caller.place else None
+    return view.caller.environment.cluster if view.caller.environment else None
 
 
 def idempotent(using: str | Callable[[Any], str | None] = "default") -> Callable[[Action], Action]:

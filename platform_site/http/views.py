@@ -121,8 +121,8 @@ class ApiViewSet(ViewSet):
     required_scopes: ClassVar[Mapping[str, str | None]] = {}
     """By action, the required scope; None: any authenticated caller. An action without an entry does not start."""
     environment_use: ClassVar[Literal["required", "optional", "unused"]] = "required"
-    """Whether a call means an environment. Required: `self.place` is set, or 422. Optional: if the caller has or names
-    one. Unused: none for accounts."""
+    """Whether a call means an environment. Required: `self.environment` is set, or 422. Optional: if the caller has or
+    names one. Unused: none for accounts."""
     public: ClassVar[bool] = False
     query_parameters: ClassVar[Mapping[str, frozenset[str]]] = {}
     """By action, its query parameters; others are 422. Defaults: `limit` and `cursor` for `list`; ignored otherwise."""
@@ -159,12 +159,12 @@ class ApiViewSet(ViewSet):
         return self._caller
 
     @property
-    def place(self) -> EnvironmentRef:
+    def environment(self) -> EnvironmentRef:
         """In a viewset that requires an environment."""
-        place = None if self._caller is None else self._caller.place
-        if place is None:
+        environment = None if self._caller is None else self._caller.environment
+        if environment is None:
             raise RuntimeError(f"{type(self).__name__} requires no environment, so a call may mean none")
-        return place
+        return environment
 
     @property
     def freshness(self) -> Freshness | None:

@@ -70,14 +70,14 @@ class EnvironmentRef:
 @dataclass(frozen=True, slots=True)
 class Caller:
     """One request's principal. `scopes` is the effective set: a key's, an account's by role, an app user's fixed ones.
-    `place` is None if an account's call needs no environment."""
+    `environment` is None if an account's call needs no environment."""
 
     kind: CallerKind
     id: str
     """`usr_…`, or `key_…` for all keys."""
     scopes: frozenset[str]
     plan: str = "free"
-    place: EnvironmentRef | None = None
+    environment: EnvironmentRef | None = None
     session_id: str | None = None
     account_id: str | None = None
     email: str | None = None

@@ -5,7 +5,7 @@ back with it. A receiver that must act afterwards uses `transaction.on_commit`.
 
 | Signal | Sent by | Arguments (all by keyword) |
 |---|---|---|
-| `environment_ready` | projects | `place: EnvironmentRef`, `since` (see below) |
+| `environment_ready` | projects | `environment: EnvironmentRef`, `since` (see below) |
 | `environment_branched` | projects | `source`, `target: EnvironmentRef`, `data: "none" \\| "full"`, `using` |
 | `environment_reset` | projects | `source`, `target: EnvironmentRef`, `data`, `actor` or None, `using` (see below) |
 | `environment_deleting` | projects | `environment_id`, `cluster`: marked, unreachable from now on |
@@ -13,9 +13,9 @@ back with it. A receiver that must act afterwards uses `transaction.on_commit`.
 | `user_created` | accounts | `user_id`, `pool_id` (None for a platform account) |
 | `user_deleting` | accounts | `user_id`, `pool_id`: still exists, with memberships; a receiver may raise |
 | `user_deleted` | accounts | `user_id`, `pool_id` (None for a platform account), `actor` of the audit entry |
-| `schema_migrated` | rows | `place`, `version`, `operations: list[str]`, `using` |
-| `names_changing` | rows | `place`, `old_names: OldNames`, `actor` (see below) |
-| `row_written` | rows | `place`, `table`, `action`, `row_id`, `using`, `is_due` |
+| `schema_migrated` | rows | `environment`, `version`, `operations: list[str]`, `using` |
+| `names_changing` | rows | `environment`, `old_names: OldNames`, `actor` (see below) |
+| `row_written` | rows | `environment`, `table`, `action`, `row_id`, `using`, `is_due` |
 | `run_finished` | functions | `using` |
 
 `environment_reset` is sent in the transaction of the region that replaces what a branch has by what its source has.

@@ -103,8 +103,8 @@ def _count(answered: list[tuple[str, str, int, float]]) -> None:
             histogram = _seconds[timed] = SECONDS.labels(method, route)
         # As its `observe` for each of them. The names with an underscore are the library's, as in `own_counts`.
         histogram._sum.inc(sum(taken))
-        for place, count in Counts(bisect_left(BOUNDS, seconds) for seconds in taken).items():
-            histogram._buckets[place].inc(count)
+        for index, count in Counts(bisect_left(BOUNDS, seconds) for seconds in taken).items():
+            histogram._buckets[index].inc(count)
         if status == 429:
             RATE_LIMITED.labels(route).inc(len(taken))
 

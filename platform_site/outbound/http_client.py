@@ -165,8 +165,8 @@ class Client:
         allowed = [address for address in addresses if is_allowed(address, self._opened)]
         if not allowed:
             raise Forbidden
-        for place, address in enumerate(allowed):
-            is_last = place == len(allowed) - 1
+        for index, address in enumerate(allowed):
+            is_last = index == len(allowed) - 1
             left = by - time.monotonic()
             # With several IP addresses, an unreachable one leaves time for the next.
             share = left if is_last else left / 2

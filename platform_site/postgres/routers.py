@@ -1,4 +1,4 @@
-"""Database router. A region's models need `using(place.cluster)`: a query without it raises."""
+"""Database router. A region's models need `using(environment.cluster)`: a query without it raises."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ EVERYWHERE_APPS = frozenset({"api", "request_log"})
 
 
 class RegionNotNamed(RuntimeError):
-    """A region's table was queried without `using(place.cluster)`: a programming error."""
+    """A region's table was queried without `using(environment.cluster)`: a programming error."""
 
 
 class RegionRouter:

@@ -41,6 +41,6 @@ def _existing(kind: str, using: str, pairs: set[Pair | None]) -> set[Pair | None
 
 
 def _pair(entry: Entry, name: str | None) -> Pair | None:
-    if name is None or entry.place is None:
+    if name is None or entry.environment is None:
         return None
-    return entry.place.environment_id, name
+    return entry.environment.environment_id, name

@@ -52,16 +52,16 @@ class LogPage:
     omitted: int
 
 
-def page(place: EnvironmentRef, wanted: Mapping[str, Any], limit: int, cursor: str | None) -> LogPage:
+def page(environment: EnvironmentRef, wanted: Mapping[str, Any], limit: int, cursor: str | None) -> LogPage:
     """The entries that match `wanted`: `since` (inclusive), `until` (exclusive), `request_id`, `status`,
     `status_class`, `method`, `route`, `table`, `caller`, `function`, within the plan's `request_log_days`. Up to five
     indexed statements. Raises ValidationFailed on `cursor`."""
-    bound = [place.environment_id, *(f"{name}={_text(value)}" for name, value in sorted(wanted.items()))]
-    oldest = datetime.now(UTC) - timedelta(days=plan_limits(place.plan).request_log_days)
+    bound = [environment.environment_id, *(f"{name}={_text(value)}" for name, value in sorted(wanted.items()))]
+    oldest = datetime.now(UTC) - timedelta(days=plan_limits(environment.plan).request_log_days)
     values = {
         "until": None,
         **wanted,
-        "environment_id": place.environment_id,
+        "environment_id": environment.environment_id,
         "since": max(wanted.get("since", oldest), oldest),
         "limit": limit + 1,
         "last": MAX_SCANNED - 1,
@@ -71,7 +71,7 @@ def page(place: EnvironmentRef, wanted: Mapping[str, Any], limit: int, cursor: s
     if wanted.get("status", 0) >= ERROR or wanted.get("status_class", 0) * 100 >= ERROR:
         values["errors"] = True
     scan, tests = _scan(values), [test for name, test in _TESTED.items() if name in wanted]
-    with by_index(place.cluster) as reading:
+    with by_index(environment.cluster) as reading:
         reading.execute(_statement(scan, tests).as_string(None), values)
         entries = [dict(zip(_COLUMNS, row, strict=True)) for row in reading.fetchall()]
         last = entries[limit - 1] if len(entries) > limit else None

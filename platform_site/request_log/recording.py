@@ -31,7 +31,7 @@ class Entry(NamedTuple):
     """`table` and `function` are from the path: the writer checks them."""
 
     at: float
-    place: EnvironmentRef | None
+    environment: EnvironmentRef | None
     request_id: str
     method: str
     route: str
@@ -82,19 +82,19 @@ queues: Final[dict[str, Queue]] = {}
 
 def record(request: HttpRequest, method: str, status: int, seconds: float, error: ApiError | None) -> None:
     caller: Caller | None = request.__dict__.get("caller")
-    place = None if caller is None else caller.place
-    queue = queues.get(DEFAULT_DB_ALIAS if place is None else place.cluster)
+    environment = None if caller is None else caller.environment
+    queue = queues.get(DEFAULT_DB_ALIAS if environment is None else environment.cluster)
     if queue is None:
         return
     is_read = status < ERROR and method in _READS
-    if not queue.admit(None if place is None else place.environment_id, is_read=is_read):
+    if not queue.admit(None if environment is None else environment.environment_id, is_read=is_read):
         return
     match = request.resolver_match
     route, words = ("", {}) if match is None else (match.route, match.kwargs)
     queue.waiting.append(
         Entry(
             time.time() - seconds,
-            place,
+            environment,
             current_request_id() or "",
             method,
             route,

@@ -114,8 +114,8 @@ class Writer(threading.Thread):
     def _omit(self, batch: Sequence[Entry]) -> None:
         minute = datetime.now(UTC).replace(second=0, microsecond=0)
         for entry in batch:
-            if entry.place is not None:
-                self._count_omitted(entry.place.environment_id, minute, 1)
+            if entry.environment is not None:
+                self._count_omitted(entry.environment.environment_id, minute, 1)
 
     def _count_omitted(self, environment_id: str, minute: datetime, requests: int) -> None:
         if len(self._omitted) < MAX_TALLIES or (environment_id, minute) in self._omitted:
@@ -133,11 +133,25 @@ class Writer(threading.Thread):
 
 def line_of(entry: Entry) -> str:
     """For `_COPY`. Only routes need escaping; psycopg's adaptation costs three times as much."""
-    at, place, request_id, method, route, table, function, status, code, field_codes, duration_ms, kind, caller = entry
-    if place is None:
+    (
+        at,
+        environment,
+        request_id,
+        method,
+        route,
+        table,
+        function,
+        status,
+        code,
+        field_codes,
+        duration_ms,
+        kind,
+        caller,
+    ) = entry
+    if environment is None:
         keep_days, environment_id = partitions.WITHOUT_ENVIRONMENT_KEEP_DAYS, _NULL
     else:
-        keep_days, environment_id = plan_limits(place.plan).request_log_days, place.environment_id
+        keep_days, environment_id = plan_limits(environment.plan).request_log_days, environment.environment_id
     when, codes = datetime.fromtimestamp(at, UTC), ",".join(field_codes)
     return (
         f"{when}\t{keep_days}\t{environment_id}\t{request_id}\t{method}\t{template_of(route)}\t{table or _NULL}"

@@ -54,13 +54,13 @@ class _Ring:
 def _ring(keys: tuple[str, ...]) -> _Ring:
     ciphers: dict[bytes, AESGCM] = {}
     mac_keys = []
-    for place, text in enumerate(keys, 1):
+    for index, text in enumerate(keys, 1):
         try:
             key = bytes.fromhex(text)
         except ValueError:
             key = b""
         if len(key) != 32:
-            raise ImproperlyConfigured(f"ENCRYPTION_KEYS: entry {place} must be 64 hex digits (32 bytes)")
+            raise ImproperlyConfigured(f"ENCRYPTION_KEYS: entry {index} must be 64 hex digits (32 bytes)")
         ciphers[hashlib.sha256(b"backend-platform key id\0" + key).digest()[:_KEY_ID]] = AESGCM(key)
         mac_keys.append(HKDF(hashes.SHA256(), 32, salt=None, info=b"backend-platform mac").derive(key))
     if not ciphers:

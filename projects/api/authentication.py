@@ -57,9 +57,11 @@ class CallerAuthentication(BaseAuthentication):
             grant_id = http.__dict__.get(staff_access.ATTRIBUTE)
             if grant_id is not None:
                 account = resolve(http, credential, "unused")
-                needs_place = request.parser_context["view"].environment_use == "required"
+                needs_environment = request.parser_context["view"].environment_use == "required"
                 named = named_environment(http)
-                return staff_access.caller_with(account, grant_id, named, needs_place=needs_place), credential
+                return staff_access.caller_with(
+                    account, grant_id, named, needs_environment=needs_environment
+                ), credential
             return resolve(http, credential, request.parser_context["view"].environment_use), credential
         except Unauthorized:
             rate_limits.count_refused(http)
@@ -75,7 +77,7 @@ class Lookup:
     named: str | None
     who: str
     where: str | None
-    """The name of the place's record; None without an environment."""
+    """The name of the environment's record; None without an environment."""
     is_anonymous: bool = False
     """Whether the credential is a publishable key."""
 
@@ -107,7 +109,7 @@ def lookup_of(credential: Credential, named: str | None, use: EnvironmentUse) ->
 @dataclass(frozen=True, slots=True)
 class _Found:
     identity: Identity
-    places: tuple[EnvironmentRef, ...]
+    environments: tuple[EnvironmentRef, ...]
     caller: Caller
 
 
@@ -137,11 +139,11 @@ def resolve(request: HttpRequest, credential: Credential, use: EnvironmentUse) -
         _verified.put(lookup.who, True)
     _check_expiry(found.identity)
     begun.settle(found.caller.plan, found.caller.id)
-    _check_place(lookup, found, use)
-    if settings.REPLICAS and found.caller.place is not None:
-        _note_freshness(request, lookup, found.caller.place, mark_name, mark)
-    if may_embed and lookup.where is not None and (place := found.caller.place) is not None:
-        users_version.note(request, lookup.where, place.pool_id, version)
+    _check_environment(lookup, found, use)
+    if settings.REPLICAS and found.caller.environment is not None:
+        _note_freshness(request, lookup, found.caller.environment, mark_name, mark)
+    if may_embed and lookup.where is not None and (environment := found.caller.environment) is not None:
+        users_version.note(request, lookup.where, environment.pool_id, version)
     return found.caller
 
 
@@ -152,7 +154,7 @@ def caller_by_records(lookup: Lookup, who: bytes | None, where: bytes | None) ->
     if found is None or (claims is not None and claims.expires_at <= time.time()):
         return None
     _check_expiry(found.identity)
-    _check_place(lookup, found, "required")
+    _check_environment(lookup, found, "required")
     return found.caller
 
 
@@ -165,16 +167,16 @@ def _check_expiry(identity: Identity) -> None:
         raise Unauthorized
 
 
-def _check_place(lookup: Lookup, found: _Found, use: EnvironmentUse) -> None:
+def _check_environment(lookup: Lookup, found: _Found, use: EnvironmentUse) -> None:
     """Check that the call means an environment of the caller, or none if none is needed. In a suspended project, only
     accounts pass, and only where no environment is needed."""
     named, identity = lookup.named, found.identity
     if identity.environment_id is not None:
-        if not found.places:
+        if not found.environments:
             raise Unauthorized  # its environment is gone, and with it every user and key of it
         if named is not None and named != identity.environment_id:
             raise NotFound("The token belongs to a different environment than the request names.")
-        found.places[0].require_active()
+        found.environments[0].require_active()
         return
     if use == "unused":
         return
@@ -185,30 +187,34 @@ def _check_place(lookup: Lookup, found: _Found, use: EnvironmentUse) -> None:
     if named is not None:
         if not ids.matches("env", named):
             raise ValidationFailed.of(HEADER, "invalid_id", "Must be an id that starts with env_, not a name.")
-        if not found.places:
+        if not found.environments:
             raise NotFound("The environment does not exist, or you have no access to it.")
-    elif len(found.places) != 1 and use == "required":
+    elif len(found.environments) != 1 and use == "required":
         raise ValidationFailed.of(
             HEADER, "required", "Name the environment of the request with the header X-Environment or by its host."
         )
     if use == "required":
-        found.places[0].require_active()
+        found.environments[0].require_active()
 
 
 _mark_names: Final[Memo[str, str]] = Memo(_MAX_REMEMBERED)
-"""By a place record, the name of its environment's mark, which must be known before the record is read."""
+"""By an environment's record, the name of its mark, which must be known before the record is read."""
 
 
 def _note_freshness(
-    request: HttpRequest, lookup: Lookup, place: EnvironmentRef, asked: str | None, mark: round_trip.Fetched | None
+    request: HttpRequest,
+    lookup: Lookup,
+    environment: EnvironmentRef,
+    asked: str | None,
+    mark: round_trip.Fetched | None,
 ) -> None:
     """Set on the request what a replica needs to answer it (`platform_site.postgres.replicas`), if one may."""
-    name = replicas.mark_name(place.cluster, place.environment_id)
+    name = replicas.mark_name(environment.cluster, environment.environment_id)
     if name is None or lookup.where is None:
         return
     if name == asked and mark is not None:
         position = None if mark.value is None else int(float(mark.value))
-        request.__dict__["freshness"] = replicas.freshness(place.cluster, name, position)
+        request.__dict__["freshness"] = replicas.freshness(environment.cluster, name, position)
         return
     _mark_names.put(lookup.where, name)
 
@@ -221,13 +227,15 @@ def _remembered(lookup: Lookup, who: bytes | None, where: bytes | None) -> _Foun
 
 
 @lru_cache(_MAX_REMEMBERED)
-def _read_records(who: bytes, where: bytes | None, names_place: bool) -> _Found | None:
+def _read_records(who: bytes, where: bytes | None, names_environment: bool) -> _Found | None:
     try:
         identity = _identity_from(who)
-        needs_place = names_place and not (identity.kind == "key" and identity.environment_id is None)
-        if needs_place and (where is None or where == UNCACHED):
+        needs_environment = names_environment and not (identity.kind == "key" and identity.environment_id is None)
+        if needs_environment and (where is None or where == UNCACHED):
             return None
-        return _assemble(identity, environment_cache.from_record(where) if needs_place and where is not None else [])
+        return _assemble(
+            identity, environment_cache.from_record(where) if needs_environment and where is not None else []
+        )
     except ValueError:
         return None
 
@@ -235,11 +243,11 @@ def _read_records(who: bytes, where: bytes | None, names_place: bool) -> _Found 
 def _query(lookup: Lookup) -> _Found:
     """Both records from PostgreSQL, in one statement; cached with the next round trip. Raises Unauthorized."""
     now = time.monotonic()
-    answer = identity_lookup.identify(lookup.credential, places=_places_statement(lookup))
+    answer = identity_lookup.identify(lookup.credential, environments=_environments_statement(lookup))
     if answer is None:
         raise Unauthorized
     identity, columns = answer
-    raw: list[dict[str, Any]] = columns["places"]
+    raw: list[dict[str, Any]] = columns["environments"]
     pending_records.add(now, lookup.who, _identity_bytes(identity))
     # An environment that the account may not see is not cached: callers can invent any number of names.
     if lookup.where is not None and (raw or lookup.named is None):
@@ -249,7 +257,7 @@ def _query(lookup: Lookup) -> _Found:
     return _assemble(identity, raw)
 
 
-def _places_statement(lookup: Lookup) -> Any:
+def _environments_statement(lookup: Lookup) -> Any:
     if lookup.where is None:
         return Value([], output_field=environment_cache.JSON_ARRAY)
     if lookup.is_by_account:
@@ -267,16 +275,16 @@ def _touch(key_id: str) -> None:
 
 def _assemble(identity: Identity, raw: list[dict[str, Any]]) -> _Found:
     found = tuple(environment_cache.from_json(columns) for columns in raw)
-    place = found[0] if len(found) == 1 else None
+    environment = found[0] if len(found) == 1 else None
     return _Found(
         identity=identity,
-        places=found,
+        environments=found,
         caller=Caller(
             kind=identity.kind,
             id=identity.id,
-            scopes=_scopes(identity, place),
-            plan=place.plan if place else "free",
-            place=place,
+            scopes=_scopes(identity, environment),
+            plan=environment.plan if environment else "free",
+            environment=environment,
             session_id=identity.session_id,
             account_id=identity.account_id,
             email=identity.email,
@@ -287,16 +295,16 @@ def _assemble(identity: Identity, raw: list[dict[str, Any]]) -> _Found:
     )
 
 
-def _scopes(identity: Identity, place: EnvironmentRef | None) -> frozenset[str]:
+def _scopes(identity: Identity, environment: EnvironmentRef | None) -> frozenset[str]:
     if identity.kind == "key":
         return roles.of_key(identity.scopes, bound_to_environment=identity.environment_id is not None)
     if identity.kind == "anonymous":
         return roles.of_publishable_key(identity.scopes, bound_to_environment=identity.environment_id is not None)
     if identity.kind == "user":
         return roles.APP_USER
-    if place is None or place.role is None:
-        return roles.ACCOUNT_WITHOUT_PLACE
-    return roles.BY_ROLE[place.role]
+    if environment is None or environment.role is None:
+        return roles.ACCOUNT_WITHOUT_ENVIRONMENT
+    return roles.BY_ROLE[environment.role]
 
 
 def _identity_bytes(identity: Identity) -> bytes:

@@ -73,5 +73,5 @@ class LogViewSet(ResourceViewSet):
             wanted["status_class"] = int(status[0])
         elif status is not None:
             wanted["status"] = int(status)
-        page = reader.page(self.place, wanted, read_limit(self.query.get("limit")), self.query.get("cursor"))
+        page = reader.page(self.environment, wanted, read_limit(self.query.get("limit")), self.query.get("cursor"))
         return respond(self.get_serializer(page).data)

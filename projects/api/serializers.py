@@ -161,6 +161,6 @@ class Limit(Serializer):
 
 
 class Limits(Serializer):
-    project_id = fields.CharField(source="place.project_id", allow_null=True)
-    environment_id = fields.CharField(source="place.environment_id", allow_null=True)
+    project_id = fields.CharField(source="environment.project_id", allow_null=True)
+    environment_id = fields.CharField(source="environment.environment_id", allow_null=True)
     limits = DictField(child=Limit())

@@ -322,7 +322,7 @@ class LimitsViewSet(RetrieveModelMixin, ResourceViewSet):
     serializer_class = serializers.Limits
 
     def get_object(self) -> dict[str, Any]:
-        return {"place": self.caller.place, "limits": limits.of(self.caller)}
+        return {"environment": self.caller.environment, "limits": limits.of(self.caller)}
 
     def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """The limits of the plan that the call is under, and how much of them is used."""

@@ -34,7 +34,7 @@ def project_for(
 
 def may_branch(caller: Caller, source: Environment) -> None:
     """Raise RoleNeeded unless `caller` may branch from `source`: a key only from its own environment."""
-    if caller.kind == "key" and caller.place is not None and caller.place.environment_id != source.pk:
+    if caller.kind == "key" and caller.environment is not None and caller.environment.environment_id != source.pk:
         raise RoleNeeded("developer")
 
 
@@ -43,7 +43,11 @@ def branch_for(caller: Caller, project_id: str, environment_id: str) -> Environm
     branches. Raises NoSuchProject, NoSuchEnvironment, RoleNeeded."""
     project = project_for(caller, project_id, needed_for_branches(caller))
     found = _live_environment(project, environment_id)
-    if caller.kind == "key" and caller.place and caller.place.environment_id not in (found.pk, found.parent_id):
+    if (
+        caller.kind == "key"
+        and caller.environment
+        and caller.environment.environment_id not in (found.pk, found.parent_id)
+    ):
         raise RoleNeeded("developer")
     return found
 
@@ -57,7 +61,7 @@ def environment_for(
 ) -> Environment:
     """The live environment, if the caller's role admits it. A key has every role in its own environment and reads
     others; an app user sees only its own. Raises NoSuchProject, NoSuchEnvironment, RoleNeeded, Forbidden."""
-    own = caller.place is not None and caller.place.environment_id == environment_id
+    own = caller.environment is not None and caller.environment.environment_id == environment_id
     project = project_for(caller, project_id, "viewer" if caller.kind == "key" and own else needed)
     found = _live_environment(project, environment_id)
     if caller.kind in ("user", "staff") and not own:

@@ -21,7 +21,7 @@ from projects.models import Environment, Member
 
 DEFAULT_ENVIRONMENT: Final = "production"
 JSON_ARRAY: Final = ArrayField(models.JSONField())
-"""An array of JSON objects, each with the fields of a place."""
+"""An array of JSON objects, each with the fields of `EnvironmentRef`."""
 
 
 def name_for_user(environment_id: str) -> str:
@@ -38,15 +38,16 @@ def name_for_account(account_id: str, environment_id: str | None) -> str:
 
 
 def of_credential() -> ArraySubquery:
-    return ArraySubquery(Environment.objects.reachable().filter(pk=OuterRef("environment_id")).places_as_json())
+    return ArraySubquery(Environment.objects.reachable().filter(pk=OuterRef("environment_id")).refs_as_json())
 
 
 def of_account(column: str, environment_id: str | None) -> ArraySubquery:
-    """An account's place (`column` of the outer statement) as JSON with its role; two if it is ambiguous."""
+    """The environment of an account's call (`column` of the outer statement) as JSON with its role; two if it is
+    ambiguous."""
     reachable = Environment.objects.reachable().of_account(OuterRef(column))
     if environment_id is not None:
-        return ArraySubquery(reachable.filter(pk=environment_id).places_as_json())
-    return ArraySubquery(reachable.filter(name=DEFAULT_ENVIRONMENT, parent=None).places_as_json()[:2])
+        return ArraySubquery(reachable.filter(pk=environment_id).refs_as_json())
+    return ArraySubquery(reachable.filter(name=DEFAULT_ENVIRONMENT, parent=None).refs_as_json()[:2])
 
 
 def from_json(columns: dict[str, Any]) -> EnvironmentRef:
@@ -66,7 +67,7 @@ def from_record(record: bytes) -> list[dict[str, Any]]:
     """The records of a cache entry. Raises ValueError for another format."""
     found = orjson.loads(record)
     if not isinstance(found, list) or not all(isinstance(each, dict) and _is_current_format(each) for each in found):
-        raise ValueError("not places of this release")
+        raise ValueError("not environments of this release")
     return found
 
 

@@ -44,7 +44,7 @@ def allowed_origins(environment_id: str) -> Sequence[str] | None:
     return Environment.objects.live().filter(pk=environment_id).values_list("allowed_origins", flat=True).first()
 
 
-def place_of(environment_id: str) -> EnvironmentRef | None:
+def environment_ref(environment_id: str) -> EnvironmentRef | None:
     """The environment without a caller's role, for commands and workers; None if unreachable. One query."""
     found = _columns(environment_id) if ids.matches("env", environment_id) else None
     return None if found is None else environment_cache.from_json(found)
@@ -56,34 +56,34 @@ def record_of(environment_id: str) -> bytes:
 
 
 def _columns(environment_id: str) -> dict[str, Any] | None:
-    found = Environment.objects.reachable().filter(pk=environment_id).places_as_json().first()
-    return None if found is None else found["place"]
+    found = Environment.objects.reachable().filter(pk=environment_id).refs_as_json().first()
+    return None if found is None else found["ref"]
 
 
-def place_named(text: str) -> EnvironmentRef | None:
-    """The place of `env_…` or of `prj_…/name`; None if there is none. At most two queries."""
+def environment_ref_named(text: str) -> EnvironmentRef | None:
+    """The environment of `env_…` or `prj_…/name`; None if there is none. At most two queries."""
     project_id, is_path, name = text.partition("/")
     if not is_path:
-        return place_of(text)
+        return environment_ref(text)
     named = Environment.objects.reachable().filter(project_id=project_id, name=name)
     environment_id = named.values_list("pk", flat=True).first()
-    return None if environment_id is None else place_of(environment_id)
+    return None if environment_id is None else environment_ref(environment_id)
 
 
-def place_for(caller: Caller, environment_id: str) -> tuple[EnvironmentRef, frozenset[str]] | None:
-    """The place and the caller's scopes there; None if the caller may not see it. At most one query."""
+def environment_ref_for(caller: Caller, environment_id: str) -> tuple[EnvironmentRef, frozenset[str]] | None:
+    """The environment and the caller's scopes there; None if the caller may not see it. At most one query."""
     if caller.account_id is None:
-        place = caller.place
-        return (place, caller.scopes) if place and place.environment_id == environment_id else None
+        environment = caller.environment
+        return (environment, caller.scopes) if environment and environment.environment_id == environment_id else None
     if not ids.matches("env", environment_id):
         return None
     meant = Environment.objects.live().of_account(caller.account_id).filter(pk=environment_id)
-    found = meant.places_as_json().first()
+    found = meant.refs_as_json().first()
     if found is None:
         return None
-    place = environment_cache.from_json(found["place"])
-    scopes = roles.BY_ROLE[place.role or "viewer"]
-    return place, (scopes & caller.scopes if caller.kind == "key" else scopes)
+    environment = environment_cache.from_json(found["ref"])
+    scopes = roles.BY_ROLE[environment.role or "viewer"]
+    return environment, (scopes & caller.scopes if caller.kind == "key" else scopes)
 
 
 def suspended() -> "QuerySet[Environment, str]":

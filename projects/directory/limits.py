@@ -20,7 +20,7 @@ _counters: Final[dict[tuple[str, ...], UsageCounters]] = {}
 
 def set_usage_counter(limit: str, counter: UsageCounter) -> None:
     """Register the counter of `limit` (a field of PlanLimits), at start."""
-    set_usage_counters((limit,), lambda place: (counter(place),))
+    set_usage_counters((limit,), lambda environment: (counter(environment),))
 
 
 def set_usage_counters(limits: tuple[str, ...], counters: UsageCounters) -> None:
@@ -43,32 +43,37 @@ def of(caller: Caller) -> dict[str, dict[str, Any]]:
         shown["projects_per_account"]["used"] = (
             Project.objects.live().filter(created_by_id=caller.account_id, plan=caller.plan).count()
         )
-    if caller.place is not None:
-        for name, used in used_in(caller.place).items():
+    if caller.environment is not None:
+        for name, used in used_in(caller.environment).items():
             shown[name]["used"] = used
     return shown
 
 
-def used_in(place: EnvironmentRef) -> dict[str, int]:
+def used_in(environment: EnvironmentRef) -> dict[str, int]:
     return {
-        name: used for names, counters in _counters.items() for name, used in zip(names, counters(place), strict=True)
+        name: used
+        for names, counters in _counters.items()
+        for name, used in zip(names, counters(environment), strict=True)
     }
 
 
-def _members(place: EnvironmentRef) -> int:
-    return Member.objects.filter(project_id=place.project_id).count() + invitations.pending(place.project_id).count()
+def _members(environment: EnvironmentRef) -> int:
+    return (
+        Member.objects.filter(project_id=environment.project_id).count()
+        + invitations.pending(environment.project_id).count()
+    )
 
 
-def _preview_branches(place: EnvironmentRef) -> int:
-    return Environment.objects.live().branches().filter(project_id=place.project_id).count()
+def _preview_branches(environment: EnvironmentRef) -> int:
+    return Environment.objects.live().branches().filter(project_id=environment.project_id).count()
 
 
-def _keys(place: EnvironmentRef) -> int:
-    return ServerKey.objects.filter(environment_id=place.environment_id, revoked_at__isnull=True).count()
+def _keys(environment: EnvironmentRef) -> int:
+    return ServerKey.objects.filter(environment_id=environment.environment_id, revoked_at__isnull=True).count()
 
 
-def _app_users(place: EnvironmentRef) -> int:
-    return user_counts.users_of(place.pool_id)
+def _app_users(environment: EnvironmentRef) -> int:
+    return user_counts.users_of(environment.pool_id)
 
 
 set_usage_counter("members_per_project", _members)

@@ -16,7 +16,7 @@ BY_ROLE: Final[dict[ProjectRole, frozenset[str]]] = {
 }
 """An account's scopes in an environment. `rows:bypass_rules` is only there to be granted to keys."""
 
-ACCOUNT_WITHOUT_PLACE: Final = frozenset(
+ACCOUNT_WITHOUT_ENVIRONMENT: Final = frozenset(
     {"projects:read", "projects:create", "projects:delete", "environments:read", "environments:write", "keys:manage"}
 )
 """An account's scopes without an environment; the project or environment in the path then decides by role."""

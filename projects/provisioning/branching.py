@@ -43,7 +43,7 @@ class BranchDeleted(Exception):
     pass
 
 
-def place_of(project: Project, environment: Environment) -> EnvironmentRef:
+def ref_of(project: Project, environment: Environment) -> EnvironmentRef:
     return EnvironmentRef(
         environment_id=environment.pk,
         environment_name=environment.name,
@@ -222,7 +222,7 @@ def _finish(branch: Environment) -> bool:
         return fail(branch.pk, "The copy timed out.")
     if branch.parent is None or branch.parent.status == Environment.Status.DELETING:
         raise SourceGone
-    copy(place_of(branch.project, branch.parent), place_of(branch.project, branch), "full", patient=True)
+    copy(ref_of(branch.project, branch.parent), ref_of(branch.project, branch), "full", patient=True)
     return settle(branch.pk)
 
 
@@ -233,11 +233,11 @@ def _finish_reset(branch: Environment) -> bool:
         return fail(branch.pk, "The copy timed out.")
     if branch.parent is None or branch.parent.status == Environment.Status.DELETING:
         raise SourceGone
-    place = place_of(branch.project, branch)
-    with schemas.alone(branch.pk, place.cluster):
+    ref = ref_of(branch.project, branch)
+    with schemas.alone(branch.pk, ref.cluster):
         if not Environment.objects.filter(pk=branch.pk, status=Environment.Status.CREATING).exists():
             return False  # another process was faster
-        reset(place_of(branch.project, branch.parent), place, "full", actor=None, patient=True)
+        reset(ref_of(branch.project, branch.parent), ref, "full", actor=None, patient=True)
         return settle(branch.pk)
 
 
@@ -269,8 +269,8 @@ def settle(environment_id: str) -> bool:
         branch.save(update_fields=["status", "applying_since"])
         # "Not there" may have been remembered of it.
         environment_cache.evict_environment(branch)
-        place = place_of(branch.project, branch)
-        signals.environment_ready.send(sender=Environment, place=place, since=since)
+        ref = ref_of(branch.project, branch)
+        signals.environment_ready.send(sender=Environment, environment=ref, since=since)
         failpoints.reach("branch.before_ready")
     return True
 

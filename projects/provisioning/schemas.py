@@ -49,14 +49,14 @@ def hold(environment_ids: Iterable[str]) -> None:
             advisory_locks.lock(cursor, LockSpace.NAMED, environment_id)
 
 
-def make_schemas(places: Sequence[EnvironmentRef]) -> None:
+def make_schemas(environments: Sequence[EnvironmentRef]) -> None:
     """Create the schemas of new environments of one project, atomically, as the last step of the control transaction
     that writes the rows, after `hold`. Raises DatabaseError."""
-    cluster = places[0].cluster
+    cluster = environments[0].cluster
     with transaction.atomic(using=cluster):
         with connections[cluster].cursor() as cursor:
-            for place in places:
-                create_schema(cursor, place.environment_id)
+            for environment in environments:
+                create_schema(cursor, environment.environment_id)
         failpoints.reach("create.before_region_commit")
     failpoints.reach("create.after_region_commit")
 

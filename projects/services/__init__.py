@@ -1,7 +1,7 @@
 """The services of projects: one change per control transaction, with its audit entry. Callers check access before.
 Depends on: provisioning, directory. Used from outside: the functions below."""
 
-from projects.provisioning.branching import place_of
+from projects.provisioning.branching import ref_of
 from projects.services.environments import (
     change_environment,
     create_branch,
@@ -29,7 +29,7 @@ __all__ = [
     "find_source",
     "invite_member",
     "is_ready",
-    "place_of",
+    "ref_of",
     "remove_member",
     "reset_branch",
     "resume_project",

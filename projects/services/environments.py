@@ -28,7 +28,7 @@ from projects.errors import (
 from projects.models import Environment, Project
 from projects.provisioning import branching, failpoints, schemas
 from projects.provisioning import deletion as project_deletion
-from projects.provisioning.branching import place_of
+from projects.provisioning.branching import ref_of
 
 
 def find_source(project: Project, named: str) -> Environment:
@@ -61,8 +61,8 @@ def create_branch(
         if source.status not in (Environment.Status.READY, Environment.Status.MIGRATING):
             raise SourceNotReady
         applying.require_settled(source_id)
-        from_place = place_of(project, source)
-        at_once = data == "none" or branching.is_small(from_place)
+        source_ref = ref_of(project, source)
+        at_once = data == "none" or branching.is_small(source_ref)
         filled_from = Environment.Filling.SOURCE if data == "full" else None
         branch = begin_branch(project, source, name, filled_from, at_once=at_once, expires_at=expires_at)
         audit.record(
@@ -76,10 +76,10 @@ def create_branch(
             data=data,
         )
         if at_once:
-            place = place_of(project, branch)
-            branching.block_user_deletion(place.pool_id)
-            signals.environment_ready.send(sender=Environment, place=place, since=None)
-            branching.copy(from_place, place, data)
+            ref = ref_of(project, branch)
+            branching.block_user_deletion(ref.pool_id)
+            signals.environment_ready.send(sender=Environment, environment=ref, since=None)
+            branching.copy(source_ref, ref, data)
         else:
             dispatch.send("projects.tasks.fill_branch", branch.pk)
     failpoints.reach("branch.after_commit")
@@ -142,9 +142,9 @@ def filled_branch(project_id: str, *, name: str, actor: Caller | Actor, **detail
                 **detail,
             )
         try:
-            place = place_of(project, branch)
-            yield place
-            branching.require(place)
+            ref = ref_of(project, branch)
+            yield ref
+            branching.require(ref)
             failpoints.reach("restore.before_region_commit")
         except BaseException:
             Environment.objects.filter(pk=branch_id, status=Environment.Status.CREATING).delete()
@@ -160,7 +160,7 @@ def reset_branch(environment_id: str, *, data: branching.Data, actor: Caller | A
     NotResettable, ApplyInProgress, TablesInUse, and DatabaseError."""
     with transaction.atomic():
         branch, parent = _branch_and_parent(environment_id)
-        target, source = place_of(branch.project, branch), place_of(branch.project, parent)
+        target, source = ref_of(branch.project, branch), ref_of(branch.project, parent)
         at_once = data == "none" or branching.is_small(source)
         if not at_once:
             _leave_to_worker(branch, parent, actor, data)

@@ -16,7 +16,7 @@ from projects.errors import NoSuchAccount, ProjectsQuotaReached
 from projects.models import Environment, Member, Project
 from projects.provisioning import deletion as project_deletion
 from projects.provisioning import failpoints, schemas, suspension
-from projects.provisioning.branching import place_of
+from projects.provisioning.branching import ref_of
 from projects.staff_access import checked_reason
 
 DEVELOPMENT: Final = "development"
@@ -55,10 +55,10 @@ def create_project(
             "project.created", actor=actor, target_id=project.pk, project_id=project.pk, name=name, region=region
         )
         environment_cache.evict_account(owner.pk)
-        made = [place_of(project, environment) for environment in environments]
-        for place in made:
-            signals.environment_ready.send(sender=Environment, place=place, since=None)
-        schemas.make_schemas(made)
+        refs = [ref_of(project, environment) for environment in environments]
+        for ref in refs:
+            signals.environment_ready.send(sender=Environment, environment=ref, since=None)
+        schemas.make_schemas(refs)
     failpoints.reach("create.after_commit")
     return project
 

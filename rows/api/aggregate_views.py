@@ -71,7 +71,7 @@ class AggregateViewSet(RowViewSet):
         body = self.read_object()
         message = f"There is no such field. The fields are {', '.join(sorted(MEMBERS))}."
         refuse_unknown_fields(body, MEMBERS, message)
-        return respond(services.aggregate_rows(self.place, self._principal(), table, body, self.freshness).body)
+        return respond(services.aggregate_rows(self.environment, self._principal(), table, body, self.freshness).body)
 
     @extend_schema(exclude=True)
     def retrieve(self, request: HttpRequest, table: str, row_id: str = _ROW_ID) -> HttpResponseBase:

@@ -38,6 +38,6 @@ class BatchViewSet(ApiViewSet):
             raise ValidationFailed.of("dry_run", "wrong_type", "Must be true or false.")
         operations = batch.read_operations(body["operations"], etags.read_if_match)
         rate_limits.count_operations(self.request._request, len(operations), self.caller.plan, self.caller.id)
-        depth = call_depth.depth_of(meta, self.place.environment_id)
-        results = batch.execute(self.place, Principal.of(self.caller), operations, depth=depth, dry_run=dry_run)
+        depth = call_depth.depth_of(meta, self.environment.environment_id)
+        results = batch.execute(self.environment, Principal.of(self.caller), operations, depth=depth, dry_run=dry_run)
         return respond(batch.as_json(results))

@@ -61,7 +61,7 @@ class ChangesViewSet(ApiViewSet):
         message = "There is no such field. The field is subscriptions."
         refuse_unknown_fields(sorted(body), {"subscriptions"}, message)
         last_id = self.request._request.META.get("HTTP_LAST_EVENT_ID")
-        stream = open_stream.open_stream(self.place, self.caller, body, last_id, self._shared_credential())
+        stream = open_stream.open_stream(self.environment, self.caller, body, last_id, self._shared_credential())
         return EventStreamResponse(stream.queue)
 
     def _shared_credential(self) -> SharedCredential:

@@ -26,7 +26,7 @@ class EnvironmentDescriptionViewSet(ApiViewSet):
 
     def retrieve(self, request: HttpRequest) -> HttpResponseBase:
         """The platform's description with the tables of the environment, as a role may use them."""
-        described = role_tables(self.place, Principal.of(self.caller), self.query.get("role"))
+        described = role_tables(self.environment, Principal.of(self.caller), self.query.get("role"))
         text = orjson.dumps(environment_description(platform_openapi.description(settings.ROOT_URLCONF), described))
         etag = f'"{sha256(text).hexdigest()}"'
         headers = {"ETag": etag, "Cache-Control": "private, no-cache"}

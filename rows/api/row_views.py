@@ -128,7 +128,7 @@ class RowViewSet(ApiViewSet):
             raise ValidationFailed.of("count", "not_among", "count must be exact or estimated.")
         asked = ListQuery(**query, count=count)
         version = None if asked.withs is None else self._users_version()
-        page = services.list_rows(self.place, self._principal(), table, asked, self.freshness, version)
+        page = services.list_rows(self.environment, self._principal(), table, asked, self.freshness, version)
         return respond(page.body)
 
     @extend_schema(parameters=[_WITH, _COLUMNS, IF_NONE_MATCH], responses={200: serializers.Row, 304: None})
@@ -138,11 +138,13 @@ class RowViewSet(ApiViewSet):
         # A tag is of the whole row by itself: it says nothing of what else, or of how little, is asked for here.
         known = self.request._request.META.get("HTTP_IF_NONE_MATCH") if withs is None and columns is None else None
         version = None if withs is None else self._users_version()
-        row = services.retrieve_row(self.place, self._principal(), table, row_id, withs, columns, freshness, version)
+        row = services.retrieve_row(
+            self.environment, self._principal(), table, row_id, withs, columns, freshness, version
+        )
         is_unchanged = etags.is_unchanged(known, row.etag)
         if known is not None and not is_unchanged and freshness is not None and freshness.answered_by is not None:
             # A replica may confirm what the client has. Where they differ, the primary knows which is newer.
-            row = services.retrieve_row(self.place, self._principal(), table, row_id)
+            row = services.retrieve_row(self.environment, self._principal(), table, row_id)
             is_unchanged = etags.is_unchanged(known, row.etag)
         if is_unchanged:
             return not_modified(_headers(row))
@@ -167,17 +169,17 @@ class RowViewSet(ApiViewSet):
             etags.refuse(self.request._request.META, _CONDITIONS, _INSERT_OR_UPDATE)
             return self._upsert(table, body, key)
         if isinstance(body, list):
-            made = services.insert_rows(self.place, self._principal(), table, body, depth=self._depth())
+            made = services.insert_rows(self.environment, self._principal(), table, body, depth=self._depth())
             return created(f"/v1/rows/{table}", _several(made))
-        row = services.insert_row(self.place, self._principal(), table, body, depth=self._depth())
+        row = services.insert_row(self.environment, self._principal(), table, body, depth=self._depth())
         return created(f"/v1/rows/{table}/{row.id}", row.body, _headers(row))
 
     def _upsert(self, table: str, body: Any, key: str) -> HttpResponse:
         if isinstance(body, list):
-            made = services.upsert_rows(self.place, self._principal(), table, body, key, depth=self._depth())
+            made = services.upsert_rows(self.environment, self._principal(), table, body, key, depth=self._depth())
             joined = _several([one.row for one in made])
             return created(f"/v1/rows/{table}", joined) if any(one.is_new for one in made) else respond(joined)
-        one = services.upsert_row(self.place, self._principal(), table, body, key, depth=self._depth())
+        one = services.upsert_row(self.environment, self._principal(), table, body, key, depth=self._depth())
         if one.is_new:
             return created(f"/v1/rows/{table}/{one.row.id}", one.row.body, _headers(one.row))
         return respond(one.row.body, headers=_headers(one.row))
@@ -188,7 +190,7 @@ class RowViewSet(ApiViewSet):
         """Change some columns of a row. Columns that are not sent stay as they are."""
         etags.refuse(self.request._request.META, ("If-None-Match",), etags.ONLY_IF_MATCH)
         row = services.update_row(
-            self.place,
+            self.environment,
             self._principal(),
             table,
             row_id,
@@ -202,7 +204,9 @@ class RowViewSet(ApiViewSet):
     def destroy(self, request: HttpRequest, table: str, row_id: str) -> HttpResponseBase:
         """Delete a row, and with it what its schema says goes with it."""
         etags.refuse(self.request._request.META, ("If-None-Match",), etags.ONLY_IF_MATCH)
-        services.delete_row(self.place, self._principal(), table, row_id, matches=self._if_match(), depth=self._depth())
+        services.delete_row(
+            self.environment, self._principal(), table, row_id, matches=self._if_match(), depth=self._depth()
+        )
         return no_content()
 
     @idempotent(using=in_region)
@@ -219,7 +223,7 @@ class RowViewSet(ApiViewSet):
         changes = self.read_object()
         which, depth = self._bulk_query(), self._depth()
         return respond(
-            _changed(services.update_rows(self.place, self._principal(), table, which, changes, depth=depth))
+            _changed(services.update_rows(self.environment, self._principal(), table, which, changes, depth=depth))
         )
 
     @extend_schema(operation_id="deleteRows", parameters=_BULK_PARAMETERS, responses={200: serializers.ChangedRows})
@@ -228,7 +232,7 @@ class RowViewSet(ApiViewSet):
 
         Takes no `If-Match` (422): a tag is of one row."""
         which, depth = self._bulk_query(), self._depth()
-        return respond(_changed(services.delete_rows(self.place, self._principal(), table, which, depth=depth)))
+        return respond(_changed(services.delete_rows(self.environment, self._principal(), table, which, depth=depth)))
 
     def _bulk_query(self) -> BulkQuery:
         self._refuse_tags(_CONDITION_IN_WHERE)
@@ -243,10 +247,10 @@ class RowViewSet(ApiViewSet):
         caller."""
         self.caller.need("rows:read")
         asked = self.read(serializers.ExplainRequest)
-        seen_as = principal_named(self.place.pool_id, asked["as"]) if asked.get("as") else self._principal()
+        seen_as = principal_named(self.environment.pool_id, asked["as"]) if asked.get("as") else self._principal()
         knows_users = self.caller.may("users:manage")
         explanation = services.explain_row(
-            self.place, self._principal(), table, asked["id"], seen_as, knows_users=knows_users
+            self.environment, self._principal(), table, asked["id"], seen_as, knows_users=knows_users
         )
         return respond(explanation)
 
@@ -258,7 +262,7 @@ class RowViewSet(ApiViewSet):
         return found
 
     def _depth(self) -> int:
-        return call_depth.depth_of(self.request._request.META, self.place.environment_id)
+        return call_depth.depth_of(self.request._request.META, self.environment.environment_id)
 
     def _refuse_tags(self, advice: str) -> None:
         """Raise ValidationFailed for an `If-Match` with a tag where no single row is meant."""

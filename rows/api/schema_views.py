@@ -51,7 +51,7 @@ class SchemaViewSet(ApiViewSet):
     @extend_schema(responses=serializers.SchemaResponse)
     def retrieve(self, request: HttpRequest) -> HttpResponseBase:
         """The schema as it is now; version 0 and no tables before the first. The `ETag` goes into `If-Match`."""
-        state = schema_service.current(self.place)
+        state = schema_service.current(self.environment)
         return respond(serializers.SchemaResponse(state).data, headers=_etag(state.version))
 
     @extend_schema(parameters=[IF_MATCH], request=serializers.SchemaChange, responses=serializers.OutcomeResponse)
@@ -69,19 +69,19 @@ class SchemaViewSet(ApiViewSet):
     def revert(self, request: HttpRequest) -> HttpResponseBase:
         """Bring back the document of an earlier version, as a new version; names that changed since change back."""
         values = self.read(serializers.SchemaRevert)
-        document = schema_service.document_to_revert_to(self.place, values["version"])
+        document = schema_service.document_to_revert_to(self.environment, values["version"])
         return self._change(request, document, values, reverts_to=values["version"])
 
     @extend_schema(operation_id="listSchemaVersions", responses=serializers.SchemaVersionPage)
     def versions(self, request: HttpRequest) -> HttpResponseBase:
         """Every version that was applied, the newest first. A page of large documents holds fewer than `limit`."""
         page = paginate(
-            schema_service.history(self.place),
+            schema_service.history(self.environment),
             ["-version"],
             read_limit(self.query.get("limit")),
             self.query.get("cursor"),
             "schema-versions",
-            [self.place.environment_id],
+            [self.environment.environment_id],
             heavy="document_text",
         )
         shown = serializers.VersionResponse(page.items, many=True).data
@@ -90,7 +90,7 @@ class SchemaViewSet(ApiViewSet):
     @extend_schema(operation_id="getSchemaVersion", responses=serializers.VersionResponse)
     def version(self, request: HttpRequest, number: int) -> HttpResponseBase:
         """One version."""
-        return respond(serializers.VersionResponse(schema_service.version(self.place, number)).data)
+        return respond(serializers.VersionResponse(schema_service.version(self.environment, number)).data)
 
     @extend_schema(
         operation_id="getSchemaTypes",
@@ -101,7 +101,7 @@ class SchemaViewSet(ApiViewSet):
         """TypeScript types of the tables as a role may use them: rows, inserts, updates, filters, relations.
 
         Tables and columns that no rule grants to the role are left out. 304 if `If-None-Match` names the `ETag`."""
-        text = types_module(role_tables(self.place, Principal.of(self.caller), self.query.get("role"))).encode()
+        text = types_module(role_tables(self.environment, Principal.of(self.caller), self.query.get("role"))).encode()
         etag = f'"{sha256(text).hexdigest()}"'
         headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
         if etags.is_unchanged(request.META.get("HTTP_IF_NONE_MATCH"), etag):
@@ -118,10 +118,10 @@ class SchemaViewSet(ApiViewSet):
             self.caller.need("rows:read")
         try:
             if values["dry_run"]:
-                outcome = schema_service.rehearse(self.place, document, actor=self.caller, expected=expected)
+                outcome = schema_service.rehearse(self.environment, document, actor=self.caller, expected=expected)
             else:
                 outcome = schema_service.change(
-                    self.place,
+                    self.environment,
                     document,
                     actor=self.caller,
                     expected=expected,
@@ -135,7 +135,7 @@ class SchemaViewSet(ApiViewSet):
             raise PreconditionFailed(message, headers=_etag(error.version)) from error
         shown = serializers.outcome_response(outcome, dry_run=values["dry_run"])
         if values["impact"]:
-            impacts = rule_impact.of_change(self.place, document, name_users=self.caller.may("users:manage"))
+            impacts = rule_impact.of_change(self.environment, document, name_users=self.caller.may("users:manage"))
             shown["impact"] = [serializers.impact_response(each) for each in impacts]
         return respond(shown, headers=_etag(outcome.version))
 

@@ -103,7 +103,7 @@ def check_batch(credentials: Iterable[SharedCredential]) -> None:
     cached. Those without a cached record of their own are left to the method `caller`."""
     now = time.monotonic()
     due = [(each, each.lookup) for each in set(credentials) if each.lookup is not None and each.is_due_soon(now)]
-    places: dict[str | None, bytes | None] = {None: None}
+    records: dict[str | None, bytes | None] = {None: None}
     for start in range(0, len(due), _BATCH):
         some = due[start : start + _BATCH]
         trip = redis_client.round_trip()
@@ -114,16 +114,16 @@ def check_batch(credentials: Iterable[SharedCredential]) -> None:
             if who.value is None:  # as while Redis is unavailable
                 continue
             with contextlib.suppress(ApiError, Error):
-                if lookup.where not in places:
-                    places[lookup.where] = None  # a query that fails is not repeated for the next credential
+                if lookup.where not in records:
+                    records[lookup.where] = None  # a query that fails is not repeated for the next credential
                     is_cached = where.value not in (None, UNCACHED)
-                    places[lookup.where] = where.value if is_cached else _read_place(lookup)
-                caller = caller_by_records(lookup, who.value, places[lookup.where])
+                    records[lookup.where] = where.value if is_cached else _read_environment(lookup)
+                caller = caller_by_records(lookup, who.value, records[lookup.where])
                 if caller is not None:
                     each.record_check(caller, now)
 
 
-def _read_place(lookup: Lookup) -> bytes | None:
+def _read_environment(lookup: Lookup) -> bytes | None:
     """The environment's record that its users share, from PostgreSQL; None for other callers. One query. It is stored,
     so that thousands of streams do not read it once each."""
     claims = lookup.credential.claims if isinstance(lookup.credential, SessionCredential) else None

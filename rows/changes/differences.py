@@ -20,7 +20,7 @@ _EFFORT: Final = 1_000_000
 
 def changes(using: str, stream: Stream, found: Pass) -> list[Message]:
     """The messages of a pass for a stream. Marks the subscriptions that need a reset."""
-    environment_id = stream.place.environment_id
+    environment_id = stream.environment.environment_id
     events = (found.events or {})[environment_id]
     if not events:
         return []
@@ -99,7 +99,7 @@ class _Viewer:
             among = {"id": {"$in": list(ids[start : start + _CHUNK])}}
             both = among if where is None else {"$and": [where, among]}
             query = ListQuery(both, limit=_CHUNK, columns=subscription.columns, withs=subscription.withs)
-            page = list_rows(self._stream.place, self._stream.principal, subscription.table, query)
+            page = list_rows(self._stream.environment, self._stream.principal, subscription.table, query)
             for row in exact_json.loads(page.body)["data"]:
                 found[row["id"]] = row
         return found

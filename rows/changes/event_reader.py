@@ -155,7 +155,7 @@ def _interval(stream: Stream) -> Interval:
 def by_environment(streams: Iterable[Stream]) -> dict[str, list[Stream]]:
     groups: dict[str, list[Stream]] = defaultdict(list)
     for each in streams:
-        groups[each.place.environment_id].append(each)
+        groups[each.environment.environment_id].append(each)
     return groups
 
 

@@ -253,7 +253,7 @@ class Feed:
         except Error as error:
             self._record_failure([stream], error)
         except Exception:
-            logger.exception("a stream of %s ended", stream.place.environment_id)
+            logger.exception("a stream of %s ended", stream.environment.environment_id)
             stream.end("internal")
 
     def _record_failure(self, streams: Sequence[Stream], error: Error) -> None:
@@ -288,9 +288,9 @@ class Feed:
             return
         self._watched_at = now
         tables: dict[str, set[str]] = defaultdict(set)
-        plans = {each.place.environment_id: each.place.plan for each in streams}
+        plans = {each.environment.environment_id: each.environment.plan for each in streams}
         for each in streams:
-            tables[each.place.environment_id] |= each.tables
+            tables[each.environment.environment_id] |= each.tables
         for environment_id, names in tables.items():
             watched_tables.watch(environment_id, names, self._using, retention_of(plans[environment_id]))
 
@@ -298,14 +298,14 @@ class Feed:
 
     def _advance(self, stream: Stream, found: Pass) -> None:
         """Bring a stream to the snapshot of the pass. Raises ApiError if it must end."""
-        environment_id = stream.place.environment_id
+        environment_id = stream.environment.environment_id
         is_new = stream.compiled is None or stream.compiled.version != found.versions.get(environment_id, 0)
         if is_new:
             stream.compile()
             stream.reset_all()
         now = found.position_of(environment_id, stream.tables)
         if now is None:
-            watched_tables.watch(environment_id, stream.tables, self._using, retention_of(stream.place.plan))
+            watched_tables.watch(environment_id, stream.tables, self._using, retention_of(stream.environment.plan))
             stream.clear_position()
             return
         seen = stream.position
@@ -337,7 +337,7 @@ class Feed:
 
     def _make_ready(self, stream: Stream, found: Pass, now: Position) -> None:
         """Start at the snapshot of the pass, once all writes that began before the tables were watched are over."""
-        is_settled = all((stream.place.environment_id, table) not in found.unsettled for table in stream.tables)
+        is_settled = all((stream.environment.environment_id, table) not in found.unsettled for table in stream.tables)
         if not is_settled and time.monotonic() - stream.opened_at < SETTLE_SECONDS:
             return
         stream.position = now

@@ -14,33 +14,35 @@ from rows.rules.principal import Principal
 
 
 def open_stream(
-    place: EnvironmentRef,
+    environment: EnvironmentRef,
     caller: Caller,
     body: Mapping[str, Any],
     last_id: str | None,
     credential: SharedCredential,
 ) -> Stream:
     """A stream for the `subscriptions` of `body`, after the position `last_id`. `credential` has just authenticated
-    `caller` in a request to `place`. Raises ValidationFailed naming the subscription or `Last-Event-ID`, NotFound (a
-    table that the caller cannot read), RateLimited (too many streams), and Unavailable if this process is about to
-    end."""
+    `caller` in a request to `environment`. Raises ValidationFailed naming the subscription or `Last-Event-ID`,
+    NotFound (a table that the caller cannot read), RateLimited (too many streams), and Unavailable if this process
+    is about to end."""
     if is_ending():
         raise Unavailable
     caller = credential.shared_caller(caller)
-    if caller.place == place:
-        place = caller.place  # the same object, which saves memory
+    if caller.environment == environment:
+        environment = caller.environment  # the same object, which saves memory
     subscriptions = read_subscriptions(body)
     principal = Principal.of(caller)
-    compiled = compile_subscriptions(place, principal, subscriptions)
-    seal = seal_of(place, caller, body["subscriptions"])
+    compiled = compile_subscriptions(environment, principal, subscriptions)
+    seal = seal_of(environment, caller, body["subscriptions"])
     position = None if last_id is None else seal.read(last_id)
-    stream = Stream(place, caller, principal, subscriptions, compiled, credential, seal, position)
+    stream = Stream(environment, caller, principal, subscriptions, compiled, credential, seal, position)
     stream.must_relist = position is not None
     stream_counts.enter(stream)
     try:
-        watched_tables.watch(place.environment_id, stream.tables, place.cluster, retention_of(place.plan))
+        watched_tables.watch(
+            environment.environment_id, stream.tables, environment.cluster, retention_of(environment.plan)
+        )
     except BaseException:
         stream_counts.leave([stream])
         raise
-    feed_of(place.cluster).add(stream)
+    feed_of(environment.cluster).add(stream)
     return stream

@@ -65,9 +65,9 @@ def _sealed(facts: tuple[cursors.Fact, ...], position: Position) -> str | None:
         return None
 
 
-def seal_of(place: EnvironmentRef, caller: Caller, subscriptions: Mapping[str, Any]) -> Seal:
+def seal_of(environment: EnvironmentRef, caller: Caller, subscriptions: Mapping[str, Any]) -> Seal:
     wanted = hashlib.sha256(exact_json.canonical(subscriptions)).hexdigest()
-    return Seal((place.environment_id, caller.kind, caller.id, wanted))
+    return Seal((environment.environment_id, caller.kind, caller.id, wanted))
 
 
 @lru_cache(maxsize=1_024)

@@ -26,8 +26,8 @@ _RETRY_SECONDS: Final = 5
 _ALL: Final = "streams"
 
 
-def _keys(place: EnvironmentRef, caller: Caller) -> tuple[str, str, str]:
-    return f"streams:{place.environment_id}", f"streams:{place.environment_id}:{caller.id}", _ALL
+def _keys(environment: EnvironmentRef, caller: Caller) -> tuple[str, str, str]:
+    return f"streams:{environment.environment_id}", f"streams:{environment.environment_id}:{caller.id}", _ALL
 
 
 def count_all() -> int | None:
@@ -40,10 +40,10 @@ def count_all() -> int | None:
 
 def enter(stream: Stream) -> None:
     """Count a stream that is about to open. Raises RateLimited if the plan allows no more."""
-    place, caller = stream.place, stream.caller
-    allowed = plan_limits(place.plan)
+    environment, caller = stream.environment, stream.caller
+    allowed = plan_limits(environment.plan)
     own = allowed.streams_per_environment // 2 if caller.kind == "anonymous" else allowed.streams_per_caller
-    keys = _keys(place, caller)
+    keys = _keys(environment, caller)
     try:
         with wake_ups.connect().pipeline() as pipe:
             for key in keys:
@@ -82,7 +82,7 @@ def _execute(streams: Iterable[Stream], command: Callable[[Any, str, list[str]],
     """`command(pipe, key, stream_ids)` for each key, in one round trip."""
     ids: dict[str, list[str]] = defaultdict(list)
     for stream in streams:
-        for key in _keys(stream.place, stream.caller):
+        for key in _keys(stream.environment, stream.caller):
             ids[key].append(stream.id)
     if not ids:
         return

@@ -142,7 +142,7 @@ def read_subscriptions(body: Mapping[str, Any]) -> list[Subscription]:
 
 
 def compile_subscriptions(
-    place: EnvironmentRef, principal: Principal, subscriptions: Sequence[Subscription]
+    environment: EnvironmentRef, principal: Principal, subscriptions: Sequence[Subscription]
 ) -> CompiledSchema:
     """Compile them for the current schema and caller. Returns that schema. Raises NotFound, ValidationFailed."""
 
@@ -157,14 +157,14 @@ def compile_subscriptions(
         context.verify()
         return context.compiled
 
-    return run(place, principal, compile_all)
+    return run(environment, principal, compile_all)
 
 
 @dataclass(slots=True, eq=False)
 class Stream:
     """One open stream. Only its feed's thread changes it."""
 
-    place: EnvironmentRef
+    environment: EnvironmentRef
     caller: Caller
     principal: Principal
     subscriptions: list[Subscription]
@@ -191,7 +191,7 @@ class Stream:
 
     def compile(self) -> None:
         """Compile for the current schema and caller. Raises as `compile_subscriptions`."""
-        self.compiled = compile_subscriptions(self.place, self.principal, self.subscriptions)
+        self.compiled = compile_subscriptions(self.environment, self.principal, self.subscriptions)
         self._update_tables()
 
     def _update_tables(self) -> None:

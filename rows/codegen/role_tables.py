@@ -45,13 +45,13 @@ class RoleTables:
     tables: Mapping[str, RoleTable]
 
 
-def role_tables(place: EnvironmentRef, principal: Principal, role: str | None = None) -> RoleTables:
+def role_tables(environment: EnvironmentRef, principal: Principal, role: str | None = None) -> RoleTables:
     """The current tables as `role` or `principal` sees them. Raises ValidationFailed on `role`. One query."""
-    known = schema_cache.current(place)
+    known = schema_cache.current(environment)
     rules = known.rules
     role_key = rules.role_key(principal) if role is None else _key_of(rules, role)
     role = role or role_key.rpartition(":")[2]
-    return RoleTables(place.environment_id, known.version, role, tables_for(rules, role_key))
+    return RoleTables(environment.environment_id, known.version, role, tables_for(rules, role_key))
 
 
 def tables_for(rules: Ruleset, role_key: RoleKey) -> dict[str, RoleTable]:

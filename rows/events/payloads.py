@@ -130,10 +130,10 @@ class Payloads:
     def _compiled(self, environment_id: str) -> schema_cache.CompiledSchema:
         found = self._environments.get(environment_id)
         if found is None:
-            place = EnvironmentRef(
+            environment = EnvironmentRef(
                 environment_id, "", "", region=self._using, cluster=self._using, plan="free", pool_id=environment_id
             )
-            found = schema_cache.current(place)
+            found = schema_cache.current(environment)
             self._environments[environment_id] = found
         return found
 

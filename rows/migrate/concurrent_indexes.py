@@ -19,24 +19,24 @@ from rows.schema.model import IndexSpec
 Progress = Callable[[str], None]
 
 
-def make_due(place: EnvironmentRef, progress: Progress = lambda name: None) -> bool:
+def make_due(environment: EnvironmentRef, progress: Progress = lambda name: None) -> bool:
     """Build all missing indexes; True once none is missing, False if another process is at it. Without time limit: call
     it from a worker or command, outside transactions."""
-    with without_timeouts(place.cluster) as connection:
+    with without_timeouts(environment.cluster) as connection:
         cursor = connection.cursor()
-        if not advisory_locks.try_lock_session(cursor, LockSpace.INDEXES, place.environment_id):
+        if not advisory_locks.try_lock_session(cursor, LockSpace.INDEXES, environment.environment_id):
             return False
         while True:
-            state = schema_service.current(place)
-            present = _present(cursor, place.environment_id)
+            state = schema_service.current(environment)
+            present = _present(cursor, environment.environment_id)
             for table in state.schema.tables.values():
                 for spec in table.indexes:
                     name = table_models.index_name(table.name, spec)
                     if not present.get(name, False):
                         progress(f"{table.name} ({spec})")
-                        _make(cursor, place.environment_id, table.name, spec, leftover=name in present)
-            settled = CurrentVersion.objects.using(place.cluster).filter(
-                environment_id=place.environment_id, version=state.version
+                        _make(cursor, environment.environment_id, table.name, spec, leftover=name in present)
+            settled = CurrentVersion.objects.using(environment.cluster).filter(
+                environment_id=environment.environment_id, version=state.version
             )
             if state.version == 0 or settled.update(indexes_due=False):
                 return True

@@ -30,11 +30,11 @@ Progress = Callable[[str], None]
 _CLEARING_MS: Final = 2_000
 
 
-def wanted(place: EnvironmentRef, plan: Plan) -> tuple[NewUnique, ...]:
+def wanted(environment: EnvironmentRef, plan: Plan) -> tuple[NewUnique, ...]:
     """The uniques of `plan` on large tables. At most one query."""
     if not plan.new_uniques:
         return ()
-    large = apply.large_tables(place.cluster, place.environment_id)
+    large = apply.large_tables(environment.cluster, environment.environment_id)
     return tuple(unique for unique in plan.new_uniques if unique.table in large)
 
 
@@ -44,21 +44,23 @@ class _Occupied(LockNotWon):
 
 @contextmanager
 def made(
-    place: EnvironmentRef, uniques: Sequence[NewUnique], *, limit_ms: int, progress: Progress = lambda name: None
+    environment: EnvironmentRef, uniques: Sequence[NewUnique], *, limit_ms: int, progress: Progress = lambda name: None
 ) -> Generator[None]:
     """Build the indexes of `uniques` for a change in the block; dropped if it fails. `limit_ms` is for all, 0 for no
     limit. Raises LockNotWon, TookTooLong, and InvalidDocument (not unique)."""
     server_hints.will_block()
     try:
-        with _in_charge(place.cluster, place.environment_id) as cursor:
-            with _transaction_kept(place.cluster):
+        with _in_charge(environment.cluster, environment.environment_id) as cursor:
+            with _transaction_kept(environment.cluster):
                 _make(cursor, uniques, limit_ms, progress)
             failpoints.reach("schema.uniques_made")
             yield
     except _Occupied:
         raise
     except BaseException:
-        _clear_or_warn(place.cluster, place.environment_id)  # by another connection: that one may be what failed
+        _clear_or_warn(
+            environment.cluster, environment.environment_id
+        )  # by another connection: that one may be what failed
         raise
 
 

@@ -48,11 +48,11 @@ class TableLock:
         return {"ACCESS EXCLUSIVE": "reads and writes", "SHARE ROW EXCLUSIVE": "writes"}.get(self.mode, "nothing")
 
 
-def of(place: EnvironmentRef, plan: Plan, operations: Iterable[Operation]) -> tuple[TableLock, ...]:
+def of(environment: EnvironmentRef, plan: Plan, operations: Iterable[Operation]) -> tuple[TableLock, ...]:
     locks: dict[tuple[str, bool], TableLock] = {}
     modes: dict[str, Mode] = dict.fromkeys(plan.guarded, "SHARE ROW EXCLUSIVE")
     modes |= dict.fromkeys(plan.exclusive, "ACCESS EXCLUSIVE")
-    estimates = estimated_sizes(place.cluster, place.environment_id)
+    estimates = estimated_sizes(environment.cluster, environment.environment_id)
     sizes = {name: (rows, max(size, rows * _LEAST_ROW_BYTES)) for name, (rows, size) in estimates.items()}
     for table, mode in modes.items():
         locks[table, False] = TableLock(table, mode, *sizes.get(table, (0, 0)))

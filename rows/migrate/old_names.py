@@ -79,12 +79,12 @@ def _columns_of_value(value: Any) -> Iterator[str]:
                 yield from _columns_of_value(inner)
 
 
-def warnings(place: EnvironmentRef, plan: Plan, actor: Caller | Actor | None) -> tuple[FieldError, ...]:
+def warnings(environment: EnvironmentRef, plan: Plan, actor: Caller | Actor | None) -> tuple[FieldError, ...]:
     """What still uses a name that `plan` removes, as far as `actor` may read it."""
     old_names = _old_names(plan)
     if not (old_names.tables or old_names.columns):
         return ()
-    answers = signals.names_changing.send(sender=Plan, place=place, old_names=old_names, actor=actor)
+    answers = signals.names_changing.send(sender=Plan, environment=environment, old_names=old_names, actor=actor)
     found = chain.from_iterable(cast(list[FieldError], answer) for _, answer in answers)
     return tuple(islice(found, MAX_ERRORS))
 

@@ -64,10 +64,10 @@ class Impact:
     columns_vanishing: tuple[str, ...] = ()
 
 
-def of_change(place: EnvironmentRef, raw: Any, *, name_users: bool = True) -> list[Impact]:
+def of_change(environment: EnvironmentRef, raw: Any, *, name_users: bool = True) -> list[Impact]:
     """The impact of making the valid document `raw` the schema: for each table with other rules, on each role that they
     name, and with `name_users` on some of its users. Also changes of users' visible fields."""
-    state = schema_service.current(place)
+    state = schema_service.current(environment)
     if state.record is None:
         return []
     current, proposed = state.record.document, raw
@@ -80,11 +80,11 @@ def of_change(place: EnvironmentRef, raw: Any, *, name_users: bool = True) -> li
     if not changed:
         return of_users
     hybrid, unknown = _rules_of(proposed, current, changed)
-    before = schema_cache.current(place)
-    after = CompiledSchema(place.environment_id, place.cluster, state.version, hybrid, set())
+    before = schema_cache.current(environment)
+    after = CompiledSchema(environment.environment_id, environment.cluster, state.version, hybrid, set())
     impacts = [Impact(table, "", None, why) for table, why in unknown.items()]
     deadline = time.monotonic() + TOTAL_SECONDS
-    newest = User.objects.in_pool(place.pool_id).order_by("-id")[:_USERS_LOOKED_AT] if name_users else ()
+    newest = User.objects.in_pool(environment.pool_id).order_by("-id")[:_USERS_LOOKED_AT] if name_users else ()
     for table in changed:
         if table in unknown:
             continue

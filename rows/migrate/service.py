@@ -91,20 +91,20 @@ def read(raw: object) -> Schema:
     return schema
 
 
-def _read_with_misfits(place: EnvironmentRef, raw: object) -> Schema:
+def _read_with_misfits(environment: EnvironmentRef, raw: object) -> Schema:
     """As `read`, with the errors of rules and existing rows together."""
     schema = parser.parse(raw)
     if errors := rules.validate(schema):
-        raise InvalidDocument([*errors, *_misfits(place, schema)][:MAX_ERRORS])
+        raise InvalidDocument([*errors, *_misfits(environment, schema)][:MAX_ERRORS])
     return schema
 
 
-def _misfits(place: EnvironmentRef, schema: Schema) -> list[FieldError]:
+def _misfits(environment: EnvironmentRef, schema: Schema) -> list[FieldError]:
     tables = {name: replace(table, rules={}, conditions={}, checks={}) for name, table in schema.tables.items()}
     try:
-        plan = planner.plan(current(place).schema, replace(schema, tables=tables))
+        plan = planner.plan(current(environment).schema, replace(schema, tables=tables))
         if plan.gaps or plan.new_checks:
-            apply.refuse_misfits(place.cluster, place.environment_id, plan)
+            apply.refuse_misfits(environment.cluster, environment.environment_id, plan)
     except InvalidDocument as error:
         return error.errors
     except apply.TookTooLong:
@@ -113,20 +113,20 @@ def _misfits(place: EnvironmentRef, schema: Schema) -> list[FieldError]:
 
 
 def rehearse(
-    place: EnvironmentRef, raw: object, *, actor: Caller | Actor | None = None, expected: int | None = None
+    environment: EnvironmentRef, raw: object, *, actor: Caller | Actor | None = None, expected: int | None = None
 ) -> Outcome:
     """What `change` would do, without locks. `actor` limits the warnings. Raises as `change`, except Unconfirmed."""
-    state, plan, warnings, is_same = _planned(place, raw, expected)
+    state, plan, warnings, is_same = _planned(environment, raw, expected)
     if is_same:
         return Outcome(state.version, (), changed=False, warnings=warnings)
-    operations = apply.rehearse(place.cluster, place.environment_id, plan)
-    warnings += old_names.warnings(place, plan, actor)
-    locks = lock_estimates.of(place, plan, operations)
+    operations = apply.rehearse(environment.cluster, environment.environment_id, plan)
+    warnings += old_names.warnings(environment, plan, actor)
+    locks = lock_estimates.of(environment, plan, operations)
     return Outcome(state.version, operations, changed=True, warnings=warnings, locks=locks)
 
 
 def change(
-    place: EnvironmentRef,
+    environment: EnvironmentRef,
     raw: object,
     *,
     actor: Caller | Actor,
@@ -141,7 +141,7 @@ def change(
     SCHEMA_STATEMENT_TIMEOUT_MS unless `unhurried`; `progress` is called for each. Raises InvalidDocument,
     TablesQuotaReached, Unconfirmed, VersionMoved, SchemaLost, TablesBusy and TookTooLong."""
     with prepared(
-        place,
+        environment,
         raw,
         actor=actor,
         expected=expected,
@@ -155,7 +155,7 @@ def change(
 
 @contextmanager
 def prepared(
-    place: EnvironmentRef,
+    environment: EnvironmentRef,
     raw: object,
     *,
     actor: Caller | Actor,
@@ -167,52 +167,52 @@ def prepared(
 ) -> Generator[Callable[[], Outcome]]:
     """`change` in two steps, for a larger transaction: checks and builds indexes, then the block calls the yielded
     function to change the tables. That raises LockNotWon: repeat the whole transaction (`with_retries`)."""
-    state, plan, warnings, is_same = _planned(place, raw, expected)
+    state, plan, warnings, is_same = _planned(environment, raw, expected)
     if is_same:
         same = Outcome(state.version, (), changed=False, warnings=warnings)
         yield lambda: same
         return
     if missing := plan.destructive.difference(confirm):
         raise Unconfirmed(missing)
-    warnings += old_names.warnings(place, plan, actor)
-    with _migrating(place), ExitStack() as until_done:
-        made = concurrent_unique_indexes.wanted(place, plan)
+    warnings += old_names.warnings(environment, plan, actor)
+    with _migrating(environment), ExitStack() as until_done:
+        made = concurrent_unique_indexes.wanted(environment, plan)
         if made:
             limit = 0 if unhurried else settings.SCHEMA_STATEMENT_TIMEOUT_MS
             # Who holds the schema still (a copy, an import) or has changed it would make all of it in vain.
-            with_retries(lambda: _require_version(place, state.version))
+            with_retries(lambda: _require_version(environment, state.version))
             with_retries(
                 lambda: until_done.enter_context(
-                    concurrent_unique_indexes.made(place, made, limit_ms=limit, progress=progress)
+                    concurrent_unique_indexes.made(environment, made, limit_ms=limit, progress=progress)
                 )
             )
-        yield lambda: replace(_change_once(place, raw, state, plan, made, actor, reverts_to), warnings=warnings)
+        yield lambda: replace(_change_once(environment, raw, state, plan, made, actor, reverts_to), warnings=warnings)
 
 
-def _at(place: EnvironmentRef, expected: int | None) -> State:
-    state = current(place)
+def _at(environment: EnvironmentRef, expected: int | None) -> State:
+    state = current(environment)
     if expected is not None and expected != state.version:
         raise VersionMoved(state.version)
-    if state.version == 0 and not schemas.has_schema(place.environment_id, place.cluster):
+    if state.version == 0 and not schemas.has_schema(environment.environment_id, environment.cluster):
         raise SchemaLost
     return state
 
 
-def hold_to_plan(place: EnvironmentRef, old: Schema, new: Schema) -> None:
+def hold_to_plan(environment: EnvironmentRef, old: Schema, new: Schema) -> None:
     """A schema that grew under a larger plan may stay, and shrink."""
-    limit = plan_limits(place.plan).tables_per_environment
+    limit = plan_limits(environment.plan).tables_per_environment
     if len(new.tables) > max(limit, len(old.tables)):
         raise TablesQuotaReached(limit)
 
 
 def _planned(
-    place: EnvironmentRef, raw: object, expected: int | None
+    environment: EnvironmentRef, raw: object, expected: int | None
 ) -> tuple[State, Plan, tuple[FieldError, ...], bool]:
     """The current state, the plan, its warnings, and whether nothing changes. Raises InvalidDocument,
     TablesQuotaReached, VersionMoved, SchemaLost."""
-    schema = _read_with_misfits(place, raw)
-    state = _at(place, expected)
-    hold_to_plan(place, state.schema, schema)
+    schema = _read_with_misfits(environment, raw)
+    state = _at(environment, expected)
+    hold_to_plan(environment, state.schema, schema)
     plan = planner.plan(state.schema, schema)
     return state, plan, lint.of(schema), _is_same(state, raw, schema, plan)
 
@@ -242,17 +242,17 @@ def with_retries(attempted: Callable[[], T]) -> T:
     raise AssertionError("unreachable")
 
 
-def _require_version(place: EnvironmentRef, number: int) -> None:
+def _require_version(environment: EnvironmentRef, number: int) -> None:
     """Raises VersionMoved, or LockNotWon during another change."""
-    with transaction.atomic(using=place.cluster):
-        row = locked_version(place)
-        transaction.set_rollback(True, using=place.cluster)  # lets go of it, also within another transaction
+    with transaction.atomic(using=environment.cluster):
+        row = locked_version(environment)
+        transaction.set_rollback(True, using=environment.cluster)  # lets go of it, also within another transaction
     if row.version != number:
         raise VersionMoved(row.version)
 
 
 def _change_once(
-    place: EnvironmentRef,
+    environment: EnvironmentRef,
     raw: object,
     state: State,
     plan: Plan,
@@ -260,15 +260,15 @@ def _change_once(
     actor: Caller | Actor,
     reverts_to: int | None,
 ) -> Outcome:
-    with transaction.atomic(using=place.cluster):
-        row = locked_version(place)
+    with transaction.atomic(using=environment.cluster):
+        row = locked_version(environment)
         if row.version != state.version:
             raise VersionMoved(row.version)
-        applied = apply.apply(place.cluster, place.environment_id, plan, made)
+        applied = apply.apply(environment.cluster, environment.environment_id, plan, made)
         failpoints.reach("schema.tables_changed")
         indexes_due = row.indexes_due or applied.indexes_due
         number = versions.add(
-            place,
+            environment,
             row,
             plan.new.document,
             [operation.as_dict() for operation in applied.operations],
@@ -279,29 +279,29 @@ def _change_once(
             reverts_to=reverts_to,
         )
         audit_outbox.record(
-            place,
+            environment,
             "schema.applied" if reverts_to is None else "schema.reverted",
             actor=actor,
-            target_id=place.environment_id,
+            target_id=environment.environment_id,
             version=number,
             operations=[operation.name for operation in applied.operations],
         )
         failpoints.reach("schema.before_commit")
     failpoints.reach("schema.after_commit")
     if indexes_due:
-        dispatch.send("rows.tasks.make_indexes", place.environment_id, using=place.cluster)
+        dispatch.send("rows.tasks.make_indexes", environment.environment_id, using=environment.cluster)
     return Outcome(number, applied.operations, changed=True, indexes_due=indexes_due)
 
 
-def locked_version(place: EnvironmentRef) -> CurrentVersion:
+def locked_version(environment: EnvironmentRef) -> CurrentVersion:
     """The environment's locked row, created if new. Raises LockNotWon, NoSuchEnvironment, SchemaLost."""
-    found = CurrentVersion.objects.using(place.cluster)
-    with connections[place.cluster].cursor() as cursor:
+    found = CurrentVersion.objects.using(environment.cluster)
+    with connections[environment.cluster].cursor() as cursor:
         cursor.execute("SELECT set_config('lock_timeout', %s, true)", [str(settings.SCHEMA_LOCK_TIMEOUT_MS)])
     try:
-        environment_locks.lock_shared_in_region(place.environment_id, place.cluster)
-        found.bulk_create([CurrentVersion(environment_id=place.environment_id, version=0)], ignore_conflicts=True)
-        return found.select_for_update().get(environment_id=place.environment_id)
+        environment_locks.lock_shared_in_region(environment.environment_id, environment.cluster)
+        found.bulk_create([CurrentVersion(environment_id=environment.environment_id, version=0)], ignore_conflicts=True)
+        return found.select_for_update().get(environment_id=environment.environment_id)
     except DatabaseError as error:
         if sqlstates.sqlstate(error) == sqlstates.LOCKED:
             raise LockNotWon from error
@@ -309,14 +309,14 @@ def locked_version(place: EnvironmentRef) -> CurrentVersion:
 
 
 @contextmanager
-def _migrating(place: EnvironmentRef) -> Generator[None]:
+def _migrating(environment: EnvironmentRef) -> Generator[None]:
     """Show the status `migrating` meanwhile. If resetting it fails, a periodic job does (`rows.tasks`)."""
     status = Environment.Status
-    meant = Environment.objects.filter(pk=place.environment_id)
+    meant = Environment.objects.filter(pk=environment.environment_id)
     meant.filter(status=status.READY).update(status=status.MIGRATING)
     try:
         yield
     finally:
         # The change is committed, even if the control database became unavailable meanwhile.
-        with log_failures(f"{place.environment_id}, still called migrating", using=DEFAULT_DB_ALIAS):
+        with log_failures(f"{environment.environment_id}, still called migrating", using=DEFAULT_DB_ALIAS):
             meant.filter(status=status.MIGRATING, applying_plan=None).update(status=status.READY)

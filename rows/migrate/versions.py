@@ -33,23 +33,23 @@ class State:
     indexes_due: bool = False
 
 
-def current(place: EnvironmentRef) -> State:
-    row = CurrentVersion.objects.using(place.cluster).filter(environment_id=place.environment_id).first()
+def current(environment: EnvironmentRef) -> State:
+    row = CurrentVersion.objects.using(environment.cluster).filter(environment_id=environment.environment_id).first()
     if row is None or row.version == 0:
         return State(0, EMPTY, None)
-    record = version(place, row.version)
+    record = version(environment, row.version)
     return State(row.version, parser.parse(record.document), record, row.indexes_due)
 
 
-def version(place: EnvironmentRef, number: int) -> SchemaVersion:
-    record = history(place).filter(version=number).first() if number < 2**31 else None
+def version(environment: EnvironmentRef, number: int) -> SchemaVersion:
+    record = history(environment).filter(version=number).first() if number < 2**31 else None
     if record is None:
         raise NoSuchVersion(number)
     return record
 
 
 def add(
-    place: EnvironmentRef,
+    environment: EnvironmentRef,
     row: CurrentVersion,
     document: Mapping[str, Any],
     operations: list[dict[str, Any]],
@@ -62,8 +62,8 @@ def add(
 ) -> int:
     """Record the document as the version after that of the locked `row`, signal it, and return its number, which is
     never reused: processes know schemas by it. `actor` is None for the system."""
-    record = SchemaVersion.objects.using(place.cluster).create(
-        environment_id=place.environment_id,
+    record = SchemaVersion.objects.using(environment.cluster).create(
+        environment_id=environment.environment_id,
         version=row.version + 1,
         document_text=json.dumps(document, ensure_ascii=False),
         source_digest=schema_model.digest(document) if source_digest is None else source_digest,
@@ -74,21 +74,21 @@ def add(
         reverts_to=reverts_to,
         request_id=current_request_id(),
     )
-    CurrentVersion.objects.using(place.cluster).filter(pk=row.pk).update(
+    CurrentVersion.objects.using(environment.cluster).filter(pk=row.pk).update(
         version=record.version, indexes_due=indexes_due
     )
     signals.schema_migrated.send(
         sender=SchemaVersion,
-        place=place,
+        environment=environment,
         version=record.version,
         operations=record.operation_names,
-        using=place.cluster,
+        using=environment.cluster,
     )
     return record.version
 
 
 def add_replacement(
-    place: EnvironmentRef,
+    environment: EnvironmentRef,
     row: CurrentVersion,
     old: Schema,
     new: Schema,
@@ -98,11 +98,11 @@ def add_replacement(
     indexes_due: bool,
 ) -> int:
     operation = {"operation": name, "sql": [], "destructive": bool(old.tables)}
-    return add(place, row, new.document, [operation], actor=actor, indexes_due=indexes_due)
+    return add(environment, row, new.document, [operation], actor=actor, indexes_due=indexes_due)
 
 
-def history(place: EnvironmentRef) -> "QuerySet[SchemaVersion]":
-    return SchemaVersion.objects.using(place.cluster).filter(environment_id=place.environment_id)
+def history(environment: EnvironmentRef) -> "QuerySet[SchemaVersion]":
+    return SchemaVersion.objects.using(environment.cluster).filter(environment_id=environment.environment_id)
 
 
 def current_versions(cluster: str, environment_ids: Collection[str]) -> dict[str, int]:
@@ -110,30 +110,30 @@ def current_versions(cluster: str, environment_ids: Collection[str]) -> dict[str
     return dict(found.values_list("environment_id", "version"))
 
 
-def count_tables(place: EnvironmentRef) -> int:
-    return len(current(place).schema.tables)
+def count_tables(environment: EnvironmentRef) -> int:
+    return len(current(environment).schema.tables)
 
 
-def open_to_anonymous(place: EnvironmentRef) -> OpenRows:
+def open_to_anonymous(environment: EnvironmentRef) -> OpenRows:
     """Tables whose rules name `anonymous`, and the fields of users that it sees. Two queries."""
-    schema = current(place).schema
+    schema = current(environment).schema
     named = {table.name: table.rules.get(principal.ANONYMOUS, ()) for table in schema.tables.values()}
     tables = {name: [each for each in ACTIONS if each in actions] for name, actions in named.items() if actions}
     return OpenRows(tables, schema.users.get(principal.ANONYMOUS, ()))
 
 
-def document_to_revert_to(place: EnvironmentRef, number: int) -> dict[str, Any]:
+def document_to_revert_to(environment: EnvironmentRef, number: int) -> dict[str, Any]:
     """The document of version `number`, with `renamed_from` for each name that changed since. Reads versions one by
     one: there may be thousands. Raises NoSuchVersion."""
     if number == 0:
         return {"tables": {}}
-    document = version(place, number).document
+    document = version(environment, number).document
     first = parser.parse(document)
     tables = {name: name for name in first.tables}
     columns = {name: {column: column for column in table.columns} for name, table in first.tables.items()}
-    since = history(place).filter(version__gt=number).order_by("version").values_list("version", flat=True)
+    since = history(environment).filter(version__gt=number).order_by("version").values_list("version", flat=True)
     for following in list(since):
-        record = version(place, following)
+        record = version(environment, following)
         later = parser.parse(record.document)
         now = moved(tables, record.renames["tables"], later.tables)
         columns = {

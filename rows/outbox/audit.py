@@ -20,18 +20,18 @@ BATCH: Final = 200
 _JOB: Final = "an audit entry"
 
 
-def record(place: EnvironmentRef, action: str, *, actor: Caller | Actor, target_id: str, **detail: Any) -> None:
-    """Write one entry, in the current transaction of the place's region. Two statements, and two after the commit."""
+def record(environment: EnvironmentRef, action: str, *, actor: Caller | Actor, target_id: str, **detail: Any) -> None:
+    """Write one entry in the region's current transaction. Two statements, and two after the commit."""
     if audit.is_part_of_one_change():
         return
-    using = place.cluster
+    using = environment.cluster
     entry = _insert(
         using,
         action,
         actor=actor,
         target_id=target_id,
-        project_id=place.project_id,
-        environment_id=place.environment_id,
+        project_id=environment.project_id,
+        environment_id=environment.environment_id,
         detail=detail,
     )
     entry.refresh_from_db(using=using, fields=["at"])

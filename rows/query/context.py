@@ -42,20 +42,20 @@ class StaleVersion(Exception):
 
 class QueryContext:
     __slots__ = (
-        "compiled", "connection", "freshness", "is_verified", "place", "principal", "resolver", "role_key",
+        "compiled", "connection", "environment", "freshness", "is_verified", "principal", "resolver", "role_key",
         "users_version",
     )  # fmt: skip
 
     def __init__(
         self,
-        place: EnvironmentRef,
+        environment: EnvironmentRef,
         principal: Principal,
         compiled: CompiledSchema,
         connection: BaseDatabaseWrapper,
         freshness: Freshness | None = None,
         users_version: bytes | None = None,
     ) -> None:
-        self.place = place
+        self.environment = environment
         self.principal = principal
         self.compiled = compiled
         self.connection = connection
@@ -156,7 +156,7 @@ class QueryContext:
 
 
 def run(
-    place: EnvironmentRef,
+    environment: EnvironmentRef,
     principal: Principal,
     verb: Callable[[QueryContext], T],
     freshness: Freshness | None = None,
@@ -164,10 +164,10 @@ def run(
 ) -> T:
     """Run `verb` with the cached schema, and again with a newer one if that was stale, or after a deadlock or
     serialization failure outside a transaction. With `freshness` a replica may answer the first run."""
-    compiled = schema_cache.compiled_schema(place)
+    compiled = schema_cache.compiled_schema(environment)
     for runs_left in reversed(range(MAX_RUNS)):
         connection = loop_connections.connection(compiled.alias)
-        context = QueryContext(place, principal, compiled, connection, freshness, users_version)
+        context = QueryContext(environment, principal, compiled, connection, freshness, users_version)
         try:
             if not connection.in_atomic_block:
                 return verb(context)
@@ -186,7 +186,7 @@ def run(
                     raise
                 # At once it would meet the same opponent in the same place.
                 loop_requests.sleep(random.uniform(0.02, 0.1))  # noqa: S311 - a pause, not a secret
-        compiled, freshness = schema_cache.reload(place), None
+        compiled, freshness = schema_cache.reload(environment), None
     raise Unavailable("The schema is changing. Try again shortly.")
 
 

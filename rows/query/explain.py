@@ -57,12 +57,14 @@ class _Cells:
 
 
 def explain_row(
-    place: EnvironmentRef, asker: Principal, table: str, row_id: str, seen_as: Principal, *, knows_users: bool
+    environment: EnvironmentRef, asker: Principal, table: str, row_id: str, seen_as: Principal, *, knows_users: bool
 ) -> dict[str, Any]:
     """`{"visible", "rules": [{"role", "action", "verdict", "clauses": [{"clause", "verdict", "why"}]}],
     "hidden_columns": [{"column", "why"}]}` for `seen_as`. `knows_users`: the asker may see users' email, role and
     claims. Raises NotFound. Two or three statements."""
-    return run(place, asker, lambda context: _explain(context, table, row_id, seen_as, knows_users or seen_as == asker))
+    return run(
+        environment, asker, lambda context: _explain(context, table, row_id, seen_as, knows_users or seen_as == asker)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ def _explain(context: QueryContext, name: str, row_id: str, seen_as: Principal, 
     table = context.readable(name)
     if not ROW_ID_PATTERN.fullmatch(row_id):
         raise NotFound
-    other = QueryContext(context.place, seen_as, context.compiled, context.connection)
+    other = QueryContext(context.environment, seen_as, context.compiled, context.connection)
     access = context.compiled.rules.access(name, other.role_key)
     rules = _subject_of(access)
     clauses = [clause for rule in rules for clause in rule.clauses]

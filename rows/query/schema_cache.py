@@ -72,18 +72,18 @@ _known: OrderedDict[str, CompiledSchema] = OrderedDict()
 _columns = 0
 
 
-def compiled_schema(place: EnvironmentRef) -> CompiledSchema:
+def compiled_schema(environment: EnvironmentRef) -> CompiledSchema:
     with _lock:
-        found = _known.get(place.environment_id)
-        if found is not None and found.alias == place.cluster:
-            _known.move_to_end(place.environment_id)
+        found = _known.get(environment.environment_id)
+        if found is not None and found.alias == environment.cluster:
+            _known.move_to_end(environment.environment_id)
             return found
-    return reload(place)
+    return reload(environment)
 
 
-def reload(place: EnvironmentRef) -> CompiledSchema:
+def reload(environment: EnvironmentRef) -> CompiledSchema:
     global _columns
-    made = _load(place)
+    made = _load(environment)
     with _lock:
         _drop(made.id)
         _known[made.id] = made
@@ -93,10 +93,10 @@ def reload(place: EnvironmentRef) -> CompiledSchema:
     return made
 
 
-def current(place: EnvironmentRef) -> CompiledSchema:
+def current(environment: EnvironmentRef) -> CompiledSchema:
     """The current environment, for statements that do not test it. One query, or those of `reload`."""
-    known = compiled_schema(place)
-    return known if is_current(known) else reload(place)
+    known = compiled_schema(environment)
+    return known if is_current(known) else reload(environment)
 
 
 def evict(environment_id: str) -> None:
@@ -119,17 +119,17 @@ def is_current(known: CompiledSchema) -> bool:
 _VERSION: Final = b"SELECT version FROM platform.rows_currentversion WHERE environment_id = $1"
 
 
-def _load(place: EnvironmentRef) -> CompiledSchema:
-    alias = place.cluster
-    current = CurrentVersion.objects.using(alias).filter(environment_id=place.environment_id).values("version")
+def _load(environment: EnvironmentRef) -> CompiledSchema:
+    alias = environment.cluster
+    current = CurrentVersion.objects.using(alias).filter(environment_id=environment.environment_id).values("version")
     found = SchemaVersion.objects.using(alias).filter(
-        environment_id=place.environment_id, version=Subquery(current)
+        environment_id=environment.environment_id, version=Subquery(current)
     ).first()  # fmt: skip
     interests = set(
         EventInterest.objects.using(alias)
-        .filter(environment_id=place.environment_id)
+        .filter(environment_id=environment.environment_id)
         .values_list("table_name", "action")
     )
     if found is None:
-        return CompiledSchema(place.environment_id, alias, 0, EMPTY, interests)
-    return CompiledSchema(place.environment_id, alias, found.version, parser.parse(found.document), interests)
+        return CompiledSchema(environment.environment_id, alias, 0, EMPTY, interests)
+    return CompiledSchema(environment.environment_id, alias, found.version, parser.parse(found.document), interests)

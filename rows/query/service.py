@@ -64,7 +64,7 @@ class RowAnswer:
 
 
 def list_rows(
-    place: EnvironmentRef,
+    environment: EnvironmentRef,
     principal: Principal,
     table: str,
     query: ListQuery,
@@ -74,11 +74,11 @@ def list_rows(
     """A page of the rows that `principal` may read: one statement, and one for a count. With `freshness` a replica may
     answer; `users_version` is for `accounts.directory.kept_users`. Raises NotFound and ValidationFailed naming the
     parameter, or `limit` if the response is too large. Contract section 4.6."""
-    return run(place, principal, lambda context: _list(context, table, query), freshness, users_version)
+    return run(environment, principal, lambda context: _list(context, table, query), freshness, users_version)
 
 
 def retrieve_row(
-    place: EnvironmentRef,
+    environment: EnvironmentRef,
     principal: Principal,
     table: str,
     row_id: str,
@@ -90,7 +90,7 @@ def retrieve_row(
     """One row, with relations. `etag` is None if `columns` leave some out. One statement. Raises NotFound and
     ValidationFailed naming `with` or `columns`. Contract section 4.7."""
     verb = lambda context: _retrieve(context, table, row_id, withs, columns)  # noqa: E731
-    return run(place, principal, verb, freshness, users_version)
+    return run(environment, principal, verb, freshness, users_version)
 
 
 def etag_of(row: bytes) -> str:
@@ -170,7 +170,7 @@ def _hold_to_size(rows: Sequence[Row], parameter: str, *, made: int) -> None:
 
 def _with_relations(context: QueryContext, rows: Sequence[Row], withs: params.Withs, only_users: bool) -> list[bytes]:
     """The rows as JSON with their relations; users by a second query unless cached."""
-    fields, pool_id = context.resolver.user_fields, context.place.pool_id
+    fields, pool_id = context.resolver.user_fields, context.environment.pool_id
     if only_users:
         names = [one.name for one in withs]
         return embedded_users.append(rows, names, fields, pool_id, context.users_version, MAX_ANSWER_BYTES)
@@ -204,22 +204,22 @@ def _cursor(facts: list[cursors.Fact], keys: Row) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _RelationPlace:
+class _RelationPosition:
     column: str
     id: str
     last: str
 
 
-def _relation_cursor(context: QueryContext, table: str, *place: str) -> str:
-    return cursors.encode(_RELATION_KIND, [context.compiled.id, table], place)
+def _relation_cursor(context: QueryContext, table: str, *position: str) -> str:
+    return cursors.encode(_RELATION_KIND, [context.compiled.id, table], position)
 
 
-def _open_relation_cursor(context: QueryContext, table: str, query: ListQuery) -> _RelationPlace | None:
-    """The place of a `<relation>_next` cursor; None for other cursors."""
+def _open_relation_cursor(context: QueryContext, table: str, query: ListQuery) -> _RelationPosition | None:
+    """The position of a `<relation>_next` cursor; None for other cursors."""
     if query.cursor is None or query.where is not None or query.order is not None:
         return None
-    place = cursors.decode_if_of(_RELATION_KIND, [context.compiled.id, table], query.cursor)
-    return None if place is None else _RelationPlace(*map(str, place))
+    position = cursors.decode_if_of(_RELATION_KIND, [context.compiled.id, table], query.cursor)
+    return None if position is None else _RelationPosition(*map(str, position))
 
 
 def cursor_facts(

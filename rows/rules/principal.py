@@ -45,7 +45,7 @@ class Principal:
         if caller.kind == "anonymous":
             return cls("anonymous", key_id=caller.id)
         if caller.kind in ("account", "staff"):
-            role = caller.place.role if caller.place else None
+            role = caller.environment.role if caller.environment else None
             return cls("account", user_id=caller.id, email=caller.email, reads_only=role not in ("owner", "developer"))
         return cls("user", user_id=caller.id, email=caller.email, role=caller.role, claims=caller.claims)
 

@@ -139,8 +139,8 @@ class IndexKey:
     nulls_first: bool = False
 
     def __str__(self) -> str:
-        place = "" if self.nulls_first == self.descending else (".nullsfirst" if self.nulls_first else ".nullslast")
-        return f"{'-' if self.descending else ''}{self.column}{place}"
+        nulls = "" if self.nulls_first == self.descending else (".nullsfirst" if self.nulls_first else ".nullslast")
+        return f"{'-' if self.descending else ''}{self.column}{nulls}"
 
 
 @dataclass(frozen=True, slots=True)

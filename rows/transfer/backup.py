@@ -40,7 +40,7 @@ class NotRestorable(Exception):
 
 
 def backup(
-    place: EnvironmentRef,
+    environment: EnvironmentRef,
     path: Path,
     *,
     replace: bool = False,
@@ -49,34 +49,36 @@ def backup(
     """Write a snapshot into a new file. `progress` is called with each table's number of rows. Raises FileExistsError
     unless `replace`, NotRestorable, OSError, DatabaseError."""
     with Writer(path, replace=replace) as writer:
-        with _snapshot(place) as taken_at:
-            summary = _write(writer, place, taken_at, progress)
+        with _snapshot(environment) as taken_at:
+            summary = _write(writer, environment, taken_at, progress)
         _read_back(writer)
     return summary
 
 
-def _write(writer: Writer, place: EnvironmentRef, taken_at: datetime, progress: Callable[[str, int], None]) -> Summary:
-    connection = connections[place.cluster]
-    state = schema_service.current(place)
+def _write(
+    writer: Writer, environment: EnvironmentRef, taken_at: datetime, progress: Callable[[str, int], None]
+) -> Summary:
+    connection = connections[environment.cluster]
+    state = schema_service.current(environment)
     tables = state.schema.tables.values()
-    _write_versions(writer, place, state.version, state.schema)
+    _write_versions(writer, environment, state.version, state.schema)
     for table in tables:
-        _refuse_invalid_rows(connection, place, table)
-    rows = {table.name: _write_rows(writer, connection, place, table, progress) for table in tables}
+        _refuse_invalid_rows(connection, environment, table)
+    rows = {table.name: _write_rows(writer, connection, environment, table, progress) for table in tables}
     parts = {
         name: writer.json_lines(f"{name}.ndjson", records)
         for part in registered_parts.values()
-        for name, records in part.dump(place).items()
+        for name, records in part.dump(environment).items()
     }
     writer.finish(
         {
             "taken_at": taken_at.isoformat(),
             "environment": {
-                "id": place.environment_id,
-                "name": place.environment_name,
-                "project_id": place.project_id,
-                "region": place.region,
-                "pool_id": place.pool_id,
+                "id": environment.environment_id,
+                "name": environment.environment_name,
+                "project_id": environment.project_id,
+                "region": environment.region,
+                "pool_id": environment.pool_id,
             },
             "schema_version": state.version,
             "tables": [
@@ -98,24 +100,26 @@ def _read_back(writer: Writer) -> None:
 
 
 @contextmanager
-def _snapshot(place: EnvironmentRef) -> Iterator[datetime]:
+def _snapshot(environment: EnvironmentRef) -> Iterator[datetime]:
     """The region's transaction of a backup, and its time by the control database's clock (not later)."""
     taken_at = deleted_users.now()
-    connection = connections[place.cluster]
-    with transaction.atomic(using=place.cluster):
+    connection = connections[environment.cluster]
+    with transaction.atomic(using=environment.cluster):
         with connection.cursor() as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             transaction_settings.lift_limits(cursor)
-        branch_copy.hold_version(connection, place.environment_id)
-        branch_copy.lock_against_deletion(connection, place.environment_id, schema_service.current(place).schema)
+        branch_copy.hold_version(connection, environment.environment_id)
+        branch_copy.lock_against_deletion(
+            connection, environment.environment_id, schema_service.current(environment).schema
+        )
         yield taken_at
 
 
-def _write_versions(writer: Writer, place: EnvironmentRef, version: int, schema: Schema) -> None:
+def _write_versions(writer: Writer, environment: EnvironmentRef, version: int, schema: Schema) -> None:
     with writer.member(SCHEMA) as write:
         write(json.dumps(schema.document, ensure_ascii=False, indent=1).encode())
     # One by one: behind a pooler there is no cursor that would not hold them all.
-    records = (schema_service.version(place, number) for number in range(1, version + 1))
+    records = (schema_service.version(environment, number) for number in range(1, version + 1))
     writer.json_lines(VERSIONS, map(_version_record, records))
 
 
@@ -123,8 +127,8 @@ def _version_record(record: SchemaVersion) -> dict[str, Any]:
     return {field: getattr(record, field) for field in VERSION_FIELDS} | {"applied_at": record.applied_at.isoformat()}
 
 
-def _refuse_invalid_rows(connection: BaseDatabaseWrapper, place: EnvironmentRef, table: Table) -> None:
-    with apply.inside(connection, place.environment_id, limited=False), row_access():
+def _refuse_invalid_rows(connection: BaseDatabaseWrapper, environment: EnvironmentRef, table: Table) -> None:
+    with apply.inside(connection, environment.environment_id, limited=False), row_access():
         invalid = stored_values.unreadable_cell(connection, table)
     if invalid is not None:
         raise NotRestorable(describe_invalid_row(table, *invalid))
@@ -133,12 +137,12 @@ def _refuse_invalid_rows(connection: BaseDatabaseWrapper, place: EnvironmentRef,
 def _write_rows(
     writer: Writer,
     connection: BaseDatabaseWrapper,
-    place: EnvironmentRef,
+    environment: EnvironmentRef,
     table: Table,
     progress: Callable[[str, int], None],
 ) -> int:
     copy = sql.SQL("COPY {} ({}) TO STDOUT").format(
-        sql.Identifier(place.environment_id, table.name), branch_copy.columns_of(table)
+        sql.Identifier(environment.environment_id, table.name), branch_copy.columns_of(table)
     )
     rows = reported = 0
     with writer.member(member_of(table)) as write, row_access(), connection.cursor() as cursor:

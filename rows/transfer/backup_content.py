@@ -23,13 +23,13 @@ VERSION_FIELDS: Final = (
 class Part(Protocol):
     """A higher app's data of an environment in the region, as JSON objects. Called in the region's transaction."""
 
-    def dump(self, place: EnvironmentRef) -> Mapping[str, Iterator[Mapping[str, Any]]]:
+    def dump(self, environment: EnvironmentRef) -> Mapping[str, Iterator[Mapping[str, Any]]]:
         """By member, records that begin with an identifier; no secrets. Large lists need their own member."""
 
-    def load(self, place: EnvironmentRef, records: Callable[[str], Iterator[Mapping[str, Any]]]) -> int:
+    def load(self, environment: EnvironmentRef, records: Callable[[str], Iterator[Mapping[str, Any]]]) -> int:
         """Create them; returns how many. Raises QuotaExceeded, and any error for invalid records."""
 
-    def is_empty(self, place: EnvironmentRef) -> bool:
+    def is_empty(self, environment: EnvironmentRef) -> bool:
         pass
 
 

@@ -29,24 +29,24 @@ class NoSuchColumn(Exception):
     pass
 
 
-def table_of(place: EnvironmentRef, name: str) -> Table:
-    known = schema_service.current(place).schema.tables
+def table_of(environment: EnvironmentRef, name: str) -> Table:
+    known = schema_service.current(environment).schema.tables
     if name not in known:
         raise NoSuchTable(name, known)
     return known[name]
 
 
 def export_rows(
-    place: EnvironmentRef, table: Table, form: Format, columns: Collection[str] | None = None
+    environment: EnvironmentRef, table: Table, form: Format, columns: Collection[str] | None = None
 ) -> Iterator[tuple[bytes, int]]:
     """The file in pieces, with their numbers of rows. `columns`: names or keys. Raises NoSuchColumn."""
     chosen = list(table.all_columns.values()) if columns is None else [_column(table, name) for name in columns]
     select = _csv(chosen) if form == "csv" else _ndjson(chosen)
     copy = sql.SQL("COPY (SELECT {} FROM {} r ORDER BY r.id) TO STDOUT {}").format(
-        select, sql.Identifier(place.environment_id, table.name), _OPTIONS[form]
+        select, sql.Identifier(environment.environment_id, table.name), _OPTIONS[form]
     )
-    connection = connections[place.cluster]
-    with transaction.atomic(using=place.cluster), row_access(), connection.cursor() as cursor:
+    connection = connections[environment.cluster]
+    with transaction.atomic(using=environment.cluster), row_access(), connection.cursor() as cursor:
         transaction_settings.lift_limits(cursor)
         pending: Any = cursor
         with connection.wrap_database_errors, pending.copy(copy) as reading:

@@ -38,7 +38,7 @@ _STAGE: Final = sql.Identifier("_import")
 
 
 def import_rows(
-    place: EnvironmentRef,
+    environment: EnvironmentRef,
     table_name: str,
     source: RecordFile,
     *,
@@ -49,20 +49,20 @@ def import_rows(
     """Insert the rows of `source`. `skip_bad` skips and reports invalid lines; otherwise they raise BadLines. `events`
     records events for subscribers. `dry_run` rolls back. References to deleted users are resolved by `on_delete`.
     Raises NoSuchTable, BadLines, TooLong, ChangedDuringImport."""
-    state = schema_service.current(place)
+    state = schema_service.current(environment)
     table = state.schema.tables.get(table_name)
     if table is None:
         raise NoSuchTable(table_name, state.schema.tables)
     since = deleted_users.now()
-    with _interference(), transaction.atomic(using=place.cluster), row_access():
-        job = _Import(place, state, table, skip_bad=skip_bad, events=events)
+    with _interference(), transaction.atomic(using=environment.cluster), row_access():
+        job = _Import(environment, state, table, skip_bad=skip_bad, events=events)
         report = job.run(source)
-        replicas.written(place.cluster, place.environment_id)
-        due = deleted_users.schedule(place, since)
-        transaction.set_rollback(dry_run, using=place.cluster)
+        replicas.written(environment.cluster, environment.environment_id)
+        due = deleted_users.schedule(environment, since)
+        transaction.set_rollback(dry_run, using=environment.cluster)
     if not dry_run:
-        with log_failures(f"users who are gone, in {place.environment_id}"):
-            deleted_users.settle(place, due)
+        with log_failures(f"users who are gone, in {environment.environment_id}"):
+            deleted_users.settle(environment, due)
     return report
 
 
@@ -79,11 +79,11 @@ def _interference() -> Generator[None]:
 
 class _Import:
     def __init__(
-        self, place: EnvironmentRef, state: schema_service.State, table: Table, *, skip_bad: bool, events: bool
+        self, environment: EnvironmentRef, state: schema_service.State, table: Table, *, skip_bad: bool, events: bool
     ) -> None:
-        self.place, self.version, self.table, self.skip_bad = place, state.version, table, skip_bad
+        self.environment, self.version, self.table, self.skip_bad = environment, state.version, table, skip_bad
         self.checks = table_models.checks_of(state.schema).get(table.name, {})
-        self.connection: BaseDatabaseWrapper = connections[place.cluster]
+        self.connection: BaseDatabaseWrapper = connections[environment.cluster]
         self.columns = list(table.all_columns.values())
         self.events = events and self._wanted()
         self.report = Report()
@@ -117,9 +117,9 @@ class _Import:
 
     def _wanted(self) -> bool:
         return (
-            EventInterest.objects.using(self.place.cluster)
+            EventInterest.objects.using(self.environment.cluster)
             .filter(
-                environment_id=self.place.environment_id,
+                environment_id=self.environment.environment_id,
                 table_name__in=(self.table.name, ANY),
                 action__in=("insert", ANY),
             )
@@ -128,7 +128,7 @@ class _Import:
 
     @property
     def _target(self) -> sql.Identifier:
-        return sql.Identifier(self.place.environment_id, self.table.name)
+        return sql.Identifier(self.environment.environment_id, self.table.name)
 
     @property
     def _names(self) -> sql.Composed:
@@ -243,7 +243,7 @@ class _Import:
             self.report.complain([BadLine(line, name, "refers to a row that does not exist")])
 
     def _dangling(self, column: Column) -> sql.Composed:
-        far = sql.Identifier(self.place.environment_id, column.references or "")
+        far = sql.Identifier(self.environment.environment_id, column.references or "")
         nowhere = sql.SQL("s.{0} IS NOT NULL AND NOT EXISTS (SELECT FROM {1} f WHERE f.id = s.{0})").format(
             sql.Identifier(column.name), far
         )
@@ -259,7 +259,7 @@ class _Import:
         name = sql.Identifier(column.name)
         self._execute(sql.SQL("SELECT DISTINCT {} FROM {} WHERE {} IS NOT NULL").format(name, _STAGE, name))
         named = [user_id for (user_id,) in self.cursor.fetchall()]
-        pool = User.objects.in_pool(self.place.pool_id)
+        pool = User.objects.in_pool(self.environment.pool_id)
         unknown: list[str] = []
         for at in range(0, len(named), _USERS_AT_ONCE):
             batch = named[at : at + _USERS_AT_ONCE]
@@ -273,7 +273,7 @@ class _Import:
         """Lock the schema version, if it is still the one that lines were read for."""
         self._execute(
             "SELECT version FROM platform.rows_currentversion WHERE environment_id = %s FOR SHARE",
-            self.place.environment_id,
+            self.environment.environment_id,
         )
         if self.cursor.fetchone() != (self.version,):
             raise ChangedDuringImport
@@ -286,7 +286,7 @@ class _Import:
         if self.events:
             self._record_events()
         else:
-            watched_tables.renew(self.place.environment_id, self.place.cluster)
+            watched_tables.renew(self.environment.environment_id, self.environment.cluster)
         self._execute(sql.SQL("ANALYZE {}").format(self._target))
 
     def _record_events(self) -> None:
@@ -307,7 +307,7 @@ class _Import:
                 " row_to_json(_new) AS record, NULL::json AS old_record, '{{}}'::text[] AS changed) _d)"
                 " FROM {stage} s CROSS JOIN LATERAL (SELECT {record}) _new ORDER BY s._line"
             ).format(
-                environment=sql.Literal(self.place.environment_id),
+                environment=sql.Literal(self.environment.environment_id),
                 kind=sql.Literal(f"{self.table.name}.insert"),
                 table=sql.Literal(self.table.name),
                 version=sql.Literal(self.version),

@@ -45,23 +45,23 @@ def restore_as_branch(
     """A new preview branch of production with the backup. References to deleted users are resolved if possible. Raises
     DamagedArchive, TablesQuotaReached, QuotaExceeded, and what `projects.services.filled_branch` raises."""
     origin = {"source": content.source_id, "taken_at": content.taken_at.isoformat()}
-    with projects.filled_branch(project_id, name=name, actor=actor, **origin) as place:
-        schema_service.hold_to_plan(place, EMPTY, content.schema)
-        connection = connections[place.cluster]
-        rows, indexes_due = _build(connection, place.environment_id, content, progress)
+    with projects.filled_branch(project_id, name=name, actor=actor, **origin) as environment:
+        schema_service.hold_to_plan(environment, EMPTY, content.schema)
+        connection = connections[environment.cluster]
+        rows, indexes_due = _build(connection, environment.environment_id, content, progress)
         if content.version:
-            _restore_versions(place, content, indexes_due)
-        parts = {name: _load_part(place, name, content) for name in registered_parts}
-        deleted_users.delete_references(place, content.taken_at)
+            _restore_versions(environment, content, indexes_due)
+        parts = {name: _load_part(environment, name, content) for name in registered_parts}
+        deleted_users.delete_references(environment, content.taken_at)
     is_ready = False
-    with log_failures(f"whether {place.environment_id} is ready"):
-        is_ready = projects.is_ready(place.environment_id)
-    return place, Summary(content.version, rows, parts, is_ready)
+    with log_failures(f"whether {environment.environment_id} is ready"):
+        is_ready = projects.is_ready(environment.environment_id)
+    return environment, Summary(content.version, rows, parts, is_ready)
 
 
 def restore_into(
     content: Content,
-    place: EnvironmentRef,
+    environment: EnvironmentRef,
     *,
     replace: bool = False,
     actor: Caller | Actor,
@@ -71,47 +71,51 @@ def restore_into(
     references to deleted users if possible; restores webhooks and functions only if there are none. Raises NotEmpty
     unless `replace`, DamagedArchive, TablesQuotaReached, QuotaExceeded, LockNotWon, DatabaseError."""
     try:
-        summary, due = _restore_into(content, place, replace, actor, progress)
+        summary, due = _restore_into(content, environment, replace, actor, progress)
     except BaseException:
-        schema_cache.evict(place.environment_id)  # which may know the version that was taken back
+        schema_cache.evict(environment.environment_id)  # which may know the version that was taken back
         raise
-    with log_failures(f"users who are gone, in {place.environment_id}"):
-        deleted_users.settle(place, due)
+    with log_failures(f"users who are gone, in {environment.environment_id}"):
+        deleted_users.settle(environment, due)
     return summary
 
 
 def _restore_into(
-    content: Content, place: EnvironmentRef, replace: bool, actor: Caller | Actor, progress: Progress
+    content: Content, environment: EnvironmentRef, replace: bool, actor: Caller | Actor, progress: Progress
 ) -> tuple[Summary, PendingUserReferences]:
     began = deleted_users.now()
-    connection = connections[place.cluster]
+    connection = connections[environment.cluster]
     beside = f"restore_{ids.suffix()}"
-    with transaction.atomic(using=place.cluster):
+    with transaction.atomic(using=environment.cluster):
         with connection.cursor() as cursor:
             transaction_settings.lift_limits(cursor)
             cursor.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(beside)))
-        if schema_service.current(place).schema.tables and not replace:
+        if schema_service.current(environment).schema.tables and not replace:
             raise NotEmpty
         rows, indexes_due = _build(connection, beside, content, progress)
-        row = schema_service.locked_version(place)
-        old = schema_service.current(place).schema
+        row = schema_service.locked_version(environment)
+        old = schema_service.current(environment).schema
         if old.tables and not replace:
             raise NotEmpty
-        schema_service.hold_to_plan(place, old, content.schema)
-        apply.exchange(connection, place.environment_id, old, beside, content.schema)
+        schema_service.hold_to_plan(environment, old, content.schema)
+        apply.exchange(connection, environment.environment_id, old, beside, content.schema)
         name = f"restore the backup of {content.source_id} taken at {content.taken_at.isoformat()}"
-        version = versions.add_replacement(place, row, old, content.schema, name, actor=actor, indexes_due=indexes_due)
-        deleted_users.delete_references(place, content.taken_at)
+        version = versions.add_replacement(
+            environment, row, old, content.schema, name, actor=actor, indexes_due=indexes_due
+        )
+        deleted_users.delete_references(environment, content.taken_at)
         parts = {
-            name: _load_part(place, name, content) for name, part in registered_parts.items() if part.is_empty(place)
+            name: _load_part(environment, name, content)
+            for name, part in registered_parts.items()
+            if part.is_empty(environment)
         }
-        due = deleted_users.schedule(place, began)
-        watched_tables.renew(place.environment_id, place.cluster)
+        due = deleted_users.schedule(environment, began)
+        watched_tables.renew(environment.environment_id, environment.cluster)
         audit_outbox.record(
-            place,
+            environment,
             "environment.restored",
             actor=actor,
-            target_id=place.environment_id,
+            target_id=environment.environment_id,
             source=content.source_id,
             taken_at=content.taken_at.isoformat(),
             version=version,
@@ -159,22 +163,22 @@ def _load_rows(connection: BaseDatabaseWrapper, into: str, table: Table, archive
         return int(cursor.rowcount)
 
 
-def _restore_versions(place: EnvironmentRef, content: Content, indexes_due: bool) -> None:
+def _restore_versions(environment: EnvironmentRef, content: Content, indexes_due: bool) -> None:
     for number, line in enumerate(content.archive.json_lines(VERSIONS), 1):
         record = version_of(line, number)
-        record.environment_id = place.environment_id
-        record.save(using=place.cluster, force_insert=True)
-    CurrentVersion.objects.using(place.cluster).create(
-        environment_id=place.environment_id, version=content.version, indexes_due=indexes_due
+        record.environment_id = environment.environment_id
+        record.save(using=environment.cluster, force_insert=True)
+    CurrentVersion.objects.using(environment.cluster).create(
+        environment_id=environment.environment_id, version=content.version, indexes_due=indexes_due
     )
 
 
-def _load_part(place: EnvironmentRef, name: str, content: Content) -> int:
+def _load_part(environment: EnvironmentRef, name: str, content: Content) -> int:
     def records(member: str) -> Iterator[Mapping[str, Any]]:
         # One that is not there was made before there was such a member.
         return content.archive.json_lines(f"{member}.ndjson") if member in content.parts else iter(())
 
     try:
-        return registered_parts[name].load(place, records)
+        return registered_parts[name].load(environment, records)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DamagedArchive(f"its {name} cannot be read") from error

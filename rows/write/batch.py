@@ -87,7 +87,7 @@ def read_operations(body: Any, read_tags: Any) -> list[Operation]:
 
 
 def execute(
-    place: EnvironmentRef,
+    environment: EnvironmentRef,
     principal: Principal,
     operations: Sequence[Operation],
     *,
@@ -112,7 +112,7 @@ def execute(
         except NotInOneTrip:
             return attempt(context, in_one_trip=False)
 
-    return run(place, principal, verb)
+    return run(environment, principal, verb)
 
 
 def as_json(results: Sequence[Result]) -> bytes:

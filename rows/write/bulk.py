@@ -53,21 +53,21 @@ class Changed:
 
 
 def update_rows(
-    place: EnvironmentRef, principal: Principal, table: str, query: BulkQuery, body: Any, *, depth: int = 0
+    environment: EnvironmentRef, principal: Principal, table: str, query: BulkQuery, body: Any, *, depth: int = 0
 ) -> Changed:
     """Change the columns in `body` in all matching rows that `principal` sees and may update. Raises NotFound (no such
     table for this principal, or no right to update it), ValidationFailed naming `where` (missing, invalid, or matching
     more than MAX_ROWS without a limit), `cursor` or a column, and Conflict for a unique value that is taken. Messages
     about one row begin with its id."""
-    return run(place, principal, lambda context: _update(context, table, query, body, depth))
+    return run(environment, principal, lambda context: _update(context, table, query, body, depth))
 
 
 def delete_rows(
-    place: EnvironmentRef, principal: Principal, table: str, query: BulkQuery, *, depth: int = 0
+    environment: EnvironmentRef, principal: Principal, table: str, query: BulkQuery, *, depth: int = 0
 ) -> Changed:
     """Delete all matching rows that `principal` sees and may delete, with their referrers as in `delete_row`. Raises as
     `update_rows`, and Conflict as `delete_row`."""
-    return run(place, principal, lambda context: _delete(context, table, query, depth))
+    return run(environment, principal, lambda context: _delete(context, table, query, depth))
 
 
 def _update(context: QueryContext, name: str, query: BulkQuery, body: Any, depth: int) -> Changed:

@@ -239,7 +239,7 @@ def unknown_users(context: QueryContext, table: Table, cells: body_parsing.Cells
     others = {user for user in named.values() if user.decode() != own}
     if not others:
         return []
-    unknown = others - user_lookup.find_users(context.place.pool_id, others, ("id",)).keys()
+    unknown = others - user_lookup.find_users(context.environment.pool_id, others, ("id",)).keys()
     missing = column_values.missing_user()
     return [FieldError(column, missing.code, missing.message) for column, user in named.items() if user in unknown]
 

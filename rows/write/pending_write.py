@@ -73,7 +73,13 @@ def announce(context: QueryContext, table: str, action: str, row_id: str, *, is_
     up."""
     using = context.compiled.alias
     row_written.send(
-        sender=None, place=context.place, table=table, action=action, row_id=row_id, using=using, is_due=is_due
+        sender=None,
+        environment=context.environment,
+        table=table,
+        action=action,
+        row_id=row_id,
+        using=using,
+        is_due=is_due,
     )
 
 

@@ -32,18 +32,20 @@ MAX_BATCH: Final = 100
 """Rows in one insert."""
 
 
-def insert_row(place: EnvironmentRef, principal: Principal, table: str, body: Any, *, depth: int = 0) -> RowAnswer:
+def insert_row(
+    environment: EnvironmentRef, principal: Principal, table: str, body: Any, *, depth: int = 0
+) -> RowAnswer:
     """Insert one row. `depth` counts the webhooks and functions that led to it. Raises NotFound, ValidationFailed
     naming every invalid column, and Conflict for an id that is taken."""
-    return run(place, principal, lambda context: insert(context, table, body, depth))
+    return run(environment, principal, lambda context: insert(context, table, body, depth))
 
 
 def insert_rows(
-    place: EnvironmentRef, principal: Principal, table: str, bodies: Sequence[Any], *, depth: int = 0
+    environment: EnvironmentRef, principal: Principal, table: str, bodies: Sequence[Any], *, depth: int = 0
 ) -> list[RowAnswer]:
     """Insert 1 to MAX_BATCH rows, all or none. Fields of errors begin with the row's number: `3.title`."""
     check_count(bodies)
-    return run(place, principal, lambda context: insert_many(context, table, bodies, depth, numbered=True))
+    return run(environment, principal, lambda context: insert_many(context, table, bodies, depth, numbered=True))
 
 
 def check_count(bodies: Sequence[Any]) -> None:
@@ -53,7 +55,7 @@ def check_count(bodies: Sequence[Any]) -> None:
 
 
 def update_row(
-    place: EnvironmentRef,
+    environment: EnvironmentRef,
     principal: Principal,
     table: str,
     row_id: str,
@@ -65,11 +67,11 @@ def update_row(
     """Change the columns in `body`. `matches` are the hex digests of an If-Match, None without. An empty `body` changes
     nothing and records no event. Raises NotFound (the row does not exist for this principal, or it may not be changed),
     PreconditionFailed and ValidationFailed. Contract section 4.8."""
-    return run(place, principal, lambda context: update(context, table, row_id, body, depth, matches))
+    return run(environment, principal, lambda context: update(context, table, row_id, body, depth, matches))
 
 
 def delete_row(
-    place: EnvironmentRef,
+    environment: EnvironmentRef,
     principal: Principal,
     table: str,
     row_id: str,
@@ -80,7 +82,7 @@ def delete_row(
     """Delete one row, and delete or detach the rows that refer to it, each with its event. Raises NotFound,
     PreconditionFailed, and Conflict if a row that refers to it restricts that, or if more than
     `referential_actions.MAX_CASCADE` rows would be deleted or changed."""
-    run(place, principal, lambda context: delete(context, table, row_id, matches, depth))
+    run(environment, principal, lambda context: delete(context, table, row_id, matches, depth))
 
 
 # ── Update ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -36,14 +36,14 @@ class Upserted:
 
 
 def upsert_row(
-    place: EnvironmentRef, principal: Principal, table: str, body: Any, key: str, *, depth: int = 0
+    environment: EnvironmentRef, principal: Principal, table: str, body: Any, key: str, *, depth: int = 0
 ) -> Upserted:
     """One row, as `upsert_rows`. Fields of errors are not numbered."""
-    return run(place, principal, lambda context: upsert(context, table, body, key, depth))
+    return run(environment, principal, lambda context: upsert(context, table, body, key, depth))
 
 
 def upsert_rows(
-    place: EnvironmentRef, principal: Principal, table: str, bodies: Sequence[Any], key: str, *, depth: int = 0
+    environment: EnvironmentRef, principal: Principal, table: str, bodies: Sequence[Any], key: str, *, depth: int = 0
 ) -> list[Upserted]:
     """1 to MAX_BATCH rows, in their order, all or none: inserted, or updated if one with the same `key` exists. Each
     body must be valid for an insert. `key`: `id` or the columns of a unique, such as `list_id,title`; an update changes
@@ -51,7 +51,7 @@ def upsert_rows(
     NotFound, ValidationFailed on `on_conflict` for another key and on the fields of rows as `insert_rows`, and Conflict
     for an existing row that may not be updated."""
     write_service.check_count(bodies)
-    return run(place, principal, lambda context: _upsert(context, table, bodies, key, depth, numbered=True))
+    return run(environment, principal, lambda context: _upsert(context, table, bodies, key, depth, numbered=True))
 
 
 def upsert(context: QueryContext, name: str, body: Any, key: str, depth: int) -> Upserted:

@@ -115,9 +115,9 @@ def test_a_wrong_argument_is_a_sentence_and_changes_nothing(
     alice: User, production: Environment, arguments: list[str], said: str
 ) -> None:
     before = (User.objects.count(), ServerKey.objects.count(), AuditEntry.objects.count())
-    places = {"{production}": production.pk, "{project}/staging": f"{production.project_id}/staging"}
+    environments = {"{production}": production.pk, "{project}/staging": f"{production.project_id}/staging"}
     with pytest.raises((CommandError, SystemExit)) as refused:
-        run(*[places.get(argument, argument) for argument in arguments])
+        run(*[environments.get(argument, argument) for argument in arguments])
     assert said in str(refused.value)
     assert (User.objects.count(), ServerKey.objects.count(), AuditEntry.objects.count()) == before
 

@@ -59,8 +59,8 @@ def test_sign_up_and_password_reset(
     api: httpx.Client,
 ) -> None:
     email = f"nia-{secrets.token_hex(4)}@example.com"
-    place = {"X-Environment": served.facts["environments"]["production"]}
-    stranger = httpx.Client(base_url=served.base_url, headers=place, timeout=30)
+    environment = {"X-Environment": served.facts["environments"]["production"]}
+    stranger = httpx.Client(base_url=served.base_url, headers=environment, timeout=30)
     with stranger:
         asked = stranger.post("/v1/auth/signup", json={"email": email, "password": FIRST, "name": "Nia"})
         assert asked.status_code == 202

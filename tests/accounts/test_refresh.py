@@ -186,9 +186,9 @@ def test_no_session_slips_in_behind_the_disabling_of_its_user(alice: User) -> No
 def test_a_refresh_token_with_any_character_changed_is_none() -> None:
     for token in (refresh_tokens.first(), refresh_tokens.first().successor()):
         assert refresh_tokens.parse(token.text) == token
-        for place in range(len(token.text)):
-            other = "0" if token.text[place] != "0" else "1"
-            assert refresh_tokens.parse(token.text[:place] + other + token.text[place + 1 :]) is None
+        for index in range(len(token.text)):
+            other = "0" if token.text[index] != "0" else "1"
+            assert refresh_tokens.parse(token.text[:index] + other + token.text[index + 1 :]) is None
 
 
 def test_a_successor_keeps_the_family_and_nothing_else() -> None:

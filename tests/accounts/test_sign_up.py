@@ -220,8 +220,8 @@ def test_a_link_of_another_environment_opens_nothing(
     link = token_in(postbox.last(NIA))
     other = make_environment(alice)
     pool_settings.change_settings(other.pk, actor=audit.SYSTEM, sign_up="open")
-    for place in (other, None):
-        assert confirm(api, place, link).fields == {"token": "unknown"}
+    for environment in (other, None):
+        assert confirm(api, environment, link).fields == {"token": "unknown"}
     assert confirm(api, opened, link).status == 200
 
 

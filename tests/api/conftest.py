@@ -5,7 +5,7 @@ from django.conf import LazySettings
 from django.urls import clear_url_caches
 
 from platform_site.identity.callers import Caller
-from tests.api.urls import CALLERS, place
+from tests.api.urls import CALLERS, environment
 
 
 @pytest.fixture
@@ -17,9 +17,9 @@ def things(settings: LazySettings) -> Iterator[str]:
         kind="key",
         id="key_01",
         scopes=frozenset({"rows:read", "rows:write"}),
-        place=place(allowed_origins=("https://a.test",)),
+        environment=environment(allowed_origins=("https://a.test",)),
     )
-    CALLERS["poor"] = Caller(kind="user", id="usr_01", scopes=frozenset(), place=place())
+    CALLERS["poor"] = Caller(kind="user", id="usr_01", scopes=frozenset(), environment=environment())
     CALLERS["owner"] = Caller(kind="account", id="usr_02", scopes=frozenset({"rows:read"}))
     yield "good"
     CALLERS.clear()

@@ -63,7 +63,7 @@ class Effects(ApiViewSet):
 
     @idempotent(using=in_region)
     def in_region(self, request: Any) -> HttpResponse:
-        with connections[self.caller.place.cluster].cursor() as cursor:  # type: ignore[union-attr]
+        with connections[self.caller.environment.cluster].cursor() as cursor:  # type: ignore[union-attr]
             cursor.execute("INSERT INTO platform.test_effects DEFAULT VALUES RETURNING id")
             return created("/v1/test/effects/1", {"id": cursor.fetchone()[0]})
 

@@ -7,7 +7,7 @@ from django.conf import LazySettings
 
 from platform_site.http.middleware import cors
 from platform_site.identity.callers import Caller
-from tests.api.urls import CALLERS, place
+from tests.api.urls import CALLERS, environment
 from tests.support.client import Answer, Api
 
 ENVIRONMENT = "env_01k6zv3c5jf6q8m0h2w4x7y9ab"
@@ -104,7 +104,7 @@ def test_a_preflight_needs_no_address(api: Api) -> None:
 def test_an_answer_to_a_caller_follows_its_environments_list(
     api: Api, listed: tuple[str, ...], origin: str, may: bool
 ) -> None:
-    CALLERS["of"] = Caller(kind="user", id="usr_1", scopes=frozenset(), place=place(allowed_origins=listed))
+    CALLERS["of"] = Caller(kind="user", id="usr_1", scopes=frozenset(), environment=environment(allowed_origins=listed))
     answer = api.get("/v1/test/things", token="of", headers={"Origin": origin})
     assert answer.status == 200
     assert allowed(answer) == (origin if may else None)
@@ -129,7 +129,7 @@ def test_an_accounts_own_pages_are_the_platforms_and_its_environments(api: Api) 
     assert asked_from("https://a.test", "owner") is None
     assert asked_from("https://console.test", "good") is None, "a key is no account"
     CALLERS["owner there"] = Caller(
-        kind="account", id="usr_2", scopes=frozenset(), place=place(allowed_origins=("https://a.test",))
+        kind="account", id="usr_2", scopes=frozenset(), environment=environment(allowed_origins=("https://a.test",))
     )
     assert asked_from("https://a.test", "owner there") == "https://a.test"
     assert asked_from("https://console.test", "owner there") == "https://console.test"

@@ -20,7 +20,7 @@ from platform_site.http.models import IdempotencyRecord
 from platform_site.identity.callers import Caller
 from platform_site.security import keyring
 from tests.api import idempotent_urls
-from tests.api.urls import CALLERS, place
+from tests.api.urls import CALLERS, environment
 from tests.support.client import _NOTHING, Answer, Api
 from tests.support.timing import within
 
@@ -36,8 +36,10 @@ def effects(settings: LazySettings) -> Iterator[None]:
     scopes = frozenset({"rows:write"})
     CALLERS["alice"] = Caller(kind="account", id="usr_alice", scopes=scopes)
     CALLERS["bob"] = Caller(kind="account", id="usr_bob", scopes=scopes)
-    CALLERS["key"] = Caller(kind="key", id="key_1", scopes=scopes, place=place())
-    CALLERS["branch"] = Caller(kind="key", id="key_1", scopes=scopes, place=place(environment_id="env_other"))
+    CALLERS["key"] = Caller(kind="key", id="key_1", scopes=scopes, environment=environment())
+    CALLERS["branch"] = Caller(
+        kind="key", id="key_1", scopes=scopes, environment=environment(environment_id="env_other")
+    )
     yield
     idempotent_urls.DURING.clear()
     CALLERS.clear()

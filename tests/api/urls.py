@@ -186,7 +186,7 @@ urlpatterns = [
 handler400, handler403, handler404, handler500 = roof.handler400, roof.handler403, roof.handler404, roof.handler500
 
 
-def place(**changes: Any) -> EnvironmentRef:
+def environment(**changes: Any) -> EnvironmentRef:
     facts: dict[str, Any] = {
         "environment_id": "env_01k6zzzzzzzzzzzzzzzzzzzzzz",
         "environment_name": "production",

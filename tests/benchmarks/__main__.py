@@ -42,7 +42,7 @@ def sign_in(on: Stage, seconds: float) -> Iterator[Figures]:
     hashed = make_password(PASSWORD)
     users = User.objects.filter(pk__in=on.setting.owners)
     users.update(password=hashed)
-    environment = on.setting.place.environment_id
+    environment = on.setting.environment.environment_id
     asked = [
         request(on.port, "POST", "/v1/auth/token", None,
                 {"grant_type": "password", "email": email, "password": PASSWORD}, {"X-Environment": environment})
@@ -72,8 +72,8 @@ def invoke(on: Stage, seconds: float) -> Iterator[Figures]:
     from functions.models import Run
     from tests.projects.conftest import key_for
 
-    place = on.setting.place
-    key = key_for(place.environment_id, "functions:deploy", "functions:invoke", "functions:read")
+    environment = on.setting.environment
+    key = key_for(environment.environment_id, "functions:deploy", "functions:invoke", "functions:read")
     headers = {"Authorization": f"Bearer {key}"}
     deployed = httpx.put(f"{on.up.base_url}/v1/functions/add", json={"source": FUNCTION}, headers=headers, timeout=60)
     assert deployed.status_code in (200, 201), deployed.text
@@ -81,7 +81,7 @@ def invoke(on: Stage, seconds: float) -> Iterator[Figures]:
     path = "/v1/functions/add/invoke"
     yield on.measure("invoke, warm", [request(on.port, "POST", path, key, call)], seconds)
 
-    runs = Run.objects.using(place.cluster).filter(environment_id=place.environment_id)
+    runs = Run.objects.using(environment.cluster).filter(environment_id=environment.environment_id)
     ended = runs.filter(status="succeeded")
     wait_for("no run is under way", lambda: not runs.filter(status="running").exists(), 60, every=0.2)
     before, counted, began = on.cost(), ended.count(), time.perf_counter()
@@ -104,8 +104,8 @@ def webhook(on: Stage, seconds: float) -> Iterator[Figures]:
     from tests.benchmarks.webhooks import Sink
     from tests.projects.conftest import key_for
 
-    place = on.setting.place
-    key = key_for(place.environment_id, "webhooks:write", "webhooks:read", "rows:read", "rows:write")
+    environment = on.setting.environment
+    key = key_for(environment.environment_id, "webhooks:write", "webhooks:read", "rows:read", "rows:write")
     owner = on.setting.owners[0]
     with (
         closing(Sink()) as sink,
@@ -141,8 +141,8 @@ def _listed(on: Stage) -> int:
 
     from platform_site.postgres.row_access import row_access
 
-    with row_access(), connections[on.setting.place.cluster].cursor() as cursor:
-        cursor.execute(f'SELECT count(*) FROM "{on.setting.place.environment_id}".lists')
+    with row_access(), connections[on.setting.environment.cluster].cursor() as cursor:
+        cursor.execute(f'SELECT count(*) FROM "{on.setting.environment.environment_id}".lists')
         return int(cursor.fetchone()[0])
 
 

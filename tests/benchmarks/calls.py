@@ -89,7 +89,7 @@ def main(top: int) -> None:
 
         from tests.benchmarks import rows
 
-        answer, connection = answers(), connections[on.setting.place.cluster]
+        answer, connection = answers(), connections[on.setting.environment.cluster]
 
         def log_position() -> int:
             with connection.cursor() as cursor:

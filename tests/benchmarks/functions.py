@@ -87,7 +87,7 @@ def _door(on: Stage) -> tuple[str, httpx.Client]:
     from tests.projects.conftest import key_for
 
     scopes = ("functions:deploy", "functions:invoke", "functions:read", "rows:read", "rows:bypass_rules")
-    key = key_for(on.setting.place.environment_id, *scopes)
+    key = key_for(on.setting.environment.environment_id, *scopes)
     return key, httpx.Client(base_url=on.up.base_url, headers={"Authorization": f"Bearer {key}"}, timeout=60)
 
 

@@ -53,7 +53,7 @@ def ours(on: Stage) -> Server:
     from accounts.models import User
     from tests.projects.conftest import key_for
 
-    setting, environment = on.setting, on.setting.place.environment_id
+    setting, environment = on.setting, on.setting.environment.environment_id
     users = User.objects.filter(pk__in=setting.owners)
     users.update(password=make_password(PASSWORD))
     key = key_for(environment, "functions:deploy", "functions:invoke", "functions:read")

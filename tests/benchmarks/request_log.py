@@ -39,7 +39,7 @@ def microseconds(work: Callable[[], object], times: int) -> float:
     return (time.process_time() - began) / times * 1e6
 
 
-def fill(place: Any, entries: int) -> list[str]:
+def fill(environment: Any, entries: int) -> list[str]:
     """Entries of each of the last days; a request id of each day."""
     from django.db import connections, transaction
 
@@ -49,30 +49,30 @@ def fill(place: Any, entries: int) -> list[str]:
     for back in range(DAYS - 1, -1, -1):
         day = today - timedelta(days=back)
         facts = {
-            "day": day, "keep": DAYS, "environment": place.environment_id, "count": entries // DAYS,
+            "day": day, "keep": DAYS, "environment": environment.environment_id, "count": entries // DAYS,
             "prefix": f"req_{day:%Y%m%d}",
         }  # fmt: skip
-        with transaction.atomic(using=place.cluster), connections[place.cluster].cursor() as cursor:
-            if partitions._name(DAYS, day.date()) not in partitions._existing(place.cluster):
-                partitions._create(place.cluster, DAYS, day.date())
+        with transaction.atomic(using=environment.cluster), connections[environment.cluster].cursor() as cursor:
+            if partitions._name(DAYS, day.date()) not in partitions._existing(environment.cluster):
+                partitions._create(environment.cluster, DAYS, day.date())
             cursor.execute("SET LOCAL statement_timeout = 0")
             cursor.execute(_FILL, facts)
         found.append(f"{facts['prefix']}{random.randrange(entries // DAYS // 4) * 4:010}")
     return found
 
 
-def search(place: Any, entries: int) -> None:
+def search(environment: Any, entries: int) -> None:
     from platform_site.request_log import reader
 
     began = time.monotonic()
-    known = fill(place, entries)
+    known = fill(environment, entries)
     print(f"{entries:,} entries filled in {time.monotonic() - began:.0f} s", flush=True)
-    place = replace(place, plan="team")
+    environment = replace(environment, plan="team")
     for what, wanted, count in (("one that there is", known, 1), ("one that there is not", ["req_none"], 0)):
         took = []
         for request_id in islice(cycle(wanted), SEARCHES):
             began = time.perf_counter()
-            page = reader.page(place, {"request_id": request_id}, 20, None)
+            page = reader.page(environment, {"request_id": request_id}, 20, None)
             took.append((time.perf_counter() - began) * 1000)
             assert len(page.entries) == count, request_id
         took_sorted = sorted(took)
@@ -97,8 +97,8 @@ def main() -> None:
         from platform_site.request_log.writer import Writer
         from tests.benchmarks import rows
 
-        search(on.setting.place, entries)
-        answer, using = answers(), on.setting.place.cluster
+        search(on.setting.environment, entries)
+        answer, using = answers(), on.setting.environment.cluster
         asked = list(islice(cycle(rows.questions(on.setting, on.port)["retrieve"][0]), REQUESTS))
 
         def retrieve() -> None:
@@ -113,7 +113,7 @@ def main() -> None:
         writer = Writer(using, queue)
         request = RequestFactory().get("/v1/rows/tasks/tas_1")
         request.resolver_match = routes.resolve(request.path)
-        request.__dict__["caller"] = Caller("key", "key_1", frozenset(), place=on.setting.place)
+        request.__dict__["caller"] = Caller("key", "key_1", frozenset(), environment=on.setting.environment)
         open_request()
 
         def record(environment_id: str, first: int) -> None:
@@ -121,7 +121,7 @@ def main() -> None:
                 queue.tallies[environment_id] = recording.Tally(reads=first)
                 recording.record(request, "GET", 200, 0.001, None)
 
-        environment_id = on.setting.place.environment_id
+        environment_id = on.setting.environment.environment_id
         recorded, written, counted = [], [], []
         for _ in range(ROUNDS):
             counted.append(microseconds(lambda: record(environment_id, recording.READS_PER_SECOND), REQUESTS))

@@ -77,7 +77,7 @@ WHERE = quote(json.dumps({"done": False}))
 
 @dataclass(frozen=True)
 class Setting:
-    place: Any
+    environment: Any
     tokens: list[str]
     owners: list[str]
     """The owners behind the tokens."""
@@ -95,21 +95,21 @@ def build() -> Setting:
     from accounts.users import service as services
     from platform_site.identity import ids
     from platform_site.postgres.row_access import row_access
-    from projects.directory.environments import place_of
+    from projects.directory.environments import environment_ref
     from rows.migrate import service as schema_service
     from tests.projects.conftest import environment_of, key_for, make_project, token_of
 
     owner = services.create_user(pool_id=None, email="bench@example.com", password=None, name="B", actor=audit.SYSTEM)
     environment = environment_of(make_project(owner, plan="team"))
-    place = place_of(environment.pk)
-    assert place is not None
-    schema_service.change(place, DOCUMENT, actor=audit.SYSTEM)
+    environment = environment_ref(environment.pk)
+    assert environment is not None
+    schema_service.change(environment, DOCUMENT, actor=audit.SYSTEM)
     users = [ids.new("usr") for _ in range(OWNERS)]
     User.objects.bulk_create(
-        [User(id=user, email=f"{user}@example.com", environment_id=place.pool_id) for user in users]
+        [User(id=user, email=f"{user}@example.com", environment_id=environment.pool_id) for user in users]
     )
-    schema = f'"{place.environment_id}"'
-    with row_access(), connections[place.cluster].cursor() as cursor:
+    schema = f'"{environment.environment_id}"'
+    with row_access(), connections[environment.cluster].cursor() as cursor:
         cursor.execute("SET statement_timeout = 0")
         cursor.execute(
             f"INSERT INTO {schema}.lists (id, name, owner_id) SELECT 'lst_' || n, 'List ' || n, (%s::text[])[n]"
@@ -127,10 +127,10 @@ def build() -> Setting:
         cursor.execute(f"VACUUM ANALYZE {schema}.lists")
     asking = list(User.objects.filter(pk__in=users[:ASKING]).order_by("pk"))
     return Setting(
-        place,
-        [token_of(user, place.environment_id) for user in asking],
+        environment,
+        [token_of(user, environment.environment_id) for user in asking],
         [user.pk for user in asking],
-        key_for(place.environment_id, "rows:read", "rows:write", "rows:bypass_rules"),
+        key_for(environment.environment_id, "rows:read", "rows:write", "rows:bypass_rules"),
         [f"tsk_{(users.index(asking[0].pk) or OWNERS) + OWNERS * number:08}" for number in range(EACH)],
     )
 
@@ -158,12 +158,12 @@ def questions(setting: Setting, port: int) -> dict[str, tuple[list[bytes], Any]]
     from rows.rules.principal import Principal
     from rows.write.statements import shapes, writes
 
-    known = compiled_schema(setting.place)
+    known = compiled_schema(setting.environment)
     user, everyone = known.role_view("user"), known.role_view("all")
     rows: dict[str, list[str]] = {}
     for owner in setting.owners:
         listed = services.list_rows(
-            setting.place, Principal("user", user_id=owner), "tasks", services.ListQuery(limit=EACH)
+            setting.environment, Principal("user", user_id=owner), "tasks", services.ListQuery(limit=EACH)
         )
         rows[owner] = [row["id"] for row in json.loads(listed.body)["data"]]
     of_owners = [(token, owner, task) for number in range(EACH)
@@ -174,7 +174,10 @@ def questions(setting: Setting, port: int) -> dict[str, tuple[list[bytes], Any]]
     cursor = None
     for _ in range(500):
         page = services.list_rows(
-            setting.place, operator, "tasks", services.ListQuery(order="created_at.desc", limit=100, cursor=cursor)
+            setting.environment,
+            operator,
+            "tasks",
+            services.ListQuery(order="created_at.desc", limit=100, cursor=cursor),
         )
         cursor = page.next_cursor
 
@@ -238,8 +241,8 @@ def lists_of(setting: Setting) -> list[str]:
 
     from platform_site.postgres.row_access import row_access
 
-    with row_access(), connections[setting.place.cluster].cursor() as cursor:
-        lists = f'"{setting.place.environment_id}".lists'
+    with row_access(), connections[setting.environment.cluster].cursor() as cursor:
+        lists = f'"{setting.environment.environment_id}".lists'
         cursor.execute(f"SELECT owner_id FROM {lists} ORDER BY substr(id, 5)::int LIMIT %s", [ASKING])
         by_owner = dict(zip(setting.owners, setting.tokens, strict=True))
         return [by_owner[owner] for (owner,) in cursor.fetchall()]
@@ -263,8 +266,8 @@ def pgbench(setting: Setting, statement: Any, found: Any, seconds: float) -> flo
     if not binary.exists():
         return None
     known: dict[Any, bytes | None] = {
-        "environment": setting.place.environment_id.encode(),
-        "version": str(compiled_schema(setting.place).version).encode(),
+        "environment": setting.environment.environment_id.encode(),
+        "version": str(compiled_schema(setting.environment).version).encode(),
         "limit": b"21",
         "id": setting.tasks[0].encode(),
         After(0): b"2026-02-01 00:00:00+00",
@@ -280,7 +283,7 @@ def pgbench(setting: Setting, statement: Any, found: Any, seconds: float) -> flo
     text = statement.sql.decode().replace("'YYYY", "E'YYYY").replace("HH24:MI:SS", r"HH24\072MI\072SS")  # no variables
     text = re.sub(r"\$(\d+)", r":p\1", text) + ";\n"
     by_id = next((name for name, value in values.items() if value == setting.tasks[0]), None)
-    facts = connections[setting.place.cluster].get_connection_params()
+    facts = connections[setting.environment.cluster].get_connection_params()
     with tempfile.TemporaryDirectory() as directory:
         options = [f"-D{name}={value}" for name, value in values.items()]
         for task in setting.tasks if by_id else setting.tasks[:1]:

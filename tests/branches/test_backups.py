@@ -27,7 +27,7 @@ from platform_site.identity import plans
 from platform_site.postgres import transaction_settings
 from platform_site.security import keyring
 from projects import tasks
-from projects.directory.environments import place_of
+from projects.directory.environments import environment_ref
 from projects.models import Environment
 from rows.models import CurrentVersion, OutboxEvent, SchemaVersion
 from rows.outbox import subscriptions
@@ -582,10 +582,10 @@ REFUSED: list[tuple[list[str], str]] = [
 
 def test_what_the_command_refuses(tracker: Tracker, file: Path) -> None:
     run("backup", tracker.environment_id, "--to", str(file))
-    places = {"PROJECT": tracker.project.pk, "ENV": tracker.environment_id}
+    environments = {"PROJECT": tracker.project.pk, "ENV": tracker.environment_id}
     for arguments, says in REFUSED:
         with pytest.raises(CommandError, match=says):
-            run("restore", str(file), *[places.get(each, each) for each in arguments])
+            run("restore", str(file), *[environments.get(each, each) for each in arguments])
     assert Environment.objects.count() == 2
 
 
@@ -739,7 +739,7 @@ def _is_waiting(cluster: str) -> bool:
 
 
 def test_the_subscription_of_a_terminal_goes_into_no_backup(full: Tracker, file: Path) -> None:
-    with Listener(place_of(full.environment_id), "http://127.0.0.1:9/", ["tasks.*"]):
+    with Listener(environment_ref(full.environment_id), "http://127.0.0.1:9/", ["tasks.*"]):
         assert "1 webhook," in run("backup", full.environment_id, "--to", str(file))
 
 

@@ -216,9 +216,9 @@ def test_webhooks_come_along_disabled_with_secrets_of_their_own(tracker: Tracker
 
 
 def test_branch_has_functions_with_versions_and_secrets_without_values(tracker: Tracker, branch: Branch) -> None:
-    place = services.place_of(tracker.project, Environment.objects.get(pk=tracker.environment_id))
+    environment = services.ref_of(tracker.project, Environment.objects.get(pk=tracker.environment_id))
     original = Function.objects.using(REGION).create(
-        environment_id=place.environment_id, name="hello", active_version=2, last_version=3, timeout_ms=700, memory_mb=64,
+        environment_id=environment.environment_id, name="hello", active_version=2, last_version=3, timeout_ms=700, memory_mb=64,
         allowed_hosts=["api.example.com"], invoke="key", attempts=3,
     )  # fmt: skip
     for number in (1, 2, 3):

@@ -54,14 +54,14 @@ class Pair:
         return plan
 
 
-def change_schema(place: Configured, change: Any, **more: Any) -> None:
-    document = place.config("?parts=schema")["config"]["schema"]
+def change_schema(environment: Configured, change: Any, **more: Any) -> None:
+    document = environment.config("?parts=schema")["config"]["schema"]
     change(document["tables"])
-    place.call("PUT", "/v1/schema", {"document": document, **more})
+    environment.call("PUT", "/v1/schema", {"document": document, **more})
 
 
-def schema_of(place: Configured) -> Any:
-    return place.config("?parts=schema")["config"]["schema"]["tables"]
+def schema_of(environment: Configured) -> Any:
+    return environment.config("?parts=schema")["config"]["schema"]["tables"]
 
 
 def rename_title(tables: Any) -> None:
@@ -136,9 +136,9 @@ class TestOneSide:
 
 class TestBothSides:
     def test_the_same_change_on_both_sides(self, pair: Pair) -> None:
-        for place in (pair.production, pair.branch):
-            place.call("PUT", "/v1/functions/digest", {"source": "export default () => 5"})
-            change_schema(place, rename_title)
+        for environment in (pair.production, pair.branch):
+            environment.call("PUT", "/v1/functions/digest", {"source": "export default () => 5"})
+            change_schema(environment, rename_title)
         plan = pair.plan()
         assert (plan["changes"], plan["conflicts"]) == ([], [])
 
@@ -153,8 +153,8 @@ class TestBothSides:
     @pytest.mark.parametrize("renamed", ["production", "branch"])
     def test_a_rename_on_one_side_and_a_change_on_the_other(self, pair: Pair, renamed: str) -> None:
         sides = [pair.production, pair.branch]
-        place, other = sides if renamed == "production" else reversed(sides)
-        change_schema(place, rename_title)
+        environment, other = sides if renamed == "production" else reversed(sides)
+        change_schema(environment, rename_title)
         change_schema(other, lambda tables: tables["notes"]["columns"]["title"].update(max_length=40))
         plan = pair.merge()
         assert (plan["conflicts"], plan["confirm"]) == ([], [])

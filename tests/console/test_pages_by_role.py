@@ -207,7 +207,7 @@ def contrast(one: str, other: str) -> float:
     """Of two colours such as `#0b6e4f`, from 1 to 21."""
 
     def luminance(colour: str) -> float:
-        channels = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+        channels = [int(colour[index : index + 2], 16) / 255 for index in (1, 3, 5)]
         red, green, blue = [each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in channels]
         return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 

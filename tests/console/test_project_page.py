@@ -16,7 +16,7 @@ from accounts.models import User
 from accounts.staff import roles
 from accounts.staff.roles import StaffRole
 from projects import services
-from projects.directory.environments import place_of
+from projects.directory.environments import environment_ref
 from rows.migrate import service as schema_service
 from tests.console.conftest import REGION, World
 
@@ -40,10 +40,10 @@ def project(world: World, make_user: Callable[..., User]) -> Any:
         account_id=owner.pk, name="Filled", region=REGION, plan="free", actor=audit.Actor("account", owner.pk)
     )
     environment = made.environments.get(name="production")
-    place = place_of(environment.pk)
-    assert place is not None
+    environment = environment_ref(environment.pk)
+    assert environment is not None
     for document in (FIRST, SECOND):
-        schema_service.change(place, document, actor=audit.SYSTEM)
+        schema_service.change(environment, document, actor=audit.SYSTEM)
     for which in (world.webhook, world.function):
         which.environment_id = environment.pk
         which.save(using=REGION)

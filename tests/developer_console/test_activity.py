@@ -9,7 +9,7 @@ import pytest
 
 from platform_site.developer_console import activity
 from platform_site.request_log import recording
-from projects.directory.environments import place_of
+from projects.directory.environments import environment_ref
 from tests.developer_console.conftest import Desk, desk_at
 from tests.rows.conftest import Tracker
 from tests.support import history
@@ -27,9 +27,9 @@ def log() -> Iterator[Log]:
 
 @pytest.fixture
 def cluster(tracker: Tracker) -> str:
-    place = place_of(tracker.environment_id)
-    assert place is not None
-    return place.cluster
+    index = environment_ref(tracker.environment_id)
+    assert index is not None
+    return index.cluster
 
 
 def text_of(answer: Any) -> str:
@@ -77,7 +77,7 @@ def test_charts_count_the_environments_own(tracker: Tracker, desk: Desk, log: Lo
     ]  # fmt: skip
     rows = [re.findall(r"<td>([\d,:]+)</td>", row) for row in re.findall(r"<tr>(<td>\d\d:00</td>.*?)</tr>", page)]
     assert len(rows) == 24
-    sums = [sum(int(row[place].replace(",", "")) for row in rows) for place in (2, 4, 5, 6, 7)]
+    sums = [sum(int(row[index].replace(",", "")) for row in rows) for index in (2, 4, 5, 6, 7)]
     assert sums[0] >= 1
     assert sums[1:] == [200, 10, 400, 20]
 
@@ -110,7 +110,7 @@ def test_a_bar_ends_where_counting_does(
     page = desk.get("activity").content.decode()
     assert "Bars are cut off at 10,000." in text_of(desk.get("activity"))
     rows = [re.findall(r"<td>([\d,:]+)</td>", row) for row in re.findall(r"<tr>(<td>\d\d:00</td>.*?)</tr>", page)]
-    runs, failed = ([int(row[place]) for row in rows] for place in (4, 5))
+    runs, failed = ([int(row[index]) for row in rows] for index in (4, 5))
     assert max(runs) == 10  # of both together
     assert all(wrong <= all_ for wrong, all_ in zip(failed, runs, strict=True))
 

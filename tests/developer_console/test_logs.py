@@ -11,7 +11,7 @@ from django.db import OperationalError
 from functions.models import Run
 from platform_site.identity import ids
 from platform_site.request_log import recording
-from projects.directory.environments import place_of
+from projects.directory.environments import environment_ref
 from tests.developer_console.conftest import DOCUMENT, Desk, desk_at
 from tests.rows.conftest import Tracker
 from tests.support import history
@@ -65,11 +65,11 @@ def test_requests_are_listed_and_filtered(tracker: Tracker, desk: Desk, log: Log
 
 def relay(tracker: Tracker) -> str:
     """Events become deliveries. The region."""
-    place = place_of(tracker.environment_id)
-    assert place is not None
-    while relay_batch(place.cluster).events:
+    environment = environment_ref(tracker.environment_id)
+    assert environment is not None
+    while relay_batch(environment.cluster).events:
         pass
-    return place.cluster
+    return environment.cluster
 
 
 def kinds_of(answer: Any) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Final
 import pytest
 from django.db import connections
 
-from projects.directory.environments import place_of
+from projects.directory.environments import environment_ref
 from tests.developer_console.conftest import Desk
 from tests.rows.conftest import Tracker
 from tests.support import history
@@ -79,8 +79,8 @@ def cost_of(desk: Desk, path: str, cluster: str, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.timeout(300)
 def test_no_page_reads_more_of_a_longer_history(tracker: Tracker, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = place_of(tracker.environment_id)
-    assert place is not None
+    environment = environment_ref(tracker.environment_id)
+    assert environment is not None
     assert tracker.call("owner", "PUT", "/functions/sum", json={"source": "export default () => 1"}).status < 300
     hook = {"url": "https://hooks.example/x", "events": ["tasks.*"]}
     webhook = str(tracker.post("owner", "/webhooks", hook).json["id"])
@@ -89,14 +89,14 @@ def test_no_page_reads_more_of_a_longer_history(tracker: Tracker, desk: Desk, mo
         desk.get(path)  # fills caches
 
     def costs(count: int) -> dict[str, Cost]:
-        with connections[place.cluster].cursor() as cursor:
+        with connections[environment.cluster].cursor() as cursor:
             cursor.execute("TRUNCATE platform.functions_run, platform.webhooks_delivery CASCADE")
         # As many on the last day, the rest before it.
-        history.add_runs(place.cluster, tracker.environment_id, "sum", count, days=DAYS * count / FEW)
-        history.add_deliveries(place.cluster, webhook, count, days=DAYS * count / FEW)
-        with connections[place.cluster].cursor() as cursor:
+        history.add_runs(environment.cluster, tracker.environment_id, "sum", count, days=DAYS * count / FEW)
+        history.add_deliveries(environment.cluster, webhook, count, days=DAYS * count / FEW)
+        with connections[environment.cluster].cursor() as cursor:
             cursor.execute("VACUUM ANALYZE platform.functions_run, platform.webhooks_delivery")
-        return {path: cost_of(desk, actual, place.cluster, monkeypatch) for path, actual in paths.items()}
+        return {path: cost_of(desk, actual, environment.cluster, monkeypatch) for path, actual in paths.items()}
 
     few, many = costs(FEW), costs(MANY)
     statements = {path: len(many[path].statements) for path in PAGES}
@@ -105,5 +105,5 @@ def test_no_page_reads_more_of_a_longer_history(tracker: Tracker, desk: Desk, mo
     limits = {path: min(before + ADDED_BLOCKS, MAX_BLOCKS) for path, (before, _) in blocks.items()}
     dear = {path: both for path, both in blocks.items() if both[1] > limits[path]}
     # Autovacuum, or the late statistics of another connection, may have been counted as well: not twice.
-    again = {path: cost_of(desk, paths[path], place.cluster, monkeypatch).blocks for path in dear}
+    again = {path: cost_of(desk, paths[path], environment.cluster, monkeypatch).blocks for path in dear}
     assert {path: (dear[path], again[path]) for path in dear if again[path] > limits[path]} == {}

@@ -16,7 +16,7 @@ from accounts.oauth import proofs
 from accounts.registration import email_outbox, pool_settings
 from platform_site import demo
 from platform_site.embedded.data_dir import REGIONS, Layout
-from projects.directory.environments import place_of
+from projects.directory.environments import environment_ref
 from projects.tasks import finish_and_clean
 from tests.accounts.oauth.conftest import APP, HOST, s256
 from tests.support.client import Answer, Api
@@ -212,9 +212,9 @@ class World:
         return {"environment_id": made["id"], **self.project}
 
     def relay(self) -> None:
-        place = place_of(self.production)
-        assert place is not None
-        while relay_batch(place.cluster).events:
+        environment = environment_ref(self.production)
+        assert environment is not None
+        while relay_batch(environment.cluster).events:
             pass
 
     def an_account(self) -> str:

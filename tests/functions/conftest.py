@@ -11,7 +11,7 @@ from functions.runtime.calls import Call, HostError, Outcome
 from functions.runtime.pool import Pool
 from functions.runtime.programs import Program
 from platform_site.identity.callers import EnvironmentRef
-from projects.directory.environments import place_of
+from projects.directory.environments import environment_ref
 from tests.rows.conftest import Tracker, make_tracker  # noqa: F401 - a fixture
 from tests.support.tracker import DOCUMENT
 
@@ -90,7 +90,7 @@ def tracker(make_tracker: Any) -> Tracker:  # noqa: F811
 
 
 @pytest.fixture
-def place(tracker: Tracker) -> EnvironmentRef:
-    found = place_of(tracker.environment_id)
+def environment(tracker: Tracker) -> EnvironmentRef:
+    found = environment_ref(tracker.environment_id)
     assert found is not None
     return found

@@ -20,7 +20,7 @@ from functions.runs import start
 from platform_site.identity import ids
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import PLANS
-from projects.directory.environments import place_of
+from projects.directory.environments import environment_ref
 from tests.projects.conftest import RoundTrips, key_for, publishable_key_for, trips  # noqa: F401 - a fixture
 from tests.rows.conftest import Tracker
 from tests.support.client import Answer
@@ -50,7 +50,7 @@ def busy(tracker: Tracker) -> Tracker:
 
 
 def pile_up(
-    place: EnvironmentRef,
+    environment: EnvironmentRef,
     count: int,
     kind: str,
     caller_id: str,
@@ -60,7 +60,7 @@ def pile_up(
     address_id: str | None = None,
 ) -> None:
     """So many queued runs of `sum` with an input of so many bytes."""
-    with connections[place.cluster].cursor() as cursor:
+    with connections[environment.cluster].cursor() as cursor:
         cursor.execute(
             "INSERT INTO platform.functions_run (id, environment_id, function_id, version, status, phase, is_async,"
             "       trigger, address_id, input, logs, sandbox_layers, caller_kind, caller_id, depth, concurrency, attempts, created_at)"
@@ -68,7 +68,7 @@ def pile_up(
             "        %s, repeat('x', %s), '[]', '{}', %s, %s, 0, 1, 0, now() - interval '1 hour' + n * interval '1 ms'"
             "   FROM platform.functions_function f, generate_series(1, %s) n"
             "  WHERE f.environment_id = %s AND f.name = 'sum'",
-            [ids.new("run")[:22], trigger, address_id, size, kind, caller_id, count, place.environment_id],
+            [ids.new("run")[:22], trigger, address_id, size, kind, caller_id, count, environment.environment_id],
         )
 
 
@@ -98,8 +98,8 @@ def looks_counted(trips: RoundTrips) -> Iterator[list[str]]:  # noqa: F811
     found += [each for each in trips.statements if "octet_length(input)" in each]
 
 
-def waiting(place: EnvironmentRef) -> int:
-    return Run.objects.using(place.cluster).filter(phase="queued").count()
+def waiting(environment: EnvironmentRef) -> int:
+    return Run.objects.using(environment.cluster).filter(phase="queued").count()
 
 
 def refused(answer: Answer, words: str) -> None:
@@ -108,13 +108,13 @@ def refused(answer: Answer, words: str) -> None:
     assert not {name for name in answer.headers if name.lower().startswith("x-run")}
 
 
-def test_flooded_endpoint_uses_only_the_budget_of_endpoints(busy: Tracker, place: EnvironmentRef) -> None:
+def test_flooded_endpoint_uses_only_the_budget_of_endpoints(busy: Tracker, environment: EnvironmentRef) -> None:
     path = create_endpoint(busy, "sum")
-    pile_up(place, MOST - 1, "account", "usr_x", trigger="inbound")
+    pile_up(environment, MOST - 1, "account", "usr_x", trigger="inbound")
     assert send(busy, path).status == 202
     refused(send(busy, path), f"{MOST:,} queued runs by inbound endpoints. So many wait.")
     refused(send(busy, path), "So many wait.")
-    assert waiting(place) == MOST
+    assert waiting(environment) == MOST
     for who in ("server", "alice", "owner", "visitor"):
         assert queue(busy, who).status == 202, who
     assert invoke(busy, "sum", {"a": 1, "b": 1}, who="alice").status == 200
@@ -122,63 +122,65 @@ def test_flooded_endpoint_uses_only_the_budget_of_endpoints(busy: Tracker, place
     assert shown == {"limit": MOST, "used": MOST}
 
 
-def test_of_the_addresses_one_takes_half_and_each_of_the_others_an_eighth(busy: Tracker, place: EnvironmentRef) -> None:
+def test_of_the_addresses_one_takes_half_and_each_of_the_others_an_eighth(
+    busy: Tracker, environment: EnvironmentRef
+) -> None:
     leaked, other, third = (create_endpoint(busy, "sum", label=label) for label in ("leaked", "other", "third"))
     ids_of = {each["label"]: each["id"] for each in listed(busy, "sum")}
-    pile_up(place, MOST // 2, "account", "usr_x", trigger="inbound", address_id=ids_of["leaked"])
+    pile_up(environment, MOST // 2, "account", "usr_x", trigger="inbound", address_id=ids_of["leaked"])
     told = f"{MOST:,} queued runs by inbound endpoints. This endpoint has used an eighth of that"
     refused(send(busy, leaked), told)
-    pile_up(place, SHARE - 1, "account", "usr_x", trigger="inbound", address_id=ids_of["other"])
+    pile_up(environment, SHARE - 1, "account", "usr_x", trigger="inbound", address_id=ids_of["other"])
     as_another_process()
     assert send(busy, other).status == 202
     refused(send(busy, other), told)
     assert [send(busy, third).status for _ in range(STEP + 5)] == [202] * (STEP + 5)
     refused(send(busy, leaked), told)
-    assert waiting(place) == MOST // 2 + SHARE + STEP + 5
+    assert waiting(environment) == MOST // 2 + SHARE + STEP + 5
     for who in ("server", "alice", "visitor"):
         assert queue(busy, who).status == 202, who
-    queued = Run.objects.using(place.cluster).filter(trigger="inbound").order_by("-created_at")
+    queued = Run.objects.using(environment.cluster).filter(trigger="inbound").order_by("-created_at")
     assert set(queued.values_list("address_id", flat=True)) == set(ids_of.values())
     assert queued.filter(address_id=ids_of["other"]).count() == SHARE
 
 
-def test_an_address_alone_has_half_whatever_comes_at_once(busy: Tracker, place: EnvironmentRef) -> None:
+def test_an_address_alone_has_half_whatever_comes_at_once(busy: Tracker, environment: EnvironmentRef) -> None:
     path = create_endpoint(busy, "sum")
     [only] = listed(busy, "sum")
-    pile_up(place, MOST // 2 - 1, "account", "usr_x", trigger="inbound", address_id=only["id"])
+    pile_up(environment, MOST // 2 - 1, "account", "usr_x", trigger="inbound", address_id=only["id"])
     assert send(busy, path).status == 202
     refused(send(busy, path), "more only while half of it is free")
-    assert waiting(place) == MOST // 2
+    assert waiting(environment) == MOST // 2
 
 
-def test_the_bytes_of_addresses_are_shared_likewise(busy: Tracker, place: EnvironmentRef) -> None:
+def test_the_bytes_of_addresses_are_shared_likewise(busy: Tracker, environment: EnvironmentRef) -> None:
     leaked, other = (create_endpoint(busy, "sum", label=label) for label in ("leaked", "other"))
     ids_of = {each["label"]: each["id"] for each in listed(busy, "sum")}
     large = FREE.queued_bytes // 64
-    pile_up(place, 32, "account", "usr_x", trigger="inbound", size=large, address_id=ids_of["leaked"])
+    pile_up(environment, 32, "account", "usr_x", trigger="inbound", size=large, address_id=ids_of["leaked"])
     told = f"{FREE.queued_bytes:,} bytes of input in queued runs by inbound endpoints. This endpoint has used an eighth"
     refused(send(busy, leaked), told)
-    pile_up(place, 7, "account", "usr_x", trigger="inbound", size=large, address_id=ids_of["other"])
+    pile_up(environment, 7, "account", "usr_x", trigger="inbound", size=large, address_id=ids_of["other"])
     as_another_process()
     assert send(busy, other, b"x" * 900_000).status == 202
     refused(send(busy, other, b"x" * 900_000), told)
-    assert waiting(place) == 40
+    assert waiting(environment) == 40
 
 
-def test_keys_and_members_have_a_budget_too(busy: Tracker, place: EnvironmentRef) -> None:
+def test_keys_and_members_have_a_budget_too(busy: Tracker, environment: EnvironmentRef) -> None:
     path = create_endpoint(busy, "sum")
-    pile_up(place, MOST, "key", "key_x")
+    pile_up(environment, MOST, "key", "key_x")
     for who in ("server", "owner"):
         refused(queue(busy, who), f"{MOST:,} queued runs of keys and members. So many wait.")
     assert queue(busy, "alice").status == 202
     assert send(busy, path).status == 202
     assert invoke(busy, "sum", {"a": 1, "b": 1}, who="server").status == 200, "one that does not wait"
-    assert waiting(place) == MOST + 2
+    assert waiting(environment) == MOST + 2
 
 
-def test_one_user_takes_an_eighth_and_the_others_queue_on(busy: Tracker, place: EnvironmentRef) -> None:
+def test_one_user_takes_an_eighth_and_the_others_queue_on(busy: Tracker, environment: EnvironmentRef) -> None:
     alice = user_id(busy, "alice")
-    pile_up(place, SHARE, "user", alice)
+    pile_up(environment, SHARE, "user", alice)
     tried = statuses(busy, "alice", STEP + 2)
     assert tried == [202] * STEP + [429] * 2, "what was released before, and no more"
     refused(queue(busy, "alice"), "less than an eighth is yours")
@@ -186,42 +188,44 @@ def test_one_user_takes_an_eighth_and_the_others_queue_on(busy: Tracker, place: 
     assert queue(busy, "server").status == 202
 
 
-def test_callers_with_queued_runs_leave_half_to_the_others(busy: Tracker, place: EnvironmentRef) -> None:
-    pile_up(place, MOST // 2, "user", "usr_x")
+def test_callers_with_queued_runs_leave_half_to_the_others(busy: Tracker, environment: EnvironmentRef) -> None:
+    pile_up(environment, MOST // 2, "user", "usr_x")
     tried = statuses(busy, "alice", STEP + 3)
     assert tried[0] == 202
     assert tried[-2:] == [429, 429]
     assert queue(busy, "bob").status == 202
-    pile_up(place, MOST // 2, "user", "usr_y")
+    pile_up(environment, MOST // 2, "user", "usr_y")
     as_another_process()
     refused(queue(busy, "bob"), "So many wait.")
 
 
-def test_large_inputs_are_counted_by_their_bytes(busy: Tracker, place: EnvironmentRef) -> None:
+def test_large_inputs_are_counted_by_their_bytes(busy: Tracker, environment: EnvironmentRef) -> None:
     path = create_endpoint(busy, "sum")
     large = FREE.queued_bytes // 64
-    pile_up(place, 63, "key", "key_x", trigger="inbound", size=large)
-    before = waiting(place)
+    pile_up(environment, 63, "key", "key_x", trigger="inbound", size=large)
+    before = waiting(environment)
     assert send(busy, path, b"x" * 500_000).status == 202
     assert send(busy, path, b"x" * 500_000).status == 202
     refused(send(busy, path, b"x" * 500_000), f"{FREE.queued_bytes:,} bytes of input in queued runs by inbound")
     assert send(busy, path, b"{}").status == 202, "there is space for a small one"
-    assert waiting(place) == before + 3
+    assert waiting(environment) == before + 3
     assert queue(busy, "alice").status == 202
     used = busy.get("owner", "/limits").json["limits"]["queued_bytes"]["used"]
     assert 63 * large + 1_000_000 < used <= FREE.queued_bytes
 
 
-def test_it_is_found_out_when_there_is_room_again(busy: Tracker, place: EnvironmentRef) -> None:
-    pile_up(place, MOST, "key", "key_x")
+def test_it_is_found_out_when_there_is_room_again(busy: Tracker, environment: EnvironmentRef) -> None:
+    pile_up(environment, MOST, "key", "key_x")
     refused(queue(busy, "server"), "So many wait.")
-    Run.objects.using(place.cluster).filter(phase="queued").update(phase="ended", status="failed")
+    Run.objects.using(environment.cluster).filter(phase="queued").update(phase="ended", status="failed")
     refused(queue(busy, "server"), "So many wait.")
     wait_for("another look", lambda: queue(busy, "server").status == 202)
 
 
-def test_backlog_of_one_environment_delays_no_other(busy: Tracker, place: EnvironmentRef, make_tracker: Any) -> None:
-    pile_up(place, MOST, "key", "key_x")
+def test_backlog_of_one_environment_delays_no_other(
+    busy: Tracker, environment: EnvironmentRef, make_tracker: Any
+) -> None:
+    pile_up(environment, MOST, "key", "key_x")
     refused(queue(busy, "server"), "So many wait.")
     other: Tracker = make_tracker(DOCUMENT, name="Other")
     deploy(other, "sum", SUM)
@@ -233,7 +237,7 @@ def test_backlog_of_one_environment_delays_no_other(busy: Tracker, place: Enviro
 
 def test_a_queued_call_has_one_statement_as_a_rule(
     busy: Tracker,
-    place: EnvironmentRef,
+    environment: EnvironmentRef,
     trips: RoundTrips,  # noqa: F811
 ) -> None:
     def looks(who: str, count: int) -> int:
@@ -250,40 +254,42 @@ def test_a_queued_call_has_one_statement_as_a_rule(
 
 def test_users_who_are_refused_share_one_look(
     busy: Tracker,
-    place: EnvironmentRef,
+    environment: EnvironmentRef,
     trips: RoundTrips,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """However many they are: half is taken, and each of them has something waiting."""
     monkeypatch.setattr(queue_quotas, "CACHE_SECONDS", 600.0)  # that of one moment, however slow the machine is
-    pile_up(place, MOST // 2, "user", "usr_x")
-    pile_up(place, 40, "user", "usr_y")
-    theirs = Run.objects.using(place.cluster).filter(caller_id="usr_y")
+    pile_up(environment, MOST // 2, "user", "usr_x")
+    pile_up(environment, 40, "user", "usr_y")
+    theirs = Run.objects.using(environment.cluster).filter(caller_id="usr_y")
     theirs.update(caller_id=Concat(Value("usr_"), Right("id", 8)))
-    users = [Caller("user", f"usr_{n:08}", frozenset(), plan=place.plan, place=place) for n in range(1, 41)]
+    users = [
+        Caller("user", f"usr_{n:08}", frozenset(), plan=environment.plan, environment=environment) for n in range(1, 41)
+    ]
     as_another_process()
-    before = waiting(place)
+    before = waiting(environment)
     with looks_counted(trips) as looks:
         for each in users * 2:
             with pytest.raises(TooManyQueued, match="You have some waiting"):
-                start.start_run(place, each, "sum", "{}", is_async=True)
+                start.start_run(environment, each, "sum", "{}", is_async=True)
     assert len(looks) == 1
     with looks_counted(trips) as looks:
         assert queue(busy, "alice").status == 202, "a caller with an empty queue is served"
         with pytest.raises(TooManyQueued, match="You have some waiting"):
-            start.start_run(place, users[0], "sum", "{}", is_async=True)
+            start.start_run(environment, users[0], "sum", "{}", is_async=True)
     assert len(looks) == 1
-    assert waiting(place) == before + 1
+    assert waiting(environment) == before + 1
 
 
 def test_what_is_used_is_found_by_one_look_for_runs_and_bytes(
     busy: Tracker,
-    place: EnvironmentRef,
+    environment: EnvironmentRef,
     trips: RoundTrips,  # noqa: F811
 ) -> None:
-    pile_up(place, 3, "user", "usr_x", size=10)
-    pile_up(place, 2, "key", "key_x", size=100)
-    pile_up(place, 4, "anonymous", "key_y", size=7)
+    pile_up(environment, 3, "user", "usr_x", size=10)
+    pile_up(environment, 2, "key", "key_x", size=100)
+    pile_up(environment, 4, "anonymous", "key_y", size=7)
     with looks_counted(trips) as looks:
         limits = busy.get("owner", "/limits").json["limits"]
     assert [limits[name]["used"] for name in ("queued_runs", "queued_bytes")] == [3, 200], "of the kind that has most"
@@ -293,22 +299,22 @@ def test_what_is_used_is_found_by_one_look_for_runs_and_bytes(
 
 @statistics
 def test_a_look_reads_what_waits_and_no_more_than_the_budget(
-    busy: Tracker, place: EnvironmentRef, make_tracker: Any, statistics: bool
+    busy: Tracker, environment: EnvironmentRef, make_tracker: Any, statistics: bool
 ) -> None:
-    using = place.cluster
-    record_past_runs(place)
+    using = environment.cluster
+    record_past_runs(environment)
     other: Tracker = make_tracker(DOCUMENT, name="Other")
-    neighbour = place_of(other.environment_id)
+    neighbour = environment_ref(other.environment_id)
     assert neighbour is not None
     deploy(other, "sum", SUM)
     pile_up(neighbour, 20_000, "key", "key_x")
-    pile_up(place, 500, "user", "usr_x")
+    pile_up(environment, 500, "user", "usr_x")
     if statistics:
         gather_statistics(using)
-    for where, kind, most, expected in ((place, Kind.USERS, 500, 500), (neighbour, Kind.KEYS, MOST, MOST)):
+    for where, kind, most, expected in ((environment, Kind.USERS, 500, 500), (neighbour, Kind.KEYS, MOST, MOST)):
         with count_touched_rows(using, "platform.functions_run") as cost:
             assert queue_quotas._queue_stats(where, kind, MOST).taken.runs == expected
         assert cost.read <= most
     with count_touched_rows(using, "platform.functions_run") as cost:
-        start.start_run(place, key_of(place), "sum", "{}")
+        start.start_run(environment, key_of(environment), "sum", "{}")
     assert cost.read <= 2 * FREE.function_concurrency

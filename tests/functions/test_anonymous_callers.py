@@ -22,7 +22,7 @@ from functions.triggers import events as event_triggers
 from platform_site.console import rollups
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.identity.plans import PLANS
-from projects.directory.environments import place_of
+from projects.directory.environments import environment_ref
 from tests.projects.conftest import publishable_key_for
 from tests.rows.conftest import Tracker
 from tests.support.client import Answer
@@ -57,12 +57,12 @@ MOST = PLANS["free"].visitor_queued_runs
 
 
 def test_anonymous_callers_take_half_of_the_slots(
-    open_to_all: Tracker, place: EnvironmentRef, monkeypatch: pytest.MonkeyPatch
+    open_to_all: Tracker, environment: EnvironmentRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         request_concurrency, "limiter", request_concurrency.ConcurrencyLimiter(slots=6 * FREE, slots_each=6 * FREE)
     )
-    executing = Run.objects.using(place.cluster).filter(phase="executing")
+    executing = Run.objects.using(environment.cluster).filter(phase="executing")
 
     def call(number: int) -> Answer:
         try:
@@ -73,23 +73,23 @@ def test_anonymous_callers_take_half_of_the_slots(
     with ThreadPoolExecutor(3 * FREE) as threads:
         calls = [threads.submit(call, number) for number in range(3 * FREE)]
         wait_for("half of the slots are taken", lambda: executing.count() == HALF)
-        assert taken(place) == [*range(1, HALF + 1)]
+        assert taken(environment) == [*range(1, HALF + 1)]
         for who in ("server", "alice", "owner"):
             assert invoke(open_to_all, "sum", {"a": 1, "b": 1}, who=who).json["output"] == {"sum": 2}
         refused = invoke(open_to_all, "sum", {"a": 1, "b": 1}, who="visitor")
         assert (refused.status, refused.error, refused.headers["Retry-After"]) == (429, "rate_limited", "1")
         assert executing.count() == HALF
-        cancel_until_done(open_to_all, place, calls)
+        cancel_until_done(open_to_all, environment, calls)
     assert {call.result().status for call in calls} == {200}, "the others waited for their turn"
     assert invoke(open_to_all, "sum", {"a": 1, "b": 1}, who="visitor").json["output"] == {"sum": 2}
 
 
-def test_others_take_all_slots_and_the_anonymous_half_last(open_to_all: Tracker, place: EnvironmentRef) -> None:
-    mine = [calls.start_call(place, key_of(place), "sum", "{}") for _ in range(FREE - HALF)]
-    assert taken(place) == [*range(HALF + 1, FREE + 1)]
+def test_others_take_all_slots_and_the_anonymous_half_last(open_to_all: Tracker, environment: EnvironmentRef) -> None:
+    mine = [calls.start_call(environment, key_of(environment), "sum", "{}") for _ in range(FREE - HALF)]
+    assert taken(environment) == [*range(HALF + 1, FREE + 1)]
     assert invoke(open_to_all, "sum", {"a": 1, "b": 1}, who="visitor").status == 200
-    mine += [calls.start_call(place, key_of(place), "sum", "{}") for _ in range(HALF)]
-    assert taken(place) == [*range(1, FREE + 1)]
+    mine += [calls.start_call(environment, key_of(environment), "sum", "{}") for _ in range(HALF)]
+    assert taken(environment) == [*range(1, FREE + 1)]
     for who in ("visitor", "server"):
         assert invoke(open_to_all, "sum", {"a": 1, "b": 1}, who=who).status == 429
     completion.end(mine[0], RunResult("succeeded", 1, "1"))
@@ -115,13 +115,13 @@ def test_each_plan_has_a_slot_without_anonymous_use() -> None:
 
 
 def test_waiting_anonymous_callers_leave_threads_for_others(
-    open_to_all: Tracker, place: EnvironmentRef, monkeypatch: pytest.MonkeyPatch
+    open_to_all: Tracker, environment: EnvironmentRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also callers that queued a run and wait for its end: they use a thread and no concurrency slot."""
     room = request_concurrency.ConcurrencyLimiter(slots=8, slots_each=4)
     monkeypatch.setattr(request_concurrency, "limiter", room)
     prefer = {"Prefer": "respond-async, wait=30"}
-    here = place.environment_id
+    here = environment.environment_id
     one, two, three = AnonymousCall(1), AnonymousCall(2), AnonymousCall(3)
     with room.slot(here, anonymous=one), room.slot(here, anonymous=two), room.slot("env_other", anonymous=three):
         refused = invoke(open_to_all, "sum", {"a": 1, "b": 1}, who="visitor")
@@ -131,50 +131,50 @@ def test_waiting_anonymous_callers_leave_threads_for_others(
         with room.slot(here), room.slot(here):
             assert invoke(open_to_all, "sum", {"a": 1, "b": 1}, who="server").status == 429
     assert invoke(open_to_all, "sum", {"a": 1, "b": 1}, who="visitor").status == 200
-    assert not Run.objects.using(place.cluster).filter(phase="executing").exists()
+    assert not Run.objects.using(environment.cluster).filter(phase="executing").exists()
 
 
 # ── Turns ──
 
 
-def test_anonymous_queued_runs_start_after_all_others(open_to_all: Tracker, place: EnvironmentRef) -> None:
+def test_anonymous_queued_runs_start_after_all_others(open_to_all: Tracker, environment: EnvironmentRef) -> None:
     visits = queued(open_to_all, "visitor", FREE + 2)
     others = [*queued(open_to_all, "server", 1), *queued(open_to_all, "alice", 1)]
-    began = [started.run_id for _ in range(FREE + 2) if (started := claimed(place.cluster)) is not None]
+    began = [started.run_id for _ in range(FREE + 2) if (started := claimed(environment.cluster)) is not None]
     assert began == [*others, *visits[:HALF]]
-    assert taken(place) == [*range(-FREE, 0)]
+    assert taken(environment) == [*range(-FREE, 0)]
     late = queued(open_to_all, "server", 1)
-    end(place.cluster, visits[0])
-    assert [claimed(place.cluster).run_id] == late, "a slot that anonymous callers left is free for all"  # type: ignore[union-attr]
-    end(place.cluster, *others)
-    assert claimed(place.cluster) is None, "anonymous callers wait for their half, though other slots are free"
-    end(place.cluster, visits[1])
-    assert [claimed(place.cluster).run_id] == visits[HALF : HALF + 1]  # type: ignore[union-attr]
+    end(environment.cluster, visits[0])
+    assert [claimed(environment.cluster).run_id] == late, "a slot that anonymous callers left is free for all"  # type: ignore[union-attr]
+    end(environment.cluster, *others)
+    assert claimed(environment.cluster) is None, "anonymous callers wait for their half, though other slots are free"
+    end(environment.cluster, visits[1])
+    assert [claimed(environment.cluster).run_id] == visits[HALF : HALF + 1]  # type: ignore[union-attr]
 
 
-def test_anonymous_runs_start_when_no_others_wait(open_to_all: Tracker, place: EnvironmentRef) -> None:
+def test_anonymous_runs_start_when_no_others_wait(open_to_all: Tracker, environment: EnvironmentRef) -> None:
     """Slots of other callers do not count as theirs: waiting for another time lets them pass, too."""
     [later] = queued(open_to_all, "server", 1)
-    Run.objects.using(place.cluster).filter(pk=later).update(claimed_until="2999-01-01T00:00:00Z")
+    Run.objects.using(environment.cluster).filter(pk=later).update(claimed_until="2999-01-01T00:00:00Z")
     held = queued(open_to_all, "server", FREE - HALF)
-    assert {started.run_id for _ in held if (started := claimed(place.cluster))} == set(held)
-    assert taken(place) == [*range(-FREE, -HALF)]
+    assert {started.run_id for _ in held if (started := claimed(environment.cluster))} == set(held)
+    assert taken(environment) == [*range(-FREE, -HALF)]
     visits = queued(open_to_all, "visitor", HALF + 1)
-    assert [started.run_id for _ in visits if (started := claimed(place.cluster))] == visits[:HALF]
+    assert [started.run_id for _ in visits if (started := claimed(environment.cluster))] == visits[:HALF]
 
 
 # ── Backlog ──
 
 
 def test_anonymous_queue_is_limited_and_others_still_queue(
-    open_to_all: Tracker, place: EnvironmentRef, make_tracker: Any
+    open_to_all: Tracker, environment: EnvironmentRef, make_tracker: Any
 ) -> None:
-    pile_up(place, MOST - 1)
-    pile_up(place, 3 * MOST, "key")
+    pile_up(environment, MOST - 1)
+    pile_up(environment, 3 * MOST, "key")
     once = {"headers": {"Idempotency-Key": "once"}}
     last = queue(open_to_all, "visitor", **once)
     assert last.status == 202
-    kept = Run.objects.using(place.cluster)
+    kept = Run.objects.using(environment.cluster)
     before = kept.count()
     for more in ({}, {"headers": {"Idempotency-Key": "twice"}}, {"remote_addr": "203.0.113.9"}):
         refused = queue(open_to_all, "visitor", **more)
@@ -201,10 +201,10 @@ def test_anonymous_queue_is_limited_and_others_still_queue(
 
 
 @pytest.fixture
-def _nobody_gathers_statistics(place: EnvironmentRef) -> Iterator[None]:
+def _nobody_gathers_statistics(environment: EnvironmentRef) -> Iterator[None]:
     """On a slow machine PostgreSQL would do so by itself in the middle of a test of those that are old. Those of earlier
     tests are forgotten."""
-    with connections[place.cluster].cursor() as cursor:
+    with connections[environment.cluster].cursor() as cursor:
         cursor.execute("ALTER TABLE platform.functions_run SET (autovacuum_enabled = off)")
         cursor.execute("SELECT pg_clear_relation_stats('platform', 'functions_run')")
         cursor.execute(
@@ -217,11 +217,13 @@ def _nobody_gathers_statistics(place: EnvironmentRef) -> Iterator[None]:
 
 @pytest.mark.usefixtures("_nobody_gathers_statistics")
 @statistics
-def test_claim_skips_a_backlog_of_anonymous_runs(open_to_all: Tracker, place: EnvironmentRef, statistics: bool) -> None:
+def test_claim_skips_a_backlog_of_anonymous_runs(
+    open_to_all: Tracker, environment: EnvironmentRef, statistics: bool
+) -> None:
     """Also by statistics that know nothing of it: a queue grows faster than they are gathered."""
-    using = place.cluster
-    record_past_runs(place)
-    pile_up(place, 20_000)
+    using = environment.cluster
+    record_past_runs(environment)
+    pile_up(environment, 20_000)
     if statistics:
         gather_statistics(using)
     [other] = queued(open_to_all, "server", 1)
@@ -238,12 +240,12 @@ def test_claim_skips_a_backlog_of_anonymous_runs(open_to_all: Tracker, place: En
 
 @pytest.mark.usefixtures("_nobody_gathers_statistics")
 def test_queued_runs_are_not_sorted_after_vacuum_without_statistics(
-    open_to_all: Tracker, place: EnvironmentRef
+    open_to_all: Tracker, environment: EnvironmentRef
 ) -> None:
     """`VACUUM` says how large the indexes are, and old statistics that next to nothing is found by any of them."""
-    using = place.cluster
-    record_past_runs(place)
-    pile_up(place, 15_000, "key")
+    using = environment.cluster
+    record_past_runs(environment)
+    pile_up(environment, 15_000, "key")
     with connections[using].cursor() as cursor:
         for statement in ("SET statement_timeout = 0", "VACUUM platform.functions_run", "RESET statement_timeout"):
             cursor.execute(statement)
@@ -252,7 +254,7 @@ def test_queued_runs_are_not_sorted_after_vacuum_without_statistics(
         (lambda: run_queue.claim(using), 60),
         (lambda: run_queue.claim(using), 60),
         (lambda: run_queue.is_due(using), 20),
-        (lambda: anonymous_queue.waiting(place), 20),
+        (lambda: anonymous_queue.waiting(environment), 20),
         (lambda: event_triggers.queue(using), 20),
         (lambda: rollups._queues(using), rollups.MAX_COUNTED + 60),
     ]
@@ -260,7 +262,7 @@ def test_queued_runs_are_not_sorted_after_vacuum_without_statistics(
         with count_touched_rows(using, "platform.functions_run") as cost:
             assert look() is not None
         assert cost.read < most, look
-    assert anonymous_queue.waiting(place)[0] == 1
+    assert anonymous_queue.waiting(environment)[0] == 1
     Run.objects.using(using).filter(phase="queued").exclude(pk=visit).delete()
     started = claimed(using)
     assert started is not None
@@ -269,27 +271,27 @@ def test_queued_runs_are_not_sorted_after_vacuum_without_statistics(
 
 @statistics
 def test_whether_one_more_may_wait_is_seen_within_the_limit(
-    open_to_all: Tracker, place: EnvironmentRef, make_tracker: Any, statistics: bool
+    open_to_all: Tracker, environment: EnvironmentRef, make_tracker: Any, statistics: bool
 ) -> None:
     """Regardless of other queues; and it does not apply to calls that are not queued by an anonymous caller."""
-    using = place.cluster
-    record_past_runs(place)
-    pile_up(place, 20_000)
+    using = environment.cluster
+    record_past_runs(environment)
+    pile_up(environment, 20_000)
     other: Tracker = make_tracker(DOCUMENT, name="Other")
-    neighbour = place_of(other.environment_id)
+    neighbour = environment_ref(other.environment_id)
     assert neighbour is not None
     deploy(other, "sum", SUM)
     pile_up(neighbour, 20_000, "key")
     if statistics:
         gather_statistics(using)
-    for where, expected in ((place, MOST), (neighbour, 0)):
+    for where, expected in ((environment, MOST), (neighbour, 0)):
         with count_touched_rows(using, "platform.functions_run") as cost:
             assert anonymous_queue.waiting(where)[0] == expected
         assert cost.read <= expected
     for begin in (
-        lambda: runs_start.start_run(place, key_of(place), "sum", "{}", is_async=True),
-        lambda: runs_start.start_run(place, key_of(place), "sum", "{}"),
-        lambda: runs_start.start_run(place, anonymous_caller(place), "sum", "{}"),
+        lambda: runs_start.start_run(environment, key_of(environment), "sum", "{}", is_async=True),
+        lambda: runs_start.start_run(environment, key_of(environment), "sum", "{}"),
+        lambda: runs_start.start_run(environment, anonymous_caller(environment), "sum", "{}"),
     ):
         with count_touched_rows(using, "platform.functions_run") as cost:
             begin()

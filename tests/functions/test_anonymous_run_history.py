@@ -59,8 +59,8 @@ def shown(tracker: Tracker, answer: Answer) -> Any:
     return tracker.get("owner", f"/functions/echo/runs/{answer.json['run_id']}").json
 
 
-def stored(place: EnvironmentRef, answer: Answer) -> Run:
-    return Run.objects.using(place.cluster).get(pk=answer.json["run_id"])
+def stored(environment: EnvironmentRef, answer: Answer) -> Run:
+    return Run.objects.using(environment.cluster).get(pk=answer.json["run_id"])
 
 
 def size(run: Run) -> int:
@@ -70,12 +70,12 @@ def size(run: Run) -> int:
 # ── What is too large ──
 
 
-def test_large_data_of_anonymous_runs_is_omitted_and_marked(echoing: Tracker, place: EnvironmentRef) -> None:
+def test_large_data_of_anonymous_runs_is_omitted_and_marked(echoing: Tracker, environment: EnvironmentRef) -> None:
     lines = ["y" * 4000] * 20
     answer = echo(echoing, "visitor", {"text": LARGE, "lines": lines})
     assert answer.json["output"] == LARGE, "the caller has all of it"
     assert "not_stored" not in answer.json
-    run = stored(place, answer)
+    run = stored(environment, answer)
     assert (run.status, run.input, run.output) == ("succeeded", "", None)
     assert size(run) <= MAX_STORED_BYTES
     detail = shown(echoing, answer)
@@ -84,54 +84,56 @@ def test_large_data_of_anonymous_runs_is_omitted_and_marked(echoing: Tracker, pl
     assert [line["text"] for line in detail["logs"]] == lines[:4]
 
 
-def test_small_data_and_all_data_of_other_callers_are_stored(echoing: Tracker, place: EnvironmentRef) -> None:
+def test_small_data_and_all_data_of_other_callers_are_stored(echoing: Tracker, environment: EnvironmentRef) -> None:
     small = echo(echoing, "visitor", {"text": "hello", "lines": ["a", "b"]})
     detail = shown(echoing, small)
     assert (detail["not_stored"], detail["output"], len(detail["logs"])) == ([], "hello", 2)
-    assert stored(place, small).input == '{"text":"hello","lines":["a","b"]}'
+    assert stored(environment, small).input == '{"text":"hello","lines":["a","b"]}'
     for who in ("server", "alice", "owner"):
         answer = echo(echoing, who, {"text": LARGE, "lines": ["y" * 4000] * 20})
         detail = shown(echoing, answer)
         assert (detail["not_stored"], detail["output"], len(detail["logs"])) == ([], LARGE, 20)
-        assert LARGE in stored(place, answer).input
+        assert LARGE in stored(environment, answer).input
 
 
-def test_while_it_executes_no_large_input_lies_on_the_disk(open_to_all: Tracker, place: EnvironmentRef) -> None:  # noqa: F811
+def test_while_it_executes_no_large_input_lies_on_the_disk(open_to_all: Tracker, environment: EnvironmentRef) -> None:  # noqa: F811
     """Nor does one that its process died with."""
-    started = calls.start_call(place, anonymous_caller(place), "sum", f'{{"a":"{LARGE}"}}')
-    run = Run.objects.using(place.cluster).get(pk=started.run_id)
+    started = calls.start_call(environment, anonymous_caller(environment), "sum", f'{{"a":"{LARGE}"}}')
+    run = Run.objects.using(environment.cluster).get(pk=started.run_id)
     assert (run.input, run.not_stored) == ("", ["input"])
     assert LARGE in started.input_text
-    Run.objects.using(place.cluster).update(claimed_until="2020-01-01T00:00:00Z")
-    leases.settle_lost(place.cluster)
+    Run.objects.using(environment.cluster).update(claimed_until="2020-01-01T00:00:00Z")
+    leases.settle_lost(environment.cluster)
     run.refresh_from_db()
     assert (run.status, run.input, run.not_stored) == ("failed", "", ["input"])
 
 
 def test_a_run_that_a_crash_of_postgresql_forgot_is_written_down_as_small(
     open_to_all: Tracker,  # noqa: F811
-    place: EnvironmentRef,
+    environment: EnvironmentRef,
 ) -> None:
-    started = calls.start_call(place, anonymous_caller(place), "sum", f'{{"a":"{LARGE}"}}')
-    Run.objects.using(place.cluster).all().delete()
+    started = calls.start_call(environment, anonymous_caller(environment), "sum", f'{{"a":"{LARGE}"}}')
+    Run.objects.using(environment.cluster).all().delete()
     assert completion.end(started, RunResult("succeeded", 1, f'"{LARGE}"')) == (True, False)
-    run = Run.objects.using(place.cluster).get()
+    run = Run.objects.using(environment.cluster).get()
     assert (run.pk, run.input, run.output, run.not_stored) == (started.run_id, "", None, ["input", "output"])
 
 
-def test_a_queued_one_has_its_input_until_it_has_ended(echoing: Tracker, place: EnvironmentRef) -> None:
+def test_a_queued_one_has_its_input_until_it_has_ended(echoing: Tracker, environment: EnvironmentRef) -> None:
     answer = echo(echoing, "visitor", {"text": LARGE}, headers={"Prefer": "respond-async"})
     assert answer.status == 202
-    assert LARGE in stored(place, answer).input
+    assert LARGE in stored(environment, answer).input
     assert shown(echoing, answer)["not_stored"] == []
-    assert Worker(place.cluster).run() == 1
-    run = stored(place, answer)
+    assert Worker(environment.cluster).run() == 1
+    run = stored(environment, answer)
     assert (run.status, run.input, run.output) == ("succeeded", "", None)
     assert shown(echoing, answer)["not_stored"] == ["input", "output"]
 
 
-def test_a_queued_one_that_never_comes_to_its_turn_leaves_no_input(echoing: Tracker, place: EnvironmentRef) -> None:
-    using = place.cluster
+def test_a_queued_one_that_never_comes_to_its_turn_leaves_no_input(
+    echoing: Tracker, environment: EnvironmentRef
+) -> None:
+    using = environment.cluster
     cancelled, lost = (echo(echoing, "visitor", {"text": LARGE}, headers={"Prefer": "respond-async"}) for _ in range(2))
     kept = echo(echoing, "server", {"text": LARGE}, headers={"Prefer": "respond-async"})
     for answer in (cancelled, kept):
@@ -142,10 +144,10 @@ def test_a_queued_one_that_never_comes_to_its_turn_leaves_no_input(echoing: Trac
     )  # fmt: skip
     assert leases.settle_lost(using)[1] == 1
     for answer in (cancelled, lost):
-        run = stored(place, answer)
+        run = stored(environment, answer)
         assert (run.status, run.input, run.not_stored) == ("failed", "", ["input"])
-    assert (stored(place, kept).status, stored(place, kept).not_stored) == ("failed", None)
-    assert LARGE in stored(place, kept).input
+    assert (stored(environment, kept).status, stored(environment, kept).not_stored) == ("failed", None)
+    assert LARGE in stored(environment, kept).input
 
 
 def long_names(tracker: Tracker) -> None:
@@ -156,7 +158,7 @@ def long_names(tracker: Tracker) -> None:
 
 def test_event_run_stores_no_large_input_but_all_logs(
     tracker: Tracker,
-    place: EnvironmentRef,
+    environment: EnvironmentRef,
 ) -> None:
     """Rows inserted by anonymous callers reach each function that runs on them."""
     long_names(tracker)
@@ -168,11 +170,11 @@ def test_event_run_stores_no_large_input_but_all_logs(
     for name in (LARGE, "small"):
         row = {"name": name, "owner_id": tracker.users["alice"]}
         assert tracker.post("key", "/rows/lists", row).status == 201
-    made = run_events(place)
+    made = run_events(environment)
     again = [run for run in made if run.phase == "queued"]
     assert [LARGE in run.input for run in again] == [True, False], "there is another attempt"
-    Run.objects.using(place.cluster).filter(phase="queued").update(claimed_until=None)
-    assert Worker(place.cluster).run() == 2
+    Run.objects.using(environment.cluster).filter(phase="queued").update(claimed_until=None)
+    assert Worker(environment.cluster).run() == 2
     for run in again:
         run.refresh_from_db()
     assert [(run.status, run.attempts, run.input == "") for run in again] == [("failed", 2, True), ("failed", 2, False)]
@@ -187,9 +189,9 @@ def test_event_run_stores_no_large_input_but_all_logs(
 
 @pytest.mark.parametrize("how", ["cancelled", "lost"])
 def test_a_run_on_an_event_that_never_comes_to_its_turn_leaves_no_input(
-    tracker: Tracker, place: EnvironmentRef, how: str
+    tracker: Tracker, environment: EnvironmentRef, how: str
 ) -> None:
-    using = place.cluster
+    using = environment.cluster
     long_names(tracker)
     put_on(tracker, "owner", "says", "export default () => 1", on=["lists.insert"])
     assert tracker.post("key", "/rows/lists", {"name": LARGE, "owner_id": tracker.users["alice"]}).status == 201
@@ -209,7 +211,9 @@ def test_a_run_on_an_event_that_never_comes_to_its_turn_leaves_no_input(
     assert (waiting.status, waiting.input, waiting.not_stored) == ("failed", "", ["input"])
 
 
-def test_a_repetition_is_told_that_the_output_is_not_there_any_more(echoing: Tracker, place: EnvironmentRef) -> None:
+def test_a_repetition_is_told_that_the_output_is_not_there_any_more(
+    echoing: Tracker, environment: EnvironmentRef
+) -> None:
     for text, expected in (("hello", "hello"), (LARGE, None)):
         once = {"Idempotency-Key": f"of {len(text)}"}
         first = echo(echoing, "visitor", {"text": text}, headers=once)
@@ -219,18 +223,20 @@ def test_a_repetition_is_told_that_the_output_is_not_there_any_more(echoing: Tra
         assert (again.json["run_id"], again.json["status"]) == (first.json["run_id"], "succeeded")
         assert again.json.get("output") == expected
         assert again.json.get("not_stored") == (None if expected else ["output"])
-    assert Run.objects.using(place.cluster).count() == 2
+    assert Run.objects.using(environment.cluster).count() == 2
 
 
-def test_no_run_of_others_is_written_again_for_its_end(echoing: Tracker, place: EnvironmentRef) -> None:
+def test_no_run_of_others_is_written_again_for_its_end(echoing: Tracker, environment: EnvironmentRef) -> None:
     """What a large input was stored as stays where it is: its end moves a pointer."""
 
     def kept_at() -> Any:
-        with connections[place.cluster].cursor() as cursor:
+        with connections[environment.cluster].cursor() as cursor:
             cursor.execute("SELECT pg_column_toast_chunk_id(input) FROM platform.functions_run")
             return cursor.fetchone()[0]
 
-    started = calls.start_call(place, key_of(place), "echo", '{"a":"' + "".join(map(chr, range(256, 50_000))) + '"}')
+    started = calls.start_call(
+        environment, key_of(environment), "echo", '{"a":"' + "".join(map(chr, range(256, 50_000))) + '"}'
+    )
     before = kept_at()
     assert before is not None
     completion.end(started, RunResult("succeeded", 1, "1"))
@@ -242,12 +248,12 @@ def test_no_run_of_others_is_written_again_for_its_end(echoing: Tracker, place: 
 
 def test_the_inputs_that_wait_have_a_bound_of_their_own(
     open_to_all: Tracker,  # noqa: F811
-    place: EnvironmentRef,
+    environment: EnvironmentRef,
 ) -> None:
-    pile_up(place, 10)
-    waiting = Run.objects.using(place.cluster).filter(phase="queued")
+    pile_up(environment, 10)
+    waiting = Run.objects.using(environment.cluster).filter(phase="queued")
     waiting.update(input="x" * (MOST // 10 - 100))
-    pile_up(place, 1, "key")
+    pile_up(environment, 1, "key")
     assert invoke(open_to_all, "sum", {"a": LARGE}, who="server", headers={"Prefer": "respond-async"}).status == 202
     [small] = queued(open_to_all, "visitor", 1)
     refused = invoke(open_to_all, "sum", {"a": LARGE}, who="visitor", headers={"Prefer": "respond-async"})
@@ -258,7 +264,7 @@ def test_the_inputs_that_wait_have_a_bound_of_their_own(
     assert used == {"limit": MOST, "used": 10 * (MOST // 10 - 100) + len('{"a":1,"b":1}')}
     assert queue(open_to_all, "visitor").status == 429, "one of its network waits, and more than half of the bytes do"
     assert queue(open_to_all, "visitor", remote_addr="203.0.113.9").status == 202
-    assert (begun := claimed(place.cluster)) is not None
+    assert (begun := claimed(environment.cluster)) is not None
     assert begun.run_id != small
 
 
@@ -267,13 +273,13 @@ def test_the_inputs_that_wait_have_a_bound_of_their_own(
 
 def test_newest_anonymous_runs_and_all_others_are_kept(
     open_to_all: Tracker,  # noqa: F811
-    place: EnvironmentRef,
+    environment: EnvironmentRef,
     make_tracker: Any,
 ) -> None:
-    using = place.cluster
+    using = environment.cluster
     kept = Run.objects.using(using)
-    pile_up(place, 30)
-    pile_up(place, 30, "key")
+    pile_up(environment, 30)
+    pile_up(environment, 30, "key")
     kept.update(phase="ended", status="failed", ended_at="2020-01-01T00:00:00Z")
     waiting = queued(open_to_all, "visitor", 2)
     visits = kept.filter(caller_kind="anonymous")
@@ -290,14 +296,14 @@ def test_newest_anonymous_runs_and_all_others_are_kept(
 @statistics
 def test_looking_for_them_leaps_over_what_is_not_theirs(
     open_to_all: Tracker,  # noqa: F811
-    place: EnvironmentRef,
+    environment: EnvironmentRef,
     statistics: bool,
 ) -> None:
     """Also with statistics from a time when all runs were anonymous."""
-    record_past_runs(place)
-    pile_up(place, 5_000, "key")
+    record_past_runs(environment)
+    pile_up(environment, 5_000, "key")
     if statistics:
-        gather_statistics(place.cluster)
-    with count_touched_rows(place.cluster, "platform.functions_run") as cost:
-        assert run_retention.purge_anonymous_runs(place.cluster) == 0
+        gather_statistics(environment.cluster)
+    with count_touched_rows(environment.cluster, "platform.functions_run") as cost:
+        assert run_retention.purge_anonymous_runs(environment.cluster) == 0
     assert cost.read <= 1_050, "theirs"

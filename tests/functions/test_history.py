@@ -17,7 +17,7 @@ from platform_site.http.fields import timestamp
 from platform_site.identity import ids
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.identity.plans import PLANS
-from projects.directory.environments import place_of
+from projects.directory.environments import environment_ref
 from tests.projects.conftest import key_for, publishable_key_for
 from tests.rows.conftest import Tracker
 from tests.support.function_queue import gather_statistics, key_of, record_past_runs, statistics
@@ -46,14 +46,16 @@ def busy(tracker: Tracker) -> Tracker:
 _piles = count(1)
 
 
-def kept(place: EnvironmentRef, name: str) -> list[Run]:
-    found = Run.objects.using(place.cluster).filter(function__name=name, environment_id=place.environment_id)
+def kept(environment: EnvironmentRef, name: str) -> list[Run]:
+    found = Run.objects.using(environment.cluster).filter(
+        function__name=name, environment_id=environment.environment_id
+    )
     return list(found.order_by("created_at", "id"))
 
 
-def pile_up(place: EnvironmentRef, name: str, many: int, weight: int | None, *, phase: str = "ended") -> None:
+def pile_up(environment: EnvironmentRef, name: str, many: int, weight: int | None, *, phase: str = "ended") -> None:
     """So many runs that have ended, the oldest an hour ago, each of which stands for so many bytes."""
-    with connections[place.cluster].cursor() as cursor:
+    with connections[environment.cluster].cursor() as cursor:
         cursor.execute(
             "INSERT INTO platform.functions_run (id, environment_id, function_id, version, status, phase, is_async,"
             "       input, logs, sandbox_layers, caller_kind, caller_id, depth, concurrency, attempts, weight, created_at)"
@@ -61,25 +63,27 @@ def pile_up(place: EnvironmentRef, name: str, many: int, weight: int | None, *, 
             "        '{}', '[]', '{}', 'key', 'key_x', 0, 1, 0, %s, now() - interval '1 hour' + n * interval '1 ms'"
             "   FROM platform.functions_function f, generate_series(1, %s) n"
             "  WHERE f.environment_id = %s AND f.name = %s",
-            [f"{ids.new('run')[:16]}{next(_piles):06}", phase, weight, many, place.environment_id, name],
+            [f"{ids.new('run')[:16]}{next(_piles):06}", phase, weight, many, environment.environment_id, name],
         )
 
 
 # ── Weighed ──
 
 
-def test_a_large_run_stands_for_what_it_has(busy: Tracker, place: EnvironmentRef) -> None:
+def test_a_large_run_stands_for_what_it_has(busy: Tracker, environment: EnvironmentRef) -> None:
     for who in ("server", "alice"):
         assert invoke(busy, "first", {"text": LARGE}, who=who).status == 200
-    for run in kept(place, "first"):
+    for run in kept(environment, "first"):
         assert run.weight is not None
         told = ROW + len(run.input.encode()) + len((run.output or "").encode()) + 4000
         assert UNIT < told < run.weight < told + 500, "and its log"
 
 
-def test_a_run_that_ends_without_an_outcome_is_weighed_too(busy: Tracker, place: EnvironmentRef) -> None:
-    using = place.cluster
-    cancelled, lost = (start.start_run(place, key_of(place), "sum", "{}", is_async=True).run_id for _ in range(2))
+def test_a_run_that_ends_without_an_outcome_is_weighed_too(busy: Tracker, environment: EnvironmentRef) -> None:
+    using = environment.cluster
+    cancelled, lost = (
+        start.start_run(environment, key_of(environment), "sum", "{}", is_async=True).run_id for _ in range(2)
+    )
     found = Run.objects.using(using)
     found.filter(pk__in=(cancelled, lost)).update(input="x" * (2 * UNIT))
     completion.request_cancel(using, cancelled)
@@ -88,20 +92,20 @@ def test_a_run_that_ends_without_an_outcome_is_weighed_too(busy: Tracker, place:
         phase="executing", attempts=leases.LOST_ATTEMPTS, claimed_until=gone_by, started_at=gone_by
     )
     assert leases.settle_lost(using)[1] == 1
-    assert [run.weight for run in kept(place, "sum")] == [ROW + 2 * UNIT] * 2
+    assert [run.weight for run in kept(environment, "sum")] == [ROW + 2 * UNIT] * 2
 
 
-def test_one_that_has_not_ended_is_not(busy: Tracker, place: EnvironmentRef) -> None:
-    begun = start.start_run(place, key_of(place), "sum", "{}")
-    Run.objects.using(place.cluster).filter(pk=begun.run_id).update(input="x" * (2 * UNIT))
-    completion.request_cancel(place.cluster, begun.run_id)
-    [run] = kept(place, "sum")
+def test_one_that_has_not_ended_is_not(busy: Tracker, environment: EnvironmentRef) -> None:
+    begun = start.start_run(environment, key_of(environment), "sum", "{}")
+    Run.objects.using(environment.cluster).filter(pk=begun.run_id).update(input="x" * (2 * UNIT))
+    completion.request_cancel(environment.cluster, begun.run_id)
+    [run] = kept(environment, "sum")
     assert (run.phase, run.weight) == ("executing", None)
 
 
-def test_of_small_ones_so_many_are_weighed_that_the_sum_is_right(place: EnvironmentRef) -> None:
+def test_of_small_ones_so_many_are_weighed_that_the_sum_is_right(environment: EnvironmentRef) -> None:
     many, size = 1_000_000, 2_000
-    with connections[place.cluster].cursor() as cursor:
+    with connections[environment.cluster].cursor() as cursor:
         cursor.execute(
             f"SELECT count(weight), sum(weight), count(theirs) FROM (SELECT {sampled_size(str(size), kind('key'))} AS weight,"
             f" {sampled_size(str(2 * UNIT), kind('anonymous'))} AS theirs FROM generate_series(1, {many})) sample"
@@ -130,29 +134,33 @@ def test_each_keeps_as_much_as_makes_the_budget_together(weights: list[int], bud
 
 def test_a_storm_pushes_out_its_own_history_and_no_others(
     busy: Tracker,
-    place: EnvironmentRef,
+    environment: EnvironmentRef,
     make_tracker: Any,
 ) -> None:
     other: Tracker = make_tracker(DOCUMENT, name="Other")
     deploy(other, "sum", SUM)
-    neighbour = place_of(other.environment_id)
+    neighbour = environment_ref(other.environment_id)
     assert neighbour is not None
     share = BUDGET // 32
-    pile_up(place, "other", 8, share)
+    pile_up(environment, "other", 8, share)
     pile_up(neighbour, "sum", 32, share)
-    pile_up(place, "sum", 20, None)  # small ones that stand for nothing, in between
-    pile_up(place, "sum", 3, None, phase="queued")
-    pile_up(place, "sum", 40, share)
-    weighed_ones = [run.pk for run in kept(place, "sum") if run.weight]
-    assert run_retention.shorten(place.cluster) > 0
-    left = kept(place, "sum")
+    pile_up(environment, "sum", 20, None)  # small ones that stand for nothing, in between
+    pile_up(environment, "sum", 3, None, phase="queued")
+    pile_up(environment, "sum", 40, share)
+    weighed_ones = [run.pk for run in kept(environment, "sum") if run.weight]
+    assert run_retention.shorten(environment.cluster) > 0
+    left = kept(environment, "sum")
     assert [run.pk for run in left if run.weight] == weighed_ones[-24:]
     assert len([run for run in left if run.phase == "queued"]) == 3, "what waits stays"
-    assert len(kept(place, "other")) == 8
+    assert len(kept(environment, "other")) == 8
     assert len(kept(neighbour, "sum")) == 32
-    assert run_retention.shorten(place.cluster) == 0
+    assert run_retention.shorten(environment.cluster) == 0
     shown = {name: busy.get("owner", f"/functions/{name}").json["runs_since"] for name in ("sum", "other", "first")}
-    since = Function.objects.using(place.cluster).get(name="sum", environment_id=place.environment_id).runs_since
+    since = (
+        Function.objects.using(environment.cluster)
+        .get(name="sum", environment_id=environment.environment_id)
+        .runs_since
+    )
     assert since is not None
     assert shown == {"sum": timestamp(since), "other": None, "first": None}
     assert max(run.created_at for run in left if run.phase == "queued") <= since
@@ -160,54 +168,54 @@ def test_a_storm_pushes_out_its_own_history_and_no_others(
 
 
 def test_what_was_cut_off_after_its_batches_is_said_all_the_same(
-    busy: Tracker, place: EnvironmentRef, monkeypatch: pytest.MonkeyPatch
+    busy: Tracker, environment: EnvironmentRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_retention, "BATCH", 4)
-    pile_up(place, "sum", 24, BUDGET // 16)
+    pile_up(environment, "sum", 24, BUDGET // 16)
     deletions: list[str] = []
 
     def cut_at_the_third(execute: Any, sql: str, *further: Any) -> Any:
         if "DELETE" in sql:
             deletions.append(sql)
             if len(deletions) == 3:
-                terminate_connection(connections[place.cluster])
+                terminate_connection(connections[environment.cluster])
         return execute(sql, *further)
 
-    with connections[place.cluster].execute_wrapper(cut_at_the_third), pytest.raises(OperationalError):
-        run_retention.shorten(place.cluster)
-    connections[place.cluster].close()
-    assert len(kept(place, "sum")) == 16
-    assert run_retention.shorten(place.cluster) == 0
+    with connections[environment.cluster].execute_wrapper(cut_at_the_third), pytest.raises(OperationalError):
+        run_retention.shorten(environment.cluster)
+    connections[environment.cluster].close()
+    assert len(kept(environment, "sum")) == 16
+    assert run_retention.shorten(environment.cluster) == 0
     assert busy.get("owner", "/functions/sum").json["runs_since"] is not None
 
 
-def test_what_is_long_ago_is_not_said_any_more(busy: Tracker, place: EnvironmentRef) -> None:
-    found = Function.objects.using(place.cluster).filter(name="sum", environment_id=place.environment_id)
+def test_what_is_long_ago_is_not_said_any_more(busy: Tracker, environment: EnvironmentRef) -> None:
+    found = Function.objects.using(environment.cluster).filter(name="sum", environment_id=environment.environment_id)
     found.update(runs_since=timezone.now() - run_retention.RETENTION)
     assert busy.get("owner", "/functions/sum").json["runs_since"] is None
 
 
-def test_the_largest_plan_shortens_later(busy: Tracker, place: EnvironmentRef) -> None:
-    pile_up(place, "sum", 20, BUDGET // 8)
+def test_the_largest_plan_shortens_later(busy: Tracker, environment: EnvironmentRef) -> None:
+    pile_up(environment, "sum", 20, BUDGET // 8)
     busy.project.plan = "pro"
     busy.project.save()
-    assert run_retention.shorten(place.cluster) == 0
-    assert len(kept(place, "sum")) == 20
+    assert run_retention.shorten(environment.cluster) == 0
+    assert len(kept(environment, "sum")) == 20
 
 
 @statistics
-def test_a_look_reads_the_sample_and_what_goes(busy: Tracker, place: EnvironmentRef, statistics: bool) -> None:
-    record_past_runs(place)
-    pile_up(place, "sum", 5_000, None)
-    pile_up(place, "other", 30, BUDGET // 60)
+def test_a_look_reads_the_sample_and_what_goes(busy: Tracker, environment: EnvironmentRef, statistics: bool) -> None:
+    record_past_runs(environment)
+    pile_up(environment, "sum", 5_000, None)
+    pile_up(environment, "other", 30, BUDGET // 60)
     if statistics:
-        gather_statistics(place.cluster)
-    with count_touched_rows(place.cluster, "platform.functions_run") as cost:
-        assert run_retention.shorten(place.cluster) == 0
+        gather_statistics(environment.cluster)
+    with count_touched_rows(environment.cluster, "platform.functions_run") as cost:
+        assert run_retention.shorten(environment.cluster) == 0
     assert cost.read <= 35
-    pile_up(place, "first", 90, BUDGET // 60)
-    with count_touched_rows(place.cluster, "platform.functions_run") as cost:
-        gone = run_retention.shorten(place.cluster)
+    pile_up(environment, "first", 90, BUDGET // 60)
+    with count_touched_rows(environment.cluster, "platform.functions_run") as cost:
+        gone = run_retention.shorten(environment.cluster)
     assert gone in (60, 61)
     assert cost.read <= 400
-    assert len(kept(place, "sum")) == 6_000
+    assert len(kept(environment, "sum")) == 6_000

@@ -72,7 +72,7 @@ def _nobody_was_met_before() -> None:
 # ── Making one, and what comes by it ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_address_is_shown_once_and_what_comes_by_it_is_queued(tracker: Tracker, place: EnvironmentRef) -> None:
+def test_an_address_is_shown_once_and_what_comes_by_it_is_queued(tracker: Tracker, environment: EnvironmentRef) -> None:
     owner = tracker.project.memberships.get(role="owner").user_id
     deploy(tracker, "tell", TELL)
     made = make(tracker, "tell", label="Stripe")
@@ -87,9 +87,9 @@ def test_an_address_is_shown_once_and_what_comes_by_it_is_queued(tracker: Tracke
     assert listed(tracker, "tell") == [shown]
     token = url.rpartition("/")[2]
     assert url == f"{configured.BASE_URL}/v1/inbound/{token}"
-    row = InboundEndpoint.objects.using(place.cluster).get()
+    row = InboundEndpoint.objects.using(environment.cluster).get()
     assert bytes(row.token_hash) == hashlib.sha256(token.encode()).digest()
-    with connections[place.cluster].cursor() as cursor:
+    with connections[environment.cluster].cursor() as cursor:
         cursor.execute("SELECT a::text FROM platform.functions_inboundendpoint a")
         assert token not in str(cursor.fetchall())
 
@@ -100,7 +100,7 @@ def test_an_address_is_shown_once_and_what_comes_by_it_is_queued(tracker: Tracke
     assert (run.pk, run.phase, run.is_async, run.request_id, run.depth) == (
         got.json["run_id"], "queued", True, "provider-1", 0,
     )  # fmt: skip
-    assert Worker(place.cluster).run() == 1
+    assert Worker(environment.cluster).run() == 1
     detail = tracker.get("owner", f"/functions/tell/runs/{run.pk}").json
     assert (detail["status"], detail["trigger"]) == ("succeeded", "inbound")
     assert detail["output"]["body"] == '{"id": "evt_1"}'
@@ -110,7 +110,11 @@ def test_an_address_is_shown_once_and_what_comes_by_it_is_queued(tracker: Tracke
     assert (after["uses"], after["last_used_at"] is not None) == (1, True)
     assert {**after, "uses": 0, "last_used_at": None} == shown
     entry = AuditEntry.objects.get(action="function.inbound_made")
-    assert (entry.actor_id, entry.environment_id, entry.detail["label"]) == (owner, place.environment_id, "Stripe")
+    assert (entry.actor_id, entry.environment_id, entry.detail["label"]) == (
+        owner,
+        environment.environment_id,
+        "Stripe",
+    )
     assert token not in json.dumps(entry.detail)
     assert tracker.get("owner", f"/functions/tell/runs/{invoke(tracker, 'tell', {}).json['run_id']}").json[
         "trigger"
@@ -227,13 +231,13 @@ def test_a_failure_makes_the_provider_send_again_and_tells_it_nothing(tracker: T
     assert first.error["message"] == "the secret is 42"
 
 
-def test_no_free_slot_is_429_and_leaves_no_run(tracker: Tracker, place: EnvironmentRef) -> None:
+def test_no_free_slot_is_429_and_leaves_no_run(tracker: Tracker, environment: EnvironmentRef) -> None:
     deploy(tracker, "tell", TELL)
     path = create_endpoint(tracker, "tell", **{"async": False})
-    function = Function.objects.using(place.cluster).get()
-    Run.objects.using(place.cluster).bulk_create(
+    function = Function.objects.using(environment.cluster).get()
+    Run.objects.using(environment.cluster).bulk_create(
         Run(
-            environment_id=place.environment_id, function=function, version=1, phase="executing", is_async=False,
+            environment_id=environment.environment_id, function=function, version=1, phase="executing", is_async=False,
             input="{}", caller_kind="key", caller_id="key_x", slot=slot,
         )
         for slot in range(1, 5)
@@ -271,7 +275,7 @@ def test_other_methods_run_nothing(tracker: Tracker) -> None:
     assert "Access-Control-Allow-Origin" not in page.headers, "no page reads an answer"
 
 
-def test_a_get_is_not_sent_twice_by_ourselves(tracker: Tracker, place: EnvironmentRef) -> None:
+def test_a_get_is_not_sent_twice_by_ourselves(tracker: Tracker, environment: EnvironmentRef) -> None:
     """Reads are run again where a connection turned out dead; what a GET sets off here is no reading, and goes on."""
     deploy(tracker, "tell", TELL)
     path = create_endpoint(tracker, "tell")
@@ -281,14 +285,16 @@ def test_a_get_is_not_sent_twice_by_ourselves(tracker: Tracker, place: Environme
     assert [run.status for run in inbound_runs(tracker)] == ["succeeded", "succeeded"]
 
 
-def test_a_run_that_postgresql_forgot_is_written_down_as_what_it_was(tracker: Tracker, place: EnvironmentRef) -> None:
+def test_a_run_that_postgresql_forgot_is_written_down_as_what_it_was(
+    tracker: Tracker, environment: EnvironmentRef
+) -> None:
     """As `endings.end` does where a crash took the beginning of a synchronous run."""
     deploy(tracker, "slow", "export default () => new Promise((r) => setTimeout(() => r(1), 1_500))")
     path = create_endpoint(tracker, "slow", **{"async": False})
 
     def lose() -> None:
         deadline = time.monotonic() + 10
-        while not (gone := Run.objects.using(place.cluster).filter(trigger="inbound").delete()[0]):
+        while not (gone := Run.objects.using(environment.cluster).filter(trigger="inbound").delete()[0]):
             assert time.monotonic() < deadline
             time.sleep(0.02)
         connections.close_all()
@@ -361,12 +367,12 @@ def gone_key(tracker: Tracker, key_id: str) -> None:
     user_service.revoke_key(ServerKey.objects.get(pk=key_id), actor=audit.SYSTEM)
 
 
-def test_with_its_maker_an_address_ends_and_its_owner_is_told(tracker: Tracker, place: EnvironmentRef) -> None:
+def test_with_its_maker_an_address_ends_and_its_owner_is_told(tracker: Tracker, environment: EnvironmentRef) -> None:
     deploy(tracker, "tell", TELL)
     key_id = own_key(tracker, "maker", "functions:deploy", "functions:invoke")
     path, other = create_endpoint(tracker, "tell", "maker"), create_endpoint(tracker, "tell")
     assert send(tracker, path).status == 202
-    assert Worker(place.cluster).run() == 1
+    assert Worker(environment.cluster).run() == 1
     queued = send(tracker, path).json["run_id"]
     gone_key(tracker, key_id)
     same_refusal(send(tracker, path), tracker.api.get(path))
@@ -375,8 +381,8 @@ def test_with_its_maker_an_address_ends_and_its_owner_is_told(tracker: Tracker, 
     assert [(each["runs_as"] == key_id, each["stopped"]) for each in listed(tracker, "tell")] == [
         (True, "caller_gone"), (False, None),
     ]  # fmt: skip
-    Worker(place.cluster).run()
-    ended = Run.objects.using(place.cluster).get(pk=queued)
+    Worker(environment.cluster).run()
+    ended = Run.objects.using(environment.cluster).get(pk=queued)
     assert (ended.status, ended.error["reason"]) == ("failed", "caller_gone")
     assert "the run-as identity of its inbound endpoint" in ended.error["message"]
     assert len(inbound_runs(tracker)) == 3
@@ -422,13 +428,13 @@ def test_deployed_code_never_gets_the_rights_of_the_endpoint_creator(tracker: Tr
     assert listed(tracker, "lists") == services_before
 
 
-def test_what_staff_activate_runs_on_as_before(tracker: Tracker, place: EnvironmentRef) -> None:
+def test_what_staff_activate_runs_on_as_before(tracker: Tracker, environment: EnvironmentRef) -> None:
     from functions.deploy import service as functions
 
     deploy(tracker, "tell", TELL)
     deploy(tracker, "tell", TELL + "\n")
     path, before = create_endpoint(tracker, "tell"), listed(tracker, "tell")
-    functions.activate(place, "tell", 1, actor=audit.SYSTEM)
+    functions.activate(environment, "tell", 1, actor=audit.SYSTEM)
     assert listed(tracker, "tell") == before
     assert send(tracker, path).status == 202
 
@@ -448,7 +454,7 @@ def test_a_function_for_users_alone_has_no_address(tracker: Tracker) -> None:
 # ── Who may make, see and revoke one ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_who_may_make_see_and_revoke_one(tracker: Tracker, place: EnvironmentRef) -> None:
+def test_who_may_make_see_and_revoke_one(tracker: Tracker, environment: EnvironmentRef) -> None:
     deploy(tracker, "tell", TELL)
     made = make(tracker, "tell").json
     at = f"/functions/tell/inbound/{made['id']}"
@@ -463,7 +469,7 @@ def test_who_may_make_see_and_revoke_one(tracker: Tracker, place: EnvironmentRef
         assert tracker.get(who, "/functions/tell/inbound").status == 403, who
     for who in ("viewer", "invoker"):
         assert [each["id"] for each in tracker.get(who, "/functions/tell/inbound").json["data"]] == [made["id"]]
-    assert InboundEndpoint.objects.using(place.cluster).count() == 1
+    assert InboundEndpoint.objects.using(environment.cluster).count() == 1
     assert tracker.delete("deployer", at).status == 204, "removing needs no right to invoke"
 
 
@@ -495,14 +501,14 @@ def test_other_tenants_find_no_endpoints(tracker: Tracker) -> None:
     "body",
     [{"label": "x" * 101}, {"label": 5}, {"label": None}, {"async": "yes"}, {"async": None}, {"token": "mine"}],
 )
-def test_what_is_no_address_is_refused(tracker: Tracker, place: EnvironmentRef, body: dict[str, Any]) -> None:
+def test_what_is_no_address_is_refused(tracker: Tracker, environment: EnvironmentRef, body: dict[str, Any]) -> None:
     deploy(tracker, "tell", TELL)
     refused = make(tracker, "tell", **body)
     assert (refused.status, [*refused.fields]) == (422, [*body])
-    assert not InboundEndpoint.objects.using(place.cluster).exists()
+    assert not InboundEndpoint.objects.using(environment.cluster).exists()
 
 
-def test_a_function_has_so_many_at_most(tracker: Tracker, place: EnvironmentRef) -> None:
+def test_a_function_has_so_many_at_most(tracker: Tracker, environment: EnvironmentRef) -> None:
     deploy(tracker, "tell", TELL)
     assert tracker.call("owner", "POST", "/functions/tell/inbound").status == 201, "the body may be left out"
     ids_of = [make(tracker, "tell", label=f"n{number}").json["id"] for number in range(9)]
@@ -515,20 +521,20 @@ def test_a_function_has_so_many_at_most(tracker: Tracker, place: EnvironmentRef)
     assert make(tracker, "missing").status == 404
 
 
-def test_an_address_made_twice_under_one_key_is_one(tracker: Tracker, place: EnvironmentRef) -> None:
+def test_an_address_made_twice_under_one_key_is_one(tracker: Tracker, environment: EnvironmentRef) -> None:
     deploy(tracker, "tell", TELL)
     first, again = (
         tracker.post("owner", "/functions/tell/inbound", {}, headers={"Idempotency-Key": "k-1234567890"})
         for _ in range(2)
     )
     assert (first.json, again.headers["Idempotency-Replayed"]) == (again.json, "true")
-    assert InboundEndpoint.objects.using(place.cluster).count() == 1
+    assert InboundEndpoint.objects.using(environment.cluster).count() == 1
 
 
 # ── The end of one ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_revoked_address_is_gone_with_the_next_request(tracker: Tracker, place: EnvironmentRef) -> None:
+def test_a_revoked_address_is_gone_with_the_next_request(tracker: Tracker, environment: EnvironmentRef) -> None:
     deploy(tracker, "tell", TELL)
     made = make(tracker, "tell", label="old").json
     path, other = made["url"].removeprefix(configured.BASE_URL), create_endpoint(tracker, "tell")
@@ -544,30 +550,32 @@ def test_a_revoked_address_is_gone_with_the_next_request(tracker: Tracker, place
     assert len(inbound_runs(tracker)) == 3
 
 
-def test_a_reader_of_the_old_state_cannot_bring_it_back(tracker: Tracker, place: EnvironmentRef) -> None:
+def test_a_reader_of_the_old_state_cannot_bring_it_back(tracker: Tracker, environment: EnvironmentRef) -> None:
     """A reader of the old row fills Redis after the commit: the marker was there first."""
     deploy(tracker, "tell", TELL)
     made = make(tracker, "tell").json
     path = made["url"].removeprefix(configured.BASE_URL)
     token_hash = inbound_tokens.digest(path.rpartition("/")[2])
-    late = inbound_endpoints.look_up(place, token_hash)
+    late = inbound_endpoints.look_up(environment, token_hash)
     assert late is not None
     tracker.delete("owner", f"/functions/tell/inbound/{made['id']}")
     redis_client.fill(inbound_endpoints.cache_key(token_hash), inbound_endpoints.to_bytes(late))
     same_refusal(send(tracker, path))
 
 
-def test_a_revocation_that_was_rolled_back_revokes_nothing(tracker: Tracker, place: EnvironmentRef) -> None:
+def test_a_revocation_that_was_rolled_back_revokes_nothing(tracker: Tracker, environment: EnvironmentRef) -> None:
     deploy(tracker, "tell", TELL)
     path = create_endpoint(tracker, "tell")
-    function = Function.objects.using(place.cluster).get()
-    with transaction.atomic(using=place.cluster):
-        inbound_endpoints.delete_all(place.cluster, function.pk)
-        transaction.set_rollback(True, using=place.cluster)
+    function = Function.objects.using(environment.cluster).get()
+    with transaction.atomic(using=environment.cluster):
+        inbound_endpoints.delete_all(environment.cluster, function.pk)
+        transaction.set_rollback(True, using=environment.cluster)
     assert send(tracker, path).status == 202
 
 
-def test_endpoint_is_removed_with_its_function_and_not_reused_by_name(tracker: Tracker, place: EnvironmentRef) -> None:
+def test_endpoint_is_removed_with_its_function_and_not_reused_by_name(
+    tracker: Tracker, environment: EnvironmentRef
+) -> None:
     deploy(tracker, "tell", TELL)
     path = create_endpoint(tracker, "tell")
     assert send(tracker, path).status == 202
@@ -575,25 +583,25 @@ def test_endpoint_is_removed_with_its_function_and_not_reused_by_name(tracker: T
     same_refusal(send(tracker, path))
     deploy(tracker, "tell", TELL)
     same_refusal(send(tracker, path), tracker.api.get(path))
-    assert not InboundEndpoint.objects.using(place.cluster).exists()
+    assert not InboundEndpoint.objects.using(environment.cluster).exists()
     assert listed(tracker, "tell") == []
 
 
-def test_the_release_before_deletes_functions_that_have_some(tracker: Tracker, place: EnvironmentRef) -> None:
+def test_the_release_before_deletes_functions_that_have_some(tracker: Tracker, environment: EnvironmentRef) -> None:
     """It has no code for endpoints: PostgreSQL deletes them with it."""
     deploy(tracker, "tell", TELL)
     path = create_endpoint(tracker, "tell")
-    Function.objects.using(place.cluster).update(environment_id=None)  # it has a long history
+    Function.objects.using(environment.cluster).update(environment_id=None)  # it has a long history
     same_refusal(send(tracker, path))
-    with transaction.atomic(using=place.cluster), connections[place.cluster].cursor() as cursor:
+    with transaction.atomic(using=environment.cluster), connections[environment.cluster].cursor() as cursor:
         for table in ("version", "secret", "run"):
             cursor.execute(f"DELETE FROM platform.functions_{table}")
         cursor.execute("DELETE FROM platform.functions_function")
-    assert not InboundEndpoint.objects.using(place.cluster).exists()
+    assert not InboundEndpoint.objects.using(environment.cluster).exists()
     same_refusal(send(tracker, path))
 
 
-def test_it_goes_with_its_project_and_pauses_with_it(tracker: Tracker, place: EnvironmentRef) -> None:
+def test_it_goes_with_its_project_and_pauses_with_it(tracker: Tracker, environment: EnvironmentRef) -> None:
     deploy(tracker, "tell", TELL)
     path = create_endpoint(tracker, "tell")
     assert send(tracker, path).status == 202
@@ -607,7 +615,7 @@ def test_it_goes_with_its_project_and_pauses_with_it(tracker: Tracker, place: En
     same_refusal(send(tracker, path))
 
 
-def test_a_branch_has_none(tracker: Tracker, place: EnvironmentRef) -> None:
+def test_a_branch_has_none(tracker: Tracker, environment: EnvironmentRef) -> None:
     deploy(tracker, "tell", TELL)
     path = create_endpoint(tracker, "tell")
     made = tracker.api.post(
@@ -619,13 +627,13 @@ def test_a_branch_has_none(tracker: Tracker, place: EnvironmentRef) -> None:
     there = tracker.api.get("/v1/functions/tell/inbound", token=tracker.tokens["owner"], environment=made.json["id"])
     assert (there.status, there.json["data"]) == (200, [])
     assert send(tracker, path, environment=made.json["id"]).status == 202, "a header names nothing here"
-    assert [run.environment_id for run in inbound_runs(tracker)] == [place.environment_id]
+    assert [run.environment_id for run in inbound_runs(tracker)] == [environment.environment_id]
 
 
-def test_a_backup_has_none(tracker: Tracker, place: EnvironmentRef) -> None:
+def test_a_backup_has_none(tracker: Tracker, environment: EnvironmentRef) -> None:
     deploy(tracker, "tell", TELL)
     made = make(tracker, "tell", label="only-in-the-address").json
-    written = json.dumps({name: list(records) for name, records in Functions().dump(place).items()})
+    written = json.dumps({name: list(records) for name, records in Functions().dump(environment).items()})
     assert TELL in json.loads(written)["function_versions"][0]["source"]
     assert made["id"] not in written
     assert "only-in-the-address" not in written
@@ -655,10 +663,10 @@ def gone(environment_id: str) -> str:
     return f"/v1/inbound/{inbound_tokens.make(environment_id)}"
 
 
-def with_unknown_mac(place: EnvironmentRef, path: str) -> str:
+def with_unknown_mac(environment: EnvironmentRef, path: str) -> str:
     """The same endpoint with a token whose MAC no current key verifies."""
-    old, token = forged(place.environment_id), path.rpartition("/")[2]
-    row = InboundEndpoint.objects.using(place.cluster).filter(token_hash=inbound_tokens.digest(token))
+    old, token = forged(environment.environment_id), path.rpartition("/")[2]
+    row = InboundEndpoint.objects.using(environment.cluster).filter(token_hash=inbound_tokens.digest(token))
     assert row.update(token_hash=inbound_tokens.digest(old.rpartition("/")[2])) == 1
     return old
 
@@ -769,12 +777,12 @@ def test_when_redis_was_emptied_guesses_keep_no_address_out(
 
 def test_checks_of_revoked_endpoints_are_limited_per_environment(
     tracker: Tracker,
-    place: EnvironmentRef,
+    environment: EnvironmentRef,
     settings: Any,
     trips: RoundTrips,  # noqa: F811
 ) -> None:
     deploy(tracker, "tell", TELL)
-    path, old = create_endpoint(tracker, "tell"), with_unknown_mac(place, create_endpoint(tracker, "tell"))
+    path, old = create_endpoint(tracker, "tell"), with_unknown_mac(environment, create_endpoint(tracker, "tell"))
     flush_redis()
     settings.RATE_LIMIT_FACTOR = 1
     for environment_id in (environment_of(tracker.project, "development").pk, ids.new("env")):
@@ -787,7 +795,7 @@ def test_checks_of_revoked_endpoints_are_limited_per_environment(
 
 
 def test_token_with_dropped_key_is_treated_like_an_old_token(
-    tracker: Tracker, place: EnvironmentRef, settings: Any
+    tracker: Tracker, environment: EnvironmentRef, settings: Any
 ) -> None:
     deploy(tracker, "tell", TELL)
     path = create_endpoint(tracker, "tell")
@@ -804,21 +812,23 @@ def test_token_with_dropped_key_is_treated_like_an_old_token(
     assert send(tracker, path).status == 202, "its proof is in Redis"
 
 
-def test_no_part_of_a_token_can_be_changed(place: EnvironmentRef) -> None:
-    token = inbound_tokens.make(place.environment_id)
-    assert (inbound_tokens.environment_of(token), inbound_tokens.is_valid(token)) == (place.environment_id, True)
+def test_no_part_of_a_token_can_be_changed(environment: EnvironmentRef) -> None:
+    token = inbound_tokens.make(environment.environment_id)
+    assert (inbound_tokens.environment_of(token), inbound_tokens.is_valid(token)) == (environment.environment_id, True)
     assert re.fullmatch(r"hk_[0-9a-z]{26}[0-9A-Za-z]{38}", token)
     for at in range(len("hk_"), len(token) - 6):
         other = "1" if token[at] == "0" else "0"
         changed = token_format.checked(token[:at] + other + token[at + 1 : -6])
         assert inbound_tokens.environment_of(changed) is None or not inbound_tokens.is_valid(changed), at
-    assert not inbound_tokens.is_valid(forged(place.environment_id).rpartition("/")[2])
+    assert not inbound_tokens.is_valid(forged(environment.environment_id).rpartition("/")[2])
 
 
-def test_redis_is_told_again_which_addresses_there_are(tracker: Tracker, place: EnvironmentRef, settings: Any) -> None:
+def test_redis_is_told_again_which_addresses_there_are(
+    tracker: Tracker, environment: EnvironmentRef, settings: Any
+) -> None:
     deploy(tracker, "tell", TELL)
     made = [make(tracker, "tell").json for _ in range(2)]
-    path, revoked = (with_unknown_mac(place, each["url"].removeprefix(configured.BASE_URL)) for each in made)
+    path, revoked = (with_unknown_mac(environment, each["url"].removeprefix(configured.BASE_URL)) for each in made)
     assert tracker.delete("owner", f"/functions/tell/inbound/{made[1]['id']}").status == 204
     for each in (path, revoked):
         embedded_valkey.client(configured.LAYOUT).delete(
@@ -828,16 +838,16 @@ def test_redis_is_told_again_which_addresses_there_are(tracker: Tracker, place: 
     unknown = [send(tracker, forged(tracker.environment_id)).status for _ in range(121)]
     assert unknown == [404] * 120 + [429]
     assert send(tracker, path).status == 429, "it could be any"
-    verify_endpoints(place.cluster)
+    verify_endpoints(environment.cluster)
     assert send(tracker, path).status == 202
     assert send(tracker, revoked).status == 429
 
 
-def test_what_is_not_there_is_looked_up_once(tracker: Tracker, place: EnvironmentRef, trips: RoundTrips) -> None:  # noqa: F811
+def test_what_is_not_there_is_looked_up_once(tracker: Tracker, environment: EnvironmentRef, trips: RoundTrips) -> None:  # noqa: F811
     deploy(tracker, "tell", TELL)
     made = make(tracker, "tell").json
     revoked, unknown = made["url"].removeprefix(configured.BASE_URL), forged(tracker.environment_id)
-    InboundEndpoint.objects.using(place.cluster).all().delete()  # and its proof is still there
+    InboundEndpoint.objects.using(environment.cluster).all().delete()  # and its proof is still there
     for path in (revoked, unknown):
         same_refusal(send(tracker, path))
         trips.reset()
@@ -897,7 +907,7 @@ def test_a_circle_is_cut_and_a_made_up_depth_is_none(tracker: Tracker) -> None:
     assert [run.depth for run in inbound_runs(tracker)] == [3, 0, 0]
 
 
-def test_the_token_is_in_no_line_and_no_figure(tracker: Tracker, place: EnvironmentRef) -> None:
+def test_the_token_is_in_no_line_and_no_figure(tracker: Tracker, environment: EnvironmentRef) -> None:
     deploy(tracker, "tell", TELL)
     path = create_endpoint(tracker, "tell")
     token = path.rpartition("/")[2]
@@ -905,12 +915,12 @@ def test_the_token_is_in_no_line_and_no_figure(tracker: Tracker, place: Environm
         named = send(tracker, path, headers={"X-Request-Id": token, "Referer": f"https://x.example{path}"})
         assert (named.status, named.headers["X-Request-Id"] == token) == (202, False)
         assert send(tracker, f"{path}/x").status == 404
-        with connections[place.cluster].cursor() as cursor:
+        with connections[environment.cluster].cursor() as cursor:
             cursor.execute("ALTER TABLE platform.functions_run RENAME COLUMN depth TO depth_")
         try:
             broken = send(tracker, path)
         finally:
-            with connections[place.cluster].cursor() as cursor:
+            with connections[environment.cluster].cursor() as cursor:
                 cursor.execute("ALTER TABLE platform.functions_run RENAME COLUMN depth_ TO depth")
         assert (broken.status, broken.error) == (500, "internal")
     written = "\n".join(lines.text)
@@ -922,10 +932,10 @@ def test_the_token_is_in_no_line_and_no_figure(tracker: Tracker, place: Environm
     assert all(token not in run.input and token != run.request_id for run in inbound_runs(tracker))
 
 
-def test_a_use_that_cannot_be_noted_refuses_nothing(tracker: Tracker, place: EnvironmentRef) -> None:
+def test_a_use_that_cannot_be_noted_refuses_nothing(tracker: Tracker, environment: EnvironmentRef) -> None:
     deploy(tracker, "tell", TELL)
     path = create_endpoint(tracker, "tell")
-    with connections[place.cluster].cursor() as cursor:
+    with connections[environment.cluster].cursor() as cursor:
         cursor.execute("ALTER TABLE platform.functions_inboundendpoint RENAME COLUMN uses TO uses_")
         try:
             assert send(tracker, path).status == 202
@@ -945,7 +955,7 @@ def test_without_redis_it_answers_and_a_revoked_one_does_not(tracker: Tracker) -
     same_refusal(send(tracker, path))
 
 
-def test_a_record_of_another_release_is_looked_up_anew(tracker: Tracker, place: EnvironmentRef) -> None:
+def test_a_record_of_another_release_is_looked_up_anew(tracker: Tracker, environment: EnvironmentRef) -> None:
     deploy(tracker, "tell", TELL)
     path = create_endpoint(tracker, "tell")
     name = inbound_endpoints.cache_key(inbound_tokens.digest(path.rpartition("/")[2]))

@@ -256,7 +256,7 @@ def test_what_only_names_one_is_an_output(tracker: Tracker, returns: str, body: 
     assert {name: got.headers[name] for name in FRONT} == FRONT
 
 
-def test_it_is_an_output_wherever_nobody_waits_at_an_address(tracker: Tracker, place: EnvironmentRef) -> None:
+def test_it_is_an_output_wherever_nobody_waits_at_an_address(tracker: Tracker, environment: EnvironmentRef) -> None:
     """The documented invocation is unchanged; a queued run sends no response, whatever it returns."""
     source = 'export default () => ({$response: {status: 302, headers: {location: "https://example.com"}}})'
     deploy(tracker, "away", source)
@@ -266,14 +266,14 @@ def test_it_is_an_output_wherever_nobody_waits_at_an_address(tracker: Tracker, p
     assert "Location" not in called.headers
     queued = send(tracker, create_endpoint(tracker, "away"))
     assert (queued.status, [*queued.json]) == (202, ["run_id"])
-    assert Worker(place.cluster).run() == 1
+    assert Worker(environment.cluster).run() == 1
     detail = tracker.get("owner", f"/functions/away/runs/{queued.json['run_id']}").json
     assert (detail["status"], detail["output"]) == ("succeeded", output)
     challenge = tracker.api.get(create_endpoint(tracker, "away"))
     assert (challenge.status, challenge.error) == (502, "function_failed"), "a GET waits"
 
 
-def test_its_size_is_an_outputs(tracker: Tracker, place: EnvironmentRef) -> None:
+def test_its_size_is_an_outputs(tracker: Tracker, environment: EnvironmentRef) -> None:
     deploy(tracker, "large", "export default ({query}) => ({$response: {body: 'x'.repeat(Number(query))}})")
     path = create_endpoint(tracker, "large")
     largest = tracker.api.get(f"{path}?250000")

@@ -22,7 +22,7 @@ RARE = [("call", "failed"), ("call", "running"), ("inbound", "succeeded"), ("sch
 
 
 def write_down(
-    place: EnvironmentRef,
+    environment: EnvironmentRef,
     count: int,
     trigger: str,
     status: str,
@@ -31,7 +31,7 @@ def write_down(
     caller: tuple[str, str] = ("key", "key_x"),
 ) -> None:
     """So many runs of `sum`, the last of them so long ago, for a caller of this kind and id."""
-    with connections[place.cluster].cursor() as cursor:
+    with connections[environment.cluster].cursor() as cursor:
         cursor.execute(
             "INSERT INTO platform.functions_run (id, environment_id, function_id, version, status, phase, is_async,"
             "       trigger, event_id, input, logs, sandbox_layers, caller_kind, caller_id, depth, concurrency, attempts,"
@@ -51,20 +51,20 @@ def write_down(
                 "count": count,
                 "caller_kind": caller[0],
                 "caller_id": caller[1],
-                "environment_id": place.environment_id,
+                "environment_id": environment.environment_id,
             },
         )
 
 
-def test_each_listed_run_says_how_it_came_about(tracker: Tracker, place: EnvironmentRef) -> None:
+def test_each_listed_run_says_how_it_came_about(tracker: Tracker, environment: EnvironmentRef) -> None:
     deploy(tracker, "sum", SUM)
     called = invoke(tracker, "sum", {"a": 1, "b": 2}).json["run_id"]
     for trigger in TRIGGERS:
-        write_down(place, 1, trigger, "succeeded")
+        write_down(environment, 1, trigger, "succeeded")
     listed = tracker.get("owner", PATH).json["data"]
     assert [*listed[0]] == ["id", "status", "started_at", "duration_ms", "trigger", "event_id"]
     assert (listed[0]["id"], listed[0]["trigger"], listed[0]["event_id"]) == (called, "call", None)
-    of_record = {run.pk: run for run in Run.objects.using(place.cluster)}
+    of_record = {run.pk: run for run in Run.objects.using(environment.cluster)}
     assert len(listed) == 1 + len(TRIGGERS)
     for run in listed:
         kept = of_record[run["id"]]
@@ -73,11 +73,13 @@ def test_each_listed_run_says_how_it_came_about(tracker: Tracker, place: Environ
         assert {name: detail[name] for name in run} == run
 
 
-def test_status_and_trigger_are_wanted_together(tracker: Tracker, place: EnvironmentRef) -> None:
+def test_status_and_trigger_are_wanted_together(tracker: Tracker, environment: EnvironmentRef) -> None:
     deploy(tracker, "sum", SUM)
     for number, (trigger, status) in enumerate(product(TRIGGERS, STATUSES)):
-        write_down(place, 2, trigger, status, minutes=number + 1)
-    kept = [*Run.objects.using(place.cluster).order_by("-created_at", "-id").values_list("pk", "trigger", "status")]
+        write_down(environment, 2, trigger, status, minutes=number + 1)
+    kept = [
+        *Run.objects.using(environment.cluster).order_by("-created_at", "-id").values_list("pk", "trigger", "status")
+    ]
     for trigger, status in product([None, *TRIGGERS], [None, *STATUSES]):
         wanted = [
             run_id
@@ -108,20 +110,20 @@ def test_a_trigger_that_there_is_not_is_refused(tracker: Tracker, value: str) ->
 @statistics
 def test_a_page_of_few_among_many_reads_its_page(
     tracker: Tracker,
-    place: EnvironmentRef,
+    environment: EnvironmentRef,
     statistics: bool,
 ) -> None:
     """Whichever are few, by trigger, by status or both; also before PostgreSQL knows of them."""
     deploy(tracker, "sum", SUM)
-    gather_statistics(place.cluster)
-    write_down(place, 100_000, "event", "succeeded")
+    gather_statistics(environment.cluster)
+    write_down(environment, 100_000, "event", "succeeded")
     for trigger, status in RARE:
-        write_down(place, 3, trigger, status, minutes=60)
+        write_down(environment, 3, trigger, status, minutes=60)
     if statistics:
-        gather_statistics(place.cluster)
+        gather_statistics(environment.cluster)
     for trigger, status in product([None, *TRIGGERS], [None, *STATUSES]):
         query = "&".join(f"{name}={value}" for name, value in (("trigger", trigger), ("status", status)) if value)
-        with count_touched_rows(place.cluster, "platform.functions_run") as cost:
+        with count_touched_rows(environment.cluster, "platform.functions_run") as cost:
             got = tracker.get("owner", f"{PATH}?{query}" if query else PATH)
         expected = sum(
             3 for way in RARE if trigger in (None, way[0]) and status in (None, way[1])
@@ -132,21 +134,21 @@ def test_a_page_of_few_among_many_reads_its_page(
 
 @statistics
 def test_a_user_with_few_runs_among_those_of_many_reads_them_alone(
-    tracker: Tracker, place: EnvironmentRef, statistics: bool
+    tracker: Tracker, environment: EnvironmentRef, statistics: bool
 ) -> None:
     """So no app user makes PostgreSQL read a busy function's history with each request."""
     deploy(tracker, "sum", SUM)
     own = [invoke(tracker, "sum", {"a": 1, "b": 2}, who="alice").json["run_id"] for _ in range(3)]
-    gather_statistics(place.cluster)
+    gather_statistics(environment.cluster)
     for status in ("succeeded", "failed"):
         for number in range(20):
-            write_down(place, 1_000, "call", status, caller=("user", f"usr_{number}"))
+            write_down(environment, 1_000, "call", status, caller=("user", f"usr_{number}"))
     if statistics:
-        gather_statistics(place.cluster)
+        gather_statistics(environment.cluster)
     for trigger, status in product([None, *TRIGGERS], [None, *STATUSES]):
         query = "&".join(f"{name}={value}" for name, value in (("trigger", trigger), ("status", status)) if value)
         for who, runs in (("alice", own[::-1]), ("bob", [])):
-            with count_touched_rows(place.cluster, "platform.functions_run") as cost:
+            with count_touched_rows(environment.cluster, "platform.functions_run") as cost:
                 got = tracker.get(who, f"{PATH}?{query}")
             is_theirs = trigger in (None, "call") and status in (None, "succeeded")
             assert [run["id"] for run in got.json["data"]] == (runs if is_theirs else []), (who, query)

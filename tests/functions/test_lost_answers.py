@@ -100,13 +100,13 @@ def test_so_does_one_whose_source_was_being_read(tracker: Tracker, cuts: Cuts, h
     assert {run.phase for run in all_runs(tracker)} == {"ended"}
 
 
-def test_what_is_found_again_is_what_was_begun(tracker: Tracker, place: EnvironmentRef, cuts: Cuts) -> None:
+def test_what_is_found_again_is_what_was_begun(tracker: Tracker, environment: EnvironmentRef, cuts: Cuts) -> None:
     deploy(tracker, "sum", SUM, secrets={"TOKEN": "s3cr3t"}, allowed_hosts=["api.example.com"])
     begun: list[Started] = []
 
     def begin() -> Started:
-        begun.append(start.start_run(place, key_of(place), "sum", '{"a": 1}', depth=2))
-        Run.objects.using(place.cluster).update(phase="ended", slot=None, claimed_until=None)
+        begun.append(start.start_run(environment, key_of(environment), "sum", '{"a": 1}', depth=2))
+        Run.objects.using(environment.cluster).update(phase="ended", slot=None, claimed_until=None)
         return begun[-1]
 
     found, first = cut_at(cuts, begin, BEGINS, How.UNANSWERED), begun[0]

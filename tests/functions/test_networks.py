@@ -54,9 +54,9 @@ def called(tracker: Tracker, remote_addr: str = HERE, **how: Any) -> Answer:
 
 
 def test_one_network_takes_half_the_anonymous_slots_and_another_gets_one(
-    crowded: Tracker, place: EnvironmentRef
+    crowded: Tracker, environment: EnvironmentRef
 ) -> None:
-    executing = Run.objects.using(place.cluster).filter(phase="executing")
+    executing = Run.objects.using(environment.cluster).filter(phase="executing")
 
     def call(_: int) -> Answer:
         try:
@@ -72,14 +72,14 @@ def test_one_network_takes_half_the_anonymous_slots_and_another_gets_one(
         assert executing.count() == 1
         assert called(crowded, THERE).json["output"] == {"sum": 2}
         assert invoke(crowded, "sum", {"a": 1, "b": 1}, who="server").status == 200, "keys have no network"
-        cancel_until_done(crowded, place, calls)
+        cancel_until_done(crowded, environment, calls)
     assert {call.result().status for call in calls} == {200}, "the others waited for their turn"
     assert called(crowded).status == 200
 
 
-def test_network_takes_half_of_more_slots_and_others_one_each(place: EnvironmentRef, crowded: Tracker) -> None:
+def test_network_takes_half_of_more_slots_and_others_one_each(environment: EnvironmentRef, crowded: Tracker) -> None:
     """On a larger plan, and slots of other callers count as taken."""
-    team = EnvironmentRef(**{**{name: getattr(place, name) for name in place.__slots__}, "plan": "team"})
+    team = EnvironmentRef(**{**{name: getattr(environment, name) for name in environment.__slots__}, "plan": "team"})
     visitors, half = PLANS["team"].function_concurrency // 2, PLANS["team"].function_concurrency // 4
 
     def sit(network: int) -> bool:
@@ -94,24 +94,25 @@ def test_network_takes_half_of_more_slots_and_others_one_each(place: Environment
         assert sit(network)
         assert not sit(network)
     assert not sit(99), "the anonymous half is taken"
-    assert taken(place) == [*range(1, visitors + 1)]
+    assert taken(environment) == [*range(1, visitors + 1)]
 
 
 def test_heavy_network_leaves_a_slot_to_light_ones(
-    crowded: Tracker, place: EnvironmentRef, monkeypatch: pytest.MonkeyPatch
+    crowded: Tracker, environment: EnvironmentRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deploy(crowded, "nap", "export default () => new Promise((resolve) => setTimeout(resolve, 300))", invoke="public")
     first, second = (
-        calls.start_call(place, anonymous_caller(place), "sum", "{}", anonymous=AnonymousCall(n)) for n in (1, 2)
+        calls.start_call(environment, anonymous_caller(environment), "sum", "{}", anonymous=AnonymousCall(n))
+        for n in (1, 2)
     )
-    end(place.cluster, second.run_id)
+    end(environment.cluster, second.run_id)
     assert invoke(crowded, "nap", who="visitor", remote_addr=HERE).status == 200
     monkeypatch.setattr(client_networks, "FREE_SECONDS", 0.2)
-    assert taken(place) == [2], "a light caller takes the slots reserved for light callers"
+    assert taken(environment) == [2], "a light caller takes the slots reserved for light callers"
     assert called(crowded).status == 200, "it has the others"
-    second = calls.start_call(place, anonymous_caller(place), "sum", "{}", anonymous=AnonymousCall(2))
-    end(place.cluster, first.run_id)
-    assert taken(place) == [1]
+    second = calls.start_call(environment, anonymous_caller(environment), "sum", "{}", anonymous=AnonymousCall(2))
+    end(environment.cluster, first.run_id)
+    assert taken(environment) == [1]
     assert called(crowded).status == 429
     assert called(crowded, THERE).status == 200
     monkeypatch.setattr(client_networks, "FREE_SECONDS", FREE_SECONDS)
@@ -160,20 +161,20 @@ def test_it_takes_more_networks_than_half_of_the_places_to_fill_them(most: int) 
 
 def test_waiting_network_leaves_threads_to_others(
     open_to_all: Tracker,
-    place: EnvironmentRef,
+    environment: EnvironmentRef,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     room = request_concurrency.ConcurrencyLimiter(slots=100, slots_each=8)
     monkeypatch.setattr(request_concurrency, "limiter", room)
-    mine = anonymous_call_of(place.environment_id, HERE)
-    with room.slot(place.environment_id, anonymous=mine), room.slot(place.environment_id, anonymous=mine):
+    mine = anonymous_call_of(environment.environment_id, HERE)
+    with room.slot(environment.environment_id, anonymous=mine), room.slot(environment.environment_id, anonymous=mine):
         refused = called(open_to_all)
         assert (refused.status, refused.error) == (429, "rate_limited")
         assert called(open_to_all, THERE).status == 200
         assert invoke(open_to_all, "sum", {"a": 1, "b": 1}, who="server").status == 200
         heavy = AnonymousCall(7, is_heavy=True)
-        with room.slot(place.environment_id, anonymous=AnonymousCall(6)):
-            with pytest.raises(request_concurrency.Full), room.slot(place.environment_id, anonymous=heavy):
+        with room.slot(environment.environment_id, anonymous=AnonymousCall(6)):
+            with pytest.raises(request_concurrency.Full), room.slot(environment.environment_id, anonymous=heavy):
                 pass
             assert called(open_to_all, THERE).status == 200
     assert called(open_to_all).status == 200
@@ -184,8 +185,8 @@ def test_waiting_network_leaves_threads_to_others(
 # ── The queue ──
 
 
-def test_of_the_queue_one_network_has_half_and_others_one_each(crowded: Tracker, place: EnvironmentRef) -> None:
-    kept = Run.objects.using(place.cluster)
+def test_of_the_queue_one_network_has_half_and_others_one_each(crowded: Tracker, environment: EnvironmentRef) -> None:
+    kept = Run.objects.using(environment.cluster)
     once = {"headers": {"Idempotency-Key": "once"}}
     answers = [queue(crowded, "visitor", remote_addr=HERE).status for _ in range(MOST // 2 + 1)]
     assert answers == [202] * (MOST // 2) + [429]
@@ -197,13 +198,13 @@ def test_of_the_queue_one_network_has_half_and_others_one_each(crowded: Tracker,
     assert queue(crowded, "visitor", remote_addr=THERE).status == 429
     assert queue(crowded, "visitor", remote_addr=THERE, **once).json == accepted.json
     assert queue(crowded, "server", remote_addr=HERE).status == 202
-    pile_up(place, MOST // 2 - 1)
+    pile_up(environment, MOST // 2 - 1)
     assert queue(crowded, "visitor", remote_addr="203.0.113.10").status == 429, "they are all taken"
     assert len(set(kept.filter(caller_kind="anonymous", network__isnull=False).values_list("network"))) == 2
     assert not kept.filter(caller_kind="key", network__isnull=False).exists()
 
 
-def test_new_network_waits_behind_one_run_of_each_other_network(crowded: Tracker, place: EnvironmentRef) -> None:
+def test_new_network_waits_behind_one_run_of_each_other_network(crowded: Tracker, environment: EnvironmentRef) -> None:
     def queued(remote_addr: str, count: int) -> list[str]:
         return [str(queue(crowded, "visitor", remote_addr=remote_addr).json["run_id"]) for _ in range(count)]
 
@@ -211,14 +212,14 @@ def test_new_network_waits_behind_one_run_of_each_other_network(crowded: Tracker
     [newcomer], two = queued(THERE, 1), queued("203.0.113.10", 2)
     own = str(queue(crowded, "server").json["run_id"])
     began = []
-    while (started := claimed(place.cluster)) is not None:
+    while (started := claimed(environment.cluster)) is not None:
         began.append(started.run_id)
-        end(place.cluster, started.run_id)
+        end(environment.cluster, started.run_id)
     assert began == [own, many[0], newcomer, two[0], many[1], two[1], *many[2:]]
 
 
-def test_a_site_of_many_addresses_is_one_network(crowded: Tracker, place: EnvironmentRef) -> None:
-    pile_up(place, MOST // 2)
+def test_a_site_of_many_addresses_is_one_network(crowded: Tracker, environment: EnvironmentRef) -> None:
+    pile_up(environment, MOST // 2)
     assert queue(crowded, "visitor", remote_addr="2001:db8:1:1::1").status == 202
     assert queue(crowded, "visitor", remote_addr="2001:db8:1:ffff::2").status == 429
     assert queue(crowded, "visitor", remote_addr="2001:db8:2:1::1").status == 202
@@ -239,9 +240,11 @@ def test_network_ids_reveal_no_ip_address_and_differ_by_environment() -> None:
 # ── What it costs ──
 
 
-def test_a_share_is_looked_up_in_the_statement_that_makes_the_run(crowded: Tracker, place: EnvironmentRef) -> None:
-    pile_up(place, 5_000, "key")
-    pile_up(place, 5_000)
-    with count_touched_rows(place.cluster, "platform.functions_run") as cost:
-        calls.start_call(place, anonymous_caller(place), "sum", "{}", anonymous=AnonymousCall(1))
+def test_a_share_is_looked_up_in_the_statement_that_makes_the_run(
+    crowded: Tracker, environment: EnvironmentRef
+) -> None:
+    pile_up(environment, 5_000, "key")
+    pile_up(environment, 5_000)
+    with count_touched_rows(environment.cluster, "platform.functions_run") as cost:
+        calls.start_call(environment, anonymous_caller(environment), "sum", "{}", anonymous=AnonymousCall(1))
     assert cost.read <= 3 * FREE

@@ -10,7 +10,7 @@ from accounts.models import AuditEntry
 from functions.deploy import service as deploy_service
 from functions.models import Function, Run
 from functions.triggers import events as event_triggers
-from projects.directory.environments import place_of
+from projects.directory.environments import environment_ref
 from rows.models import EventInterest, OutboxEvent
 from tests.rows.conftest import Tracker
 from tests.support.console import console as console
@@ -23,30 +23,30 @@ STAFF = audit.Actor("staff", "usr_01h455vb4pex5vsknk084sn02q")
 
 
 @pytest.fixture
-def place(tracker: Tracker) -> Any:
-    return place_of(tracker.environment_id)
+def environment(tracker: Tracker) -> Any:
+    return environment_ref(tracker.environment_id)
 
 
 def the_function(tracker: Tracker) -> Function:
     return Function.objects.using(tracker.project.cluster).get()
 
 
-def test_a_stopped_schedule_is_recorded_once(tracker: Tracker, place: Any) -> None:
+def test_a_stopped_schedule_is_recorded_once(tracker: Tracker, environment: Any) -> None:
     owner = tracker.project.memberships.get(role="owner").user_id
     deploy(tracker, "sum", SUM, schedule="30 4 * * *")
     deploy(tracker, "sum", SUM + "\n")
-    deploy_service.activate(place, "sum", 1, actor=STAFF)
+    deploy_service.activate(environment, "sum", 1, actor=STAFF)
     function = the_function(tracker)
     assert (function.active_version, function.scheduled_id, function.schedule_stopped) == (1, owner, None)
     for _ in range(2):
-        deploy_service.stop_schedule(place, "sum", actor=STAFF)
+        deploy_service.stop_schedule(environment, "sum", actor=STAFF)
     function = the_function(tracker)
     assert (function.next_run_at, function.schedule_stopped) == (None, "operator")
     entry = AuditEntry.objects.get(action="function.schedule_stopped")
     assert (entry.actor_kind, entry.detail["reason"]) == ("staff", "operator")
 
 
-def test_stopped_events_run_nothing(tracker: Tracker, place: Any, console: Client) -> None:
+def test_stopped_events_run_nothing(tracker: Tracker, environment: Any, console: Client) -> None:
     using = tracker.project.cluster
     owner = tracker.project.memberships.get(role="owner").user_id
     deploy(tracker, "sum", SUM, on=["lists.insert"])
@@ -59,10 +59,10 @@ def test_stopped_events_run_nothing(tracker: Tracker, place: Any, console: Clien
     assert event_triggers.queue(using) == 1
     assert "all runs are queued" in console.get(f"/admin/waiting/{using}/").content.decode()
     deploy(tracker, "sum", SUM + "\n")
-    deploy_service.activate(place, "sum", 1, actor=STAFF)
+    deploy_service.activate(environment, "sum", 1, actor=STAFF)
     assert (the_function(tracker).events_id, the_function(tracker).events_stopped) == (owner, None)
     for _ in range(2):
-        deploy_service.stop_events(place, "sum", actor=STAFF)
+        deploy_service.stop_events(environment, "sum", actor=STAFF)
     assert not EventInterest.objects.using(using).exists()
     entry = AuditEntry.objects.get(action="function.events_stopped")
     assert (entry.actor_kind, entry.detail["reason"]) == ("staff", "operator")

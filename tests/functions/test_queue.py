@@ -28,7 +28,7 @@ from functions.worker import Worker
 from platform_site.embedded import postgres as embedded_postgres
 from platform_site.embedded.data_dir import Layout
 from platform_site.identity.callers import EnvironmentRef
-from projects.directory.environments import place_of
+from projects.directory.environments import environment_ref
 from tests.projects.conftest import environment_of, make_project
 from tests.rows.conftest import Tracker
 from tests.support.concurrency import waiting_for_locks
@@ -59,12 +59,12 @@ def in_threads(count: int, work: Any) -> list[Any]:
         return [each.result(60) for each in [threads.submit(begin) for _ in range(count)]]
 
 
-def test_ten_concurrent_calls_take_exactly_the_plans_slots(tracker: Tracker, place: EnvironmentRef) -> None:
+def test_ten_concurrent_calls_take_exactly_the_plans_slots(tracker: Tracker, environment: EnvironmentRef) -> None:
     deploy(tracker, "sum", SUM)
-    began = in_threads(10, lambda: calls.start_call(place, key_of(place), "sum", "{}"))
+    began = in_threads(10, lambda: calls.start_call(environment, key_of(environment), "sum", "{}"))
     assert sum(isinstance(each, Started) for each in began) == FREE
     assert sum(isinstance(each, TooManyRuns) for each in began) == 10 - FREE
-    assert Run.objects.using(place.cluster).count() == FREE, "what is refused is no run"
+    assert Run.objects.using(environment.cluster).count() == FREE, "what is refused is no run"
     refused = invoke(tracker, "sum", {"a": 1, "b": 1})
     assert (refused.status, refused.error, refused.headers["Retry-After"]) == (429, "rate_limited", "1")
     ending = next(each for each in began if isinstance(each, Started))
@@ -72,48 +72,50 @@ def test_ten_concurrent_calls_take_exactly_the_plans_slots(tracker: Tracker, pla
     assert invoke(tracker, "sum", {"a": 1, "b": 1}).json["output"] == {"sum": 2}
 
 
-def test_a_queued_run_whose_caller_nobody_can_look_up_loses_no_try(tracker: Tracker, place: EnvironmentRef) -> None:
+def test_a_queued_run_whose_caller_nobody_can_look_up_loses_no_try(
+    tracker: Tracker, environment: EnvironmentRef
+) -> None:
     deploy(tracker, "sum", SUM)
     queued = tracker.post("owner", "/functions/sum/invoke", {"input": {"a": 1, "b": 2}, "async": True})
-    kept = Run.objects.using(place.cluster).filter(pk=queued.json["run_id"])
+    kept = Run.objects.using(environment.cluster).filter(pk=queued.json["run_id"])
     control = connections["default"].settings_dict["NAME"]
     with (
         embedded_postgres.connect(Layout(Path(os.environ["DATA_DIR"]))) as superuser,
         database_unavailable(superuser, control),
     ):
         with pytest.raises(OperationalError):
-            Worker(place.cluster).run()
+            Worker(environment.cluster).run()
         assert kept.values_list("phase", "attempts", "slot", "started_at").get() == ("queued", 0, None, None)
     connections["default"].close()
-    wait_for("it is tried again", lambda: Worker(place.cluster).run() == 1, every=0.2)
+    wait_for("it is tried again", lambda: Worker(environment.cluster).run() == 1, every=0.2)
     assert kept.values_list("status", "attempts").get() == ("succeeded", 1)
 
 
 def test_a_queued_run_waits_for_a_process_that_has_the_key_of_its_secrets(
-    tracker: Tracker, place: EnvironmentRef, settings: Any, monkeypatch: pytest.MonkeyPatch
+    tracker: Tracker, environment: EnvironmentRef, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """During a key rotation, data is encrypted with a new key before each process knows it: accepted runs are not lost.
     Not for ever, like any run; and a call that a client waits for fails at once."""
     known, new = settings.ENCRYPTION_KEYS, "ab" * 32
     source = "export default (_: unknown, ctx: any) => ctx.secrets.TOKEN"
     deploy(tracker, "tell", source, secrets={"TOKEN": "hush"})
-    kept = Run.objects.using(place.cluster)
+    kept = Run.objects.using(environment.cluster)
     settings.ENCRYPTION_KEYS = [new, *known]
     call_command("rotate_encryption_keys", stdout=io.StringIO())
     settings.ENCRYPTION_KEYS = known
     queued = tracker.post("owner", "/functions/tell/invoke", {"async": True}).json["run_id"]
     monkeypatch.setattr(executor, "_KEY_COMES", timedelta(seconds=1))
-    assert Worker(place.cluster).run() == 1
+    assert Worker(environment.cluster).run() == 1
     assert kept.values_list("id", "phase", "attempts", "slot").get() == (queued, "queued", 0, None)
     called = invoke(tracker, "tell")
     assert (called.json["status"], called.json["error"].partition(":")[0]) == ("failed", "SecretsClosed")
     settings.ENCRYPTION_KEYS = [*known, new]
-    wait_for("it is tried again", lambda: Worker(place.cluster).run() == 1, every=0.2)
+    wait_for("it is tried again", lambda: Worker(environment.cluster).run() == 1, every=0.2)
     assert kept.values_list("status", "output", "attempts").get(pk=queued) == ("succeeded", '"hush"', 1)
     settings.ENCRYPTION_KEYS = known
     monkeypatch.setattr(executor, "_WAITS_FOR_KEY", timedelta(0))
     late = tracker.post("owner", "/functions/tell/invoke", {"async": True}).json["run_id"]
-    assert Worker(place.cluster).run() == 1
+    assert Worker(environment.cluster).run() == 1
     ended = kept.get(pk=late)
     assert (ended.status, ended.error["name"], ended.attempts) == ("failed", "SecretsClosed", 1)
     settings.ENCRYPTION_KEYS = [*known, new]
@@ -121,12 +123,12 @@ def test_a_queued_run_waits_for_a_process_that_has_the_key_of_its_secrets(
 
 
 def test_synchronous_run_lost_in_postgresql_crash_is_recorded_at_its_end(
-    tracker: Tracker, place: EnvironmentRef
+    tracker: Tracker, environment: EnvironmentRef
 ) -> None:
     deploy(tracker, "sum", SUM)
     hook = {"url": "https://example.com/hook", "events": ["function.run.succeeded"]}
     assert tracker.post("owner", "/webhooks", hook).status == 201
-    kept = Run.objects.using(place.cluster)
+    kept = Run.objects.using(environment.cluster)
     ending = RunResult("succeeded", 7, '{"sum":5}', None, (), ("limits", "landlock"))
     whole = (
         "status",
@@ -142,96 +144,100 @@ def test_synchronous_run_lost_in_postgresql_crash_is_recorded_at_its_end(
         "slot",
         "environment_id",
     )
-    started = [start.start_run(place, key_of(place), "sum", '{"a":2}', address_id="inb_x") for _ in range(2)]
+    started = [
+        start.start_run(environment, key_of(environment), "sum", '{"a":2}', address_id="inb_x") for _ in range(2)
+    ]
     kept.filter(pk=started[0].run_id).delete()  # its commit had not reached the disk
     assert [completion.end(each, ending) for each in started] == [(True, True), (True, True)]
     forgotten, remembered = (kept.values(*whole).get(pk=each.run_id) for each in started)
     assert forgotten == remembered
     # Once, and not if it is gone because its function is.
     assert completion.end(started[0], ending) == (False, False)
-    last = start.start_run(place, key_of(place), "sum", "{}")
-    deploy_service.delete_function(place, "sum", actor=key_of(place))
+    last = start.start_run(environment, key_of(environment), "sum", "{}")
+    deploy_service.delete_function(environment, "sum", actor=key_of(environment))
     assert completion.end(last, ending) == (False, False)
-    assert not kept.filter(environment_id=place.environment_id).exists()
+    assert not kept.filter(environment_id=environment.environment_id).exists()
 
 
 def test_run_lost_in_a_crash_is_recorded_unless_its_function_is_deleted(
-    tracker: Tracker, place: EnvironmentRef
+    tracker: Tracker, environment: EnvironmentRef
 ) -> None:
     deploy(tracker, "sum", SUM)
-    forgotten, remembered, taken = (start.start_run(place, key_of(place), "sum", "{}") for _ in range(3))
-    kept = Run.objects.using(place.cluster)
+    forgotten, remembered, taken = (start.start_run(environment, key_of(environment), "sum", "{}") for _ in range(3))
+    kept = Run.objects.using(environment.cluster)
     kept.filter(pk=forgotten.run_id).delete()
     kept.filter(pk=taken.run_id).update(attempts=2)
     ours = {forgotten.run_id, remembered.run_id}
-    assert leases.renew(place.cluster, [forgotten, remembered, taken]) == ours
-    deploy_service.delete_function(place, "sum", actor=key_of(place))
-    assert leases.renew(place.cluster, [forgotten, remembered, taken]) == set()
+    assert leases.renew(environment.cluster, [forgotten, remembered, taken]) == ours
+    deploy_service.delete_function(environment, "sum", actor=key_of(environment))
+    assert leases.renew(environment.cluster, [forgotten, remembered, taken]) == set()
 
 
-def test_a_run_is_on_disk_before_anything_of_it_leaves(tracker: Tracker, place: EnvironmentRef) -> None:
+def test_a_run_is_on_disk_before_anything_of_it_leaves(tracker: Tracker, environment: EnvironmentRef) -> None:
     deploy(tracker, "sum", SUM)
-    with connections[place.cluster].cursor() as cursor:
+    with connections[environment.cluster].cursor() as cursor:
         cursor.execute("SET synchronous_commit = on")  # what tests go without
         try:
-            start.start_run(place, key_of(place), "sum", "{}")
+            start.start_run(environment, key_of(environment), "sum", "{}")
             cursor.execute("SELECT pg_current_wal_insert_lsn()")
             (lsn,) = cursor.fetchone()
-            statement_batching.make_durable(place.cluster)
+            statement_batching.make_durable(environment.cluster)
             cursor.execute("SELECT pg_current_wal_flush_lsn() >= %s::pg_lsn", [lsn])
             assert cursor.fetchone() == (True,)
             cursor.execute("SHOW synchronous_commit")
             assert cursor.fetchone() == ("on",)
             # With an Idempotency-Key it shares a transaction with the record, and that is never lost.
-            with transaction.atomic(using=place.cluster):
-                start.start_run(place, key_of(place), "sum", "{}")
+            with transaction.atomic(using=environment.cluster):
+                start.start_run(environment, key_of(environment), "sum", "{}")
                 cursor.execute("SHOW synchronous_commit")
                 assert cursor.fetchone() == ("on",)
         finally:
             cursor.execute("RESET synchronous_commit")
 
 
-def test_function_deleted_during_calls_returns_not_found_to_callers(tracker: Tracker, place: EnvironmentRef) -> None:
+def test_function_deleted_during_calls_returns_not_found_to_callers(
+    tracker: Tracker, environment: EnvironmentRef
+) -> None:
     """A commit during the deletion: neither is refused because of the other, and no run is left."""
     deploy(tracker, "sum", SUM, secrets={"A": "b"})
 
     def begin(is_async: bool) -> Any:
         try:
-            return start.start_run(place, key_of(place), "sum", "{}", is_async=is_async)
+            return start.start_run(environment, key_of(environment), "sum", "{}", is_async=is_async)
         except NoSuchFunction as error:
             return error
         finally:
             connections.close_all()
 
-    with ThreadPoolExecutor(9) as threads, transaction.atomic(using=place.cluster):
-        with connections[place.cluster].cursor() as cursor:
+    with ThreadPoolExecutor(9) as threads, transaction.atomic(using=environment.cluster):
+        with connections[environment.cluster].cursor() as cursor:
             cursor.execute("SELECT FROM platform.functions_secret FOR UPDATE")
         deleting = threads.submit(tracker.call, "owner", "DELETE", "/functions/sum")
-        wait_for("it waits for the lock", lambda: waiting_for_locks(place.cluster))
+        wait_for("it waits for the lock", lambda: waiting_for_locks(environment.cluster))
         callers = [threads.submit(begin, number % 2 == 0) for number in range(8)]
-        wait_for("one of each kind is at its commit", lambda: waiting_for_locks(place.cluster) == 3)
-        transaction.set_rollback(True, using=place.cluster)
+        wait_for("one of each kind is at its commit", lambda: waiting_for_locks(environment.cluster) == 3)
+        transaction.set_rollback(True, using=environment.cluster)
     assert deleting.result().status == 204
     assert [type(call.result()) for call in callers] == [NoSuchFunction] * 8
-    assert not Run.objects.using(place.cluster).exists()
+    assert not Run.objects.using(environment.cluster).exists()
 
 
-def test_queued_runs_have_separate_slots(tracker: Tracker, place: EnvironmentRef) -> None:
+def test_queued_runs_have_separate_slots(tracker: Tracker, environment: EnvironmentRef) -> None:
     deploy(tracker, "sum", SUM)
     for _ in range(FREE):
-        calls.start_call(place, key_of(place), "sum", "{}")
+        calls.start_call(environment, key_of(environment), "sum", "{}")
     for _ in range(FREE + 2):
-        calls.enqueue(place, key_of(place), "sum", "{}")
-    mine = [claimed(place.cluster) for _ in range(FREE + 2)]
+        calls.enqueue(environment, key_of(environment), "sum", "{}")
+    mine = [claimed(environment.cluster) for _ in range(FREE + 2)]
     assert [each is not None for each in mine] == [True] * FREE + [False] * 2
     assert mine[0] is not None
     completion.end(mine[0], RunResult("succeeded", 1, "1"))
-    assert claimed(place.cluster) is not None
+    assert claimed(environment.cluster) is not None
 
 
-def test_many_workers_claim_each_run_once(tracker: Tracker, place: EnvironmentRef) -> None:
+def test_many_workers_claim_each_run_once(tracker: Tracker, environment: EnvironmentRef) -> None:
     deploy(tracker, "sum", SUM)
-    team = place_of(environment_of(make_project(tracker.project.created_by, "Team", plan="team")).pk)
+    team = environment_ref(environment_of(make_project(tracker.project.created_by, "Team", plan="team")).pk)
     assert team is not None
     deploy_service.deploy(team, "sum", {"source": SUM}, actor=key_of(team), warm=False)
     queued = {calls.enqueue(team, key_of(team), "sum", "{}") for _ in range(40)}
@@ -248,32 +254,32 @@ def test_many_workers_claim_each_run_once(tracker: Tracker, place: EnvironmentRe
     assert sorted(claims) == sorted(queued)
 
 
-def test_environments_take_turns(tracker: Tracker, place: EnvironmentRef) -> None:
-    other = place_of(environment_of(make_project(tracker.project.created_by, "Other")).pk)
+def test_environments_take_turns(tracker: Tracker, environment: EnvironmentRef) -> None:
+    other = environment_ref(environment_of(make_project(tracker.project.created_by, "Other")).pk)
     assert other is not None
     deploy(tracker, "sum", SUM)
     deploy_service.deploy(other, "sum", {"source": SUM}, actor=key_of(other), warm=False)
     for _ in range(20):
-        calls.enqueue(place, key_of(place), "sum", "{}")
+        calls.enqueue(environment, key_of(environment), "sum", "{}")
     calls.enqueue(other, key_of(other), "sum", "{}")
-    order = [started.environment_id for _ in range(3) if (started := claimed(place.cluster))]
-    assert order == [place.environment_id, other.environment_id, place.environment_id]
+    order = [started.environment_id for _ in range(3) if (started := claimed(environment.cluster))]
+    assert order == [environment.environment_id, other.environment_id, environment.environment_id]
 
 
-def test_a_run_in_its_waiting_time_lets_others_pass(tracker: Tracker, place: EnvironmentRef) -> None:
+def test_a_run_in_its_waiting_time_lets_others_pass(tracker: Tracker, environment: EnvironmentRef) -> None:
     deploy(tracker, "sum", SUM)
-    waits, comes = (calls.enqueue(place, key_of(place), "sum", "{}") for _ in range(2))
-    Run.objects.using(place.cluster).filter(pk=waits).update(claimed_until="2999-01-01T00:00:00Z")
-    found = run_queue.claim(place.cluster)
+    waits, comes = (calls.enqueue(environment, key_of(environment), "sum", "{}") for _ in range(2))
+    Run.objects.using(environment.cluster).filter(pk=waits).update(claimed_until="2999-01-01T00:00:00Z")
+    found = run_queue.claim(environment.cluster)
     assert found is not None
     assert (found[0].run_id, found[1]) == (comes, True)
-    assert claimed(place.cluster) is None
+    assert claimed(environment.cluster) is None
 
 
-def test_a_long_run_holds_up_no_other_and_is_cancelled(tracker: Tracker, place: EnvironmentRef) -> None:
+def test_a_long_run_holds_up_no_other_and_is_cancelled(tracker: Tracker, environment: EnvironmentRef) -> None:
     deploy(tracker, "endless", ENDLESS, timeout_ms=10_000)
     deploy(tracker, "sum", SUM)
-    worker = Worker(place.cluster)
+    worker = Worker(environment.cluster)
     long = tracker.post("owner", "/functions/endless/invoke", {"async": True}).json["run_id"]
     done: list[int] = []
 
@@ -283,7 +289,7 @@ def test_a_long_run_holds_up_no_other_and_is_cancelled(tracker: Tracker, place: 
 
     thread = threading.Thread(target=work)
     thread.start()
-    run = Run.objects.using(place.cluster).filter(pk=long)
+    run = Run.objects.using(environment.cluster).filter(pk=long)
     wait_for("it executes", lambda: run.get().phase == "executing")
     short = tracker.post("owner", "/functions/sum/invoke", {"input": {"a": 1, "b": 1}, "async": True}).json["run_id"]
     assert worker.run() == 1
@@ -297,7 +303,7 @@ def test_a_long_run_holds_up_no_other_and_is_cancelled(tracker: Tracker, place: 
 
 
 @pytest.fixture
-def executing(tracker: Tracker, place: EnvironmentRef, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+def executing(tracker: Tracker, environment: EnvironmentRef, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """An endless synchronous run in a thread of its own, watched closely; the answer is put into the list."""
     monkeypatch.setattr(watching, "RENEW_SECONDS", 0.05)
     settings.FUNCTION_LEASE = timedelta(seconds=3)
@@ -310,26 +316,26 @@ def executing(tracker: Tracker, place: EnvironmentRef, settings: Any, monkeypatc
 
     thread = threading.Thread(target=call)
     thread.start()
-    run = Run.objects.using(place.cluster).filter(phase="executing")
+    run = Run.objects.using(environment.cluster).filter(phase="executing")
     wait_for("it executes", run.exists)
     yield run.get(), answers
     thread.join(20)
 
 
-def test_a_run_of_another_process_is_cancelled(executing: Any, place: EnvironmentRef) -> None:
+def test_a_run_of_another_process_is_cancelled(executing: Any, environment: EnvironmentRef) -> None:
     run, answers = executing
-    assert completion.request_cancel(place.cluster, run.pk) == (True, False)  # all that the other process does
+    assert completion.request_cancel(environment.cluster, run.pk) == (True, False)  # all that the other process does
     wait_for("it ends", lambda: answers, 15)
     assert (answers[0].status, answers[0].json["error"]) == (200, "Cancelled: the run was cancelled")
 
 
-def test_a_run_that_executes_is_cancelled_by_the_first_who_asks(tracker: Tracker, place: EnvironmentRef) -> None:
+def test_a_run_that_executes_is_cancelled_by_the_first_who_asks(tracker: Tracker, environment: EnvironmentRef) -> None:
     deploy(tracker, "sum", SUM)
-    calls.enqueue(place, key_of(place), "sum", "{}")
-    started = claimed(place.cluster)  # by a process that does not look
+    calls.enqueue(environment, key_of(environment), "sum", "{}")
+    started = claimed(environment.cluster)  # by a process that does not look
     assert started is not None
     run, path = (
-        Run.objects.using(place.cluster).filter(pk=started.run_id),
+        Run.objects.using(environment.cluster).filter(pk=started.run_id),
         f"/functions/sum/runs/{started.run_id}/cancel",
     )
     assert [tracker.post("owner", path, {}).status for _ in range(3)] == [200, 200, 200]
@@ -343,17 +349,17 @@ def test_a_run_that_executes_is_cancelled_by_the_first_who_asks(tracker: Tracker
     assert AuditEntry.objects.filter(action="run.cancelled").count() == 1
 
 
-def test_the_lease_of_a_run_is_renewed_while_it_lives(executing: Any, place: EnvironmentRef) -> None:
+def test_the_lease_of_a_run_is_renewed_while_it_lives(executing: Any, environment: EnvironmentRef) -> None:
     run, _ = executing
-    rows = Run.objects.using(place.cluster).filter(pk=run.pk)
+    rows = Run.objects.using(environment.cluster).filter(pk=run.pk)
     wait_for("its lease is renewed", lambda: rows.get().claimed_until > run.claimed_until + timedelta(seconds=1))
-    assert leases.settle_lost(place.cluster) == (0, 0, 0)
-    completion.request_cancel(place.cluster, run.pk)
+    assert leases.settle_lost(environment.cluster) == (0, 0, 0)
+    completion.request_cancel(environment.cluster, run.pk)
 
 
-def test_a_run_that_another_process_took_over_is_given_up(executing: Any, place: EnvironmentRef) -> None:
+def test_a_run_that_another_process_took_over_is_given_up(executing: Any, environment: EnvironmentRef) -> None:
     run, answers = executing
-    rows = Run.objects.using(place.cluster).filter(pk=run.pk)
+    rows = Run.objects.using(environment.cluster).filter(pk=run.pk)
     rows.update(attempts=7)
     wait_for("it is given up", lambda: answers, 15)
     assert rows.get().phase == "executing", "only the attempt that is current writes an outcome"
@@ -361,61 +367,63 @@ def test_a_run_that_another_process_took_over_is_given_up(executing: Any, place:
 
 
 def test_a_run_that_fails_while_it_is_being_cancelled_is_not_tried_again(
-    tracker: Tracker, place: EnvironmentRef
+    tracker: Tracker, environment: EnvironmentRef
 ) -> None:
     deploy(tracker, "sum", SUM, attempts=3)
     for is_asked, is_again in ((False, True), (True, False)):
-        calls.enqueue(place, key_of(place), "sum", "{}")
-        started = claimed(place.cluster)
+        calls.enqueue(environment, key_of(environment), "sum", "{}")
+        started = claimed(environment.cluster)
         assert started is not None
         if is_asked:
-            assert completion.request_cancel(place.cluster, started.run_id) == (True, False)
+            assert completion.request_cancel(environment.cluster, started.run_id) == (True, False)
         assert run_queue.retry_later(started, timedelta(minutes=1)) is is_again
 
 
-def test_a_cancelled_run_is_not_begun_again_and_tells_its_webhooks(tracker: Tracker, place: EnvironmentRef) -> None:
+def test_a_cancelled_run_is_not_begun_again_and_tells_its_webhooks(
+    tracker: Tracker, environment: EnvironmentRef
+) -> None:
     from rows.outbox.models import OutboxEvent
 
     deploy(tracker, "sum", SUM)
     hook = {"url": "https://example.com/hook", "events": ["function.run.failed"]}
     assert tracker.post("owner", "/webhooks", hook).status == 201
-    queued, begun = (calls.enqueue(place, key_of(place), "sum", "{}") for _ in range(2))
+    queued, begun = (calls.enqueue(environment, key_of(environment), "sum", "{}") for _ in range(2))
     assert tracker.post("owner", f"/functions/sum/runs/{queued}/cancel", {}).status == 200
-    started = claimed(place.cluster)
+    started = claimed(environment.cluster)
     assert started is not None
     assert started.run_id == begun
-    assert completion.request_cancel(place.cluster, begun) == (True, False)
-    Run.objects.using(place.cluster).filter(pk=begun).update(claimed_until="2020-01-01T00:00:00Z")
-    assert leases.settle_lost(place.cluster) == (0, 1, 1)
-    told = [event.data for event in OutboxEvent.objects.using(place.cluster).filter(type="function.run.failed")]
+    assert completion.request_cancel(environment.cluster, begun) == (True, False)
+    Run.objects.using(environment.cluster).filter(pk=begun).update(claimed_until="2020-01-01T00:00:00Z")
+    assert leases.settle_lost(environment.cluster) == (0, 1, 1)
+    told = [event.data for event in OutboxEvent.objects.using(environment.cluster).filter(type="function.run.failed")]
     assert sorted(run_id for run_id in (queued, begun) for data in told if run_id in data) == sorted([queued, begun])
     assert all("Cancelled" in data for data in told)
 
 
 def test_requests_that_wait_never_take_every_thread(
-    tracker: Tracker, place: EnvironmentRef, monkeypatch: pytest.MonkeyPatch
+    tracker: Tracker, environment: EnvironmentRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Slow calls of one environment leave slots for other tenants' calls, and all of them for everything else."""
     deploy(tracker, "sum", SUM)
     room = request_concurrency.ConcurrencyLimiter(slots=3, slots_each=2)
     monkeypatch.setattr(request_concurrency, "limiter", room)
-    with room.slot(place.environment_id), room.slot("env_other"):
+    with room.slot(environment.environment_id), room.slot("env_other"):
         assert invoke(tracker, "sum", {"a": 1, "b": 1}).status == 200
         with room.slot("env_other"), pytest.raises(request_concurrency.Full), room.slot("env_third"):
             pass
         with pytest.raises(request_concurrency.Full), room.slot("env_other"), room.slot("env_other"):
             pass
-        with room.slot(place.environment_id):
+        with room.slot(environment.environment_id):
             refused = invoke(tracker, "sum", {"a": 1, "b": 1})
             assert (refused.status, refused.error) == (429, "rate_limited")
             assert int(refused.headers["Retry-After"]) >= 1
-            assert not Run.objects.using(place.cluster).filter(status="running").exists()
+            assert not Run.objects.using(environment.cluster).filter(status="running").exists()
             queued = invoke(tracker, "sum", {"a": 1, "b": 1}, headers={"Prefer": "respond-async, wait=30"})
             assert queued.status == 202, "with an id in hand there is nothing to wait for here"
     assert invoke(tracker, "sum", {"a": 1, "b": 1}).status == 200
 
 
-def test_longer_backlog_takes_no_more_threads(tracker: Tracker, place: EnvironmentRef) -> None:
+def test_longer_backlog_takes_no_more_threads(tracker: Tracker, environment: EnvironmentRef) -> None:
     """Each thread has a connection to the region and one to the control database."""
     deploy(tracker, "sum", SUM)
     for _ in range(250):
@@ -430,9 +438,9 @@ def test_longer_backlog_takes_no_more_threads(tracker: Tracker, place: Environme
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        assert Worker(place.cluster).run() == 250
+        assert Worker(environment.cluster).run() == 250
     finally:
         is_over.set()
         watcher.join()
     assert 0 < most[0] <= 2 * settings.FUNCTION_WORKER_THREADS, "some may be about to end"
-    assert not Run.objects.using(place.cluster).exclude(phase="ended").exists()
+    assert not Run.objects.using(environment.cluster).exclude(phase="ended").exists()

@@ -36,19 +36,19 @@ SELECT 'run_' || lpad(n::text, 26, '0'), %s, %s, 1, 'succeeded', 'ended', false,
 
 
 @pytest.fixture
-def using(place: EnvironmentRef) -> str:
-    return place.cluster
+def using(environment: EnvironmentRef) -> str:
+    return environment.cluster
 
 
-def function_of(place: EnvironmentRef, name: str) -> Function:
-    return directory.function_of(place, name)
+def function_of(environment: EnvironmentRef, name: str) -> Function:
+    return directory.function_of(environment, name)
 
 
-def with_history(place: EnvironmentRef, name: str, *, newer: bool = False) -> Function:
+def with_history(environment: EnvironmentRef, name: str, *, newer: bool = False) -> Function:
     """LONG runs that have ended, older than those that are there or newer."""
-    function = function_of(place, name)
-    with connections[place.cluster].cursor() as cursor:
-        cursor.execute(_HISTORY, [place.environment_id, function.pk, 1 if newer else -1, LONG])
+    function = function_of(environment, name)
+    with connections[environment.cluster].cursor() as cursor:
+        cursor.execute(_HISTORY, [environment.environment_id, function.pk, 1 if newer else -1, LONG])
     return function
 
 
@@ -67,12 +67,12 @@ def rows_of_statements(using: str) -> Iterator[list[int]]:
 
 
 def test_it_is_gone_at_once_and_a_new_one_of_its_name_has_none_of_its_runs(
-    tracker: Tracker, place: EnvironmentRef, using: str
+    tracker: Tracker, environment: EnvironmentRef, using: str
 ) -> None:
     deploy(tracker, "sum", SUM, secrets={"TOKEN": "hunter2"})
     deploy(tracker, "other", SUM)
     kept = invoke(tracker, "other", {"a": 1, "b": 1}).json["run_id"]
-    old = with_history(place, "sum")
+    old = with_history(environment, "sum")
     last = invoke(tracker, "sum", {"a": 1, "b": 1}).json["run_id"]
     first = "run_" + "1".zfill(26)
     for run_id in (first, last):
@@ -96,7 +96,7 @@ def test_it_is_gone_at_once_and_a_new_one_of_its_name_has_none_of_its_runs(
         assert tracker.call("owner", method, f"/functions/sum{path}").status == 404, path
     assert invoke(tracker, "sum").status == 404
     assert [each["name"] for each in tracker.get("owner", "/functions").json["data"]] == ["other"]
-    assert directory.count_functions(place) == 1
+    assert directory.count_functions(environment) == 1
 
     assert deploy(tracker, "sum", SUM).status == 201
     new = invoke(tracker, "sum", {"a": 2, "b": 2}).json["run_id"]
@@ -114,13 +114,13 @@ def test_it_is_gone_at_once_and_a_new_one_of_its_name_has_none_of_its_runs(
 
 
 def test_queued_runs_of_deleted_function_never_start_and_delay_no_others(
-    tracker: Tracker, place: EnvironmentRef, using: str
+    tracker: Tracker, environment: EnvironmentRef, using: str
 ) -> None:
     deploy(tracker, "sum", SUM)
     deploy(tracker, "other", SUM)
-    waiting = calls.enqueue(place, key_of(place), "sum", "{}")
-    with_history(place, "sum", newer=True)  # so that it is on no first page
-    behind = calls.enqueue(place, key_of(place), "other", "{}")
+    waiting = calls.enqueue(environment, key_of(environment), "sum", "{}")
+    with_history(environment, "sum", newer=True)  # so that it is on no first page
+    behind = calls.enqueue(environment, key_of(environment), "other", "{}")
     assert tracker.call("owner", "DELETE", "/functions/sum").status == 204
     assert Run.objects.using(using).get(pk=waiting).phase == "queued"
     got = claimed(using)
@@ -131,10 +131,12 @@ def test_queued_runs_of_deleted_function_never_start_and_delay_no_others(
     assert list(Run.objects.using(using).values_list("pk", flat=True)) == [behind]
 
 
-def test_what_executes_of_it_is_ended_and_leaves_nothing(tracker: Tracker, place: EnvironmentRef, using: str) -> None:
+def test_what_executes_of_it_is_ended_and_leaves_nothing(
+    tracker: Tracker, environment: EnvironmentRef, using: str
+) -> None:
     deploy(tracker, "sum", SUM)
-    executing, forgotten = (start.start_run(place, key_of(place), "sum", '{"a":1}') for _ in range(2))
-    with_history(place, "sum", newer=True)
+    executing, forgotten = (start.start_run(environment, key_of(environment), "sum", '{"a":1}') for _ in range(2))
+    with_history(environment, "sum", newer=True)
     Run.objects.using(using).filter(pk=forgotten.run_id).delete()  # as a crash of PostgreSQL does
     assert leases.renew(using, [executing, forgotten]) == {executing.run_id, forgotten.run_id}
     assert tracker.call("owner", "DELETE", "/functions/sum").status == 204
@@ -147,34 +149,34 @@ def test_what_executes_of_it_is_ended_and_leaves_nothing(tracker: Tracker, place
 
 
 def test_the_process_of_a_run_is_ended_when_its_function_goes(
-    tracker: Tracker, place: EnvironmentRef, using: str, settings: Any
+    tracker: Tracker, environment: EnvironmentRef, using: str, settings: Any
 ) -> None:
     """Over HTTP, while it executes, although its row is not removed yet."""
     settings.FUNCTION_LEASE = timedelta(seconds=2)
     deploy(tracker, "endless", "export default () => { while (true) {} }", timeout_ms=10_000)
-    started = calls.start_call(place, key_of(place), "endless", "{}")
-    with_history(place, "endless", newer=True)
+    started = calls.start_call(environment, key_of(environment), "endless", "{}")
+    with_history(environment, "endless", newer=True)
     assert tracker.call("owner", "DELETE", "/functions/endless").status == 204
     assert Run.objects.using(using).filter(pk=started.run_id).exists()
     # As where it was called before.
     executor._sources[started.program_key] = b"export default () => { while (true) {} }"
-    ended = calls.execute(started, key_of(place), place)
+    ended = calls.execute(started, key_of(environment), environment)
     assert (ended.ending.status, ended.is_timeout) == ("failed", False)
     assert (ended.ending.error or {})["reason"] == "cancelled"
 
 
 def test_run_that_starts_during_deletion_is_removed_by_the_periodic_job(
-    tracker: Tracker, place: EnvironmentRef, using: str, monkeypatch: pytest.MonkeyPatch
+    tracker: Tracker, environment: EnvironmentRef, using: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deploy(tracker, "sum", SUM)
-    old = with_history(place, "sum")
+    old = with_history(environment, "sum")
     assert tracker.call("owner", "DELETE", "/functions/sum").status == 204
     pages = function_deletion._remove_page
 
     def late(cursor: Any, function_id: str, after: Any) -> Any:
         ended_at = pages(cursor, function_id, after)
         if ended_at is None:
-            cursor.execute(_HISTORY, [place.environment_id, old.pk, 1, 1])
+            cursor.execute(_HISTORY, [environment.environment_id, old.pk, 1, 1])
         return ended_at
 
     with monkeypatch.context() as patched:
@@ -190,13 +192,13 @@ def test_run_that_starts_during_deletion_is_removed_by_the_periodic_job(
 
 def test_what_is_gone_is_in_no_answer_and_no_replay(
     tracker: Tracker,
-    place: EnvironmentRef,
+    environment: EnvironmentRef,
     using: str,
 ) -> None:
     deploy(tracker, "sum", SUM)
     keyed = {"headers": {"Idempotency-Key": "once"}}
     run_id = invoke(tracker, "sum", {"a": 1, "b": 1}, **keyed).json["run_id"]
-    with_history(place, "sum", newer=True)
+    with_history(environment, "sum", newer=True)
     paths = ("/functions/sum", f"/functions/sum/runs/{run_id}", "/functions/sum/runs")
     assert [tracker.get("owner", path).status for path in paths] == [200] * 3
     assert invoke(tracker, "sum", {"a": 1, "b": 1}, **keyed).json["run_id"] == run_id
@@ -207,13 +209,13 @@ def test_what_is_gone_is_in_no_answer_and_no_replay(
 
 
 def test_with_its_environment_it_goes_as_well(
-    tracker: Tracker, place: EnvironmentRef, using: str, settings: Any
+    tracker: Tracker, environment: EnvironmentRef, using: str, settings: Any
 ) -> None:
     settings.DELETION_GRACE_SECONDS = 0
     deploy(tracker, "sum", SUM, secrets={"TOKEN": "hunter2"})
     deploy(tracker, "small", SUM)
     invoke(tracker, "small", {"a": 1, "b": 1})
-    with_history(place, "sum")
+    with_history(environment, "sum")
     with rows_of_statements(using) as touched:
         path = f"/v1/projects/{tracker.project.pk}"
         assert tracker.api.delete(path, token=tracker.tokens["owner"]).status == 204

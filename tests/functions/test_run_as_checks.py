@@ -32,7 +32,7 @@ def path(tracker: Tracker) -> str:
     ],
 )
 def test_one_refusal_lists_everything_missing(
-    tracker: Tracker, place: EnvironmentRef, path: str, held: list[str], missing: list[str], ways: list[str]
+    tracker: Tracker, environment: EnvironmentRef, path: str, held: list[str], missing: list[str], ways: list[str]
 ) -> None:
     own_key(tracker, "deployer", "functions:deploy", *held)
     before = tracker.get("owner", "/functions/busy").json, listed(tracker, "busy"), AuditEntry.objects.count()
@@ -55,12 +55,12 @@ def test_one_refusal_lists_everything_missing(
         assert f"The function runs {' and '.join(ways)}, and" in told
         assert [remedy for way, remedy in remedies.items() if remedy in told] == [remedies[way] for way in ways]
     assert (tracker.get("owner", "/functions/busy").json, listed(tracker, "busy"), AuditEntry.objects.count()) == before
-    assert Version.objects.using(place.cluster).count() == 1
+    assert Version.objects.using(environment.cluster).count() == 1
     assert send(tracker, path).status == 202
 
 
 def test_a_new_function_is_told_so_too_and_who_has_all_of_it_deploys(
-    tracker: Tracker, place: EnvironmentRef, path: str
+    tracker: Tracker, environment: EnvironmentRef, path: str
 ) -> None:
     own_key(tracker, "deployer", "functions:deploy")
     body = {"source": RETURNS, "schedule": "@daily", "on": ["tasks.insert"]}

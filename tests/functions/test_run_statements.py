@@ -19,21 +19,23 @@ CALLS = 40
 
 
 @pytest.fixture
-def busy(place: EnvironmentRef, tracker: Tracker) -> EnvironmentRef:
+def busy(environment: EnvironmentRef, tracker: Tracker) -> EnvironmentRef:
     """On the team plan, with a history of which PostgreSQL has gathered statistics."""
     deploy(tracker, "sum", SUM, invoke="public")
-    team = EnvironmentRef(**{**{name: getattr(place, name) for name in place.__slots__}, "plan": "team"})
-    pile_up(place, 3000)
-    end(place.cluster, *Run.objects.using(place.cluster).values_list("pk", flat=True))
-    gather_statistics(place.cluster)
+    team = EnvironmentRef(**{**{name: getattr(environment, name) for name in environment.__slots__}, "plan": "team"})
+    pile_up(environment, 3000)
+    end(environment.cluster, *Run.objects.using(environment.cluster).values_list("pk", flat=True))
+    gather_statistics(environment.cluster)
     return team
 
 
-def run(place: EnvironmentRef, network: int | None) -> None:
+def run(environment: EnvironmentRef, network: int | None) -> None:
     if network is None:
-        started = start.start_run(place, key_of(place), "sum", "{}")
+        started = start.start_run(environment, key_of(environment), "sum", "{}")
     else:
-        started = start.start_run(place, anonymous_caller(place), "sum", "{}", anonymous=AnonymousCall(network))
+        started = start.start_run(
+            environment, anonymous_caller(environment), "sum", "{}", anonymous=AnonymousCall(network)
+        )
     assert completion.end(started, RunResult("succeeded", 1, "{}"))[0]
 
 

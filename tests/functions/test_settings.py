@@ -99,14 +99,14 @@ def test_a_full_pool_is_waited_for_so_long(
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_worker_has_so_many_hands(
-    tracker: Tracker, place: EnvironmentRef, settings: LazySettings, threads: int
+    tracker: Tracker, environment: EnvironmentRef, settings: LazySettings, threads: int
 ) -> None:
     settings.FUNCTION_WORKER_THREADS = threads
     deploy(tracker, "endless", ENDLESS, timeout_ms=3000)
     deploy(tracker, "count", COUNT)
     for _ in range(3):
         assert tracker.post("owner", "/functions/endless/invoke", {"async": True}).status == 202
-    worker, done, at_once = Worker(place.cluster), list[int](), set[int]()
+    worker, done, at_once = Worker(environment.cluster), list[int](), set[int]()
 
     def work() -> None:
         try:
@@ -125,7 +125,7 @@ def test_a_worker_has_so_many_hands(
         at_once.add(running)
         thread.join(0.01)
     assert (done, max(at_once)) == ([3], threads)
-    assert Run.objects.using(place.cluster).filter(error__reason="timeout").count() == 3
+    assert Run.objects.using(environment.cluster).filter(error__reason="timeout").count() == 3
     for _ in range(threads + 1):  # an ended call releases the slot
         assert tracker.post("owner", "/functions/count/invoke", {"async": True}).status == 202
         assert worker.run() == 1

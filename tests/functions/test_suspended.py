@@ -40,10 +40,10 @@ def queued(tracker: Tracker, name: str = "sum") -> str:
     return str(got.json["run_id"])
 
 
-def test_a_queued_run_waits_and_runs_once(tracker: Tracker, place: EnvironmentRef) -> None:
+def test_a_queued_run_waits_and_runs_once(tracker: Tracker, environment: EnvironmentRef) -> None:
     deploy(tracker, "sum", SUM)
     run_id = queued(tracker)
-    using = place.cluster
+    using = environment.cluster
     suspend(tracker)
     assert run_queue.is_due(using) is False, "no worker is woken for it"
     assert Worker(using).run() == 0
@@ -58,10 +58,12 @@ def test_a_queued_run_waits_and_runs_once(tracker: Tracker, place: EnvironmentRe
     assert Worker(using).run() == 0
 
 
-def test_claimed_run_returns_to_the_queue_when_suspension_is_noticed(tracker: Tracker, place: EnvironmentRef) -> None:
+def test_claimed_run_returns_to_the_queue_when_suspension_is_noticed(
+    tracker: Tracker, environment: EnvironmentRef
+) -> None:
     deploy(tracker, "sum", SUM)
     run_id = queued(tracker)
-    using = place.cluster
+    using = environment.cluster
     assert suspension.suspended_in(using) == []  # this process believes so for KNOWN_SECONDS
     Project.objects.filter(pk=tracker.project.pk).update(suspended_at=Now(), suspension_reason="abuse")
     Worker(using).run()
@@ -75,32 +77,34 @@ def test_claimed_run_returns_to_the_queue_when_suspension_is_noticed(tracker: Tr
     assert Run.objects.using(using).get(pk=run_id).attempts == 1
 
 
-def test_neighbours_have_their_turn_whatever_waits(tracker: Tracker, place: EnvironmentRef, make_tracker: Any) -> None:
+def test_neighbours_have_their_turn_whatever_waits(
+    tracker: Tracker, environment: EnvironmentRef, make_tracker: Any
+) -> None:
     other: Tracker = make_tracker(DOCUMENT, name="Other")
     for each in (tracker, other):
         deploy(each, "sum", SUM)
         for _ in range(3):
             queued(each)
     suspend(tracker)
-    assert Worker(place.cluster).run() == 3
-    ended = Run.objects.using(place.cluster).filter(phase="ended").values_list("environment_id", flat=True)
+    assert Worker(environment.cluster).run() == 3
+    ended = Run.objects.using(environment.cluster).filter(phase="ended").values_list("environment_id", flat=True)
     assert set(ended) == {other.environment_id}
 
 
-def test_the_last_run_that_may_is_the_last(tracker: Tracker, place: EnvironmentRef, make_tracker: Any) -> None:
+def test_the_last_run_that_may_is_the_last(tracker: Tracker, environment: EnvironmentRef, make_tracker: Any) -> None:
     """A claim says whether it took the last one; a sibling thread is not called for what has to wait."""
     other: Tracker = make_tracker(DOCUMENT, name="Other")
     for each in (tracker, other):
         deploy(each, "sum", SUM)
         queued(each)
     suspend(tracker)
-    found = run_queue.claim(place.cluster)
+    found = run_queue.claim(environment.cluster)
     assert found is not None
     assert (found[0].environment_id, found[1]) == (other.environment_id, True)
-    assert run_queue.claim(place.cluster) is None
+    assert run_queue.claim(environment.cluster) is None
 
 
-def test_an_executing_run_ends_by_itself_and_is_answered(tracker: Tracker, place: EnvironmentRef) -> None:
+def test_an_executing_run_ends_by_itself_and_is_answered(tracker: Tracker, environment: EnvironmentRef) -> None:
     slow = "export default async () => { await new Promise((r) => setTimeout(r, 1000)); return 'ended' }"
     deploy(tracker, "slow", slow)
     answers = []
@@ -113,7 +117,7 @@ def test_an_executing_run_ends_by_itself_and_is_answered(tracker: Tracker, place
 
     thread = threading.Thread(target=call)
     thread.start()
-    wait_for("the run", lambda: Run.objects.using(place.cluster).filter(phase="executing").exists())
+    wait_for("the run", lambda: Run.objects.using(environment.cluster).filter(phase="executing").exists())
     suspend(tracker)
     assert invoke(tracker, "slow").error == "project_suspended"
     thread.join(30)
@@ -122,34 +126,34 @@ def test_an_executing_run_ends_by_itself_and_is_answered(tracker: Tracker, place
 
 
 def test_a_run_is_kept_for_a_week_after_it_ended_however_long_it_waited(
-    tracker: Tracker, place: EnvironmentRef
+    tracker: Tracker, environment: EnvironmentRef
 ) -> None:
     deploy(tracker, "sum", SUM)
     run_id = queued(tracker)
     old = "run_00000000000000000000000000"  # ids begin with their time: this one is of 1970
-    with connections[place.cluster].cursor() as cursor:
+    with connections[environment.cluster].cursor() as cursor:
         cursor.execute("UPDATE platform.functions_run SET id = %s WHERE id = %s", [old, run_id])
-    assert Worker(place.cluster).run() == 1
-    assert run_retention.purge(place.cluster) == 0
-    Run.objects.using(place.cluster).update(ended_at=Now() - timedelta(days=8))
-    assert run_retention.purge(place.cluster) == 1
+    assert Worker(environment.cluster).run() == 1
+    assert run_retention.purge(environment.cluster) == 0
+    Run.objects.using(environment.cluster).update(ended_at=Now() - timedelta(days=8))
+    assert run_retention.purge(environment.cluster) == 1
 
 
-def test_staff_may_cancel_what_waits(tracker: Tracker, place: EnvironmentRef) -> None:
+def test_staff_may_cancel_what_waits(tracker: Tracker, environment: EnvironmentRef) -> None:
     deploy(tracker, "sum", SUM)
     run_id = queued(tracker)
     suspend(tracker)
-    calls.cancel(place, "sum", run_id, actor=audit.SYSTEM)
+    calls.cancel(environment, "sum", run_id, actor=audit.SYSTEM)
     resume(tracker)
-    assert Worker(place.cluster).run() == 0
-    assert Run.objects.using(place.cluster).get(pk=run_id).status == "failed"
+    assert Worker(environment.cluster).run() == 0
+    assert Run.objects.using(environment.cluster).get(pk=run_id).status == "failed"
 
 
-def test_claiming_asks_the_control_database_once_in_a_while(tracker: Tracker, place: EnvironmentRef) -> None:
+def test_claiming_asks_the_control_database_once_in_a_while(tracker: Tracker, environment: EnvironmentRef) -> None:
     deploy(tracker, "sum", SUM)
-    suspension.evict(place.cluster)
+    suspension.evict(environment.cluster)
     for _ in range(10):
-        assert run_queue.claim(place.cluster) is None
-    first = suspension._known[place.cluster]
-    assert run_queue.claim(place.cluster) is None
-    assert suspension._known[place.cluster] is first
+        assert run_queue.claim(environment.cluster) is None
+    first = suspension._known[environment.cluster]
+    assert run_queue.claim(environment.cluster) is None
+    assert suspension._known[environment.cluster] is first

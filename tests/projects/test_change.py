@@ -104,4 +104,4 @@ def test_an_account_that_names_nothing_sees_its_own_limits(api: Api, charlie: Us
 
 def test_a_counter_is_for_a_limit_that_exists() -> None:
     with pytest.raises(ValueError, match="no limit is called 'beds'"):
-        limits.set_usage_counter("beds", lambda place: 0)
+        limits.set_usage_counter("beds", lambda environment: 0)

@@ -77,25 +77,25 @@ def test_the_directory_knows_pools_and_what_a_caller_may_where(alice: User, bob:
     )
     services.add_member(project.pk, email=bob.email, role="viewer", actor=audit.SYSTEM)
     ask = directory()
-    assert {ask.place_of(each.pk).pool_id for each in (production, branch)} == {production.pk}
+    assert {ask.environment_ref(each.pk).pool_id for each in (production, branch)} == {production.pk}
     for nothing in ("env_01h455vb4pex5vsknk084sn02q", "x", "", "\0"):
-        assert ask.place_of(nothing) is None
-        assert ask.place_for(Caller("account", alice.pk, frozenset(), account_id=alice.pk), nothing) is None
+        assert ask.environment_ref(nothing) is None
+        assert ask.environment_ref_for(Caller("account", alice.pk, frozenset(), account_id=alice.pk), nothing) is None
     for user, role in ((alice, "owner"), (bob, "viewer")):
-        found = ask.place_for(Caller("account", user.pk, frozenset(), account_id=user.pk), branch.pk)
+        found = ask.environment_ref_for(Caller("account", user.pk, frozenset(), account_id=user.pk), branch.pk)
         assert found is not None
         assert (found[0].role, found[0].pool_id, found[1]) == (role, production.pk, BY_ROLE[role])
-    assert ask.place_for(Caller("account", charlie.pk, frozenset(), account_id=charlie.pk), branch.pk) is None
-    key = Caller("key", "key_x", frozenset({"rows:read"}), place=services.place_of(project, production))
-    assert ask.place_for(key, production.pk) == (key.place, key.scopes)
-    assert ask.place_for(key, branch.pk) is None
+    assert ask.environment_ref_for(Caller("account", charlie.pk, frozenset(), account_id=charlie.pk), branch.pk) is None
+    key = Caller("key", "key_x", frozenset({"rows:read"}), environment=services.ref_of(project, production))
+    assert ask.environment_ref_for(key, production.pk) == (key.environment, key.scopes)
+    assert ask.environment_ref_for(key, branch.pk) is None
     of_account = Caller("key", "key_y", frozenset({"projects:read"}), account_id=alice.pk)
-    found = ask.place_for(of_account, branch.pk)
+    found = ask.environment_ref_for(of_account, branch.pk)
     assert found is not None
     assert found[1] == {"projects:read"}
     services.delete_project(project.pk, actor=audit.SYSTEM)
-    assert ask.place_of(production.pk) is None
-    assert ask.place_for(Caller("account", alice.pk, frozenset(), account_id=alice.pk), production.pk) is None
+    assert ask.environment_ref(production.pk) is None
+    assert ask.environment_ref_for(Caller("account", alice.pk, frozenset(), account_id=alice.pk), production.pk) is None
 
 
 def test_allowed_origins_reach_the_answers_of_that_environment(api: Api, alice: User) -> None:

@@ -21,7 +21,7 @@ from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.request_log import partitions, reader, recording, retention
 from platform_site.request_log.models import OmittedRequests
 from projects import services
-from projects.directory.environments import place_of
+from projects.directory.environments import environment_ref
 from projects.models import Environment, Project
 from projects.tasks import remove_orphaned_rows
 from tests.projects.conftest import key_for, make_project, publishable_key_for, token_of
@@ -64,9 +64,9 @@ def entries(api: Api, log: Log, token: str, query: str = "", **how: Any) -> list
     return list(answer.json["data"])
 
 
-def entry_of(place: EnvironmentRef | None, at: datetime, **more: Any) -> recording.Entry:
+def entry_of(environment: EnvironmentRef | None, at: datetime, **more: Any) -> recording.Entry:
     facts = {
-        "at": at.timestamp(), "place": place, "request_id": "req_1", "method": "GET", "route": "v1/rows/<str:table>",
+        "at": at.timestamp(), "environment": environment, "request_id": "req_1", "method": "GET", "route": "v1/rows/<str:table>",
         "table": "tasks", "function": None, "status": 200, "code": None, "field_codes": (), "duration_ms": 1.5,
         "caller_kind": "key", "caller_id": "key_1",
     }  # fmt: skip
@@ -187,8 +187,8 @@ def test_an_entry_belongs_to_the_environment_of_the_credential(
     api: Api, key: str, production: Environment, log: Log, bob: User
 ) -> None:
     """Naming another's environment, with a credential of one's own or with none, writes nothing there."""
-    place = make_project(bob, "Other").environments.get(name="production")
-    other = key_for(place.pk, "rows:read", "logs:read")
+    environment = make_project(bob, "Other").environments.get(name="production")
+    other = key_for(environment.pk, "rows:read", "logs:read")
     named = {"environment": production.pk}
     assert api.get("/v1/rows/tasks", token=other, **named).status == 404
     assert api.get("/v1/rows/tasks", token=token_of(bob), **named).status == 404
@@ -228,9 +228,9 @@ def test_nothing_that_a_client_wrote_is_in_it(api: Api, key: str, log: Log) -> N
 
 
 def test_routes_of_any_form_are_written(production: Environment, log: Log) -> None:
-    place, now = place_of(production.pk), datetime.now(UTC)
+    environment, now = environment_ref(production.pk), datetime.now(UTC)
     routes = {"": "(unknown)", r"^admin/(?P<path>\d+)/$": r"/^admin/(?P{path}\d+)/$", "a\tb\nc": "/a\tb\nc"}
-    recording.queues[REGION].waiting.extend([entry_of(place, now, route=route) for route in routes])
+    recording.queues[REGION].waiting.extend([entry_of(environment, now, route=route) for route in routes])
     recording.queues["default"].waiting.append(
         entry_of(None, now, table=None, caller_kind=None, caller_id=None, field_codes=("a", "b_1"))
     )
@@ -241,14 +241,14 @@ def test_routes_of_any_form_are_written(production: Environment, log: Log) -> No
 
 
 def test_names_are_kept_after_errors_if_they_exist(api: Api, key: str, log: Log) -> None:
-    powerless = key_for(place_of_key(log, api, key), "webhooks:read")
+    powerless = key_for(environment_of_key(log, api, key), "webhooks:read")
     api.get("/v1/rows/tasks", token=powerless)
     api.get("/v1/rows/task", token=powerless)
     found = [each for each in log.written() if each.status == 403]
     assert [each.table_name for each in found] == ["tasks", None]
 
 
-def place_of_key(log: Log, api: Api, key: str) -> str:
+def environment_of_key(log: Log, api: Api, key: str) -> str:
     api.get("/v1/schema", token=key)
     return str(log.written()[-1].environment_id)
 
@@ -271,9 +271,9 @@ def test_a_batch_that_comes_after_the_deletion_is_removed(
     project: Project, production: Environment, log: Log, settings: Any
 ) -> None:
     settings.ORPHAN_GRACE_SECONDS = 0
-    place = place_of(production.pk)
+    environment = environment_ref(production.pk)
     services.delete_project(project.pk, actor=audit.SYSTEM)
-    recording.queues[REGION].waiting.append(entry_of(place, datetime.now(UTC)))
+    recording.queues[REGION].waiting.append(entry_of(environment, datetime.now(UTC)))
     recording.queues[REGION].tallies[production.pk] = recording.Tally(omitted=3)
     assert len(log.written()) == 1
     remove_orphaned_rows()
@@ -285,8 +285,8 @@ def test_many_entries_of_a_deleted_environment_go_in_batches(
     production: Environment, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "BATCH", 3)
-    place, now = place_of(production.pk), datetime.now(UTC)
-    recording.queues[REGION].waiting.extend([entry_of(place, now)] * 8)
+    environment, now = environment_ref(production.pk), datetime.now(UTC)
+    recording.queues[REGION].waiting.extend([entry_of(environment, now)] * 8)
     assert len(log.written()) == 8
     retention.forget_environment(environment_id=production.pk, cluster=REGION)
     assert log.written() == []
@@ -308,8 +308,8 @@ def test_reads_beyond_the_rate_are_omitted_and_the_list_says_so(api: Api, key: s
 
 
 def test_5000_requests_a_second_take_little_memory_and_time(production: Environment, log: Log) -> None:
-    place = place_of(production.pk)
-    caller = Caller("key", "key_1", frozenset(), place=place)
+    environment = environment_ref(production.pk)
+    caller = Caller("key", "key_1", frozenset(), environment=environment)
     request = RequestFactory().get("/v1/rows/tasks")
     request.__dict__["caller"] = caller
     request.resolver_match = None
@@ -345,9 +345,9 @@ def test_while_the_database_is_away_requests_go_on_and_their_entries_wait(
 def test_what_never_fits_is_given_up_and_counted(
     api: Api, key: str, production: Environment, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = place_of(production.pk)
-    recording.queues[REGION].waiting.append(entry_of(place, datetime(1999, 1, 1, tzinfo=UTC)))
-    recording.queues[REGION].waiting.append(entry_of(place, datetime.now(UTC)))
+    environment = environment_ref(production.pk)
+    recording.queues[REGION].waiting.append(entry_of(environment, datetime(1999, 1, 1, tzinfo=UTC)))
+    recording.queues[REGION].waiting.append(entry_of(environment, datetime.now(UTC)))
     assert log.written() == []
     api.get("/v1/schema", token=key)
     assert [each.route for each in log.written() if each.environment_id] == ["/v1/schema"]
@@ -377,19 +377,19 @@ def test_partitions_are_created_ahead_and_dropped_after_their_time() -> None:
 
 
 def test_a_plan_reads_no_further_back_than_it_keeps(production: Environment, log: Log) -> None:
-    place, now = place_of(production.pk), datetime.now(UTC)
+    environment, now = environment_ref(production.pk), datetime.now(UTC)
     yesterday = now.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=1)
-    recording.queues[REGION].waiting.append(entry_of(place, yesterday, request_id="old"))
-    recording.queues[REGION].waiting.append(entry_of(place, now, request_id="new"))
+    recording.queues[REGION].waiting.append(entry_of(environment, yesterday, request_id="old"))
+    recording.queues[REGION].waiting.append(entry_of(environment, now, request_id="new"))
     assert [each.keep_days for each in log.written()] == [7, 7]
     for plan, expected in (("free", ["new"]), ("pro", ["new", "old"])):
-        page = reader.page(replace(place, plan=plan), {"since": now - timedelta(days=3)}, 20, None)
+        page = reader.page(replace(environment, plan=plan), {"since": now - timedelta(days=3)}, 20, None)
         assert [each["request_id"] for each in page.entries] == expected
 
 
 def test_a_search_by_request_id_uses_an_index(production: Environment, log: Log) -> None:
     partitions.create(REGION)
-    place = place_of(production.pk)
+    environment = environment_ref(production.pk)
     with connections[REGION].cursor() as cursor:
         for first in range(1, 100_000, 10_000):
             cursor.execute(
@@ -410,9 +410,9 @@ def test_a_search_by_request_id_uses_an_index(production: Environment, log: Log)
             return execute(statement, parameters, many, context)
 
         with connections[REGION].execute_wrapper(explained):
-            found = reader.page(place, {"request_id": "req_77777"}, 20, None)
-            reader.page(place, {"status": 404}, 20, None)
-            reader.page(place, {}, 20, None)
+            found = reader.page(environment, {"request_id": "req_77777"}, 20, None)
+            reader.page(environment, {"status": 404}, 20, None)
+            reader.page(environment, {}, 20, None)
             reader.of_requests(REGION, ["req_77777"], 50)
     assert [each["request_id"] for each in found.entries] == ["req_77777"]
     assert len(plans) == 4

@@ -13,16 +13,16 @@ class Unused(ApiViewSet):
     required_scopes = {"show": None, "write": "rows:write"}
 
     def show(self, request: HttpRequest) -> HttpResponseBase:
-        caller, place = self.caller, self.caller.place
+        caller, environment = self.caller, self.caller.environment
         return respond(
             {
                 "kind": caller.kind,
                 "id": caller.id,
                 "plan": caller.plan,
                 "scopes": sorted(caller.scopes),
-                "environment": place.environment_name if place else None,
-                "environment_id": place.environment_id if place else None,
-                "role": place.role if place else None,
+                "environment": environment.environment_name if environment else None,
+                "environment_id": environment.environment_id if environment else None,
+                "role": environment.role if environment else None,
             }
         )
 

@@ -57,7 +57,7 @@ def make_tracker(api: Api, settings: Any) -> Any:
     def make(document: dict[str, Any], name: str = "Tracker", *, users: tuple[str, ...] = ("alice", "bob")) -> Tracker:
         from accounts import audit
         from accounts.users import service as user_service
-        from projects.directory.environments import place_of
+        from projects.directory.environments import environment_ref
         from projects.models import Member
         from rows.migrate import service as schema_service
 
@@ -85,9 +85,9 @@ def make_tracker(api: Api, settings: Any) -> Any:
             },
             {who: user.pk for who, user in people.items()},
         )
-        place = place_of(environment_id)
-        assert place is not None
-        schema_service.change(place, document, actor=audit.Actor.of(owner))
+        environment = environment_ref(environment_id)
+        assert environment is not None
+        schema_service.change(environment, document, actor=audit.Actor.of(owner))
         return tracker
 
     return make

@@ -37,7 +37,7 @@ def tenant() -> Tenant:
 
 
 def ask(tenant: Tenant, who: Principal, **body: Any) -> Any:
-    return orjson.loads(services.aggregate_rows(tenant.place, who, "deals", body).body)
+    return orjson.loads(services.aggregate_rows(tenant.environment, who, "deals", body).body)
 
 
 def groups(tenant: Tenant, who: Principal, **body: Any) -> list[Any]:
@@ -76,7 +76,9 @@ def test_each_function_by_group_in_its_order(tenant: Tenant) -> None:
 
 
 def test_the_response_is_compact_and_in_the_order_of_the_request(tenant: Tenant) -> None:
-    page = services.aggregate_rows(tenant.place, ALICE, "deals", {"group": ["stage"], "count": True, "sum": ["value"]})
+    page = services.aggregate_rows(
+        tenant.environment, ALICE, "deals", {"group": ["stage"], "count": True, "sum": ["value"]}
+    )
     assert page.body == (
         b'{"data":[{"stage":"open","count":2,"sum_value":"110.50"},{"stage":"won","count":3,"sum_value":"3.25"}],'
         b'"next_cursor":null}'
@@ -155,7 +157,7 @@ def test_a_cursor_opens_only_for_its_request(tenant: Tenant) -> None:
 def test_sums_of_64_bit_integers_have_all_digits(tenant: Tenant) -> None:
     insert(tenant, 3, "units", "9223372036854775807")
     body = {"sum": ["units"], "where": {"units": {"$gt": 1000}}}
-    page = services.aggregate_rows(tenant.place, KEY, "deals", body)
+    page = services.aggregate_rows(tenant.environment, KEY, "deals", body)
     assert json.loads(page.body)["data"] == [{"sum_units": 3 * (2**63 - 1)}]
     assert groups(tenant, KEY, **body, having={"sum_units": {"$gt": "27670116110564327420"}})
     assert not groups(tenant, KEY, **body, having={"sum_units": {"$gt": "27670116110564327421"}})
@@ -319,7 +321,7 @@ def test_a_response_over_16_mb_is_refused(tenant: Tenant) -> None:
         "INSERT INTO {}.texts (id, body) SELECT 't' || n, n || repeat('x', 1000000) FROM generate_series(1, 20) n"
     )
     body = {"group": ["body"], "limit": 20}
-    assert refused(lambda: services.aggregate_rows(tenant.place, KEY, "texts", body)) == ("limit", "too_large")
+    assert refused(lambda: services.aggregate_rows(tenant.environment, KEY, "texts", body)) == ("limit", "too_large")
 
 
 def test_the_timeout_ends_with_the_aggregate_in_a_transaction(tenant: Tenant, settings: Any) -> None:
@@ -409,7 +411,7 @@ def test_no_byte_changes_with_unreadable_values(tenant: Tenant) -> None:
         found: list[Any] = []
         for body in bodies:
             try:
-                found.append(services.aggregate_rows(tenant.place, ALICE, "deals", body).body)
+                found.append(services.aggregate_rows(tenant.environment, ALICE, "deals", body).body)
             except ValidationFailed as error:
                 found.append(error.body("req_1"))
         return found
@@ -431,7 +433,7 @@ def test_a_related_row_is_filtered_by_what_the_caller_sees(tenant: Tenant) -> No
     for deal in (mine, hers):
         tenant.put("notes", body="x", deal_id=deal)
     body = {"count": True, "where": {"deal.name": {"$null": False}}}
-    found = orjson.loads(services.aggregate_rows(tenant.place, ALICE, "notes", body).body)
+    found = orjson.loads(services.aggregate_rows(tenant.environment, ALICE, "notes", body).body)
     assert found["data"] == [{"count": 1}]
 
 

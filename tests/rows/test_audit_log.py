@@ -22,7 +22,7 @@ from functions.models import Function
 from platform_site.embedded import postgres as embedded_postgres
 from platform_site.embedded.data_dir import Layout
 from projects import tasks as projects_tasks
-from projects.directory.environments import place_of
+from projects.directory.environments import environment_ref
 from rows import tasks
 from rows.models import AuditOutboxEntry, CurrentVersion, PendingUserReferences
 from rows.outbox import audit as audit_outbox
@@ -212,10 +212,10 @@ def test_regional_requests_work_while_control_database_is_unavailable(tracker: T
 
 
 def test_audit_entry_is_committed_only_with_its_change(tracker: Tracker) -> None:
-    place = place_of(tracker.environment_id)
-    assert place is not None
+    environment = environment_ref(tracker.environment_id)
+    assert environment is not None
     with pytest.raises(transaction.TransactionManagementError):
-        audit_outbox.record(place, "webhook.created", actor=SYSTEM, target_id="wh_1")
+        audit_outbox.record(environment, "webhook.created", actor=SYSTEM, target_id="wh_1")
     assert (entries(tracker, "webhook.created"), waiting(tracker)) == ([], [])
 
 
@@ -267,18 +267,18 @@ def test_a_restore_whose_commit_fails_leaves_no_entry(tracker: Tracker, tmp_path
 
 
 def test_outcome_of_outer_control_transaction_loses_no_audit_entry(tracker: Tracker) -> None:
-    place = place_of(tracker.environment_id)
-    assert place is not None
+    environment = environment_ref(tracker.environment_id)
+    assert environment is not None
     with undone_in_control():
-        webhooks.create_webhook(place, HOOK, actor=SYSTEM)
+        webhooks.create_webhook(environment, HOOK, actor=SYSTEM)
     assert (len(entries(tracker, "webhook.created")), len(waiting(tracker))) == (0, 1)
     tasks.flush_remaining_audit_outbox()
     assert (len(entries(tracker, "webhook.created")), len(waiting(tracker))) == (1, 0)
     with transaction.atomic():
-        webhooks.create_webhook(place, HOOK, actor=SYSTEM)
+        webhooks.create_webhook(environment, HOOK, actor=SYSTEM)
         assert (len(entries(tracker, "webhook.created")), len(waiting(tracker))) == (1, 1)
         with pytest.raises(RuntimeError, match="durable"):
-            audit_outbox.flush_oldest(place.cluster)
+            audit_outbox.flush_oldest(environment.cluster)
     assert (len(entries(tracker, "webhook.created")), len(waiting(tracker))) == (2, 0)
 
 
@@ -308,10 +308,10 @@ def test_periodic_job_transfers_all_entries_in_order_with_their_times(
     tracker: Tracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(audit_outbox, "BATCH", 2)
-    place = place_of(tracker.environment_id)
-    assert place is not None
+    environment = environment_ref(tracker.environment_id)
+    assert environment is not None
     with undone_in_control():
-        made = [webhooks.create_webhook(place, HOOK, actor=SYSTEM)[0].pk for _ in range(5)]
+        made = [webhooks.create_webhook(environment, HOOK, actor=SYSTEM)[0].pk for _ in range(5)]
     tasks.flush_remaining_audit_outbox()
     assert waiting(tracker) == []
     found = AuditEntry.objects.filter(action="webhook.created").order_by("at", "pk")

@@ -205,7 +205,7 @@ def test_a_list_too_large_as_a_whole_can_be_asked_for_in_part(
 
 def test_only_a_whole_row_has_a_tag(tenant: Tenant, task: str) -> None:
     def etag(withs: str | None = None, columns: str | None = None) -> str | None:
-        return services.retrieve_row(tenant.place, ALICE, "tasks", task, withs, columns).etag
+        return services.retrieve_row(tenant.environment, ALICE, "tasks", task, withs, columns).etag
 
     whole = etag()
     assert whole is not None

@@ -46,7 +46,7 @@ def open_fields(document: Any, who: Principal) -> list[str]:
 def inhabitants(tenant: Tenant) -> dict[str, Any]:
     for who in (ALICE, BOB):
         User.objects.filter(pk=who.user_id).update(name=f"Name of {who.user_id}", role="editor")
-    return {user.pk: dict(UserDetail(user).data) for user in User.objects.in_pool(tenant.place.pool_id)}
+    return {user.pk: dict(UserDetail(user).data) for user in User.objects.in_pool(tenant.environment.pool_id)}
 
 
 @settings(usual, max_examples=12)

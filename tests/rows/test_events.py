@@ -29,13 +29,15 @@ def tenant() -> Tenant:
 
 def listen(tenant: Tenant, table: str = "*", action: str = "*") -> EventInterest:
     return EventInterest.objects.using(REGION).create(
-        environment_id=tenant.place.environment_id, table_name=table, action=action
+        environment_id=tenant.environment.environment_id, table_name=table, action=action
     )
 
 
 def events(tenant: Tenant) -> list[tuple[str, Any]]:
     """The type and data of each event, in the order of writing."""
-    found = OutboxEvent.objects.using(REGION).filter(environment_id=tenant.place.environment_id).order_by("sequence")
+    found = (
+        OutboxEvent.objects.using(REGION).filter(environment_id=tenant.environment.environment_id).order_by("sequence")
+    )
     return [(event.type, orjson.loads(event.data)) for event in found]
 
 
@@ -57,7 +59,7 @@ def test_an_insert_an_update_and_a_delete_tell_what_was_and_what_is(tenant: Tena
         ("lists.update", {**common, "record": changed, "old_record": home, "changed": ["name"]}),
         ("lists.delete", {**common, "record": None, "old_record": changed, "changed": []}),
     ]
-    for event in OutboxEvent.objects.using(REGION).filter(environment_id=tenant.place.environment_id):
+    for event in OutboxEvent.objects.using(REGION).filter(environment_id=tenant.environment.environment_id):
         assert event.event_id.startswith("evt_")
         assert event.subject == f"lists/{home['id']}"
         assert event.schema_version == tenant.version
@@ -117,15 +119,15 @@ def test_a_refused_write_and_an_update_of_nothing_leave_no_event(tenant: Tenant)
         lambda: tenant.delete(ALICE, "lists", home),
         lambda: tenant.insert(ALICE, "tasks", title="x", list_id=home),
         lambda: tenant.insert(KEY, "lists", id=home, name="x", owner_id=BOB.user_id),
-        lambda: services.update_row(tenant.place, KEY, "lists", home, {"name": "y"}, matches=["0" * 64]),
+        lambda: services.update_row(tenant.environment, KEY, "lists", home, {"name": "y"}, matches=["0" * 64]),
         lambda: services.insert_rows(
-            tenant.place, KEY, "lists", [{"name": "x", "owner_id": BOB.user_id}, {"id": home, "name": "x", "owner_id":
+            tenant.environment, KEY, "lists", [{"name": "x", "owner_id": BOB.user_id}, {"id": home, "name": "x", "owner_id":
             BOB.user_id}]
         ),
     ):  # fmt: skip
         with pytest.raises(ApiError):
             refused()
-    services.update_row(tenant.place, KEY, "lists", home, {})
+    services.update_row(tenant.environment, KEY, "lists", home, {})
     assert events(tenant) == before
 
 
@@ -206,7 +208,7 @@ def test_new_listener_receives_rows_of_deleted_users(policy: str, action: str) -
     note = tenant.put("notes", owner_id=ALICE.user_id)
     assert not tenant.compiled.wants_events("notes", action)  # and this process remembers
     listen(tenant)
-    referential_actions.apply_user_deletion(tenant.place, ALICE.user_id or "", pending=None)
+    referential_actions.apply_user_deletion(tenant.environment, ALICE.user_id or "", pending=None)
     assert [(type_, data["id"]) for type_, data in events(tenant)] == [(f"notes.{action}", note)]
 
 
@@ -238,7 +240,7 @@ def test_the_floor_above_is_told_once_for_each_recorded_event(tenant: Tenant) ->
     heard: list[Any] = []
 
     def hear(**told: Any) -> None:
-        heard.append((told["table"], told["action"], told["row_id"], told["place"], told["using"]))
+        heard.append((told["table"], told["action"], told["row_id"], told["environment"], told["using"]))
 
     row_written.connect(hear)
     try:
@@ -247,7 +249,7 @@ def test_the_floor_above_is_told_once_for_each_recorded_event(tenant: Tenant) ->
         tenant.update(KEY, "lists", quiet, name="y")
     finally:
         row_written.disconnect(hear)
-    assert heard == [("lists", "update", quiet, tenant.place, REGION)]
+    assert heard == [("lists", "update", quiet, tenant.environment, REGION)]
 
 
 class TestEventsOfLiveChangesAlone:
@@ -266,24 +268,24 @@ class TestEventsOfLiveChangesAlone:
         row_written.disconnect(hear)
 
     def watch(self, tenant: Tenant, *tables: str) -> None:
-        watched_tables.watch(tenant.place.environment_id, tables, REGION, timedelta(minutes=10))
+        watched_tables.watch(tenant.environment.environment_id, tables, REGION, timedelta(minutes=10))
 
     def due(self, tenant: Tenant) -> list[bool]:
-        found = OutboxEvent.objects.using(REGION).filter(environment_id=tenant.place.environment_id)
+        found = OutboxEvent.objects.using(REGION).filter(environment_id=tenant.environment.environment_id)
         return [event.relayed_at is None for event in found.order_by("sequence")]
 
     def test_none_of_its_writes_is_due(self, tenant: Tenant, heard: list[bool]) -> None:
         self.watch(tenant, "lists")
         row_id = tenant.put("lists", name="x", owner_id=ALICE.user_id)
         tenant.update(KEY, "lists", row_id, name="y")
-        services.delete_row(tenant.place, OPERATOR, "lists", row_id)
+        services.delete_row(tenant.environment, OPERATOR, "lists", row_id)
         assert self.due(tenant) == [False, False, False]
         assert not heard[0]
         assert not heard[1]
 
     def test_none_is_recorded_once_its_watched_tables_expired(self, tenant: Tenant, heard: list[bool]) -> None:
         """By time, or with a crash, which empties the table and leaves what was wanted."""
-        watched = WatchedTable.objects.using(REGION).filter(environment_id=tenant.place.environment_id)
+        watched = WatchedTable.objects.using(REGION).filter(environment_id=tenant.environment.environment_id)
         for is_crash in (False, True):
             self.watch(tenant, "lists")
             row_id = tenant.put("lists", name="x", owner_id=ALICE.user_id)
@@ -308,7 +310,7 @@ class TestEventsOfLiveChangesAlone:
         """A webhook and a stream with the same pattern have one interest, whoever came first."""
         patterns: list[list[str]] = []
         monkeypatch.setattr(subscriptions, "_sources", [*subscriptions._sources, (lambda *_: patterns, True)])
-        environment_id = tenant.place.environment_id
+        environment_id = tenant.environment.environment_id
         self.watch(tenant, "lists")
         for patterns[:] in ([["lists.*"]], [], [["lists.*"]]):
             subscriptions.refresh(environment_id, REGION)
@@ -320,7 +322,7 @@ class TestEventsOfLiveChangesAlone:
 
 
 def test_system_event_is_recorded_in_the_current_transaction(tenant: Tenant) -> None:
-    environment_id = tenant.place.environment_id
+    environment_id = tenant.environment.environment_id
 
     @transaction.atomic(using=REGION)
     def record_and_fail() -> None:

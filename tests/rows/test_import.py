@@ -29,7 +29,7 @@ from platform_site.cli import errors as command_errors
 from platform_site.identity import ids
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import transaction_settings
-from projects.directory.environments import place_of
+from projects.directory.environments import environment_ref
 from projects.provisioning import schemas as provisioning_schemas
 from rows import tasks as rows_tasks
 from rows.migrate import service as schema_service
@@ -79,8 +79,8 @@ DOCUMENT: dict[str, Any] = {
 
 
 @pytest.fixture
-def place(make_account: Any) -> Iterator[EnvironmentRef]:
-    found = place_of(environment_of(make_project(make_account("alice"))).pk)
+def environment(make_account: Any) -> Iterator[EnvironmentRef]:
+    found = environment_ref(environment_of(make_project(make_account("alice"))).pk)
     assert found is not None
     schema_service.change(found, DOCUMENT, actor=audit.SYSTEM)
     query(found, "INSERT INTO lists (id, name) VALUES ('l1', 'Home'), ('l2', 'Work')")
@@ -89,12 +89,12 @@ def place(make_account: Any) -> Iterator[EnvironmentRef]:
         provisioning_schemas.drop_schema(environment_id, REGION)
 
 
-def query(place: EnvironmentRef, statement: str) -> list[tuple[Any, ...]]:
-    return catalog.run(place.environment_id, statement)
+def query(environment: EnvironmentRef, statement: str) -> list[tuple[Any, ...]]:
+    return catalog.run(environment.environment_id, statement)
 
 
-def tasks(place: EnvironmentRef) -> list[tuple[Any, ...]]:
-    return query(place, "SELECT id, title FROM tasks ORDER BY title")
+def tasks(environment: EnvironmentRef) -> list[tuple[Any, ...]]:
+    return query(environment, "SELECT id, title FROM tasks ORDER BY title")
 
 
 @pytest.fixture
@@ -114,33 +114,35 @@ def run(command: str, *arguments: str) -> tuple[str, str]:
     return out.getvalue(), err.getvalue()
 
 
-def refused(place: EnvironmentRef, file: str, *options: str, table: str = "tasks") -> str:
+def refused(environment: EnvironmentRef, file: str, *options: str, table: str = "tasks") -> str:
     """The complaints of an import that must fail, and leave nothing."""
-    before = tasks(place)
+    before = tasks(environment)
     out, err = io.StringIO(), io.StringIO()
     with pytest.raises(CommandError) as caught:
-        call_command("import_rows", place.environment_id, table, file, *options, stdout=out, stderr=err, no_color=True)
+        call_command(
+            "import_rows", environment.environment_id, table, file, *options, stdout=out, stderr=err, no_color=True
+        )
     assert (
         "othing was imported" in str(caught.value)
         or "no table" in str(caught.value)
         or "pass --format" in str(caught.value)
     )
-    assert tasks(place) == before
+    assert tasks(environment) == before
     return err.getvalue() + str(caught.value)
 
 
 @pytest.mark.django_db(databases="__all__")
 class TestImport:
-    def test_csv_with_quotes_lines_nulls_and_defaults(self, place: EnvironmentRef, write: Any) -> None:
+    def test_csv_with_quotes_lines_nulls_and_defaults(self, environment: EnvironmentRef, write: Any) -> None:
         file = write(
             '\ufefftitle,list,note,rank,price,done,tags,extra,due_on,at\r\n'
             'Milk,l1,,,,,,,,\r\n'
             '"Say ""hi"", twice",l1,"",-5,1.50,true,"[""a,b""]","{""k"": null}",2026-01-31,2026-01-31 12:00:00+02\r\n'
             '"Two\nlines",list_is_not_this,x,,,f,,,,\r\n'.replace("list_is_not_this", "l2")
         )  # fmt: skip
-        assert run("import_rows", place.environment_id, "tasks", file)[0] == "3 rows imported.\n"
+        assert run("import_rows", environment.environment_id, "tasks", file)[0] == "3 rows imported.\n"
         found = query(
-            place,
+            environment,
             "SELECT title, list_id, note, rank, price::text, done, tags, extra::text, due_on::text, state,"
             " at = '2026-01-31T10:00:00Z', length(token::text), id ~ '^tsk_[0-9a-z]{26}$', created_at = updated_at"
             " FROM tasks ORDER BY title",
@@ -152,41 +154,46 @@ class TestImport:
             ("Two\nlines", "l2", "x", None, None, False, [], '{"a": [1]}', *today),
         ]  # fmt: skip
 
-    def test_ndjson_plain_and_gzipped_with_ids_and_times_of_their_own(self, place: EnvironmentRef, write: Any) -> None:
+    def test_ndjson_plain_and_gzipped_with_ids_and_times_of_their_own(
+        self, environment: EnvironmentRef, write: Any
+    ) -> None:
         lines = [
             {"id": "mine-1", "title": "A", "list_id": "l1", "extra": [None], "created_at": "2020-01-01T00:00:00Z"},
             {"title": "B \\ \t tab", "list_id": "l2", "note": "\\N", "token": "6b1f1c1e-3c1c-4d0e-9d6c-0d2b8a7f5e11"},
         ]
         text = "\n\n".join(json.dumps(line) for line in lines)
-        run("import_rows", place.environment_id, "tasks", write(text, "rows.ndjson.gz"))
-        found = query(place, "SELECT id, title, note, extra::text, created_at::text FROM tasks ORDER BY title")
+        run("import_rows", environment.environment_id, "tasks", write(text, "rows.ndjson.gz"))
+        found = query(environment, "SELECT id, title, note, extra::text, created_at::text FROM tasks ORDER BY title")
         assert found[0] == ("mine-1", "A", None, "[null]", "2020-01-01 00:00:00+00")
         assert found[1][1:4] == ("B \\ \t tab", "\\N", '{"a": [1]}')
 
     @pytest.mark.parametrize("name", ["rows.ndjson", "rows.jsonl", "rows.ndjson.gz"])
     def test_a_byte_order_mark_is_ignored_at_the_beginning_of_ndjson_only(
-        self, place: EnvironmentRef, write: Any, name: str
+        self, environment: EnvironmentRef, write: Any, name: str
     ) -> None:
         line = json.dumps({"title": "A", "list_id": "l1"})
-        message = refused(place, write(f"\ufeff{line}\n\ufeff{line}\n", name))
+        message = refused(environment, write(f"\ufeff{line}\n\ufeff{line}\n", name))
         assert "line 2: is not JSON" in message
         assert "line 1:" not in message
         assert (
-            run("import_rows", place.environment_id, "tasks", write(f"\ufeff{line}\n", name))[0] == "1 rows imported.\n"
+            run("import_rows", environment.environment_id, "tasks", write(f"\ufeff{line}\n", name))[0]
+            == "1 rows imported.\n"
         )
         blank_first = f"\ufeff\n{line.replace('A', 'B')}\n"
-        run("import_rows", place.environment_id, "tasks", write(blank_first, name))
-        assert query(place, "SELECT title FROM tasks ORDER BY title") == [("A",), ("B",)]
+        run("import_rows", environment.environment_id, "tasks", write(blank_first, name))
+        assert query(environment, "SELECT title FROM tasks ORDER BY title") == [("A",), ("B",)]
 
-    def test_rows_of_one_file_may_point_to_each_other_in_any_order(self, place: EnvironmentRef, write: Any) -> None:
-        run("import_rows", place.environment_id, "tasks", write("id,title,list,parent\nc,C,l1,p\np,P,l1,\n"))
-        assert query(place, "SELECT id, parent_id FROM tasks ORDER BY id") == [("c", "p"), ("p", None)]
+    def test_rows_of_one_file_may_point_to_each_other_in_any_order(
+        self, environment: EnvironmentRef, write: Any
+    ) -> None:
+        run("import_rows", environment.environment_id, "tasks", write("id,title,list,parent\nc,C,l1,p\np,P,l1,\n"))
+        assert query(environment, "SELECT id, parent_id FROM tasks ORDER BY id") == [("c", "p"), ("p", None)]
 
     def test_every_bad_line_is_named_and_nothing_is_imported(
-        self, place: EnvironmentRef, write: Any, make_account: Any
+        self, environment: EnvironmentRef, write: Any, make_account: Any
     ) -> None:
-        query(place, "INSERT INTO tasks (id, title, list_id) VALUES ('t0', 'There', 'l1')")
-        eve: User = make_account("eve", pool_id=place.pool_id)
+        query(environment, "INSERT INTO tasks (id, title, list_id) VALUES ('t0', 'There', 'l1')")
+        eve: User = make_account("eve", pool_id=environment.pool_id)
         stranger: User = make_account("mallory")
         file = write("\n".join([
             "id,title,list,rank,owner,parent",
@@ -206,7 +213,7 @@ class TestImport:
             "k,Orphan,l1,1,,zz",
             'l,Qu"ote,l1,1,,',
         ]))  # fmt: skip
-        said = refused(place, file).splitlines()
+        said = refused(environment, file).splitlines()
         assert said == [
             "line 3: rank: Must be an integer.",
             "line 4: list_id: refers to a row that does not exist",
@@ -226,39 +233,41 @@ class TestImport:
         ]  # fmt: skip
 
     def test_skip_bad_imports_the_others_and_drops_what_leans_on_bad_ones(
-        self, place: EnvironmentRef, write: Any
+        self, environment: EnvironmentRef, write: Any
     ) -> None:
         file = write("id,title,list,parent\na,A,l1,\nb,B,l9,\nc,C,l1,b\nd,D,l1,c\ne,E,l1,a\nf,A,l1,\n")
-        out, err = run("import_rows", place.environment_id, "tasks", file, "--skip-bad")
+        out, err = run("import_rows", environment.environment_id, "tasks", file, "--skip-bad")
         assert out == "2 rows imported, 4 lines skipped.\n"
         assert [line.split(":")[0] for line in err.splitlines()] == ["line 3", "line 4", "line 5", "line 7"]
-        assert [row[0] for row in tasks(place)] == ["a", "e"]
+        assert [row[0] for row in tasks(environment)] == ["a", "e"]
 
-    def test_a_number_is_written_as_elsewhere_and_not_as_python_would(self, place: EnvironmentRef, write: Any) -> None:
+    def test_a_number_is_written_as_elsewhere_and_not_as_python_would(
+        self, environment: EnvironmentRef, write: Any
+    ) -> None:
         file = write("title,list,ratio\nA,l1,1_000\nB,l1,\N{ARABIC-INDIC DIGIT ONE}\nC,l1,1e3\n")
-        out, err = run("import_rows", place.environment_id, "tasks", file, "--skip-bad")
+        out, err = run("import_rows", environment.environment_id, "tasks", file, "--skip-bad")
         assert out == "1 rows imported, 2 lines skipped.\n"
         assert err.splitlines() == [f"line {number}: ratio: Must be a number." for number in (2, 3)]
-        assert query(place, "SELECT title, ratio FROM tasks") == [("C", 1000.0)]
+        assert query(environment, "SELECT title, ratio FROM tasks") == [("C", 1000.0)]
 
-    def test_a_dry_run_checks_everything_and_imports_nothing(self, place: EnvironmentRef, write: Any) -> None:
-        out, _ = run("import_rows", place.environment_id, "tasks", write("title,list\nA,l1\n"), "--dry-run")
+    def test_a_dry_run_checks_everything_and_imports_nothing(self, environment: EnvironmentRef, write: Any) -> None:
+        out, _ = run("import_rows", environment.environment_id, "tasks", write("title,list\nA,l1\n"), "--dry-run")
         assert out == "1 rows would be imported.\n"
-        assert tasks(place) == []
-        assert "line 2: list_id" in refused(place, write("title,list\nA,l9\n"), "--dry-run")
+        assert tasks(environment) == []
+        assert "line 2: list_id" in refused(environment, write("title,list\nA,l9\n"), "--dry-run")
 
     def test_events_are_recorded_as_writes_record_them_and_only_where_wanted(
-        self, place: EnvironmentRef, write: Any
+        self, environment: EnvironmentRef, write: Any
     ) -> None:
         file = write("id,title,list,price\na,A,l1,1.5\n")
-        assert "events" not in run("import_rows", place.environment_id, "tasks", file, "--events")[0]
+        assert "events" not in run("import_rows", environment.environment_id, "tasks", file, "--events")[0]
         EventInterest.objects.using(REGION).create(
-            environment_id=place.environment_id, table_name="tasks", action="insert"
+            environment_id=environment.environment_id, table_name="tasks", action="insert"
         )
-        run("import_rows", place.environment_id, "tasks", write("id,title,list\nb,B,l1\n"))
+        run("import_rows", environment.environment_id, "tasks", write("id,title,list\nb,B,l1\n"))
         assert not OutboxEvent.objects.using(REGION).exists()
         out, _ = run(
-            "import_rows", place.environment_id, "tasks", write("id,title,list,price\nc,C,l1,1.5\n"), "--events"
+            "import_rows", environment.environment_id, "tasks", write("id,title,list,price\nc,C,l1,1.5\n"), "--events"
         )
         assert out == "1 rows imported, 1 events.\n"
         event = OutboxEvent.objects.using(REGION).get()
@@ -280,13 +289,15 @@ class TestImport:
         ],
     )
     def test_events_are_recorded_for_who_wants_these(
-        self, place: EnvironmentRef, write: Any, interest: dict[str, str], events: int
+        self, environment: EnvironmentRef, write: Any, interest: dict[str, str], events: int
     ) -> None:
-        EventInterest.objects.using(REGION).create(**{"environment_id": place.environment_id} | interest)
-        run("import_rows", place.environment_id, "tasks", write("title,list\nA,l1\n"), "--events")
+        EventInterest.objects.using(REGION).create(**{"environment_id": environment.environment_id} | interest)
+        run("import_rows", environment.environment_id, "tasks", write("title,list\nA,l1\n"), "--events")
         assert OutboxEvent.objects.using(REGION).count() == events
 
-    def test_what_a_line_leaves_out_is_the_default_whatever_it_says(self, place: EnvironmentRef, write: Any) -> None:
+    def test_what_a_line_leaves_out_is_the_default_whatever_it_says(
+        self, environment: EnvironmentRef, write: Any
+    ) -> None:
         document = json.loads(json.dumps(DOCUMENT))
         columns = document["tables"]["tasks"]["columns"]
         columns |= {
@@ -298,28 +309,30 @@ class TestImport:
             "moment": {"type": "timestamp", "default": "2026-01-31T12:00:00+02:00"},
             "uuid": {"type": "uuid", "default": "6b1f1c1e-3c1c-4d0e-9d6c-0d2b8a7f5e11"},
         }
-        schema_service.change(place, document, actor=audit.SYSTEM)
-        run("import_rows", place.environment_id, "tasks", write("title,list\nA,l1\nB,l1\n"))
+        schema_service.change(environment, document, actor=audit.SYSTEM)
+        run("import_rows", environment.environment_id, "tasks", write("title,list\nA,l1\nB,l1\n"))
         found = query(
-            place,
+            environment,
             "SELECT literal, word, empty, \"on\" = (created_at AT TIME ZONE 'UTC')::date, day::text,"
             " moment = '2026-01-31T10:00:00Z', uuid::text, at = created_at FROM tasks",
         )
         expected = ("\\N\t$now\n", "$uuid", "", True, "2026-01-31", True, "6b1f1c1e-3c1c-4d0e-9d6c-0d2b8a7f5e11", True)
         assert found == [expected, expected]
-        assert query(place, "SELECT count(DISTINCT id), count(DISTINCT token) FROM tasks") == [(2, 2)]
+        assert query(environment, "SELECT count(DISTINCT id), count(DISTINCT token) FROM tasks") == [(2, 2)]
 
     def test_users_are_looked_for_some_at_a_time(
-        self, place: EnvironmentRef, write: Any, make_account: Any, monkeypatch: pytest.MonkeyPatch
+        self, environment: EnvironmentRef, write: Any, make_account: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(importer, "_USERS_AT_ONCE", 2)
-        known = [make_account(f"user{number}", pool_id=place.pool_id).pk for number in range(3)]
+        known = [make_account(f"user{number}", pool_id=environment.pool_id).pk for number in range(3)]
         strange = [ids.new("usr") for _ in range(3)]
         lines = "".join(f"{number},l1,{owner}\n" for number, owner in enumerate([*strange, *known]))
-        out, err = run("import_rows", place.environment_id, "tasks", write(f"title,list,owner\n{lines}"), "--skip-bad")
+        out, err = run(
+            "import_rows", environment.environment_id, "tasks", write(f"title,list,owner\n{lines}"), "--skip-bad"
+        )
         assert out == "3 rows imported, 3 lines skipped.\n"
         assert err.splitlines()[:3] == [f"line {n}: owner_id: is not a user of the environment" for n in (2, 3, 4)]
-        assert query(place, "SELECT owner_id FROM tasks ORDER BY title") == [(one,) for one in known]
+        assert query(environment, "SELECT owner_id FROM tasks ORDER BY title") == [(one,) for one in known]
 
     @pytest.mark.parametrize(
         ("text", "name", "message"),
@@ -341,46 +354,48 @@ class TestImport:
         ],
     )  # fmt: skip
     def test_files_that_cannot_be_imported_say_why(
-        self, place: EnvironmentRef, write: Any, text: Any, name: str, message: str
+        self, environment: EnvironmentRef, write: Any, text: Any, name: str, message: str
     ) -> None:
-        assert message in refused(place, write(text, name))
+        assert message in refused(environment, write(text, name))
 
-    def test_a_file_that_is_gzipped_only_by_name_is_refused(self, place: EnvironmentRef, tmp_path: Path) -> None:
+    def test_a_file_that_is_gzipped_only_by_name_is_refused(self, environment: EnvironmentRef, tmp_path: Path) -> None:
         (tmp_path / "rows.csv.gz").write_text("title,list\n")
-        assert "not gzipped" in refused(place, str(tmp_path / "rows.csv.gz"))
+        assert "not gzipped" in refused(environment, str(tmp_path / "rows.csv.gz"))
         (tmp_path / "cut.csv.gz").write_bytes(gzip.compress(b"title,list\n" + b"A,l1\n" * 1000)[:-20])
-        assert "cut off" in refused(place, str(tmp_path / "cut.csv.gz"))
+        assert "cut off" in refused(environment, str(tmp_path / "cut.csv.gz"))
 
         (broken := bytearray(gzip.compress(b"title,list\n" + b"A,l1\n" * 1000)))[12] ^= 0xFF
         (tmp_path / "broken.csv.gz").write_bytes(broken)
-        assert "not gzipped" in refused(place, str(tmp_path / "broken.csv.gz"))
+        assert "not gzipped" in refused(environment, str(tmp_path / "broken.csv.gz"))
 
-    def test_a_row_larger_than_the_api_takes_is_a_bad_line(self, place: EnvironmentRef, write: Any) -> None:
+    def test_a_row_larger_than_the_api_takes_is_a_bad_line(self, environment: EnvironmentRef, write: Any) -> None:
         """As text, and as JSON whose numbers PostgreSQL writes out: a line of 1 MB, a row of fifty."""
         good = {"title": "A", "list_id": "l1", "note": "x" * 1_000_000, "tags": ["y" * 1_000_000]}
         wide = {**good, "title": "B", "note": "x" * 4_200_000, "tags": ["y" * 4_200_000]}
         deep = '{"title": "C", "list_id": "l1", "extra": [' + ", ".join(["1e308"] * 150_000) + "]}"
         file = write("\n".join([json.dumps(good), json.dumps(wide), deep]), "rows.ndjson")
-        said = refused(place, file).splitlines()
+        said = refused(environment, file).splitlines()
         assert said[:2] == ["line 2: holds more than 8 MB", "line 3: holds more than 8 MB"]
         assert (
             "1 rows imported, 2 lines skipped"
-            in run("import_rows", place.environment_id, "tasks", file, "--skip-bad")[0]
+            in run("import_rows", environment.environment_id, "tasks", file, "--skip-bad")[0]
         )
 
     def test_values_that_are_too_long_together_for_an_index_are_refused(
-        self, place: EnvironmentRef, write: Any
+        self, environment: EnvironmentRef, write: Any
     ) -> None:
         document = json.loads(json.dumps(DOCUMENT))
         document["tables"]["tasks"]["columns"] |= {name: {"type": "text", "null": True} for name in ("a", "b")}
         document["tables"]["tasks"]["unique"].append(["a", "b"])
-        schema_service.change(place, document, actor=audit.SYSTEM)
+        schema_service.change(environment, document, actor=audit.SYSTEM)
         chance = random.Random(3)
         long = ["".join(chr(chance.randrange(0x4E00, 0x9FFF)) for _ in range(800)) for _ in "ab"]
         row = {"title": "A", "list_id": "l1", "a": long[0], "b": long[1]}
-        assert "values of a, b are too long together" in refused(place, write(json.dumps(row), "rows.ndjson"))
+        assert "values of a, b are too long together" in refused(environment, write(json.dumps(row), "rows.ndjson"))
 
-    def test_a_chain_that_hangs_on_a_bad_line_is_taken_out_at_once(self, place: EnvironmentRef, write: Any) -> None:
+    def test_a_chain_that_hangs_on_a_bad_line_is_taken_out_at_once(
+        self, environment: EnvironmentRef, write: Any
+    ) -> None:
         chain = [{"id": "c0", "title": "0", "list_id": "l1", "parent_id": "nowhere"}]
         chain += [
             {"id": f"c{n}", "title": str(n), "list_id": "l9" if n == 7 else "l1", "parent_id": f"c{n - 1}"}
@@ -394,25 +409,29 @@ class TestImport:
             return execute(sql, *rest)
 
         with connections[REGION].execute_wrapper(listen):
-            said = run("import_rows", place.environment_id, "tasks", file, "--skip-bad", "--show", "1000")
+            said = run("import_rows", environment.environment_id, "tasks", file, "--skip-bad", "--show", "1000")
         assert "1 rows imported, 400 lines skipped" in said[0]
         assert "line 400: parent_id: refers to a row that does not exist" in said[1]
-        assert [title for _, title in tasks(place)] == ["good"]
+        assert [title for _, title in tasks(environment)] == ["good"]
         assert len([one for one in asked if "DELETE" in one]) < 10
 
-    def test_an_unknown_table_is_refused(self, place: EnvironmentRef, write: Any) -> None:
-        assert "no table" in refused(place, write("title\n"), table='tasks"; DROP TABLE tasks; --')
-        assert refused(place, write("title\n"), table="task") == (
+    def test_an_unknown_table_is_refused(self, environment: EnvironmentRef, write: Any) -> None:
+        assert "no table" in refused(environment, write("title\n"), table='tasks"; DROP TABLE tasks; --')
+        assert refused(environment, write("title\n"), table="task") == (
             'The environment has no table task; did you mean "tasks"?'
         )
 
-    def test_only_so_many_bad_lines_are_shown_and_all_are_counted(self, place: EnvironmentRef, write: Any) -> None:
+    def test_only_so_many_bad_lines_are_shown_and_all_are_counted(
+        self, environment: EnvironmentRef, write: Any
+    ) -> None:
         file = write("title,list\n" + "A,l9\n" * 3000)
-        said = refused(place, file, "--show", "3").splitlines()
+        said = refused(environment, file, "--show", "3").splitlines()
         assert len(said) == 5
         assert said[3].startswith("… and more, 3000 lines bad in all")
 
-    def test_what_is_exported_comes_back_as_it_was(self, place: EnvironmentRef, write: Any, tmp_path: Path) -> None:
+    def test_what_is_exported_comes_back_as_it_was(
+        self, environment: EnvironmentRef, write: Any, tmp_path: Path
+    ) -> None:
         nasty = {
             "title": 'a,"b"\n\r\t\\ ; é😀', "list_id": "l1", "note": "", "rank": -(2**63), "price": "1.50", "ratio": 1e-7,
             "due_on": "0001-01-01", "at": "9999-12-31T23:59:59.999999Z",
@@ -422,56 +441,59 @@ class TestImport:
         plain = {"title": "plain", "list_id": "l2", "id": "a", "extra": 0}
         run(
             "import_rows",
-            place.environment_id,
+            environment.environment_id,
             "tasks",
             write(f"{json.dumps(nasty)}\n{json.dumps(plain)}", "rows.ndjson"),
         )
-        [[extra]] = query(place, "SELECT extra::text FROM tasks WHERE id = 'Z-_9'")
+        [[extra]] = query(environment, "SELECT extra::text FROM tasks WHERE id = 'Z-_9'")
         assert json.loads(extra) == nasty["extra"], "with all its digits"
-        whole = query(place, "SELECT * FROM tasks ORDER BY id")
+        whole = query(environment, "SELECT * FROM tasks ORDER BY id")
         for name in ("out.csv", "out.ndjson", "out.csv.gz", "out.jsonl.gz"):
             file = str(tmp_path / name)
-            assert run("export_rows", place.environment_id, "tasks", file)[1] == "2 rows exported.\n"
+            assert run("export_rows", environment.environment_id, "tasks", file)[1] == "2 rows exported.\n"
             assert sorted(path.name for path in tmp_path.glob("*.part")) == []
-            query(place, "DELETE FROM tasks")
-            assert run("import_rows", place.environment_id, "tasks", file)[0] == "2 rows imported.\n"
-            assert query(place, "SELECT * FROM tasks ORDER BY id") == whole
+            query(environment, "DELETE FROM tasks")
+            assert run("import_rows", environment.environment_id, "tasks", file)[0] == "2 rows imported.\n"
+            assert query(environment, "SELECT * FROM tasks ORDER BY id") == whole
 
     @pytest.mark.parametrize("name", ["out.csv", "out.ndjson.gz"])
-    def test_an_export_is_for_its_owner_alone(self, place: EnvironmentRef, tmp_path: Path, name: str) -> None:
+    def test_an_export_is_for_its_owner_alone(self, environment: EnvironmentRef, tmp_path: Path, name: str) -> None:
         cut_off = (f"{name}.part", f"{name}.{os.getpid()}.part")  # the second by a process of the same number
         for before in (name, *cut_off):
             (tmp_path / before).touch(0o644)
         umask = os.umask(0)
         try:
-            run("export_rows", place.environment_id, "lists", str(tmp_path / name))
+            run("export_rows", environment.environment_id, "lists", str(tmp_path / name))
         finally:
             os.umask(umask)
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
         assert sorted(path.name for path in tmp_path.glob("*.part")) == sorted(cut_off)
 
-    def test_an_export_has_the_columns_that_were_asked_for(self, place: EnvironmentRef, tmp_path: Path) -> None:
-        query(place, "INSERT INTO tasks (id, title, list_id, note) VALUES ('1', 'A', 'l1', NULL), ('2', 'B', 'l1', '')")
+    def test_an_export_has_the_columns_that_were_asked_for(self, environment: EnvironmentRef, tmp_path: Path) -> None:
+        query(
+            environment,
+            "INSERT INTO tasks (id, title, list_id, note) VALUES ('1', 'A', 'l1', NULL), ('2', 'B', 'l1', '')",
+        )
         file = str(tmp_path / "out.csv")
-        run("export_rows", place.environment_id, "tasks", file, "--columns", "list,note", "title")
+        run("export_rows", environment.environment_id, "tasks", file, "--columns", "list,note", "title")
         assert Path(file).read_text() == 'list_id,note,title\nl1,,A\nl1,"",B\n'
         with pytest.raises(CommandError, match="has no column nothing"):
-            run("export_rows", place.environment_id, "tasks", file, "--columns", "nothing")
+            run("export_rows", environment.environment_id, "tasks", file, "--columns", "nothing")
         with pytest.raises(CommandError, match='no table lists_; did you mean "lists"'):
-            run("export_rows", place.environment_id, "lists_", file)
+            run("export_rows", environment.environment_id, "lists_", file)
         assert Path(file).exists()
 
 
-def another(place: EnvironmentRef, alias: str = REGION) -> "psycopg.Connection[Any]":
+def another(environment: EnvironmentRef, alias: str = REGION) -> "psycopg.Connection[Any]":
     """A session beside ours."""
     facts = connections[alias].get_connection_params()
     known = {key: facts[key] for key in ("dbname", "user", "password", "host", "port") if facts.get(key)}
-    return psycopg.connect(**known, options=f'-c search_path="{place.environment_id}"')
+    return psycopg.connect(**known, options=f'-c search_path="{environment.environment_id}"')
 
 
-def another_who_writes(place: EnvironmentRef) -> "psycopg.Connection[Any]":
+def another_who_writes(environment: EnvironmentRef) -> "psycopg.Connection[Any]":
     """A session beside ours that has written a row, and has not committed."""
-    other = another(place)
+    other = another(environment)
     other.execute("INSERT INTO tasks (id, title, list_id) VALUES ('b', 'Mine', 'l1')")
     return other
 
@@ -483,14 +505,14 @@ def an_insert_waits() -> bool:
         return cursor.rowcount == 1
 
 
-def owners_whose_tasks_go_with_them(place: EnvironmentRef) -> list[User]:
+def owners_whose_tasks_go_with_them(environment: EnvironmentRef) -> list[User]:
     """Two users, `gone` and `stays`, of a schema in which deleting a user deletes their tasks."""
     document = json.loads(json.dumps(DOCUMENT))
     document["tables"]["tasks"]["columns"]["owner"]["on_delete"] = "delete"
-    schema_service.change(place, document, actor=audit.SYSTEM)
+    schema_service.change(environment, document, actor=audit.SYSTEM)
     return [
         accounts.create_user(
-            pool_id=place.pool_id, email=f"{who}@x.example", password=None, name=who, actor=audit.SYSTEM
+            pool_id=environment.pool_id, email=f"{who}@x.example", password=None, name=who, actor=audit.SYSTEM
         )
         for who in ("gone", "stays")
     ]
@@ -499,7 +521,7 @@ def owners_whose_tasks_go_with_them(place: EnvironmentRef) -> list[User]:
 @pytest.mark.django_db(transaction=True, databases="__all__")
 class TestAmongOthers:
     def test_a_row_that_somebody_writes_meanwhile_stops_the_import_whole(
-        self, place: EnvironmentRef, write: Any
+        self, environment: EnvironmentRef, write: Any
     ) -> None:
         file = RecordFile(io.BytesIO(b"id,title,list\na,A,l1\nb,B,l1\n"), "csv")
         checked = threading.Event()
@@ -507,7 +529,7 @@ class TestAmongOthers:
         class Slow:
             def records(self, table: Any) -> Iterator[Any]:
                 yield from file.records(table)
-                self.other = another_who_writes(place)
+                self.other = another_who_writes(environment)
                 threading.Timer(0.3, self.commit).start()
 
             def commit(self) -> None:
@@ -516,60 +538,62 @@ class TestAmongOthers:
                 checked.set()
 
         with pytest.raises(import_report.ChangedDuringImport):
-            importer.import_rows(place, "tasks", Slow())
+            importer.import_rows(environment, "tasks", Slow())
         assert checked.wait(5)
-        assert tasks(place) == [("b", "Mine")]
+        assert tasks(environment) == [("b", "Mine")]
 
     def test_a_key_that_somebody_goes_on_holding_ends_the_import_in_a_sentence(
-        self, place: EnvironmentRef, write: Any, monkeypatch: pytest.MonkeyPatch
+        self, environment: EnvironmentRef, write: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(transaction_settings, "LOCK_TIMEOUT_MS", 200)
         file = write("id,title,list\na,A,l1\nb,B,l1\n")
-        other = another_who_writes(place)
-        assert "is still at it. Nothing was imported; try again" in refused(place, file)
+        other = another_who_writes(environment)
+        assert "is still at it. Nothing was imported; try again" in refused(environment, file)
         other.rollback()
         other.close()
-        assert run("import_rows", place.environment_id, "tasks", file)[0] == "2 rows imported.\n"
+        assert run("import_rows", environment.environment_id, "tasks", file)[0] == "2 rows imported.\n"
 
-    def test_connection_lost_while_reading_the_file_is_a_database_error(self, place: EnvironmentRef) -> None:
+    def test_connection_lost_while_reading_the_file_is_a_database_error(self, environment: EnvironmentRef) -> None:
         class Cut:
             def records(self, table: Any) -> Iterator[Any]:
                 yield 2, {"title": "A", "list_id": "l1", "note": "x" * 2**20}
                 raw: Any = connections[REGION].connection
-                with another(place) as other:
+                with another(environment) as other:
                     other.execute("SELECT pg_terminate_backend(%s, 5000)", [raw.info.backend_pid])
                 for number in range(3, 99):
                     yield number, {"title": f"{number}", "list_id": "l1", "note": "x" * 2**20}
 
         with pytest.raises(Error):
-            importer.import_rows(place, "tasks", Cut())
-        assert tasks(place) == []
+            importer.import_rows(environment, "tasks", Cut())
+        assert tasks(environment) == []
 
-    def test_what_is_left_to_do_after_an_import_takes_nothing_back(self, place: EnvironmentRef, write: Any) -> None:
+    def test_what_is_left_to_do_after_an_import_takes_nothing_back(
+        self, environment: EnvironmentRef, write: Any
+    ) -> None:
         """Another session deletes a user of the environment, slowly."""
         file = write("id,title,list\na,A,l1\n")
-        with another(place, "default") as other:
-            other.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 4))", [place.pool_id])
-            assert run("import_rows", place.environment_id, "tasks", file)[0] == "1 rows imported.\n"
-            assert PendingUserReferences.objects.using(REGION).get().environment_id == place.environment_id
-        assert tasks(place) == [("a", "A")]
+        with another(environment, "default") as other:
+            other.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 4))", [environment.pool_id])
+            assert run("import_rows", environment.environment_id, "tasks", file)[0] == "1 rows imported.\n"
+            assert PendingUserReferences.objects.using(REGION).get().environment_id == environment.environment_id
+        assert tasks(environment) == [("a", "A")]
         rows_tasks.apply_pending_user_deletions()
         assert not PendingUserReferences.objects.using(REGION).exists()
 
     def test_a_table_that_somebody_holds_ends_an_export_in_a_sentence(
-        self, place: EnvironmentRef, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, environment: EnvironmentRef, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(transaction_settings, "LOCK_TIMEOUT_MS", 200)
-        with another(place) as other:
+        with another(environment) as other:
             other.execute("LOCK TABLE tasks IN ACCESS EXCLUSIVE MODE")
             with pytest.raises(Error) as caught:
-                run("export_rows", place.environment_id, "tasks", str(tmp_path / "out.csv"))
+                run("export_rows", environment.environment_id, "tasks", str(tmp_path / "out.csv"))
         assert "Others hold what this needs" in str(command_errors.error_text(caught.value))
         assert os.listdir(tmp_path) == []
 
-    def test_a_user_who_is_deleted_meanwhile_is_let_go_of(self, place: EnvironmentRef) -> None:
+    def test_a_user_who_is_deleted_meanwhile_is_let_go_of(self, environment: EnvironmentRef) -> None:
         """After the lines were checked, and before other sessions can see them: no one else could."""
-        gone, stays = owners_whose_tasks_go_with_them(place)
+        gone, stays = owners_whose_tasks_go_with_them(environment)
         lines = f"id,title,list,owner\na,A,l1,{gone.pk}\nb,B,l1,{stays.pk}\n"
         file = RecordFile(io.BytesIO(lines.encode()), "csv")
         failed: list[BaseException] = []
@@ -579,7 +603,7 @@ class TestAmongOthers:
 
             def records(self, table: Any) -> Iterator[Any]:
                 yield from file.records(table)
-                self.other = another_who_writes(place)
+                self.other = another_who_writes(environment)
                 self.thread = threading.Thread(target=self.delete)
                 self.thread.start()
 
@@ -595,22 +619,22 @@ class TestAmongOthers:
                     connections.close_all()
 
         held = Held()
-        report = importer.import_rows(place, "tasks", held)
+        report = importer.import_rows(environment, "tasks", held)
         held.thread.join()
         assert not failed
         assert report.rows == 2
-        assert tasks(place) == [("b", "B")]
+        assert tasks(environment) == [("b", "B")]
 
     def test_who_was_deleted_meanwhile_is_let_go_of_although_the_import_died(
         self,
-        place: EnvironmentRef,
+        environment: EnvironmentRef,
         write: Any,
         run_and_kill: Run,  # noqa: F811
     ) -> None:
-        gone, stays = owners_whose_tasks_go_with_them(place)
+        gone, stays = owners_whose_tasks_go_with_them(environment)
         file = write(f"id,title,list,owner\na,A,l1,{gone.pk}\nb,B,l1,{stays.pk}\n")
-        order = {"do": "import", "environment": place.environment_id, "table": "tasks", "file": file}
-        other = another_who_writes(place)
+        order = {"do": "import", "environment": environment.environment_id, "table": "tasks", "file": file}
+        other = another_who_writes(environment)
         with ThreadPoolExecutor(1) as pool:
             dying = pool.submit(run_and_kill, **order, failpoint="departures.before_letting_go")
             wait_until(an_insert_waits)
@@ -618,40 +642,42 @@ class TestAmongOthers:
             other.rollback()
             other.close()
             assert dying.result()["signal"] == 9
-        assert tasks(place) == [("a", "A"), ("b", "B")]
+        assert tasks(environment) == [("a", "A"), ("b", "B")]
         rows_tasks.apply_pending_user_deletions()
-        assert tasks(place) == [("b", "B")]
+        assert tasks(environment) == [("b", "B")]
         assert not PendingUserReferences.objects.using(REGION).exists()
 
     def test_a_restore_that_died_at_its_end_is_finished_as_well(
         self,
-        place: EnvironmentRef,
+        environment: EnvironmentRef,
         tmp_path: Path,
         run_and_kill: Run,  # noqa: F811
     ) -> None:
         file = str(tmp_path / "backup.zip")
-        run("backup", place.environment_id, "--to", file, "--no-progress")
-        order = {"do": "restore into", "environment": place.environment_id, "file": file}
+        run("backup", environment.environment_id, "--to", file, "--no-progress")
+        order = {"do": "restore into", "environment": environment.environment_id, "file": file}
         began = deleted_users.now()
         assert run_and_kill(**order, failpoint="departures.before_letting_go")["signal"] == 9
-        due = PendingUserReferences.objects.using(REGION).get(environment_id=place.environment_id)
+        due = PendingUserReferences.objects.using(REGION).get(environment_id=environment.environment_id)
         assert began <= due.since <= deleted_users.now()
 
-    def test_nothing_is_due_after_an_import_or_a_rehearsal_of_one(self, place: EnvironmentRef, write: Any) -> None:
+    def test_nothing_is_due_after_an_import_or_a_rehearsal_of_one(
+        self, environment: EnvironmentRef, write: Any
+    ) -> None:
         file = write("id,title,list\na,A,l1\n")
-        run("import_rows", place.environment_id, "tasks", file, "--dry-run")
-        run("import_rows", place.environment_id, "tasks", file)
+        run("import_rows", environment.environment_id, "tasks", file, "--dry-run")
+        run("import_rows", environment.environment_id, "tasks", file)
         assert not PendingUserReferences.objects.using(REGION).exists()
 
-    def test_what_is_due_to_an_environment_that_is_gone_is_dropped(self, place: EnvironmentRef) -> None:
+    def test_what_is_due_to_an_environment_that_is_gone_is_dropped(self, environment: EnvironmentRef) -> None:
         PendingUserReferences.objects.using(REGION).create(
-            environment_id=place.environment_id, since=deleted_users.now()
+            environment_id=environment.environment_id, since=deleted_users.now()
         )
         PendingUserReferences.objects.using(REGION).create(environment_id=ids.new("env"), since=deleted_users.now())
         rows_tasks.apply_pending_user_deletions()
         assert not PendingUserReferences.objects.using(REGION).exists()
 
-    def test_a_schema_that_changes_meanwhile_stops_the_import_whole(self, place: EnvironmentRef) -> None:
+    def test_a_schema_that_changes_meanwhile_stops_the_import_whole(self, environment: EnvironmentRef) -> None:
         changed = json.loads(json.dumps(DOCUMENT))
         changed["tables"]["tasks"]["columns"]["more"] = {"type": "text", "default": ""}
 
@@ -663,15 +689,15 @@ class TestAmongOthers:
                 thread.join(15)
 
             def change(self) -> None:
-                schema_service.change(place, changed, actor=audit.SYSTEM)
+                schema_service.change(environment, changed, actor=audit.SYSTEM)
                 connections.close_all()
 
         with pytest.raises(import_report.ChangedDuringImport):
-            importer.import_rows(place, "tasks", Meanwhile())
-        assert tasks(place) == []
-        assert schema_service.current(place).version == 2
+            importer.import_rows(environment, "tasks", Meanwhile())
+        assert tasks(environment) == []
+        assert schema_service.current(environment).version == 2
 
-    def test_standard_input_and_output_are_a_pipe(self, place: EnvironmentRef) -> None:
+    def test_standard_input_and_output_are_a_pipe(self, environment: EnvironmentRef) -> None:
         from tests.support.databases import database_variables
 
         def command(*arguments: str, given: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
@@ -683,18 +709,18 @@ class TestAmongOthers:
             )  # fmt: skip
 
         lines = b"".join(b'{"title": "T%d", "list_id": "l1"}\n' % n for n in range(500))
-        done = command("import_rows", place.environment_id, "tasks", "-", "--format", "ndjson", given=lines)
+        done = command("import_rows", environment.environment_id, "tasks", "-", "--format", "ndjson", given=lines)
         assert (done.returncode, done.stdout) == (0, b"500 rows imported.\n"), done.stderr
-        done = command("export_rows", place.environment_id, "tasks", "--columns", "title")
+        done = command("export_rows", environment.environment_id, "tasks", "--columns", "title")
         assert sorted(done.stdout.splitlines()) == sorted(b'{"title":"T%d"}' % n for n in range(500))
 
-    def test_fifty_thousand_rows_in_little_memory(self, place: EnvironmentRef, write: Any) -> None:
+    def test_fifty_thousand_rows_in_little_memory(self, environment: EnvironmentRef, write: Any) -> None:
         import resource
 
         lines = "".join(f"Task {n},l{n % 2 + 1},{n},{n}.25,2026-01-{n % 28 + 1:02}\n" for n in range(50_000))
         file = write("title,list,rank,price,due_on\n" + lines)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        assert run("import_rows", place.environment_id, "tasks", file)[0] == "50000 rows imported.\n"
+        assert run("import_rows", environment.environment_id, "tasks", file)[0] == "50000 rows imported.\n"
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 40_000  # KB
 
 

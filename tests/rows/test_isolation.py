@@ -30,7 +30,7 @@ def pair() -> Iterator[tuple[Tenant, Tenant]]:
     connections[REGION].close()
     with connections[REGION].cursor() as cursor:
         for tenant in made:
-            cursor.execute(f'DROP SCHEMA "{tenant.place.environment_id}" CASCADE')
+            cursor.execute(f'DROP SCHEMA "{tenant.environment.environment_id}" CASCADE')
 
 
 def cancelled() -> None:

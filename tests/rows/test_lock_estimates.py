@@ -9,7 +9,7 @@ from django.db import connections, transaction
 from accounts import audit
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres.row_access import row_access
-from projects.directory.environments import place_of
+from projects.directory.environments import environment_ref
 from projects.provisioning import schemas as provisioning_schemas
 from rows.migrate import lock_estimates
 from rows.migrate import service as schema_service
@@ -31,8 +31,8 @@ ROWS = 20_000
 
 
 @pytest.fixture
-def place(make_account: Any) -> Iterator[EnvironmentRef]:
-    found = place_of(environment_of(make_project(make_account("alice"))).pk)
+def environment(make_account: Any) -> Iterator[EnvironmentRef]:
+    found = environment_ref(environment_of(make_project(make_account("alice"))).pk)
     assert found is not None
     schema_service.change(found, OLD, actor=audit.SYSTEM)
     with row_access(), connections[found.cluster].cursor() as cursor:
@@ -54,8 +54,8 @@ def with_notes(**facts: Any) -> dict[str, Any]:
     return {"tables": {**OLD["tables"], "notes": {"columns": NOTES, **facts}}}
 
 
-def locks_of(place: EnvironmentRef, document: Any) -> dict[str, TableLock]:
-    return {lock.table: lock for lock in schema_service.rehearse(place, document).locks}
+def locks_of(environment: EnvironmentRef, document: Any) -> dict[str, TableLock]:
+    return {lock.table: lock for lock in schema_service.rehearse(environment, document).locks}
 
 
 CHANGES = [
@@ -72,8 +72,8 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("document", "work"), CHANGES)
-def test_the_kind_of_work(place: EnvironmentRef, document: Any, work: tuple[str, ...]) -> None:
-    lock = locks_of(place, document)["notes"]
+def test_the_kind_of_work(environment: EnvironmentRef, document: Any, work: tuple[str, ...]) -> None:
+    lock = locks_of(environment, document)["notes"]
     assert lock.work == work
     assert ROWS * 0.9 < lock.rows < ROWS * 1.1
     assert lock.bytes > 100_000
@@ -89,15 +89,17 @@ def test_the_kind_of_work(place: EnvironmentRef, document: Any, work: tuple[str,
         {"tables": {"lists": {"columns": NAME}, "cards": {"columns": NOTES, "renamed_from": "notes"}}},
     ],
 )
-def test_the_modes_are_those_that_postgresql_holds(place: EnvironmentRef, document: Any) -> None:
-    named = {name: lock.mode.title().replace(" ", "") + "Lock" for name, lock in locks_of(place, document).items()}
+def test_the_modes_are_those_that_postgresql_holds(environment: EnvironmentRef, document: Any) -> None:
+    named = {
+        name: lock.mode.title().replace(" ", "") + "Lock" for name, lock in locks_of(environment, document).items()
+    }
     strong = {"AccessExclusiveLock", "ShareRowExclusiveLock", "ShareLock", "ExclusiveLock"}
-    using = place.cluster
-    with schema_service.prepared(place, document, actor=audit.SYSTEM) as change, transaction.atomic(using=using):
+    using = environment.cluster
+    with schema_service.prepared(environment, document, actor=audit.SYSTEM) as change, transaction.atomic(using=using):
         with connections[using].cursor() as cursor:
             cursor.execute(
                 "SELECT oid, relname FROM pg_class WHERE relnamespace = to_regnamespace(%s) AND relkind = 'r'",
-                [place.environment_id],
+                [environment.environment_id],
             )
             tables = dict(cursor.fetchall())
             change()
@@ -110,35 +112,35 @@ def test_the_modes_are_those_that_postgresql_holds(place: EnvironmentRef, docume
     assert set(named.items()) <= held
 
 
-def test_a_reference_blocks_writes_of_its_target(place: EnvironmentRef) -> None:
-    found = locks_of(place, changed(list={"type": "reference", "to": "lists", "null": True}))
+def test_a_reference_blocks_writes_of_its_target(environment: EnvironmentRef) -> None:
+    found = locks_of(environment, changed(list={"type": "reference", "to": "lists", "null": True}))
     assert {name: (lock.mode, lock.blocks) for name, lock in found.items()} == {
         "notes": ("ACCESS EXCLUSIVE", "reads and writes"),
         "lists": ("SHARE ROW EXCLUSIVE", "writes"),
     }
 
 
-def test_indexes_of_large_tables_block_nothing(place: EnvironmentRef, settings: Any) -> None:
+def test_indexes_of_large_tables_block_nothing(environment: EnvironmentRef, settings: Any) -> None:
     settings.SCHEMA_LARGE_TABLE_ROWS = 1000
-    found = schema_service.rehearse(place, with_notes(indexes=[["count"]])).locks
+    found = schema_service.rehearse(environment, with_notes(indexes=[["count"]])).locks
     built = [lock for lock in found if lock.work == ("index",)]
     assert [(lock.mode, lock.blocks) for lock in built] == [("SHARE UPDATE EXCLUSIVE", "nothing")]
     assert built[0].estimated_ms > 0
     assert lock_estimates.locked_ms(found) == 0
 
 
-def test_a_change_of_rules_alone_locks_nothing(place: EnvironmentRef) -> None:
-    assert locks_of(place, with_notes(rules={"user": {"read": {}}})) == {}
+def test_a_change_of_rules_alone_locks_nothing(environment: EnvironmentRef) -> None:
+    assert locks_of(environment, with_notes(rules={"user": {"read": {}}})) == {}
 
 
-def test_more_rows_take_longer(place: EnvironmentRef) -> None:
+def test_more_rows_take_longer(environment: EnvironmentRef) -> None:
     document = changed(count={"type": "decimal", "precision": 10, "scale": 2})
-    few = locks_of(place, document)["notes"].estimated_ms
-    with row_access(), connections[place.cluster].cursor() as cursor:
+    few = locks_of(environment, document)["notes"].estimated_ms
+    with row_access(), connections[environment.cluster].cursor() as cursor:
         cursor.execute(
-            f"""INSERT INTO "{place.environment_id}".notes (id, title, "count")
+            f"""INSERT INTO "{environment.environment_id}".notes (id, title, "count")
                 SELECT 'm' || n, 'title', n FROM generate_series(1, {9 * ROWS}) n"""
         )
-        cursor.execute(f'ANALYZE "{place.environment_id}".notes')
-    many = locks_of(place, document)["notes"].estimated_ms
+        cursor.execute(f'ANALYZE "{environment.environment_id}".notes')
+    many = locks_of(environment, document)["notes"].estimated_ms
     assert 5 * few < many < 20 * few

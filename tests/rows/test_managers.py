@@ -156,7 +156,7 @@ def test_of_very_many_environments_the_last_are_kept_and_the_others_freed(few: i
         for _ in range(2):
             assert tenant.rows(ALICE, "tasks", where={"list.name": "Home"}, order="title.desc", withs="list") == []
         known.append(weakref.ref(tenant.compiled))
-    assert _models_of({tenant.place.environment_id for tenant in tenants}) == []
+    assert _models_of({tenant.environment.environment_id for tenant in tenants}) == []
     assert [ref() is not None for ref in known] == [False] * 2 * few + [True] * few
     assert tenants[-1].rows(ALICE, "tasks", where={"title": "x"}) == []  # a new shape of one that is kept
     assert tenants[0].rows(ALICE, "lists")[0]["id"] == "lst_1"  # and is loaded again
@@ -178,7 +178,7 @@ def test_an_environment_goes_without_a_collector(tenant: Tenant) -> None:
     gc.disable()
     try:
         del compiled
-        schema_cache.evict(tenant.place.environment_id)
+        schema_cache.evict(tenant.environment.environment_id)
         assert [ref() for ref in known] == [None] * 3
     finally:
         gc.enable()
@@ -190,19 +190,19 @@ def test_large_environments_are_kept_in_smaller_numbers(few: int, monkeypatch: p
     assert columns > len(DOCUMENT["tables"]) * len(IMPLICIT)
     monkeypatch.setattr(schema_cache, "MAX_COLUMNS", 2 * columns)
     known = [weakref.ref(tenant.compiled) for tenant in tenants]
-    schema_cache.reload(tenants[4].place)  # the one that was there counts no more
+    schema_cache.reload(tenants[4].environment)  # the one that was there counts no more
     gc.collect()
     assert [ref() is not None for ref in known] == [False, False, False, True, False]
     monkeypatch.setattr(schema_cache, "MAX_COLUMNS", 1)
-    assert schema_cache.compiled_schema(tenants[0].place) is schema_cache.compiled_schema(
-        tenants[0].place
+    assert schema_cache.compiled_schema(tenants[0].environment) is schema_cache.compiled_schema(
+        tenants[0].environment
     )  # one there always is
-    schema_cache.evict(tenants[0].place.environment_id)
+    schema_cache.evict(tenants[0].environment.environment_id)
     assert schema_cache._columns == 0
 
 
 def test_a_model_is_made_when_it_is_asked_for_and_once_for_all_threads(tenant: Tenant) -> None:
-    compiled = schema_cache.reload(tenant.place)
+    compiled = schema_cache.reload(tenant.environment)
     assert _models_of({compiled.id}) == []
     begin = threading.Barrier(8)
 
@@ -220,18 +220,18 @@ def test_a_model_is_made_when_it_is_asked_for_and_once_for_all_threads(tenant: T
 
 
 def test_an_environment_without_a_version_has_no_tables() -> None:
-    place = Tenant().place
-    assert schema_cache.compiled_schema(place).version == 0
-    assert schema_cache.compiled_schema(place).models == {}
-    schema_cache.evict(place.environment_id)
+    environment = Tenant().environment
+    assert schema_cache.compiled_schema(environment).version == 0
+    assert schema_cache.compiled_schema(environment).models == {}
+    schema_cache.evict(environment.environment_id)
 
 
 def test_models_of_two_environments_never_meet() -> None:
     one, other = Tenant(DOCUMENT), Tenant(DOCUMENT)
     for first, second in ((one, other), (other, one)):
         sql = str(first.compiled.models["tasks"].objects.visible_to(first.compiled.role_view("user")).query)
-        assert first.place.environment_id in sql
-        assert second.place.environment_id not in sql
+        assert first.environment.environment_id in sql
+        assert second.environment.environment_id not in sql
 
 
 def test_row_access_check_survives_reconnecting_in_every_region() -> None:

@@ -53,7 +53,7 @@ class Example:
             for row in cells:
                 self.tenant.put(name, **row)
         stored = {name: self._stored(name) for name in self.schema.tables}
-        users = User.objects.in_pool(self.tenant.place.pool_id)
+        users = User.objects.in_pool(self.tenant.environment.pool_id)
         self.world = World(self.schema, stored, {each.pk: dict(UserDetail(each).data) for each in users})
 
     def _stored(self, table: str) -> list[Any]:

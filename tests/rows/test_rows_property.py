@@ -279,7 +279,7 @@ def written(tenant: Tenant, who: Principal, operations: list[dict[str, Any]]) ->
     """The response to a batch that is only tried, or its error, without ids, times and tags, which are new each time."""
     try:
         read = batch.read_operations(operations, None)
-        body = batch.as_json(batch.execute(tenant.place, who, read, dry_run=True))
+        body = batch.as_json(batch.execute(tenant.environment, who, read, dry_run=True))
     except ApiError as refused:
         body = orjson.dumps(refused.body("req_1"))
     return re.sub(r'"(id|created_at|updated_at|etag)":"([^"\\]|\\.)*"', "", body.decode())
@@ -301,6 +301,6 @@ def aggregates_of(data: st.DataObject, document: Any, table: str) -> Iterator[di
 def aggregate(tenant: Tenant, who: Principal, table: str, body: Any) -> bytes:
     """The bytes of the response to an aggregate, or of its error."""
     try:
-        return services.aggregate_rows(tenant.place, who, table, body).body
+        return services.aggregate_rows(tenant.environment, who, table, body).body
     except ApiError as refused:
         return orjson.dumps(refused.body("req_1"))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from projects.directory.environments import place_of
+from projects.directory.environments import environment_ref
 from rows.migrate import rule_impact
 from rows.schema.model import MAX_ERRORS
 from tests.rows.conftest import Tracker
@@ -35,11 +35,11 @@ def tasks(tracker: Tracker) -> dict[str, str]:
 
 
 def test_the_impact_of_rules_for_whoever_has_not_signed_in_is_counted(tracker: Tracker, tasks: dict[str, str]) -> None:
-    place = place_of(tracker.environment_id)
-    assert place is not None
+    environment = environment_ref(tracker.environment_id)
+    assert environment is not None
     document = json.loads(json.dumps(DOCUMENT))
     document["tables"]["tasks"]["rules"]["anonymous"] = {"read": {"where": {"title": {"$startsWith": "alice"}}}}
-    [told] = [one for one in rule_impact.of_change(place, document) if one.label.startswith("role anonymous")]
+    [told] = [one for one in rule_impact.of_change(environment, document) if one.label.startswith("role anonymous")]
     assert told.seen is not None
     assert (told.seen.before, told.seen.after, told.seen.appearing) == (0, 1, 1)
     assert "title" in told.columns_appearing
@@ -53,9 +53,9 @@ def changed(**rules: Any) -> dict[str, Any]:
 
 
 def told(tracker: Tracker, document: dict[str, Any], **how: Any) -> dict[str, rule_impact.Impact]:
-    place = place_of(tracker.environment_id)
-    assert place is not None
-    return {each.label: each for each in rule_impact.of_change(place, document, **how)}
+    environment = environment_ref(tracker.environment_id)
+    assert environment is not None
+    return {each.label: each for each in rule_impact.of_change(environment, document, **how)}
 
 
 def test_the_impact_of_a_rule_agrees_with_what_it_then_does(tracker: Tracker, tasks: dict[str, str]) -> None:
@@ -96,9 +96,9 @@ def test_what_the_change_itself_makes_is_told_only_after_it(tracker: Tracker) ->
     document = changed(read={"where": {"fresh": True}})
     document["tables"]["tasks"]["columns"]["fresh"] = {"type": "boolean", "default": False}
     document["tables"]["lists"]["rules"]["user"]["read"] = {}
-    place = place_of(tracker.environment_id)
-    assert place is not None
-    found = rule_impact.of_change(place, document)
+    environment = environment_ref(tracker.environment_id)
+    assert environment is not None
+    found = rule_impact.of_change(environment, document)
     [unknown] = [each for each in found if each.table == "tasks"]
     assert unknown.seen is None
     assert "use what the change creates" in unknown.why_not
@@ -113,9 +113,9 @@ def test_unknown_rules_of_one_table_hide_no_other_tables(tracker: Tracker) -> No
     many = {"read": [{"where": {"fresh": True}}] * 4}
     document["tables"]["lists"]["rules"] = {f"role{number}": many for number in range(MAX_ERRORS // 4 + 1)}
     document["tables"]["comments"]["rules"]["user"]["read"] = {}
-    place = place_of(tracker.environment_id)
-    assert place is not None
-    found = rule_impact.of_change(place, document)
+    environment = environment_ref(tracker.environment_id)
+    assert environment is not None
+    found = rule_impact.of_change(environment, document)
     assert {each.table for each in found if each.seen is None} == {"lists", "tasks"}
     assert any(each.table == "comments" and each.seen is not None for each in found)
 

@@ -98,15 +98,17 @@ def is_readable(where: Any, row: Any, principal: Principal = ALICE, related: Any
 
 
 def test_a_caller_becomes_a_principal() -> None:
-    place = EnvironmentRef("env_1", "production", "prj_1", "us-east-1", "us-east-1", "free", "env_1")
-    user = Caller("user", "usr_1", frozenset(), place=place, email="a@b.c", role="editor", claims={"team": "red"})
+    environment = EnvironmentRef("env_1", "production", "prj_1", "us-east-1", "us-east-1", "free", "env_1")
+    user = Caller(
+        "user", "usr_1", frozenset(), environment=environment, email="a@b.c", role="editor", claims={"team": "red"}
+    )
     assert Principal.of(user) == Principal("user", "usr_1", "a@b.c", "editor", {"team": "red"})
-    key = Caller("key", "key_1", frozenset({"rows:read"}), place=place)
+    key = Caller("key", "key_1", frozenset({"rows:read"}), environment=environment)
     assert Principal.of(key) == KEY
-    assert Principal.of(Caller("key", "key_root", ENVIRONMENT_SCOPES, place=place)) == ROOT
+    assert Principal.of(Caller("key", "key_root", ENVIRONMENT_SCOPES, environment=environment)) == ROOT
     for role, reads_only in (("owner", False), ("developer", False), ("viewer", True), (None, True)):
         its = EnvironmentRef("env_1", "production", "prj_1", "us-east-1", "us-east-1", "free", "env_1", role)  # type: ignore[arg-type]
-        found = Principal.of(Caller("account", "usr_9", frozenset({"rows:bypass_rules"}), place=its))
+        found = Principal.of(Caller("account", "usr_9", frozenset({"rows:bypass_rules"}), environment=its))
         assert (found.kind, found.reads_only, found.bypass) == ("account", reads_only, False)
     assert Principal.of(Caller("account", "usr_9", frozenset(), email="d@e.f")) == Principal(
         "account", "usr_9", "d@e.f", reads_only=True

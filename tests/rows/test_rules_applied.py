@@ -238,7 +238,7 @@ def test_reference_set_by_a_rule_may_be_hidden_but_must_exist() -> None:
     row = {"body": "x", "owner_id": ALICE.user_id}
     assert refused(lambda: tenant.insert(alice, "notes", **row)) == (422, {"parent_id": "no_such_row"})
     assert refused(lambda: tenant.update(alice, "notes", mine, body="x")) == (422, {"parent_id": "no_such_row"})
-    batch = refused(lambda: services.insert_rows(tenant.place, alice, "notes", [row, row]))
+    batch = refused(lambda: services.insert_rows(tenant.environment, alice, "notes", [row, row]))
     assert batch == (422, {"0.parent_id": "no_such_row"})
     assert refused(lambda: tenant.insert(editor, "notes", **row)) == (422, {"$body": "conflict"})
     assert table(tenant) == before
@@ -279,7 +279,7 @@ def test_now_is_the_databases_whatever_this_process_takes_for_the_time(
     assert refused(
         lambda: tenant.insert(ALICE, "posts", at=(true_now + timedelta(minutes=5)).isoformat(), owner_id=ALICE.user_id)
     ) == (422, {"at": "not_allowed"})
-    told = services.explain_row(tenant.place, OPERATOR, "posts", posts[5], ALICE, knows_users=True)
+    told = services.explain_row(tenant.environment, OPERATOR, "posts", posts[5], ALICE, knows_users=True)
     [read] = [rule for rule in told["rules"] if rule["action"] == "read"]
     due = next(clause for clause in read["clauses"] if '"at"' in clause["clause"])
     said = datetime.fromisoformat(due["why"].split('$now is "')[1].rstrip('"'))
@@ -290,14 +290,14 @@ def test_explain_tells_the_beginning_of_a_long_value() -> None:
     wanted = [{"body": {"$contains": str(number)}} for number in range(40)]
     tenant = tenant_of(user={"read": {"where": {"$or": wanted}}})
     note = tenant.put("notes", body="x" * 1_000_000, owner_id=ALICE.user_id)
-    told = services.explain_row(tenant.place, OPERATOR, "notes", note, ALICE, knows_users=True)
+    told = services.explain_row(tenant.environment, OPERATOR, "notes", note, ALICE, knows_users=True)
     assert 'body is "xxx' in str(told)
     assert "… (1,000,002 characters)" in str(told)
     assert len(str(told)) < 20_000
 
 
 def explained(tenant: Tenant, asker: Principal, note: str, seen_as: Principal = ALICE, **how: Any) -> dict[str, Any]:
-    return services.explain_row(tenant.place, asker, "notes", note, seen_as, **{"knows_users": True} | how)
+    return services.explain_row(tenant.environment, asker, "notes", note, seen_as, **{"knows_users": True} | how)
 
 
 def test_explain_tells_an_asker_of_no_cell_that_it_may_not_read() -> None:
@@ -520,7 +520,7 @@ def test_rule_that_returns_to_its_table_sees_it_after_the_write() -> None:
     cells = {"body": "x", "owner_id": ALICE.user_id, "parent_id": parent, "score": 1, "state": "done"}
     assert refused(lambda: tenant.insert(ALICE, "notes", **cells))[0] in (404, 422)
     both = [{**cells, "score": 2}, cells]
-    assert refused(lambda: services.insert_rows(tenant.place, ALICE, "notes", both))[0] in (404, 422)
+    assert refused(lambda: services.insert_rows(tenant.environment, ALICE, "notes", both))[0] in (404, 422)
     assert table(tenant) == before
     assert tenant.insert(ALICE, "notes", **{**cells, "score": 2})["state"] == "done"
     assert tenant.update(ALICE, "notes", child, score=2, state="done")["state"] == "done"
@@ -561,7 +561,7 @@ def test_write_response_applies_read_rules_to_the_table_after_the_write(what: st
 def test_a_row_that_its_writer_may_not_read_any_more_answers_its_id_alone() -> None:
     tenant = tenant_of(user={"read": {"where": OWN}, "update": {"check": {}}, "insert": {}})
     note = tenant.put("notes", body="x", owner_id=ALICE.user_id)
-    answer = services.update_row(tenant.place, ALICE, "notes", note, {"owner_id": BOB.user_id})
+    answer = services.update_row(tenant.environment, ALICE, "notes", note, {"owner_id": BOB.user_id})
     assert answer == services.RowAnswer(note, b'{"id":"%s"}' % note.encode(), None)
     assert tenant.get(BOB, "notes", note)["owner_id"] == BOB.user_id
     made = tenant.insert(ALICE, "notes", body="y", owner_id=BOB.user_id)
@@ -711,7 +711,7 @@ def test_a_unique_value_of_a_hidden_row_is_refused_without_a_word_of_it() -> Non
     assert refused(lambda: tenant.insert(ALICE, "notes", body="taken", owner_id=ALICE.user_id)) == taken
     assert refused(lambda: tenant.update(ALICE, "notes", mine, body="taken")) == taken
     both = [{"body": "free", "owner_id": ALICE.user_id}, {"body": "taken", "owner_id": ALICE.user_id}]
-    assert refused(lambda: services.insert_rows(tenant.place, ALICE, "notes", both)) == (422, {"1.body": "taken"})
+    assert refused(lambda: services.insert_rows(tenant.environment, ALICE, "notes", both)) == (422, {"1.body": "taken"})
     assert refused(lambda: tenant.update(KEY, "notes", mine, score=1)) == (422, {"score": "taken", "secret": "taken"})
     # Alice has no column `secret`, so she is not told that it takes part.
     assert refused(lambda: tenant.update(ALICE, "notes", mine, score=1)) == (422, {"$body": "taken"})

@@ -14,7 +14,7 @@ from accounts import audit
 from platform_site.embedded import postgres as embedded_postgres
 from platform_site.identity.callers import EnvironmentRef
 from projects import services
-from projects.directory.environments import place_of
+from projects.directory.environments import environment_ref
 from projects.models import Environment
 from projects.provisioning import deletion as project_deletion
 from rows import tasks
@@ -29,9 +29,9 @@ from tests.projects.conftest import make_account as make_account
 from tests.support import catalog
 from tests.support.concurrency import in_thread, wait_until
 from tests.support.schema_changes import document, execute, index_names, raw_connection, status
+from tests.support.schema_changes import environment as environment
 from tests.support.schema_changes import everything_is_large as everything_is_large
 from tests.support.schema_changes import mortal as mortal
-from tests.support.schema_changes import place as place
 from tests.support.timing import within
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
@@ -39,80 +39,82 @@ pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 REGION = catalog.REGION
 
 
-def columns(place: EnvironmentRef) -> set[str]:
-    found = catalog.catalog(place.environment_id)["columns"]
+def columns(environment: EnvironmentRef) -> set[str]:
+    found = catalog.catalog(environment.environment_id)["columns"]
     return {row[1] for row in found if row[0] == "tasks"} - {"id", "created_at", "updated_at"}
 
 
 # ── Others use the table ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_change_waits_for_a_long_reader_and_lets_short_ones_pass(place: EnvironmentRef) -> None:
+def test_a_change_waits_for_a_long_reader_and_lets_short_ones_pass(environment: EnvironmentRef) -> None:
     waits: list[float] = []
-    with raw_connection(place) as holder, ThreadPoolExecutor(2) as pool:
+    with raw_connection(environment) as holder, ThreadPoolExecutor(2) as pool:
         holder.execute("SELECT * FROM tasks").fetchall()  # keeps its lock until the transaction ends
         changing = pool.submit(
-            in_thread, lambda: schema_service.change(place, document("title", "b"), actor=audit.SYSTEM)
+            in_thread, lambda: schema_service.change(environment, document("title", "b"), actor=audit.SYSTEM)
         )
         end = time.monotonic() + 1.5
-        with raw_connection(place) as reader:
+        with raw_connection(environment) as reader:
             reader.autocommit = True
             while time.monotonic() < end:
                 began = time.monotonic()
                 reader.execute("SELECT count(*) FROM tasks").fetchall()
                 waits.append(time.monotonic() - began)
         assert not changing.done()
-        assert status(place) == "migrating"
-        assert columns(place) == {"title"}
+        assert status(environment) == "migrating"
+        assert columns(environment) == {"title"}
         holder.rollback()
         outcome = changing.result(20)
     assert outcome.version == 2
-    assert columns(place) == {"title", "b"}
+    assert columns(environment) == {"title", "b"}
     assert max(waits) < within(0.5), "a reader queued behind the change"
     assert len([wait for wait in waits if wait > 0.05]) >= 1, "the change never asked for its lock"
-    assert status(place) == "ready"
+    assert status(environment) == "ready"
 
 
-def test_a_change_that_never_wins_its_lock_gives_up_and_leaves_everything(place: EnvironmentRef, settings: Any) -> None:
+def test_a_change_that_never_wins_its_lock_gives_up_and_leaves_everything(
+    environment: EnvironmentRef, settings: Any
+) -> None:
     settings.SCHEMA_LOCK_ATTEMPTS = 3
     settings.SCHEMA_LOCK_TIMEOUT_MS = 50
-    before = catalog.catalog(place.environment_id)
-    with raw_connection(place) as holder:
+    before = catalog.catalog(environment.environment_id)
+    with raw_connection(environment) as holder:
         holder.execute("SELECT * FROM tasks")
         with pytest.raises(TablesBusy):
-            schema_service.change(place, document("title", "b"), actor=audit.SYSTEM)
-    assert catalog.catalog(place.environment_id) == before
-    assert (schema_service.current(place).version, status(place)) == (1, "ready")
-    assert schema_service.change(place, document("title", "b"), actor=audit.SYSTEM).version == 2
+            schema_service.change(environment, document("title", "b"), actor=audit.SYSTEM)
+    assert catalog.catalog(environment.environment_id) == before
+    assert (schema_service.current(environment).version, status(environment)) == (1, "ready")
+    assert schema_service.change(environment, document("title", "b"), actor=audit.SYSTEM).version == 2
 
 
-def test_plan_request_does_not_wait(place: EnvironmentRef) -> None:
-    with raw_connection(place) as holder:
+def test_plan_request_does_not_wait(environment: EnvironmentRef) -> None:
+    with raw_connection(environment) as holder:
         holder.execute("LOCK TABLE tasks IN ACCESS EXCLUSIVE MODE")
         began = time.monotonic()
-        outcome = schema_service.rehearse(place, document("title", "b"))
+        outcome = schema_service.rehearse(environment, document("title", "b"))
     assert time.monotonic() - began < within(2)
     assert [operation.name for operation in outcome.operations] == ["add column tasks.b"]
 
 
-def test_rules_change_without_any_lock_on_the_tables(place: EnvironmentRef) -> None:
-    with raw_connection(place) as holder:
+def test_rules_change_without_any_lock_on_the_tables(environment: EnvironmentRef) -> None:
+    with raw_connection(environment) as holder:
         holder.execute("LOCK TABLE tasks IN ACCESS EXCLUSIVE MODE")
         ruled = document("title", rules={"user": {"read": {}}})
-        assert schema_service.change(place, ruled, actor=audit.SYSTEM).version == 2
+        assert schema_service.change(environment, ruled, actor=audit.SYSTEM).version == 2
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_of_changes_at_the_same_time_one_wins(place: EnvironmentRef, named: bool) -> None:
+def test_of_changes_at_the_same_time_one_wins(environment: EnvironmentRef, named: bool) -> None:
     barrier = threading.Barrier(6)
 
     def change(number: int) -> Any:
         def apply() -> Any:
-            schema_service.current(place)
+            schema_service.current(environment)
             barrier.wait(10)
             expected = 1 if named else None
             wanted = document("title", f"c{number}")
-            return schema_service.change(place, wanted, actor=audit.SYSTEM, expected=expected)
+            return schema_service.change(environment, wanted, actor=audit.SYSTEM, expected=expected)
 
         return in_thread(apply)
 
@@ -123,16 +125,16 @@ def test_of_changes_at_the_same_time_one_wins(place: EnvironmentRef, named: bool
     assert all(isinstance(result, VersionMoved | Unconfirmed) for result in results if result not in won), results
     assert len(won) == 1
     assert SchemaVersion.objects.using(REGION).count() == 2
-    assert schema_service.current(place).version == 2
-    assert columns(place) == {"title", won[0].operations[0].name.removeprefix("add column tasks.")}
+    assert schema_service.current(environment).version == 2
+    assert columns(environment) == {"title", won[0].operations[0].name.removeprefix("add column tasks.")}
 
 
-def test_a_writer_in_the_middle_neither_loses_its_row_nor_the_change(place: EnvironmentRef) -> None:
+def test_a_writer_in_the_middle_neither_loses_its_row_nor_the_change(environment: EnvironmentRef) -> None:
     stop = threading.Event()
     written: list[str] = []
 
     def write() -> None:
-        with raw_connection(place) as writer:
+        with raw_connection(environment) as writer:
             writer.autocommit = True
             while not stop.is_set():
                 row_id = f"w{len(written)}"
@@ -144,12 +146,12 @@ def test_a_writer_in_the_middle_neither_loses_its_row_nor_the_change(place: Envi
         wait_until(lambda: len(written) > 20)
         for number in range(2, 6):
             columns_now = [f"c{n}" for n in range(number)]
-            schema_service.change(place, document("title", *columns_now), actor=audit.SYSTEM)
+            schema_service.change(environment, document("title", *columns_now), actor=audit.SYSTEM)
         stop.set()
         for writer in writers:
             writer.result(10)
-    assert execute(place, "SELECT count(*) FROM tasks") == [(3 + len(written),)]
-    assert schema_service.current(place).version == 5
+    assert execute(environment, "SELECT count(*) FROM tasks") == [(3 + len(written),)]
+    assert schema_service.current(environment).version == 5
 
 
 # ── Crashes ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -157,54 +159,59 @@ def test_a_writer_in_the_middle_neither_loses_its_row_nor_the_change(place: Envi
 
 @pytest.mark.parametrize("failpoint", ["schema.between_steps", "schema.tables_changed", "schema.before_commit"])
 def test_a_change_that_is_killed_in_the_middle_has_not_happened(
-    place: EnvironmentRef, mortal: Any, failpoint: str
+    environment: EnvironmentRef, mortal: Any, failpoint: str
 ) -> None:
-    before = catalog.catalog(place.environment_id)
+    before = catalog.catalog(environment.environment_id)
     wanted = document("b", "c", indexes=[["b"]], unique=[["c"]])
-    order = {"environment": place.environment_id, "document": wanted, "confirm": ["drop column tasks.title"]}
+    order = {"environment": environment.environment_id, "document": wanted, "confirm": ["drop column tasks.title"]}
     assert mortal(**order, failpoint=failpoint)["signal"] == 9
-    assert status(place) == "migrating"
-    wait_until(lambda: _settled(place))
-    assert status(place) == "ready"
-    assert catalog.catalog(place.environment_id) == before
-    assert (schema_service.current(place).version, SchemaVersion.objects.using(REGION).count()) == (1, 1)
-    assert execute(place, "SELECT title FROM tasks ORDER BY id") == [("Task 1",), ("Task 2",), ("Task 3",)]
+    assert status(environment) == "migrating"
+    wait_until(lambda: _settled(environment))
+    assert status(environment) == "ready"
+    assert catalog.catalog(environment.environment_id) == before
+    assert (schema_service.current(environment).version, SchemaVersion.objects.using(REGION).count()) == (1, 1)
+    assert execute(environment, "SELECT title FROM tasks ORDER BY id") == [("Task 1",), ("Task 2",), ("Task 3",)]
     assert mortal(**order, failpoint="") == {"signal": 0, "status": 0}
-    assert columns(place) == {"b", "c"}
+    assert columns(environment) == {"b", "c"}
 
 
-def test_a_change_that_is_killed_after_its_commit_has_happened_whole(place: EnvironmentRef, mortal: Any) -> None:
-    order = {"environment": place.environment_id, "document": document("title", "b"), "confirm": []}
+def test_a_change_that_is_killed_after_its_commit_has_happened_whole(environment: EnvironmentRef, mortal: Any) -> None:
+    order = {"environment": environment.environment_id, "document": document("title", "b"), "confirm": []}
     assert mortal(**order, failpoint="schema.after_commit")["signal"] == 9
-    assert (columns(place), schema_service.current(place).version, status(place)) == ({"title", "b"}, 2, "migrating")
-    wait_until(lambda: _settled(place))
+    assert (columns(environment), schema_service.current(environment).version, status(environment)) == (
+        {"title", "b"},
+        2,
+        "migrating",
+    )
+    wait_until(lambda: _settled(environment))
     assert mortal(**order, failpoint="") == {"signal": 0, "status": 0}
-    assert schema_service.current(place).version == 2
+    assert schema_service.current(environment).version == 2
 
 
-def _settled(place: EnvironmentRef) -> bool:
+def _settled(environment: EnvironmentRef) -> bool:
     tasks.settle()
-    return status(place) == "ready"
+    return status(environment) == "ready"
 
 
-def test_periodic_job_ignores_a_change_in_progress(place: EnvironmentRef) -> None:
-    Environment.objects.filter(pk=place.environment_id).update(status="migrating")
-    with raw_connection(place) as other:
+def test_periodic_job_ignores_a_change_in_progress(environment: EnvironmentRef) -> None:
+    Environment.objects.filter(pk=environment.environment_id).update(status="migrating")
+    with raw_connection(environment) as other:
         other.execute(
-            "SELECT FROM platform.rows_currentversion WHERE environment_id = %s FOR UPDATE", [place.environment_id]
+            "SELECT FROM platform.rows_currentversion WHERE environment_id = %s FOR UPDATE",
+            [environment.environment_id],
         )
         tasks.settle()
-        assert status(place) == "migrating"
+        assert status(environment) == "migrating"
     tasks.settle()
-    assert status(place) == "ready"
+    assert status(environment) == "ready"
 
 
-def test_a_backend_that_is_terminated_leaves_nothing_half_done(place: EnvironmentRef) -> None:
-    before = catalog.catalog(place.environment_id)
-    with raw_connection(place) as holder, ThreadPoolExecutor(1) as pool:
+def test_a_backend_that_is_terminated_leaves_nothing_half_done(environment: EnvironmentRef) -> None:
+    before = catalog.catalog(environment.environment_id)
+    with raw_connection(environment) as holder, ThreadPoolExecutor(1) as pool:
         holder.execute("SELECT * FROM tasks")
         changing = pool.submit(
-            in_thread, lambda: schema_service.change(place, document("title", "b"), actor=audit.SYSTEM)
+            in_thread, lambda: schema_service.change(environment, document("title", "b"), actor=audit.SYSTEM)
         )
         waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'LOCK TABLE%'"
 
@@ -215,67 +222,67 @@ def test_a_backend_that_is_terminated_leaves_nothing_half_done(place: Environmen
 
         wait_until(terminate)
         assert isinstance(changing.result(10), Exception)
-    assert catalog.catalog(place.environment_id) == before
-    assert (schema_service.current(place).version, status(place)) == (1, "ready")
+    assert catalog.catalog(environment.environment_id) == before
+    assert (schema_service.current(environment).version, status(environment)) == (1, "ready")
 
 
 # ── Indexes of large tables ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.usefixtures("everything_is_large")
-def test_index_of_a_large_table_is_built_after_the_change_during_writes(place: EnvironmentRef) -> None:
+def test_index_of_a_large_table_is_built_after_the_change_during_writes(environment: EnvironmentRef) -> None:
     wanted = document("title", indexes=[["title", "-created_at"]])
-    rehearsed = schema_service.rehearse(place, wanted)
+    rehearsed = schema_service.rehearse(environment, wanted)
     assert rehearsed.operations[0].sql[0].startswith("CREATE INDEX CONCURRENTLY")
-    outcome = schema_service.change(place, wanted, actor=audit.SYSTEM)
+    outcome = schema_service.change(environment, wanted, actor=audit.SYSTEM)
     assert (outcome.version, outcome.indexes_due, outcome.operations) == (2, True, rehearsed.operations)
-    (spec,) = schema_service.current(place).schema.tables["tasks"].indexes
+    (spec,) = schema_service.current(environment).schema.tables["tasks"].indexes
     name = table_models.index_name("tasks", spec)
-    assert name not in index_names(place)
-    assert schema_service.current(place).indexes_due
-    with raw_connection(place) as writer, ThreadPoolExecutor(1) as pool:
+    assert name not in index_names(environment)
+    assert schema_service.current(environment).indexes_due
+    with raw_connection(environment) as writer, ThreadPoolExecutor(1) as pool:
         writer.execute("INSERT INTO tasks (id, title) VALUES ('open', 'x')")
-        making = pool.submit(in_thread, lambda: concurrent_indexes.make_due(place))
-        with raw_connection(place) as another:
-            wait_until(lambda: name in index_names(place))
+        making = pool.submit(in_thread, lambda: concurrent_indexes.make_due(environment))
+        with raw_connection(environment) as another:
+            wait_until(lambda: name in index_names(environment))
             another.execute("INSERT INTO tasks (id, title) VALUES ('meanwhile', 'x')")
         writer.commit()
         assert making.result(20) is True
-    assert index_names(place)[name] is True
-    assert not schema_service.current(place).indexes_due
+    assert index_names(environment)[name] is True
+    assert not schema_service.current(environment).indexes_due
     catalog.make("t_fresh", schema_service.read(wanted))
     try:
-        assert catalog.catalog(place.environment_id) == catalog.catalog("t_fresh")
+        assert catalog.catalog(environment.environment_id) == catalog.catalog("t_fresh")
     finally:
         catalog.run("t_fresh", "DROP SCHEMA t_fresh CASCADE")
 
 
 @pytest.mark.usefixtures("everything_is_large")
-def test_periodic_job_builds_due_indexes_and_replaces_partial_ones(place: EnvironmentRef) -> None:
-    schema_service.change(place, document("title", indexes=[["title"]]), actor=audit.SYSTEM)
-    (spec,) = schema_service.current(place).schema.tables["tasks"].indexes
+def test_periodic_job_builds_due_indexes_and_replaces_partial_ones(environment: EnvironmentRef) -> None:
+    schema_service.change(environment, document("title", indexes=[["title"]]), actor=audit.SYSTEM)
+    (spec,) = schema_service.current(environment).schema.tables["tasks"].indexes
     name = table_models.index_name("tasks", spec)
-    execute(place, f'CREATE INDEX "{name}" ON tasks (title)')
+    execute(environment, f'CREATE INDEX "{name}" ON tasks (title)')
     with superuser() as connection:  # as a build that was cut off leaves it
         connection.execute(
             "UPDATE pg_index SET indisvalid = false WHERE indexrelid = %s::regclass",
-            [f'"{place.environment_id}"."{name}"'],
+            [f'"{environment.environment_id}"."{name}"'],
         )
-    assert index_names(place)[name] is False
+    assert index_names(environment)[name] is False
     tasks.settle()
-    assert index_names(place)[name] is True
-    assert not CurrentVersion.objects.using(REGION).get(pk=place.environment_id).indexes_due
-    (definition,) = [row[2] for row in catalog.catalog(place.environment_id)["indexes"] if row[1] == name]
+    assert index_names(environment)[name] is True
+    assert not CurrentVersion.objects.using(REGION).get(pk=environment.environment_id).indexes_due
+    (definition,) = [row[2] for row in catalog.catalog(environment.environment_id)["indexes"] if row[1] == name]
     assert definition.endswith("(title, id)")
 
 
 @pytest.mark.usefixtures("everything_is_large")
 def test_an_environment_whose_indexes_cannot_be_made_holds_up_no_other(
-    place: EnvironmentRef, make_account: Any, monkeypatch: pytest.MonkeyPatch
+    environment: EnvironmentRef, make_account: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    others = [place_of(environment_of(make_project(make_account(name), name)).pk) for name in ("bob", "carol")]
+    others = [environment_ref(environment_of(make_project(make_account(name), name)).pk) for name in ("bob", "carol")]
     wanted = document("title", indexes=[["title"]])
-    environments = [place, *(other for other in others if other is not None)]
+    environments = [environment, *(other for other in others if other is not None)]
     for each in environments[1:]:
         schema_service.change(each, document("title"), actor=audit.SYSTEM)
     for each in environments:
@@ -312,30 +319,30 @@ def superuser() -> psycopg.Connection[Any]:
 
 
 @pytest.mark.usefixtures("everything_is_large")
-def test_an_index_that_is_due_follows_a_rename(place: EnvironmentRef) -> None:
-    schema_service.change(place, document("title", indexes=[["title"]]), actor=audit.SYSTEM)
+def test_an_index_that_is_due_follows_a_rename(environment: EnvironmentRef) -> None:
+    schema_service.change(environment, document("title", indexes=[["title"]]), actor=audit.SYSTEM)
     renamed = {"tables": {"jobs": {
         "renamed_from": "tasks", "columns": {"name": {"type": "text", "null": True, "renamed_from": "title"}},
         "indexes": [["name"]],
     }}}  # fmt: skip
-    schema_service.change(place, renamed, actor=audit.SYSTEM)
-    assert concurrent_indexes.make_due(place)
-    (spec,) = schema_service.current(place).schema.tables["jobs"].indexes
-    assert index_names(place)[table_models.index_name("jobs", spec)] is True
+    schema_service.change(environment, renamed, actor=audit.SYSTEM)
+    assert concurrent_indexes.make_due(environment)
+    (spec,) = schema_service.current(environment).schema.tables["jobs"].indexes
+    assert index_names(environment)[table_models.index_name("jobs", spec)] is True
 
 
 # ── The end ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_nothing_of_a_schema_is_left_when_its_environment_is_gone(place: EnvironmentRef) -> None:
-    services.delete_project(place.project_id, actor=audit.SYSTEM)
-    project_deletion.finish(place.project_id)
+def test_nothing_of_a_schema_is_left_when_its_environment_is_gone(environment: EnvironmentRef) -> None:
+    services.delete_project(environment.project_id, actor=audit.SYSTEM)
+    project_deletion.finish(environment.project_id)
     assert not CurrentVersion.objects.using(REGION).exists()
     assert not SchemaVersion.objects.using(REGION).exists()
     assert schemas_in(REGION) == []
 
 
-def test_a_version_is_immutable_for_everyone(place: EnvironmentRef) -> None:
+def test_a_version_is_immutable_for_everyone(environment: EnvironmentRef) -> None:
     with pytest.raises(DatabaseError), transaction.atomic(using=REGION):
         SchemaVersion.objects.using(REGION).update(author_kind="nobody")
     assert SchemaVersion.objects.using(REGION).get().author_kind == "system"

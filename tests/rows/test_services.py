@@ -397,10 +397,10 @@ def test_a_body_does_not_unfold_into_a_row_of_any_size() -> None:
     assert refused(lambda: tenant.update(OPERATOR, "notes", row, k=unfolded[:900])) == {"$body": "too_large"}
     assert tenant.raw(size, row)[0][0] == held
     many = [{"j": unfolded}] * 3
-    place = tenant.place
-    assert refused(lambda: services.insert_rows(place, OPERATOR, "notes", many)) == {"$body": "too_large"}
-    assert refused(lambda: services.insert_rows(place, OPERATOR, "forms", [{}] * 100)) == {"$body": "too_large"}
-    assert len(services.insert_rows(place, OPERATOR, "forms", [{}] * 30)) == 30
+    environment = tenant.environment
+    assert refused(lambda: services.insert_rows(environment, OPERATOR, "notes", many)) == {"$body": "too_large"}
+    assert refused(lambda: services.insert_rows(environment, OPERATOR, "forms", [{}] * 100)) == {"$body": "too_large"}
+    assert len(services.insert_rows(environment, OPERATOR, "forms", [{}] * 30)) == 30
     assert tenant.raw("SELECT count(*) FROM {}.notes") == [(1,)]
 
 
@@ -432,8 +432,8 @@ def test_a_table_that_is_not_there_and_one_without_rules_are_alike(tenant: Tenan
     with pytest.raises(NotFound) as caught:
         getattr(tenant, verb)(ALICE, table, *row_id)
     called = f'Table "{table}"' if identifiers.PATTERN.fullmatch(table) else "This table"
-    place = tenant.place.environment_id
-    assert caught.value.text == f"{called} does not exist in {place}, or you have no access to it."
+    environment = tenant.environment.environment_id
+    assert caught.value.text == f"{called} does not exist in {environment}, or you have no access to it."
 
 
 def test_a_table_that_can_only_be_written_to_is_not_suggested_for_itself() -> None:
@@ -441,7 +441,7 @@ def test_a_table_that_can_only_be_written_to_is_not_suggested_for_itself() -> No
     assert tenant.insert(ALICE, "drops", body="x").keys() == {"id"}
     with pytest.raises(NotFound) as caught:
         tenant.rows(ALICE, "drops")
-    assert caught.value.text == f"The rows of drops can be written and not read in {tenant.place.environment_id}."
+    assert caught.value.text == f"The rows of drops can be written and not read in {tenant.environment.environment_id}."
     with pytest.raises(NotFound, match='did you mean "drops"'):
         tenant.rows(ALICE, "drop")
 
@@ -461,7 +461,7 @@ def test_a_refused_row_of_a_batch_refuses_the_batch(tenant: Tenant, homes: tuple
     good = {"title": "x", "list_id": homes[0]}
 
     def send(*bodies: dict[str, Any]) -> Any:
-        return services.insert_rows(tenant.place, ALICE, "tasks", bodies)
+        return services.insert_rows(tenant.environment, ALICE, "tasks", bodies)
 
     assert refused(lambda: send(good, {**good, "title": 5}, {"list_id": 7})) == {
         "1.title": "wrong_type",

@@ -66,10 +66,10 @@ def ways(tenant: Tenant, row: str) -> dict[str, Callable[[int], Any]]:
     everything = BulkQuery({})
 
     def many(**cells: Any) -> Any:
-        return services.update_rows(tenant.place, ALICE, "notes", everything, cells)
+        return services.update_rows(tenant.environment, ALICE, "notes", everything, cells)
 
     def upsert(length: int) -> Any:
-        return services.upsert_row(tenant.place, ALICE, "notes", {"n": 7, "t9": "x" * length}, "n")
+        return services.upsert_row(tenant.environment, ALICE, "notes", {"n": 7, "t9": "x" * length}, "n")
 
     return {
         "update": lambda length: tenant.update(ALICE, "notes", row, t9="x" * length),
@@ -170,7 +170,7 @@ def test_a_new_row_has_as_much_as_its_writer_may_fill() -> None:
     tenant = notes(read, ["meta", "t0", "tags"])
     length = tenant.raw("SELECT octet_length(%s::jsonb::text)", str(unfolded))[0][0]
     for rows in ([{"meta": unfolded, "t0": "x" * 500_000}], [{"t0": "x"}, {"meta": unfolded, "t0": "x" * 500_000}]):
-        refusal = told(lambda: services.insert_rows(tenant.place, ALICE, "notes", rows))  # noqa: B023
+        refusal = told(lambda: services.insert_rows(tenant.environment, ALICE, "notes", rows))  # noqa: B023
         assert [code for _, code, _ in refusal] == ["too_large"]
     assert tenant.raw("SELECT count(*) FROM {}.notes") == [(0,)]
     assert length < 4 * MB

@@ -19,7 +19,7 @@ from accounts import audit
 from accounts.models import User
 from accounts.users import service as user_service
 from platform_site.http.errors import Conflict
-from projects.directory.environments import place_of
+from projects.directory.environments import environment_ref
 from rows.migrate import service as schema_service
 from rows.migrate.planning import planner
 from rows.query.tables import table_checks
@@ -209,9 +209,9 @@ def test_a_user_stays_whose_deletion_would_break_a_check(hall: Tracker) -> None:
 def test_what_a_deleted_user_left_behind_goes_as_far_as_the_checks_allow(hall: Tracker) -> None:
     open_event(hall)
     hall.patch("key", "/rows/events/e1", {"host_id": hall.users["alice"]})
-    place = place_of(hall.environment_id)
-    assert place is not None
-    referential_actions.apply_user_deletion(place, hall.users["alice"], pending=None)
+    environment = environment_ref(hall.environment_id)
+    assert environment is not None
+    referential_actions.apply_user_deletion(environment, hall.users["alice"], pending=None)
     assert hall.get("key", "/rows/events/e1").json["host_id"] is None
     assert hall.get("key", "/rows/events/e2").json["host_id"] == hall.users["alice"]
 

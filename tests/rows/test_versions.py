@@ -123,7 +123,7 @@ def tenant() -> Any:
     yield made
     connections[REGION].close()
     with connections[REGION].cursor() as cursor:
-        cursor.execute(f'DROP SCHEMA "{made.place.environment_id}" CASCADE')
+        cursor.execute(f'DROP SCHEMA "{made.environment.environment_id}" CASCADE')
 
 
 def test_a_rule_that_changed_is_asked_by_the_next_request(tenant: Tenant) -> None:
@@ -186,8 +186,8 @@ def test_rows_of_a_user_who_is_gone_follow_the_policy_of_today(tenant: Tenant) -
     note = tenant.put("notes", body="x", owner_id=ALICE.user_id)
     columns = {**NOTES["columns"], "owner": {"type": "user", "on_delete": "delete"}}
     tenant.apply({"tables": {"notes": {**NOTES, "columns": columns}}})
-    assert schema_cache.compiled_schema(tenant.place).version == 1
-    referential_actions.apply_user_deletion(tenant.place, ALICE.user_id or "", pending=None)
+    assert schema_cache.compiled_schema(tenant.environment).version == 1
+    referential_actions.apply_user_deletion(tenant.environment, ALICE.user_id or "", pending=None)
     with pytest.raises(NotFound):
         tenant.get(KEY, "notes", note)
 
@@ -200,7 +200,7 @@ def test_a_column_or_table_that_is_new_is_known_at_once(tenant: Tenant, verb: st
     tenant.apply(
         {"tables": {"notes": {**NOTES, "columns": columns}, "others": {"columns": {"name": {"type": "text"}}}}}
     )
-    assert schema_cache.compiled_schema(tenant.place).version == 1
+    assert schema_cache.compiled_schema(tenant.environment).version == 1
     match verb:
         case "list":
             assert tenant.rows(KEY, "others") == []
@@ -216,7 +216,7 @@ def test_a_column_or_table_that_is_new_is_known_at_once(tenant: Tenant, verb: st
         case "update":
             note = tenant.put("notes", body="x", owner_id=ALICE.user_id)
             assert tenant.update(KEY, "notes", note, more=3)["more"] == 3
-    assert schema_cache.compiled_schema(tenant.place).version == 2
+    assert schema_cache.compiled_schema(tenant.environment).version == 2
 
 
 def test_dropped_column_is_gone_at_once_and_its_name_is_reused_empty(tenant: Tenant) -> None:
@@ -289,8 +289,8 @@ def test_an_environment_that_is_gone_has_no_tables(tenant: Tenant) -> None:
     from rows.models import CurrentVersion
 
     assert tenant.rows(KEY, "notes") == []
-    CurrentVersion.objects.using(REGION).filter(environment_id=tenant.place.environment_id).delete()
+    CurrentVersion.objects.using(REGION).filter(environment_id=tenant.environment.environment_id).delete()
     with pytest.raises(NotFound):
         tenant.rows(KEY, "notes")
     with pytest.raises(NotFound):
-        services.insert_row(tenant.place, KEY, "notes", {"body": "x", "owner_id": ALICE.user_id})
+        services.insert_row(tenant.environment, KEY, "notes", {"body": "x", "owner_id": ALICE.user_id})

@@ -19,7 +19,7 @@ from accounts.registration import email_outbox, pool_settings
 from platform_site import demo
 from platform_site.embedded.data_dir import Layout
 from platform_site.postgres.row_access import row_access
-from projects.directory.environments import place_of
+from projects.directory.environments import environment_ref
 from tests.accounts.conftest import _mail_server, postbox  # noqa: F401 - fixtures
 from tests.accounts.oauth.conftest import s256
 from tests.support.client import Answer, Api
@@ -129,7 +129,7 @@ class Walk:
         self.production: str = facts["environments"]["production"]
         self.done: set[str] = set()
         self.secrets: dict[str, str] = {}
-        self.places = {operation["operationId"]: (method, path) for method, path, operation in operations()}
+        self.paths = {operation["operationId"]: (method, path) for method, path, operation in operations()}
 
     def secret(self, kind: str, value: str = "") -> str:
         """A secret of the client's (random if none is given), remembered."""
@@ -150,7 +150,7 @@ class Walk:
         **known: str,
     ) -> Any:
         """Call one operation; its JSON. Fails unless it succeeds and leaves what LEAVES says."""
-        method, path = self.places[name]
+        method, path = self.paths[name]
         given = {} if body is None else {"json": body}
         answer: Answer = self.api.request(
             method,
@@ -280,13 +280,13 @@ def things(walk: Walk, owner: str) -> None:
     walk.do("updateWebhook", {"events": ["tasks.insert"]}, token=owner, **here)
     walk.secret("webhook secret", walk.do("rotateWebhookSecret", token=owner, **here)["secret"])
     walk.do("testWebhook", token=owner, **here)
-    place = place_of(walk.production)
-    assert place is not None
-    while relay_batch(place.cluster).events:
+    environment = environment_ref(walk.production)
+    assert environment is not None
+    while relay_batch(environment.cluster).events:
         pass
     path = f"/v1/webhooks/{hook['id']}/deliveries"
     delivery, *_ = walk.api.get(path, token=owner, environment=walk.production).json["data"]
-    sent = Delivery.objects.using(place.cluster).filter(pk=delivery["id"])
+    sent = Delivery.objects.using(environment.cluster).filter(pk=delivery["id"])
     sent.update(status="delivered", next_attempt_at=None)
     walk.do("redeliverDelivery", token=owner, delivery_id=delivery["id"], **here)
     walk.do("recoverWebhook", {"since": task["created_at"]}, token=owner, **here)
@@ -314,7 +314,7 @@ def things(walk: Walk, owner: str) -> None:
     walk.do("revertSchema", {"version": 1, "confirm": ["drop table notes"]}, token=owner)
 
 
-def places(walk: Walk, owner: str, box: Postbox) -> None:
+def make_and_change_environments(walk: Walk, owner: str, box: Postbox) -> None:
     """Keys, projects, branches, members."""
     body = {"name": "Nightly", "environment_id": walk.production, "scopes": ["rows:read"]}
     key = walk.do("createKey", body, token=owner)
@@ -408,7 +408,7 @@ def test_audit_log_has_actor_and_place_and_no_secret_is_stored(
         owner = walk.signed_in(facts["account"], bare=True)
         people(walk, owner, postbox)
         things(walk, owner)
-        places(walk, owner, postbox)
+        make_and_change_environments(walk, owner, postbox)
     assert walk.done == LEAVES.keys() | LEAVES_NOTHING.keys()
 
     told = audit_log_of(walk, owner)

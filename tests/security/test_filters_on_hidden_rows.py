@@ -171,8 +171,8 @@ def looked_at(tenant: Tenant, where: Any) -> list[int]:
     fits = BulkQuery(where)
     with counted_blocks() as blocks:
         assert tenant.page(ALICE, "things", where=where, count="exact")["count"] == 0
-        assert services.update_rows(tenant.place, ALICE, "things", fits, {"title": "x"}).ids == []
-        assert services.delete_rows(tenant.place, ALICE, "things", fits).ids == []
+        assert services.update_rows(tenant.environment, ALICE, "things", fits, {"title": "x"}).ids == []
+        assert services.delete_rows(tenant.environment, ALICE, "things", fits).ids == []
     return blocks
 
 

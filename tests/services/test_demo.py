@@ -16,7 +16,7 @@ from functions.execution.run_as import restore_caller
 from platform_site import demo
 from platform_site.embedded.data_dir import Layout
 from projects import services as projects
-from projects.directory.environments import place_of
+from projects.directory.environments import environment_ref
 from projects.models import Environment, Project
 from rows import services as rows
 from rows.migrate import service as schema_service
@@ -68,12 +68,12 @@ def test_a_schema_of_the_owners_own_gets_none_of_the_rows(layout: Layout, monkey
     with monkeypatch.context() as older:
         older.setattr(demo, "STEPS", {name: steps[name] for name in ("people", "project", "app users")})
         facts = complete(layout)
-    place = place_of(facts["environments"]["production"])
-    assert place is not None
+    environment = environment_ref(facts["environments"]["production"])
+    assert environment is not None
     own = {"tables": {"lists": {"columns": {"name": {"type": "text"}}, "rules": {"user": {"read": {}}}}}}
-    schema_service.change(place, own, actor=SYSTEM)
+    schema_service.change(environment, own, actor=SYSTEM)
     complete(layout)
-    assert schema_service.current(place).version == 1
+    assert schema_service.current(environment).version == 1
 
 
 def test_what_it_seeds_answers_each_user_with_their_own(layout: Layout) -> None:
@@ -83,15 +83,15 @@ def test_what_it_seeds_answers_each_user_with_their_own(layout: Layout) -> None:
     for user in facts["app_users"]:
         found = restore_caller("user", user["id"], environment_id)
         assert found is not None
-        caller, place = found
-        seen = json.loads(rows.list_rows(place, Principal.of(caller), "tasks", ListQuery()).body)["data"]
+        caller, environment = found
+        seen = json.loads(rows.list_rows(environment, Principal.of(caller), "tasks", ListQuery()).body)["data"]
         assert seen
         assert {row["owner_id"] for row in seen} == {user["id"]}
         titles.append({row["title"] for row in seen if not row["done"]})
-        _, ended = calls.invoke(place, caller, "open-tasks", "null")
+        _, ended = calls.invoke(environment, caller, "open-tasks", "null")
         assert ended.ending.output is not None, ended.ending.error
         assert {task["title"] for task in json.loads(ended.ending.output)} == titles[-1]
-        _, ended = calls.invoke(place, caller, "sum", '{"a": 2, "b": 3}')
+        _, ended = calls.invoke(environment, caller, "sum", '{"a": 2, "b": 3}')
         assert json.loads(ended.ending.output or "") == {"sum": 5}
     assert not titles[0] & titles[1]
 
@@ -100,12 +100,13 @@ def test_a_cut_off_step_makes_no_row_twice(layout: Layout) -> None:
     facts = complete(layout)
     found = restore_caller("user", facts["app_users"][0]["id"], facts["environments"]["production"])
     assert found is not None
-    caller, place = found
+    caller, environment = found
 
     def count() -> list[int]:
         who, asked = Principal.of(caller), ListQuery(limit=100)
         return [
-            len(json.loads(rows.list_rows(place, who, t, asked).body)["data"]) for t in ("lists", "tasks", "comments")
+            len(json.loads(rows.list_rows(environment, who, t, asked).body)["data"])
+            for t in ("lists", "tasks", "comments")
         ]
 
     made = count()
@@ -157,11 +158,11 @@ def test_its_webhook_tells_the_service_itself_wherever_it_listens(
     settings.OUTBOUND_ALLOWED_NETWORKS = ["127.0.0.0/8"]
     settings.DATA_DIR = layout.data_dir
     facts = complete(layout)
-    place = place_of(facts["environments"]["production"])
-    assert place is not None
+    environment = environment_ref(facts["environments"]["production"])
+    assert environment is not None
 
     def url() -> str:
-        return Webhook.objects.using(place.cluster).live(place.environment_id).get().url
+        return Webhook.objects.using(environment.cluster).live(environment.environment_id).get().url
 
     assert url() == "http://127.0.0.1:8000/demo/receiver"
     moved = demo.complete(layout, base_url="http://127.0.0.1:9000")

@@ -24,12 +24,12 @@ def relay(using: str) -> int:
     return settled
 
 
-def runs(place: EnvironmentRef, **which: Any) -> list[Run]:
-    return list(Run.objects.using(place.cluster).filter(trigger="event", **which).order_by("created_at", "id"))
+def runs(environment: EnvironmentRef, **which: Any) -> list[Run]:
+    return list(Run.objects.using(environment.cluster).filter(trigger="event", **which).order_by("created_at", "id"))
 
 
-def run_events(place: EnvironmentRef) -> list[Run]:
+def run_events(environment: EnvironmentRef) -> list[Run]:
     """Let everything come of what was written; the runs on events."""
-    relay(place.cluster)
-    Worker(place.cluster).run()
-    return runs(place)
+    relay(environment.cluster)
+    Worker(environment.cluster).run()
+    return runs(environment)

@@ -20,8 +20,8 @@ FREE = 4
 """Concurrency slots of the plan `free`."""
 
 
-def key_of(place: EnvironmentRef) -> Caller:
-    return Caller("key", "key_x", frozenset(ENVIRONMENT_SCOPES), plan=place.plan, place=place)
+def key_of(environment: EnvironmentRef) -> Caller:
+    return Caller("key", "key_x", frozenset(ENVIRONMENT_SCOPES), plan=environment.plan, environment=environment)
 
 
 def claimed(using: str) -> Started | None:
@@ -59,21 +59,21 @@ def queued(tracker: Tracker, who: str, count: int) -> list[str]:
     return [str(answer.json["run_id"]) for answer in answers]
 
 
-def anonymous_caller(place: EnvironmentRef) -> Caller:
-    return Caller("anonymous", "key_x", frozenset({"functions:invoke"}), plan=place.plan, place=place)
+def anonymous_caller(environment: EnvironmentRef) -> Caller:
+    return Caller("anonymous", "key_x", frozenset({"functions:invoke"}), plan=environment.plan, environment=environment)
 
 
-def taken(place: EnvironmentRef) -> list[int]:
-    return sorted(Run.objects.using(place.cluster).filter(slot__isnull=False).values_list("slot", flat=True))
+def taken(environment: EnvironmentRef) -> list[int]:
+    return sorted(Run.objects.using(environment.cluster).filter(slot__isnull=False).values_list("slot", flat=True))
 
 
 def end(using: str, *run_ids: str) -> None:
     Run.objects.using(using).filter(pk__in=run_ids).update(phase="ended", status="failed", slot=None)
 
 
-def pile_up(place: EnvironmentRef, count: int, kind: str = "anonymous") -> None:
+def pile_up(environment: EnvironmentRef, count: int, kind: str = "anonymous") -> None:
     """So many queued runs of `sum`, longer ago than any that a test makes."""
-    with connections[place.cluster].cursor() as cursor:
+    with connections[environment.cluster].cursor() as cursor:
         cursor.execute(
             "INSERT INTO platform.functions_run (id, environment_id, function_id, version, status, phase, is_async,"
             "       input, logs, sandbox_layers, caller_kind, caller_id, depth, concurrency, attempts, created_at)"
@@ -81,20 +81,20 @@ def pile_up(place: EnvironmentRef, count: int, kind: str = "anonymous") -> None:
             "        '{}', '[]', '{}', %s, 'key_x', 0, %s, 0, now() - interval '1 hour' + n * interval '1 ms'"
             "   FROM platform.functions_function f, generate_series(1, %s) n"
             "  WHERE f.environment_id = %s AND f.name = 'sum'",
-            [ids.new("run")[:22], kind, HALF if kind == "anonymous" else FREE, count, place.environment_id],
+            [ids.new("run")[:22], kind, HALF if kind == "anonymous" else FREE, count, environment.environment_id],
         )
 
 
-def record_past_runs(place: EnvironmentRef) -> None:
+def record_past_runs(environment: EnvironmentRef) -> None:
     """Ended runs, and statistics of a moment with an empty queue, for the query planner."""
-    pile_up(place, 1000)
-    end(place.cluster, *Run.objects.using(place.cluster).values_list("pk", flat=True))
-    gather_statistics(place.cluster)
+    pile_up(environment, 1000)
+    end(environment.cluster, *Run.objects.using(environment.cluster).values_list("pk", flat=True))
+    gather_statistics(environment.cluster)
 
 
-def cancel_until_done(tracker: Tracker, place: EnvironmentRef, calls: list[Any]) -> None:
+def cancel_until_done(tracker: Tracker, environment: EnvironmentRef, calls: list[Any]) -> None:
     """Cancel each run of `slow` as it begins, until every call has its response."""
-    executing = Run.objects.using(place.cluster).filter(phase="executing")
+    executing = Run.objects.using(environment.cluster).filter(phase="executing")
     until = time.monotonic() + 30
     while not all(call.done() for call in calls):
         assert time.monotonic() < until

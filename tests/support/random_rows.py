@@ -53,7 +53,7 @@ def unreadable(document: Any, oracle: Documented, who: Principal) -> Iterator[tu
 def answer(tenant: Tenant, who: Principal, table: str, query: Any) -> bytes:
     """The bytes of the answer, cursor and all, or of the refusal."""
     try:
-        return services.list_rows(tenant.place, who, table, services.ListQuery(**query)).body
+        return services.list_rows(tenant.environment, who, table, services.ListQuery(**query)).body
     except ApiError as refused:
         return orjson.dumps(refused.body("req_1"))
 
@@ -64,7 +64,7 @@ def write(tenant: Tenant, table: str, row_id: str, column: str, type_: str, valu
     if type_ == "json" and value is not None:
         spelled = orjson.dumps(value).decode()
     statement = sql.SQL("UPDATE {}.{} SET {} = %s::{} WHERE id = %s").format(
-        sql.Identifier(tenant.place.environment_id),
+        sql.Identifier(tenant.environment.environment_id),
         sql.Identifier(table),
         sql.Identifier(column),
         sql.SQL(SQL_TYPES[type_]),  # type: ignore[index, arg-type]

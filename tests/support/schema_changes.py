@@ -16,7 +16,7 @@ from accounts import audit
 from accounts.models import User
 from platform_site.embedded.data_dir import region_variable
 from platform_site.identity.callers import EnvironmentRef
-from projects.directory.environments import place_of
+from projects.directory.environments import environment_ref
 from projects.models import Environment
 from projects.provisioning import schemas as provisioning_schemas
 from rows.migrate import service as schema_service
@@ -32,10 +32,10 @@ def document(*columns: str, **rest: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def place(make_account: Any) -> Iterator[EnvironmentRef]:
+def environment(make_account: Any) -> Iterator[EnvironmentRef]:
     """A project's production environment with a table of three rows."""
     owner: User = make_account("alice")
-    found = place_of(environment_of(make_project(owner)).pk)
+    found = environment_ref(environment_of(make_project(owner)).pk)
     assert found is not None
     schema_service.change(found, document("title"), actor=audit.SYSTEM)
     execute(found, "INSERT INTO tasks (id, title) SELECT 't' || n, 'Task ' || n FROM generate_series(1, 3) n")
@@ -44,19 +44,19 @@ def place(make_account: Any) -> Iterator[EnvironmentRef]:
         provisioning_schemas.drop_schema(environment_id, REGION)
 
 
-def execute(place: EnvironmentRef, statement: str) -> list[tuple[Any, ...]]:
-    return catalog.run(place.environment_id, statement)
+def execute(environment: EnvironmentRef, statement: str) -> list[tuple[Any, ...]]:
+    return catalog.run(environment.environment_id, statement)
 
 
-def raw_connection(place: EnvironmentRef) -> psycopg.Connection[Any]:
+def raw_connection(environment: EnvironmentRef) -> psycopg.Connection[Any]:
     """A separate connection, whose unqualified names are the environment's tables."""
     facts = connections[REGION].get_connection_params()
     known = {key: facts[key] for key in ("dbname", "user", "password", "host", "port") if facts.get(key)}
-    return psycopg.connect(**known, options=f'-c search_path="{place.environment_id}"')
+    return psycopg.connect(**known, options=f'-c search_path="{environment.environment_id}"')
 
 
-def status(place: EnvironmentRef) -> str:
-    return Environment.objects.get(pk=place.environment_id).status
+def status(environment: EnvironmentRef) -> str:
+    return Environment.objects.get(pk=environment.environment_id).status
 
 
 @pytest.fixture(scope="module")
@@ -92,5 +92,5 @@ def everything_is_large(settings: Any) -> None:
     settings.SCHEMA_LARGE_TABLE_ROWS = 0
 
 
-def index_names(place: EnvironmentRef) -> dict[str, bool]:
-    return {row[1]: row[3] for row in catalog.catalog(place.environment_id)["indexes"]}
+def index_names(environment: EnvironmentRef) -> dict[str, bool]:
+    return {row[1]: row[3] for row in catalog.catalog(environment.environment_id)["indexes"]}

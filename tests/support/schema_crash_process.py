@@ -18,15 +18,15 @@ def change(order: dict[str, Any]) -> None:
     from django.conf import settings
 
     from accounts import audit
-    from projects.directory.environments import place_of
+    from projects.directory.environments import environment_ref
     from rows.migrate import service as schema_service
 
-    place = place_of(order["environment"])
-    assert place is not None
+    environment = environment_ref(order["environment"])
+    assert environment is not None
     settings.FAILPOINT = order["failpoint"]
     settings.SCHEMA_LARGE_TABLE_ROWS = order.get("large", settings.SCHEMA_LARGE_TABLE_ROWS)
     signal.setitimer(signal.ITIMER_REAL, order.get("alarm", 0))
-    schema_service.change(place, order["document"], actor=audit.SYSTEM, confirm=order["confirm"])
+    schema_service.change(environment, order["document"], actor=audit.SYSTEM, confirm=order["confirm"])
 
 
 def main() -> None:

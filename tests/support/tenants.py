@@ -38,7 +38,7 @@ class Tenant:
 
     def __init__(self, document: dict[str, Any] | None = None) -> None:
         environment_id = ids.new("env")
-        self.place = EnvironmentRef(
+        self.environment = EnvironmentRef(
             environment_id=environment_id,
             environment_name="production",
             project_id="prj_01kpppppppppppppppppppppppp",
@@ -57,56 +57,56 @@ class Tenant:
         """Move to the next version, as a change of schema does, in one transaction."""
         new = parse(document)
         with transaction.atomic(using=REGION):
-            catalog.change(self.place.environment_id, self.schema, new)
+            catalog.change(self.environment.environment_id, self.schema, new)
             self.version += 1
             SchemaVersion.objects.using(REGION).create(
-                environment_id=self.place.environment_id,
+                environment_id=self.environment.environment_id,
                 version=self.version,
                 document_text=orjson.dumps(dict(new.document)).decode(),
                 source_digest=new.digest,
                 author_kind="system",
             )
             CurrentVersion.objects.using(REGION).update_or_create(
-                environment_id=self.place.environment_id, defaults={"version": self.version}
+                environment_id=self.environment.environment_id, defaults={"version": self.version}
             )
         self.schema = new
 
     @property
     def compiled(self) -> schema_cache.CompiledSchema:
-        return schema_cache.compiled_schema(self.place)
+        return schema_cache.compiled_schema(self.environment)
 
     def with_users(self, *cast: Principal) -> "Tenant":
         """Sign these users up in the environment's pool, which they leave any other for."""
         for who in cast:
             User.objects.update_or_create(
-                id=who.user_id, defaults={"email": who.email, "environment_id": self.place.pool_id}
+                id=who.user_id, defaults={"email": who.email, "environment_id": self.environment.pool_id}
             )
         return self
 
     def put(self, table: str, **cells: Any) -> str:
         """A new row, as the operator. Its id."""
-        return services.insert_row(self.place, OPERATOR, table, cells).id
+        return services.insert_row(self.environment, OPERATOR, table, cells).id
 
     def insert(self, who: Principal, table: str, **cells: Any) -> Any:
-        return orjson.loads(services.insert_row(self.place, who, table, cells).body)
+        return orjson.loads(services.insert_row(self.environment, who, table, cells).body)
 
     def get(
         self, who: Principal, table: str, row_id: str, withs: str | None = None, columns: str | None = None
     ) -> Any:  # fmt: skip
-        return orjson.loads(services.retrieve_row(self.place, who, table, row_id, withs, columns).body)
+        return orjson.loads(services.retrieve_row(self.environment, who, table, row_id, withs, columns).body)
 
     def update(self, who: Principal, table: str, row_id: str, /, **cells: Any) -> Any:
-        return orjson.loads(services.update_row(self.place, who, table, row_id, cells).body)
+        return orjson.loads(services.update_row(self.environment, who, table, row_id, cells).body)
 
     def delete(self, who: Principal, table: str, row_id: str) -> None:
-        services.delete_row(self.place, who, table, row_id)
+        services.delete_row(self.environment, who, table, row_id)
 
     def rows(self, who: Principal, table: str, **query: Any) -> list[Any]:
         """The rows of a page."""
         return list(self.page(who, table, **query)["data"])
 
     def page(self, who: Principal, table: str, **query: Any) -> Any:
-        return orjson.loads(services.list_rows(self.place, who, table, services.ListQuery(**query)).body)
+        return orjson.loads(services.list_rows(self.environment, who, table, services.ListQuery(**query)).body)
 
     def pages(self, who: Principal, table: str, **query: Any) -> list[Any]:
         """The rows of all pages."""
@@ -122,5 +122,5 @@ class Tenant:
     def raw(self, sql: str, *params: Any) -> list[Any]:
         """SQL without any checks; `{}` in it is the environment's PostgreSQL schema."""
         with row_access(), connections[REGION].cursor() as cursor:
-            cursor.execute(sql.replace("{}", f'"{self.place.environment_id}"'), params)
+            cursor.execute(sql.replace("{}", f'"{self.environment.environment_id}"'), params)
             return cursor.fetchall() if cursor.description else []

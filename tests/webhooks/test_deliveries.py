@@ -22,7 +22,7 @@ from accounts.models import AuditEntry
 from platform_site.embedded import postgres as embedded_postgres
 from platform_site.embedded.data_dir import Layout
 from platform_site.identity import call_depth
-from projects.directory.environments import place_of
+from projects.directory.environments import environment_ref
 from rows import tasks as rows_tasks
 from rows.events import payloads
 from rows.models import AuditOutboxEntry
@@ -443,13 +443,13 @@ def test_after_its_deletion_no_attempt_starts(
 
 def test_deletion_survives_region_loss_and_waits_for_claimed_deliveries(tracker: Tracker, subscribe: Post) -> None:
     webhook = subscribe(events=["lists.insert"])
-    place, region = place_of(tracker.environment_id), connections[tracker.project.cluster]
+    environment, region = environment_ref(tracker.environment_id), connections[tracker.project.cluster]
     started = time.monotonic()
     with transaction.atomic(using=region.alias):
         transaction.on_commit(
             lambda: terminate_connection(region), using=region.alias
         )  # before what else follows the commit
-        webhook_service.delete_webhook(place, webhook["id"], actor=SYSTEM)
+        webhook_service.delete_webhook(environment, webhook["id"], actor=SYSTEM)
     assert time.monotonic() - started >= 1, "there is no sign that nothing is in progress"
     assert tracker.get("owner", "/webhooks").json == {"data": []}
 

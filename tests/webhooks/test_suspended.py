@@ -174,15 +174,15 @@ def test_the_record_of_what_was_sent_late_is_kept_from_then_on(
 def test_staff_may_prepare_what_goes_out_once_it_is_lifted(
     tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
 ) -> None:
-    from projects.directory.environments import place_of
+    from projects.directory.environments import environment_ref
 
     webhook = subscribe(events=["lists.insert"])
     suspend(tracker)
-    place = place_of(tracker.environment_id)
-    assert place is not None
-    webhook_service.send_test(place, webhook["id"], actor=audit.SYSTEM)
+    environment = environment_ref(tracker.environment_id)
+    assert environment is not None
+    webhook_service.send_test(environment, webhook["id"], actor=audit.SYSTEM)
     assert dispatch() == 0
-    assert OutboxEvent.objects.using(place.cluster).count() == 1
+    assert OutboxEvent.objects.using(environment.cluster).count() == 1
     resume(tracker)
     assert dispatch() == 1
 

@@ -66,7 +66,7 @@ class WebhookViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
     pagination_class = UnpagedList
 
     def get_queryset(self) -> WebhookQuerySet:
-        webhooks = Webhook.objects.using(self.place.cluster).live(self.place.environment_id)
+        webhooks = Webhook.objects.using(self.environment.cluster).live(self.environment.environment_id)
         return webhooks.with_health().order_by("-created_at", "-id")
 
     def get_serializer_class(self) -> type[Serializer]:
@@ -85,7 +85,7 @@ class WebhookViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
         values = self.read(serializers.NewWebhook)
         self._may_tell_of(values["events"])
         self._check(values["events"], values.get("filter"), values.get("columns"))
-        webhook, secret = webhook_service.create_webhook(self.place, values, actor=self.caller)
+        webhook, secret = webhook_service.create_webhook(self.environment, values, actor=self.caller)
         shown = self.get_serializer(self.get_queryset().get(pk=webhook.pk)).data
         return never_stored(created(f"/v1/webhooks/{webhook.pk}", shown | {"secret": secret}))
 
@@ -99,7 +99,7 @@ class WebhookViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
     def partial_update(self, request: HttpRequest, webhook_id: str) -> HttpResponseBase:
         """Change a webhook. Disabling it holds its events; enabling it sends what was held, unless `held` is `drop`."""
         self._may_carry_rows()
-        webhook = webhook_service.webhook_of(self.place, webhook_id)
+        webhook = webhook_service.webhook_of(self.environment, webhook_id)
         values = self.read(serializers.WebhookChanges)
         held = values.pop("held", "release")
         # A new URL also redirects the deliveries that are already queued, so the caller needs the right to read those
@@ -108,27 +108,27 @@ class WebhookViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
         if {"events", "filter", "columns"} & values.keys():
             filter, columns = values.get("filter", webhook.filter), values.get("columns", webhook.columns)
             self._check(values.get("events", webhook.events), filter, columns)
-        webhook_service.change_webhook(self.place, webhook_id, values, held=held, actor=self.caller)
+        webhook_service.change_webhook(self.environment, webhook_id, values, held=held, actor=self.caller)
         return respond(self.get_serializer(self.get_object()).data)
 
     @extend_schema(responses={204: None})
     def destroy(self, request: HttpRequest, webhook_id: str) -> HttpResponseBase:
         """Stop deliveries and delete the webhook. Deliveries already in flight still complete."""
-        webhook_service.delete_webhook(self.place, webhook_id, actor=self.caller)
+        webhook_service.delete_webhook(self.environment, webhook_id, actor=self.caller)
         return no_content()
 
     @idempotent(using=in_region)
     @extend_schema(request=None, responses={202: serializers.TestSent})
     def test(self, request: HttpRequest, webhook_id: str) -> HttpResponseBase:
         """Send a `webhook.test` event to this webhook alone."""
-        return respond({"event_id": webhook_service.send_test(self.place, webhook_id, actor=self.caller)}, 202)
+        return respond({"event_id": webhook_service.send_test(self.environment, webhook_id, actor=self.caller)}, 202)
 
     @idempotent(using=in_region)
     @extend_schema(operation_id="rotateWebhookSecret", request=None, responses=serializers.WebhookWithSecret)
     def rotate_secret(self, request: HttpRequest, webhook_id: str) -> HttpResponseBase:
         """Make a new signing secret. The old one signs beside it for 24 hours; 409 while four old ones
         still sign."""
-        secret = webhook_service.rotate_secret(self.place, webhook_id, actor=self.caller)
+        secret = webhook_service.rotate_secret(self.environment, webhook_id, actor=self.caller)
         return never_stored(respond(self.get_serializer(self.get_object()).data | {"secret": secret}))
 
     @idempotent(using=in_region)
@@ -136,9 +136,9 @@ class WebhookViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
     def recover(self, request: HttpRequest, webhook_id: str) -> HttpResponseBase:
         """Send again every delivery since a moment that did not arrive. `deliveries` are on their way at once; where
         there are `more`, they follow."""
-        webhook_service.webhook_of(self.place, webhook_id)
+        webhook_service.webhook_of(self.environment, webhook_id)
         since = self.read(serializers.Recovery)["since"]
-        recovery = webhook_service.recover(self.place, webhook_id, since, actor=self.caller)
+        recovery = webhook_service.recover(self.environment, webhook_id, since, actor=self.caller)
         return respond({"deliveries": recovery.count, "more": not recovery.is_all}, 202)
 
     def _may_carry_rows(self) -> None:
@@ -156,7 +156,7 @@ class WebhookViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
             )
 
     def _check(self, patterns: Any, filter: Any, columns: Any) -> None:
-        serializers.check_against_schema(schema_cache.current(self.place), patterns, filter, columns)
+        serializers.check_against_schema(schema_cache.current(self.environment), patterns, filter, columns)
 
 
 class DeliveryViewSet(ListModelMixin, ResourceViewSet):
@@ -166,8 +166,8 @@ class DeliveryViewSet(ListModelMixin, ResourceViewSet):
     cursor_kind, ordering = "deliveries", ("-created_at", "-id")
 
     def get_queryset(self) -> QuerySet[Delivery]:
-        webhook = webhook_service.webhook_of(self.place, self.kwargs["webhook_id"])
-        deliveries = Delivery.objects.using(self.place.cluster).filter(webhook=webhook).defer("body")
+        webhook = webhook_service.webhook_of(self.environment, self.kwargs["webhook_id"])
+        deliveries = Delivery.objects.using(self.environment.cluster).filter(webhook=webhook).defer("body")
         return deliveries.prefetch_related(self._last_tries())
 
     @extend_schema(operation_id="listDeliveries")
@@ -180,10 +180,10 @@ class DeliveryViewSet(ListModelMixin, ResourceViewSet):
     @extend_schema(request=None, responses={202: serializers.DeliveryShape})
     def redeliver(self, request: HttpRequest, webhook_id: str, delivery_id: str) -> HttpResponseBase:
         """Send one delivery again, with the same id and body."""
-        delivery = webhook_service.redeliver(self.place, webhook_id, delivery_id, actor=self.caller)
+        delivery = webhook_service.redeliver(self.environment, webhook_id, delivery_id, actor=self.caller)
         prefetch_related_objects([delivery], self._last_tries())
         return respond(self.get_serializer(delivery).data, 202)
 
     def _last_tries(self) -> "Prefetch[Any]":
-        tries = Attempt.objects.using(self.place.cluster).defer("response_headers", "response_body")
+        tries = Attempt.objects.using(self.environment.cluster).defer("response_headers", "response_body")
         return Prefetch("tries", tries.order_by("-number")[:TRIES_SHOWN], to_attr="last_tries")

@@ -10,22 +10,24 @@ from webhooks.subscriptions import service as webhook_service
 
 
 class Subscriptions:
-    def dump(self, place: EnvironmentRef) -> Mapping[str, Iterator[Mapping[str, Any]]]:
-        return {"webhooks": self._records(place)}
+    def dump(self, environment: EnvironmentRef) -> Mapping[str, Iterator[Mapping[str, Any]]]:
+        return {"webhooks": self._records(environment)}
 
-    def load(self, place: EnvironmentRef, records: Callable[[str], Iterator[Mapping[str, Any]]]) -> int:
-        made = [webhook_service.new_copy(place, record, disabled_reason="restored") for record in records("webhooks")]
-        webhook_service.check_webhook_quota(place, len(made))
-        Webhook.objects.using(place.cluster).bulk_create(made)
-        subscriptions.refresh(place.environment_id, place.cluster)
+    def load(self, environment: EnvironmentRef, records: Callable[[str], Iterator[Mapping[str, Any]]]) -> int:
+        made = [
+            webhook_service.new_copy(environment, record, disabled_reason="restored") for record in records("webhooks")
+        ]
+        webhook_service.check_webhook_quota(environment, len(made))
+        Webhook.objects.using(environment.cluster).bulk_create(made)
+        subscriptions.refresh(environment.environment_id, environment.cluster)
         return len(made)
 
-    def is_empty(self, place: EnvironmentRef) -> bool:
-        return not self._live(place).exists()
+    def is_empty(self, environment: EnvironmentRef) -> bool:
+        return not self._live(environment).exists()
 
-    def _records(self, place: EnvironmentRef) -> Iterator[Mapping[str, Any]]:
-        for webhook in self._live(place).order_by("created_at", "id"):
+    def _records(self, environment: EnvironmentRef) -> Iterator[Mapping[str, Any]]:
+        for webhook in self._live(environment).order_by("created_at", "id"):
             yield {field: getattr(webhook, field) for field in webhook_service.COPIED_FIELDS}
 
-    def _live(self, place: EnvironmentRef) -> Any:
-        return Webhook.objects.using(place.cluster).live(place.environment_id).filter(listens_until=None)
+    def _live(self, environment: EnvironmentRef) -> Any:
+        return Webhook.objects.using(environment.cluster).live(environment.environment_id).filter(listens_until=None)

@@ -50,49 +50,56 @@ class Recovery:
     is_all: bool
 
 
-def create_webhook(place: EnvironmentRef, values: Mapping[str, Any], *, actor: Caller | Actor) -> tuple[Webhook, str]:
+def create_webhook(
+    environment: EnvironmentRef, values: Mapping[str, Any], *, actor: Caller | Actor
+) -> tuple[Webhook, str]:
     """Subscribe; returns webhook and signing secret. Raises WebhooksQuotaReached, NameTaken."""
-    using = place.cluster
+    using = environment.cluster
     secret = signing.new_secret()
     with transaction.atomic(using=using):
-        check_webhook_quota(place, 1)
-        _require_free_name(place, values.get("name"))
+        check_webhook_quota(environment, 1)
+        _require_free_name(environment, values.get("name"))
         webhook = Webhook.objects.using(using).create(
-            environment_id=place.environment_id,
+            environment_id=environment.environment_id,
             host=host_of(values["url"]),
             sealed_secret=_sealed(secret),
             disabled_reason=None if values.get("enabled", True) else "by_request",
             **values,
         )
-        subscriptions.refresh(place.environment_id, using)
-        audit_outbox.record(place, "webhook.created", actor=actor, target_id=webhook.pk, url=webhook.url)
+        subscriptions.refresh(environment.environment_id, using)
+        audit_outbox.record(environment, "webhook.created", actor=actor, target_id=webhook.pk, url=webhook.url)
     return webhook, secret
 
 
-def check_webhook_quota(place: EnvironmentRef, count: int) -> None:
+def check_webhook_quota(environment: EnvironmentRef, count: int) -> None:
     """Serialize subscribing. Raises WebhooksQuotaReached for `count` more webhooks, NoSuchEnvironment."""
-    environment_locks.lock_shared_in_region(place.environment_id, place.cluster)
-    subscriptions.lock(place.environment_id, place.cluster)
-    limit = plan_limits(place.plan).webhooks_per_environment
-    if count_webhooks(place) + count > limit:
+    environment_locks.lock_shared_in_region(environment.environment_id, environment.cluster)
+    subscriptions.lock(environment.environment_id, environment.cluster)
+    limit = plan_limits(environment.plan).webhooks_per_environment
+    if count_webhooks(environment) + count > limit:
         raise WebhooksQuotaReached(limit)
 
 
-def count_webhooks(place: EnvironmentRef) -> int:
-    return Webhook.objects.using(place.cluster).live(place.environment_id).count()
+def count_webhooks(environment: EnvironmentRef) -> int:
+    return Webhook.objects.using(environment.cluster).live(environment.environment_id).count()
 
 
 def change_webhook(
-    place: EnvironmentRef, webhook_id: str, values: Mapping[str, Any], *, held: str = "release", actor: Caller | Actor
+    environment: EnvironmentRef,
+    webhook_id: str,
+    values: Mapping[str, Any],
+    *,
+    held: str = "release",
+    actor: Caller | Actor,
 ) -> None:
     """Enabling releases held events, or drops them with `held="drop"`. Raises NoSuchWebhook, NameTaken."""
-    using = place.cluster
+    using = environment.cluster
     with transaction.atomic(using=using):
-        subscriptions.lock(place.environment_id, using)
-        webhook = webhook_of(place, webhook_id, lock=True)
+        subscriptions.lock(environment.environment_id, using)
+        webhook = webhook_of(environment, webhook_id, lock=True)
         was_enabled, url_before = webhook.enabled, webhook.url
         if values.get("name") != webhook.name:
-            _require_free_name(place, values.get("name"))
+            _require_free_name(environment, values.get("name"))
         for name, value in values.items():
             setattr(webhook, name, value)
         webhook.host = host_of(webhook.url)
@@ -107,39 +114,41 @@ def change_webhook(
             webhook.save(using=using)
             if webhook.enabled != was_enabled:
                 settle_one(using, webhook.pk, batch=REQUEST_BATCH)
-            audit_outbox.record(place, "webhook.changed", actor=actor, target_id=webhook.pk, fields=sorted(values))
-        subscriptions.refresh(place.environment_id, using)
+            audit_outbox.record(
+                environment, "webhook.changed", actor=actor, target_id=webhook.pk, fields=sorted(values)
+            )
+        subscriptions.refresh(environment.environment_id, using)
         webhook_notify.after_commit(using)
         if was_enabled and (not webhook.enabled or webhook.url != url_before):
             _wait_until_no_attempt_starts(webhook.pk, using)
 
 
-def _require_free_name(place: EnvironmentRef, name: str | None) -> None:
+def _require_free_name(environment: EnvironmentRef, name: str | None) -> None:
     """Needs the lock of the environment's subscriptions."""
-    live = Webhook.objects.using(place.cluster).live(place.environment_id)
+    live = Webhook.objects.using(environment.cluster).live(environment.environment_id)
     if name is not None and live.filter(name=name).exists():
         raise NameTaken.of("name", "taken", "Another webhook of the environment has this name.")
 
 
-def delete_webhook(place: EnvironmentRef, webhook_id: str, *, actor: Caller | Actor) -> None:
+def delete_webhook(environment: EnvironmentRef, webhook_id: str, *, actor: Caller | Actor) -> None:
     """No attempt starts from now on; those in flight complete. Raises NoSuchWebhook. Contract 4.10."""
-    using = place.cluster
+    using = environment.cluster
     with transaction.atomic(using=using):
-        subscriptions.lock(place.environment_id, using)
-        webhook = webhook_of(place, webhook_id, lock=True)
+        subscriptions.lock(environment.environment_id, using)
+        webhook = webhook_of(environment, webhook_id, lock=True)
         webhook.deleted_at = Now()
         webhook.save(using=using, update_fields=["deleted_at"])
-        subscriptions.refresh(place.environment_id, using)
+        subscriptions.refresh(environment.environment_id, using)
         _wait_until_no_attempt_starts(webhook.pk, using)
-        audit_outbox.record(place, "webhook.deleted", actor=actor, target_id=webhook_id, url=webhook.url)
+        audit_outbox.record(environment, "webhook.deleted", actor=actor, target_id=webhook_id, url=webhook.url)
 
 
-def rotate_secret(place: EnvironmentRef, webhook_id: str, *, actor: Caller | Actor) -> str:
+def rotate_secret(environment: EnvironmentRef, webhook_id: str, *, actor: Caller | Actor) -> str:
     """A new signing secret; old ones sign until their SECRET_OVERLAP ends. Raises NoSuchWebhook, TooManySecrets."""
-    using = place.cluster
+    using = environment.cluster
     secret = signing.new_secret()
     with transaction.atomic(using=using):
-        webhook = webhook_of(place, webhook_id, lock=True)
+        webhook = webhook_of(environment, webhook_id, lock=True)
         until = sql_functions.now(using) + SECRET_OVERLAP
         previous = _previous_after_rotation(webhook, until)
         Webhook.objects.using(using).filter(pk=webhook.pk).update(
@@ -148,7 +157,7 @@ def rotate_secret(place: EnvironmentRef, webhook_id: str, *, actor: Caller | Act
             sealed_secret=_sealed(secret),
             updated_at=Now(),
         )
-        audit_outbox.record(place, "webhook.secret_rotated", actor=actor, target_id=webhook_id)
+        audit_outbox.record(environment, "webhook.secret_rotated", actor=actor, target_id=webhook_id)
     return secret
 
 
@@ -165,29 +174,29 @@ def _previous_after_rotation(webhook: Webhook, until: datetime) -> list[attempts
     return [current, *older]
 
 
-def send_test(place: EnvironmentRef, webhook_id: str, *, actor: Caller | Actor) -> str:
-    using = place.cluster
+def send_test(environment: EnvironmentRef, webhook_id: str, *, actor: Caller | Actor) -> str:
+    using = environment.cluster
     with transaction.atomic(using=using):
         # a deletion marks the webhook first, then deletes its events
-        webhook = webhook_of(place, webhook_id, lock=True)
+        webhook = webhook_of(environment, webhook_id, lock=True)
         event_id = record_event(
-            "webhook.test", {"webhook_id": webhook.pk}, using=using, environment_id=place.environment_id,
-            depth=call_depth.depth_here(place.environment_id),
+            "webhook.test", {"webhook_id": webhook.pk}, using=using, environment_id=environment.environment_id,
+            depth=call_depth.depth_here(environment.environment_id),
         )  # fmt: skip
-        audit_outbox.record(place, "webhook.tested", actor=actor, target_id=webhook_id, event_id=event_id)
+        audit_outbox.record(environment, "webhook.tested", actor=actor, target_id=webhook_id, event_id=event_id)
         webhook_notify.after_commit(using)
     return event_id
 
 
-def redeliver(place: EnvironmentRef, webhook_id: str, delivery_id: str, *, actor: Caller | Actor) -> Delivery:
+def redeliver(environment: EnvironmentRef, webhook_id: str, delivery_id: str, *, actor: Caller | Actor) -> Delivery:
     """Resend one delivery with its id and body. Raises NoSuchWebhook, NoSuchDelivery, NothingToRedeliver."""
-    using, depth = place.cluster, call_depth.depth_here(place.environment_id)
+    using, depth = environment.cluster, call_depth.depth_here(environment.environment_id)
     if depth >= call_depth.MAX_DEPTH:
         raise NothingToRedeliver(
             f"Refused, to prevent a loop: a chain of {depth} functions and webhooks led to this call."
         )
     with transaction.atomic(using=using):
-        webhook = webhook_of(place, webhook_id)
+        webhook = webhook_of(environment, webhook_id)
         delivery = Delivery.objects.using(using).select_for_update().filter(pk=delivery_id, webhook=webhook).first()
         if delivery is None:
             raise NoSuchDelivery
@@ -206,7 +215,7 @@ def redeliver(place: EnvironmentRef, webhook_id: str, delivery_id: str, *, actor
         ):  # fmt: skip
             raise NothingToRedeliver("The delivery is already in progress: an attempt is being made.")
         delivery.refresh_from_db(using=using)
-        audit_outbox.record(place, "delivery.resent", actor=actor, target_id=delivery_id)
+        audit_outbox.record(environment, "delivery.resent", actor=actor, target_id=delivery_id)
         webhook_notify.after_commit(using)
     return delivery
 
@@ -216,19 +225,19 @@ def _is_due(delivery: Delivery, using: str) -> bool:
     return delivery.next_attempt_at is not None and delivery.next_attempt_at <= sql_functions.now(using)
 
 
-def recover(place: EnvironmentRef, webhook_id: str, since: datetime, *, actor: Caller | Actor) -> Recovery:
+def recover(environment: EnvironmentRef, webhook_id: str, since: datetime, *, actor: Caller | Actor) -> Recovery:
     """Resend deliveries since then that are exhausted or dropped, except after MAX_ATTEMPTS attempts. Raises
     NoSuchWebhook, NothingToRedeliver for a disabled webhook."""
-    using = place.cluster
+    using = environment.cluster
     with transaction.atomic(using=using):
-        webhook = webhook_of(place, webhook_id, lock=True)
+        webhook = webhook_of(environment, webhook_id, lock=True)
         _check_is_sendable(webhook)
         webhook.recover_from = since if webhook.recover_from is None else min(since, webhook.recover_from)
         webhook.recover_until = Now()
         webhook.save(using=using, update_fields=["recover_from", "recover_until"])
         count = settle_one(using, webhook.pk, batch=REQUEST_BATCH).changed
         webhook.refresh_from_db(using=using, fields=["recover_from"])
-        audit_outbox.record(place, "webhook.recovered", actor=actor, target_id=webhook_id, deliveries=count)
+        audit_outbox.record(environment, "webhook.recovered", actor=actor, target_id=webhook_id, deliveries=count)
         webhook_notify.after_commit(using)
     return Recovery(count, is_all=webhook.recover_from is None)
 
@@ -237,8 +246,8 @@ def patterns_of(environment_id: str, using: str) -> Iterable[Sequence[str]]:
     return Webhook.objects.using(using).live(environment_id).values_list("events", flat=True)
 
 
-def webhook_of(place: EnvironmentRef, webhook_id: str, *, lock: bool = False) -> Webhook:
-    found = Webhook.objects.using(place.cluster).live(place.environment_id).filter(pk=webhook_id)
+def webhook_of(environment: EnvironmentRef, webhook_id: str, *, lock: bool = False) -> Webhook:
+    found = Webhook.objects.using(environment.cluster).live(environment.environment_id).filter(pk=webhook_id)
     webhook = (found.select_for_update() if lock else found).first()
     if webhook is None:
         raise NoSuchWebhook
@@ -253,10 +262,10 @@ def copy_webhooks(source: EnvironmentRef, target: EnvironmentRef) -> None:
     subscriptions.refresh(target.environment_id, target.cluster)
 
 
-def new_copy(place: EnvironmentRef, values: Mapping[str, Any], *, disabled_reason: str) -> Webhook:
+def new_copy(environment: EnvironmentRef, values: Mapping[str, Any], *, disabled_reason: str) -> Webhook:
     """Unsaved, with COPIED_FIELDS of `values`: disabled, with a secret that nobody knows until it is rotated."""
     return Webhook(
-        environment_id=place.environment_id,
+        environment_id=environment.environment_id,
         host=host_of(values["url"]),
         enabled=False,
         disabled_reason=disabled_reason,

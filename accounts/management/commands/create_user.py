@@ -33,7 +33,7 @@ class Command(terminal.Command):
         terminal.add_password_arguments(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        pool_id = terminal.place_named(options["environment"]).pool_id
+        pool_id = terminal.environment_ref_named(options["environment"]).pool_id
         given = {name: options[name] for name in ("email", "name", "role", "claims") if options[name] is not None}
         with terminal.command_errors():
             values = terminal.validated(serializers.UserFields, given)

@@ -30,7 +30,7 @@ def _discovered_before(action: Action) -> Action:
         body = view.request.data
         issuer = body.get("issuer") if isinstance(body, dict) else None
         if isinstance(issuer, str):
-            view.checked_issuer = discovery.try_check(issuer, view.place.pool_id)
+            view.checked_issuer = discovery.try_check(issuer, view.environment.pool_id)
         return action(view, *args, **kwargs)
 
     return cast(Action, checked)
@@ -48,7 +48,7 @@ class IdentityProviderViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSe
     checked_issuer: str | ValidationFailed | None = None
 
     def get_queryset(self) -> QuerySet[IdentityProvider]:
-        return providers.of_pool(self.place.pool_id)
+        return providers.of_pool(self.environment.pool_id)
 
     @extend_schema(responses=listing(serializers.ProviderDetail, paged=False))
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
@@ -63,7 +63,7 @@ class IdentityProviderViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSe
 
         Register the `callback_url` of the response at the provider. An `issuer` is checked by its discovery document.
         Endpoints and `profile_fields` cannot be changed later: remove the provider and add another one."""
-        pool_id = environment_directory.own_pool(self.place, "providers")
+        pool_id = environment_directory.own_pool(self.environment, "providers")
         values = serializers.filled_in(self._read(serializers.NewProvider))
         values.setdefault("client_secret", None)
         made = providers.add(pool_id, actor=self.caller, **values)
@@ -101,7 +101,7 @@ class IdentityProviderViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSe
 
     def _own_provider(self) -> IdentityProvider:
         """Raises if the environment shares the providers of another one."""
-        environment_directory.own_pool(self.place, "providers")
+        environment_directory.own_pool(self.environment, "providers")
         provider: IdentityProvider = self.get_object()
         return provider
 
@@ -116,7 +116,7 @@ class RedirectUriViewSet(ResourceViewSet):
     @extend_schema(operation_id="getRedirectUris")
     def retrieve(self, request: Any) -> HttpResponse:
         """The redirect URIs of the environment."""
-        return respond(self.get_serializer({"redirect_uris": redirects.of(self.place.environment_id)}).data)
+        return respond(self.get_serializer({"redirect_uris": redirects.of(self.environment.environment_id)}).data)
 
     @extend_schema(operation_id="replaceRedirectUris", request=serializers.RedirectUrisInput)
     def replace(self, request: Any) -> HttpResponse:
@@ -125,5 +125,5 @@ class RedirectUriViewSet(ResourceViewSet):
         `https://`, `http://` on `localhost`, `127.0.0.1` or `[::1]`, or an app's own scheme (`com.example.app:/done`);
         no fragment, no user name, no dot segments, the host in lower case."""
         uris = self.read(serializers.RedirectUrisInput)["redirect_uris"]
-        replaced = redirects.replace(self.place.environment_id, uris, actor=self.caller)
+        replaced = redirects.replace(self.environment.environment_id, uris, actor=self.caller)
         return respond(self.get_serializer({"redirect_uris": replaced}).data)

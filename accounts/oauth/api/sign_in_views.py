@@ -158,10 +158,10 @@ def _environment(request: HttpRequest, asked: str | None) -> tuple[str | None, s
     environment_id = asked or by_host
     if environment_id is None:
         return None, None
-    place = environment_directory.active_place(environment_id)
-    if place is None:
+    environment = environment_directory.active_environment(environment_id)
+    if environment is None:
         raise ValidationFailed.of("environment", "unknown", "There is no such environment.")
-    return environment_id, place.pool_id
+    return environment_id, environment.pool_id
 
 
 def _application(environment_id: str | None, query: Mapping[str, str]) -> _Application:
@@ -314,10 +314,10 @@ def _resumed(request: HttpRequest, state: str, provider_id: str) -> tuple[Flow, 
         ) from None
     pool_id, plan = None, None
     if flow.environment_id is not None:
-        place = environment_directory.active_place(flow.environment_id)
-        if place is None:
+        environment = environment_directory.active_environment(flow.environment_id)
+        if environment is None:
             raise ValidationFailed.of("state", "environment_gone", "The application no longer exists.")
-        pool_id, plan = place.pool_id, place.plan
+        pool_id, plan = environment.pool_id, environment.plan
     provider = providers.of_pool(pool_id).filter(pk=flow.provider_id, enabled=True).first()
     if provider is None or provider.pk != provider_id:
         raise ValidationFailed.of("state", "provider_gone", "The identity provider no longer exists or is disabled.")

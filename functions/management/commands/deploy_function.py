@@ -11,7 +11,7 @@ from typing import Any, Final
 from django.core.management.base import CommandError
 
 from accounts import audit
-from accounts.management.terminal import ENVIRONMENT, command_errors, place_named, plain, validated
+from accounts.management.terminal import ENVIRONMENT, command_errors, environment_ref_named, plain, validated
 from functions import directory
 from functions.api import serializers
 from functions.deploy import service as deploy_service
@@ -96,38 +96,43 @@ class Command(CommandWithExamples):
         parser.add_argument("--json", action="store_true", help="print the function as the API shows it")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        place = place_named(options["environment"])
+        environment = environment_ref_named(options["environment"])
         name: str = options["name"]
         with command_errors():
             if not directory.NAME.fullmatch(name):
                 raise CommandError("A function's name is 1 to 63 of a-z, 0-9, _ and -, beginning with a letter.")
             takes = serializers.Configuration if options["file"] is None else serializers.Deployment
             values = validated(takes, _body(options))
-            runs_as = _runs_as(options, place)
+            runs_as = _runs_as(options, environment)
             if options["file"] is None:
-                self._configure(place, name, values, runs_as, options)
+                self._configure(environment, name, values, runs_as, options)
                 return
             if options["check"]:
-                trial.try_out(place, name, values)
+                trial.try_out(environment, name, values)
                 self._say("The module loads. Nothing was deployed.", self.style.SUCCESS)
                 return
             function, is_new = deploy_service.deploy(
-                place, name, values, actor=audit.SYSTEM, runs_as=runs_as, warm=False
+                environment, name, values, actor=audit.SYSTEM, runs_as=runs_as, warm=False
             )
         what = " (a new function)" if is_new else ""
         done = f"{function.name} version {function.active_version} is deployed{what}."
-        self._answer(place, function, done, as_json=options["json"])
+        self._answer(environment, function, done, as_json=options["json"])
 
     def _configure(
-        self, place: EnvironmentRef, name: str, values: dict[str, Any], runs_as: Caller | None, options: dict[str, Any]
+        self,
+        environment: EnvironmentRef,
+        name: str,
+        values: dict[str, Any],
+        runs_as: Caller | None,
+        options: dict[str, Any],
     ) -> None:
         if options["check"] or not (values or runs_as):
             raise CommandError("Name the module's FILE, or what is to change of the function.")
-        function = deploy_service.configure(place, name, values, actor=audit.SYSTEM, runs_as=runs_as)
+        function = deploy_service.configure(environment, name, values, actor=audit.SYSTEM, runs_as=runs_as)
         done = f"{name} is changed; version {function.active_version} answers as before."
-        self._answer(place, function, done, as_json=options["json"])
+        self._answer(environment, function, done, as_json=options["json"])
 
-    def _answer(self, place: EnvironmentRef, function: Any, done: str, *, as_json: bool) -> None:
+    def _answer(self, environment: EnvironmentRef, function: Any, done: str, *, as_json: bool) -> None:
         shown = serializers.FunctionDetail(function).data
         if as_json:
             self.stdout.write(json.dumps(shown))
@@ -150,12 +155,12 @@ class Command(CommandWithExamples):
         self.stderr.write(text, style)
 
 
-def _runs_as(options: dict[str, Any], place: EnvironmentRef) -> Caller | None:
+def _runs_as(options: dict[str, Any], environment: EnvironmentRef) -> Caller | None:
     if options["caller"] is None:
         if options["schedule"] is not None or options["on"]:
             raise CommandError("Schedules and events run a function as a key or member: name it with --as.")
         return None
-    caller, _ = caller_named(options["caller"], place)
+    caller, _ = caller_named(options["caller"], environment)
     if caller.kind not in ("key", "account"):
         raise CommandError("Schedules and events run a function as a server key or member, not as an app user.")
     return caller

@@ -8,7 +8,7 @@ import orjson
 from django.core.management.base import CommandError
 
 from accounts import audit
-from accounts.management.terminal import ENVIRONMENT, command_errors, place_named, plain, validated
+from accounts.management.terminal import ENVIRONMENT, command_errors, environment_ref_named, plain, validated
 from functions import directory
 from functions.inbound import serializers
 from functions.inbound import service as inbound_service
@@ -44,26 +44,26 @@ class Command(CommandWithExamples):
         parser.add_argument("--wait", action="store_true", help="the new one answers with the function's output")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        place, name = place_named(options["environment"]), options["name"]
+        environment, name = environment_ref_named(options["environment"]), options["name"]
         with command_errors():
             if options["caller"] is not None:
-                self._make(place, name, options)
+                self._make(environment, name, options)
             elif options["revoke"] is not None:
-                inbound_service.revoke(place, name, options["revoke"], actor=audit.SYSTEM)
+                inbound_service.revoke(environment, name, options["revoke"], actor=audit.SYSTEM)
                 self.stderr.write("The endpoint is revoked.", self.style.SUCCESS)
             else:
-                addresses = inbound_service.all_of(place, directory.function_of(place, name))
+                addresses = inbound_service.all_of(environment, directory.function_of(environment, name))
                 for each in addresses:
                     self.stdout.write(orjson.dumps(serializers.Endpoint(each).data).decode())
                 if not addresses:
                     self.stderr.write(f"{name} has no inbound endpoint; --as creates one.", plain)
 
-    def _make(self, place: EnvironmentRef, name: str, options: dict[str, Any]) -> None:
-        runs_as, _ = caller_named(options["caller"], place)
+    def _make(self, environment: EnvironmentRef, name: str, options: dict[str, Any]) -> None:
+        runs_as, _ = caller_named(options["caller"], environment)
         if runs_as.kind not in ("key", "account"):
             raise CommandError("An inbound endpoint runs a function as a server key or member, not as an app user.")
         body = {"async": not options["wait"]} | ({"label": options["label"]} if options["label"] is not None else {})
         values = validated(serializers.NewEndpoint, body)
-        made, url = inbound_service.create(place, name, values, runs_as=runs_as, actor=audit.SYSTEM)
+        made, url = inbound_service.create(environment, name, values, runs_as=runs_as, actor=audit.SYSTEM)
         self.stderr.write(f"{made.pk} runs {name} as {runs_as.id}. Its URL, shown this once:", self.style.SUCCESS)
         self.stdout.write(url)

@@ -11,7 +11,7 @@ from typing import Any, Final
 import orjson
 from django.core.management.base import CommandError
 
-from accounts.management.terminal import ENVIRONMENT, command_errors, escaped, place_named, plain
+from accounts.management.terminal import ENVIRONMENT, command_errors, environment_ref_named, escaped, plain
 from functions.api import serializers
 from functions.execution import calls, executor
 from functions.management.callers import caller_named
@@ -50,7 +50,7 @@ class Command(CommandWithExamples):
         parser.add_argument("--json", action="store_true", help="print the whole run as the API shows it")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        place = place_named(options["environment"])
+        environment = environment_ref_named(options["environment"])
         name: str = options["name"]
         with command_errors():
             given = bodies.read(_given(options["input"]))
@@ -60,17 +60,17 @@ class Command(CommandWithExamples):
             if options["queue"]:
                 if not options["caller"]:
                     raise CommandError("A queued run looks its caller up when it starts: say who with --as.")
-                caller, place = _caller(options["caller"], place)
-                run_id = calls.enqueue(place, caller, name, input_text)
+                caller, environment = _caller(options["caller"], environment)
+                run_id = calls.enqueue(environment, caller, name, input_text)
                 self.stderr.write("Queued.", self.style.SUCCESS)
                 self.stdout.write(run_id)
                 return
-            caller, place = _caller(options["caller"], place)
+            caller, environment = _caller(options["caller"], environment)
             try:
-                started, _ = calls.invoke(place, caller, name, input_text)
+                started, _ = calls.invoke(environment, caller, name, input_text)
             finally:
                 executor.close_pool()
-        self._answer(Run.objects.using(place.cluster).get(pk=started.run_id), as_json=options["json"])
+        self._answer(Run.objects.using(environment.cluster).get(pk=started.run_id), as_json=options["json"])
 
     def _answer(self, run: Run, *, as_json: bool) -> None:
         if as_json:
@@ -105,8 +105,10 @@ def _given(text: str) -> bytes:
         raise CommandError("The input is not UTF-8.") from None
 
 
-def _caller(caller_id: str | None, place: EnvironmentRef) -> tuple[Caller, EnvironmentRef]:
+def _caller(caller_id: str | None, environment: EnvironmentRef) -> tuple[Caller, EnvironmentRef]:
     if caller_id is None:
         scopes = roles.of_key(ENVIRONMENT_SCOPES - {"rows:bypass_rules"}, bound_to_environment=True)
-        return Caller("key", "terminal", scopes, plan=place.plan, place=place, name="terminal"), place
-    return caller_named(caller_id, place)
+        return Caller(
+            "key", "terminal", scopes, plan=environment.plan, environment=environment, name="terminal"
+        ), environment
+    return caller_named(caller_id, environment)

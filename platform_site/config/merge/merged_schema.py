@@ -33,13 +33,13 @@ def same_names(document: Document) -> Names:
     )
 
 
-def names_now(place: EnvironmentRef, base: Document, version: int, then: Names | None) -> Names:
-    """Follows renames of `place` since `version`, whose names were `then`."""
+def names_now(environment: EnvironmentRef, base: Document, version: int, then: Names | None) -> Names:
+    """Follows renames of `environment` since `version`, whose names were `then`."""
     if not base["tables"]:
         return Names({})
     start = then or same_names(base)
     tables = dict(start.tables)
-    state = schema_service.version(place, version).document if version else {"tables": {}}
+    state = schema_service.version(environment, version).document if version else {"tables": {}}
     schema = parser.parse(state)
     columns = {
         name: {
@@ -49,9 +49,9 @@ def names_now(place: EnvironmentRef, base: Document, version: int, then: Names |
         }
         for name, at in tables.items()
     }
-    versions = schema_service.history(place).filter(version__gt=version).order_by("version")
+    versions = schema_service.history(environment).filter(version__gt=version).order_by("version")
     for number in list(versions.values_list("version", flat=True)):
-        record = schema_service.version(place, number)
+        record = schema_service.version(environment, number)
         schema = parser.parse(record.document)
         now = schema_service.moved(tables, record.renames.get("tables", {}), schema.tables)
         columns = {

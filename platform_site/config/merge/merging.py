@@ -44,14 +44,14 @@ def parts_of(include: Collection[str]) -> list[str]:
 
 
 def merge(
-    place: EnvironmentRef, source: EnvironmentRef, *, include: Collection[str], resolve: Mapping[str, Any]
+    environment: EnvironmentRef, source: EnvironmentRef, *, include: Collection[str], resolve: Mapping[str, Any]
 ) -> Merge:
-    """Merge `source` into `place`, without changes. Raises ValidationFailed, and Conflict without a common base."""
+    """Merge `source` into `environment`, without changes. Raises ValidationFailed, and Conflict without a common base."""
     parts = parts_of(include)
-    base = merge_bases.find(place, source)
-    now, theirs = current.read(place, parts), current.read(source, parts)
+    base = merge_bases.find(environment, source)
+    now, theirs = current.read(environment, parts), current.read(source, parts)
     merger = Merger(resolve)
-    merged = _Merging(place, source, base, now, theirs, merger, [*include])
+    merged = _Merging(environment, source, base, now, theirs, merger, [*include])
     found = Merge({}, now, theirs, merger.conflicts)
     schema = merged.schema()
     found.document["schema"], found.names = schema.document, schema.names
@@ -76,7 +76,7 @@ def merge(
 
 @dataclass(slots=True)
 class _Merging:
-    place: EnvironmentRef
+    environment: EnvironmentRef
     source: EnvironmentRef
     base: Base
     now: Configuration
@@ -89,7 +89,7 @@ class _Merging:
         base, ours, theirs = self._sides("schema", {"tables": {}})
         merged = merged_schema.merge(
             self.merger, base, ours, theirs,
-            merged_schema.names_now(self.place, base, *self.base.at(self.place.environment_id)),
+            merged_schema.names_now(self.environment, base, *self.base.at(self.environment.environment_id)),
             merged_schema.names_now(self.source, base, *self.base.at(self.source.environment_id)),
         )  # fmt: skip
         if not any(conflict.path.startswith("schema") for conflict in self.merger.conflicts):
@@ -212,8 +212,8 @@ class _Merging:
         return Conflict(conflict.path, *texts)
 
     def _text(self, digest: str | None) -> str | None:
-        ids = [self.place.environment_id, self.source.environment_id]
-        versions = Version.objects.using(self.place.cluster).filter(function__environment_id__in=ids)
+        ids = [self.environment.environment_id, self.source.environment_id]
+        versions = Version.objects.using(self.environment.cluster).filter(function__environment_id__in=ids)
         return versions.filter(source_hash=digest).values_list("source", flat=True).first()
 
 

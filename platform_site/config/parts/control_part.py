@@ -41,19 +41,21 @@ def unresolved_urls(wanted: Submitted, changes: Changes) -> list[FieldError]:
     ]
 
 
-def checked(place: EnvironmentRef, document: dict[str, Any], wanted: Submitted, changes: Changes) -> dict[str, Any]:
+def checked(
+    environment: EnvironmentRef, document: dict[str, Any], wanted: Submitted, changes: Changes
+) -> dict[str, Any]:
     """The document with discovered issuers, also set in `wanted`. Makes requests. Raises ValidationFailed."""
     for name, each in touched.items(changes, "auth.providers.").items():
         item = {} if each.is_removed else wanted.parts["auth"]["providers"][name]
         if "issuer" in item and each.has_new("issuer"):
             with errors_at(f"auth.providers.{name}"):
-                item["issuer"] = discovery.check(item["issuer"], place.pool_id)
+                item["issuer"] = discovery.check(item["issuer"], environment.pool_id)
             document["auth"]["providers"][name]["issuer"] = item["issuer"]
     return document
 
 
 def begin(
-    place: EnvironmentRef,
+    environment: EnvironmentRef,
     plan_id: str,
     wanted: Submitted,
     changes: Changes,
@@ -64,17 +66,17 @@ def begin(
     """Record the plan as being applied; `is_current()` is checked under the locks. Raises PreconditionFailed,
     ApplyInProgress, and the services' errors."""
     with transaction.atomic():
-        applying.begin(place.environment_id, plan_id)
+        applying.begin(environment.environment_id, plan_id)
         with applying.as_plan(plan_id):
-            redirects.hold(place.environment_id)
-            if place.pool_id == place.environment_id:
-                pool_settings.hold(place.pool_id)
-                providers.hold(place.pool_id)
+            redirects.hold(environment.environment_id)
+            if environment.pool_id == environment.environment_id:
+                pool_settings.hold(environment.pool_id)
+                providers.hold(environment.pool_id)
             if not is_current():
                 raise PreconditionFailed("The environment changed since the plan. Plan again.")
             try:
                 with transaction.atomic():
-                    _change(place, wanted, changes, actor)
+                    _change(environment, wanted, changes, actor)
                     raise _RehearsedError
             except _RehearsedError:
                 if transaction.get_rollback():  # the connection broke, and Django would roll back without a word
@@ -85,31 +87,35 @@ class _RehearsedError(Exception):
     pass
 
 
-def finish(place: EnvironmentRef, plan_id: str, wanted: Submitted, changes: Changes, *, actor: Caller | Actor) -> None:
+def finish(
+    environment: EnvironmentRef, plan_id: str, wanted: Submitted, changes: Changes, *, actor: Caller | Actor
+) -> None:
     with transaction.atomic():
-        if not applying.lock(place.environment_id, plan_id):
+        if not applying.lock(environment.environment_id, plan_id):
             return
         with applying.as_plan(plan_id):
-            _change(place, wanted, changes, actor)
-        applying.end(place.environment_id, plan_id)
+            _change(environment, wanted, changes, actor)
+        applying.end(environment.environment_id, plan_id)
 
 
-def _change(place: EnvironmentRef, wanted: Submitted, changes: Changes, actor: Caller | Actor) -> None:
+def _change(environment: EnvironmentRef, wanted: Submitted, changes: Changes, actor: Caller | Actor) -> None:
     changed = touched.paths(changes)
     with audit.part_of_one_change():
         if "origins" in changed:
-            services.change_environment(place.environment_id, allowed_origins=wanted.parts["origins"], actor=actor)
+            services.change_environment(
+                environment.environment_id, allowed_origins=wanted.parts["origins"], actor=actor
+            )
         auth = wanted.parts.get("auth", {})
         if "auth.redirect_uris" in changed:
             with errors_at("auth"):
-                redirects.replace(place.environment_id, auth["redirect_uris"], actor=actor)
+                redirects.replace(environment.environment_id, auth["redirect_uris"], actor=actor)
         fields = {name: auth[name] for name in ("sign_up", "app_name", "app_url", "link_urls") if name in auth}
         if changed & {f"auth.{name}" for name in fields}:
             with errors_at("auth"):
-                pool_settings.change_settings(place.pool_id, actor=actor, **fields)
+                pool_settings.change_settings(environment.pool_id, actor=actor, **fields)
         for name, each in sorted(touched.items(changes, "auth.providers.").items()):
             with errors_at(f"auth.providers.{name}"):
-                _change_provider(place.pool_id, name, each, auth.get("providers", {}).get(name, {}), actor)
+                _change_provider(environment.pool_id, name, each, auth.get("providers", {}).get(name, {}), actor)
 
 
 def _change_provider(pool_id: str, name: str, each: Touched, item: Mapping[str, Any], actor: Caller | Actor) -> None:

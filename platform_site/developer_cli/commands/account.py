@@ -91,13 +91,13 @@ def link(
     if project is None:
         project = _only(projects)
     target = session.chosen(projects, project, "project", f"that you may see at {api.url}")
-    place = session.chosen(
+    found = session.chosen(
         session.environments(api, target["id"]), environment, "environment", f"in project {target['name']}"
     )
-    path = store.save_link(Path.cwd(), store.Link(api.url, target["id"], place["id"]))
+    path = store.save_link(Path.cwd(), store.Link(api.url, target["id"], found["id"]))
     output.result(
-        {"url": api.url, "project": target["id"], "environment": place["id"], "file": str(path)},
-        f"Linked {path.parent} to {target['name']}, {place['name']} ({place['id']}).",
+        {"url": api.url, "project": target["id"], "environment": found["id"], "file": str(path)},
+        f"Linked {path.parent} to {target['name']}, {found['name']} ({found['id']}).",
     )
 
 
@@ -113,13 +113,13 @@ def init(
         raise Failure(Exit.CONFLICT, "linked", f"This folder has a {store.LINK_FILE}.", "Use another folder.")
     api = session.account_api(url)
     made = api.send("POST", "/projects", {"name": name, **({"region": region} if region else {})})
-    place = session.chosen(made["environments"], "development", "environment", "in the new project")
-    store.save_link(here, store.Link(api.url, made["id"], place["id"]))
+    environment = session.chosen(made["environments"], "development", "environment", "in the new project")
+    store.save_link(here, store.Link(api.url, made["id"], environment["id"]))
     schema = here / "backend" / "schema.json"
     if not schema.exists():
         store.write_file(schema, '{\n  "tables": {}\n}\n')
     output.result(
-        {"url": api.url, "project": made["id"], "environment": place["id"]},
+        {"url": api.url, "project": made["id"], "environment": environment["id"]},
         f"Created {made['name']} ({made['id']}). Describe your tables in backend/schema.json, then run: platform dev",
     )
 

@@ -41,9 +41,9 @@ def render(console: Console, template: str, name: str, context: dict[str, Any]) 
 
 def _last_runs(console: Console, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """By name. Who may list functions may read their runs."""
-    if (place := console.place) is None:
+    if (ref := console.ref) is None:
         return {}
-    runs = history.last_of(place.cluster, place.environment_id, names)
+    runs = history.last_of(ref.cluster, ref.environment_id, names)
     return {name: ListedRun(run).data for name, run in runs.items()}
 
 

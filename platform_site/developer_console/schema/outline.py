@@ -115,7 +115,7 @@ def _finish(lines: list[Line], draft: Any, current: Any, problems: Sequence[dict
         line.errors = [each["message"] for each in problems if is_inside(each["field"], part.path)]
 
 
-def is_inside(path: str, place: tuple[str, ...]) -> bool:
-    """Whether an error's path, such as `document.tables.notes.columns.title.type`, is at or below a place."""
-    wanted = ".".join(("document", *place))
+def is_inside(path: str, path_of_part: tuple[str, ...]) -> bool:
+    """Whether an error's path, such as `document.tables.notes.columns.title.type`, is at or below that of a part."""
+    wanted = ".".join(("document", *path_of_part))
     return path == wanted or path.startswith(f"{wanted}.")

@@ -21,7 +21,7 @@ KINDS: Final = frozenset({*CONTAINERS, "table", "users"})
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part's place. A new one has no name; a unique's or index's name is its position."""
+    """The path of a part. A new one has no name; a unique's or index's name is its position."""
 
     kind: str
     table: str = ""
@@ -87,7 +87,7 @@ def value_of(document: Any, part: Part) -> Any:
 
 
 def put(document: dict[str, Any], part: Part, name: str, action: str, value: Any) -> Part:
-    """Write a part under its name, perhaps a new one, keeping the order. Returns its new place."""
+    """Write a part under its name, perhaps a new one, keeping the order. Returns its new path."""
     if part.kind == "users":
         holder = document["users"] = mapping(document.get("users"))
     else:

@@ -11,7 +11,7 @@ from platform_site.developer_console.api_calls import ApiClient, Refused
 from platform_site.developer_console.session import SignedIn
 from platform_site.http.errors import ApiError, Unauthorized
 from projects import staff_access
-from projects.directory.environments import place_of
+from projects.directory.environments import environment_ref
 from projects.models import StaffGrant
 
 
@@ -37,10 +37,10 @@ def stop(client: ApiClient, service: Callable[..., object], *arguments: object, 
     try:
         held = staff_access.active().filter(pk=grant.pk, may_write=True).exists() if grant is not None else False
         user = may_ask(client.signed_in)
-        place = place_of(grant.environment_id) if grant is not None else None
-        if user is None or place is None or not held:
+        environment = environment_ref(grant.environment_id) if grant is not None else None
+        if user is None or environment is None or not held:
             raise Unauthorized("The staff access has ended.")
-        place.require_active()
-        service(place, *arguments, **options, actor=Actor.staff(user))
+        environment.require_active()
+        service(environment, *arguments, **options, actor=Actor.staff(user))
     except ApiError as error:
         raise Refused.of(error) from None

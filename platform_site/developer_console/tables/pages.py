@@ -101,14 +101,14 @@ def _seen_by(console: Console, table: str, name: str, row_ids: list[str]) -> dic
     if "schema:read" not in console.me["scopes"]:
         raise Refused(403, {"code": "forbidden", "message": "This needs the scope schema:read."})
     name = _with_user_id(console, name)
-    if (place := console.place) is None:
+    if (ref := console.ref) is None:
         raise Refused(404, {"code": "not_found", "message": "The project has no such environment."})
     try:
-        principal = principal_named(place.pool_id, name)
+        principal = principal_named(ref.pool_id, name)
     except ApiError as error:
         raise Refused.of(error) from None
     try:
-        answer = services.list_rows(place, principal, table, ListQuery(where={"id": {"$in": row_ids}}, limit=100))
+        answer = services.list_rows(ref, principal, table, ListQuery(where={"id": {"$in": row_ids}}, limit=100))
     except ApiError as error:
         if error.status != 404:
             raise Refused.of(error) from None

@@ -112,7 +112,7 @@ class ApiMiddleware:
             status,
             seconds,
             None if caller is None else caller.id,
-            None if caller is None or caller.place is None else caller.place.environment_id,
+            None if caller is None or caller.environment is None else caller.environment.environment_id,
             request.META.get("REMOTE_ADDR"),
             None if freshness is None else freshness.answered_by,
             None if match is None else recording.name_in(match.kwargs, "table"),

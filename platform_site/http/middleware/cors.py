@@ -54,7 +54,7 @@ def _is_permitted(request: HttpRequest, **_: Any) -> bool:
             return True
         allowed = _origins_of(environment_id)
     elif caller is not None:
-        allowed = caller.place.allowed_origins if caller.place is not None else ()
+        allowed = caller.environment.allowed_origins if caller.environment is not None else ()
         if caller.kind == "account":
             allowed = (*allowed, *settings.PLATFORM_ORIGINS)
     elif facts.get("api_public"):

@@ -177,18 +177,18 @@ class ApiSchema(AutoSchema):
 
 def _errors(view: ApiViewSet, operation: Mapping[str, Any]) -> list[type[ApiError]]:
     read = {(parameter["in"], parameter["name"]) for parameter in operation.get("parameters", ())}
-    places = {place for place, _ in read}
+    locations = {location for location, _ in read}
     names_environment = ("header", ENVIRONMENT.name) in read
     found: list[type[ApiError]] = [errors.InvalidRequest, errors.RateLimited, errors.Internal, errors.Unavailable]
     if "requestBody" in operation:
         found += [errors.PayloadTooLarge, errors.UnsupportedMediaType, errors.ValidationFailed]
-    if "query" in places or names_environment:
+    if "query" in locations or names_environment:
         found.append(errors.ValidationFailed)
     if ("header", IDEMPOTENCY_KEY.name) in read:
         found += [errors.Conflict, errors.ValidationFailed]
     if ("header", "If-Match") in read:
         found.append(errors.PreconditionFailed)
-    if "path" in places or (names_environment and view.client_errors_as is None):
+    if "path" in locations or (names_environment and view.client_errors_as is None):
         found.append(errors.NotFound)
     if not view.public:
         found.append(errors.Unauthorized)

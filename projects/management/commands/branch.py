@@ -10,7 +10,7 @@ from django.core.management.base import CommandError
 from django.db import Error as DatabaseError
 
 from accounts import audit
-from accounts.management.terminal import ENVIRONMENT, place_named
+from accounts.management.terminal import ENVIRONMENT, environment_ref_named
 from platform_site.cli.argument_types import whole_number
 from platform_site.cli.base import CommandWithExamples, confirmed_by_name
 from platform_site.http.errors import ApiError
@@ -85,22 +85,26 @@ class Command(CommandWithExamples):
         self.stdout.write(f"{branch.pk}  {branch.name}  {of}, {branch.status}{until}")
 
     def reset(self, options: dict[str, Any]) -> None:
-        place = place_named(options["environment"])
+        environment = environment_ref_named(options["environment"])
         if not options["no_input"]:
-            self.stderr.write(f"The tables, rows, functions and webhooks of {place.environment_name} are replaced.")
-            confirmed_by_name(place.environment_name, "Type its name to go on: ", without_asking="--no-input")
+            self.stderr.write(
+                f"The tables, rows, functions and webhooks of {environment.environment_name} are replaced."
+            )
+            confirmed_by_name(environment.environment_name, "Type its name to go on: ", without_asking="--no-input")
         data = "full" if options["data"] else "none"
-        branch = services.reset_branch(place.environment_id, data=data, actor=audit.SYSTEM)  # type: ignore[arg-type]
+        branch = services.reset_branch(environment.environment_id, data=data, actor=audit.SYSTEM)  # type: ignore[arg-type]
         if branch.status == Environment.Status.CREATING:
             self.stderr.write(f"{branch.name} is being reset: a worker copies its rows.", self.style.WARNING)
         else:
             self.stderr.write(f"{branch.name} is reset.", self.style.SUCCESS)
 
     def expire(self, options: dict[str, Any]) -> None:
-        place = place_named(options["environment"])
+        environment = environment_ref_named(options["environment"])
         expires_at = None if options["never"] else datetime.now(UTC) + timedelta(days=options["in_days"])
-        services.change_environment(place.environment_id, expires_at=expires_at, actor=audit.SYSTEM)
+        services.change_environment(environment.environment_id, expires_at=expires_at, actor=audit.SYSTEM)
         if expires_at is None:
-            self.stderr.write(f"{place.environment_name} is kept.", self.style.SUCCESS)
+            self.stderr.write(f"{environment.environment_name} is kept.", self.style.SUCCESS)
         else:
-            self.stderr.write(f"{place.environment_name} is deleted at {timestamp(expires_at)}.", self.style.SUCCESS)
+            self.stderr.write(
+                f"{environment.environment_name} is deleted at {timestamp(expires_at)}.", self.style.SUCCESS
+            )

@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import Error
 from tqdm import tqdm
 
-from accounts.management.terminal import ENVIRONMENT, place_named
+from accounts.management.terminal import ENVIRONMENT, environment_ref_named
 from platform_site.postgres import sqlstates
 from rows.query.tables.catalog import estimated_sizes
 from rows.transfer import backup
@@ -29,10 +29,10 @@ class Command(BaseCommand):
         parser.add_argument("--no-progress", action="store_true")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        place = place_named(options["environment"])
-        path = Path(options["to"] or f"{place.environment_id}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.zip")
+        environment = environment_ref_named(options["environment"])
+        path = Path(options["to"] or f"{environment.environment_id}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.zip")
         try:
-            sizes = estimated_sizes(place.cluster, place.environment_id)
+            sizes = estimated_sizes(environment.cluster, environment.environment_id)
             with tqdm(
                 total=sum(rows for rows, _ in sizes.values()), unit=" rows", unit_scale=True, file=self.stderr._out,
                 disable=True if options["no_progress"] else None,
@@ -42,7 +42,7 @@ class Command(BaseCommand):
                     bar.set_description(table, refresh=False)
                     bar.update(rows)
 
-                summary = backup.backup(place, path, replace=options["replace"], progress=progress)
+                summary = backup.backup(environment, path, replace=options["replace"], progress=progress)
         except FileExistsError:
             raise CommandError(f"{path} is there already. Name another file, or pass --replace.") from None
         except NotRestorable as error:

@@ -11,7 +11,7 @@ from typing import IO, Any
 from django.core.management.base import BaseCommand, CommandError
 from tqdm import tqdm
 
-from accounts.management.terminal import ENVIRONMENT, place_named
+from accounts.management.terminal import ENVIRONMENT, environment_ref_named
 from rows.query.tables.catalog import estimated_sizes
 from rows.transfer import exporter
 from rows.transfer.exporter import NoSuchColumn
@@ -37,14 +37,14 @@ class Command(BaseCommand):
         parser.add_argument("--no-progress", action="store_true")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        place = place_named(options["environment"])
+        environment = environment_ref_named(options["environment"])
         name: str = options["file"]
         form = options["format"] or format_of(name) or "ndjson"
         columns = [one for each in options["columns"] or () for one in each.split(",") if one] or None
         rows = 0
         try:
-            table = exporter.table_of(place, options["table"])
-            sizes = estimated_sizes(place.cluster, place.environment_id)
+            table = exporter.table_of(environment, options["table"])
+            sizes = estimated_sizes(environment.cluster, environment.environment_id)
             with (
                 _target(name) as target,
                 tqdm(
@@ -52,7 +52,7 @@ class Command(BaseCommand):
                     file=self.stderr._out, disable=True if options["no_progress"] else None,
                 ) as bar,
             ):  # fmt: skip
-                for piece, held in exporter.export_rows(place, table, form, columns):
+                for piece, held in exporter.export_rows(environment, table, form, columns):
                     target.write(piece)
                     rows += held
                     if rows % 1000 == 0:

@@ -9,7 +9,7 @@ from typing import IO, Any, Final
 from django.core.management.base import CommandError
 from tqdm import tqdm
 
-from accounts.management.terminal import ENVIRONMENT, place_named
+from accounts.management.terminal import ENVIRONMENT, environment_ref_named
 from platform_site.cli.argument_types import whole_number
 from platform_site.cli.base import CommandWithExamples
 from rows.transfer import import_report, importer
@@ -54,7 +54,7 @@ class Command(CommandWithExamples):
         parser.add_argument("--no-progress", action="store_true")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        place = place_named(options["environment"])
+        environment = environment_ref_named(options["environment"])
         name: str = options["file"]
         form = options["format"] or format_of(name)
         if form is None:
@@ -80,7 +80,7 @@ class Command(CommandWithExamples):
             )  # fmt: skip
             try:
                 report = importer.import_rows(
-                    place, options["table"], source,
+                    environment, options["table"], source,
                     skip_bad=options["skip_bad"], events=options["events"], dry_run=options["dry_run"],
                 )  # fmt: skip
             except NoSuchTable as error:

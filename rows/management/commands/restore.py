@@ -9,7 +9,7 @@ from django.db import Error
 from tqdm import tqdm
 
 from accounts import audit
-from accounts.management.terminal import place_named
+from accounts.management.terminal import environment_ref_named
 from platform_site.cli.base import CommandWithExamples
 from platform_site.http.errors import QuotaExceeded
 from platform_site.postgres import sqlstates
@@ -78,12 +78,12 @@ class Command(CommandWithExamples):
     def _restore(self, content: Content, progress: Any, options: dict[str, Any]) -> None:
         try:
             if options["into"]:
-                place = place_named(options["into"])
+                environment = environment_ref_named(options["into"])
                 summary = restore.restore_into(
-                    content, place, replace=options["replace"], actor=audit.SYSTEM, progress=progress
+                    content, environment, replace=options["replace"], actor=audit.SYSTEM, progress=progress
                 )
             else:
-                place, summary = restore.restore_as_branch(
+                environment, summary = restore.restore_as_branch(
                     content, options["branch_of"], options["name"], actor=audit.SYSTEM, progress=progress
                 )
         except NotEmpty:
@@ -104,9 +104,9 @@ class Command(CommandWithExamples):
             if sqlstates.sqlstate(error) in sqlstates.INTERFERED:
                 raise CommandError("Others hold what this would change. Nothing was changed; try again.") from None
             raise CommandError(f"PostgreSQL refused ({type(error).__name__}). Nothing was changed.") from error
-        self._say(f"{place.environment_id} ({place.environment_name}): {_told(summary)}.")
+        self._say(f"{environment.environment_id} ({environment.environment_name}): {_told(summary)}.")
         if not summary.is_ready:
-            where = f"GET /v1/projects/{place.project_id}/environments/{place.environment_id}"
+            where = f"GET /v1/projects/{environment.project_id}/environments/{environment.environment_id}"
             self.stdout.write(
                 "The restore is complete. The branch has the status `creating` until the next periodic job of a "
                 f"worker sets it to `ready`: see `status` in {where}."

@@ -15,7 +15,7 @@ from django.core.management.base import CommandError
 from django.db import Error as DatabaseError
 
 from accounts import audit
-from accounts.management.terminal import ENVIRONMENT, place_named
+from accounts.management.terminal import ENVIRONMENT, environment_ref_named
 from platform_site.cli.argument_types import whole_number
 from platform_site.cli.base import CommandWithExamples, confirmed_by_name
 from platform_site.http import bodies
@@ -97,14 +97,14 @@ class Command(CommandWithExamples):
     def handle(self, *args: Any, **options: Any) -> None:
         verb: Callable[..., None] = getattr(self, options["verb"])
         with _command_errors():
-            verb(place_named(options["environment"]), options)
+            verb(environment_ref_named(options["environment"]), options)
 
-    def show(self, place: EnvironmentRef, options: dict[str, Any]) -> None:
+    def show(self, environment: EnvironmentRef, options: dict[str, Any]) -> None:
         if options["number"] is None:
-            state = schema_service.current(place)
+            state = schema_service.current(environment)
             record, document = state.record, state.schema.document
         else:
-            record = schema_service.version(place, options["number"])
+            record = schema_service.version(environment, options["number"])
             document = record.document
         if options["json"]:
             facts = {
@@ -116,11 +116,11 @@ class Command(CommandWithExamples):
             self.stdout.write(json.dumps(facts, ensure_ascii=False))
             return
         said = f"version {record.version}, {_when(record)}" if record else "version 0, no schema was applied yet"
-        self._say(f"{place.environment_name} ({place.environment_id}): {said}")
+        self._say(f"{environment.environment_name} ({environment.environment_id}): {said}")
         self.stdout.write(json.dumps(document, indent=2, ensure_ascii=False))
 
-    def plan(self, place: EnvironmentRef, options: dict[str, Any]) -> None:
-        outcome = schema_service.rehearse(place, _document(options["file"]))
+    def plan(self, environment: EnvironmentRef, options: dict[str, Any]) -> None:
+        outcome = schema_service.rehearse(environment, _document(options["file"]))
         if options["json"]:
             self._print_outcome(outcome)
         else:
@@ -131,15 +131,17 @@ class Command(CommandWithExamples):
         if options["check"] and outcome.changed:
             sys.exit(_DIFFERS)
 
-    def apply(self, place: EnvironmentRef, options: dict[str, Any]) -> None:
-        self._change(place, _document(options["file"]), options)
+    def apply(self, environment: EnvironmentRef, options: dict[str, Any]) -> None:
+        self._change(environment, _document(options["file"]), options)
 
-    def revert(self, place: EnvironmentRef, options: dict[str, Any]) -> None:
-        document = schema_service.document_to_revert_to(place, options["number"])
-        self._change(place, document, options, reverts_to=options["number"])
+    def revert(self, environment: EnvironmentRef, options: dict[str, Any]) -> None:
+        document = schema_service.document_to_revert_to(environment, options["number"])
+        self._change(environment, document, options, reverts_to=options["number"])
 
-    def history(self, place: EnvironmentRef, options: dict[str, Any]) -> None:
-        records = list(schema_service.history(place).defer("document_text").order_by("-version")[: options["limit"]])
+    def history(self, environment: EnvironmentRef, options: dict[str, Any]) -> None:
+        records = list(
+            schema_service.history(environment).defer("document_text").order_by("-version")[: options["limit"]]
+        )
         if not records and not options["json"]:
             self._say("No schema was applied yet.")
         for record in records:
@@ -159,18 +161,18 @@ class Command(CommandWithExamples):
                 self.stdout.write(f"    {name}")
 
     def _change(
-        self, place: EnvironmentRef, document: object, options: dict[str, Any], *, reverts_to: int | None = None
+        self, environment: EnvironmentRef, document: object, options: dict[str, Any], *, reverts_to: int | None = None
     ) -> None:
         confirm = list(options["confirm"])
         expected = options["if_version"]
         if not options["no_input"] and not options["json"] and sys.stdin.isatty():
-            rehearsed = schema_service.rehearse(place, document, expected=expected)
+            rehearsed = schema_service.rehearse(environment, document, expected=expected)
             expected = rehearsed.version
             self._show_operations(rehearsed.operations)
             confirm += self._ask(operation for operation in rehearsed.operations if operation.name not in confirm)
         began = time.monotonic()
         outcome = schema_service.change(
-            place,
+            environment,
             document,
             actor=audit.SYSTEM,
             expected=expected,
@@ -181,7 +183,7 @@ class Command(CommandWithExamples):
         )
         if outcome.indexes_due and not options["no_indexes"]:
             self._say("Making the indexes of large tables, while rows are served:")
-            self._make_indexes(place, outcome.version)
+            self._make_indexes(environment, outcome.version)
         if options["json"]:
             self._print_outcome(outcome)
         elif outcome.changed:
@@ -192,7 +194,7 @@ class Command(CommandWithExamples):
         if not options["json"]:
             self._show_warnings(outcome)
 
-    def _make_indexes(self, place: EnvironmentRef, version: int) -> None:
+    def _make_indexes(self, environment: EnvironmentRef, version: int) -> None:
         making = ""
 
         def say(name: str) -> None:
@@ -201,7 +203,7 @@ class Command(CommandWithExamples):
             making = name
 
         try:
-            concurrent_indexes.make_due(place, say)
+            concurrent_indexes.make_due(environment, say)
         except DatabaseError as error:
             if sqlstates.sqlstate(error) != sqlstates.TOO_LONG_FOR_AN_INDEX:
                 raise CommandError(

@@ -29,12 +29,16 @@ _BAD_ZONE: Final = "22023"
 
 
 def aggregate_rows(
-    place: EnvironmentRef, principal: Principal, table: str, body: Mapping[str, Any], freshness: Freshness | None = None
+    environment: EnvironmentRef,
+    principal: Principal,
+    table: str,
+    body: Mapping[str, Any],
+    freshness: Freshness | None = None,
 ) -> Page:
     """A page of groups of the rows that `principal` may read. One statement, at most AGGREGATE_STATEMENT_TIMEOUT_MS.
     With `freshness` a replica may answer. An unreadable cell counts as null. Raises NotFound and ValidationFailed
     naming a field of the body."""
-    return run(place, principal, lambda context: _aggregate(context, table, body), freshness)
+    return run(environment, principal, lambda context: _aggregate(context, table, body), freshness)
 
 
 def _aggregate(context: QueryContext, name: str, body: Mapping[str, Any]) -> Page:

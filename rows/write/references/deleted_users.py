@@ -21,22 +21,24 @@ def now() -> datetime:
     return sql_functions.now(DEFAULT_DB_ALIAS)
 
 
-def delete_references(place: EnvironmentRef, since: datetime) -> None:
+def delete_references(environment: EnvironmentRef, since: datetime) -> None:
     """Apply the policies of user columns for all who went at `since` or later, as far as other rows allow."""
-    for user_id in audit.users_deleted(place.pool_id, since):
-        referential_actions.apply_user_deletion(place, user_id, pending=None)
+    for user_id in audit.users_deleted(environment.pool_id, since):
+        referential_actions.apply_user_deletion(environment, user_id, pending=None)
 
 
-def schedule(place: EnvironmentRef, since: datetime) -> PendingUserReferences:
+def schedule(environment: EnvironmentRef, since: datetime) -> PendingUserReferences:
     """Note in the region's transaction at hand, with the rows, that `settle` is due once they are committed."""
-    return PendingUserReferences.objects.using(place.cluster).create(environment_id=place.environment_id, since=since)
+    return PendingUserReferences.objects.using(environment.cluster).create(
+        environment_id=environment.environment_id, since=since
+    )
 
 
-def settle(place: EnvironmentRef, due: PendingUserReferences) -> None:
+def settle(environment: EnvironmentRef, due: PendingUserReferences) -> None:
     """`delete_references` after the commit, when a concurrent deletion has either ended or sees the committed rows. May
     run twice."""
     failpoints.reach("departures.before_letting_go")
     with transaction.atomic():
-        branching.block_user_deletion(place.pool_id)
-    delete_references(place, due.since)
-    PendingUserReferences.objects.using(place.cluster).filter(pk=due.pk).delete()
+        branching.block_user_deletion(environment.pool_id)
+    delete_references(environment, due.since)
+    PendingUserReferences.objects.using(environment.cluster).filter(pk=due.pk).delete()

@@ -148,14 +148,14 @@ _BATCH: Final = 500
 
 
 def apply_user_deletion(
-    place: EnvironmentRef, user_id: str, *, pending: PendingUserDeletion | None, depth: int = 0
+    environment: EnvironmentRef, user_id: str, *, pending: PendingUserDeletion | None, depth: int = 0
 ) -> None:
     """Apply the policy of each user column to the rows that name a user who is no more: `null` or `delete`, in batches,
     each a transaction with its events. `depth` counts the webhooks and functions that led to it. may run twice.
     `pending` is recorded with each batch, for a user whose deletion is pending (`user_deletion`). Raises Conflict for a
     row that another one refers to and that may not be deleted; batches before it stay done. None: the user is deleted
     already, and such a row stays as it is."""
-    run(place, _OPERATOR, lambda context: _apply_user_deletion(context, user_id, pending, depth))
+    run(environment, _OPERATOR, lambda context: _apply_user_deletion(context, user_id, pending, depth))
 
 
 def _apply_user_deletion(context: QueryContext, user_id: str, pending: PendingUserDeletion | None, depth: int) -> None:

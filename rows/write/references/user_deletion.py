@@ -21,7 +21,7 @@ from rows.models import PendingUserDeletion
 from rows.write.references import referential_actions
 
 
-def begin(places: Collection[EnvironmentRef], user_id: str, *, pool_id: str, actor: Caller | Actor) -> None:
+def begin(environments: Collection[EnvironmentRef], user_id: str, *, pool_id: str, actor: Caller | Actor) -> None:
     """Apply the policies of user columns in all environments of a pool, in the control transaction that deletes the
     user. Raises Conflict as `referential_actions.apply_user_deletion`; then no deletion is pending."""
     pending = PendingUserDeletion(
@@ -31,11 +31,11 @@ def begin(places: Collection[EnvironmentRef], user_id: str, *, pool_id: str, act
         actor_id=actor.id,
         request_id=current_request_id(),
     )
-    clusters = {place.cluster for place in places}
+    clusters = {environment.cluster for environment in environments}
     try:
-        for place in places:
-            depth = call_depth.depth_here(place.environment_id)
-            referential_actions.apply_user_deletion(place, user_id, pending=pending, depth=depth)
+        for environment in environments:
+            depth = call_depth.depth_here(environment.environment_id)
+            referential_actions.apply_user_deletion(environment, user_id, pending=pending, depth=depth)
     except Conflict:
         for using in clusters:
             _forget(using, user_id)  # an earlier try may have put it down, too

@@ -12,7 +12,7 @@ from django.db import Error, connections
 from django.db.models import Exists, OuterRef
 
 from accounts import audit
-from accounts.management.terminal import ENVIRONMENT, command_errors, place_named, plain
+from accounts.management.terminal import ENVIRONMENT, command_errors, environment_ref_named, plain
 from platform_site import outbound
 from platform_site.cli.base import CommandWithExamples
 from platform_site.identity.callers import EnvironmentRef
@@ -70,23 +70,25 @@ class Command(CommandWithExamples):
         listening.add_argument("--body", action="store_true", help="print what is sent, too")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        place = place_named(options["environment"])
+        environment = environment_ref_named(options["environment"])
         with command_errors():
             if options["verb"] == "list":
-                self._list(place)
+                self._list(environment)
             elif options["verb"] == "listen":
-                self._listen(place, options)
+                self._listen(environment, options)
             elif options["delivery"]:
-                webhook_service.redeliver(place, options["webhook"], options["delivery"], actor=audit.SYSTEM)
+                webhook_service.redeliver(environment, options["webhook"], options["delivery"], actor=audit.SYSTEM)
                 self.stdout.write("1 delivery is sent again.")
             else:
-                recovery = webhook_service.recover(place, options["webhook"], options["since"], actor=audit.SYSTEM)
+                recovery = webhook_service.recover(
+                    environment, options["webhook"], options["since"], actor=audit.SYSTEM
+                )
                 verb = "delivery is" if recovery.count == 1 else "deliveries are"
                 more = "" if recovery.is_all else ", and more follow"
                 self.stdout.write(f"{recovery.count} {verb} sent again{more}.")
 
-    def _list(self, place: EnvironmentRef) -> None:
-        live = Webhook.objects.using(place.cluster).live(place.environment_id).with_health()
+    def _list(self, environment: EnvironmentRef) -> None:
+        live = Webhook.objects.using(environment.cluster).live(environment.environment_id).with_health()
         tried = Delivery.objects.filter(webhook=OuterRef("pk"), last_attempt_at__isnull=False)
         found = list(live.annotate(was_tried=Exists(tried)).order_by("-created_at", "-id"))
         if not found:
@@ -97,7 +99,7 @@ class Command(CommandWithExamples):
             rate = f"{webhook.success_rate:.0%}" if webhook.was_tried else "untried"  # type: ignore[attr-defined]
             self.stdout.write(f"{webhook.pk}  {rate:>7}  {state}  {webhook.url}  {', '.join(webhook.events)}")
 
-    def _listen(self, place: EnvironmentRef, options: dict[str, Any]) -> None:
+    def _listen(self, environment: EnvironmentRef, options: dict[str, Any]) -> None:
         try:
             url = outbound.parse_url(options["forward"]).url
         except outbound.BadUrl as error:
@@ -107,8 +109,10 @@ class Command(CommandWithExamples):
             if (problem := event_types.problem_with(pattern)) is not None:
                 raise CommandError(f'--events: "{pattern}" {problem}.')
         stopped = _stop_requested()
-        with Listener(place, url, patterns) as listener:
-            self.stdout.write(f"Forwarding {', '.join(patterns)} of {place.environment_id} to {url}. Ctrl-C ends it.")
+        with Listener(environment, url, patterns) as listener:
+            self.stdout.write(
+                f"Forwarding {', '.join(patterns)} of {environment.environment_id} to {url}. Ctrl-C ends it."
+            )
             self.stdout.write(f"Signing secret: {listener.secret}")
             self.stdout.flush()
             while not stopped.wait(POLL_SECONDS):
@@ -121,7 +125,7 @@ class Command(CommandWithExamples):
                     ) from None
                 except Error as error:
                     self.stderr.write(f"The database is unavailable ({type(error).__name__}); retrying.")
-                    connections[place.cluster].close()
+                    connections[environment.cluster].close()
                     stopped.wait(1)
         self.stdout.write("No longer listening; the subscription is gone.")
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from django.core.management.base import CommandError
 
-from accounts.management.terminal import ENVIRONMENT, escaped, place_named, plain
+from accounts.management.terminal import ENVIRONMENT, environment_ref_named, escaped, plain
 from functions.execution.run_as import restore_caller
 from platform_site.cli.base import CommandWithExamples
 from platform_site.config import current, service
@@ -80,9 +80,9 @@ class Command(CommandWithExamples):
 
     def handle(self, *args: Any, **options: Any) -> None:
         verb: Callable[..., None] = getattr(self, options["verb"])
-        place = place_named(options["environment"])
+        environment = environment_ref_named(options["environment"])
         try:
-            verb(place, options)
+            verb(environment, options)
         except InvalidDocument as error:
             raise _refused("The schema was refused.", {each.field: each.message for each in error.errors}) from None
         except schema_service.Unconfirmed as error:
@@ -92,30 +92,30 @@ class Command(CommandWithExamples):
         except ApiError as error:
             raise _refused(error.text, {each.field: each.message for each in error.fields}) from None
 
-    def show(self, place: EnvironmentRef, options: dict[str, Any]) -> None:
+    def show(self, environment: EnvironmentRef, options: dict[str, Any]) -> None:
         parts = options["parts"].split(",")
         if unknown := [part for part in parts if part not in current.PARTS]:
             raise CommandError(f"There is no part {escaped(unknown[0])}: name some of {', '.join(current.PARTS)}.")
-        found = current.read(place, [part for part in current.PARTS if part in parts])
-        self._say(f"{place.environment_name} ({place.environment_id}): {found.version}")
-        self.stdout.write(json.dumps(current.with_sources(place, found), indent=2, ensure_ascii=False))
+        found = current.read(environment, [part for part in current.PARTS if part in parts])
+        self._say(f"{environment.environment_name} ({environment.environment_id}): {found.version}")
+        self.stdout.write(json.dumps(current.with_sources(environment, found), indent=2, ensure_ascii=False))
 
-    def plan(self, place: EnvironmentRef, options: dict[str, Any]) -> None:
+    def plan(self, environment: EnvironmentRef, options: dict[str, Any]) -> None:
         chosen = [options[name] for name in ("file", "source", "config_version")]
         if sum(each is not None for each in chosen) != 1:
             raise CommandError("Name one of FILE, --from and --version.")
-        caller, place = _caller(options["caller"], place)
+        caller, environment = _caller(options["caller"], environment)
         if options["source"] is not None:
-            source = place_named(options["source"]).environment_id
+            source = environment_ref_named(options["source"]).environment_id
             planned = service.plan_merge(
-                place, source, include=options["include"], resolve=_resolved(options) or {}, caller=caller
+                environment, source, include=options["include"], resolve=_resolved(options) or {}, caller=caller
             )
         elif options["include"] or _resolved(options):
             raise CommandError("--include, --ours and --theirs belong to a merge: --from names its source.")
         elif options["config_version"] is not None:
-            planned = service.plan_version(place, options["config_version"], caller)
+            planned = service.plan_version(environment, options["config_version"], caller)
         else:
-            planned = service.plan_document(place, _document(options["file"]), caller)
+            planned = service.plan_document(environment, _document(options["file"]), caller)
         shown = PlanResponse(planned).data
         if options["json"]:
             self.stdout.write(json.dumps(shown, ensure_ascii=False))
@@ -124,10 +124,10 @@ class Command(CommandWithExamples):
         if options["check"] and (planned.plan.changes or planned.conflicts):
             sys.exit(_DIFFERS)
 
-    def apply(self, place: EnvironmentRef, options: dict[str, Any]) -> None:
-        caller, place = _caller(options["caller"], place)
+    def apply(self, environment: EnvironmentRef, options: dict[str, Any]) -> None:
+        caller, environment = _caller(options["caller"], environment)
         outcome = service.apply(
-            place, options["plan"], confirm=options["confirm"], resolve=_resolved(options), caller=caller
+            environment, options["plan"], confirm=options["confirm"], resolve=_resolved(options), caller=caller
         )
         if options["json"]:
             self.stdout.write(json.dumps(ApplyResponse(outcome).data))
@@ -172,9 +172,9 @@ def _refused(text: str, fields: Mapping[str, str]) -> CommandError:
     return CommandError(escaped(f"{text}{details}"))
 
 
-def _caller(caller_id: str, place: EnvironmentRef) -> tuple[Caller, EnvironmentRef]:
+def _caller(caller_id: str, environment: EnvironmentRef) -> tuple[Caller, EnvironmentRef]:
     kind = "key" if ids.matches("key", caller_id) else "account"
-    if found := restore_caller(kind, caller_id, place.environment_id):
+    if found := restore_caller(kind, caller_id, environment.environment_id):
         return found
     raise CommandError(f"{escaped(caller_id)} is neither a member of the project nor a key of this environment.")
 
