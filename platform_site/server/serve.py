@@ -82,13 +82,14 @@ class _MainProcess:
         self._workers = [self._start(listener) for listener in self._listeners]
         try:
             while not self._must_stop:
-                # Nothing but the time tells that a worker that was replaced must be killed.
-                self._wait([each.process.sentinel for each in self._workers], 1.0 if self._replaced else None)
-                self._restart_ended()
-                self._kill_late()
-                if signal.SIGHUP in self._received:
+                if signal.SIGHUP in self._received:  # perhaps since the last replacement began
                     self._received.discard(signal.SIGHUP)
                     self._replace_all()
+                else:
+                    # Nothing but the time tells that a worker that was replaced must be killed.
+                    self._wait([each.process.sentinel for each in self._workers], 1.0 if self._replaced else None)
+                self._restart_ended()
+                self._kill_late()
         finally:
             self._stop()
 

@@ -61,6 +61,15 @@ def test_reload_under_load_fails_no_request(battered: Up, token: str) -> None:
     assert set(load.counts()) <= {"200", "201", "204"}, load.counts()
 
 
+def test_a_reload_asked_for_during_another_one_follows_it(battered: Up) -> None:
+    before = {worker.pid for worker in battered.web_workers()}
+    battered.process.send_signal(signal.SIGHUP)
+    first = wait_for("one is new", lambda: {w.pid for w in battered.web_workers()} - before)
+    battered.process.send_signal(signal.SIGHUP)
+    replaced = before | first
+    wait_for("that is replaced too", lambda: not replaced & {w.pid for w in battered.web_workers()}, 60)
+
+
 def test_stopping_worker_announces_close_to_a_busy_client(battered: Up) -> None:
     head = b"GET /v1/nothing HTTP/1.1\r\nHost: localhost\r\n\r\n"
     before = {worker.pid for worker in battered.web_workers()}

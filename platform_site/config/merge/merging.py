@@ -46,7 +46,7 @@ def parts_of(include: Collection[str]) -> list[str]:
 def merge(
     environment: EnvironmentRef, source: EnvironmentRef, *, include: Collection[str], resolve: Mapping[str, Any]
 ) -> Merge:
-    """Merge `source` into `environment`, without changes. Raises ValidationFailed, and Conflict without a common base."""
+    """Merge `source` into `environment`, unchanged. Raises ValidationFailed, and Conflict without a common base."""
     parts = parts_of(include)
     base = merge_bases.find(environment, source)
     now, theirs = current.read(environment, parts), current.read(source, parts)
