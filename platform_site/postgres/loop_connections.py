@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from django.conf import settings
-from django.db import close_old_connections, connections
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import pq
 
@@ -159,7 +159,9 @@ def let_go() -> None:
     if request is not None:
         give_back(request)
     else:
-        close_old_connections()
+        for opened in connections.all(initialized_only=True):
+            if not opened.in_atomic_block:
+                opened.close_if_unusable_or_obsolete()
 
 
 def give_back(request: LoopRequest) -> None:
