@@ -27,7 +27,9 @@ FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 
 
 def server(up: Up) -> psutil.Process:
-    return up.part("postgres", "-D")
+    """Of `up`, which may be starting it again after the test before."""
+    [found] = wait_for("there is PostgreSQL", lambda: up.named("postgres", "-D", parent=up.process.pid))
+    return found
 
 
 # ── killed ──

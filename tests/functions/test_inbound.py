@@ -48,6 +48,7 @@ from tests.support.flush import flush_redis
 from tests.support.functions import deploy, invoke, own_key
 from tests.support.inbound import create_endpoint, inbound_runs, listed, make, send
 from tests.support.log_lines import listening
+from tests.support.rate_limits import address_with_time
 from tests.support.unavailable import terminate_own_backend
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
@@ -708,7 +709,7 @@ def test_guesses_are_counted_and_what_is_revoked_keeps_no_neighbour_out(tracker:
     tracker.api.put("/v1/functions/tell", json={"source": TELL}, **hers)
     neighbour = tracker.api.post("/v1/functions/tell/inbound", json={}, **hers).json["url"]
     neighbour = neighbour.removeprefix(configured.BASE_URL)
-    provider = "203.0.113.9"
+    provider = address_with_time(tracker.environment_id)
     settings.RATE_LIMIT_FACTOR = 1
     assert send(tracker, met, remote_addr=provider).status == 202
     dead = [send(tracker, forged(tracker.environment_id), remote_addr=provider).status for _ in range(121)]
@@ -739,7 +740,7 @@ def test_nobody_has_a_provider_kept_out_of_somebody_elses_address(
     deploy(tracker, "tell", TELL)
     fresh, met = create_endpoint(tracker, "tell"), create_endpoint(tracker, "tell")
     assert send(tracker, met).status == 202
-    provider = "203.0.113.9"
+    provider = address_with_time(tracker.environment_id, dispatch._UNKNOWN_ENVIRONMENT)
     settings.RATE_LIMIT_FACTOR = 1
     junk = {send(tracker, f"/v1/inbound/hk_junk{n}", remote_addr=provider).status for n in range(140)}
     assert junk == {404}, "it costs no look-up"
@@ -868,7 +869,7 @@ def test_a_revoked_address_is_bounded_like_any_that_is_not_there(
     assert send(tracker, first).status == 202
     assert tracker.delete("owner", f"/functions/tell/inbound/{made[0]['id']}").status == 204
     assert tracker.delete("owner", "/functions/tell").status == 204
-    provider = "203.0.113.9"
+    provider = address_with_time(f"{dispatch._CREATED_HERE}\0{tracker.environment_id}")
     settings.RATE_LIMIT_FACTOR = 1
     others = [send(tracker, gone(tracker.environment_id), remote_addr=provider).status for _ in range(121)]
     assert others == [404] * 120 + [429]

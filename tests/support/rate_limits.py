@@ -31,3 +31,10 @@ def fresh_identity(make: Callable[[int], str] = lambda n: f"usr_{uuid.uuid4()}")
     """An identity without any counted request, with time left in its window."""
     start = uuid.uuid4().int % 1_000_000
     return next(identity for n in range(1000) if has_time(identity := make(start + n)))
+
+
+def address_with_time(*about: str) -> str:
+    """A client's IP address whose refused tokens have time left in their windows, for each of `about`."""
+    start = uuid.uuid4().int
+    addresses = (f"203.0.{(start + n) >> 8 & 255}.{(start + n) & 255}" for n in range(1000))
+    return next(address for address in addresses if all(has_time(f"{each}\0{address}") for each in about))
