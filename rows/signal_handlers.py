@@ -17,14 +17,14 @@ from rows.write.references import deleted_users, user_deletion
 
 
 def connect() -> None:
-    signals.environment_ready.connect(apply_user_deletions_since, dispatch_uid="rows.let_go_of_users_since")
+    signals.environment_ready.connect(apply_user_deletions_since, dispatch_uid="rows.apply_user_deletions_since")
     signals.environment_branched.connect(branch_copy.follow_branch, dispatch_uid="rows.follow_branch")
     signals.environment_reset.connect(branch_reset.follow_reset, dispatch_uid="rows.follow_reset")
     signals.environment_deleted.connect(remove_versions, dispatch_uid="rows.remove_versions")
     signals.schema_migrated.connect(read_nothing_older, dispatch_uid="rows.read_nothing_older")
     signals.row_written.connect(wake_ups.after_commit, dispatch_uid="rows.notify_feeds")
     server_hints.on_shutdown.append(feed.end_all)
-    signals.user_deleted.connect(delete_user_references, dispatch_uid="rows.let_go_of_user")
+    signals.user_deleted.connect(delete_user_references, dispatch_uid="rows.delete_user_references")
 
 
 def remove_versions(*, environment_id: str, cluster: str, **_: Any) -> None:

@@ -123,7 +123,7 @@ def execute(started: Started, caller: Caller, environment: EnvironmentRef) -> Ca
         )
         try:
             watch.begin(started)
-            loop_connections.let_go()
+            loop_connections.release()
             outcome = pool().call(program, call, host)
         finally:
             watch.end(started)

@@ -86,9 +86,9 @@ class RunHost:
         with self._as_host_errors(operation):
             answer = partial(self._answer, operation, bodies.read(arguments), seconds)
             try:
-                found = loop_requests.repeated_in_thread(answer, partial(_then_let_go, answer))
+                found = loop_requests.repeated_in_thread(answer, partial(_then_release, answer))
             finally:
-                loop_connections.let_go()
+                loop_connections.release()
         return partial(self._answer_async, operation, found) if callable(found) else found
 
     def _answer_async(self, operation: str, obtain: Callable[[], bytes]) -> bytes:
@@ -285,11 +285,11 @@ class RunHost:
         return orjson.dumps(shown)
 
 
-def _then_let_go(answer: Callable[[], _Answer]) -> _Answer:
+def _then_release(answer: Callable[[], _Answer]) -> _Answer:
     try:
         return answer()
     finally:
-        loop_connections.let_go()
+        loop_connections.release()
 
 
 def _query(arguments: dict[str, Any], fields: frozenset[str]) -> dict[str, Any]:

@@ -330,7 +330,7 @@ def with_slot(request: HttpRequest, admission: Admission, timeout: Callable[[], 
     """The result of `work`, which begins and executes one call and raises TooManyRuns where the plan has no slot. Waits
     for a slot up to `timeout()` seconds, which is only asked if the call has to wait. In a thread of the server the
     request gives that back meanwhile and is repeated from its beginning; elsewhere it waits. Raises TooManyCalls."""
-    loop_connections.let_go()  # waiting calls must not hold connections that others need
+    loop_connections.release()  # waiting calls must not hold connections that others need
     admission = request.__dict__.pop(_ATTRIBUTE, admission)
     if admission.state is State.NEW:
         limiter.take(admission)
@@ -361,7 +361,7 @@ def _wait(request: HttpRequest, admission: Admission) -> None:
     if loop_requests.current() is None and server_hints.can_be_repeated(request):
         request.__dict__[_ATTRIBUTE] = admission
         raise server_hints.Parked(partial(limiter.when_decided, admission), partial(limiter.release, admission))
-    loop_connections.let_go()
+    loop_connections.release()
     decided = loop_requests.Gate()
     limiter.when_decided(admission, decided.open)
     decided.wait()

@@ -152,7 +152,7 @@ def made(alias: str, create: Callable[[], BaseDatabaseWrapper]) -> BaseDatabaseW
     return pool.borrow(request)
 
 
-def let_go() -> None:
+def release() -> None:
     """Before a wait that needs no database: give back what the request at hand has borrowed. In a thread, connections
     are kept, and checked before their next statement."""
     request = loop_requests.current()

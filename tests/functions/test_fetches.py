@@ -181,7 +181,7 @@ def _hanging(tracker: Tracker, end: Callable[[Run], None], **settings: Any) -> t
     return run, answers[0]
 
 
-def test_the_fetches_of_a_cancelled_run_are_let_go(tracker: Tracker) -> None:
+def test_a_cancelled_run_ends_its_fetches(tracker: Tracker) -> None:
     def cancel(run: Run) -> None:
         assert tracker.post("owner", f"/functions/late/runs/{run.pk}/cancel", None).status == 200
 
@@ -190,7 +190,7 @@ def test_the_fetches_of_a_cancelled_run_are_let_go(tracker: Tracker) -> None:
     assert run.duration_ms < within(5) * 1000
 
 
-def test_the_fetches_of_a_run_whose_time_is_up_are_let_go(tracker: Tracker) -> None:
+def test_a_run_whose_time_is_up_ends_its_fetches(tracker: Tracker) -> None:
     run, got = _hanging(tracker, lambda run: None, timeout_ms=1_000)
     assert (got.status, got.error) == (504, "function_timeout")
     assert run.error["reason"] == "timeout"

@@ -459,7 +459,7 @@ def test_a_statement_of_a_cancelled_run_is_cancelled(tracker: Tracker) -> None:
     assert run.error["reason"] == "cancelled"
 
 
-def test_a_fetch_of_a_cancelled_run_is_let_go(tracker: Tracker, settings: Any) -> None:
+def test_a_cancelled_run_ends_its_fetch(tracker: Tracker, settings: Any) -> None:
     settings.OUTBOUND_ALLOWED_NETWORKS = ["127.0.0.0/8"]
     using = tracker.project.cluster
     answers: list[Answer] = []

@@ -163,7 +163,7 @@ def test_a_row_that_two_references_lead_to_hides_no_other_from_being_told(monkey
     assert [row["id"] for row in tenant.rows(KEY, "nodes")] == ["n5"]
 
 
-def test_rows_that_are_let_go_of_are_told_as_updates() -> None:
+def test_rows_whose_reference_is_cleared_have_update_events() -> None:
     tenant = Tenant(
         {
             "tables": {
@@ -188,7 +188,7 @@ def test_rows_that_are_let_go_of_are_told_as_updates() -> None:
     assert released["changed"] == ["team_id"]
 
 
-def test_a_row_that_goes_along_is_not_let_go_of_as_well() -> None:
+def test_a_row_that_is_deleted_too_has_no_update_event() -> None:
     columns = {
         "lead": {"type": "reference", "to": "teams", "on_delete": "null", "null": True, "related_name": "leads"},
         "team": {"type": "reference", "to": "teams", "on_delete": "cascade", "null": True},

@@ -591,7 +591,7 @@ class TestAmongOthers:
         assert "Others hold what this needs" in str(command_errors.error_text(caught.value))
         assert os.listdir(tmp_path) == []
 
-    def test_a_user_who_is_deleted_meanwhile_is_let_go_of(self, environment: EnvironmentRef) -> None:
+    def test_a_user_deleted_meanwhile_is_not_referenced(self, environment: EnvironmentRef) -> None:
         """After the lines were checked, and before other sessions can see them: no one else could."""
         gone, stays = owners_whose_tasks_go_with_them(environment)
         lines = f"id,title,list,owner\na,A,l1,{gone.pk}\nb,B,l1,{stays.pk}\n"
@@ -625,7 +625,7 @@ class TestAmongOthers:
         assert report.rows == 2
         assert tasks(environment) == [("b", "B")]
 
-    def test_who_was_deleted_meanwhile_is_let_go_of_although_the_import_died(
+    def test_a_user_deleted_before_an_import_died_is_not_referenced(
         self,
         environment: EnvironmentRef,
         write: Any,

@@ -47,7 +47,7 @@ def delete(tracker: Tracker, who: str) -> None:
     accounts.delete_user(User.objects.get(pk=tracker.users[who]), actor=audit.SYSTEM)
 
 
-def test_rows_keep_let_go_or_follow_as_their_column_says(tracker: Tracker) -> None:
+def test_rows_of_a_deleted_user_follow_on_delete(tracker: Tracker) -> None:
     EventInterest.objects.using(REGION).create(environment_id=tracker.environment_id, table_name="*", action="*")
     written = note(tracker, author_id="alice")
     edited = note(tracker, editor_id="alice")

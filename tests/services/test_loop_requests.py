@@ -115,7 +115,7 @@ def test_a_request_that_has_written_is_not_repeated(loop: Loop, caplog: pytest.L
     assert "waits after it wrote" in caplog.text
 
 
-def test_a_lost_connection_is_replaced_and_its_descriptor_let_go(loop: Loop) -> None:
+def test_a_lost_connection_is_replaced_and_its_descriptor_closed(loop: Loop) -> None:
     [pid] = loop.run(backend)
 
     def end_it() -> None:
@@ -140,12 +140,12 @@ def test_a_lost_connection_is_replaced_and_its_descriptor_let_go(loop: Loop) -> 
     assert loop.run(ask(b"SELECT 1")) == [[(b"1",)]]
 
 
-def test_a_thread_replaces_a_connection_lost_while_it_let_go() -> None:
+def test_a_thread_replaces_a_connection_lost_while_it_waits() -> None:
     """Such as that of a cold call, which waits for its function."""
 
     def before_and_after() -> tuple[int, int]:
         mine = backend()
-        loop_connections.let_go()
+        loop_connections.release()
         _terminate(mine)
         return mine, backend()
 

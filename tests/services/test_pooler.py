@@ -182,12 +182,12 @@ def test_rows_schemas_events_runs_and_jobs_need_no_session(
     with embedded_postgres.connect(layout, databases["DATABASE_URL"]) as control:
         left = _advisory_locks(control, databases["DATABASE_URL"])
 
-        def are_let_go() -> bool:
+        def are_released() -> bool:
             nonlocal left
             left &= _advisory_locks(control, databases["DATABASE_URL"])
             return not left
 
-        wait_for("the lock was released", are_let_go, every=0.3)
+        wait_for("the lock was released", are_released, every=0.3)
         pooled = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{databases['DATABASE_URL']}'"
         assert control.execute(pooled).fetchone()[0] <= POOL + 5 + 8  # type: ignore[index, operator]
 

@@ -60,7 +60,7 @@ class _Planning:
         steps = tuple(self._step(operation) for operation in operations)
         altered = {model_of(step.django) for step in steps} | {self._new_name(s.table) for s in self.renamed.statements}
         exclusive = {self.renamed.was_table[name] for name in altered if name in self.renamed.was_table}
-        pointed_to, let_go = self._targets(operations)
+        pointed_to, formerly_referenced = self._targets(operations)
         return Plan(
             old=self.old,
             new=self.new,
@@ -71,8 +71,8 @@ class _Planning:
             gaps=tuple(self._gaps()),
             new_checks=tuple(self._new_checks(steps)),
             new_uniques=tuple(self._new_uniques(steps)),
-            exclusive=frozenset(exclusive | let_go),
-            guarded=frozenset(pointed_to - exclusive - let_go),
+            exclusive=frozenset(exclusive | formerly_referenced),
+            guarded=frozenset(pointed_to - exclusive - formerly_referenced),
         )
 
     def _new_name(self, old: str) -> str:
@@ -219,7 +219,7 @@ class _Planning:
     def _targets(self, operations: Collection[DjangoOperation]) -> tuple[set[str], set[str]]:
         """Existing tables, by old name, that gain or lose foreign keys to them."""
         pointed_to: set[str] = set()
-        let_go: set[str] = set()
+        formerly_referenced: set[str] = set()
 
         def old_of(column: Column | None) -> set[str]:
             was = self.renamed.was_table.get(column.references or "") if column else None
@@ -233,20 +233,20 @@ class _Planning:
                         pointed_to |= old_of(column)
                 case migrations.DeleteModel():
                     for column in self.middle.tables[at].columns.values():
-                        let_go |= old_of(column)
+                        formerly_referenced |= old_of(column)
                 case migrations.RemoveField():
-                    let_go |= old_of(self._column(self.middle.tables[at], operation.name))
+                    formerly_referenced |= old_of(self._column(self.middle.tables[at], operation.name))
                 case migrations.AddField():
                     pointed_to |= old_of(self._column(self.new.tables[at], operation.name))
                 case migrations.AlterField():
                     pointed_to |= old_of(self._column(self.new.tables[at], operation.name))
-                    let_go |= old_of(self._column(self.middle.tables[at], operation.name))
+                    formerly_referenced |= old_of(self._column(self.middle.tables[at], operation.name))
                 case _:
                     pass
         for old, _, was, becomes in self._pairs():
             if was.is_reference and not becomes.is_reference and was.references:
-                let_go |= {was.references, old.name}
-        return pointed_to, let_go
+                formerly_referenced |= {was.references, old.name}
+        return pointed_to, formerly_referenced
 
     def _changed_condition(self, was: str, table: str, condition: str) -> str:
         rules = [
