@@ -38,5 +38,5 @@ def check_email_in_production(**_: Any) -> list[CheckMessage]:
             Warning("EMAIL_HOST is not set: no sign-up, invitation or forgotten password works.", id="accounts.W003")
         )
     elif settings.EMAIL_HOST not in _HERE and not (settings.EMAIL_USE_TLS or settings.EMAIL_USE_SSL):
-        found.append(Warning("E-mails, and the links in them, go to EMAIL_HOST unencrypted.", id="accounts.W002"))
+        found.append(Warning("Emails, and the links in them, go to EMAIL_HOST unencrypted.", id="accounts.W002"))
     return found

@@ -92,10 +92,10 @@ def queue_pending_events(using: str) -> None:
 def repair_future_times(using: str) -> None:
     """After the clock of the region's PostgreSQL was set back."""
     if repaired := leases.repair_future_times(using):
-        logger.warning("region %s: the clock was set back: %s runs wait for it no longer", using, repaired)
+        logger.warning("region %s: the clock was set back: repaired %s runs", using, repaired)
         dispatch.send_now(work.name, using)
     if repaired := schedules.repair_future_times(using):
-        logger.warning("region %s: the clock was set back: %s schedules wait for it no longer", using, repaired)
+        logger.warning("region %s: the clock was set back: repaired %s schedules", using, repaired)
 
 
 @periodic_job_per_region(every=300)

@@ -19,7 +19,7 @@ from functions.models import Run
 from functions.runs import completion
 from functions.runs import queue as run_queue
 from functions.runs.completion import RunResult
-from functions.runs.start import Started
+from functions.runs.start import CreatedRun
 from functions.triggers import event_subscriptions, schedules
 from functions.triggers import events as event_triggers
 from platform_site.identity.callers import Caller
@@ -102,7 +102,7 @@ class Worker:
             if not found:
                 threads.idle_at = time.monotonic()
 
-    def _claim(self) -> tuple[Started, bool] | None:
+    def _claim(self) -> tuple[CreatedRun, bool] | None:
         """The next run. If none is due, queues runs of pending events first."""
         claimed = run_queue.claim(self.using)
         return run_queue.claim(self.using) if claimed is None and event_triggers.queue(self.using) else claimed
@@ -125,7 +125,7 @@ class Worker:
             threads.all.append(thread)
         return thread
 
-    def _execute(self, started: Started) -> None:
+    def _execute(self, started: CreatedRun) -> None:
         close_old_connections()
         try:
             again = restore_caller(started.caller_kind, started.caller_id, started.environment_id)
@@ -151,7 +151,7 @@ class Worker:
             function_notify.notify(self.using)
 
 
-def _may_run(started: Started, caller: Caller) -> bool:
+def _may_run(started: CreatedRun, caller: Caller) -> bool:
     if started.trigger == Run.Trigger.EVENT:
         return event_subscriptions.may_run(caller)
     return caller.may("functions:invoke")

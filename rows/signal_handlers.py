@@ -9,7 +9,7 @@ from platform_site.postgres import replicas
 from projects.directory.environments import environment_ref
 from projects.models import Environment
 from projects.provisioning import branching as branching_of_projects
-from rows.changes import feed, wake_ups
+from rows.changes import feed, notifications
 from rows.models import CurrentVersion, EventInterest, PendingUserReferences, SchemaVersion, WatchedTable
 from rows.query import schema_cache
 from rows.transfer import branch_copy, branch_reset
@@ -22,7 +22,7 @@ def connect() -> None:
     signals.environment_reset.connect(branch_reset.follow_reset, dispatch_uid="rows.follow_reset")
     signals.environment_deleted.connect(remove_versions, dispatch_uid="rows.remove_versions")
     signals.schema_migrated.connect(read_nothing_older, dispatch_uid="rows.read_nothing_older")
-    signals.row_written.connect(wake_ups.after_commit, dispatch_uid="rows.notify_feeds")
+    signals.row_written.connect(notifications.after_commit, dispatch_uid="rows.notify_feeds")
     server_hints.on_shutdown.append(feed.end_all)
     signals.user_deleted.connect(delete_user_references, dispatch_uid="rows.delete_user_references")
 

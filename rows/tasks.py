@@ -52,7 +52,7 @@ def settle() -> None:
                     make_indexes(environment_id)
     migrating = Environment.objects.filter(status=Environment.Status.MIGRATING, applying_plan=None)
     for environment_id, cluster in migrating.values_list("pk", "project__cluster"):
-        with log_failures(f"{environment_id}, still called migrating", using=cluster):
+        with log_failures(f"resetting the status of {environment_id}", using=cluster):
             if _is_quiet(environment_id, cluster):
                 migrating.filter(pk=environment_id).update(status=Environment.Status.READY)
 

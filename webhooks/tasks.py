@@ -84,7 +84,7 @@ def end_cli_listeners(using: str) -> None:
 def repair_delivery_times(using: str) -> None:
     """After the database clock was set back; `dispatch_due` finds what is due then."""
     if repaired := repair_future_times(using, lease=settings.WEBHOOK_LEASE):
-        logger.warning("region %s: the clock was set back: %s deliveries wait for it no longer", using, repaired)
+        logger.warning("region %s: the clock was set back: repaired %s deliveries", using, repaired)
 
 
 @shared_task

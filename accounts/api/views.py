@@ -35,7 +35,7 @@ from platform_site.http.generics import ResourceViewSet
 from platform_site.http.idempotency import idempotent
 from platform_site.http.openapi.description import ENVIRONMENT, listing
 from platform_site.http.requests import named_environment
-from platform_site.http.views import ApiViewSet, created, never_stored, no_content, respond
+from platform_site.http.views import ApiViewSet, created, no_content, no_store, respond
 from platform_site.identity import ids
 from platform_site.identity.callers import PUBLISHABLE_SCOPES, Caller
 from platform_site.identity.plans import plan_limits
@@ -79,11 +79,11 @@ class TokenViewSet(ApiViewSet):
 
     @extend_schema(request=serializers.TokenInput, responses={200: serializers.TokenPair}, parameters=[ENVIRONMENT])
     def create(self, request: Any) -> HttpResponse:
-        """Sign a user in. With e-mail and password, with a refresh token, or with an OAuth code.
+        """Sign a user in. With email and password, with a refresh token, or with an OAuth code.
 
         The environment whose users are meant is named by `X-Environment` or the host; none means platform accounts. A
-        refresh token is good for one successor; using it again ends the session, but for 10 s, in which it gets the
-        same successor. A code comes from `GET /v1/auth/authorize`, is good for 60 s and one exchange, in the
+        refresh token is good for one successor: until that one is used, the old token returns it again; any other
+        reuse ends the session. A code comes from `GET /v1/auth/authorize`, is good for 60 s and one exchange, in the
         environment that it was asked for, and with the `code_verifier` of its `code_challenge`."""
         values = self.read(serializers.TokenInput)
         device = device_of(request._request)
@@ -102,7 +102,7 @@ class TokenViewSet(ApiViewSet):
                     code_verifier=values.get("code_verifier"),
                     device=device,
                 )
-        return never_stored(respond(serializers.TokenPair(grant).data))
+        return no_store(respond(serializers.TokenPair(grant).data))
 
     def _sign_in(self, request: HttpRequest, email: str, password: str, device: Device) -> sessions.Grant:
         environment_id = named_environment(request)
@@ -244,7 +244,7 @@ class KeyViewSet(ListModelMixin, ResourceViewSet):
             is_publishable=is_publishable,
         )
         key.opens = opens
-        return never_stored(created(f"/v1/keys/{key.pk}", self.get_serializer(key).data | {"secret": secret}))
+        return no_store(created(f"/v1/keys/{key.pk}", self.get_serializer(key).data | {"secret": secret}))
 
     @extend_schema(responses={204: None})
     def destroy(self, request: Any, key_id: str) -> HttpResponse:
@@ -344,6 +344,6 @@ class PublicKeysViewSet(ApiViewSet):
     def retrieve(self, request: Any) -> HttpResponse:
         """The keys that verify access tokens, those that will sign soon among them."""
         rate_limits.count_anonymous(request._request)
-        signing_keys.signing()  # before the first sign-in there would be none, and clients remember that
+        signing_keys.current_signing_key()  # before the first sign-in there would be none, and clients remember that
         headers = {"Cache-Control": f"public, max-age={JWKS_MAX_AGE}"}
         return respond({"keys": signing_keys.current().public}, headers=headers)

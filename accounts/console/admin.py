@@ -99,7 +99,7 @@ class RoleForm(BaseDialogForm):  # type: ignore[misc]
 @admin.register(User)
 class UserAdmin(ReadOnlyAdmin):
     search_fields = ("=id", "=environment_id", "email", "name")
-    search_help_text = "Id, environment, e-mail or name"
+    search_help_text = "Id, environment, email or name"
     list_display = ("email", "id", "name", "pool", "state", "last_login")
     list_filter = (PoolFilter, ("disabled_at", admin.EmptyFieldListFilter), "is_staff")
     ordering = ("-id",)
@@ -233,7 +233,7 @@ class UserAdmin(ReadOnlyAdmin):
 @admin.register(Session)
 class SessionAdmin(ReadOnlyAdmin):
     search_fields = ("=id", "=user__id", "=environment_id", "user__email")
-    search_help_text = "Id of the session, the user or the environment, or an e-mail"
+    search_help_text = "Id of the session, the user or the environment, or an email"
     empty_words = "Signing in starts a session: POST /v1/auth/token."
     list_display = ("id", "person", "pool", "state", "user_agent", "address", "created_at")
     list_filter = (StateFilter, "revoked_reason")

@@ -114,7 +114,7 @@ class IdentityProviderAdmin(_Managed):
 @admin.register(Identity)
 class IdentityAdmin(ReadOnlyAdmin):
     search_fields = ("=id", "=user__id", "=provider__id", "=subject", "=email")
-    search_help_text = "Id of the identity, the user or the provider, the subject there, or the e-mail"
+    search_help_text = "Id of the identity, the user or the provider, the subject there, or the email"
     empty_words = "An identity is linked when a user signs in through an identity provider."
     list_display = ("id", "person", "by", "subject", "email", "created_at", "last_used_at")
     list_select_related = ("user", "provider")

@@ -45,7 +45,7 @@ class AccountEmail(models.Model):
         INVITATION = "invitation"
         MEMBER_INVITATION = "member_invitation"
         VERIFY_EMAIL = "verify_email"
-        RESET_PASSWORD = "reset_password"  # noqa: S105 - a kind of e-mail
+        RESET_PASSWORD = "reset_password"  # noqa: S105 - a kind of email
         CHANGE_EMAIL = "change_email"
         EMAIL_CHANGED = "email_changed"
         PASSWORD_CHANGED = "password_changed"  # noqa: S105

@@ -57,14 +57,14 @@ class EmailTaken(FlowError):
     """The user with this email has never verified it, so it may have been registered by another person."""
 
     error, code = "access_denied", "email_taken"
-    text = "A user with this e-mail exists, but it was never verified. Sign in as before and verify the e-mail first."
+    text = "A user with this email exists, but it was never verified. Sign in as before and verify the email first."
 
 
 class StaffLinkThemselves(FlowError):
     """A provider's email is not enough to become an account of console staff."""
 
     error, code = "access_denied", "link_required"
-    text = "This account is not linked by its e-mail. Sign in as before and link this provider."
+    text = "This account is not linked by its email. Sign in as before and link this provider."
 
 
 class SignUpClosed(FlowError):

@@ -7,5 +7,5 @@ from django.core.mail.message import EmailMessage
 class EmailBackend(ConsoleBackend):
     def write_message(self, message: EmailMessage) -> None:
         lines = (line for line in str(message.body).splitlines() if line.strip())
-        self.stream.write(f"e-mail to {', '.join(message.to)}: {message.subject}\n")
+        self.stream.write(f"email to {', '.join(message.to)}: {message.subject}\n")
         self.stream.write("".join(f"    {line}\n" for line in lines))

@@ -130,7 +130,7 @@ def claim(email_id: str | None = None) -> ClaimedEmail | SkippedEmail | None:
             AccountEmail.objects.filter(pk=email.pk).update(
                 next_attempt_at=Now() + wait,
                 expires_at=Now() + wait + email_templates.LIFETIMES[Kind(email.kind)],
-                last_error="waits: the e-mails of this hour are used up",
+                last_error="waits: the emails of this hour are used up",
             )
             return SkippedEmail()
         email.attempts += 1
@@ -246,12 +246,12 @@ def _deliver(claimed: ClaimedEmail, server: BaseEmailBackend) -> bool | None:
         return None
     except Error:
         raise
-    except Exception as error:  # of this e-mail alone: those behind it must not wait for it
-        log.exception("an e-mail could not be made", extra={"email_id": email.pk, "kind": email.kind})
+    except Exception as error:  # of this email alone: those behind it must not wait for it
+        log.exception("an email could not be made", extra={"email_id": email.pk, "kind": email.kind})
         _retry_later(email, type(error).__name__)
         return False
     _record(email, sent_at=Now(), last_error="")
-    log.info("e-mail sent", extra={"email_id": email.pk, "kind": email.kind, "environment_id": email.environment_id})
+    log.info("email sent", extra={"email_id": email.pk, "kind": email.kind, "environment_id": email.environment_id})
     return True
 
 
@@ -265,13 +265,13 @@ def _note_refusal(email: AccountEmail, error: smtplib.SMTPRecipientsRefused | sm
         _retry_later(email, f"refused for now ({code})")
         return
     _record(email, failed_at=Now(), last_error=f"refused ({code})")
-    log.warning("e-mail refused", extra={"email_id": email.pk, "kind": email.kind, "code": code})
+    log.warning("email refused", extra={"email_id": email.pk, "kind": email.kind, "code": code})
 
 
 def _retry_later(email: AccountEmail, why: str) -> None:
     wait = _WAITS[min(email.attempts, len(_WAITS)) - 1] * random.uniform(0.8, 1.2)  # noqa: S311
     _record(email, next_attempt_at=Now() + wait, last_error=why)
-    log.warning("e-mail not sent yet", extra={"email_id": email.pk, "attempts": email.attempts, "why": why})
+    log.warning("email not sent yet", extra={"email_id": email.pk, "attempts": email.attempts, "why": why})
 
 
 def _record(email: AccountEmail, **outcome: Any) -> None:

@@ -40,7 +40,7 @@ def invite(
     recipient = emails.check(email)
     with transaction.atomic():
         if User.objects.with_email(pool_id, recipient).exists():
-            raise ValidationFailed.of("email", "taken", "A user has this e-mail already.")
+            raise ValidationFailed.of("email", "taken", "A user has this email already.")
         if most is not None:
             user_service.check_room(pool_id, most)
         made = email_outbox.write(

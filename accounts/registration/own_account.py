@@ -76,7 +76,7 @@ def _known_password(user: User, offered: str | None) -> str:
         )
     if offered is None:
         raise ValidationFailed.of("current_password", "required", "This field is required.")
-    if not passwords.is_right(offered, user.password):
+    if not passwords.is_correct(offered, user.password):
         raise user_service.wrong_current_password()
     return user.password
 
@@ -120,7 +120,7 @@ def change_email(token: str, password: str, *, pool_id: str | None | Unset = UNS
     found = one_time_links.find(token, Kind.CHANGE_EMAIL, pool_id=pool_id)
     if found.user is None:
         raise one_time_links.invalid_link()
-    if not passwords.is_right(password, found.user.password):
+    if not passwords.is_correct(password, found.user.password):
         one_time_links.count_wrong_password(found)
         raise wrong_password()
     with transaction.atomic():

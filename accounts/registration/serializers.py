@@ -85,7 +85,7 @@ class Accepted(Serializer):
     """The same response whether or not the email has an account."""
 
     status = ChoiceField(choices=["accepted"])
-    expires_in = IntegerField(help_text="Seconds for which the link of the e-mail works, if one is sent.")
+    expires_in = IntegerField(help_text="Seconds for which the link of the email works, if one is sent.")
 
 
 class Invitation(Serializer):
@@ -94,7 +94,7 @@ class Invitation(Serializer):
     name = CharField(source="details.name")
     role = CharField(source="details.role", allow_null=True)
     claims = ObjectField(source="details.claims")
-    status = ChoiceField(choices=["waiting", "sent", "refused"], help_text="What became of the e-mail.")
+    status = ChoiceField(choices=["waiting", "sent", "refused"], help_text="What became of the email.")
     created_at = DateTimeField()
     expires_at = DateTimeField()
 

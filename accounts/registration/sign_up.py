@@ -62,7 +62,7 @@ def confirm(token: str, password: str, then: Callable[[User], Made], *, pool_id:
     ValidationFailed (email taken), QuotaExceeded, RateLimited."""
     found = one_time_links.find(token, Kind.SIGN_UP, pool_id=pool_id)
     _check_mode(found.environment_id)  # closing sign-up also stops those that are in progress
-    if not passwords.is_right(password, found.details["password_hash"]):
+    if not passwords.is_correct(password, found.details["password_hash"]):
         one_time_links.count_wrong_password(found)
         raise wrong_password()
     with transaction.atomic():

@@ -42,7 +42,7 @@ from platform_site.http.errors import (
 from platform_site.http.generics import ResourceViewSet
 from platform_site.http.idempotency import idempotent
 from platform_site.http.openapi.description import ENVIRONMENT
-from platform_site.http.views import ApiViewSet, created, never_stored, no_content, respond
+from platform_site.http.views import ApiViewSet, created, no_content, no_store, respond
 from platform_site.identity import ids
 from platform_site.identity.plans import plan_limits
 from platform_site.redis import rate_limits
@@ -72,7 +72,7 @@ class _Public(ApiViewSet):
         rate_limits.count_token_request(self.request._request)
 
     def entering(self, pool: Pool, method: str) -> Callable[[User], sessions.Grant]:
-        signing_keys.signing()  # the first one is made outside of that transaction
+        signing_keys.current_signing_key()  # the first one is made outside of that transaction
 
         def enter(user: User) -> sessions.Grant:
             return sessions.start(
@@ -127,7 +127,7 @@ class SignUpViewSet(_Public):
         pool = self.pool()
         entering = self.entering(pool, "sign_up")
         grant = sign_up.confirm(values["token"], values["password"], entering, pool_id=pool.id)
-        return never_stored(respond(TokenPair(grant).data))
+        return no_store(respond(TokenPair(grant).data))
 
 
 class InvitationAcceptViewSet(_Public):
@@ -148,7 +148,7 @@ class InvitationAcceptViewSet(_Public):
         grant = invitations.accept(
             values["token"], values["password"], entering, name=values.get("name"), pool_id=pool.id
         )
-        return never_stored(respond(TokenPair(grant).data))
+        return no_store(respond(TokenPair(grant).data))
 
 
 class PasswordResetViewSet(_Public):
@@ -355,7 +355,7 @@ class InvitationViewSet(ListModelMixin, ResourceViewSet):
 
 
 class SettingsViewSet(RetrieveModelMixin, ResourceViewSet):
-    """`GET|PATCH /v1/auth/settings`: how people come into the environment's pool, and what its e-mails say."""
+    """`GET|PATCH /v1/auth/settings`: how people come into the environment's pool, and what its emails say."""
 
     required_scopes: ClassVar = dict.fromkeys(("retrieve", "partial_update"), "users:manage")
     serializer_class = serializers.Settings
@@ -364,13 +364,13 @@ class SettingsViewSet(RetrieveModelMixin, ResourceViewSet):
         return pool_settings.settings_of(self.environment.pool_id)
 
     def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        """Who may sign up, and where the links of e-mails lead."""
+        """Who may sign up, and where the links of emails lead."""
         return super().retrieve(request, *args, **kwargs)
 
     @idempotent()
     @extend_schema(request=serializers.SettingsInput)
     def partial_update(self, request: Any) -> HttpResponse:
-        """Change who may sign up (`off`, `open`, `invited`), what e-mails call the application, where links lead.
+        """Change who may sign up (`off`, `open`, `invited`), what emails call the application, where links lead.
 
         `link_urls` replaces what was there. A kind that it leaves out leads to the platform's own page."""
         pool_id = environment_directory.own_pool(self.environment)

@@ -256,7 +256,7 @@ def _change(request: HttpRequest, user: User) -> dict[str, Any]:
         return {"password_form": form}
     try:
         _count_password_try(request, user)
-        if not passwords.is_right(form.cleaned_data["password"], user.password):
+        if not passwords.is_correct(form.cleaned_data["password"], user.password):
             form.add_error("password", "This is not your password.")
             return {"password_form": form}
         if what == "begin":

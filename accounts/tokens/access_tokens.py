@@ -23,7 +23,7 @@ from platform_site.identity import ids
 ALGORITHM: Final = "ES256"
 TOKEN_TYPE: Final = "access"  # noqa: S105 - the claim `typ`
 LIFETIME: Final = timedelta(seconds=900)
-_LONGEST: Final = 2048
+_MAX_LENGTH: Final = 2048
 _REQUIRED: Final = ("typ", "sub", "sid", "iat", "nbf", "exp", "iss", "aud", "jti")
 
 
@@ -45,7 +45,7 @@ class KeyTableBackend(TokenBackend):
         )
 
     def encode(self, payload: dict[str, Any]) -> str:
-        kid, private = signing_keys.signing()
+        kid, private = signing_keys.current_signing_key()
         claims = payload | {"aud": self.audience, "iss": self.issuer}
         return jwt.encode(claims, private, algorithm=ALGORITHM, headers={"kid": kid})
 
@@ -123,25 +123,25 @@ def make_access_token(*, user_id: str, session_id: str, environment_id: str | No
     return str(AccessToken.for_session(user_id=user_id, session_id=session_id, environment_id=environment_id))
 
 
-_remembered: Final[Memo[bytes, AccessClaims]] = Memo(10_000)
+_verified_tokens: Final[Memo[bytes, AccessClaims]] = Memo(10_000)
 
 
 def verify_access_token(text: str) -> AccessClaims:
     """The claims of an access token. Raises Unauthorized for any other text. No statement except reading the key table
     every 30 s; 0.5 µs for a cached token, about 150 µs for a new one."""
-    if len(text) > _LONGEST:
+    if len(text) > _MAX_LENGTH:
         raise Unauthorized
     mark = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-    claims = _remembered.get(mark)
+    claims = _verified_tokens.get(mark)
     if claims is None:
         claims = _verify(text)
-        _remembered.put(mark, claims)
+        _verified_tokens.put(mark, claims)
         return claims
     now = time.time()
-    # A key that was withdrawn takes its tokens along, remembered or not.
+    # A withdrawn key invalidates its tokens, cached or not.
     if claims.expires_at + api_settings.LEEWAY <= now or claims.key_id not in signing_keys.current().verifying:
         raise expired()
-    # It was verified before the clock was set back: other processes know it as one of the future.
+    # Verified before the clock was set back: others reject it as not yet valid.
     if claims.not_before - api_settings.LEEWAY > now:
         raise Unauthorized
     return claims

@@ -92,7 +92,7 @@ def verifying(kid: str) -> ec.EllipticCurvePublicKey | None:
     return key
 
 
-def signing() -> tuple[str, ec.EllipticCurvePrivateKey]:
+def current_signing_key() -> tuple[str, ec.EllipticCurvePrivateKey]:
     """`kid` and private key to sign with; makes the first one. Call it outside a transaction that may roll back."""
     global _unsealed
     sealed = current().signing

@@ -102,7 +102,7 @@ def _dummy_hash() -> str:
     return _dummy
 
 
-def is_right(password: str, encoded: str | None) -> bool:
+def is_correct(password: str, encoded: str | None) -> bool:
     """Whether it matches, in constant time even for None. Raises RateLimited. Hold no transaction or lock."""
     if len(password) > LONGEST_OFFERED:
         return False

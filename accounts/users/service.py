@@ -14,8 +14,8 @@ from accounts import audit, changes
 from accounts.audit import Actor
 from accounts.changes import UNSET, Unset, given
 from accounts.directory import environments as environment_directory
-from accounts.directory import kept_users
 from accounts.directory import locks as account_locks
+from accounts.directory import user_cache
 from accounts.keys import server_keys
 from accounts.keys.permissions import KeyAuthority
 from accounts.models import ServerKey, User
@@ -105,7 +105,7 @@ def _save_with_free_email(user: User, update_fields: Iterable[str] | None = None
     except IntegrityError as error:
         if "user_email_unique_in_pool" not in str(error):
             raise
-        raise ValidationFailed.of("email", "taken", "Another user has this e-mail.") from None
+        raise ValidationFailed.of("email", "taken", "Another user has this email.") from None
 
 
 def change_user(
@@ -216,8 +216,8 @@ def _update_sessions(user: User, changed: list[str], kept_session_id: str | None
     if "password" in changed:
         sessions.end_where(Q(user_id=user.pk) & ~Q(pk=kept_session_id or ""), "password_changed")
     names = [session_cache_name(pk) for pk in sessions.of_user(user.pk).values_list("pk", flat=True)]
-    if user.environment_id is not None and kept_users.MUTABLE & set(changed):
-        names.append(kept_users.version_name(user.environment_id))
+    if user.environment_id is not None and user_cache.MUTABLE & set(changed):
+        names.append(user_cache.version_name(user.environment_id))
     revocation.mark_uncached(names)
 
 
@@ -247,7 +247,7 @@ def delete_user(user: User, *, actor: Caller | Actor) -> None:
         # whose time an import or a restore knows which users were deleted while it ran.
         signals.user_deleted.send(sender=User, user_id=user.pk, pool_id=locked.environment_id, actor=actor)
         if locked.environment_id is not None:
-            revocation.mark_uncached([kept_users.version_name(locked.environment_id)])
+            revocation.mark_uncached([user_cache.version_name(locked.environment_id)])
         User.objects.filter(pk=user.pk)._raw_delete(DEFAULT_DB_ALIAS)
         audit.record("user.deleted", actor=actor, target_id=user.pk, environment_id=locked.environment_id)
 

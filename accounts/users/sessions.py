@@ -75,8 +75,8 @@ def sign_in(*, pool_id: str | None, environment_id: str | None, email: str, pass
 def authenticate(*, pool_id: str | None, environment_id: str | None, email: str, password: str) -> User:
     """Raises InvalidGrant, after the same work for unknown, disabled and password-less users, and RateLimited."""
     user = User.objects.with_email(pool_id, email).first()
-    is_right = passwords.is_right(password, user.password if user and user.disabled_at is None else None)
-    if user is None or not is_right:
+    is_correct = passwords.is_correct(password, user.password if user and user.disabled_at is None else None)
+    if user is None or not is_correct:
         log.info("sign-in refused", extra={"environment_id": environment_id, "user_id": user.pk if user else None})
         raise InvalidGrant
     return user
@@ -85,10 +85,10 @@ def authenticate(*, pool_id: str | None, environment_id: str | None, email: str,
 def start(user: User, *, environment_id: str | None, device: Device, method: str, password_hash: str) -> Grant:
     """Start a session for `user`, just authenticated by `method`. Stores `password_hash`. Raises InvalidGrant if the
     user was disabled or got another password since it was read."""
-    signing_keys.signing()  # the first one is made outside of this transaction
+    signing_keys.current_signing_key()  # creates the first key outside of the transaction
     first = refresh_tokens.first()
     with transaction.atomic():
-        # An UPDATE claims the user's row until the session is there, so that an ending of all sessions sees it.
+        # The UPDATE locks the user's row until commit, so that ending all sessions includes this one.
         claimed = User.objects.filter(pk=user.pk, disabled_at__isnull=True, password=user.password).update(
             last_login=Now(), password=password_hash
         )
@@ -117,7 +117,7 @@ def refresh(text: str, *, device: Device) -> Grant:
         raise InvalidGrant(
             "Malformed refresh token: it must begin with rt_, and no character may be missing or mistyped."
         )
-    signing_keys.signing()
+    signing_keys.current_signing_key()
     with transaction.atomic():
         session = (
             Session.objects.select_for_update(of=("self",))

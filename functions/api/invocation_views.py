@@ -23,7 +23,7 @@ from functions.execution.executor import CallResult
 from functions.models import Run
 from functions.quotas import client_networks
 from functions.quotas.client_networks import AnonymousCall
-from functions.runs.start import Started
+from functions.runs.start import CreatedRun
 from platform_site.concurrency import server_hints
 from platform_site.http import client_ip, fields, idempotency
 from platform_site.http.errors import FunctionTimeout, RateLimited, Unavailable
@@ -54,7 +54,7 @@ class InvocationViewSet(FunctionScopedViewSet):
     )
     def invoke(self, request: HttpRequest, name: str) -> HttpResponseBase:
         """Run a function and wait for its end, or queue it with `async: true`."""
-        given, is_async = self._invocation()
+        given, is_async = self._read_body()
         input_text = orjson.dumps(given or {}).decode()
         wait = _preferred_wait(request.META.get("HTTP_PREFER", ""))
         depth = call_depth.depth_of(request.META, self.environment.environment_id)
@@ -71,16 +71,16 @@ class InvocationViewSet(FunctionScopedViewSet):
         if wait is not None and not is_async:
             with suppress(request_concurrency.Full), self._slot():
                 server_hints.will_block()
-                run = self._waited(run_id, wait)
+                run = self._wait_for_end(run_id, wait)
                 if run is not None:
-                    return self._of_record(run)
-        return self._queued(name, run_id)
+                    return self._stored_response(run)
+        return self._queued_response(name, run_id)
 
     def _call(self, name: str, input_text: str, depth: int) -> HttpResponseBase:
         ticket = idempotency.read_ticket(self.request._request, self.caller)
         if ticket is not None:
-            return self._once(ticket, name, input_text, depth)
-        return self._ended(
+            return self._call_with_key(ticket, name, input_text, depth)
+        return self._result_response(
             *calls.invoke(self.environment, self.caller, name, input_text, depth=depth, anonymous=self._anonymous_call)
         )
 
@@ -95,7 +95,7 @@ class InvocationViewSet(FunctionScopedViewSet):
             self.environment.environment_id, client_ip.site_of(self.request._request)
         )
 
-    def _invocation(self) -> tuple[dict[str, Any] | None, bool]:
+    def _read_body(self) -> tuple[dict[str, Any] | None, bool]:
         """The input, and whether the run is to be queued. Raises ValidationFailed. The serializer, which costs as much
         as the call, only sees input that is not plainly valid."""
         body = self.read_object()
@@ -117,12 +117,12 @@ class InvocationViewSet(FunctionScopedViewSet):
                 self.environment, self.caller, name, input_text, depth=depth, anonymous=self._anonymous_call
             )
 
-        return enqueue() if ticket is None else self._under_key(ticket, enqueue)
+        return enqueue() if ticket is None else self._create_with_key(ticket, enqueue)
 
-    def _once(self, ticket: idempotency.Ticket, name: str, input_text: str, depth: int) -> HttpResponseBase:
+    def _call_with_key(self, ticket: idempotency.Ticket, name: str, input_text: str, depth: int) -> HttpResponseBase:
         """A synchronous call under an Idempotency-Key: the run is committed before it executes; a repetition returns
         that run."""
-        begun: dict[str, Started] = {}
+        begun: dict[str, CreatedRun] = {}
 
         def begin() -> str:
             started = calls.start_call(
@@ -131,31 +131,31 @@ class InvocationViewSet(FunctionScopedViewSet):
             begun[started.run_id] = started
             return started.run_id
 
-        run_id = self._under_key(ticket, begin)
+        run_id = self._create_with_key(ticket, begin)
         if run_id in begun:
             started = begun[run_id]
-            return self._ended(started, calls.execute(started, self.caller, self.environment))
-        run = self._waited(run_id, 5)
+            return self._result_response(started, calls.execute(started, self.caller, self.environment))
+        run = self._wait_for_end(run_id, 5)
         if run is None:
-            return self._queued(name, run_id)
-        response = self._of_record(run)
+            return self._queued_response(name, run_id)
+        response = self._stored_response(run)
         response.headers[idempotency.REPLAYED] = "true"
         return response
 
-    def _under_key(self, ticket: idempotency.Ticket, make: Callable[[], str]) -> str:
+    def _create_with_key(self, ticket: idempotency.Ticket, make: Callable[[], str]) -> str:
         """The id of this key's run: existing, or made by `make`; committed with the key's record. After a lost
         connection, tried again on a new one: the record tells whether the commit succeeded."""
         try:
-            return self._made_or_found(ticket, make)
+            return self._find_or_create(ticket, make)
         except Error as error:
             if not sqlstates.lost_connection(error):
                 raise
             close_old_connections()
-            return self._made_or_found(ticket, make)
+            return self._find_or_create(ticket, make)
 
-    def _made_or_found(self, ticket: idempotency.Ticket, make: Callable[[], str]) -> str:
+    def _find_or_create(self, ticket: idempotency.Ticket, make: Callable[[], str]) -> str:
         using = self.environment.cluster
-        with _together_with_its_record(using):
+        with _run_and_key_transaction(using):
             kept = idempotency.claim(ticket, using=using)
             if kept is not None and kept.reference is not None:
                 return kept.reference
@@ -163,7 +163,7 @@ class InvocationViewSet(FunctionScopedViewSet):
             idempotency.store_reference(ticket, run_id, using=using)
         return run_id
 
-    def _waited(self, run_id: str, seconds: float) -> Run | None:
+    def _wait_for_end(self, run_id: str, seconds: float) -> Run | None:
         """The ended run; None if it has not ended after `seconds`."""
         deadline = time.monotonic() + seconds
         pause = 0.005
@@ -182,23 +182,23 @@ class InvocationViewSet(FunctionScopedViewSet):
             time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
             pause = min(pause * 1.5, 0.25)
 
-    def _queued(self, name: str, run_id: str) -> HttpResponseBase:
+    def _queued_response(self, name: str, run_id: str) -> HttpResponseBase:
         location = f"/v1/functions/{name}/runs/{run_id}"
         return respond({"run_id": run_id, "status": "running"}, 202, {"Location": location})
 
-    def _ended(self, started: Started, ended: CallResult) -> HttpResponseBase:
+    def _result_response(self, started: CreatedRun, ended: CallResult) -> HttpResponseBase:
         """A timeout is 504 with the run's id; a thrown error is 200 without output."""
-        ending = ended.ending
+        result = ended.result
         if ended.is_timeout:
             raise FunctionTimeout(extra={"run_id": started.run_id})
-        shown: dict[str, Any] = {"run_id": started.run_id, "status": ending.status, "duration_ms": ending.duration_ms}
-        if ending.status == "succeeded":
-            shown["output"] = orjson.Fragment(ending.output or "null")
+        shown: dict[str, Any] = {"run_id": started.run_id, "status": result.status, "duration_ms": result.duration_ms}
+        if result.status == "succeeded":
+            shown["output"] = orjson.Fragment(result.output or "null")
         else:
-            shown["error"] = error_text(ending.error)
+            shown["error"] = error_text(result.error)
         return respond(shown)
 
-    def _of_record(self, run: Run) -> HttpResponseBase:
+    def _stored_response(self, run: Run) -> HttpResponseBase:
         error = run.error if isinstance(run.error, dict) else {}
         if error.get("reason") == "timeout":
             raise FunctionTimeout(extra={"run_id": run.pk})
@@ -213,7 +213,7 @@ class InvocationViewSet(FunctionScopedViewSet):
 
 
 @contextmanager
-def _together_with_its_record(using: str) -> Generator[None]:
+def _run_and_key_transaction(using: str) -> Generator[None]:
     """A transaction for a run and its key. Raises NoSuchFunction: the foreign key is deferred."""
     try:
         with transaction.atomic(using=using):

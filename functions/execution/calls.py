@@ -13,7 +13,7 @@ from functions.execution.executor import CallResult
 from functions.models import Run
 from functions.quotas.client_networks import AnonymousCall
 from functions.runs import completion, start
-from functions.runs.start import Started
+from functions.runs.start import CreatedRun
 from platform_site.identity import call_depth
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.postgres import prepared
@@ -35,7 +35,7 @@ def start_call(
     is_async: bool = False,
     anonymous: AnonymousCall | None = None,
     address_id: str | None = None,
-) -> Started:
+) -> CreatedRun:
     """Create a run of the function, to be executed here or by a worker. `anonymous` is the client network of an
     anonymous caller, `address_id` the inbound endpoint of the call. Raises NoSuchFunction, TooManyRuns,
     TooManyAnonymousCalls, TooManyQueued, and Conflict for a chain of calls that has become a loop."""
@@ -76,14 +76,14 @@ def invoke(
     depth: int = 0,
     anonymous: AnonymousCall | None = None,
     address_id: str | None = None,
-) -> tuple[Started, CallResult]:
+) -> tuple[CreatedRun, CallResult]:
     """Run the function now and wait for its end. `input_text` is JSON. Raises NoSuchFunction, TooManyRuns. Contract
     section 4.11."""
     started = start_call(environment, caller, name, input_text, depth=depth, anonymous=anonymous, address_id=address_id)
     return started, execute(started, caller, environment)
 
 
-def execute(started: Started, caller: Caller, environment: EnvironmentRef) -> CallResult:
+def execute(started: CreatedRun, caller: Caller, environment: EnvironmentRef) -> CallResult:
     """Execute a run whose lease this process holds, and notify those that wait for its end."""
     ended = executor.execute(started, caller, environment)
     if ended.has_event:

@@ -1,6 +1,6 @@
 """Executes a claimed run: loads its program and secrets, runs it in the process's pool, and records the outcome. Called
 in a request's thread for synchronous runs and by the worker's loop for queued ones. Every failure of the code becomes
-an `Ending`; after a failure of the platform the lease expires (`functions.runs.leases.settle_lost`)."""
+a `RunResult`; after a failure of the platform the lease expires (`functions.runs.leases.settle_lost`)."""
 
 import contextlib
 import logging
@@ -24,7 +24,7 @@ from functions.runs import queue as run_queue
 from functions.runs import start as runs_start
 from functions.runs.completion import RunResult
 from functions.runs.lease_renewer import LeaseRenewer
-from functions.runs.start import Started
+from functions.runs.start import CreatedRun
 from functions.runtime import scratch
 from functions.runtime.calls import Call, Outcome
 from functions.runtime.errors import LoadFailed, RuntimeFailed
@@ -39,24 +39,24 @@ from platform_site.security import keyring
 logger = logging.getLogger("platform.functions")
 
 SECRET_PURPOSE: Final = "functions.secret"  # noqa: S105 - a purpose, not a secret
-_KEY_COMES: Final = timedelta(seconds=5)
+_UNKNOWN_KEY_DELAY: Final = timedelta(seconds=5)
 """Wait before a queued run is tried again whose secrets were sealed with a key that this process does not have."""
-_WAITS_FOR_KEY: Final = timedelta(hours=1)
+_UNKNOWN_KEY_LIMIT: Final = timedelta(hours=1)
 """Since it was queued. By then every process should have the key."""
-_SOURCES_KEPT_BYTES: Final = 16 * 1024 * 1024
+_SOURCE_CACHE_BYTES: Final = 16 * 1024 * 1024
 """Enough for thousands of typical functions, or the thirty largest."""
 
 _lock = threading.Lock()
 _pool: Pool | None = None
 _pool_pid: int | None = None
-_sources: LRUCache[str, bytes] = LRUCache(_SOURCES_KEPT_BYTES, getsizeof=len)
+_sources: LRUCache[str, bytes] = LRUCache(_SOURCE_CACHE_BYTES, getsizeof=len)
 
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
     """The result of an execution, and whether its event has subscribers."""
 
-    ending: RunResult
+    result: RunResult
     is_timeout: bool
     has_event: bool
     response: Response | None = None
@@ -91,7 +91,7 @@ def close_pool() -> None:
         closing.close()
 
 
-watch = LeaseRenewer(lambda run_id: pool().cancel(run_id))
+lease_renewer = LeaseRenewer(lambda run_id: pool().cancel(run_id))
 
 
 def warm(program: Program) -> None:
@@ -104,7 +104,7 @@ def warm(program: Program) -> None:
     threading.Thread(target=start, name="function-warming", daemon=True).start()
 
 
-def execute(started: Started, caller: Caller, environment: EnvironmentRef) -> CallResult:
+def execute(started: CreatedRun, caller: Caller, environment: EnvironmentRef) -> CallResult:
     """Execute the run and record its outcome. A queued run whose secrets are sealed with a key that this process does
     not know yet is queued again. Never raises for errors of the code; DatabaseError if the outcome cannot be recorded
     (then the lease runs out and a periodic job settles the run)."""
@@ -122,11 +122,11 @@ def execute(started: Started, caller: Caller, environment: EnvironmentRef) -> Ca
             max_output=limits.run_output_bytes,
         )
         try:
-            watch.begin(started)
+            lease_renewer.begin(started)
             loop_connections.release()
             outcome = pool().call(program, call, host)
         finally:
-            watch.end(started)
+            lease_renewer.end(started)
         sandbox_layers = outcome.sandbox_layers
     except LoadFailed as error:
         outcome = _failure("user_error", "LoadFailed", str(error))
@@ -136,7 +136,7 @@ def execute(started: Started, caller: Caller, environment: EnvironmentRef) -> Ca
         outcome = _failure("platform", "Busy", "no process was free to run the function; try again shortly")
     except keyring.KeyringError as error:
         if isinstance(error, keyring.UnknownKey) and _waits_for_key(started):
-            run_queue.release(started, _KEY_COMES)
+            run_queue.release(started, _UNKNOWN_KEY_DELAY)
             return CallResult(RunResult("failed", 0), False, False)
         outcome = _failure("platform", "SecretsClosed", "the secrets of the function cannot be opened")
     except RuntimeFailed as error:
@@ -154,19 +154,19 @@ def execute(started: Started, caller: Caller, environment: EnvironmentRef) -> Ca
         except BadResponse as error:
             wrong = {"name": "BadResponse", "message": str(error), "stack": None}
             outcome = replace(outcome, output=None, reason="user_error", error=wrong)
-    ending = _result_of(outcome, sandbox_layers)
-    if ending.status == "failed" and started.is_async and outcome.reason != "cancelled":
+    result = _result_of(outcome, sandbox_layers)
+    if result.status == "failed" and started.is_async and outcome.reason != "cancelled":
         if run_queue.retry_later(started, timedelta(seconds=min(60, 2**started.attempt))):
-            return CallResult(ending, outcome.reason == "timeout", False)
-    _, has_event = completion.end(started, ending)
-    return CallResult(ending, outcome.reason == "timeout", has_event, response)
+            return CallResult(result, outcome.reason == "timeout", False)
+    _, has_event = completion.end(started, result)
+    return CallResult(result, outcome.reason == "timeout", has_event, response)
 
 
 def _failure(reason: Any, name: str, message: str) -> Outcome:
     return Outcome(0.0, reason=reason, error={"name": name, "message": message, "stack": None})
 
 
-def _program(started: Started) -> Program:
+def _program(started: CreatedRun) -> Program:
     key = started.program_key
     with _lock:
         source = _sources.get(key)
@@ -177,12 +177,12 @@ def _program(started: Started) -> Program:
     return Program(key, started.environment_id, source, started.memory_mb)
 
 
-def _waits_for_key(started: Started) -> bool:
+def _waits_for_key(started: CreatedRun) -> bool:
     """So that no accepted run is lost while encryption keys are rotated and some processes lack the new one."""
-    return started.is_async and datetime.now(UTC) - ids.created_at(started.run_id) < _WAITS_FOR_KEY
+    return started.is_async and datetime.now(UTC) - ids.created_at(started.run_id) < _UNKNOWN_KEY_LIMIT
 
 
-def _secrets(started: Started) -> dict[str, str]:
+def _secrets(started: CreatedRun) -> dict[str, str]:
     return {
         name: keyring.unseal(sealed, purpose=SECRET_PURPOSE).decode() for name, sealed in started.sealed_secrets.items()
     }

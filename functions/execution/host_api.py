@@ -107,8 +107,8 @@ class RunHost:
             text = f"operation {error.extra['operation']}: {error.text}" if "operation" in error.extra else error.text
             raise HostError(text, code=error.code, name=type(error).__name__, fields=fields) from error
         except Error as error:
-            meaning = sqlstates.error_for(error)
-            raise HostError(meaning.text, code=meaning.code, name=type(meaning).__name__) from error
+            api_error = sqlstates.error_for(error)
+            raise HostError(api_error.text, code=api_error.code, name=type(api_error).__name__) from error
         except Exception as error:  # an error of the platform, which must not end the run
             logger.exception("a host call of a function failed", extra={"operation": operation})
             raise HostError("something went wrong on our side", code="internal", name="InternalError") from error
@@ -170,9 +170,9 @@ class RunHost:
     def _read(self, operation: str, arguments: dict[str, Any]) -> bytes:
         table = _text(arguments, "table")
         if operation == "rows.aggregate":
-            query = _query(arguments, aggregate.MEMBERS)
+            query = _query(arguments, aggregate.AGGREGATE_FIELDS)
             return services.aggregate_rows(self._environment, self._principal, table, query).body
-        query = _query(arguments, query_service.QUERY_MEMBERS)
+        query = _query(arguments, query_service.QUERY_FIELDS)
         if operation == "rows.get":
             row_id = _text(arguments, "id")
             withs, columns = query.get("with"), query.get("columns")
@@ -211,7 +211,7 @@ class RunHost:
         return batch.as_json(batch.execute(self._environment, self._principal, operations, depth=self._depth + 1))
 
     def _write_many(self, operation: str, table: str, arguments: dict[str, Any], depth: int) -> bytes:
-        query = _query(arguments, bulk.QUERY_MEMBERS)
+        query = _query(arguments, bulk.QUERY_FIELDS)
         limit = None if query.get("limit") is None else _limit(query["limit"], MAX_ROWS)
         which = BulkQuery(query.get("where"), limit, query.get("cursor"))
         if operation == "rows.update_many":

@@ -34,11 +34,11 @@ _Key = TypeVar("_Key")
 
 MAX_WEIGHT: Final = 16 * 1024 * 1024
 """Maximum weight of the queue of one process, in bytes: 256 calls with small bodies, fewer with large ones."""
-WEIGHT_EACH: Final = 64 * 1024
+WEIGHT_PER_CALL: Final = 64 * 1024
 RETRY: Final = 0.02
 """Seconds between two attempts to take a slot of the plan while other processes hold all. Also the interval of the
 watcher thread."""
-PAUSE_PART: Final = 0.05
+PAUSE_FRACTION: Final = 0.05
 """After a call, its slot stays free for this part of the call's duration, so that other processes can take it."""
 _MIN_PAUSE: Final = 0.005
 _MAX_PAUSE: Final = 0.05
@@ -126,7 +126,7 @@ class ConcurrencyLimiter:
     def enqueue(self, admission: Admission) -> None:
         """Put a new call at the end of its caller's queue, until `admission.until`."""
         with self._lock:
-            self._wait(admission, at_front=False)
+            self._enqueue(admission, at_front=False)
 
     def requeue(self, admission: Admission) -> None:
         """The plan's slots are all taken: return the slot of this process, and wait at the front of the queue."""
@@ -134,7 +134,7 @@ class ConcurrencyLimiter:
             now = time.monotonic()
             self._return_slot(admission)
             self._paused[admission.kind] = now + RETRY
-            self._wait(admission, at_front=True)
+            self._enqueue(admission, at_front=True)
             self._admit_waiting(now)
 
     def release(self, admission: Admission) -> None:
@@ -216,12 +216,12 @@ class ConcurrencyLimiter:
         """After a call that had a slot of the plan. After a long one the slot stays free briefly for other
         processes."""
         self._paused.pop(admission.kind, None)
-        pause = min(_MAX_PAUSE, (now - admission.held_since) * PAUSE_PART)
+        pause = min(_MAX_PAUSE, (now - admission.held_since) * PAUSE_FRACTION)
         if admission.limit is not None and admission.limit <= self._slots_each and pause >= _MIN_PAUSE:
             if admission.environment_id in self._queues:
                 self._paused[admission.kind] = now + pause
 
-    def _wait(self, admission: Admission, *, at_front: bool) -> None:
+    def _enqueue(self, admission: Admission, *, at_front: bool) -> None:
         now = time.monotonic()
         if now >= admission.until or self._is_closed:
             admission.state, admission.is_refused = State.OVER, self._is_closed
@@ -229,7 +229,7 @@ class ConcurrencyLimiter:
         admission.state = State.WAITING
         queue = self._queues.setdefault(admission.environment_id, {}).setdefault(admission.caller, deque())
         (queue.appendleft if at_front else queue.append)(admission)
-        self._weight += WEIGHT_EACH + admission.size
+        self._weight += WEIGHT_PER_CALL + admission.size
         self._admit_waiting(now)
         while self._weight > MAX_WEIGHT:
             self._refuse(self._heaviest())
@@ -241,15 +241,15 @@ class ConcurrencyLimiter:
         """The newest call of the caller with the most weight in the queue, in the environment with the most."""
 
         def weight(queues: dict[str, deque[Admission]]) -> int:
-            return sum(WEIGHT_EACH + admission.size for queue in queues.values() for admission in queue)
+            return sum(WEIGHT_PER_CALL + admission.size for queue in queues.values() for admission in queue)
 
         queues = max(self._queues.values(), key=weight)
-        return max(queues.values(), key=lambda queue: sum(WEIGHT_EACH + admission.size for admission in queue))[-1]
+        return max(queues.values(), key=lambda queue: sum(WEIGHT_PER_CALL + admission.size for admission in queue))[-1]
 
     def _remove(self, admission: Admission) -> None:
         queues = self._queues[admission.environment_id]
         queues[admission.caller].remove(admission)
-        self._weight -= WEIGHT_EACH + admission.size
+        self._weight -= WEIGHT_PER_CALL + admission.size
         if not queues[admission.caller]:
             del queues[admission.caller]
         if not queues:

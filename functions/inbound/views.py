@@ -22,14 +22,14 @@ from functions.inbound import dispatch, request_message, serializers
 from functions.inbound import service as inbound_service
 from functions.inbound.dispatch import InboundRequest
 from functions.models import Run
-from functions.runs.start import Started
+from functions.runs.start import CreatedRun
 from functions.triggers import inbound_endpoints
 from platform_site.concurrency import server_hints
 from platform_site.http import client_ip
 from platform_site.http.errors import FunctionFailed, FunctionTimeout, PayloadTooLarge, ProjectSuspended, Unavailable
 from platform_site.http.generics import ResourceViewSet, UnpagedList
 from platform_site.http.idempotency import idempotent, in_region
-from platform_site.http.views import ApiViewSet, created, never_stored, no_content, respond
+from platform_site.http.views import ApiViewSet, created, no_content, no_store, respond
 from platform_site.identity import call_depth
 
 log = logging.getLogger("platform.functions")
@@ -72,7 +72,7 @@ class InboundEndpointViewSet(ListModelMixin, FunctionScopedViewSet, ResourceView
         values = self.read(serializers.NewEndpoint)
         made, url = inbound_service.create(self.environment, name, values, runs_as=self.caller, actor=self.caller)
         shown = self.get_serializer(made).data | {"url": url}
-        return never_stored(created(f"/v1/functions/{name}/inbound/{made.pk}", shown))
+        return no_store(created(f"/v1/functions/{name}/inbound/{made.pk}", shown))
 
     @extend_schema(responses={204: None})
     def destroy(self, request: HttpRequest, name: str, address_id: str) -> HttpResponseBase:
@@ -85,7 +85,7 @@ class InboundViewSet(ApiViewSet):
     """`/v1/inbound/{token}`: an inbound endpoint itself. The token is the only credential."""
 
     public = True
-    foreign_queries = True
+    third_party_queries = True
     unsafe_reads = frozenset({"get"})
     _RAISES = (
         FunctionFailed, FunctionTimeout, CallLoopError, NoSuchEndpoint, PayloadTooLarge, ProjectSuspended, Unavailable,
@@ -108,7 +108,7 @@ class InboundViewSet(ApiViewSet):
     def head(self, request: HttpRequest, token: str) -> HttpResponseBase:
         """Whether the endpoint exists: 200 or 404. Runs nothing."""
         self._dispatch(token)
-        return never_stored(respond(b""))
+        return no_store(respond(b""))
 
     def _dispatch(self, token: str) -> InboundRequest:
         request = self.request._request
@@ -146,7 +146,7 @@ class InboundViewSet(ApiViewSet):
         except NoSuchFunction:
             raise NoSuchEndpoint from None
         _note_use(arrival)
-        response = never_stored(_response_to(started, ended))
+        response = no_store(_response_to(started, ended))
         response.headers["Content-Security-Policy"] = custom_response.CONTENT_POLICY
         return response
 
@@ -160,16 +160,16 @@ class InboundViewSet(ApiViewSet):
         return call_depth.depth_of(self.request._request.META, arrival.environment.environment_id)
 
 
-def _response_to(started: Started, ended: CallResult) -> HttpResponse:
+def _response_to(started: CreatedRun, ended: CallResult) -> HttpResponse:
     """A failure returns a status that makes providers retry, without the function's message, which may be
     confidential."""
     if ended.is_timeout:
         raise FunctionTimeout(extra={"run_id": started.run_id})
-    if ended.ending.status != Run.Status.SUCCEEDED:
+    if ended.result.status != Run.Status.SUCCEEDED:
         raise FunctionFailed(extra={"run_id": started.run_id})
     if ended.response is not None:
         return _custom(ended.response)
-    output = ended.ending.output or "null"
+    output = ended.result.output or "null"
     if output.startswith('"'):
         return HttpResponse(orjson.loads(output), content_type="text/plain; charset=utf-8")
     return respond(output.encode())

@@ -10,7 +10,7 @@ from django.db import InterfaceError, OperationalError, connections
 
 from functions.runs.anonymous_retention import StoredRun, end_without_outcome, stored_values
 from functions.runs.sampled_sizes import sampled_size
-from functions.runs.start import Started
+from functions.runs.start import CreatedRun
 from functions.runs.statement_batching import StatementBatcher
 from platform_site.concurrency import loop_requests
 from platform_site.http.requests import current_request_id
@@ -87,19 +87,19 @@ class RunResult:
     sandbox_layers: tuple[str, ...] = ()
 
 
-def end(started: Started, ending: RunResult) -> tuple[bool, bool]:
+def end(started: CreatedRun, result: RunResult) -> tuple[bool, bool]:
     """Record the outcome and its event. Returns (it counts, its event has subscribers): it counts only while the run
     belongs to this attempt. One statement; one more if PostgreSQL crashed and lost a synchronous run (`start_run`)."""
-    what = stored_values(started.caller_kind, started.trigger, started.input_text, ending.output, ending.logs)
+    what = stored_values(started.caller_kind, started.trigger, started.input_text, result.output, result.logs)
     values = [
         started.run_id.encode(),
         b"%d" % started.attempt,
-        ending.status.encode(),
+        result.status.encode(),
         None if what.output is None else what.output.encode(),
-        None if ending.error is None else orjson.dumps(ending.error),
+        None if result.error is None else orjson.dumps(result.error),
         orjson.dumps(what.logs),
-        b"{%b}" % ",".join(ending.sandbox_layers).encode(),
-        b"%d" % ending.duration_ms,
+        b"{%b}" % ",".join(result.sandbox_layers).encode(),
+        b"%d" % result.duration_ms,
         ids.new("evt").encode(),
         started.function_name.encode(),
         b"{%b}" % ",".join(what.not_stored).encode() if what.not_stored else None,
@@ -119,7 +119,7 @@ def end(started: Started, ending: RunResult) -> tuple[bool, bool]:
     raise AssertionError("unreachable")
 
 
-def _whole(started: Started, what: StoredRun) -> list[bytes | None]:
+def _whole(started: CreatedRun, what: StoredRun) -> list[bytes | None]:
     """The values of `_WRITE_WHOLE` beyond the outcome."""
     request_id = current_request_id()
     return [

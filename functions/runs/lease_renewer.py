@@ -16,7 +16,7 @@ from django.conf import settings
 from django.db import Error, connections
 
 from functions.runs import leases
-from functions.runs.start import Started
+from functions.runs.start import CreatedRun
 
 logger = logging.getLogger("platform.functions")
 
@@ -30,12 +30,12 @@ class LeaseRenewer:
     def __init__(self, end: Callable[[str], object]) -> None:
         self._end = end
         self._lock = threading.Lock()
-        self._executing: dict[str, dict[str, Started]] = defaultdict(dict)
+        self._executing: dict[str, dict[str, CreatedRun]] = defaultdict(dict)
         """For each region, by run id."""
         self._threads: dict[str, threading.Thread] = {}
         self._pid = os.getpid()
 
-    def begin(self, started: Started) -> None:
+    def begin(self, started: CreatedRun) -> None:
         """Renew the lease of the run until `end`, which must be called even if this raises."""
         using = started.cluster
         with self._lock:
@@ -51,7 +51,7 @@ class LeaseRenewer:
                 thread.start()
                 self._threads[using] = thread
 
-    def end(self, started: Started) -> None:
+    def end(self, started: CreatedRun) -> None:
         with self._lock:
             self._executing[started.cluster].pop(started.run_id, None)
 
@@ -85,7 +85,7 @@ class LeaseRenewer:
                 if is_due:
                     renewed_at = began
 
-    def _check(self, using: str, executing: dict[str, Started], *, renew: bool) -> None:
+    def _check(self, using: str, executing: dict[str, CreatedRun], *, renew: bool) -> None:
         gone = set(leases.cancelled_among(using, list(executing)))
         if renew:
             gone |= set(executing) - leases.renew(using, executing.values())

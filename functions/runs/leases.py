@@ -10,7 +10,7 @@ from django.db import connections
 
 from functions.runs.anonymous_retention import end_without_outcome
 from functions.runs.completion import EVENT_OF_RUN
-from functions.runs.start import Started
+from functions.runs.start import CreatedRun
 from platform_site.postgres import sql_files
 
 LOST_ATTEMPTS: Final = 3
@@ -21,7 +21,7 @@ _RENEW: Final = _SQL["renew"]
 _CANCELLED: Final = _SQL["cancelled"]
 
 
-def renew(using: str, executing: Collection[Started]) -> set[str]:
+def renew(using: str, executing: Collection[CreatedRun]) -> set[str]:
     """Renew the leases of these runs. Returns the ids of those that are still ours: also of one that PostgreSQL lost in
     a crash (`start_run`), but not of one that was deleted with its function."""
     parameters: dict[str, Any] = {

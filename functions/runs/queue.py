@@ -8,7 +8,7 @@ from typing import Any, Final
 import orjson
 from django.db import IntegrityError, connections
 
-from functions.runs.start import SLOT_ATTEMPTS, Started, lease_values, number_of, secrets_of, text_of
+from functions.runs.start import SLOT_ATTEMPTS, CreatedRun, lease_values, number_of, secrets_of, text_of
 from platform_site.postgres import prepared, sql_files
 from projects.provisioning.suspension import suspended_in
 
@@ -34,7 +34,7 @@ _claiming: Final[dict[str, threading.Lock]] = {}
 # Between processes this is accepted.
 
 
-def claim(using: str) -> tuple[Started, bool] | None:
+def claim(using: str) -> tuple[CreatedRun, bool] | None:
     """Claim a queued run of the region that may execute now, and whether it was the last; None if there is none.
     Environments take turns: first the one with the fewest queued runs executing, then the longest waiting, so that one
     tenant's backlog never delays another's. Within an environment the oldest run comes first; runs of anonymous callers
@@ -56,7 +56,7 @@ def claim(using: str) -> tuple[Started, bool] | None:
     [row] = found
     run_id, attempt, environment_id, function_id, name, version, source_hash, timeout_ms, memory_mb = row[:9]
     hosts, secrets, input_text, depth, caller_kind, caller_id, trigger, is_last = row[9:]
-    started = Started(
+    started = CreatedRun(
         run_id=text_of(run_id),
         attempt=number_of(attempt),
         environment_id=text_of(environment_id),
@@ -90,7 +90,7 @@ def is_due(using: str) -> bool:
 _RETRY: Final = _SQL["retry"]
 
 
-def retry_later(started: Started, wait: timedelta) -> bool:
+def retry_later(started: CreatedRun, wait: timedelta) -> bool:
     """Put a failed async run back into the queue if its function's policy has attempts left."""
     with connections[started.cluster].cursor() as cursor:
         parameters: dict[str, Any] = {"run_id": started.run_id, "attempt": started.attempt, "wait": wait}
@@ -101,7 +101,7 @@ def retry_later(started: Started, wait: timedelta) -> bool:
 _RELEASE: Final = _SQL["release"]
 
 
-def release(started: Started, wait: timedelta) -> None:
+def release(started: CreatedRun, wait: timedelta) -> None:
     """Put a claimed run whose attempt never began back into the queue, to be claimed after `wait`. The attempt does not
     count. Call it once: the next attempt has the same number."""
     with connections[started.cluster].cursor() as cursor:

@@ -37,13 +37,13 @@ LEASE_MARGIN: Final = timedelta(seconds=10)
 
 
 def lease_values() -> list[bytes]:
-    """The margin and the lease, as `_START_RUN` and `_CLAIM` take them."""
+    """The margin and the lease, as `start_run` and `queue.claim` need them."""
     return [b"%f s" % LEASE_MARGIN.total_seconds(), b"%f s" % settings.FUNCTION_LEASE.total_seconds()]
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
-    """A run to execute now, and what to execute."""
+class CreatedRun:
+    """A run, queued or executing, and what it executes."""
 
     run_id: str
     attempt: int
@@ -204,7 +204,7 @@ def start_run(
     is_async: bool = False,
     anonymous: AnonymousCall | None = None,
     address_id: str | None = None,
-) -> Started:
+) -> CreatedRun:
     """Create the run, executing (with a lease of this process) or queued. One statement; one more for a queued run of
     an anonymous caller, and now and then for others (`functions.quotas.queue_quotas`). An executing run is committed
     when this returns, and on disk before it can have any effect: its row writes and its end come later in the same log,
@@ -323,10 +323,10 @@ def _admit_to_queue(new: _NewRun) -> bytes | None:
     return None
 
 
-def _started(row: Row, new: _NewRun) -> Started:
+def _started(row: Row, new: _NewRun) -> CreatedRun:
     """The run to execute, from a row of `_START_RUN`."""
     function_id, name, version, source_hash, timeout_ms, memory_mb, hosts, secrets, *_ = row
-    return Started(
+    return CreatedRun(
         run_id=new.id,
         attempt=1,
         environment_id=new.environment.environment_id,
@@ -366,7 +366,7 @@ SELECT source FROM platform.functions_version WHERE function_id = $1::text AND n
 """
 
 
-def source_of(started: Started) -> bytes:
+def source_of(started: CreatedRun) -> bytes:
     """The source of the module. Read once per process and version (`functions.execution.executor` caches it). Raises
     NoSuchFunction if the function was deleted meanwhile."""
     values = [started.function_id.encode(), b"%d" % started.version]

@@ -15,7 +15,7 @@ from django.db import transaction
 from accounts.audit import SYSTEM, Actor
 from functions.errors import SubscriptionsQuotaReached
 from functions.models import Function
-from functions.runs.start import Started
+from functions.runs.start import CreatedRun
 from functions.triggers.run_as_check import TriggerKind
 from platform_site.http.errors import ValidationFailed
 from platform_site.identity.callers import Caller, EnvironmentRef
@@ -126,7 +126,7 @@ def may_run(caller: Caller) -> bool:
     return all(caller.may(scope) for scope in SCOPES)
 
 
-def stop(started: Started) -> None:
+def stop(started: CreatedRun) -> None:
     """The run-as identity of this run lost its permissions: stop the triggers until they are set again. No effect if
     another identity was set meanwhile, or if the environment was deleted."""
     using, environment = started.cluster, environment_ref(started.environment_id)

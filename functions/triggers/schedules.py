@@ -21,7 +21,7 @@ from django.db.models.functions import Now
 from accounts.audit import SYSTEM, Actor
 from functions.errors import SchedulesQuotaReached
 from functions.models import Function, Run
-from functions.runs.start import Started
+from functions.runs.start import CreatedRun
 from functions.triggers import cron
 from functions.triggers.run_as_check import TriggerKind
 from platform_site.http.errors import ValidationFailed
@@ -213,7 +213,7 @@ def _decide(function: Function, now: datetime, plans: Mapping[str, str], *, is_b
     )
 
 
-def stop(started: Started) -> None:
+def stop(started: CreatedRun) -> None:
     """The run-as identity of this run lost its permissions: stop the schedule until it is set again. No effect if
     another identity was set meanwhile, or if the environment was deleted."""
     using, environment = started.cluster, environment_ref(started.environment_id)

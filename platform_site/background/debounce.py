@@ -10,7 +10,7 @@ from typing import Final
 from django.db import transaction
 
 PAUSE: Final = 0.02
-_LONGEST: Final = 4
+_MAX_FACTOR: Final = 4
 """The maximum factor of the pause during consecutive commits: the worker is running then."""
 
 
@@ -44,4 +44,4 @@ class Debouncer:
             while self._wanted:
                 self._send(self._wanted.pop())
             time.sleep(pause)
-            pause = min(2 * pause, _LONGEST * self._pause) if self._flag.is_set() else self._pause
+            pause = min(2 * pause, _MAX_FACTOR * self._pause) if self._flag.is_set() else self._pause

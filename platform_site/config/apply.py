@@ -155,7 +155,7 @@ def _change_region(
     caller: Caller,
 ) -> None:
     using = environment.cluster
-    with schema_apply.locks_or_not(), transaction.atomic(using=using):
+    with schema_apply.raise_lock_errors(), transaction.atomic(using=using):
         environment_locks.lock_shared_in_region(environment.environment_id, using)
         found = StoredPlan.objects.using(using).select_for_update().filter(pk=plan.pk)
         stored = found.first()
@@ -170,7 +170,7 @@ def _change_region(
         try:
             with audit.part_of_one_change():
                 change()
-        except schema_service.VersionMoved as error:
+        except schema_service.VersionConflict as error:
             raise PreconditionFailed(_OUTDATED) from error
         if source is not None:
             merge_bases.move(environment, source, plan.merge["base"], plan.merge["names"])

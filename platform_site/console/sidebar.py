@@ -17,7 +17,7 @@ _SIDEBAR: Final = (
              ("Server keys", "key", "accounts.ServerKey"), ("Signing keys", "verified_user", "accounts.SigningKey"),
              ("Identity providers", "passkey", "accounts.IdentityProvider"),
              ("Linked identities", "link", "accounts.Identity"), ("Redirect URIs", "alt_route", "accounts.RedirectUri"),
-             ("Sign-up", "person_add", "accounts.PoolSettings"), ("E-mails", "mail", "accounts.AccountEmail"))),
+             ("Sign-up", "person_add", "accounts.PoolSettings"), ("Emails", "mail", "accounts.AccountEmail"))),
     ("Figures", (("Endpoints", "speed", "platform_site.EndpointMetric"),
                  ("Regions", "public", "platform_site.RegionMetric"),
                  ("Slow functions", "hourglass_top", "platform_site.FunctionMetric"),

@@ -34,7 +34,7 @@ from platform_site.postgres import sqlstates
 
 log = logging.getLogger("platform.errors")
 
-ANSWERED: Final = "api_error"
+ERROR_ATTRIBUTE: Final = "api_error"
 """The response's attribute with its ApiError, for logs."""
 
 
@@ -48,7 +48,7 @@ def _django_validation(error: django_exceptions.ValidationError) -> ApiError:
     return ValidationFailed(fields=found)
 
 
-_meanings: Final[dict[type, Callable[[Any], ApiError]]] = {
+_converters: Final[dict[type, Callable[[Any], ApiError]]] = {
     drf.ValidationError: lambda error: fields.failed(error.detail),
     drf.ParseError: lambda error: InvalidRequest(),
     drf.NotAuthenticated: lambda error: Unauthorized(),
@@ -70,8 +70,8 @@ _meanings: Final[dict[type, Callable[[Any], ApiError]]] = {
 }
 
 
-def register(error: type[Exception], meaning: Callable[[Any], ApiError]) -> None:
-    _meanings[error] = meaning
+def register(error: type[Exception], api_error: Callable[[Any], ApiError]) -> None:
+    _converters[error] = api_error
 
 
 def to_api_error(error: Exception) -> ApiError:
@@ -79,8 +79,8 @@ def to_api_error(error: Exception) -> ApiError:
     if isinstance(error, ApiError):
         return error
     for kind in type(error).__mro__:
-        if kind in _meanings:
-            return _meanings[kind](error)
+        if kind in _converters:
+            return _converters[kind](error)
     if sqlstates.is_database_error(error):
         return sqlstates.error_for(error)
     return Internal()
@@ -95,7 +95,7 @@ def report(error: Exception, answer: ApiError) -> None:
         state = sqlstates.sqlstate(error)
         DATABASE_ERRORS.labels(state or "none").inc()
     if answer.status == 500:
-        log.error("unforeseen %s", type(error).__name__, exc_info=error, extra={"sqlstate": state})
+        log.error("unexpected %s", type(error).__name__, exc_info=error, extra={"sqlstate": state})
     elif sqlstates.is_database_error(error):
         log.warning("answered %d for %s", answer.status, type(error).__name__, extra={"sqlstate": state})
 
@@ -107,6 +107,6 @@ def respond(answer: ApiError) -> HttpResponse:
         content_type="application/json",
         headers=answer.headers,
     )
-    response.__dict__[ANSWERED] = answer
+    response.__dict__[ERROR_ATTRIBUTE] = answer
     response._has_been_logged = True  # type: ignore[attr-defined]  # the access log has it; Django would log it twice
     return response

@@ -33,7 +33,7 @@ MAX_RUNS = 3
 
 
 def encode(data: Any) -> bytes:
-    """Integers beyond 64 bits cannot pass `fields.JSONField`."""
+    """`fields.JSONField` has already rejected integers beyond 64 bits."""
     return orjson.dumps(data)
 
 
@@ -78,13 +78,13 @@ def not_modified(headers: Mapping[str, str]) -> HttpResponse:
     return HttpResponseNotModified(headers=headers)
 
 
-def is_translated(error: ApiError | type[ApiError]) -> bool:
+def is_replaced(error: ApiError | type[ApiError]) -> bool:
     """Whether `client_errors_as` replaces this error: errors of the body."""
     kind = error if isinstance(error, type) else type(error)
     return 400 <= error.status < 500 and error.status not in (404, 405, 429) and not issubclass(kind, ProjectSuspended)
 
 
-def never_stored(response: HttpResponse) -> HttpResponse:
+def no_store(response: HttpResponse) -> HttpResponse:
     response.headers["Cache-Control"] = "no-store"
     return response
 
@@ -121,12 +121,12 @@ class ApiViewSet(ViewSet):
     required_scopes: ClassVar[Mapping[str, str | None]] = {}
     """By action, the required scope; None: any authenticated caller. An action without an entry does not start."""
     environment_use: ClassVar[Literal["required", "optional", "unused"]] = "required"
-    """Whether a call means an environment. Required: `self.environment` is set, or 422. Optional: if the caller has or
-    names one. Unused: none for accounts."""
+    """Whether a request needs an environment. Required: `self.environment` is set, or 422. Optional: if the caller has
+    or names one. Unused: none for accounts."""
     public: ClassVar[bool] = False
     query_parameters: ClassVar[Mapping[str, frozenset[str]]] = {}
     """By action, its query parameters; others are 422. Defaults: `limit` and `cursor` for `list`; ignored otherwise."""
-    foreign_queries: ClassVar[bool] = False
+    third_party_queries: ClassVar[bool] = False
     """Another party writes the query string, and the action reads it."""
     also_raises: ClassVar[Mapping[str, tuple[type[ApiError], ...]]] = {}
     """By action, additional errors for the description."""
@@ -134,7 +134,7 @@ class ApiViewSet(ViewSet):
     """GET actions that change something and cannot be repeated."""
     safe_posts: ClassVar[frozenset[str]] = frozenset()
     """POST actions that change nothing and can be repeated."""
-    tagged: ClassVar[frozenset[str]] = frozenset()
+    has_etag: ClassVar[frozenset[str]] = frozenset()
     optional_bodies: ClassVar[frozenset[str]] = frozenset()
     """Actions whose body may be missing: `read` and `read_object` return `{}`."""
     client_errors_as: ClassVar[type[ApiError] | None] = None
@@ -254,7 +254,7 @@ class ApiViewSet(ViewSet):
             request.__dict__["caller"] = caller
             self.check_permissions(self.request)
         query_string = request.META.get("QUERY_STRING", "")
-        is_ours = query_string and not self.foreign_queries
+        is_ours = query_string and not self.third_party_queries
         self.query = read_parameters(query_string, self.parameters_of(self.action)) if is_ours else {}
         return action(self.request, *self.args, **self.kwargs)
 
@@ -277,9 +277,9 @@ class ApiViewSet(ViewSet):
         return cls.query_parameters.get(action, LIST_PARAMETERS if action == "list" else None)
 
     def _refuse(self, error: Exception) -> HttpResponseBase:
-        meaning = exception_handler.to_api_error(error)
-        exception_handler.report(error, meaning)
+        api_error = exception_handler.to_api_error(error)
+        exception_handler.report(error, api_error)
         other = self.client_errors_as
-        if other is not None and is_translated(meaning) and not isinstance(meaning, other):
-            meaning = other(meaning.text, fields=meaning.fields)
-        return exception_handler.respond(meaning)
+        if other is not None and is_replaced(api_error) and not isinstance(api_error, other):
+            api_error = other(api_error.text, fields=api_error.fields)
+        return exception_handler.respond(api_error)

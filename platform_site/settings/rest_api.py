@@ -26,7 +26,7 @@ SPECTACULAR_SETTINGS = {
         {"name": "webhooks", "description": "Events, signed and delivered"},
         {"name": "functions", "description": "Code that runs as its caller"},
         {"name": "users", "description": "An application's users"},
-        {"name": "invitations", "description": "Users who are asked in by e-mail"},
+        {"name": "invitations", "description": "Users who are asked in by email"},
         {"name": "identity-providers", "description": "Sign-in by other providers"},
         {"name": "redirect-uris", "description": "Where a sign-in by another provider may come back to"},
         {"name": "limits", "description": "What the plan allows, and what is used"},

@@ -1,4 +1,4 @@
-"""Passwords, access tokens and e-mail."""
+"""Passwords, access tokens and email."""
 
 from datetime import timedelta
 
@@ -29,14 +29,14 @@ SIMPLE_JWT = {
     "USER_ID_CLAIM": "sub",
 }
 SILENCED_SYSTEM_CHECKS = [
-    "auth.W004",  # e-mail is unique per pool; the backend looks in the platform's own
+    "auth.W004",  # email is unique per pool; the backend looks in the platform's own
     "security.W003",  # `platform_site.http.middleware.csrf` is a subclass of Django's middleware
 ]
 
 EMAIL_HOST = env.text("EMAIL_HOST", "")
 EMAIL_BACKEND = env.text("EMAIL_BACKEND") or (
-    # Without a server, e-mails are shown by the process that sends them: under `up`, in its terminal. Never in
-    # production, where that is a log: a reader of an e-mail can use its link.
+    # Without a server, emails are shown by the process that sends them: under `up`, in its terminal. Never in
+    # production, where that is a log: a reader of an email can use its link.
     "django.core.mail.backends.smtp.EmailBackend"
     if PRODUCTION or EMAIL_HOST
     else "accounts.registration.console_email_backend.EmailBackend"

@@ -327,13 +327,25 @@ def _identity_bytes(identity: Identity) -> bytes:
 
 
 _TEXT: Final = (str, NoneType)
-_MEMBERS: Final = ((str,), (str,), (float, int, NoneType), _TEXT, _TEXT, _TEXT, _TEXT, _TEXT, _TEXT, (dict,), (list,))
+_FIELD_TYPES: Final = (
+    (str,),
+    (str,),
+    (float, int, NoneType),
+    _TEXT,
+    _TEXT,
+    _TEXT,
+    _TEXT,
+    _TEXT,
+    _TEXT,
+    (dict,),
+    (list,),
+)
 
 
 def _identity_from(data: bytes) -> Identity:
     members = orjson.loads(data)
-    is_ours = isinstance(members, list) and len(members) == len(_MEMBERS)
-    if not is_ours or not all(map(isinstance, members, _MEMBERS)) or members[0] not in get_args(CallerKind):
+    is_ours = isinstance(members, list) and len(members) == len(_FIELD_TYPES)
+    if not is_ours or not all(map(isinstance, members, _FIELD_TYPES)) or members[0] not in get_args(CallerKind):
         raise ValueError("not an identity of this release")
     if not all(isinstance(scope, str) for scope in members[-1]):
         raise ValueError("not the scopes of this release")

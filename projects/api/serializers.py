@@ -146,7 +146,7 @@ class MemberInvitation(Serializer):
     email = fields.CharField(source="recipient")
     role = fields.ChoiceField(choices=Member.Role.values, source="details.member_role")
     invited_by = fields.CharField(source="details.invited_by", allow_null=True, help_text="The owner who sent it.")
-    status = fields.ChoiceField(choices=["waiting", "sent", "refused"], help_text="What became of the e-mail.")
+    status = fields.ChoiceField(choices=["waiting", "sent", "refused"], help_text="What became of the email.")
     created_at = fields.DateTimeField()
     expires_at = fields.DateTimeField()
 

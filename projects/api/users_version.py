@@ -1,4 +1,4 @@
-"""The version of an environment's users (`accounts.directory.kept_users`), read in the round trip of a request that may
+"""The version of an environment's users (`accounts.directory.user_cache`), read in the round trip of a request that may
 embed some. The pool is known from an earlier request."""
 
 import time
@@ -6,7 +6,7 @@ from typing import Final
 
 from django.http import HttpRequest
 
-from accounts.directory import kept_users
+from accounts.directory import user_cache
 from platform_site.concurrency.memo import Memo
 from platform_site.redis.round_trip import Fetched, RoundTrip
 from projects.api import pending_records
@@ -20,18 +20,18 @@ Asked = tuple[str, Fetched]
 def ask(trip: RoundTrip, where: str) -> Asked | None:
     """None while the pool is unknown, or its users are not embedded."""
     pool_id = _pools.get(where)
-    return None if pool_id is None else (pool_id, trip.get(kept_users.version_name(pool_id)))
+    return None if pool_id is None else (pool_id, trip.get(user_cache.version_name(pool_id)))
 
 
 def note(request: HttpRequest, where: str, pool_id: str, asked: Asked | None) -> None:
     """Set the pool's version on the request, or begin one."""
-    if not kept_users.embedding.get(pool_id):
+    if not user_cache.embedding.get(pool_id):
         return
     if asked is None or asked[0] != pool_id:
         _pools.put(where, pool_id)
         return
     version = asked[1].value
     if version is None:
-        pending_records.add(time.monotonic(), kept_users.version_name(pool_id), kept_users.new_version())
-    elif kept_users.is_version(version):
+        pending_records.add(time.monotonic(), user_cache.version_name(pool_id), user_cache.new_version())
+    elif user_cache.is_version(version):
         request.__dict__["users_version"] = version

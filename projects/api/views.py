@@ -230,9 +230,9 @@ class MemberViewSet(ListModelMixin, ResourceViewSet):
         request=serializers.NewMember, responses={201: serializers.MemberDetail, 202: serializers.MemberInvitation}
     )
     def create(self, request: HttpRequest, project_id: str) -> HttpResponseBase:
-        """Give the account with this e-mail a role in the project. Owners only.
+        """Give the account with this email a role in the project. Owners only.
 
-        Where no account has it, and the operator lets people in by invitation, it is invited: 202, and an e-mail with a
+        Where no account has it, and the operator lets people in by invitation, it is invited: 202, and an email with a
         link that makes its owner a member, and an account if there is none by then. Asked again, the newer one counts.
         """
         project = team_of(self.caller, project_id, "owner")

@@ -57,7 +57,7 @@ class SuspendedFilter(ConditionFilter):
 
 class NewProjectForm(forms.ModelForm):  # type: ignore[type-arg]
     owner = forms.CharField(
-        label="Owner's e-mail", widget=UnfoldAdminTextInputWidget, help_text="A platform account; it becomes the owner."
+        label="Owner's email", widget=UnfoldAdminTextInputWidget, help_text="A platform account; it becomes the owner."
     )
 
     class Meta:
@@ -78,7 +78,7 @@ class ProjectAdmin(ConsoleAdmin):
     list_display = ("name", "shown_id", "region", "shown_plan", "owner", "member_count", "created_at", "life")
     list_filter = ("region", "plan", SuspendedFilter, ("deleted_at", admin.EmptyFieldListFilter))
     search_fields = ("=id", "name", "=environments__id", "=memberships__user__email", "=memberships__user__id")
-    search_help_text = "Name, project id, environment id, or a member's e-mail or id"
+    search_help_text = "Name, project id, environment id, or a member's email or id"
     ordering = ("-created_at", "-id")
     change_form_outer_before_template = "admin/projects/project/overview.html"
     change_form_outer_after_template = "admin/projects/project/danger.html"

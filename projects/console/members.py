@@ -14,7 +14,7 @@ from projects.models import Member, Project
 
 
 class NewMemberForm(forms.ModelForm):  # type: ignore[type-arg]
-    email = forms.CharField(label="E-mail", widget=UnfoldAdminTextInputWidget, help_text="Of a platform account.")
+    email = forms.CharField(label="Email", widget=UnfoldAdminTextInputWidget, help_text="Of a platform account.")
     project_id = forms.CharField(label="Project id", widget=UnfoldAdminTextInputWidget, help_text="prj_…")
 
     class Meta:
@@ -45,7 +45,7 @@ class MemberAdmin(ConsoleAdmin):
     list_display = ("user", "role", "project", "created_at")
     list_filter = ("role",)
     search_fields = ("=user__email", "=user__id", "=project__id", "project__name")
-    search_help_text = "E-mail or id of the account, name or id of the project"
+    search_help_text = "Email or id of the account, name or id of the project"
     ordering = ("-created_at", "-id")
     fields = ("project", "user", "role", "created_at")
     readonly_fields = ("project", "user", "created_at")

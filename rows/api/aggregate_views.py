@@ -10,7 +10,7 @@ from platform_site.http.views import respond
 from rows import services
 from rows.api.row_views import RowViewSet
 from rows.api.serializers import Described, refuse_unknown_fields
-from rows.query.aggregates.request import DATE_PARTS, MAX_GROUPS, MAX_KEYS, MEMBERS
+from rows.query.aggregates.request import AGGREGATE_FIELDS, DATE_PARTS, MAX_GROUPS, MAX_KEYS
 
 _ROW_ID: Final = "aggregate"
 
@@ -69,8 +69,8 @@ class AggregateViewSet(RowViewSet):
 
         It changes nothing. A cell that the caller may not read counts as null."""
         body = self.read_object()
-        message = f"There is no such field. The fields are {', '.join(sorted(MEMBERS))}."
-        refuse_unknown_fields(body, MEMBERS, message)
+        message = f"There is no such field. The fields are {', '.join(sorted(AGGREGATE_FIELDS))}."
+        refuse_unknown_fields(body, AGGREGATE_FIELDS, message)
         return respond(services.aggregate_rows(self.environment, self._principal(), table, body, self.freshness).body)
 
     @extend_schema(exclude=True)

@@ -11,7 +11,7 @@ from rows.api import etags, serializers
 from rows.rules.principal import Principal
 from rows.write import batch
 
-_MEMBERS = frozenset({"operations", "dry_run"})
+_FIELDS = frozenset({"operations", "dry_run"})
 _IF_MATCH = "A tag belongs to one row: put it into the operation as `if_match`."
 
 
@@ -30,7 +30,7 @@ class BatchViewSet(ApiViewSet):
         meta = self.request._request.META
         etags.refuse(meta, ("If-Match", "If-None-Match"), _IF_MATCH)
         body = self.read_object()
-        serializers.refuse_unknown_fields(body, _MEMBERS, "There is no such field.")
+        serializers.refuse_unknown_fields(body, _FIELDS, "There is no such field.")
         if "operations" not in body:
             raise ValidationFailed.of("operations", "required", "Required.")
         dry_run = body.get("dry_run", False)

@@ -24,7 +24,7 @@ from rows.changes.credentials import SharedCredential, shared_credential
 from rows.changes.positions import HEADER
 
 _LAST_EVENT_ID: Final = OpenApiParameter(
-    HEADER, str, OpenApiParameter.HEADER, description="The last `id` of an earlier stream, to go on behind it."
+    HEADER, str, OpenApiParameter.HEADER, description="The last `id` of an earlier stream, to continue after it."
 )
 
 
@@ -34,7 +34,7 @@ _CREDENTIAL: Final = ("HTTP_AUTHORIZATION", "HTTP_X_ENVIRONMENT", "HTTP_HOST", "
 class ChangesRequest(fields.Serializer):
     subscriptions = serializers.DictField(
         child=serializers.DictField(),
-        help_text="By a name of the client's: `{table, where?, columns?}`, as of a list. 1 to 20.",
+        help_text="By name, as for a list: `{table, where?, columns?, with?}`. 1 to 20.",
     )
 
 

@@ -17,12 +17,12 @@ from platform_site.identity import call_depth
 from rows import services
 from rows.api import etags, serializers
 from rows.api.named_principals import principal_named
-from rows.query.service import COUNTS, QUERY_MEMBERS, ListQuery, RowAnswer
+from rows.query.service import COUNTS, QUERY_FIELDS, ListQuery, RowAnswer
 from rows.rules.principal import Principal
 from rows.write import bulk
 from rows.write.bulk import BulkQuery, Changed
 
-_NO_SUCH_MEMBER = f"There is no such field here. There are: {', '.join(sorted(QUERY_MEMBERS))}."
+_NO_SUCH_FIELD = f"There is no such field here. There are: {', '.join(sorted(QUERY_FIELDS))}."
 
 _WITH = OpenApiParameter("with", str, description="Relations and users to embed, such as `list,comments.author`.")
 _COLUMNS = OpenApiParameter(
@@ -31,7 +31,7 @@ _COLUMNS = OpenApiParameter(
 _ON_CONFLICT = OpenApiParameter(
     "on_conflict",
     str,
-    description="Update the rows that have the same `id`, or values of a unique, such as `list_id,title`, already.",
+    description="Update the rows whose `id`, or columns of a unique such as `list_id,title`, exist.",
 )
 _WHERE = OpenApiParameter("where", str, description='A filter as a JSON object, such as `{"done": false}`.')
 _CONDITIONS = ("If-Match", "If-None-Match")
@@ -42,16 +42,16 @@ _LIST_PARAMETERS = [
     OpenApiParameter("order", str, description="Columns and directions, such as `due_on.desc.nullslast,title`."),
     _WITH,
     _COLUMNS,
-    OpenApiParameter("count", str, enum=COUNTS, description="Also say how many rows there are in all."),
+    OpenApiParameter("count", str, enum=COUNTS, description="Also return the total number of rows."),
 ]
 _BULK_PARAMETERS = [
     OpenApiParameter("where", str, required=True, description="Which rows, as in a list; `{}` is all of them."),
     OpenApiParameter(
         "limit",
         OpenApiTypes.INT,
-        description=f"At most this many, 1 to {bulk.MAX_ROWS}. Without it all that fit or, if they are more, none.",
+        description=f"At most this many, 1 to {bulk.MAX_ROWS}. Without it, all matching rows; none if more match.",
     ),
-    OpenApiParameter("cursor", str, description="The `next_cursor` of the answer before."),
+    OpenApiParameter("cursor", str, description="The `next_cursor` of the last response."),
 ]
 
 
@@ -69,15 +69,15 @@ class RowViewSet(ApiViewSet):
         "explain": "schema:read",
     }
     query_parameters = {
-        "list": QUERY_MEMBERS,
+        "list": QUERY_FIELDS,
         "retrieve": frozenset({"with", "columns"}),
         # A `where` that was meant for the body of a query, or as a condition of a deletion, must not be lost silently.
         **dict.fromkeys(("search", "partial_update", "destroy", "explain"), frozenset[str]()),
         "create": frozenset({"on_conflict"}),
-        "bulk_update": bulk.QUERY_MEMBERS,
-        "bulk_destroy": bulk.QUERY_MEMBERS,
+        "bulk_update": bulk.QUERY_FIELDS,
+        "bulk_destroy": bulk.QUERY_FIELDS,
     }
-    tagged = frozenset({"retrieve", "create", "partial_update"})
+    has_etag = frozenset({"retrieve", "create", "partial_update"})
     also_raises = {
         "create": (Conflict, Unavailable),
         "partial_update": (Conflict, PreconditionFailed, Unavailable),
@@ -105,7 +105,7 @@ class RowViewSet(ApiViewSet):
     def search(self, request: HttpRequest, table: str) -> HttpResponseBase:
         """The list, for filters that are too long for a URL. It changes nothing."""
         body = self.read_object()
-        serializers.refuse_unknown_fields(body, QUERY_MEMBERS, _NO_SUCH_MEMBER)
+        serializers.refuse_unknown_fields(body, QUERY_FIELDS, _NO_SUCH_FIELD)
         limit = body.get("limit")
         if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool)):
             raise ValidationFailed.of("limit", "wrong_type", "limit must be a whole number from 1 to 100.")
@@ -135,7 +135,7 @@ class RowViewSet(ApiViewSet):
     def retrieve(self, request: HttpRequest, table: str, row_id: str) -> HttpResponseBase:
         """One row, with the relations that `with` names. Answers 304 where `If-None-Match` names its `ETag`."""
         freshness, withs, columns = self.freshness, self.query.get("with"), self.query.get("columns")
-        # A tag is of the whole row by itself: it says nothing of what else, or of how little, is asked for here.
+        # An ETag covers the whole row without relations, so `with` and `columns` disable it.
         known = self.request._request.META.get("HTTP_IF_NONE_MATCH") if withs is None and columns is None else None
         version = None if withs is None else self._users_version()
         row = services.retrieve_row(
@@ -202,7 +202,7 @@ class RowViewSet(ApiViewSet):
 
     @extend_schema(parameters=[IF_MATCH], responses={204: None})
     def destroy(self, request: HttpRequest, table: str, row_id: str) -> HttpResponseBase:
-        """Delete a row, and with it what its schema says goes with it."""
+        """Delete a row, and the rows that its schema cascades to."""
         etags.refuse(self.request._request.META, ("If-None-Match",), etags.ONLY_IF_MATCH)
         services.delete_row(
             self.environment, self._principal(), table, row_id, matches=self._if_match(), depth=self._depth()

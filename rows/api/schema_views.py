@@ -42,7 +42,7 @@ class SchemaViewSet(ApiViewSet):
         "types": "schema:read",
     }
     query_parameters = {"versions": frozenset({"limit", "cursor"}), "types": frozenset({"role"})}
-    tagged = frozenset({"retrieve", "replace", "revert", "types"})
+    has_etag = frozenset({"retrieve", "replace", "revert", "types"})
     also_raises = {
         "replace": (Conflict, PreconditionFailed, QuotaExceeded, Unavailable),
         "revert": (Conflict, PreconditionFailed, QuotaExceeded, Unavailable),
@@ -128,7 +128,7 @@ class SchemaViewSet(ApiViewSet):
                     confirm=values["confirm"],
                     reverts_to=reverts_to,
                 )
-        except schema_service.VersionMoved as error:
+        except schema_service.VersionConflict as error:
             if expected is None:
                 raise
             message = f"The schema is at version {error.version}, not at {expected}."

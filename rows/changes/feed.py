@@ -23,9 +23,9 @@ from rows.changes.batches import encode
 from rows.changes.credentials import check_batch
 from rows.changes.differences import changes
 from rows.changes.event_reader import Pass, by_environment, by_position, current_snapshot, read
+from rows.changes.notifications import POLL_SECONDS, Listener
 from rows.changes.positions import Position
 from rows.changes.streams import Stream
-from rows.changes.wake_ups import POLL_SECONDS, Listener
 from rows.rules.principal import Principal
 
 logger = logging.getLogger("platform.changes")
@@ -40,6 +40,8 @@ WATCH_SECONDS: Final = 60
 """A table is watched for ten minutes at least after each time (`change_retention_seconds`)."""
 PING_SECONDS: Final = 15
 SETTLE_SECONDS: Final = 10
+MAX_FAILURE_SECONDS: Final = 10
+"""After that its streams are closed."""
 
 
 @dataclass(slots=True)
@@ -136,7 +138,7 @@ class Feed:
                     logger.warning("region %s: changes could not be read: %s", self._using, type(error).__name__)
                     connections[self._using].close()
                     failed_at = failed_at or time.monotonic()
-                    if time.monotonic() - failed_at > SETTLE_SECONDS:
+                    if time.monotonic() - failed_at > MAX_FAILURE_SECONDS:
                         for stream in streams:
                             stream.end("unavailable")
                     time.sleep(POLL_SECONDS)
@@ -263,7 +265,7 @@ class Feed:
         now = time.monotonic()
         for stream in streams:
             stream.failed_at = stream.failed_at or now
-            if now - stream.failed_at > SETTLE_SECONDS:
+            if now - stream.failed_at > MAX_FAILURE_SECONDS:
                 stream.end("unavailable")
 
     def _is_authorized(self, stream: Stream) -> bool:

@@ -17,9 +17,8 @@ HEADER: Final = "Last-Event-ID"
 @dataclass(frozen=True, slots=True)
 class Position:
     """`snapshot` is PostgreSQL's `pg_snapshot`: the events of transactions that are visible in it have been seen.
-    Within a batch also those of the transactions visible in `until`, as far as the last event of their row is not
-    behind `sequence`. Transactions do not commit in the order of their events, so neither would do without the
-    other."""
+    Within a batch also those of the transactions visible in `until`, up to `sequence`. Transactions commit in
+    another order than their events, so both are needed."""
 
     snapshot: str
     timeline: int

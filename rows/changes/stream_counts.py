@@ -12,7 +12,7 @@ import redis
 from platform_site.http.errors import RateLimited
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
-from rows.changes import wake_ups
+from rows.changes import notifications
 from rows.changes.streams import Stream
 
 logger = logging.getLogger("platform.changes")
@@ -33,7 +33,7 @@ def _keys(environment: EnvironmentRef, caller: Caller) -> tuple[str, str, str]:
 def count_all() -> int | None:
     """The open streams of all environments; None without Redis."""
     try:
-        return int(wake_ups.connect().zcount(_ALL, time.time() - _EXPIRY_SECONDS, "+inf"))
+        return int(notifications.connect().zcount(_ALL, time.time() - _EXPIRY_SECONDS, "+inf"))
     except (redis.RedisError, OSError):
         return None
 
@@ -45,7 +45,7 @@ def enter(stream: Stream) -> None:
     own = allowed.streams_per_environment // 2 if caller.kind == "anonymous" else allowed.streams_per_caller
     keys = _keys(environment, caller)
     try:
-        with wake_ups.connect().pipeline() as pipe:
+        with notifications.connect().pipeline() as pipe:
             for key in keys:
                 pipe.zremrangebyscore(key, 0, time.time() - _EXPIRY_SECONDS)
                 _add(pipe, key, [stream.id])
@@ -87,7 +87,7 @@ def _execute(streams: Iterable[Stream], command: Callable[[Any, str, list[str]],
     if not ids:
         return
     try:
-        with wake_ups.connect().pipeline(transaction=False) as pipe:
+        with notifications.connect().pipeline(transaction=False) as pipe:
             for key, stream_ids in ids.items():
                 command(pipe, key, stream_ids)
             pipe.execute()

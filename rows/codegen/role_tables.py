@@ -62,8 +62,8 @@ def tables_for(rules: Ruleset, role_key: RoleKey) -> dict[str, RoleTable]:
 def _key_of(rules: Ruleset, role: str) -> RoleKey:
     role_keys = rules.role_keys
     if role not in role_keys:
-        slip = did_you_mean(role, role_keys) or f": the roles are {', '.join(role_keys)}."
-        raise ValidationFailed.of("role", "unknown", f"No table's rules name this role{slip}")
+        suggestion = did_you_mean(role, role_keys) or f": the roles are {', '.join(role_keys)}."
+        raise ValidationFailed.of("role", "unknown", f"No table's rules name this role{suggestion}")
     return role_keys[role]
 
 

@@ -148,7 +148,7 @@ class Payloads:
     ) -> dict[str, Any] | None:
         if record is None:
             return None
-        key = compiled.id, table
+        key = compiled.environment_id, table
         if key not in self._used_columns:
             self._used_columns[key] = columns_by_table([grant.where for grant in rule.grants], table)
         used = self._used_columns[key]

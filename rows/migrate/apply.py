@@ -29,11 +29,11 @@ from rows.schema import identifiers
 from rows.schema.model import InvalidDocument, Schema
 
 
-class LockNotWon(Exception):
+class LockNotAvailable(Exception):
     pass
 
 
-class TookTooLong(Exception):
+class StatementTimeout(Exception):
     pass
 
 
@@ -55,7 +55,7 @@ class Applied:
     indexes_due: bool
 
 
-_MISFITS: Final = {
+_ROW_ERRORS: Final = {
     "23502": "existing rows have no value here",
     "23505": "existing rows are not unique in these columns",
     "23514": "existing rows have values that this does not allow",
@@ -69,7 +69,7 @@ _MISFITS: Final = {
 
 
 @contextmanager
-def inside(connection: BaseDatabaseWrapper, schema: str, *, limited: bool = True) -> Generator[None]:
+def use_schema(connection: BaseDatabaseWrapper, schema: str, *, limited: bool = True) -> Generator[None]:
     """In the block, unqualified names mean tables of `schema`. `limited`: with limits of schema changes."""
     before = (
         "SELECT current_setting('search_path'), current_setting('lock_timeout'), current_setting('statement_timeout')"
@@ -79,7 +79,7 @@ def inside(connection: BaseDatabaseWrapper, schema: str, *, limited: bool = True
         found = cursor.fetchone()
     limits = (f"{settings.SCHEMA_LOCK_TIMEOUT_MS}", f"{settings.SCHEMA_STATEMENT_TIMEOUT_MS}") if limited else found[1:]
     _set(connection, f'"{schema}"', *limits)
-    discard_when_idle(connection)  # its backend now remembers every table that is made, changed or looked at in here
+    discard_when_idle(connection)  # its backend now caches catalog entries of all tables used here
     yield
     _set(connection, *found)  # not after an error: the transaction is lost, and its settings with it
 
@@ -123,41 +123,41 @@ def new_uniques(cursor: Any, tables: Collection[str] | None = None) -> dict[str,
     return dict(cursor.fetchall())
 
 
-def _take_over(connection: BaseDatabaseWrapper, plan: Plan, made: Sequence[NewUnique]) -> None:
-    """Check the prebuilt indexes on the plan's tables: each is valid, or dropped if not in `made`. Raises LockNotWon if
-    one of `made` is missing."""
+def _check_prebuilt_indexes(connection: BaseDatabaseWrapper, plan: Plan, made: Sequence[NewUnique]) -> None:
+    """Check the prebuilt indexes on the plan's tables: each is valid, or dropped if not in `made`. Raises
+    LockNotAvailable if one of `made` is missing."""
     if not plan.exclusive:
         return
     with connection.cursor() as cursor:
         present = new_uniques(cursor, plan.exclusive)
         if not all(present.pop(unique.index, False) for unique in made):
-            raise LockNotWon
+            raise LockNotAvailable
         for name in present:
             cursor.execute(sql.SQL("DROP INDEX {}").format(sql.Identifier(name)))
 
 
 def apply(alias: str, schema: str, plan: Plan, made: Sequence[NewUnique] = ()) -> Applied:
     """Run `plan` on the tables of `schema`, in the current transaction. `made` are uniques with prebuilt indexes.
-    Raises LockNotWon, TookTooLong, and InvalidDocument (existing rows do not fit); then roll back."""
+    Raises LockNotAvailable, StatementTimeout, and InvalidDocument (existing rows do not fit); then roll back."""
     connection = connections[alias]
-    with inside(connection, schema):
+    with use_schema(connection, schema):
         _lock(connection, plan)
-        _take_over(connection, plan, made)
-        _refuse_misfits(connection, plan)
+        _check_prebuilt_indexes(connection, plan, made)
+        _check_existing_rows(connection, plan)
         return _run(connection, plan, large_tables(alias, schema), made)
 
 
 def rehearse(alias: str, schema: str, plan: Plan) -> tuple[Operation, ...]:
-    """What `apply` would do, on an empty copy. Raises InvalidDocument (existing rows) and TookTooLong."""
+    """What `apply` would do, on an empty copy. Raises InvalidDocument (existing rows) and StatementTimeout."""
     connection = connections[alias]
     with transaction.atomic(using=alias):
-        with inside(connection, schema):
-            _refuse_misfits(connection, plan)
+        with use_schema(connection, schema):
+            _check_existing_rows(connection, plan)
         large = large_tables(alias, schema)
         twin = f"twin_{ids.suffix()}"
         with connection.cursor() as cursor:
             cursor.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(twin)))
-        with inside(connection, twin):
+        with use_schema(connection, twin):
             build(connection, plan.old)
             made = [unique for unique in plan.new_uniques if unique.table in large]
             with connection.cursor() as cursor:
@@ -168,10 +168,10 @@ def rehearse(alias: str, schema: str, plan: Plan) -> tuple[Operation, ...]:
     return operations
 
 
-def refuse_misfits(alias: str, schema: str, plan: Plan) -> None:
+def check_existing_rows(alias: str, schema: str, plan: Plan) -> None:
     connection = connections[alias]
-    with transaction.atomic(using=alias), inside(connection, schema):
-        _refuse_misfits(connection, plan)
+    with transaction.atomic(using=alias), use_schema(connection, schema):
+        _check_existing_rows(connection, plan)
 
 
 def build(connection: BaseDatabaseWrapper, schema: Schema, fill: Callable[[], None] | None = None) -> Applied:
@@ -182,8 +182,8 @@ def build(connection: BaseDatabaseWrapper, schema: Schema, fill: Callable[[], No
 
 
 def exchange(connection: BaseDatabaseWrapper, schema: str, old: Schema, beside: str, new: Schema) -> None:
-    """Replace the tables of `schema` by those of `beside`. Raises LockNotWon; then roll back."""
-    with connection.cursor() as cursor, locks_or_not():
+    """Replace the tables of `schema` by those of `beside`. Raises LockNotAvailable; then roll back."""
+    with connection.cursor() as cursor, raise_lock_errors():
         if old.tables:
             tables = sql.SQL(", ").join(sql.Identifier(schema, name) for name in sorted(old.tables))
             with row_access():
@@ -199,7 +199,7 @@ def exchange(connection: BaseDatabaseWrapper, schema: str, old: Schema, beside: 
 def _lock(connection: BaseDatabaseWrapper, plan: Plan) -> None:
     """All locks at once and in one order."""
     limit = str(settings.SCHEMA_LOCK_TIMEOUT_MS * 3 // 2)
-    with connection.cursor() as cursor, locks_or_not():
+    with connection.cursor() as cursor, raise_lock_errors():
         cursor.execute("SELECT set_config('statement_timeout', %s, true)", [limit])
         for tables, mode in (
             (plan.exclusive, sql.SQL("ACCESS EXCLUSIVE")),
@@ -212,21 +212,21 @@ def _lock(connection: BaseDatabaseWrapper, plan: Plan) -> None:
 
 
 @contextmanager
-def locks_or_not() -> Generator[None]:
+def raise_lock_errors() -> Generator[None]:
     try:
         yield
     except DatabaseError as error:
         if sqlstates.sqlstate(error) in {*sqlstates.INTERFERED, sqlstates.CANCELLED}:
-            raise LockNotWon from error
+            raise LockNotAvailable from error
         raise
 
 
-def _refuse_misfits(connection: BaseDatabaseWrapper, plan: Plan) -> None:
+def _check_existing_rows(connection: BaseDatabaseWrapper, plan: Plan) -> None:
     try:
-        existing_rows.refuse_misfits(connection, plan)
+        existing_rows.check(connection, plan)
     except DatabaseError as error:
         if sqlstates.sqlstate(error) == sqlstates.CANCELLED:
-            raise TookTooLong("existing rows") from error
+            raise StatementTimeout("existing rows") from error
         raise
 
 
@@ -236,7 +236,7 @@ def _run(connection: BaseDatabaseWrapper, plan: Plan, large: Collection[str], ma
     indexes = {unique.constraint: (unique.index, new_unique_sql(unique).as_string()) for unique in made}
     with RowSchemaEditor(connection, renamed_large, indexes) as editor:
         for statement in plan.renamed.statements:
-            with editor.during(statement.operation), locks_or_not():
+            with editor.during(statement.operation), raise_lock_errors():
                 editor.execute(statement.text, None)
         if plan.old.tables:
             _run_steps(editor, plan)
@@ -262,7 +262,7 @@ def _run_steps(editor: RowSchemaEditor, plan: Plan) -> None:
                     step.django.database_forwards(table_models.LABEL, editor, before, state)
                     stored_values.refuse_unreadable(editor, plan, step)
             except DatabaseError as error:
-                if (said := meaning(step, error)) is None:
+                if (said := exception_for(step, error)) is None:
                     raise
                 raise said from error
 
@@ -274,21 +274,21 @@ def _grouped(steps: Iterable[Step]) -> Iterator[list[Step]]:
         yield from [found] if makes_tables else [[step] for step in found]
 
 
-def meaning(step: Step, error: DatabaseError) -> Exception | None:
+def exception_for(step: Step, error: DatabaseError) -> Exception | None:
     """A failed statement's error about the document, without PostgreSQL's text, which has values, or None."""
     state = sqlstates.sqlstate(error)
     if state in sqlstates.INTERFERED:
-        return LockNotWon()
+        return LockNotAvailable()
     if state == sqlstates.CANCELLED:
-        return TookTooLong(step.name)
+        return StatementTimeout(step.name)
     if state == "23505" and step.columns:
         message = f"existing rows are not unique in {', '.join(step.columns)}"
         return InvalidDocument([FieldError(step.path, "conflict", message)])
     if state == sqlstates.TOO_LONG_FOR_AN_INDEX and step.columns:
         message = f"existing rows have values too long for an index of {', '.join(step.columns)} (about 2,700 bytes)"
         return InvalidDocument([FieldError(step.path, "conflict", message)])
-    if state in _MISFITS:
-        return InvalidDocument([FieldError(step.path, "conflict", _MISFITS[state])])
+    if state in _ROW_ERRORS:
+        return InvalidDocument([FieldError(step.path, "conflict", _ROW_ERRORS[state])])
     if state and state.startswith("22") and step.column:
         return InvalidDocument([FieldError(step.path, "invalid", f"existing values cannot become {step.column.type}")])
     return None

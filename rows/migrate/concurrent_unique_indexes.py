@@ -20,7 +20,7 @@ from platform_site.postgres import sqlstates
 from platform_site.postgres.direct import without_timeouts
 from projects.provisioning import failpoints
 from rows.migrate import apply
-from rows.migrate.apply import LockNotWon, TookTooLong
+from rows.migrate.apply import LockNotAvailable, StatementTimeout
 from rows.migrate.planning.plan import NewUnique, Plan
 
 log = logging.getLogger("platform.rows")
@@ -38,7 +38,7 @@ def wanted(environment: EnvironmentRef, plan: Plan) -> tuple[NewUnique, ...]:
     return tuple(unique for unique in plan.new_uniques if unique.table in large)
 
 
-class _Occupied(LockNotWon):
+class _Occupied(LockNotAvailable):
     """Another build is running here, or leftovers cannot be dropped yet."""
 
 
@@ -47,7 +47,7 @@ def made(
     environment: EnvironmentRef, uniques: Sequence[NewUnique], *, limit_ms: int, progress: Progress = lambda name: None
 ) -> Generator[None]:
     """Build the indexes of `uniques` for a change in the block; dropped if it fails. `limit_ms` is for all, 0 for no
-    limit. Raises LockNotWon, TookTooLong, and InvalidDocument (not unique)."""
+    limit. Raises LockNotAvailable, StatementTimeout, and InvalidDocument (not unique)."""
     server_hints.will_block()
     try:
         with _in_charge(environment.cluster, environment.environment_id) as cursor:
@@ -115,20 +115,20 @@ def _in_charge(cluster: str, environment_id: str) -> Generator[Any]:
 def _make(cursor: Any, uniques: Sequence[NewUnique], limit_ms: int, progress: Progress) -> None:
     began = time.monotonic()
     try:
-        with apply.locks_or_not():
+        with apply.raise_lock_errors():
             _clear(cursor)
-    except LockNotWon as error:
+    except LockNotAvailable as error:
         raise _Occupied from error
     for unique in uniques:
         progress(unique.step.name)
         left = limit_ms - int((time.monotonic() - began) * 1000)
         if limit_ms and left <= 0:
-            raise TookTooLong(unique.step.name)
+            raise StatementTimeout(unique.step.name)
         _limit(cursor, max(left, 0))
         try:
             cursor.execute(apply.new_unique_sql(unique))
         except DatabaseError as error:
-            if (said := apply.meaning(unique.step, error)) is None:
+            if (said := apply.exception_for(unique.step, error)) is None:
                 raise
             raise said from error
 

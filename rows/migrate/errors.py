@@ -13,11 +13,11 @@ DOCUMENT: Final = "document"
 def register() -> None:
     exception_handler.register(InvalidDocument, _invalid)
     exception_handler.register(schema_service.Unconfirmed, _unconfirmed)
-    exception_handler.register(schema_service.VersionMoved, _moved)
+    exception_handler.register(schema_service.VersionConflict, _moved)
     exception_handler.register(schema_service.NoSuchVersion, lambda error: errors.NotFound())
     exception_handler.register(schema_service.TablesQuotaReached, _too_many)
     exception_handler.register(schema_service.TablesBusy, lambda error: errors.Unavailable(_BUSY))
-    exception_handler.register(apply.TookTooLong, lambda error: errors.Unavailable(_TOO_LONG))
+    exception_handler.register(apply.StatementTimeout, lambda error: errors.Unavailable(_TOO_LONG))
 
 
 _BUSY: Final = "The tables are in use and the change could not begin. Nothing was changed; try again."
@@ -46,5 +46,5 @@ def _too_many(error: schema_service.TablesQuotaReached) -> ApiError:
     return errors.QuotaExceeded(f"The plan allows {error.limit} tables in an environment.")
 
 
-def _moved(error: schema_service.VersionMoved) -> ApiError:
+def _moved(error: schema_service.VersionConflict) -> ApiError:
     return errors.Conflict(f"The schema is at version {error.version} now. Read it again and apply to that.")

@@ -12,7 +12,7 @@ from rows.rules.conditions import Condition
 from rows.schema.model import Column, InvalidDocument, Table
 
 
-def refuse_misfits(connection: BaseDatabaseWrapper, plan: Plan) -> None:
+def check(connection: BaseDatabaseWrapper, plan: Plan) -> None:
     with connection.cursor() as cursor:
         errors = [*_gaps(cursor, plan), *_violations(connection, cursor, plan)]
     if errors:

@@ -24,7 +24,7 @@ from projects.errors import SchemaLost
 from projects.models import Environment
 from projects.provisioning import failpoints, schemas
 from rows.migrate import apply, concurrent_unique_indexes, lint, lock_estimates, old_names, versions
-from rows.migrate.apply import LockNotWon, Operation
+from rows.migrate.apply import LockNotAvailable, Operation
 from rows.migrate.lock_estimates import TableLock
 from rows.migrate.planning import planner
 from rows.migrate.planning.plan import NewUnique, Plan
@@ -57,7 +57,7 @@ class Unconfirmed(SchemaError):
         super().__init__("; ".join(self.operations))
 
 
-class VersionMoved(SchemaError):
+class VersionConflict(SchemaError):
     def __init__(self, version: int) -> None:
         self.version = version
         super().__init__(f"the schema is at version {version}")
@@ -91,23 +91,23 @@ def read(raw: object) -> Schema:
     return schema
 
 
-def _read_with_misfits(environment: EnvironmentRef, raw: object) -> Schema:
+def _read_with_row_errors(environment: EnvironmentRef, raw: object) -> Schema:
     """As `read`, with the errors of rules and existing rows together."""
     schema = parser.parse(raw)
     if errors := rules.validate(schema):
-        raise InvalidDocument([*errors, *_misfits(environment, schema)][:MAX_ERRORS])
+        raise InvalidDocument([*errors, *_existing_row_errors(environment, schema)][:MAX_ERRORS])
     return schema
 
 
-def _misfits(environment: EnvironmentRef, schema: Schema) -> list[FieldError]:
+def _existing_row_errors(environment: EnvironmentRef, schema: Schema) -> list[FieldError]:
     tables = {name: replace(table, rules={}, conditions={}, checks={}) for name, table in schema.tables.items()}
     try:
         plan = planner.plan(current(environment).schema, replace(schema, tables=tables))
         if plan.gaps or plan.new_checks:
-            apply.refuse_misfits(environment.cluster, environment.environment_id, plan)
+            apply.check_existing_rows(environment.cluster, environment.environment_id, plan)
     except InvalidDocument as error:
         return error.errors
-    except apply.TookTooLong:
+    except apply.StatementTimeout:
         return []
     return []
 
@@ -133,13 +133,13 @@ def change(
     expected: int | None = None,
     confirm: Collection[str] = (),
     reverts_to: int | None = None,
-    unhurried: bool = False,
+    no_time_limit: bool = False,
     progress: concurrent_unique_indexes.Progress = lambda name: None,
 ) -> Outcome:
     """Make the document `raw` the schema, atomically; unchanged text changes nothing. `expected` is the edited version
     (None: current). `confirm` names operations that may lose data. Building new unique indexes is limited to
-    SCHEMA_STATEMENT_TIMEOUT_MS unless `unhurried`; `progress` is called for each. Raises InvalidDocument,
-    TablesQuotaReached, Unconfirmed, VersionMoved, SchemaLost, TablesBusy and TookTooLong."""
+    SCHEMA_STATEMENT_TIMEOUT_MS unless `no_time_limit`; `progress` is called for each. Raises InvalidDocument,
+    TablesQuotaReached, Unconfirmed, VersionConflict, SchemaLost, TablesBusy and StatementTimeout."""
     with prepared(
         environment,
         raw,
@@ -147,7 +147,7 @@ def change(
         expected=expected,
         confirm=confirm,
         reverts_to=reverts_to,
-        unhurried=unhurried,
+        no_time_limit=no_time_limit,
         progress=progress,
     ) as change_once:
         return with_retries(change_once)
@@ -162,11 +162,11 @@ def prepared(
     expected: int | None = None,
     confirm: Collection[str] = (),
     reverts_to: int | None = None,
-    unhurried: bool = False,
+    no_time_limit: bool = False,
     progress: concurrent_unique_indexes.Progress = lambda name: None,
 ) -> Generator[Callable[[], Outcome]]:
     """`change` in two steps, for a larger transaction: checks and builds indexes, then the block calls the yielded
-    function to change the tables. That raises LockNotWon: repeat the whole transaction (`with_retries`)."""
+    function to change the tables. That raises LockNotAvailable: repeat the whole transaction (`with_retries`)."""
     state, plan, warnings, is_same = _planned(environment, raw, expected)
     if is_same:
         same = Outcome(state.version, (), changed=False, warnings=warnings)
@@ -178,8 +178,8 @@ def prepared(
     with _migrating(environment), ExitStack() as until_done:
         made = concurrent_unique_indexes.wanted(environment, plan)
         if made:
-            limit = 0 if unhurried else settings.SCHEMA_STATEMENT_TIMEOUT_MS
-            # Who holds the schema still (a copy, an import) or has changed it would make all of it in vain.
+            limit = 0 if no_time_limit else settings.SCHEMA_STATEMENT_TIMEOUT_MS
+            # Fail early if a copy or import holds the lock, or the version has changed.
             with_retries(lambda: _require_version(environment, state.version))
             with_retries(
                 lambda: until_done.enter_context(
@@ -192,13 +192,13 @@ def prepared(
 def _at(environment: EnvironmentRef, expected: int | None) -> State:
     state = current(environment)
     if expected is not None and expected != state.version:
-        raise VersionMoved(state.version)
+        raise VersionConflict(state.version)
     if state.version == 0 and not schemas.has_schema(environment.environment_id, environment.cluster):
         raise SchemaLost
     return state
 
 
-def hold_to_plan(environment: EnvironmentRef, old: Schema, new: Schema) -> None:
+def check_table_quota(environment: EnvironmentRef, old: Schema, new: Schema) -> None:
     """A schema that grew under a larger plan may stay, and shrink."""
     limit = plan_limits(environment.plan).tables_per_environment
     if len(new.tables) > max(limit, len(old.tables)):
@@ -209,10 +209,10 @@ def _planned(
     environment: EnvironmentRef, raw: object, expected: int | None
 ) -> tuple[State, Plan, tuple[FieldError, ...], bool]:
     """The current state, the plan, its warnings, and whether nothing changes. Raises InvalidDocument,
-    TablesQuotaReached, VersionMoved, SchemaLost."""
-    schema = _read_with_misfits(environment, raw)
+    TablesQuotaReached, VersionConflict, SchemaLost."""
+    schema = _read_with_row_errors(environment, raw)
     state = _at(environment, expected)
-    hold_to_plan(environment, state.schema, schema)
+    check_table_quota(environment, state.schema, schema)
     plan = planner.plan(state.schema, schema)
     return state, plan, lint.of(schema), _is_same(state, raw, schema, plan)
 
@@ -234,7 +234,7 @@ def with_retries(attempted: Callable[[], T]) -> T:
     for attempt in range(1, settings.SCHEMA_LOCK_ATTEMPTS + 1):
         try:
             return attempted()
-        except LockNotWon as error:
+        except LockNotAvailable as error:
             if attempt == settings.SCHEMA_LOCK_ATTEMPTS:
                 raise TablesBusy from error
         time.sleep(wait * random.uniform(0.5, 1))  # noqa: S311
@@ -243,12 +243,12 @@ def with_retries(attempted: Callable[[], T]) -> T:
 
 
 def _require_version(environment: EnvironmentRef, number: int) -> None:
-    """Raises VersionMoved, or LockNotWon during another change."""
+    """Raises VersionConflict, or LockNotAvailable during another change."""
     with transaction.atomic(using=environment.cluster):
         row = locked_version(environment)
-        transaction.set_rollback(True, using=environment.cluster)  # lets go of it, also within another transaction
+        transaction.set_rollback(True, using=environment.cluster)  # releases the lock, even in an outer transaction
     if row.version != number:
-        raise VersionMoved(row.version)
+        raise VersionConflict(row.version)
 
 
 def _change_once(
@@ -263,7 +263,7 @@ def _change_once(
     with transaction.atomic(using=environment.cluster):
         row = locked_version(environment)
         if row.version != state.version:
-            raise VersionMoved(row.version)
+            raise VersionConflict(row.version)
         applied = apply.apply(environment.cluster, environment.environment_id, plan, made)
         failpoints.reach("schema.tables_changed")
         indexes_due = row.indexes_due or applied.indexes_due
@@ -294,7 +294,7 @@ def _change_once(
 
 
 def locked_version(environment: EnvironmentRef) -> CurrentVersion:
-    """The environment's locked row, created if new. Raises LockNotWon, NoSuchEnvironment, SchemaLost."""
+    """The environment's locked row, created if new. Raises LockNotAvailable, NoSuchEnvironment, SchemaLost."""
     found = CurrentVersion.objects.using(environment.cluster)
     with connections[environment.cluster].cursor() as cursor:
         cursor.execute("SELECT set_config('lock_timeout', %s, true)", [str(settings.SCHEMA_LOCK_TIMEOUT_MS)])
@@ -304,7 +304,7 @@ def locked_version(environment: EnvironmentRef) -> CurrentVersion:
         return found.select_for_update().get(environment_id=environment.environment_id)
     except DatabaseError as error:
         if sqlstates.sqlstate(error) == sqlstates.LOCKED:
-            raise LockNotWon from error
+            raise LockNotAvailable from error
         raise
 
 
@@ -318,5 +318,5 @@ def _migrating(environment: EnvironmentRef) -> Generator[None]:
         yield
     finally:
         # The change is committed, even if the control database became unavailable meanwhile.
-        with log_failures(f"{environment.environment_id}, still called migrating", using=DEFAULT_DB_ALIAS):
+        with log_failures(f"resetting the status of {environment.environment_id}", using=DEFAULT_DB_ALIAS):
             meant.filter(status=status.MIGRATING, applying_plan=None).update(status=status.READY)

@@ -81,14 +81,16 @@ class QueryContext:
         rules = self.compiled.rules
         accesses = {known: rules.access(known, self.role_key) for known in self.compiled.schema.tables}
         open_ones = [known for known, access in accesses.items() if access.read or access.insert]
-        slip = identifiers.did_you_mean(name, open_ones) or "."
+        suggestion = identifiers.did_you_mean(name, open_ones) or "."
         shown = f'Table "{name}"' if identifiers.PATTERN.fullmatch(name) else "This table"
-        return NotFound(f"{shown} does not exist in {self.compiled.id}, or you have no access to it{slip}")
+        return NotFound(
+            f"{shown} does not exist in {self.compiled.environment_id}, or you have no access to it{suggestion}"
+        )
 
     def readable(self, name: str) -> Table:
         table, access = self.table(name)
-        if access.read is None:  # it may insert: that the table is there it knows
-            raise NotFound(f"The rows of {name} can be written and not read in {self.compiled.id}.")
+        if access.read is None:  # it may insert, so it may know that the table exists
+            raise NotFound(f"The rows of {name} can be written and not read in {self.compiled.environment_id}.")
         return table
 
     def statement(self, shape: Any, compile: Callable[[RoleView, Any], Statement]) -> Statement:
@@ -103,14 +105,14 @@ class QueryContext:
         self,
         statement: Statement,
         named: Mapping[Any, bytes | None],
-        wires: Sequence[bytes] = (),
+        filter_values: Sequence[bytes] = (),
         limit_ms: int | None = None,
         *,
         is_short: bool = False,
     ) -> list[Row]:
         """Run a reading statement; again if the connection is dead. `limit_ms` is its timeout; one that `is_short` may
         share a pipeline. A replica's result is final, but not its absence: it may be at another schema version."""
-        values = self._bound(statement, named, wires)
+        values = self._bound(statement, named, filter_values)
         if self.freshness is not None and CLOCK not in statement.sql:
             found = run_on_replica(self.compiled.alias, self.freshness, statement.sql, values, limit_ms)
             if found:
@@ -121,13 +123,15 @@ class QueryContext:
             return pipelined_reads.run(self.connection, statement.sql, values)
         return retry_if_lost(self.connection, statement.sql, values)
 
-    def write(self, statement: Statement, named: Mapping[Any, bytes | None], wires: Sequence[bytes] = ()) -> list[Row]:
+    def write(
+        self, statement: Statement, named: Mapping[Any, bytes | None], filter_values: Sequence[bytes] = ()
+    ) -> list[Row]:
         if settings.REPLICAS:
             loop_requests.must_not_wait()  # the mark for replicas waits
         loop_requests.will_write()  # what is written is committed, here or later, and a commit waits for the disk
-        found = run_on(self.connection, statement.sql, self._bound(statement, named, wires))
+        found = run_on(self.connection, statement.sql, self._bound(statement, named, filter_values))
         if settings.REPLICAS:
-            replicas.written(self.compiled.alias, self.compiled.id)
+            replicas.written(self.compiled.alias, self.compiled.environment_id)
         return found
 
     def write_all(self, writes: Sequence[tuple[Statement, Mapping[Any, bytes | None]]]) -> list[list[Row]]:
@@ -137,15 +141,15 @@ class QueryContext:
             self.connection, [(statement.sql, self._bound(statement, named, ())) for statement, named in writes]
         )
         if settings.REPLICAS:
-            replicas.written(self.compiled.alias, self.compiled.id)
+            replicas.written(self.compiled.alias, self.compiled.environment_id)
         return found
 
     def _bound(
-        self, statement: Statement, named: Mapping[Any, bytes | None], wires: Sequence[bytes]
+        self, statement: Statement, named: Mapping[Any, bytes | None], filter_values: Sequence[bytes]
     ) -> list[bytes | None]:
         compiled = self.compiled
-        known = {ENVIRONMENT: compiled.id.encode(), VERSION: b"%d" % compiled.version, **named}
-        return statement.bind(known, wires, self.principal)
+        known = {ENVIRONMENT: compiled.environment_id.encode(), VERSION: b"%d" % compiled.version, **named}
+        return statement.bind(known, filter_values, self.principal)
 
     def verify(self) -> None:
         """Called for an empty result. Raises StaleVersion if the version is outdated. At most one query."""
@@ -158,11 +162,11 @@ class QueryContext:
 def run(
     environment: EnvironmentRef,
     principal: Principal,
-    verb: Callable[[QueryContext], T],
+    operation: Callable[[QueryContext], T],
     freshness: Freshness | None = None,
     users_version: bytes | None = None,
 ) -> T:
-    """Run `verb` with the cached schema, and again with a newer one if that was stale, or after a deadlock or
+    """Run `operation` with the cached schema, and again with a newer one if that was stale, or after a deadlock or
     serialization failure outside a transaction. With `freshness` a replica may answer the first run."""
     compiled = schema_cache.compiled_schema(environment)
     for runs_left in reversed(range(MAX_RUNS)):
@@ -170,9 +174,9 @@ def run(
         context = QueryContext(environment, principal, compiled, connection, freshness, users_version)
         try:
             if not connection.in_atomic_block:
-                return verb(context)
+                return operation(context)
             with transaction.atomic(using=compiled.alias):  # a savepoint: an error leaves the rest to its owner
-                return verb(context)
+                return operation(context)
         except StaleVersion:
             pass
         except ApiError:
@@ -184,7 +188,7 @@ def run(
             if sqlstates.is_repeatable(error):
                 if not runs_left:
                     raise
-                # At once it would meet the same opponent in the same place.
+                # An immediate retry could hit the same conflict.
                 loop_requests.sleep(random.uniform(0.02, 0.1))  # noqa: S311 - a pause, not a secret
         compiled, freshness = schema_cache.reload(environment), None
     raise Unavailable("The schema is changing. Try again shortly.")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
-from accounts.directory import kept_users
+from accounts.directory import user_cache
 from platform_site.http.errors import ValidationFailed
 from platform_site.postgres.libpq import Row
 from rows.query.sql.expressions import Sql
@@ -55,7 +55,7 @@ def _find(
 ) -> dict[bytes, bytes]:  # fmt: skip
     if len(ids) > MAX_USERS:
         raise _too_large(f"The answer would have more than {MAX_USERS:,} different users.")
-    return kept_users.find_users(pool_id, ids, fields, version)
+    return user_cache.find_cached_users(pool_id, ids, fields, version)
 
 
 def _bounded(parts: list[bytes], max_bytes: int) -> list[bytes]:

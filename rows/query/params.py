@@ -181,8 +181,8 @@ def _with_hops(path: str, table: str, resolver: NameResolver) -> Iterator[Hop | 
         hop = resolver.relation(table, step)
         user = None if hop else user_column(table, step, resolver)
         if hop is None and user is None:
-            slip = did_you_mean(step, _embeddable(table, resolver)) or "."
-            raise ValidationFailed.of("with", "unknown", f"{shown(path)}: there is no such relation{slip}")
+            suggestion = did_you_mean(step, _embeddable(table, resolver)) or "."
+            raise ValidationFailed.of("with", "unknown", f"{shown(path)}: there is no such relation{suggestion}")
         if number == MAX_HOPS:
             raise ValidationFailed.of("with", "too_deep", f"{shown(path)}: relations nest {MAX_HOPS} deep at most.")
         if hop is None:
@@ -319,5 +319,5 @@ def _chosen(pattern: str, table: str, resolver: NameResolver) -> tuple[Hops, str
 
 
 def _unknown_column(pattern: str, word: str, known: Iterable[str]) -> ValidationFailed:
-    slip = did_you_mean(word, known) or "."
-    return ValidationFailed.of("columns", "unknown", f"{shown(pattern)}: there is no such column{slip}")
+    suggestion = did_you_mean(word, known) or "."
+    return ValidationFailed.of("columns", "unknown", f"{shown(pattern)}: there is no such column{suggestion}")

@@ -59,11 +59,11 @@ class RoleView:
         self.role_key = role_key
         self._ruleset = ruleset
         self.resolver = ruleset.resolver(role_key)
-        self.remembered: dict[Hashable, object] = {}
+        self.cache: dict[Hashable, object] = {}
 
     @property
     def rules(self) -> ConditionCompiler:
-        # Made each time, as is `reading`: kept here, it would be a circle, which only the collector undoes.
+        # Made each time, as is `reading`: stored, it would be a reference cycle.
         return self.rules_with(None)
 
     @property

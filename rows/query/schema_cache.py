@@ -1,4 +1,4 @@
-"""Caches compiled environments in this process: version, models, rules and interests, for the MAX_ENVIRONMENTS used
+"""Caches compiled schemas in this process: version, models, rules and interests, for the MAX_ENVIRONMENTS used
 last with at most MAX_COLUMNS. Never trusted: each statement tests its version, and `rows.query.context` checks
 `is_current` before refusing anything."""
 
@@ -31,7 +31,7 @@ class CompiledSchema:
     def __init__(
         self, environment_id: str, alias: str, version: int, schema: Schema, interests: set[tuple[str, str]]
     ) -> None:
-        self.id = environment_id
+        self.environment_id = environment_id
         self.alias = alias
         self.version = version
         self.schema = schema
@@ -64,7 +64,7 @@ class CompiledSchema:
         self._wanted[table, action] = wanted
 
     def __repr__(self) -> str:
-        return f"<Environment {self.id} at version {self.version}>"
+        return f"<CompiledSchema of {self.environment_id} at version {self.version}>"
 
 
 _lock = threading.Lock()
@@ -85,8 +85,8 @@ def reload(environment: EnvironmentRef) -> CompiledSchema:
     global _columns
     made = _load(environment)
     with _lock:
-        _drop(made.id)
-        _known[made.id] = made
+        _drop(made.environment_id)
+        _known[made.environment_id] = made
         _columns += made.columns
         while len(_known) > 1 and (len(_known) > MAX_ENVIRONMENTS or _columns > MAX_COLUMNS):
             _drop(next(iter(_known)))
@@ -94,7 +94,7 @@ def reload(environment: EnvironmentRef) -> CompiledSchema:
 
 
 def current(environment: EnvironmentRef) -> CompiledSchema:
-    """The current environment, for statements that do not test it. One query, or those of `reload`."""
+    """The current schema, for statements that do not test it. One query, or those of `reload`."""
     known = compiled_schema(environment)
     return known if is_current(known) else reload(environment)
 
@@ -112,7 +112,7 @@ def _drop(environment_id: str) -> None:
 
 
 def is_current(known: CompiledSchema) -> bool:
-    found = prepared.retry_if_lost(connections[known.alias], _VERSION, [known.id.encode()])
+    found = prepared.retry_if_lost(connections[known.alias], _VERSION, [known.environment_id.encode()])
     return int(found[0][0] or 0 if found else 0) == known.version
 
 

@@ -34,7 +34,7 @@ _KIND: Final = "rows"
 _RELATION_KIND: Final = "rows of a relation"
 Count = Literal["exact", "estimated"]
 COUNTS: Final[tuple[Count, ...]] = get_args(Count)
-QUERY_MEMBERS: Final = frozenset({"where", "order", "limit", "cursor", "with", "columns", "count"})
+QUERY_FIELDS: Final = frozenset({"where", "order", "limit", "cursor", "with", "columns", "count"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def list_rows(
     users_version: bytes | None = None,
 ) -> Page:
     """A page of the rows that `principal` may read: one statement, and one for a count. With `freshness` a replica may
-    answer; `users_version` is for `accounts.directory.kept_users`. Raises NotFound and ValidationFailed naming the
+    answer; `users_version` is for `accounts.directory.user_cache`. Raises NotFound and ValidationFailed naming the
     parameter, or `limit` if the response is too large. Contract section 4.6."""
     return run(environment, principal, lambda context: _list(context, table, query), freshness, users_version)
 
@@ -89,8 +89,8 @@ def retrieve_row(
 ) -> RowAnswer:
     """One row, with relations. `etag` is None if `columns` leave some out. One statement. Raises NotFound and
     ValidationFailed naming `with` or `columns`. Contract section 4.7."""
-    verb = lambda context: _retrieve(context, table, row_id, withs, columns)  # noqa: E731
-    return run(environment, principal, verb, freshness, users_version)
+    operation = lambda context: _retrieve(context, table, row_id, withs, columns)  # noqa: E731
+    return run(environment, principal, operation, freshness, users_version)
 
 
 def etag_of(row: bytes) -> str:
@@ -111,7 +111,7 @@ def _retrieve(context: QueryContext, name: str, row_id: str, withs: Any, columns
     [row] = rows
     only_users = With not in map(type, embedded)
     if not only_users:
-        _hold_to_size(rows, "with", made=2)
+        _check_response_size(rows, "with", made=2)
     etag = etag_of(row[0] or b"") if chosen is None else None
     if not embedded:
         return RowAnswer(row_id, row[0] or b"", etag)
@@ -149,7 +149,7 @@ def _list(context: QueryContext, name: str, query: ListQuery) -> Page:
             next_cursor = _relation_cursor(context, name, relation.column, relation.id, (keys[0] or b"").decode())
     only_users = With not in map(type, withs)
     if withs or len(rows) > 1:
-        _hold_to_size(rows, "with" if len(rows) == 1 else "limit", made=1 if only_users else 2)
+        _check_response_size(rows, "with" if len(rows) == 1 else "limit", made=1 if only_users else 2)
     bodies = _with_relations(context, rows, withs, only_users) if withs else [row[0] or b"" for row in rows]
     parts = [b'{"data":[', b",".join(bodies), b"]"]
     if query.count is not None:
@@ -158,7 +158,7 @@ def _list(context: QueryContext, name: str, query: ListQuery) -> Page:
     return Page(b"".join(parts), next_cursor)
 
 
-def _hold_to_size(rows: Sequence[Row], parameter: str, *, made: int) -> None:
+def _check_response_size(rows: Sequence[Row], parameter: str, *, made: int) -> None:
     """Raise ValidationFailed naming `parameter` for too large a response; never for a single row."""
     cells = [cell for row in rows for cell in row[:made]]
     if None in cells or sum(map(len, cells)) > MAX_ANSWER_BYTES:  # type: ignore[arg-type]
@@ -211,14 +211,14 @@ class _RelationPosition:
 
 
 def _relation_cursor(context: QueryContext, table: str, *position: str) -> str:
-    return cursors.encode(_RELATION_KIND, [context.compiled.id, table], position)
+    return cursors.encode(_RELATION_KIND, [context.compiled.environment_id, table], position)
 
 
 def _open_relation_cursor(context: QueryContext, table: str, query: ListQuery) -> _RelationPosition | None:
     """The position of a `<relation>_next` cursor; None for other cursors."""
     if query.cursor is None or query.where is not None or query.order is not None:
         return None
-    position = cursors.decode_if_of(_RELATION_KIND, [context.compiled.id, table], query.cursor)
+    position = cursors.decode_if_of(_RELATION_KIND, [context.compiled.environment_id, table], query.cursor)
     return None if position is None else _RelationPosition(*map(str, position))
 
 
@@ -229,7 +229,7 @@ def cursor_facts(
     keys: list[cursors.Fact] = [
         [canonical_text(key.path), key.type, key.descending, key.nulls_first] for key in order
     ]  # fmt: skip
-    return [context.compiled.id, table.name, keys, _digest(where)]
+    return [context.compiled.environment_id, table.name, keys, _digest(where)]
 
 
 def canonical_text(path: Path) -> str:

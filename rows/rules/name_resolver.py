@@ -94,8 +94,8 @@ def join_path(path: str, part: object) -> str:
 def refuse_unknown(path: str, word: str = "", known: Iterable[str] = ()) -> NoReturn:
     """`known` are visible names: only those are suggested."""
     combinator = f"${word.lower()}"
-    slip = f'; did you mean "{combinator}"?' if combinator in COMBINATORS else did_you_mean(word, known)
-    raise InvalidCondition(path, "unknown", f"there is no such column or relation{slip or '.'}")
+    suggestion = f'; did you mean "{combinator}"?' if combinator in COMBINATORS else did_you_mean(word, known)
+    raise InvalidCondition(path, "unknown", f"there is no such column or relation{suggestion or '.'}")
 
 
 def user_column(table: str, name: str, resolver: NameResolver) -> str | None:
@@ -113,8 +113,10 @@ def unknown_operator(path: str, word: str, known: Iterable[str]) -> InvalidCondi
     """Suggests the intended operator (`gte`, `_gte`, `starts_with`), or all."""
     meant = f"${word.lstrip('$').replace('_', '')}".lower()
     spelled = {one.lower(): one for one in known}
-    slip = f'; did you mean "{spelled[meant]}"?' if meant in spelled else f": here are {', '.join(sorted(known))}."
-    return InvalidCondition(path, "unknown_operator", f"there is no such operator{slip}")
+    suggestion = (
+        f'; did you mean "{spelled[meant]}"?' if meant in spelled else f": here are {', '.join(sorted(known))}."
+    )
+    return InvalidCondition(path, "unknown_operator", f"there is no such operator{suggestion}")
 
 
 def shown(path: str) -> str:

@@ -118,8 +118,8 @@ class RuleCompiler:
             here = f"{path}.{index}"
             column = self.table.column(pattern.removeprefix("-"))
             if column is None:
-                slip = identifiers.did_you_mean(pattern.removeprefix("-"), known)
-                self.fail(InvalidCondition(here, "unknown", f"there is no such column{slip or '.'}"))
+                suggestion = identifiers.did_you_mean(pattern.removeprefix("-"), known)
+                self.fail(InvalidCondition(here, "unknown", f"there is no such column{suggestion or '.'}"))
             elif not pattern.startswith("-"):
                 if column.name not in known:
                     self.fail(InvalidCondition(here, "invalid", f"{column.name} cannot be written."))
@@ -135,8 +135,8 @@ class RuleCompiler:
             here = f"{path}.{key}"
             column = self.table.column(key)
             if column is None or column.implicit:
-                slip = identifiers.did_you_mean(key, self.table.columns)
-                what = "cannot be set." if column else f"there is no such column{slip or '.'}"
+                suggestion = identifiers.did_you_mean(key, self.table.columns)
+                what = "cannot be set." if column else f"there is no such column{suggestion or '.'}"
                 self.fail(InvalidCondition(here, "invalid" if column else "unknown", what))
                 continue
             try:

@@ -104,7 +104,7 @@ def _spelled(column: Column, cell: Any) -> str:
     return wire(SQL_TYPES[column.type], cell).decode()
 
 
-def misfit(column: Column) -> InvalidValue:
+def mismatch(column: Column) -> InvalidValue:
     """The error of the column's CHECK constraint; PostgreSQL does not say which value."""
     least, greatest = (None if end is None else _spelled(column, end) for end in (column.min, column.max))
     match least, greatest:

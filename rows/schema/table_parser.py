@@ -100,8 +100,8 @@ class TableReader:
     def read_targets(self, tables: Mapping[str, "TableReader"]) -> None:
         for path, target in self._column_reader.targets:
             if target not in tables:
-                slip = identifiers.did_you_mean(target, tables)
-                self.reader.fail(path, "unknown", f"no table {json.dumps(target)[:60]}{slip}")
+                suggestion = identifiers.did_you_mean(target, tables)
+                self.reader.fail(path, "unknown", f"no table {json.dumps(target)[:60]}{suggestion}")
 
     def finish(self, relations: Mapping[str, Relation]) -> Table:
         return Table(
@@ -208,8 +208,8 @@ class TableReader:
             actions: dict[Action, tuple[RuleSpec, ...]] = {}
             for action, rules in reader.mapping(here, raw).items():
                 if action not in ACTIONS:
-                    slip = identifiers.did_you_mean(action, ACTIONS)
-                    reader.fail(here / action, "unknown", f"must be one of {', '.join(ACTIONS)}{slip}")
+                    suggestion = identifiers.did_you_mean(action, ACTIONS)
+                    reader.fail(here / action, "unknown", f"must be one of {', '.join(ACTIONS)}{suggestion}")
                     continue
                 actions[action] = self._rules_of(here / action, action, rules)
             roles[role] = MappingProxyType(actions)

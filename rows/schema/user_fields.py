@@ -43,8 +43,8 @@ def _fields(path: str, raw: object, errors: list[FieldError]) -> tuple[str, ...]
         return ()
     for index, name in enumerate(raw):
         if name not in USER_FIELDS:
-            slip = identifiers.did_you_mean(name, USER_FIELDS)
-            message = f"must be one of {', '.join(USER_FIELDS)}{slip}"
+            suggestion = identifiers.did_you_mean(name, USER_FIELDS)
+            message = f"must be one of {', '.join(USER_FIELDS)}{suggestion}"
             errors.append(FieldError(f"{path}.{index}", "unknown", message))
         elif name in raw[:index]:
             errors.append(FieldError(f"{path}.{index}", "taken", "is listed twice"))

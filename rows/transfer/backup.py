@@ -128,7 +128,7 @@ def _version_record(record: SchemaVersion) -> dict[str, Any]:
 
 
 def _refuse_invalid_rows(connection: BaseDatabaseWrapper, environment: EnvironmentRef, table: Table) -> None:
-    with apply.inside(connection, environment.environment_id, limited=False), row_access():
+    with apply.use_schema(connection, environment.environment_id, limited=False), row_access():
         invalid = stored_values.unreadable_cell(connection, table)
     if invalid is not None:
         raise NotRestorable(describe_invalid_row(table, *invalid))

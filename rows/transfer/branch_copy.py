@@ -53,7 +53,7 @@ def build_copy(
         lock_against_deletion(connection, source.environment_id, schema)
         branching.require_both(source, target)
         fill = partial(_copy_rows, connection, source, target, schema, into)
-    with apply.inside(connection, into, limited=False), row_access():
+    with apply.use_schema(connection, into, limited=False), row_access():
         return apply.build(connection, schema, fill).indexes_due
 
 

@@ -15,7 +15,7 @@ from projects.provisioning import branching
 from rows.changes import watched_tables
 from rows.migrate import apply, versions
 from rows.migrate import service as schema_service
-from rows.migrate.apply import LockNotWon
+from rows.migrate.apply import LockNotAvailable
 from rows.outbox import audit as audit_outbox
 from rows.transfer import branch_copy
 from rows.write.references import deleted_users
@@ -33,7 +33,7 @@ def follow_reset(
     """Receiver of `environment_reset`. Raises TablesInUse, SourceGone, BranchDeleted."""
     try:
         _reset(source, target, data, actor, using)
-    except (LockNotWon, schema_service.TablesBusy) as error:
+    except (LockNotAvailable, schema_service.TablesBusy) as error:
         raise TablesInUse from error
 
 

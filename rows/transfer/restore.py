@@ -46,7 +46,7 @@ def restore_as_branch(
     DamagedArchive, TablesQuotaReached, QuotaExceeded, and what `projects.services.filled_branch` raises."""
     origin = {"source": content.source_id, "taken_at": content.taken_at.isoformat()}
     with projects.filled_branch(project_id, name=name, actor=actor, **origin) as environment:
-        schema_service.hold_to_plan(environment, EMPTY, content.schema)
+        schema_service.check_table_quota(environment, EMPTY, content.schema)
         connection = connections[environment.cluster]
         rows, indexes_due = _build(connection, environment.environment_id, content, progress)
         if content.version:
@@ -69,7 +69,7 @@ def restore_into(
 ) -> Summary:
     """Make the backup the environment's next schema version: loaded beside the live tables, then exchanged. Resolves
     references to deleted users if possible; restores webhooks and functions only if there are none. Raises NotEmpty
-    unless `replace`, DamagedArchive, TablesQuotaReached, QuotaExceeded, LockNotWon, DatabaseError."""
+    unless `replace`, DamagedArchive, TablesQuotaReached, QuotaExceeded, LockNotAvailable, DatabaseError."""
     try:
         summary, due = _restore_into(content, environment, replace, actor, progress)
     except BaseException:
@@ -97,7 +97,7 @@ def _restore_into(
         old = schema_service.current(environment).schema
         if old.tables and not replace:
             raise NotEmpty
-        schema_service.hold_to_plan(environment, old, content.schema)
+        schema_service.check_table_quota(environment, old, content.schema)
         apply.exchange(connection, environment.environment_id, old, beside, content.schema)
         name = f"restore the backup of {content.source_id} taken at {content.taken_at.isoformat()}"
         version = versions.add_replacement(
@@ -141,7 +141,7 @@ def _build(
 
     try:
         # COPY is psycopg's own: without the wrapper its errors would not be Django's.
-        with connection.wrap_database_errors, apply.inside(connection, into, limited=False), row_access():
+        with connection.wrap_database_errors, apply.use_schema(connection, into, limited=False), row_access():
             built = apply.build(connection, content.schema, fill)
     except DatabaseError as error:
         if (sqlstates.sqlstate(error) or "").startswith(("22", "23")):

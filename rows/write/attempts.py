@@ -45,7 +45,7 @@ def lock(context: QueryContext, attempt: PendingWrite, columns: Sequence[str] = 
     assert not isinstance(attempt.shape, InsertShape)  # noqa: S101 - for the type checker
     for _ in range(MAX_RUNS):
         shape = LockShape(attempt.shape, tuple(columns))
-        if rows := context.write(context.statement(shape, writes.locked), attempt.named):
+        if rows := context.write(context.statement(shape, writes.lock_row), attempt.named):
             return rows[0]
         context.verify()
         refusal = error_of(context, attempt.with_events(True))

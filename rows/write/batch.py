@@ -106,13 +106,13 @@ def execute(
                 transaction.set_rollback(True, using=context.compiled.alias)
         return results
 
-    def verb(context: QueryContext) -> list[Result]:
+    def operation(context: QueryContext) -> list[Result]:
         try:
             return attempt(context, in_one_trip=True)
         except NotInOneTrip:
             return attempt(context, in_one_trip=False)
 
-    return run(environment, principal, verb)
+    return run(environment, principal, operation)
 
 
 def as_json(results: Sequence[Result]) -> bytes:

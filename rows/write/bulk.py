@@ -30,7 +30,7 @@ from rows.write.statements.shapes import ChosenShape, UpdateShape
 MAX_ROWS: Final = 1_000
 """Per request."""
 _KIND: Final = "rows to change"
-QUERY_MEMBERS: Final = frozenset({"where", "limit", "cursor"})
+QUERY_FIELDS: Final = frozenset({"where", "limit", "cursor"})
 """As `BulkQuery`."""
 
 
@@ -160,7 +160,7 @@ def _choose(context: QueryContext, table: Table, action: Literal["update", "dele
         [last] = cursors.decode(_KIND, facts, query.cursor)
         named[After(0)] = str(last).encode()
     shape = ChosenShape(table.name, action, where.shape, query.cursor is not None)
-    rows = context.write(context.statement(shape, writes.chosen), named, where.wire)
+    rows = context.write(context.statement(shape, writes.select_rows), named, where.wire)
     if not rows:
         context.verify()
     ids = [(cell or b"").decode() for (cell,) in rows]

@@ -208,7 +208,7 @@ def _violated(context: QueryContext, table: Table, name: str, known: set[str]) -
             return ValidationFailed.of(WHOLE_BODY, "check_failed", "The row does not meet a check of its table.")
     for column in table.columns.values():
         if name == table_models.check_name(table.name, column.name) and column.name in known:
-            problem = column_values.misfit(column)
+            problem = column_values.mismatch(column)
             return ValidationFailed.of(column.name, problem.code, problem.message)
     return ValidationFailed.of(WHOLE_BODY, "invalid", "A value that the rules set does not fit its column.")
 

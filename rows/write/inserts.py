@@ -160,11 +160,11 @@ def _cells_of(
 ) -> list[tuple[str, Cell, _Default]]:  # fmt: skip
     """The columns of a new row that rules do not set, with the key and the default of each."""
     key = "new row", table.name
-    found = role_view.remembered.get(key)
+    found = role_view.cache.get(key)
     if found is None:
         columns = [column for column in table.columns.values() if column.name not in without]
         found = [(column.name, Cell(column.name), _default(column)) for column in columns]
-        role_view.remembered[key] = found
+        role_view.cache[key] = found
     return cast("list[tuple[str, Cell, _Default]]", found)
 
 

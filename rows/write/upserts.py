@@ -140,9 +140,9 @@ class _Upsert:
         key = self._key_of(attempt)
         if key is None:
             return None
-        where, wires = key
+        where, filter_values = key
         shape = ReadShape(attempt.table.name, where, DEFAULT_ORDER, columns=(ID.name,))
-        rows = self.context.read(self.context.statement(shape, select.read), {LIMIT: b"1"}, wires)
+        rows = self.context.read(self.context.statement(shape, select.read), {LIMIT: b"1"}, filter_values)
         if not rows:
             self.context.verify()
             return None
@@ -155,9 +155,9 @@ class _Upsert:
         key = self._key_of(attempt)
         if key is None or self.key == (ID.name,):  # an id is for good
             return True
-        where, wires = key
+        where, filter_values = key
         shape = ChosenShape(attempt.table.name, "update", where, after=False)
-        rows = self.context.write(self.context.statement(shape, writes.chosen), {LIMIT: b"1"}, wires)
+        rows = self.context.write(self.context.statement(shape, writes.select_rows), {LIMIT: b"1"}, filter_values)
         return rows == [(row_id.encode(),)]
 
     def _key_of(self, attempt: PendingWrite) -> tuple[Condition, list[bytes]] | None:
@@ -165,17 +165,17 @@ class _Upsert:
         table, rule = attempt.table, attempt.access.insert
         forced: Mapping[str, Operand | None] = rule.set if rule else {}
         conditions: list[Condition] = []
-        wires: list[bytes] = []
+        filter_values: list[bytes] = []
         for column in self.key:
             operand = forced.get(column)
             wire = attempt.named.get(ROW_ID if column == ID.name else Cell(column))
             if wire is not None:
-                operand = Slot(len(wires), SQL_TYPES[table.all_columns[column].type])
-                wires.append(wire)
+                operand = Slot(len(filter_values), SQL_TYPES[table.all_columns[column].type])
+                filter_values.append(wire)
             if operand is None:
                 return None  # no null is equal to another, and no row has the time of this write
             conditions.append(Compare(Path((), column), "eq", operand))
-        return all_of(conditions), wires
+        return all_of(conditions), filter_values
 
     def _write(self, existing: Mapping[int, str]) -> list[Upserted]:
         new = {number: attempt for number, attempt in enumerate(self.attempts) if number not in existing}

@@ -175,7 +175,7 @@ def _mail_server() -> Iterator[Postbox]:
 
 @pytest.fixture
 def postbox(_mail_server: Postbox, settings: Any) -> Postbox:
-    """A real mail server, empty, to which this process sends its e-mails."""
+    """A real mail server, empty, to which this process sends its emails."""
     settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
     settings.EMAIL_HOST, settings.EMAIL_PORT = "127.0.0.1", _mail_server.port
     settings.EMAIL_USE_TLS = settings.EMAIL_USE_SSL = False

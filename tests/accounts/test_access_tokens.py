@@ -65,7 +65,7 @@ def test_the_public_keys_hold_nothing_private(api: Api, signed_in: SignedIn) -> 
     for key in api.get("/.well-known/jwks.json").json["keys"]:
         assert set(key) == {"kty", "crv", "x", "y", "kid", "use", "alg"}
     sealed = bytes(SigningKey.objects.get().sealed_private)
-    _, private = signing_keys.signing()
+    _, private = signing_keys.current_signing_key()
     der = private.private_bytes(
         serialization.Encoding.DER, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
@@ -90,7 +90,7 @@ def forge(token: str, *, header: Any = None, claims: Any = None, key: Any = None
     new_claims = {k: v for k, v in (real_claims | (claims or {})).items() if v is not ...}
     signing_input = f"{encoded(new_header)}.{encoded(new_claims)}"
     signature = jwt.algorithms.get_default_algorithms()[algorithm].sign(
-        signing_input.encode(), key or signing_keys.signing()[1]
+        signing_input.encode(), key or signing_keys.current_signing_key()[1]
     )
     return f"{signing_input}.{encoded(signature)}"
 
@@ -104,7 +104,7 @@ def rsa_key() -> rsa.RSAPrivateKey:
 def hostile(token: str) -> dict[str, str]:
     header, payload, signature = token.split(".")
     strangers_key = ec.generate_private_key(ec.SECP256R1())
-    public = signing_keys.signing()[1].public_key()
+    public = signing_keys.current_signing_key()[1].public_key()
     pem = public.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     point = public.public_bytes(serialization.Encoding.X962, serialization.PublicFormat.UncompressedPoint)
 
@@ -355,11 +355,11 @@ def test_rotated_key_is_published_before_use_and_old_key_still_verifies(api: Api
     new = signing_keys.rotate(actor=audit.SYSTEM)
     signing_keys.forget()
     assert {key["kid"] for key in api.get("/.well-known/jwks.json").json["keys"]} == {old, new.kid}
-    assert signing_keys.signing()[0] == old
+    assert signing_keys.current_signing_key()[0] == old
     SigningKey.objects.filter(pk=new.pk).update(signs_from="2020-01-01T00:00:00Z")
     SigningKey.objects.filter(pk=old).update(signs_from="2019-01-01T00:00:00Z")
     signing_keys.forget()
-    assert signing_keys.signing()[0] == new.kid
+    assert signing_keys.current_signing_key()[0] == new.kid
     assert api.get("/v1/auth/me", token=signed_in.access_token).status == 200
 
 

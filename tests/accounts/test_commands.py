@@ -83,7 +83,7 @@ def test_without_a_terminal_a_command_names_the_ways_that_it_has(una: User, monk
     [
         (["create_account", "nonsense", "--password", PASSWORD], "email"),
         (["create_account", "a@example.com", "--password", "short"], "password"),
-        (["create_account", "alice@example.com", "--password", PASSWORD], "Another user has this e-mail"),
+        (["create_account", "alice@example.com", "--password", PASSWORD], "Another user has this email"),
         (["create_account", "a@example.com", "--password", PASSWORD, "--name", "x" * 201], "name"),
         (["create_account"], "email"),
         (["create_user", "env_01k60000000000000000000000", "a@example.com", "--no-password"], "no environment"),

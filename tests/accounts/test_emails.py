@@ -1,4 +1,4 @@
-"""E-mails: written with what they are about, sent at least once, by whichever worker, to a real SMTP server.
+"""Emails: written with what they are about, sent at least once, by whichever worker, to a real SMTP server.
 
 PostgreSQL stores the queue, and a periodic job finds emails for which no worker was notified.
 """
@@ -74,7 +74,7 @@ def test_job_of_a_killed_mail_worker_is_retried_and_newest_link_works(
     first = email_outbox.claim()
     assert isinstance(first, email_outbox.ClaimedEmail)
     email_templates.message(first.email, first.token).send()
-    # Killed here, before it could note that the e-mail was sent.
+    # Killed here, before it could note that the email was sent.
     assert email_outbox.claim() is None, "its lease holds"
     due_again()
     assert email_outbox.send_due() == 1
@@ -226,7 +226,7 @@ def test_expired_email_is_deleted_and_not_sent(production: Environment, postbox:
     assert postbox.messages == []
 
 
-# ── What e-mails say ──
+# ── What emails say ──
 
 
 def test_every_kind_has_a_text_and_html_that_say_the_same(production: Environment, una: User, postbox: Postbox) -> None:

@@ -1,4 +1,4 @@
-"""The pages behind the links of e-mails: opening one changes nothing, its form does; no script, no cookie, no leak."""
+"""The pages behind the links of emails: opening one changes nothing, its form does; no script, no cookie, no leak."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Sign-up, a forgotten password and an invitation as people meet them: `manage.py up` shows the e-mails in its terminal, and
+"""Sign-up, a forgotten password and an invitation as people meet them: `manage.py up` shows the emails in its terminal, and
 the links in them are followed in a real browser, on a desk and on a telephone, by day and by night, without scripts."""
 
 import secrets

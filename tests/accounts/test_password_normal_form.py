@@ -101,7 +101,7 @@ def test_the_console_reads_either_spelling(make_user: Callable[..., User]) -> No
     staff.refresh_from_db()
     assert staff.check_password(DECOMPOSED)
     staff.set_password(DECOMPOSED)
-    assert passwords.is_right(COMPOSED, staff.password)
+    assert passwords.is_correct(COMPOSED, staff.password)
 
 
 def test_the_terminal_accepts_two_spellings_of_one_password(monkeypatch: Any) -> None:
@@ -146,7 +146,7 @@ def test_commands_and_the_console_refuse_a_blank_password(make_user: Callable[..
     assert page.status_code == 200
     assert "blank" in page.content.decode()
     staff.refresh_from_db()
-    assert passwords.is_right(PASSWORD, staff.password)
+    assert passwords.is_correct(PASSWORD, staff.password)
 
 
 def test_a_user_can_be_created_without_a_password(

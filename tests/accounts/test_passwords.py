@@ -57,8 +57,8 @@ def test_unknown_disabled_and_passwordless_users_take_as_long(wrong_sign_ins: di
 def test_a_password_is_hashed_by_argon2id_at_owasps_minimum() -> None:
     encoded = passwords.hashed(PASSWORD)
     assert encoded.startswith("argon2$argon2id$v=19$m=19456,t=2,p=1$")
-    assert passwords.is_right(PASSWORD, encoded)
-    assert not passwords.is_right(PASSWORD + "x", encoded)
+    assert passwords.is_correct(PASSWORD, encoded)
+    assert not passwords.is_correct(PASSWORD + "x", encoded)
     assert passwords.hashed(PASSWORD) != encoded
     assert not passwords.is_outdated(encoded, "correct horse battery")
 
@@ -66,23 +66,23 @@ def test_a_password_is_hashed_by_argon2id_at_owasps_minimum() -> None:
 @pytest.mark.parametrize("encoded", [None, "", "!", "!abc", "md5$x$y", "plain text"])
 def test_nothing_matches_what_is_no_hash(encoded: str | None) -> None:
     for password in ("", "!", "the password of no user", encoded or "x"):
-        assert not passwords.is_right(password, encoded)
+        assert not passwords.is_correct(password, encoded)
 
 
 def test_a_password_beyond_4096_characters_is_not_hashed() -> None:
     encoded = passwords.hashed(PASSWORD)
     began = time.perf_counter()
     for _ in range(100):
-        assert not passwords.is_right("x" * 4097, encoded)
+        assert not passwords.is_correct("x" * 4097, encoded)
     assert time.perf_counter() - began < within(0.1)
 
 
 def test_white_space_and_every_character_of_a_password_count() -> None:
     for password in (" leading", "trailing ", "emoji 🦊🦊🦊", "é́combined", "x" * 1000):
         encoded = passwords.hashed(password)
-        assert passwords.is_right(password, encoded)
-        assert not passwords.is_right(password.strip() + "?", encoded)
-        assert not passwords.is_right(password[:-1], encoded)
+        assert passwords.is_correct(password, encoded)
+        assert not passwords.is_correct(password.strip() + "?", encoded)
+        assert not passwords.is_correct(password[:-1], encoded)
 
 
 @pytest.mark.parametrize(
@@ -111,28 +111,28 @@ def test_two_hashes_run_at_once_and_whoever_waits_too_long_is_told() -> None:
         held.wait(10)
         began = time.monotonic()
         with pytest.raises(RateLimited) as refused:
-            passwords.is_right(PASSWORD, None)
+            passwords.is_correct(PASSWORD, None)
         assert passwords.WAIT_SECONDS - 0.1 < time.monotonic() - began < passwords.WAIT_SECONDS + within(1)
         assert refused.value.headers["Retry-After"] == "1"
         release.set()
         for one in holding:
             one.result(10)
-    assert not passwords.is_right(PASSWORD, None)
+    assert not passwords.is_correct(PASSWORD, None)
 
 
 # ── Limits ──
 
 
 def somebody() -> str:
-    """An e-mail that no other test has counted against."""
+    """An email that no other test has counted against."""
     return f"{secrets.token_hex(8)}@example.com"
 
 
 @pytest.mark.django_db(databases="__all__", transaction=True)
 def test_forty_parallel_sign_ins_keep_the_limit_and_little_memory(api: Api, settings: Any) -> None:
-    settings.RATE_LIMIT_FACTOR = 1  # ten a minute for each e-mail
+    settings.RATE_LIMIT_FACTOR = 1  # ten a minute for each email
     process = psutil.Process(os.getpid())
-    passwords.is_right(PASSWORD, None)
+    passwords.is_correct(PASSWORD, None)
     before = process.memory_info().rss
     peak = [before]
     done = threading.Event()

@@ -1,4 +1,4 @@
-"""E-mails without a mail server: what people at the terminal of `manage.py up` see."""
+"""Emails without a mail server: what people at the terminal of `manage.py up` see."""
 
 from io import StringIO
 
@@ -16,6 +16,6 @@ def test_a_terminal_shows_the_text_and_its_link_and_no_markup() -> None:
     seen = StringIO()
     assert EmailBackend(stream=seen).send_messages([email_templates.message(email, "lnk_token")]) == 1
     first, *text = seen.getvalue().splitlines()
-    assert first.startswith("e-mail to nia@example.com: Confirm your email")
+    assert first.startswith("email to nia@example.com: Confirm your email")
     assert any("/auth/confirm-sign-up?token=lnk_token" in line for line in text)
     assert "<" not in seen.getvalue()

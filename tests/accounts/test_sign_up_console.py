@@ -113,5 +113,5 @@ def test_invitation_by_a_command(api: Api, production: Environment, postbox: Pos
     body: dict[str, Any] = {"token": token_in(postbox.last("nia@example.com")), "password": PASSWORD}
     assert api.post("/v1/auth/invitation/accept", json=body, environment=production.pk).status == 200
     assert User.objects.get(email="nia@example.com").role == "editor"
-    with pytest.raises(CommandError, match="has this e-mail"):
+    with pytest.raises(CommandError, match="has this email"):
         run("invite_user", "nia@example.com", "--environment", production.pk)

@@ -1,5 +1,5 @@
 """Endpoints without authentication while a project is suspended: sign-in, refreshing, links, codes, providers; and its
-e-mails."""
+emails."""
 
 from collections.abc import Callable
 from datetime import timedelta

@@ -210,7 +210,7 @@ def test_other_pools_do_not_exist(
             assert answer.status == unknown.status == 404
             assert answer.json["error"] | {"request_id": ""} == unknown.json["error"] | {"request_id": ""}
     assert set(User.objects.values_list("name", flat=True)) >= {"Alice", "Eve"}
-    # The same e-mail is free in another pool.
+    # The same email is free in another pool.
     assert api.post("/v1/users", token=manager, json=NEW | {"email": "eve@example.com"}).status == 201
 
 

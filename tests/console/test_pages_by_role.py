@@ -165,7 +165,7 @@ def test_a_page_is_called_as_in_the_menu(console: Client, world: World) -> None:
     project = reverse("admin:projects_project_change", args=[quote(world.project.pk)])
     assert heading(project) == f"Projects {world.project.name}"
     assert heading("/admin/accounts/poolsettings/").startswith("Sign-up")
-    assert heading("/admin/accounts/accountemail/").startswith("E-mails")
+    assert heading("/admin/accounts/accountemail/").startswith("Emails")
     assert heading("/admin/platform_site/ratelimitedcaller/").startswith("Rate limits met")
 
 

@@ -1,7 +1,7 @@
 """Every operation of the API as a call that succeeds, prepared as often as required.
 
 `CALLS` has one function for each operation of the description, which makes what the call needs (a webhook to delete, a
-link from an e-mail) and says the call; a new operation fails `test_each_step` until it has one.
+link from an email) and says the call; a new operation fails `test_each_step` until it has one.
 """
 
 import secrets

@@ -555,7 +555,7 @@ def test_a_function_that_is_deleted_before_its_run_was_read_says_so(
     deploy(tracker, "count", SUM)
     begin = start.start_run
 
-    def begin_and_delete(*args: Any, **options: Any) -> start.Started:
+    def begin_and_delete(*args: Any, **options: Any) -> start.CreatedRun:
         started = begin(*args, **options)
         assert tracker.call("owner", "DELETE", "/functions/count").status == 204
         return started

@@ -926,7 +926,7 @@ def test_the_token_is_in_no_line_and_no_figure(tracker: Tracker, environment: En
         assert (broken.status, broken.error) == (500, "internal")
     written = "\n".join(lines.text)
     assert "/v1/inbound/<str:token>" in written
-    assert "unforeseen" in written
+    assert "unexpected" in written
     assert token not in written
     assert token not in tracker.api._client.get("/metrics").content.decode()
     assert token.encode() not in broken.body

@@ -13,7 +13,7 @@ import pytest
 from functions.execution import executor
 from functions.models import Run
 from functions.runs import start
-from functions.runs.start import Started
+from functions.runs.start import CreatedRun
 from functions.worker import Worker
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import availability
@@ -102,9 +102,9 @@ def test_so_does_one_whose_source_was_being_read(tracker: Tracker, cuts: Cuts, h
 
 def test_what_is_found_again_is_what_was_begun(tracker: Tracker, environment: EnvironmentRef, cuts: Cuts) -> None:
     deploy(tracker, "sum", SUM, secrets={"TOKEN": "s3cr3t"}, allowed_hosts=["api.example.com"])
-    begun: list[Started] = []
+    begun: list[CreatedRun] = []
 
-    def begin() -> Started:
+    def begin() -> CreatedRun:
         begun.append(start.start_run(environment, key_of(environment), "sum", '{"a": 1}', depth=2))
         Run.objects.using(environment.cluster).update(phase="ended", slot=None, claimed_until=None)
         return begun[-1]

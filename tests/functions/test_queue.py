@@ -23,7 +23,7 @@ from functions.runs import completion, leases, start, statement_batching
 from functions.runs import lease_renewer as watching
 from functions.runs import queue as run_queue
 from functions.runs.completion import RunResult
-from functions.runs.start import Started
+from functions.runs.start import CreatedRun
 from functions.worker import Worker
 from platform_site.embedded import postgres as embedded_postgres
 from platform_site.embedded.data_dir import Layout
@@ -62,12 +62,12 @@ def in_threads(count: int, work: Any) -> list[Any]:
 def test_ten_concurrent_calls_take_exactly_the_plans_slots(tracker: Tracker, environment: EnvironmentRef) -> None:
     deploy(tracker, "sum", SUM)
     began = in_threads(10, lambda: calls.start_call(environment, key_of(environment), "sum", "{}"))
-    assert sum(isinstance(each, Started) for each in began) == FREE
+    assert sum(isinstance(each, CreatedRun) for each in began) == FREE
     assert sum(isinstance(each, TooManyRuns) for each in began) == 10 - FREE
     assert Run.objects.using(environment.cluster).count() == FREE, "what is refused is no run"
     refused = invoke(tracker, "sum", {"a": 1, "b": 1})
     assert (refused.status, refused.error, refused.headers["Retry-After"]) == (429, "rate_limited", "1")
-    ending = next(each for each in began if isinstance(each, Started))
+    ending = next(each for each in began if isinstance(each, CreatedRun))
     completion.end(ending, RunResult("succeeded", 1, "1"))
     assert invoke(tracker, "sum", {"a": 1, "b": 1}).json["output"] == {"sum": 2}
 
@@ -104,7 +104,7 @@ def test_a_queued_run_waits_for_a_process_that_has_the_key_of_its_secrets(
     call_command("rotate_encryption_keys", stdout=io.StringIO())
     settings.ENCRYPTION_KEYS = known
     queued = tracker.post("owner", "/functions/tell/invoke", {"async": True}).json["run_id"]
-    monkeypatch.setattr(executor, "_KEY_COMES", timedelta(seconds=1))
+    monkeypatch.setattr(executor, "_UNKNOWN_KEY_DELAY", timedelta(seconds=1))
     assert Worker(environment.cluster).run() == 1
     assert kept.values_list("id", "phase", "attempts", "slot").get() == (queued, "queued", 0, None)
     called = invoke(tracker, "tell")
@@ -113,7 +113,7 @@ def test_a_queued_run_waits_for_a_process_that_has_the_key_of_its_secrets(
     wait_for("it is tried again", lambda: Worker(environment.cluster).run() == 1, every=0.2)
     assert kept.values_list("status", "output", "attempts").get(pk=queued) == ("succeeded", '"hush"', 1)
     settings.ENCRYPTION_KEYS = known
-    monkeypatch.setattr(executor, "_WAITS_FOR_KEY", timedelta(0))
+    monkeypatch.setattr(executor, "_UNKNOWN_KEY_LIMIT", timedelta(0))
     late = tracker.post("owner", "/functions/tell/invoke", {"async": True}).json["run_id"]
     assert Worker(environment.cluster).run() == 1
     ended = kept.get(pk=late)

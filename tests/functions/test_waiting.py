@@ -172,7 +172,7 @@ def test_an_environment_never_has_more_than_its_slots() -> None:
 
 def test_a_full_queue_ends_the_newest_call_of_the_largest_environment() -> None:
     room = ConcurrencyLimiter(slots=1, slots_each=1)
-    most = request_concurrency.MAX_WEIGHT // request_concurrency.WEIGHT_EACH
+    most = request_concurrency.MAX_WEIGHT // request_concurrency.WEIGHT_PER_CALL
     flood = [Admission("env_a", "key a", 4) for _ in range(most + 10)]
     wait_for_slots(room, flood)
     other = [Admission("env_b", "key b", 4) for _ in range(3)]

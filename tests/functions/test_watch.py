@@ -13,14 +13,14 @@ from django.db import InterfaceError
 
 from functions.runs import lease_renewer as watching
 from functions.runs.lease_renewer import LeaseRenewer
-from functions.runs.start import Started
+from functions.runs.start import CreatedRun
 from tests.support.timing import within
 
 HERE, ELSEWHERE = settings.REGION_DATABASES[:2]
 
 
-def started(run_id: str, cluster: str) -> Started:
-    return Started(
+def started(run_id: str, cluster: str) -> CreatedRun:
+    return CreatedRun(
         run_id=run_id, attempt=1, environment_id="env_a", function_id="fn_a", function_name="a", version=1,
         source_hash="", timeout_ms=1000, memory_mb=128, allowed_hosts=(), sealed_secrets={}, input_text="null", depth=0,
         is_async=True, caller_kind="key", caller_id="key_a", cluster=cluster,
@@ -28,7 +28,7 @@ def started(run_id: str, cluster: str) -> Started:
 
 
 @contextmanager
-def over(watch: LeaseRenewer, run: Started) -> Iterator[None]:
+def over(watch: LeaseRenewer, run: CreatedRun) -> Iterator[None]:
     """While the run executes."""
     try:
         watch.begin(run)

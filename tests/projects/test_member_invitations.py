@@ -1,4 +1,4 @@
-"""Inviting into a project by e-mail who has no account: `POST …/members`, `…/invitations`, and accepting.
+"""Inviting into a project by email who has no account: `POST …/members`, `…/invitations`, and accepting.
 
 The attackers here: a removed owner, a person who gets a link twice, one who probes which accounts exist,
 and one who would flood other people's mailboxes.

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from django.db import connections, transaction
 
-from accounts.directory import kept_users
+from accounts.directory import user_cache
 from accounts.models import User
 from tests.support.embedded_users import App, document
 from tests.support.unavailable import control_unavailable, terminate_connection
@@ -19,7 +19,7 @@ def app(make_tracker: Any) -> App:
 
 
 def test_one_query_reads_the_users_of_a_page_and_none_without_them(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_users, "is_version", lambda value: False)
+    monkeypatch.setattr(user_cache, "is_version", lambda value: False)
     app.get("alice", "cards?with=owner")
     region = app.tracker.project.cluster
     for path, expected in (
@@ -47,7 +47,7 @@ def test_rows_without_users_are_served_without_the_control_database(app: App) ->
 
 def test_a_lost_connection_or_statement_is_not_noticed(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     path = f"cards/{app.hers}?with=owner"
-    monkeypatch.setattr(kept_users, "is_version", lambda value: False)
+    monkeypatch.setattr(user_cache, "is_version", lambda value: False)
     before = [app.get("alice", path).body for _ in range(3)]
     terminate_connection(connections["default"])
     assert app.get("alice", path).body == before[0]

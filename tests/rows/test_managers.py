@@ -203,7 +203,7 @@ def test_large_environments_are_kept_in_smaller_numbers(few: int, monkeypatch: p
 
 def test_a_model_is_made_when_it_is_asked_for_and_once_for_all_threads(tenant: Tenant) -> None:
     compiled = schema_cache.reload(tenant.environment)
-    assert _models_of({compiled.id}) == []
+    assert _models_of({compiled.environment_id}) == []
     begin = threading.Barrier(8)
 
     def ask(_: int) -> type[RowModel]:
@@ -213,7 +213,7 @@ def test_a_model_is_made_when_it_is_asked_for_and_once_for_all_threads(tenant: T
     with ThreadPoolExecutor(8) as pool:
         made = set(pool.map(ask, range(8)))
     assert len(made) == 1
-    assert set(_models_of({compiled.id})) == made
+    assert set(_models_of({compiled.environment_id})) == made
     assert set(compiled.models) == set(DOCUMENT["tables"])
     with pytest.raises(KeyError):
         compiled.models["nothing"]

@@ -20,7 +20,7 @@ from projects.provisioning import deletion as project_deletion
 from rows import tasks
 from rows.migrate import concurrent_indexes
 from rows.migrate import service as schema_service
-from rows.migrate.service import TablesBusy, Unconfirmed, VersionMoved
+from rows.migrate.service import TablesBusy, Unconfirmed, VersionConflict
 from rows.models import CurrentVersion, SchemaVersion
 from rows.query.tables import table_models
 from rows.schema.model import InvalidDocument
@@ -122,7 +122,7 @@ def test_of_changes_at_the_same_time_one_wins(environment: EnvironmentRef, named
         results = list(pool.map(change, range(6)))
     won = [result for result in results if not isinstance(result, Exception)]
     # Without a named version, one that began after another had ended sees its columns go, and must say so.
-    assert all(isinstance(result, VersionMoved | Unconfirmed) for result in results if result not in won), results
+    assert all(isinstance(result, VersionConflict | Unconfirmed) for result in results if result not in won), results
     assert len(won) == 1
     assert SchemaVersion.objects.using(REGION).count() == 2
     assert schema_service.current(environment).version == 2

@@ -18,9 +18,9 @@ from projects.directory.environments import environment_ref
 from rows import tasks
 from rows.migrate import concurrent_unique_indexes
 from rows.migrate import service as schema_service
-from rows.migrate.apply import TookTooLong
+from rows.migrate.apply import StatementTimeout
 from rows.migrate.planning import planner
-from rows.migrate.service import TablesBusy, Unconfirmed, VersionMoved
+from rows.migrate.service import TablesBusy, Unconfirmed, VersionConflict
 from rows.query.tables import table_models
 from rows.schema.model import InvalidDocument, Table
 from rows.transfer import import_report, importer
@@ -272,10 +272,10 @@ def test_the_second_of_two_that_does_not_fit_takes_the_first_away_too(environmen
 @large
 def test_one_that_takes_too_long_is_given_up_unless_nobody_hurries(environment: EnvironmentRef, settings: Any) -> None:
     settings.SCHEMA_STATEMENT_TIMEOUT_MS = 300
-    with held_up(environment, "looked"), pytest.raises(TookTooLong, match=r"add unique tasks \(title\)"):
+    with held_up(environment, "looked"), pytest.raises(StatementTimeout, match=r"add unique tasks \(title\)"):
         apply(environment)
     assert (new(environment), schema_service.current(environment).version, status(environment)) == ([], 1, "ready")
-    with in_the_middle(environment, "looked", lambda: apply(environment, unhurried=True)) as changing:
+    with in_the_middle(environment, "looked", lambda: apply(environment, no_time_limit=True)) as changing:
         time.sleep(0.5)
     assert changing.result().version == 2
 
@@ -408,7 +408,7 @@ def test_of_two_at_the_same_time_one_wins_and_nothing_of_the_other_is_left(envir
         results = list(pool.map(change, [["title"], ["title", "note"], ["title"]]))
     won = [result for result in results if isinstance(result, schema_service.Outcome)]
     assert len(won) == 1, results
-    assert all(isinstance(result, VersionMoved | Unconfirmed) for result in results if result not in won), results
+    assert all(isinstance(result, VersionConflict | Unconfirmed) for result in results if result not in won), results
     assert_as_fresh(environment, schema_service.current(environment).schema.document)  # type: ignore[arg-type]
 
 
@@ -417,7 +417,7 @@ def test_a_quick_change_is_not_held_up_and_wins(environment: EnvironmentRef) -> 
     ruled = document("title", rules={"user": {"read": {}}})
     with in_the_middle(environment, "looked") as changing:
         assert apply(environment, ruled).version == 2
-    assert isinstance(changing.result(), VersionMoved)
+    assert isinstance(changing.result(), VersionConflict)
     assert_as_fresh(environment, ruled)
 
 

@@ -87,7 +87,7 @@ LEAVES = {
     "applyConfig": "config.applied",
 }
 LEAVES_NOTHING = {
-    "requestEmailChange": "the link changes something, not the wish; the e-mail is in the console's list",
+    "requestEmailChange": "the link changes something, not the wish; the email is in the console's list",
     "requestEmailVerification": "as above",
     "requestPasswordReset": "as above; an anonymous request must not write to the audit log",
     "signUp": "as above",

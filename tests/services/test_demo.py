@@ -89,10 +89,10 @@ def test_what_it_seeds_answers_each_user_with_their_own(layout: Layout) -> None:
         assert {row["owner_id"] for row in seen} == {user["id"]}
         titles.append({row["title"] for row in seen if not row["done"]})
         _, ended = calls.invoke(environment, caller, "open-tasks", "null")
-        assert ended.ending.output is not None, ended.ending.error
-        assert {task["title"] for task in json.loads(ended.ending.output)} == titles[-1]
+        assert ended.result.output is not None, ended.result.error
+        assert {task["title"] for task in json.loads(ended.result.output)} == titles[-1]
         _, ended = calls.invoke(environment, caller, "sum", '{"a": 2, "b": 3}')
-        assert json.loads(ended.ending.output or "") == {"sum": 5}
+        assert json.loads(ended.result.output or "") == {"sum": 5}
     assert not titles[0] & titles[1]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from accounts import audit
-from accounts.directory import kept_users
+from accounts.directory import user_cache
 from accounts.models import User
 from accounts.users import service as accounts
 from platform_site.postgres import prepared
@@ -73,7 +73,7 @@ class App:
 
     def user(self, who: str, **fields: Any) -> None:
         """Change what rows may show of a user as the service does, anything else in the table."""
-        if kept_users.MUTABLE & fields.keys() and fields.keys() <= kept_users.MUTABLE:
+        if user_cache.MUTABLE & fields.keys() and fields.keys() <= user_cache.MUTABLE:
             accounts.change_user(User.objects.get(pk=self.users[who]), actor=audit.SYSTEM, **fields)
         else:
             assert User.objects.filter(pk=self.users[who]).update(**fields) == 1

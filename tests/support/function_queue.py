@@ -8,7 +8,7 @@ from django.db import connections
 
 from functions.models import Run
 from functions.runs import queue as run_queue
-from functions.runs.start import Started
+from functions.runs.start import CreatedRun
 from platform_site.identity import ids
 from platform_site.identity.callers import ENVIRONMENT_SCOPES, Caller, EnvironmentRef
 from tests.projects.conftest import key_for, publishable_key_for
@@ -24,7 +24,7 @@ def key_of(environment: EnvironmentRef) -> Caller:
     return Caller("key", "key_x", frozenset(ENVIRONMENT_SCOPES), plan=environment.plan, environment=environment)
 
 
-def claimed(using: str) -> Started | None:
+def claimed(using: str) -> CreatedRun | None:
     found = run_queue.claim(using)
     return found and found[0]
 

@@ -9,8 +9,8 @@ def link_to(served: Up, recipient: str, page_name: str) -> str:
     """The newest link to this page in an email to this recipient."""
 
     def newest() -> str | None:
-        _, told, text = served.output.rpartition(f"e-mail to {recipient}:")
+        _, told, text = served.output.rpartition(f"email to {recipient}:")
         found = re.search(rf"http://\S+/auth/{page_name}\?token=lnk_\w+", text) if told else None
         return found[0] if found else None
 
-    return str(wait_for(f"an e-mail to {recipient}", newest, 60))
+    return str(wait_for(f"an email to {recipient}", newest, 60))

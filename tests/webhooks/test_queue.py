@@ -272,7 +272,11 @@ def test_large_events_are_relayed_a_few_at_a_time_and_each_once(
     tracker: Tracker, receiver: Receiver, subscribe: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of a batch in one statement exceeded its time limit, each time again, and the region made no progress."""
-    for name, size in (("AT_ONCE", 4_000), ("EVENTS_PER_PASS", 8_000), ("LARGE_PAYLOAD_BYTES", 1_000)):
+    for name, size in (
+        ("MAX_CHARACTERS_PER_STATEMENT", 4_000),
+        ("MAX_CHARACTERS_PER_PASS", 8_000),
+        ("LARGE_PAYLOAD_BYTES", 1_000),
+    ):
         monkeypatch.setattr(relay, name, size)
     using = tracker.project.cluster
     for _ in range(3):

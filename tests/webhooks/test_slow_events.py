@@ -129,12 +129,12 @@ def test_backlog_of_slow_events_is_not_scanned(
     for each in quick:
         write(each, 2, "plain")
     with count_touched_rows(using, "platform.rows_outboxevent") as cost:
-        assert relay._settle(using, relay.BATCH).events == 6
+        assert relay._relay_or_isolate(using, relay.BATCH).events == 6
     assert cost.read < 60
     assert [due(each) for each in quick] == [0, 0, 0]
     pile_up(quick[0], 6_000)
     with count_touched_rows(using, "platform.rows_outboxevent") as cost:
-        further = relay._settle(using, relay.EXPENSIVE_BATCH, only=costly[1].environment_id)
+        further = relay._relay_or_isolate(using, relay.EXPENSIVE_BATCH, only=costly[1].environment_id)
     assert further.events == relay.EXPENSIVE_BATCH
     assert cost.read < 6 * relay.EXPENSIVE_BATCH
     assert [due(each) for each in costly] == [6_000, 6_000 - relay.EXPENSIVE_BATCH]
@@ -148,7 +148,7 @@ def test_large_backlogs_beside_slow_events_take_turns(tracker: Tracker, make_tra
     for each in others:
         pile_up(each, 30)
     for _ in range(3):
-        assert relay._settle(using, 10).events == 10
+        assert relay._relay_or_isolate(using, 10).events == 10
     assert [due(each) for each in quick] == [20, 20, 20], "each had a turn"
     assert due(costly) == 30
     relay._expensive.clear()
@@ -177,7 +177,7 @@ def test_unwritable_event_is_detected_beside_slow_events(
         )
         try:
             turns = 0
-            while relay._settle(using, relay.BATCH).events:
+            while relay._relay_or_isolate(using, relay.BATCH).events:
                 turns += 1
         finally:
             cursor.execute("ALTER TABLE platform.webhooks_delivery DROP CONSTRAINT picky")

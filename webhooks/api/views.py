@@ -15,7 +15,7 @@ from platform_site.http.errors import Forbidden
 from platform_site.http.fields import Serializer
 from platform_site.http.generics import ResourceViewSet, UnpagedList
 from platform_site.http.idempotency import idempotent, in_region
-from platform_site.http.views import ApiViewSet, created, never_stored, no_content, respond
+from platform_site.http.views import ApiViewSet, created, no_content, no_store, respond
 from rows.outbox import event_types
 from rows.query import schema_cache
 from webhooks.api import serializers
@@ -87,7 +87,7 @@ class WebhookViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
         self._check(values["events"], values.get("filter"), values.get("columns"))
         webhook, secret = webhook_service.create_webhook(self.environment, values, actor=self.caller)
         shown = self.get_serializer(self.get_queryset().get(pk=webhook.pk)).data
-        return never_stored(created(f"/v1/webhooks/{webhook.pk}", shown | {"secret": secret}))
+        return no_store(created(f"/v1/webhooks/{webhook.pk}", shown | {"secret": secret}))
 
     def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """One webhook."""
@@ -129,7 +129,7 @@ class WebhookViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
         """Make a new signing secret. The old one signs beside it for 24 hours; 409 while four old ones
         still sign."""
         secret = webhook_service.rotate_secret(self.environment, webhook_id, actor=self.caller)
-        return never_stored(respond(self.get_serializer(self.get_object()).data | {"secret": secret}))
+        return no_store(respond(self.get_serializer(self.get_object()).data | {"secret": secret}))
 
     @idempotent(using=in_region)
     @extend_schema(request=serializers.Recovery, responses={202: serializers.Recovered})

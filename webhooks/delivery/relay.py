@@ -1,6 +1,7 @@
 """Turns committed outbox events into deliveries, one per event and subscribed webhook, concurrently (SKIP LOCKED;
-unique pairs), in one transaction of the region per pass. A filtered event leaves a delivery with that status, one that
-role `server` may not read none. Other consumers (`rows.outbox.subscriptions`) join the transaction."""
+unique pairs), in one transaction of the region per pass. A filtered event leaves a `filtered`
+delivery; one hidden from role `server` leaves none. Other consumers (`rows.outbox.subscriptions`) join the
+transaction."""
 
 import json
 import logging
@@ -29,9 +30,9 @@ from webhooks.models import Delivery, Webhook
 logger = logging.getLogger(__name__)
 
 BATCH: Final = 200
-AT_ONCE: Final = 4 * 2**20
+MAX_CHARACTERS_PER_STATEMENT: Final = 4 * 2**20
 """Characters of bodies per statement: more could exceed the statement timeout at every pass and block the region."""
-EVENTS_PER_PASS: Final = 4 * AT_ONCE
+MAX_CHARACTERS_PER_PASS: Final = 4 * MAX_CHARACTERS_PER_STATEMENT
 """A pass takes no further event after this many characters."""
 MAX_EVENTS_PER_PASS: Final = 5_000
 EXPENSIVE_BATCH: Final = 50
@@ -55,29 +56,29 @@ _last: Final[dict[str, str]] = {}
 def relay_batch(using: str, *, batch: int = BATCH) -> RelayResult:
     """Relay up to `batch` events of the region. Zero: nothing to do. Environments with expensive events come after all
     others, one per pass. Four statements per part, unless events are large."""
-    relayed = _settle(using, batch)
+    relayed = _relay_or_isolate(using, batch)
     for environment_id in _expensive[using]:
-        further = _settle(using, min(batch, EXPENSIVE_BATCH), only=environment_id)
+        further = _relay_or_isolate(using, min(batch, EXPENSIVE_BATCH), only=environment_id)
         if further.events:
             return RelayResult(relayed.events + further.events, relayed.deliveries + further.deliveries)
         _expensive[using].discard(environment_id)
     return relayed
 
 
-def _settle(using: str, batch: int, *, only: str | None = None) -> RelayResult:
+def _relay_or_isolate(using: str, batch: int, *, only: str | None = None) -> RelayResult:
     """Relay events of the environment `only`, or of all that are not expensive. An event that cannot be relayed
     (invalid JSON) is logged and leaves failed deliveries."""
     try:
         return _relay(using, batch, only)
     except (OperationalError, InterfaceError):
-        raise  # says nothing against any event
+        raise  # the database's fault, not an event's
     except Exception as error:
-        if is_unavailable(error):  # nor does this: a session that PostgreSQL ended has another name
+        if is_unavailable(error):  # a terminated session raises another class
             raise OperationalError(str(error)) from error
         if batch > 1:
             # One delivery cannot be written, and the error does not say which. Write the first one alone; if it
             # succeeds, the next batch continues after it.
-            return _settle(using, 1, only=only)
+            return _relay_or_isolate(using, 1, only=only)
         logger.exception("event parked: its deliveries cannot be written")
         return _relay(using, 1, only, why=f"no delivery: {type(error).__name__}")
 
@@ -99,7 +100,7 @@ def _relay(using: str, batch: int, only: str | None, *, why: str | None = None) 
         for event in due:
             if (
                 budget.is_over
-                or made.characters > EVENTS_PER_PASS
+                or made.characters > MAX_CHARACTERS_PER_PASS
                 or any(consumer.count > MAX_EVENTS_PER_PASS for consumer in consumers)
             ):
                 break
@@ -124,7 +125,7 @@ def _relay(using: str, batch: int, only: str | None, *, why: str | None = None) 
         for consumer in consumers:
             consumer.write()
         OutboxEvent.objects.using(using).filter(pk__in=relayed).update(relayed_at=Now())
-    if only is None and batch > 1:  # what goes alone is followed by those beside which it could not be written
+    if only is None and batch > 1:  # after a batch of one, the rest of the failed batch is next
         _last[using] = last
     for environment_id in {*budget.expensive, *([only] if only else [])}:
         _expensive[using].add(environment_id)
@@ -162,8 +163,7 @@ class _Range:
     high: str | None
 
     def condition(self) -> Q:
-        # Also of one environment as a range: by `=` its events would be in the order of another index, too, which the
-        # planner may well take, and all other environments' would be walked over.
+        # A range even for one environment: with `=`, the planner may pick an index that scans all environments.
         if self.low == self.high:
             return Q(environment_id__gte=self.low, environment_id__lte=self.high)
         above = Q() if self.low is None else Q(environment_id__gt=self.low)
@@ -224,7 +224,7 @@ SELECT id, environment_id, webhook_id, event_id, event_type, subject, sequence, 
 
 
 class _Created:
-    """The deliveries of one pass, written AT_ONCE characters at a time. Existing ones stay."""
+    """The deliveries of one pass, written MAX_CHARACTERS_PER_STATEMENT characters at a time. Existing ones stay."""
 
     def __init__(self, using: str) -> None:
         self._using = using
@@ -239,7 +239,7 @@ class _Created:
             self.count += 1
             self.characters += len(delivery.body)
             self._waiting_characters += len(delivery.body)
-            if self._waiting_characters > AT_ONCE:
+            if self._waiting_characters > MAX_CHARACTERS_PER_STATEMENT:
                 self.write()
 
     def write(self) -> None:

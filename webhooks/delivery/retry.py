@@ -33,7 +33,7 @@ def parse_retry_after(header: str | None, now: datetime) -> timedelta | None:
         return timedelta(seconds=int(text))
     try:
         at = parsedate_to_datetime(text)
-    except (ValueError, TypeError, IndexError, OverflowError):  # of a year or a zone that no integer of C holds
+    except (ValueError, TypeError, IndexError, OverflowError):  # a year or zone out of range
         return None
     if at.tzinfo is None:
         at = at.replace(tzinfo=UTC)

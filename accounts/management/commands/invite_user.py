@@ -30,5 +30,5 @@ class Command(terminal.Command):
         self.answer(
             serializers.Invitation(made).data | {"environment_id": pool_id},
             sentence=f"Invited {made.recipient} to {pool_id or 'a platform account'} ({made.pk}); a worker sends the"
-            " e-mail.",
+            " email.",
         )

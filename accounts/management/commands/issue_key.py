@@ -30,7 +30,7 @@ class Command(terminal.Command):
         parser.add_argument("name", help="what the key is for, shown in lists")
         owner = parser.add_mutually_exclusive_group(required=True)
         owner.add_argument("--environment", metavar="ENV", help=terminal.ENVIRONMENT)
-        owner.add_argument("--account", metavar="ACCOUNT", help="id (usr_…) or e-mail of the platform account")
+        owner.add_argument("--account", metavar="ACCOUNT", help="id (usr_…) or email of the platform account")
         parser.add_argument(
             "--scopes",
             nargs="+",

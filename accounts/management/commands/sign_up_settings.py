@@ -26,7 +26,7 @@ class Command(terminal.Command):
         super().add_arguments(parser)
         terminal.add_pool_arguments(parser)
         parser.add_argument("--sign-up", choices=SignUpMode.values, help="who may sign up")
-        parser.add_argument("--app-name", help="what e-mails call the application")
+        parser.add_argument("--app-name", help="what emails call the application")
         parser.add_argument("--app-url", help="where the last page of a flow leads")
         parser.add_argument(
             "--link",
@@ -55,5 +55,5 @@ class Command(terminal.Command):
         self.answer(
             facts,
             sentence=f"Sign-up to {pool_id or 'platform accounts'}: {found.sign_up}."
-            f" E-mails speak of {pool_settings.app_name(found)}.{links}",
+            f" Emails speak of {pool_settings.app_name(found)}.{links}",
         )

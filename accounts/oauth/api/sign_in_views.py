@@ -52,9 +52,9 @@ class _BrowserViewSet(ApiViewSet):
     def _refuse(self, error: Exception) -> HttpResponseBase:
         if not pages.is_wanted(self.request):
             return super()._refuse(error)
-        meaning = exception_handler.to_api_error(error)
-        exception_handler.report(error, meaning)
-        return pages.failed(meaning)
+        api_error = exception_handler.to_api_error(error)
+        exception_handler.report(error, api_error)
+        return pages.failed(api_error)
 
 
 @dataclass(frozen=True, slots=True)

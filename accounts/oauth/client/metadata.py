@@ -165,7 +165,7 @@ def keys(calls: Calls, metadata: Metadata, *, again: bool = False) -> KeySet:
 
 
 _PUBLIC: Final = frozenset({"kty", "kid", "use", "alg", "n", "e", "crv", "x", "y"})
-_LONGEST: Final = 2_800
+_MAX_LENGTH: Final = 2_800
 """Characters of one field: an RSA modulus of 16,384 bits."""
 
 
@@ -173,7 +173,7 @@ def _public(key: dict[str, Any]) -> dict[str, Any]:
     """The public half of a key: the library would factor a private half, for seconds to minutes. Raises ValueError for
     fields that are too long."""
     public = {name: value for name, value in key.items() if name in _PUBLIC}
-    if any(isinstance(value, str) and len(value) > _LONGEST for value in public.values()):
+    if any(isinstance(value, str) and len(value) > _MAX_LENGTH for value in public.values()):
         raise ValueError("a key of this length is not read")
     return public
 

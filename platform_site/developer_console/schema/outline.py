@@ -6,7 +6,7 @@ from platform_site.developer_console.schema.parts import CONTAINERS, Part, mappi
 from platform_site.http import exact_json
 
 LINKS: Final = ("reference", "user")
-_LONGEST: Final = 160
+_MAX_LENGTH: Final = 160
 _HIDDEN_KEYS: Final = ("type", "null", "renamed_from")
 
 
@@ -103,7 +103,7 @@ def _text(value: Any) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return text if len(text) <= _MAX_LENGTH else f"{text[:_MAX_LENGTH]}…"
 
 
 def _finish(lines: list[Line], draft: Any, current: Any, problems: Sequence[dict[str, Any]]) -> None:

@@ -30,7 +30,7 @@ from rest_framework.serializers import BaseSerializer
 from platform_site.http import errors, fields
 from platform_site.http.errors import ApiError
 from platform_site.http.generics import ResourceViewSet
-from platform_site.http.views import ApiViewSet, is_translated, not_modified
+from platform_site.http.views import ApiViewSet, is_replaced, not_modified
 from platform_site.observability.metrics import reads_only
 
 
@@ -88,7 +88,7 @@ class ApiSchema(AutoSchema):
             # Alone, 202 makes nothing to be found.
             if status in ("201", "303") or (status == "202" and len(responses) > 1):
                 names.append("Location")
-            if view.action in view.tagged:
+            if view.action in view.has_etag:
                 names.append("ETag")
             if is_repeatable:
                 names.append("Idempotency-Replayed")
@@ -199,7 +199,7 @@ def _errors(view: ApiViewSet, operation: Mapping[str, Any]) -> list[type[ApiErro
     found += view.also_raises.get(view.action, ())
     other = view.client_errors_as
     if other is not None:
-        found = [other if is_translated(one) else one for one in found]
+        found = [other if is_replaced(one) else one for one in found]
     return found
 
 

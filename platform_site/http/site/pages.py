@@ -64,11 +64,11 @@ def server_error(request: HttpRequest) -> HttpResponse:
     """503 where the API would respond so."""
     error = sys.exception()
     if isinstance(error, Exception):
-        meaning = exception_handler.to_api_error(error)
-        if meaning.status == 503:
-            exception_handler.report(error, meaning)
-            page = _page(503, "Not available at the moment", meaning.text)
-            for name, value in meaning.headers.items():
+        api_error = exception_handler.to_api_error(error)
+        if api_error.status == 503:
+            exception_handler.report(error, api_error)
+            page = _page(503, "Not available at the moment", api_error.text)
+            for name, value in api_error.headers.items():
                 page.headers[name] = value
             page._has_been_logged = True  # type: ignore[attr-defined]  # Django would log a trace for each
             return page

@@ -18,7 +18,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
-            "words", nargs="?", help="a project's or environment's id, part of a name, a member's e-mail"
+            "words", nargs="?", help="a project's or environment's id, part of a name, a member's email"
         )
         parser.add_argument("--region", choices=Region.values)
         parser.add_argument(

@@ -13,7 +13,7 @@ from projects.errors import NoSuchProject
 
 class Command(BaseCommand):
     help = (
-        "Suspend a project: its calls are refused, its deliveries, queued runs and e-mails wait until "
+        "Suspend a project: its calls are refused, its deliveries, queued runs and emails wait until "
         "`manage.py resume_project`. Nothing is lost. Said again with another reason, it changes the reason."
     )
 

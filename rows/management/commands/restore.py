@@ -15,7 +15,7 @@ from platform_site.http.errors import QuotaExceeded
 from platform_site.postgres import sqlstates
 from projects.api.serializers import NewBranch
 from projects.errors import BranchesQuotaReached, NameTaken, NoSuchProject
-from rows.migrate.apply import LockNotWon
+from rows.migrate.apply import LockNotAvailable
 from rows.migrate.service import TablesQuotaReached
 from rows.transfer import backup_content, restore
 from rows.transfer.backup_content import Content, Summary
@@ -98,7 +98,7 @@ class Command(CommandWithExamples):
             raise CommandError(f"The plan allows no more than {error.limit} tables. Nothing was changed.") from None
         except QuotaExceeded as error:
             raise CommandError(f"{error} Nothing was changed.") from None
-        except LockNotWon:
+        except LockNotAvailable:
             raise CommandError("The tables or the schema are in use. Nothing was changed; try again.") from None
         except Error as error:
             if sqlstates.sqlstate(error) in sqlstates.INTERFERED:

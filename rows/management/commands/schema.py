@@ -26,7 +26,7 @@ from platform_site.postgres import sqlstates
 from projects.errors import NoSuchEnvironment, SchemaLost
 from rows.migrate import concurrent_indexes
 from rows.migrate import service as schema_service
-from rows.migrate.apply import Operation, TookTooLong
+from rows.migrate.apply import Operation, StatementTimeout
 from rows.migrate.service import Outcome
 from rows.models import SchemaVersion
 from rows.schema.model import InvalidDocument
@@ -178,7 +178,7 @@ class Command(CommandWithExamples):
             expected=expected,
             confirm=confirm,
             reverts_to=reverts_to,
-            unhurried=True,
+            no_time_limit=True,
             progress=lambda name: self._say(f"Making the index of a large table, while rows are served: {name}"),
         )
         if outcome.indexes_due and not options["no_indexes"]:
@@ -289,7 +289,7 @@ def _command_errors() -> Generator[None]:
             f"This would lose data. Nothing was changed; to go on, add:{lines}\n"
             "What was only renamed says so in the document instead (renamed_from)."
         ) from None
-    except schema_service.VersionMoved as error:
+    except schema_service.VersionConflict as error:
         raise CommandError(f"The schema is at version {error.version} now. Nothing was changed.") from None
     except schema_service.NoSuchVersion as error:
         raise CommandError(f"There is no version {error}.") from None
@@ -301,7 +301,7 @@ def _command_errors() -> Generator[None]:
         raise CommandError(str(error)) from None
     except NoSuchEnvironment:
         raise CommandError("The environment was deleted meanwhile.") from None
-    except TookTooLong as error:
+    except StatementTimeout as error:
         raise CommandError(f'"{error}" took too long. Nothing was changed; make smaller steps.') from None
     except ApiError as error:
         raise CommandError(error.text) from None

@@ -162,8 +162,8 @@ class _Renaming:
             if source is None or not self.old.tables:
                 continue  # a document that was renamed in elsewhere starts afresh here
             if source not in self.old.tables and name not in self.old.tables:
-                slip = identifiers.did_you_mean(source, self.old.tables)
-                self._fail(f"tables.{name}.renamed_from", f'there is no table "{source}"{slip}')
+                suggestion = identifiers.did_you_mean(source, self.old.tables)
+                self._fail(f"tables.{name}.renamed_from", f'there is no table "{source}"{suggestion}')
         found, unclear = _continued(sources, self.old.tables)
         for name in unclear:
             self._fail(f"tables.{name}.renamed_from", _unclear(name, sources[name]))
@@ -175,10 +175,10 @@ class _Renaming:
             source = old.column(column.renamed_from) if column.renamed_from else None
             sources[name] = source.name if source and not source.implicit else None
             if column.renamed_from and sources[name] is None and name not in old.columns:
-                slip = identifiers.did_you_mean(column.renamed_from, old.columns)
+                suggestion = identifiers.did_you_mean(column.renamed_from, old.columns)
                 self._fail(
                     f"tables.{new.name}.columns.{column.key}.renamed_from",
-                    f'"{old.name}" has no column "{column.renamed_from}"{slip}',
+                    f'"{old.name}" has no column "{column.renamed_from}"{suggestion}',
                 )
         found, unclear = _continued(sources, old.columns)
         for name in unclear:

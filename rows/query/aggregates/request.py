@@ -35,7 +35,9 @@ TAKES: Final[Mapping[str, tuple[ColumnType, ...]]] = {
     "max": (*_NUMBERS, "text", "date", "timestamp"),
 }
 """Column types of each function, in the order of results."""
-MEMBERS: Final = frozenset({"group", "count", "where", "having", "order", "limit", "cursor", "time_zone", *TAKES})
+AGGREGATE_FIELDS: Final = frozenset(
+    {"group", "count", "where", "having", "order", "limit", "cursor", "time_zone", *TAKES}
+)
 
 AVERAGE_DIGITS: Final = 4
 
@@ -146,13 +148,13 @@ def _add_keys(results: Results, group: Any, table: str, resolver: NameResolver) 
         column = _column("group", word, table, resolver)
         if "." not in name:
             if column.type not in _KEYS:
-                raise _misfit("group", name, f"rows cannot be grouped by a {column.type} column.")
+                raise _invalid("group", name, f"rows cannot be grouped by a {column.type} column.")
             output = Output(word, "key", word)
         else:
             if part not in DATE_PARTS:
-                raise _misfit("group", name, f"the date parts are {', '.join(DATE_PARTS)}.")
+                raise _invalid("group", name, f"the date parts are {', '.join(DATE_PARTS)}.")
             if column.type != "timestamp" and (column.type != "date" or part == "hour"):
-                raise _misfit("group", name, f"a {column.type} column does not have this part.")
+                raise _invalid("group", name, f"a {column.type} column does not have this part.")
             output = Output(f"{word}_{part}", "key", word, part)
         _add(results, "group", output, result_column(output, column))
 
@@ -161,7 +163,7 @@ def _add_values(results: Results, kind: str, value: Any, table: str, resolver: N
     for name in _names(kind, value):
         column = _column(kind, name, table, resolver)
         if column.type not in TAKES[kind]:
-            raise _misfit(kind, name, f"{kind} takes columns of these types: {', '.join(TAKES[kind])}.")
+            raise _invalid(kind, name, f"{kind} takes columns of these types: {', '.join(TAKES[kind])}.")
         output = Output(f"{kind}_{name}", kind, name)  # type: ignore[arg-type]
         _add(results, kind, output, result_column(output, column))
 
@@ -171,12 +173,12 @@ def _column(field: str, name: str, table: str, resolver: NameResolver) -> Column
     if column is not None:
         return column
     if resolver.relation(table, name) is not None:
-        raise _misfit(field, name, "is a relation. Name a column of the row itself.")
-    slip = did_you_mean(name, [known for known in resolver.names(table) if resolver.column(table, known)]) or "."
-    raise ValidationFailed.of(field, "unknown", f"{shown(name)}: there is no such column{slip}")
+        raise _invalid(field, name, "is a relation. Name a column of the row itself.")
+    suggestion = did_you_mean(name, [known for known in resolver.names(table) if resolver.column(table, known)]) or "."
+    raise ValidationFailed.of(field, "unknown", f"{shown(name)}: there is no such column{suggestion}")
 
 
-def _misfit(field: str, name: str, message: str) -> ValidationFailed:
+def _invalid(field: str, name: str, message: str) -> ValidationFailed:
     return ValidationFailed.of(field, "invalid", f"{shown(name)}: {message}")
 
 

@@ -14,8 +14,8 @@ from platform_site.postgres import sqlstates
 from platform_site.postgres.libpq import Row
 from platform_site.postgres.replicas import Freshness
 from rows.query.aggregates import request as aggregate_request
+from rows.query.aggregates.request import AGGREGATE_FIELDS as AGGREGATE_FIELDS
 from rows.query.aggregates.request import MAX_GROUPS, AggregateRequest
-from rows.query.aggregates.request import MEMBERS as MEMBERS
 from rows.query.aggregates.statement import TIME_ZONE, AggregateShape, HavingValue, aggregated
 from rows.query.context import QueryContext, run
 from rows.query.service import Page
@@ -95,7 +95,7 @@ def _facts(context: QueryContext, shape: AggregateShape, request: AggregateReque
     digest = hashlib.sha256(repr(shape).encode())
     for value in values:
         digest.update(b"%d:" % len(value) + value)
-    return [context.compiled.id, shape.table, digest.hexdigest()]
+    return [context.compiled.environment_id, shape.table, digest.hexdigest()]
 
 
 def _cursor(facts: list[cursors.Fact], keys: Row) -> str | None:

@@ -79,7 +79,7 @@ def read(role_view: "RoleView", shape: ReadShape) -> Statement:
         inner, keys = writer.queryset(rows.filter(is_row()).values_list(*needed)), []
     else:
         inner, names = _page(writer, table, rows, needed, shape.order, shape.after)
-        # Of a text as long as that there is no cursor anyway, and each row carries it a second time.
+        # A longer text gets no cursor, and each row carries it twice.
         keys = [f'left(_r."{name}"{AS_TEXT}, {cursors.MAX_CHARACTERS})' for name in names]
     found = combine(
         "SELECT ",

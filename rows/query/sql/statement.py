@@ -51,12 +51,12 @@ class Statement:
     keys: tuple[Key, ...]
 
     def bind(
-        self, named: Mapping[Key, bytes | None], wires: Sequence[bytes], principal: Principal
+        self, named: Mapping[Key, bytes | None], filter_values: Sequence[bytes], principal: Principal
     ) -> list[bytes | None]:
         values: list[bytes | None] = []
         for key in self.keys:
-            if type(key) is int:  # a match would ask by isinstance, which takes longer
-                values.append(wires[key])
+            if type(key) is int:  # faster than a match, which uses isinstance
+                values.append(filter_values[key])
             elif type(key) is bytes:
                 values.append(key)
             elif type(key) is Variable:

@@ -100,7 +100,7 @@ def _referring(context: QueryContext, table: Table, column: Column, targets: Seq
 def _refresh_interests(context: QueryContext) -> None:
     """Know for sure who listens: these statements do not test it."""
     compiled = context.compiled
-    interests = EventInterest.objects.using(compiled.alias).filter(environment_id=compiled.id)
+    interests = EventInterest.objects.using(compiled.alias).filter(environment_id=compiled.environment_id)
     compiled.set_interests(set(interests.values_list("table_name", "action")))
 
 

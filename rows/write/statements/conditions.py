@@ -70,7 +70,9 @@ def references_of(role_view: "RoleView", table: Table, shape: InsertShape | Upda
     return [column for column in table.columns.values() if column.is_reference and column.name in writable]
 
 
-def is_seen(role_view: "RoleView", table: Table, column: Column, cell: Any, before: RowSource | None) -> Sql:
+def reference_is_visible(
+    role_view: "RoleView", table: Table, column: Column, cell: Any, before: RowSource | None
+) -> Sql:
     """The reference is null, leads to a row that the caller can see, or stays what the caller sees it to be."""
     seen = role_view.reading.far(column.references or "").filter(boolean("(", F("id"), " = ", cell, ")"))
     unchanged: list[Any] = []
@@ -79,7 +81,7 @@ def is_seen(role_view: "RoleView", table: Table, column: Column, cell: Any, befo
     return boolean("(", cell, " IS NULL OR ", Exists(seen), *unchanged, ")")
 
 
-def is_computable_sql(role_view: "RoleView", table: Table, shape: UpdateShape) -> list[Any]:
+def computability_conditions(role_view: "RoleView", table: Table, shape: UpdateShape) -> list[Any]:
     """For each computed column, whether the caller may read the cell that it is computed from, and whether the result
     fits."""
     flags: list[Any] = []
@@ -96,24 +98,24 @@ def is_computable_sql(role_view: "RoleView", table: Table, shape: UpdateShape) -
 
 
 def uses_old_row(role_view: "RoleView", table: str, shape: InsertShape | UpdateShape) -> bool:
-    """Whether a rule that is asked of the row after the write walks back into its table. One statement sees the table
-    as it was before, so such a rule has to be asked afterwards, in a second one."""
-    known = role_view.remembered.get(("looks back", table, type(shape)))
+    """Whether a rule for the written row also reads other rows of its table. One statement sees the table as it was
+    before, so such a rule is evaluated afterwards, in a second one."""
+    known = role_view.cache.get(("uses own table", table, type(shape)))
     if known is None:
         read = role_view.access(table).read
         asked = [rule_of(role_view, role_view.schema.tables[table], shape).check]
         if read is not None:
             asked += [read.where, *read.partial.values()]
         known = any(hop.table == table for condition in asked for hop in hops_of(condition))
-        role_view.remembered["looks back", table, type(shape)] = known
+        role_view.cache["uses own table", table, type(shape)] = known
     return bool(known)
 
 
 def depends_on_others(role_view: "RoleView", tables: Iterable[str]) -> bool:
-    """Whether a rule that inserts into `tables` ask may depend on rows of these tables that the new row does not refer
-    to, so that it matters which of them are inserted first."""
+    """Whether a rule evaluated for inserts into `tables` may depend on rows of these tables that the new row does not
+    refer to, so that it matters which of them are inserted first."""
     inserted = frozenset(tables)
-    known = role_view.remembered.get(("depends on others", inserted))
+    known = role_view.cache.get(("depends on others", inserted))
     if known is None:
         asked = [access.insert.check for name in inserted if (access := role_view.access(name)).insert is not None]
         for name in role_view.schema.tables:
@@ -121,7 +123,7 @@ def depends_on_others(role_view: "RoleView", tables: Iterable[str]) -> bool:
             if read is not None:
                 asked += [read.where, *read.partial.values()]
         known = any(hop.many and hop.table in inserted for condition in asked for hop in hops_of(condition))
-        role_view.remembered["depends on others", inserted] = known
+        role_view.cache["depends on others", inserted] = known
     return bool(known)
 
 
@@ -141,18 +143,18 @@ def is_among(column: str, ids: Ids) -> Sql:
     return boolean("(", F(column), " = ANY (", Parameter(ids, "text[]"), "))")
 
 
-def under_request(
+def with_preconditions(
     role_view: "RoleView", table: Table, rows: "RowQuerySet", action: Action, matches: bool, events: bool
 ) -> "RowQuerySet":
     """`rows` under the request's If-Match and, if no event is recorded, only without subscribers."""
     if matches:
-        rows = rows.filter(of_changeable(role_view, table, action, [matches_etag(role_view, table)]))
+        rows = rows.filter(only_if_changeable(role_view, table, action, [matches_etag(role_view, table)]))
     if not events:
         rows = rows.filter(boolean("(NOT ", wanted(table.name, action), ")"))
     return rows
 
 
-def of_changeable(role_view: "RoleView", table: Table, action: Action, conditions: Sequence[Any]) -> Any:
+def only_if_changeable(role_view: "RoleView", table: Table, action: Action, conditions: Sequence[Any]) -> Any:
     """`conditions`, asked only of a row that may be changed: PostgreSQL asks first what it takes to be cheap, and what
     takes as long as the row's cells are would tell of a hidden row."""
     asked, may = joined(" AND ", conditions, ALWAYS), role_view.may_change(table.name, action)

@@ -10,7 +10,14 @@ from rows.query.sql.statement import Statement, Writer, assign_parameter_numbers
 from rows.schema.model import SQL_TYPES, Table
 from rows.write.row_size import fits
 from rows.write.statements.changes import wanted
-from rows.write.statements.conditions import cells_of, is_computable_sql, is_seen, matches_etag, references_of, rule_of
+from rows.write.statements.conditions import (
+    cells_of,
+    computability_conditions,
+    matches_etag,
+    reference_is_visible,
+    references_of,
+    rule_of,
+)
 from rows.write.statements.shapes import Action, DeleteShape, InsertShape, OldCell, UpdateShape, WriteShape
 
 if TYPE_CHECKING:
@@ -36,7 +43,7 @@ def probe(role_view: "RoleView", shape: WriteShape) -> Statement:
     match shape:
         case InsertShape():
             after = _after_write(role_view, table, shape, None)
-            return _verdicts(role_view, table, [ALWAYS, _has_subscribers(table, "insert", shape), *after])
+            return _verdicts(role_view, table, [ALWAYS, _needs_no_event(table, "insert", shape), *after])
         case UpdateShape():
             after = _after_write(role_view, table, shape, CURRENT_ROW)
             rows = role_view.models[table.name].objects.changeable_by(role_view, "update")
@@ -55,10 +62,10 @@ def probe_afterwards(role_view: "RoleView", shape: InsertShape | UpdateShape) ->
 
 def _before_write(role_view: "RoleView", table: Table, action: Action, write: UpdateShape | DeleteShape) -> list[Any]:
     matches = matches_etag(role_view, table) if write.matches else ALWAYS
-    return [matches, _has_subscribers(table, action, write)]
+    return [matches, _needs_no_event(table, action, write)]
 
 
-def _has_subscribers(table: Table, action: str, write: WriteShape) -> Sql:
+def _needs_no_event(table: Table, action: str, write: WriteShape) -> Sql:
     """The write records its event, or there are no subscribers."""
     return ALWAYS if write.events else boolean("(NOT ", wanted(table.name, action), ")")
 
@@ -69,12 +76,12 @@ def _after_write(
     """Of an update two for each computed column; for a large one, whether the row stays small enough; one for each of
     `references_of`; then `_checks`."""
     cells = cells_of(role_view, table, write)
-    computable = is_computable_sql(role_view, table, write) if isinstance(write, UpdateShape) else []
+    computable = computability_conditions(role_view, table, write) if isinstance(write, UpdateShape) else []
     small = []
     if isinstance(write, UpdateShape) and write.large:
         small = [fits(role_view, table, cells, rule_of(role_view, table, write).columns)]
     seen = [
-        is_seen(role_view, table, column, cells[column.name], before)
+        reference_is_visible(role_view, table, column, cells[column.name], before)
         for column in references_of(role_view, table, write)
     ]
     return [*computable, *small, *seen, *_checks(role_view, table, write, WrittenRow(cells, before), before)]

@@ -39,14 +39,14 @@ from rows.write.statements.changes import delete_of, update_of, wanted, with_eve
 from rows.write.statements.conditions import (
     STAMP,
     cells_of,
+    computability_conditions,
     is_among,
-    is_computable_sql,
-    is_seen,
-    of_changeable,
+    only_if_changeable,
+    reference_is_visible,
     references_of,
     rule_of,
-    under_request,
     uses_old_row,
+    with_preconditions,
 )
 from rows.write.statements.shapes import (
     Action,
@@ -104,7 +104,7 @@ def _inserted(
     if not uses_old_row(role_view, table.name, shape):
         conditions.append(role_view.rules.condition(rule.check, table.name, WrittenRow(cells)))
     conditions += [
-        is_seen(role_view, table, column, cells[column.name], None)
+        reference_is_visible(role_view, table, column, cells[column.name], None)
         for column in references_of(role_view, table, shape)
     ]  # fmt: skip
     if not shape.events:
@@ -130,7 +130,7 @@ def update(role_view: "RoleView", shape: UpdateShape) -> Statement:
 
 
 def bulk_update(role_view: "RoleView", shape: UpdateShape) -> Statement:
-    """Of the rows with Ids all changed that may be and that nothing refuses. Answers their ids."""
+    """Updates those of the rows with Ids that all rules allow. Returns their ids."""
     writer, table = Writer(role_view), role_view.schema.tables[shape.table]
     change, changed = _updated(writer, table, shape, is_among("id", Ids()))
     work = with_event(writer, table, change, "update", shape.events, changed, part=0)
@@ -142,20 +142,20 @@ def _updated(writer: Writer, table: Table, shape: UpdateShape, which: Sql) -> tu
     role_view, cells = writer.role_view, cells_of(writer.role_view, table, shape)
     rows = role_view.models[table.name].objects.changeable_by(role_view, "update").filter(which, is_current())
     rule = rule_of(role_view, table, shape)
-    conditions = is_computable_sql(role_view, table, shape)
+    conditions = computability_conditions(role_view, table, shape)
     if not uses_old_row(role_view, table.name, shape):
         conditions.append(
             role_view.rules_with(CURRENT_ROW).condition(rule.check, table.name, WrittenRow(cells, CURRENT_ROW))
         )
     conditions += [
-        is_seen(role_view, table, column, cells[column.name], CURRENT_ROW)
+        reference_is_visible(role_view, table, column, cells[column.name], CURRENT_ROW)
         for column in references_of(role_view, table, shape)
     ]
     if shape.large:
         conditions.append(fits(role_view, table, cells, rule.columns))
     if conditions:
-        rows = rows.filter(of_changeable(role_view, table, "update", conditions))
-    rows = under_request(role_view, table, rows, "update", shape.matches, shape.events)
+        rows = rows.filter(only_if_changeable(role_view, table, "update", conditions))
+    rows = with_preconditions(role_view, table, rows, "update", shape.matches, shape.events)
     return update_of(writer, rows, cells), tuple(name for name in cells if name != "updated_at")
 
 
@@ -163,7 +163,7 @@ def delete(role_view: "RoleView", shape: DeleteShape) -> Statement:
     """Delete one row of a table without referrers. Returns its id, and with events whether there were subscribers."""
     writer, table = Writer(role_view), role_view.schema.tables[shape.table]
     rows = role_view.models[table.name].objects.changeable_by(role_view, "delete").filter(is_row(), is_current())
-    rows = under_request(role_view, table, rows, "delete", shape.matches, shape.events)
+    rows = with_preconditions(role_view, table, rows, "delete", shape.matches, shape.events)
     flags = ["(SELECT is_due FROM _e)"] if shape.events else []
     return assign_parameter_numbers(
         *combine(
@@ -176,20 +176,20 @@ def delete(role_view: "RoleView", shape: DeleteShape) -> Statement:
     )
 
 
-def locked(role_view: "RoleView", shape: LockShape) -> Statement:
+def lock_row(role_view: "RoleView", shape: LockShape) -> Statement:
     """The row that a write of this shape may take, locked: its id and its cells as text."""
     writer, write = Writer(role_view), shape.write
     table = role_view.schema.tables[write.table]
     action: Action = "delete" if isinstance(write, DeleteShape) else "update"
     rows = role_view.models[table.name].objects.changeable_by(role_view, action).filter(is_row(), is_current())
-    rows = under_request(role_view, table, rows, action, write.matches, events=True)
+    rows = with_preconditions(role_view, table, rows, action, write.matches, events=True)
     cells = {f"_c{index}": Sql(F(name), AS_TEXT) for index, name in enumerate(shape.cells)}
     return assign_parameter_numbers(
         *writer.queryset(rows.select_for_update().annotate(**cells).values_list("id", *cells))
     )
 
 
-def chosen(role_view: "RoleView", shape: ChosenShape) -> Statement:
+def select_rows(role_view: "RoleView", shape: ChosenShape) -> Statement:
     """The ids of the rows that a write of many takes."""
     writer = Writer(role_view)
     rows = role_view.models[shape.table].objects.changeable_by(role_view, shape.action).filter(is_current())

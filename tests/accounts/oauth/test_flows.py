@@ -95,7 +95,7 @@ def test_a_person_signs_in_with_pkce_and_is_a_user_from_then_on(
     [exchanged] = [came for came in idp.requests if came.path == "/token"]
     assert exchanged.headers["Authorization"].startswith("Basic ")
 
-    # A second time it is the same user, whatever the e-mail says by then.
+    # A second time it is the same user, whatever the email says by then.
     idp.people["ada"].claims = {"email": "else@example.com", "email_verified": False}
     again = exchange(api, code_for(production, "ada"), production)
     assert again.json["user"]["id"] == user.pk

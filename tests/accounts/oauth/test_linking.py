@@ -35,7 +35,7 @@ def una_s(una: User) -> SignedIn:
 
 @pytest.fixture
 def octo(idp: IdentityProvider, provider: ProviderRecord) -> str:
-    """A person at the provider whose e-mail says nothing about una."""
+    """A person at the provider whose email says nothing about una."""
     idp.person("octo", email="octo@elsewhere.example", email_verified=False)
     return "octo"
 

@@ -15,7 +15,7 @@ class Command(terminal.Command):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument("email", help="e-mail of the account")
+        parser.add_argument("email", help="email of the account")
 
     def handle(self, *args: Any, **options: Any) -> None:
         user = terminal.account(options["email"])

@@ -14,7 +14,7 @@ class Command(terminal.Command):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument("email", help="e-mail of the account")
+        parser.add_argument("email", help="email of the account")
         parser.add_argument("role", choices=[*StaffRole.values, "none"])
 
     def handle(self, *args: Any, **options: Any) -> None:

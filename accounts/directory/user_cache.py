@@ -30,7 +30,7 @@ def is_version(value: bytes) -> bool:
     return len(value) == _VERSION_BYTES
 
 
-def find_users(
+def find_cached_users(
     pool_id: str, ids: Collection[bytes], fields: tuple[str, ...], version: bytes | None
 ) -> dict[bytes, bytes]:  # fmt: skip
     """As `user_lookup.find_users`, without a query if all are cached under `version`."""
