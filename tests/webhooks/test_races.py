@@ -207,7 +207,10 @@ def test_a_claim_and_a_switch_at_the_same_moment_have_an_order(
     where = {name: parameters[name] for name in ("dbname", "user", "password", "host", "port") if parameters.get(name)}
     slow = (
         delivery_queue.SQL["claim"]
-        .replace("standing AS (", "held_up AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared(42)), standing AS (")
+        .replace(
+            "sendable_webhooks AS (",
+            "held_up AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared(42)), sendable_webhooks AS (",
+        )
         .replace("(SELECT webhook_id FROM chosen)", "(SELECT webhook_id FROM chosen, held_up)")
     )
     taken: list[list[ClaimedDelivery]] = []

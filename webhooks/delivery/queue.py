@@ -133,7 +133,7 @@ def wait_for_claims(using: str, *webhook_ids: str) -> None:
         for webhook_id in webhook_ids:
             while (left := end - time.monotonic()) > 0:
                 with connections[using].cursor() as cursor:
-                    cursor.execute(SQL["claims_of_the_first"], {"webhook": webhook_id, "most": CANDIDATE_LIMIT})
+                    cursor.execute(SQL["oldest_claims"], {"webhook": webhook_id, "most": CANDIDATE_LIMIT})
                     has_claims, is_all = cursor.fetchone()
                 if is_all and not has_claims:
                     break

@@ -76,7 +76,7 @@ SELECT w.id, w.host, w.url, w.sealed_secret,
 -- Those of them that no other worker has locked. Written so that no partial index of pending deliveries fits: without
 -- statistics the planner would use one and read the whole backlog.
 SELECT d.id FROM platform.webhooks_delivery d
- WHERE d.id = ANY (ARRAY (SELECT chosen.id FROM chosen JOIN standing ON standing.id = chosen.webhook_id))
+ WHERE d.id = ANY (ARRAY (SELECT chosen.id FROM chosen JOIN sendable_webhooks ON sendable_webhooks.id = chosen.webhook_id))
    AND coalesce(d.status, '') = 'pending' AND {unclaimed}
    FOR UPDATE OF d SKIP LOCKED
 
@@ -85,11 +85,11 @@ WITH RECURSIVE {of_each_webhook},
 open_webhooks AS ({open_webhooks}),
 next_of_webhooks AS ({next_in_any_order} UNION ALL {next_of_rows}),
 chosen AS ({chosen}),
-standing AS ({state}),
+sendable_webhooks AS ({state}),
 locked AS ({locked})
 UPDATE platform.webhooks_delivery d
    SET claimed_until = now() + %(lease)s, attempts = d.attempts + 1
-  FROM standing w
+  FROM sendable_webhooks w
  -- Written so that deliveries are only found by id, never by the index of a webhook's whole history.
  WHERE d.id = ANY (ARRAY (SELECT id FROM locked)) AND w.id = coalesce(d.webhook_id, '')
 RETURNING d.id, d.attempts, d.attempts - d.schedule_from, d.webhook_id, d.environment_id, w.host, w.url, d.event_id,
@@ -109,7 +109,7 @@ SELECT max(now() - waiting.since)
           FROM of_each_webhook JOIN platform.webhooks_webhook w ON w.id = of_each_webhook.webhook_id
          WHERE of_each_webhook.first <= now() AND {may_be_sent_to} AND w.listens_until IS NULL) AS waiting (since)
 
--- name: claims_of_the_first
+-- name: oldest_claims
 SELECT coalesce(bool_or(claimed_until > now()), false), count(*) < %(most)s
   FROM (SELECT claimed_until FROM platform.webhooks_delivery
          WHERE webhook_id = %(webhook)s AND status = 'pending' AND next_attempt_at <= now()
