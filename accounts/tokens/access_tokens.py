@@ -34,7 +34,6 @@ class AccessClaims:
     environment_id: str | None
     not_before: int
     expires_at: int
-    token_id: str
     key_id: str
 
 
@@ -114,7 +113,6 @@ class AccessToken(SimpleAccessToken):
             environment_id=environment_id,
             not_before=int(self.payload["nbf"]),
             expires_at=int(self.payload["exp"]),
-            token_id=str(self.payload["jti"]),
             key_id=key_id,
         )
 
