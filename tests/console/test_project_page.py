@@ -39,13 +39,13 @@ def project(world: World, make_user: Callable[..., User]) -> Any:
     made = services.create_project(
         account_id=owner.pk, name="Filled", region=REGION, plan="free", actor=audit.Actor("account", owner.pk)
     )
-    environment = made.environments.get(name="production")
-    environment = environment_ref(environment.pk)
+    production = made.environments.get(name="production")
+    environment = environment_ref(production.pk)
     assert environment is not None
     for document in (FIRST, SECOND):
         schema_service.change(environment, document, actor=audit.SYSTEM)
     for which in (world.webhook, world.function):
-        which.environment_id = environment.pk
+        which.environment_id = production.pk
         which.save(using=REGION)
     return made
 

@@ -195,19 +195,19 @@ def test_at_a_terminal_it_asks_for_the_name_of_what_is_lost(environment: Environ
 def test_input_that_ends_or_is_closed_before_the_name_changes_nothing(environment: EnvironmentRef, write: Any) -> None:
     schema("apply", environment.environment_id, write(TRACKER))
     command = [sys.executable, "manage.py", "schema", "apply", environment.environment_id, write(NARROW)]
-    environment = os.environ | database_variables()
+    variables = os.environ | database_variables()
     ours, theirs = pty.openpty()
     try:
         os.write(ours, b"\x04")  # Ctrl-D
         ended = subprocess.run(
-            command, stdin=theirs, capture_output=True, text=True, env=environment, cwd=django_settings.BASE_DIR
+            command, stdin=theirs, capture_output=True, text=True, env=variables, cwd=django_settings.BASE_DIR
         )
     finally:
         os.close(ours)
         os.close(theirs)
     closed = subprocess.run(
         ["sh", "-c", 'exec "$@" <&-', "sh", *command],
-        capture_output=True, text=True, env=environment, cwd=django_settings.BASE_DIR,
+        capture_output=True, text=True, env=variables, cwd=django_settings.BASE_DIR,
     )  # fmt: skip
     assert (ended.returncode, closed.returncode) == (1, 1)
     assert "Standard input ended before drop table tasks was typed. Nothing was changed." in ended.stderr
