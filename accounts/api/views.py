@@ -86,18 +86,18 @@ class TokenViewSet(ApiViewSet):
         reuse ends the session. A code comes from `GET /v1/auth/authorize`, is good for 60 s and one exchange, in the
         environment that it was asked for, and with the `code_verifier` of its `code_challenge`."""
         values = self.read(serializers.TokenInput)
-        device = device_of(request._request)
+        device = device_of(self.http_request)
         match values["grant_type"]:
             case "password":
-                grant = self._sign_in(request._request, values["email"], values["password"], device)
+                grant = self._sign_in(self.http_request, values["email"], values["password"], device)
             case "refresh_token":
-                rate_limits.count_token_request(request._request)
+                rate_limits.count_token_request(self.http_request)
                 grant = sessions.refresh(values["refresh_token"], device=device)
             case _:
-                rate_limits.count_token_request(request._request)
+                rate_limits.count_token_request(self.http_request)
                 grant = exchange_codes.exchange(
                     values["code"],
-                    environment_id=named_environment(request._request),
+                    environment_id=named_environment(self.http_request),
                     redirect_uri=values.get("redirect_uri"),
                     code_verifier=values.get("code_verifier"),
                     device=device,
@@ -196,7 +196,7 @@ class KeyViewSet(ListModelMixin, ResourceViewSet):
     cursor_kind, ordering = "keys", ("-id",)
 
     def get_queryset(self) -> QuerySet[ServerKey]:
-        named = self.query.get("environment_id") or named_environment(self.request._request)
+        named = self.query.get("environment_id") or named_environment(self.http_request)
         self.authority = permissions.over_keys(self.caller, named)
         return self.authority.visible()
 
@@ -230,7 +230,7 @@ class KeyViewSet(ListModelMixin, ResourceViewSet):
         its creator lacks. With `"publishable": true` the key may be public; `opens` says what it allows everyone to do.
         """
         values = self.read(serializers.KeyInput)
-        named = values.get("environment_id") or named_environment(request._request)
+        named = values.get("environment_id") or named_environment(self.http_request)
         authority = permissions.over_keys(self.caller, named, to_issue=True)
         is_publishable = values.get("publishable", False)
         opens = publishable_key_exposure.by_key(authority.environment_id, values["scopes"]) if is_publishable else None
@@ -343,7 +343,7 @@ class PublicKeysViewSet(ApiViewSet):
     @extend_schema(responses=serializers.PublicKeys)
     def retrieve(self, request: Any) -> HttpResponse:
         """The keys that verify access tokens, those that will sign soon among them."""
-        rate_limits.count_anonymous(request._request)
+        rate_limits.count_anonymous(self.http_request)
         signing_keys.current_signing_key()  # before the first sign-in there would be none, and clients remember that
         headers = {"Cache-Control": f"public, max-age={JWKS_MAX_AGE}"}
         return respond({"keys": signing_keys.current().public}, headers=headers)

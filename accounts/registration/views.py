@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from drf_spectacular.utils import extend_schema
 from rest_framework.mixins import ListModelMixin, RetrieveModelMixin
 from rest_framework.request import Request
@@ -60,16 +60,16 @@ class _Public(ApiViewSet):
     def pool(self) -> Pool:
         """Raises NotFound, ProjectSuspended and RateLimited."""
         try:
-            return pool_settings.named_by(self.request._request)
+            return pool_settings.named_by(self.http_request)
         except (NotFound, ProjectSuspended):
-            rate_limits.count_token_request(self.request._request)
+            rate_limits.count_token_request(self.http_request)
             raise
 
     def count_email(self, pool: Pool, kind: Kind, email: str) -> None:
-        rate_limits.count_email_request(self.request._request, kind=kind, pool_id=pool.id, email=email, plan=pool.plan)
+        rate_limits.count_email_request(self.http_request, kind=kind, pool_id=pool.id, email=email, plan=pool.plan)
 
     def count_link(self) -> None:
-        rate_limits.count_token_request(self.request._request)
+        rate_limits.count_token_request(self.http_request)
 
     def entering(self, pool: Pool, method: str) -> Callable[[User], sessions.Grant]:
         signing_keys.current_signing_key()  # the first one is made outside of that transaction
@@ -78,7 +78,7 @@ class _Public(ApiViewSet):
             return sessions.start(
                 user,
                 environment_id=pool.environment_id,
-                device=device_of(self.request._request),
+                device=device_of(self.http_request),
                 method=method,
                 password_hash=user.password,
             )
@@ -110,7 +110,7 @@ class SignUpViewSet(_Public):
         sign_up.request_sign_up(
             pool,
             **values,
-            admit=lambda: rate_limits.count_pool_email(request._request, pool_id=pool.id, plan=pool.plan),
+            admit=lambda: rate_limits.count_pool_email(self.http_request, pool_id=pool.id, plan=pool.plan),
         )
         return accepted(Kind.SIGN_UP)
 
@@ -230,7 +230,7 @@ class MeViewSet(ResourceViewSet):
         values = self.read(MeInput)
         user = own_account.user_of(caller)
         if "password" in values:
-            rate_limits.count_token_request(request._request, pool_id=user.environment_id, email=user.email)
+            rate_limits.count_token_request(self.http_request, pool_id=user.environment_id, email=user.email)
         return self._shown(own_account.change(user, actor=caller, **values))
 
     def _shown(self, user: User | None) -> HttpResponse:
@@ -267,13 +267,12 @@ class OwnAccountViewSet(ApiViewSet):
         return own_account.user_of(person(self.caller))
 
     def _count(self, user: User, kind: Kind, email: str) -> None:
-        request: HttpRequest = self.request._request
         rate_limits.count_email_request(
-            request, kind=kind, pool_id=user.environment_id, email=email, plan=self._plan_of(user)
+            self.http_request, kind=kind, pool_id=user.environment_id, email=email, plan=self._plan_of(user)
         )
 
     def _count_for_pool(self, user: User) -> None:
-        rate_limits.count_pool_email(self.request._request, pool_id=user.environment_id, plan=self._plan_of(user))
+        rate_limits.count_pool_email(self.http_request, pool_id=user.environment_id, plan=self._plan_of(user))
 
     def _plan_of(self, user: User) -> str:
         return self.caller.plan if user.environment_id else pool_settings.OF_PLATFORM
@@ -297,7 +296,7 @@ class OwnAccountViewSet(ApiViewSet):
         Needs the current password. The response is the same if another user has that email."""
         user = self._oneself()
         values = self.read(serializers.EmailChangeInput)
-        rate_limits.count_token_request(request._request, pool_id=user.environment_id, email=user.email)
+        rate_limits.count_token_request(self.http_request, pool_id=user.environment_id, email=user.email)
         self._count(user, Kind.CHANGE_EMAIL, values["email"])
         own_account.ask_for_email(user, **values, admit=lambda: self._count_for_pool(user))
         return accepted(Kind.CHANGE_EMAIL)
@@ -311,7 +310,7 @@ class OwnAccountViewSet(ApiViewSet):
         owner of a project gets 409."""
         user = self._oneself()
         values = self.read(serializers.DeleteAccountInput)
-        rate_limits.count_token_request(request._request, pool_id=user.environment_id, email=user.email)
+        rate_limits.count_token_request(self.http_request, pool_id=user.environment_id, email=user.email)
         own_account.delete(user, actor=self.caller, current_password=values.get("current_password"))
         return no_content()
 
@@ -340,7 +339,7 @@ class InvitationViewSet(ListModelMixin, ResourceViewSet):
         Works in every `sign_up` mode. The link works for seven days."""
         pool_id = environment_directory.own_pool(self.environment)
         values = self.read(InvitationInput)
-        rate_limits.count_invitation(request._request, pool_id=pool_id, plan=self.environment.plan)
+        rate_limits.count_invitation(self.http_request, pool_id=pool_id, plan=self.environment.plan)
         most = plan_limits(self.environment.plan).app_users_per_environment
         made = invitations.invite(pool_id=pool_id, actor=self.caller, most=most, **values)
         return created(f"/v1/invitations/{made.pk}", self.get_serializer(made).data)

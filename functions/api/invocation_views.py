@@ -60,7 +60,7 @@ class InvocationViewSet(FunctionScopedViewSet):
         depth = call_depth.depth_of(request.META, self.environment.environment_id)
         if not is_async and wait is None:
             return request_concurrency.with_slot(
-                self.request._request,
+                self.http_request,
                 request_concurrency.admission_of(
                     self.environment, self.caller, self._anonymous_call, size=len(input_text)
                 ),
@@ -77,7 +77,7 @@ class InvocationViewSet(FunctionScopedViewSet):
         return self._queued_response(name, run_id)
 
     def _call(self, name: str, input_text: str, depth: int) -> HttpResponseBase:
-        ticket = idempotency.read_ticket(self.request._request, self.caller)
+        ticket = idempotency.read_ticket(self.http_request, self.caller)
         if ticket is not None:
             return self._call_with_key(ticket, name, input_text, depth)
         return self._result_response(
@@ -91,9 +91,7 @@ class InvocationViewSet(FunctionScopedViewSet):
     def _anonymous_call(self) -> AnonymousCall | None:
         if self.caller.kind != "anonymous":
             return None
-        return client_networks.anonymous_call_of(
-            self.environment.environment_id, client_ip.site_of(self.request._request)
-        )
+        return client_networks.anonymous_call_of(self.environment.environment_id, client_ip.site_of(self.http_request))
 
     def _read_body(self) -> tuple[dict[str, Any] | None, bool]:
         """The input, and whether the run is to be queued. Raises ValidationFailed. The serializer, which costs as much
@@ -110,7 +108,7 @@ class InvocationViewSet(FunctionScopedViewSet):
 
     def _enqueue(self, name: str, input_text: str, depth: int) -> str:
         server_hints.will_block()
-        ticket = idempotency.read_ticket(self.request._request, self.caller)
+        ticket = idempotency.read_ticket(self.http_request, self.caller)
 
         def enqueue() -> str:
             return calls.enqueue(

@@ -111,7 +111,7 @@ class InboundViewSet(ApiViewSet):
         return no_store(respond(b""))
 
     def _dispatch(self, token: str) -> InboundRequest:
-        request = self.request._request
+        request = self.http_request
         arrival = dispatch.dispatch(request, token)
         request.__dict__["caller"] = arrival.caller  # for the access log
         return arrival
@@ -134,7 +134,7 @@ class InboundViewSet(ApiViewSet):
         address_id, input_text = arrival.record.address_id, self._input(arrival, token)
         try:
             started, ended = request_concurrency.with_slot(
-                self.request._request,
+                self.http_request,
                 request_concurrency.admission_of(
                     environment, caller, name=f"endpoint {address_id}", size=len(input_text)
                 ),
@@ -151,13 +151,13 @@ class InboundViewSet(ApiViewSet):
         return response
 
     def _input(self, arrival: InboundRequest, token: str) -> str:
-        request = self.request._request
+        request = self.http_request
         client = client_ip.client_address(request)
         facts = {"client": client, "address_id": arrival.record.address_id}
         return request_message.input_of(request.META, request.body, token, facts)
 
     def _depth(self, arrival: InboundRequest) -> int:
-        return call_depth.depth_of(self.request._request.META, arrival.environment.environment_id)
+        return call_depth.depth_of(self.http_request.META, arrival.environment.environment_id)
 
 
 def _response_to(started: CreatedRun, ended: CallResult) -> HttpResponse:

@@ -173,7 +173,7 @@ def idempotent(using: str | Callable[[Any], str | None] = "default") -> Callable
     def decorate(action: Action) -> Action:
         @wraps(action)
         def once(self: ApiViewSet, *args: Any, **kwargs: Any) -> Any:
-            request = self.request._request
+            request = self.http_request
             if "HTTP_IDEMPOTENCY_KEY" not in request.META:
                 return action(self, *args, **kwargs)
             ticket = read_ticket(request, None if self.public else self.caller)

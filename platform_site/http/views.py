@@ -96,11 +96,11 @@ class ApiRequest(Request):
         self._request = request
         self.parsers = self.authenticators = ()
         self.negotiator: Any = view
-        self.parser_context = {"view": view, "request": self}  # the authenticator reads the view's `environment`
+        self.parser_context = {"view": view, "request": self}  # the authenticator reads `environment_use`
         unread: Any = Empty
         self._data = self._full_data = self._files = self._content_type = self._stream = unread
 
-    def known_as(self, caller: Caller, credential: Any) -> Caller:
+    def set_caller(self, caller: Caller, credential: Any) -> Caller:
         """Set `user` and `auth`, also on Django's request."""
         self._user, self._auth = caller, credential
         self._request.__dict__ |= {"user": caller, "auth": credential}
@@ -148,6 +148,8 @@ class ApiViewSet(ViewSet):
 
     action: str
     request: ApiRequest
+    http_request: HttpRequest
+    """Django's, which `request` wraps."""
     query: dict[str, str]
     _caller: Caller | None = None
 
@@ -169,7 +171,7 @@ class ApiViewSet(ViewSet):
     @property
     def freshness(self) -> Freshness | None:
         """What a replica needs to answer this request's reads; None for the primary only."""
-        found: Freshness | None = self.request._request.__dict__.get("freshness")
+        found: Freshness | None = self.http_request.__dict__.get("freshness")
         return found
 
     def read(self, serializer: type[BaseSerializer[Any]], **options: Any) -> dict[str, Any]:
@@ -181,7 +183,7 @@ class ApiViewSet(ViewSet):
 
     def read_object(self) -> dict[str, Any]:
         """The body, which must be an object."""
-        left_out = self.action in self.optional_bodies and not self.request._request.body
+        left_out = self.action in self.optional_bodies and not self.http_request.body
         data = {} if left_out else self.request.data
         if not isinstance(data, dict):
             raise ValidationFailed.of(fields.WHOLE_BODY, "not_an_object", "The body must be a JSON object.")
@@ -246,6 +248,7 @@ class ApiViewSet(ViewSet):
                 return self._refuse(error)
 
     def _run(self, request: HttpRequest, action: Callable[..., HttpResponseBase]) -> HttpResponseBase:
+        self.http_request = request
         self.request = ApiRequest(request, self)
         if self.public:
             request.__dict__["api_public"] = True
@@ -268,7 +271,7 @@ class ApiViewSet(ViewSet):
         for authentication in self.authentication_classes:
             found = authentication().authenticate(self.request)
             if found is not None:
-                return self.request.known_as(*found)
+                return self.request.set_caller(*found)
         raise Unauthorized
 
     @classmethod

@@ -238,7 +238,7 @@ class MemberViewSet(ListModelMixin, ResourceViewSet):
         project = team_of(self.caller, project_id, "owner")
         values = self.read(serializers.NewMember)
         named = {"email": values["email"], "role": values["role"], "actor": self.caller}
-        api_limits.count_member_request(self.request._request, self.caller.id)
+        api_limits.count_member_request(self.http_request, self.caller.id)
         try:
             member = services.add_member(project_id, **named)
         except NoSuchAccount:
@@ -249,7 +249,7 @@ class MemberViewSet(ListModelMixin, ResourceViewSet):
 
     def _count(self, project: Project, email: str) -> None:
         """Count an email for project, recipient and client IP. Raises RateLimited."""
-        request = self.request._request
+        request = self.http_request
         api_limits.count_invitation(request, pool_id=project.pk, plan=project.plan)
         api_limits.count_email_request(
             request, kind=invitations.KIND, pool_id=None, email=email, plan=pool_settings.OF_PLATFORM
@@ -308,7 +308,7 @@ class MemberInvitationAcceptViewSet(ResourceViewSet):
 
         It does not sign in: the link proves the email address, not the account's password."""
         values = self.read(serializers.AcceptedInvitation)
-        api_limits.count_token_request(self.request._request)
+        api_limits.count_token_request(self.http_request)
         member = services.accept_invitation(
             values["token"], password=values.get("password"), name=values.get("name", "")
         )

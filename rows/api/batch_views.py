@@ -27,7 +27,7 @@ class BatchViewSet(ApiViewSet):
 
         An error names the operation that failed, and nothing has changed. Takes no `If-Match` (422). Counts against
         the rate limit as its number of operations."""
-        meta = self.request._request.META
+        meta = self.http_request.META
         etags.refuse(meta, ("If-Match", "If-None-Match"), _IF_MATCH)
         body = self.read_object()
         serializers.refuse_unknown_fields(body, _FIELDS, "There is no such field.")
@@ -37,7 +37,7 @@ class BatchViewSet(ApiViewSet):
         if not isinstance(dry_run, bool):
             raise ValidationFailed.of("dry_run", "wrong_type", "Must be true or false.")
         operations = batch.read_operations(body["operations"], etags.read_if_match)
-        rate_limits.count_operations(self.request._request, len(operations), self.caller.plan, self.caller.id)
+        rate_limits.count_operations(self.http_request, len(operations), self.caller.plan, self.caller.id)
         depth = call_depth.depth_of(meta, self.environment.environment_id)
         results = batch.execute(self.environment, Principal.of(self.caller), operations, depth=depth, dry_run=dry_run)
         return respond(batch.as_json(results))

@@ -60,12 +60,12 @@ class ChangesViewSet(ApiViewSet):
         body: dict[str, Any] = self.read_object()
         message = "There is no such field. The field is subscriptions."
         refuse_unknown_fields(sorted(body), {"subscriptions"}, message)
-        last_id = self.request._request.META.get("HTTP_LAST_EVENT_ID")
+        last_id = self.http_request.META.get("HTTP_LAST_EVENT_ID")
         stream = open_stream.open_stream(self.environment, self.caller, body, last_id, self._shared_credential())
         return EventStreamResponse(stream.queue)
 
     def _shared_credential(self) -> SharedCredential:
-        request = self.request._request
+        request = self.http_request
         meta = tuple((name, request.META[name]) for name in _CREDENTIAL if name in request.META)
         grant_id = request.__dict__.get(staff_access.ATTRIBUTE)
         credential: Any = self.request.auth

@@ -136,7 +136,7 @@ class RowViewSet(ApiViewSet):
         """One row, with the relations that `with` names. Answers 304 where `If-None-Match` names its `ETag`."""
         freshness, withs, columns = self.freshness, self.query.get("with"), self.query.get("columns")
         # An ETag covers the whole row without relations, so `with` and `columns` disable it.
-        known = self.request._request.META.get("HTTP_IF_NONE_MATCH") if withs is None and columns is None else None
+        known = self.http_request.META.get("HTTP_IF_NONE_MATCH") if withs is None and columns is None else None
         version = None if withs is None else self._users_version()
         row = services.retrieve_row(
             self.environment, self._principal(), table, row_id, withs, columns, freshness, version
@@ -166,7 +166,7 @@ class RowViewSet(ApiViewSet):
         body = self.request.data
         key = self.query.get("on_conflict")
         if key is not None:
-            etags.refuse(self.request._request.META, _CONDITIONS, _INSERT_OR_UPDATE)
+            etags.refuse(self.http_request.META, _CONDITIONS, _INSERT_OR_UPDATE)
             return self._upsert(table, body, key)
         if isinstance(body, list):
             made = services.insert_rows(self.environment, self._principal(), table, body, depth=self._depth())
@@ -188,7 +188,7 @@ class RowViewSet(ApiViewSet):
     @extend_schema(parameters=[IF_MATCH], request=serializers.Cells, responses=serializers.Row)
     def partial_update(self, request: HttpRequest, table: str, row_id: str) -> HttpResponseBase:
         """Change some columns of a row. Columns that are not sent stay as they are."""
-        etags.refuse(self.request._request.META, ("If-None-Match",), etags.ONLY_IF_MATCH)
+        etags.refuse(self.http_request.META, ("If-None-Match",), etags.ONLY_IF_MATCH)
         row = services.update_row(
             self.environment,
             self._principal(),
@@ -203,7 +203,7 @@ class RowViewSet(ApiViewSet):
     @extend_schema(parameters=[IF_MATCH], responses={204: None})
     def destroy(self, request: HttpRequest, table: str, row_id: str) -> HttpResponseBase:
         """Delete a row, and the rows that its schema cascades to."""
-        etags.refuse(self.request._request.META, ("If-None-Match",), etags.ONLY_IF_MATCH)
+        etags.refuse(self.http_request.META, ("If-None-Match",), etags.ONLY_IF_MATCH)
         services.delete_row(
             self.environment, self._principal(), table, row_id, matches=self._if_match(), depth=self._depth()
         )
@@ -236,7 +236,7 @@ class RowViewSet(ApiViewSet):
 
     def _bulk_query(self) -> BulkQuery:
         self._refuse_tags(_CONDITION_IN_WHERE)
-        etags.refuse(self.request._request.META, ("If-None-Match",), _CONDITION_IN_WHERE)
+        etags.refuse(self.http_request.META, ("If-None-Match",), _CONDITION_IN_WHERE)
         limit = self.query.get("limit")
         most = None if limit is None else read_limit(limit, bulk.MAX_ROWS)
         return BulkQuery(self.query.get("where"), most, self.query.get("cursor"))
@@ -258,19 +258,19 @@ class RowViewSet(ApiViewSet):
         return Principal.of(self.caller)
 
     def _users_version(self) -> bytes | None:
-        found: bytes | None = self.request._request.__dict__.get("users_version")
+        found: bytes | None = self.http_request.__dict__.get("users_version")
         return found
 
     def _depth(self) -> int:
-        return call_depth.depth_of(self.request._request.META, self.environment.environment_id)
+        return call_depth.depth_of(self.http_request.META, self.environment.environment_id)
 
     def _refuse_tags(self, advice: str) -> None:
         """Raise ValidationFailed for an `If-Match` with a tag where no single row is meant."""
         if self._if_match() is not None:
-            etags.refuse(self.request._request.META, ("If-Match",), advice)
+            etags.refuse(self.http_request.META, ("If-Match",), advice)
 
     def _if_match(self) -> tuple[str, ...] | None:
-        return etags.read_if_match(self.request._request.META.get("HTTP_IF_MATCH"))
+        return etags.read_if_match(self.http_request.META.get("HTTP_IF_MATCH"))
 
 
 def _several(rows: Sequence[RowAnswer]) -> bytes:

@@ -49,7 +49,7 @@ class IdentityViewSet(ListModelMixin, ResourceViewSet):
         self._person()
         values = self.read(serializers.LinkIdentityInput)
         caller, user = self.caller, own_account.user_of(self.caller)
-        rate_limits.count_token_request(request._request, pool_id=user.environment_id, email=user.email)
+        rate_limits.count_token_request(self.http_request, pool_id=user.environment_id, email=user.email)
         environment_id = caller.environment.environment_id if caller.kind == "user" and caller.environment else None
         proof = proofs.read(values["code"], environment_id=environment_id, code_verifier=values["code_verifier"])
         own_account.reauthenticate(user, actor=caller, current_password=values.get("current_password"))

@@ -112,11 +112,10 @@ class ProviderSignInViewSet(_BrowserViewSet):
             POST  /v1/auth/token  X-Environment: env_…
                   {"grant_type": "authorization_code", "code": "oac_…", "code_verifier": verifier}   within 60 s, once
         """
-        raw: HttpRequest = request._request
-        rate_limits.count_anonymous(raw)
-        if (there := _on_platform_host(raw, self.query)) is not None:
+        rate_limits.count_anonymous(self.http_request)
+        if (there := _on_platform_host(self.http_request, self.query)) is not None:
             return there
-        environment_id, pool_id = _environment(raw, self.query.get("environment"))
+        environment_id, pool_id = _environment(self.http_request, self.query.get("environment"))
         application = _application(environment_id, self.query)
         try:
             provider = _provider(pool_id, self.query.get("provider"))
@@ -138,7 +137,7 @@ class ProviderSignInViewSet(_BrowserViewSet):
         except errors.FlowError as error:
             return _logged(application, error, environment_id)
         response = _see_other(url)
-        _set_cookie(response, raw, flow, state)
+        _set_cookie(response, self.http_request, flow, state)
         return response
 
 
@@ -259,10 +258,9 @@ class SignInCallbackViewSet(_BrowserViewSet):
     )
     def receive(self, request: Any, provider_id: str) -> HttpResponse:
         """Come back from an identity provider. For browsers on their way to the application's redirect URI."""
-        http: HttpRequest = request._request
-        rate_limits.count_anonymous(http)
+        rate_limits.count_anonymous(self.http_request)
         state = self.query.get("state", "")
-        flow, provider, plan = _resumed(http, state, provider_id)
+        flow, provider, plan = _resumed(self.http_request, state, provider_id)
         application = _Application(flow.redirect_uri, flow.client_state)
         try:
             response = application.redirect(code=sign_in.finish(flow, provider, self.query, plan=plan))
@@ -281,9 +279,8 @@ class SignInCallbackViewSet(_BrowserViewSet):
 
         Browsers send no cookie of the flow with another site's form. So this redirects to the same URL with GET, to
         which they do; there everything is checked."""
-        http: HttpRequest = request._request
-        rate_limits.count_anonymous(http)
-        form = _form(http)
+        rate_limits.count_anonymous(self.http_request)
+        form = _form(self.http_request)
         query = urlencode([(name, form[name]) for name in _CALLBACK_PARAMETERS if name in form])
         return _see_other(f"{settings.BASE_URL}/v1/auth/callback/{quote(provider_id, safe='')}?{query}")
 
@@ -335,7 +332,7 @@ class SignInProviderViewSet(ApiViewSet):
     @extend_schema(responses=listing(serializers.PublicProvider, paged=False), parameters=[ENVIRONMENT])
     def list(self, request: Any) -> HttpResponse:
         """By which providers people sign in here. The environment is named as at `/v1/auth/authorize`, or by header."""
-        rate_limits.count_anonymous(request._request)
-        _, pool_id = _environment(request._request, self.query.get("environment"))
+        rate_limits.count_anonymous(self.http_request)
+        _, pool_id = _environment(self.http_request, self.query.get("environment"))
         found = providers.of_pool(pool_id).filter(enabled=True).values("name", "display_name")
         return respond({"data": [*found]})
