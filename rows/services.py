@@ -1,6 +1,6 @@
 from rows.query.aggregates.service import aggregate_rows
 from rows.query.explain import explain_row
-from rows.query.service import ListQuery, Page, RowAnswer, list_rows, retrieve_row
+from rows.query.service import ListQuery, Page, RowResult, list_rows, retrieve_row
 from rows.write.bulk import BulkQuery, Changed, delete_rows, update_rows
 from rows.write.service import delete_row, insert_row, insert_rows, update_row
 from rows.write.upserts import Upserted, upsert_row, upsert_rows
@@ -10,7 +10,7 @@ __all__ = [
     "Changed",
     "ListQuery",
     "Page",
-    "RowAnswer",
+    "RowResult",
     "Upserted",
     "aggregate_rows",
     "delete_row",

@@ -75,16 +75,16 @@ class CallerAuthentication(BaseAuthentication):
 class Lookup:
     credential: Credential
     named: str | None
-    who: str
-    where: str | None
+    identity_key: str
+    environment_key: str | None
     """The name of the environment's record; None without an environment."""
     is_anonymous: bool = False
     """Whether the credential is a publishable key."""
 
     @property
-    def payer(self) -> str:
+    def rate_limit_key(self) -> str:
         """Whose rate limit the call counts for, before any record is read."""
-        return self.credential.claims.user_id if isinstance(self.credential, SessionCredential) else self.who
+        return self.credential.claims.user_id if isinstance(self.credential, SessionCredential) else self.identity_key
 
     @property
     def is_by_account(self) -> bool:
@@ -93,17 +93,19 @@ class Lookup:
 
 
 def lookup_of(credential: Credential, named: str | None, use: EnvironmentUse) -> Lookup:
-    who = credential.cache_name
-    where: str | None
+    identity_key = credential.cache_name
+    environment_key: str | None
     if isinstance(credential, KeyCredential):
-        return Lookup(credential, named, who, environment_cache.name_for_key(who), credential.is_publishable)
+        return Lookup(
+            credential, named, identity_key, environment_cache.name_for_key(identity_key), credential.is_publishable
+        )
     if credential.claims.environment_id is not None:
-        where = environment_cache.name_for_user(credential.claims.environment_id)
+        environment_key = environment_cache.name_for_user(credential.claims.environment_id)
     elif use == "unused" or (named is not None and not ids.matches("env", named)):
-        where = None
+        environment_key = None
     else:
-        where = environment_cache.name_for_account(credential.claims.user_id, named)
-    return Lookup(credential, named, who, where)
+        environment_key = environment_cache.name_for_account(credential.claims.user_id, named)
+    return Lookup(credential, named, identity_key, environment_key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,39 +119,43 @@ def resolve(request: HttpRequest, credential: Credential, use: EnvironmentUse) -
     lookup = lookup_of(credential, named_environment(request), use)
     trip = redis_client.round_trip()
     pending_records.put_on(trip)
-    who = trip.get(lookup.who)
-    where = trip.get(lookup.where) if lookup.where is not None else None
-    begun = (rate_limits.begin_anonymous if lookup.is_anonymous else rate_limits.begin)(request, trip, lookup.payer)
+    identity_record = trip.get(lookup.identity_key)
+    environment_record = trip.get(lookup.environment_key) if lookup.environment_key is not None else None
+    begun = (rate_limits.begin_anonymous if lookup.is_anonymous else rate_limits.begin)(
+        request, trip, lookup.rate_limit_key
+    )
     # A key with a valid checksum can be invented, a signature cannot.
-    may_be_forged = isinstance(credential, KeyCredential) and _verified.get(lookup.who) is None
+    may_be_forged = isinstance(credential, KeyCredential) and _verified.get(lookup.identity_key) is None
     guesses = rate_limits.Refusals(request, trip) if may_be_forged else None
-    mark_name = _mark_names.get(lookup.where) if settings.REPLICAS and lookup.where else None
+    mark_name = _mark_names.get(lookup.environment_key) if settings.REPLICAS and lookup.environment_key else None
     mark = trip.highest(mark_name) if mark_name is not None else None
     may_embed = "with=" in request.META.get("QUERY_STRING", "")
-    version = users_version.ask(trip, lookup.where) if may_embed and lookup.where is not None else None
+    version = (
+        users_version.ask(trip, lookup.environment_key) if may_embed and lookup.environment_key is not None else None
+    )
     trip.run()
-    if who.value == REVOKED:
+    if identity_record.value == REVOKED:
         raise Unauthorized
-    found = _remembered(lookup, who.value, where.value if where else None)
+    found = _remembered(lookup, identity_record.value, environment_record.value if environment_record else None)
     if found is None:
-        if guesses is not None and who.value is None:
+        if guesses is not None and identity_record.value is None:
             guesses.check()
         found = _query(lookup)
     if may_be_forged:
-        _verified.put(lookup.who, True)
+        _verified.put(lookup.identity_key, True)
     _check_expiry(found.identity)
     begun.settle(found.caller.plan, found.caller.id)
     _check_environment(lookup, found, use)
     if settings.REPLICAS and found.caller.environment is not None:
         _note_freshness(request, lookup, found.caller.environment, mark_name, mark)
-    if may_embed and lookup.where is not None and (environment := found.caller.environment) is not None:
-        users_version.note(request, lookup.where, environment.pool_id, version)
+    if may_embed and lookup.environment_key is not None and (environment := found.caller.environment) is not None:
+        users_version.note(request, lookup.environment_key, environment.pool_id, version)
     return found.caller
 
 
-def caller_by_records(lookup: Lookup, who: bytes | None, where: bytes | None) -> Caller | None:
+def caller_by_records(lookup: Lookup, identity_record: bytes | None, environment_record: bytes | None) -> Caller | None:
     """The caller of both records, or None if `resolve` has to decide."""
-    found = _remembered(lookup, who, where)
+    found = _remembered(lookup, identity_record, environment_record)
     claims = lookup.credential.claims if isinstance(lookup.credential, SessionCredential) else None
     if found is None or (claims is not None and claims.expires_at <= time.time()):
         return None
@@ -210,31 +216,34 @@ def _note_freshness(
 ) -> None:
     """Set on the request what a replica needs to answer it (`platform_site.postgres.replicas`), if one may."""
     name = replicas.mark_name(environment.cluster, environment.environment_id)
-    if name is None or lookup.where is None:
+    if name is None or lookup.environment_key is None:
         return
     if name == asked and mark is not None:
         position = None if mark.value is None else int(float(mark.value))
         request.__dict__["freshness"] = replicas.freshness(environment.cluster, name, position)
         return
-    _mark_names.put(lookup.where, name)
+    _mark_names.put(lookup.environment_key, name)
 
 
-def _remembered(lookup: Lookup, who: bytes | None, where: bytes | None) -> _Found | None:
+def _remembered(lookup: Lookup, identity_record: bytes | None, environment_record: bytes | None) -> _Found | None:
     """The content of two cached records; None if one is missing, marked, or of another format."""
-    if who is None or who == UNCACHED:
+    if identity_record is None or identity_record == UNCACHED:
         return None
-    return _read_records(who, where, lookup.where is not None)
+    return _read_records(identity_record, environment_record, lookup.environment_key is not None)
 
 
 @lru_cache(_MAX_REMEMBERED)
-def _read_records(who: bytes, where: bytes | None, names_environment: bool) -> _Found | None:
+def _read_records(identity_record: bytes, environment_record: bytes | None, names_environment: bool) -> _Found | None:
     try:
-        identity = _identity_from(who)
+        identity = _identity_from(identity_record)
         needs_environment = names_environment and not (identity.kind == "key" and identity.environment_id is None)
-        if needs_environment and (where is None or where == UNCACHED):
+        if needs_environment and (environment_record is None or environment_record == UNCACHED):
             return None
         return _assemble(
-            identity, environment_cache.from_record(where) if needs_environment and where is not None else []
+            identity,
+            environment_cache.from_record(environment_record)
+            if needs_environment and environment_record is not None
+            else [],
         )
     except ValueError:
         return None
@@ -248,17 +257,17 @@ def _query(lookup: Lookup) -> _Found:
         raise Unauthorized
     identity, columns = answer
     raw: list[dict[str, Any]] = columns["environments"]
-    pending_records.add(now, lookup.who, _identity_bytes(identity))
+    pending_records.add(now, lookup.identity_key, _identity_bytes(identity))
     # An environment that the account may not see is not cached: callers can invent any number of names.
-    if lookup.where is not None and (raw or lookup.named is None):
-        pending_records.add(now, lookup.where, environment_cache.to_record(raw))
+    if lookup.environment_key is not None and (raw or lookup.named is None):
+        pending_records.add(now, lookup.environment_key, environment_cache.to_record(raw))
     if identity.touch_due:
         _touch(identity.id)
     return _assemble(identity, raw)
 
 
 def _environments_statement(lookup: Lookup) -> Any:
-    if lookup.where is None:
+    if lookup.environment_key is None:
         return Value([], output_field=environment_cache.JSON_ARRAY)
     if lookup.is_by_account:
         return environment_cache.of_account("user_id", lookup.named)

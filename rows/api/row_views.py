@@ -17,7 +17,7 @@ from platform_site.identity import call_depth
 from rows import services
 from rows.api import etags, serializers
 from rows.api.named_principals import principal_named
-from rows.query.service import COUNTS, QUERY_FIELDS, ListQuery, RowAnswer
+from rows.query.service import COUNTS, QUERY_FIELDS, ListQuery, RowResult
 from rows.rules.principal import Principal
 from rows.write import bulk
 from rows.write.bulk import BulkQuery, Changed
@@ -273,7 +273,7 @@ class RowViewSet(ApiViewSet):
         return etags.read_if_match(self.http_request.META.get("HTTP_IF_MATCH"))
 
 
-def _several(rows: Sequence[RowAnswer]) -> bytes:
+def _several(rows: Sequence[RowResult]) -> bytes:
     return b'{"data":[' + b",".join([row.body for row in rows]) + b"]}"
 
 
@@ -281,5 +281,5 @@ def _changed(changed: Changed) -> dict[str, Any]:
     return {"ids": changed.ids, "next_cursor": changed.next_cursor}
 
 
-def _headers(row: RowAnswer) -> dict[str, str]:
+def _headers(row: RowResult) -> dict[str, str]:
     return {} if row.etag is None else {"ETag": row.etag}

@@ -108,17 +108,20 @@ def check_batch(credentials: Iterable[SharedCredential]) -> None:
         some = due[start : start + _BATCH]
         trip = redis_client.round_trip()
         pending_records.put_on(trip)
-        asked = [(each, lookup, trip.get(lookup.who), trip.get(lookup.where or lookup.who)) for each, lookup in some]
+        asked = [
+            (each, lookup, trip.get(lookup.identity_key), trip.get(lookup.environment_key or lookup.identity_key))
+            for each, lookup in some
+        ]
         trip.run()
         for each, lookup, who, where in asked:
             if who.value is None:  # as while Redis is unavailable
                 continue
             with contextlib.suppress(ApiError, Error):
-                if lookup.where not in records:
-                    records[lookup.where] = None  # a query that fails is not repeated for the next credential
+                if lookup.environment_key not in records:
+                    records[lookup.environment_key] = None  # a query that fails is not repeated for the next credential
                     is_cached = where.value not in (None, UNCACHED)
-                    records[lookup.where] = where.value if is_cached else _read_environment(lookup)
-                caller = caller_by_records(lookup, who.value, records[lookup.where])
+                    records[lookup.environment_key] = where.value if is_cached else _read_environment(lookup)
+                caller = caller_by_records(lookup, who.value, records[lookup.environment_key])
                 if caller is not None:
                     each.record_check(caller, now)
 
@@ -127,9 +130,9 @@ def _read_environment(lookup: Lookup) -> bytes | None:
     """The environment's record that its users share, from PostgreSQL; None for other callers. One query. It is stored,
     so that thousands of streams do not read it once each."""
     claims = lookup.credential.claims if isinstance(lookup.credential, SessionCredential) else None
-    if claims is None or claims.environment_id is None or lookup.where is None:
+    if claims is None or claims.environment_id is None or lookup.environment_key is None:
         return None
     now = time.monotonic()
     record = environments.record_of(claims.environment_id)
-    pending_records.add(now, lookup.where, record)
+    pending_records.add(now, lookup.environment_key, record)
     return record

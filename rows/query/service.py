@@ -55,7 +55,7 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class RowAnswer:
+class RowResult:
     """One row as its reader sees it. `etag` is None if the row is unreadable after a write, or not shown whole."""
 
     id: str
@@ -86,7 +86,7 @@ def retrieve_row(
     columns: Any = None,
     freshness: Freshness | None = None,
     users_version: bytes | None = None,
-) -> RowAnswer:
+) -> RowResult:
     """One row, with relations. `etag` is None if `columns` leave some out. One statement. Raises NotFound and
     ValidationFailed naming `with` or `columns`. Contract section 4.7."""
     operation = lambda context: _retrieve(context, table, row_id, withs, columns)  # noqa: E731
@@ -97,7 +97,7 @@ def etag_of(row: bytes) -> str:
     return f'"{hashlib.sha256(row).hexdigest()}"'
 
 
-def _retrieve(context: QueryContext, name: str, row_id: str, withs: Any, columns: Any) -> RowAnswer:
+def _retrieve(context: QueryContext, name: str, row_id: str, withs: Any, columns: Any) -> RowResult:
     context.readable(name)
     embedded = params.parse_with(withs, name, context.resolver)
     chosen, embedded = params.parse_columns(columns, name, context.resolver, embedded)
@@ -114,8 +114,8 @@ def _retrieve(context: QueryContext, name: str, row_id: str, withs: Any, columns
         _check_response_size(rows, "with", made=2)
     etag = etag_of(row[0] or b"") if chosen is None else None
     if not embedded:
-        return RowAnswer(row_id, row[0] or b"", etag)
-    return RowAnswer(row_id, _with_relations(context, rows, embedded, only_users)[0], etag)
+        return RowResult(row_id, row[0] or b"", etag)
+    return RowResult(row_id, _with_relations(context, rows, embedded, only_users)[0], etag)
 
 
 def _list(context: QueryContext, name: str, query: ListQuery) -> Page:

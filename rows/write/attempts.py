@@ -7,12 +7,12 @@ from django.db import DatabaseError
 from platform_site.http.errors import Conflict
 from platform_site.postgres.libpq import Row
 from rows.query.context import MAX_RUNS, QueryContext
-from rows.query.service import RowAnswer
+from rows.query.service import RowResult
 from rows.query.sql import select, statement
 from rows.query.sql.select import ReadShape
 from rows.query.sql.statement import ROW_ID
 from rows.write.errors import error_of, error_of_constraint
-from rows.write.pending_write import PendingWrite, announce_recorded, answer_of
+from rows.write.pending_write import PendingWrite, announce_recorded, result_of
 from rows.write.statements import writes
 from rows.write.statements.shapes import InsertShape, LockShape
 
@@ -54,6 +54,6 @@ def lock(context: QueryContext, attempt: PendingWrite, columns: Sequence[str] = 
     raise Conflict
 
 
-def read_back(context: QueryContext, table: str, row_id: str) -> RowAnswer:
+def read_back(context: QueryContext, table: str, row_id: str) -> RowResult:
     rows = context.read(context.statement(ReadShape(table), select.read), {ROW_ID: row_id.encode()})
-    return answer_of(row_id, rows[0][0] if rows else None)
+    return result_of(row_id, rows[0][0] if rows else None)

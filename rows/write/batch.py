@@ -15,7 +15,7 @@ from platform_site.http.errors import ApiError, FieldError, ValidationFailed
 from platform_site.http.fields import WHOLE_BODY
 from platform_site.identity.callers import EnvironmentRef
 from rows.query.context import QueryContext, run
-from rows.query.service import RowAnswer
+from rows.query.service import RowResult
 from rows.query.sql.row_json import MAX_ANSWER_BYTES
 from rows.query.sql.statement import ROW_ID
 from rows.rules.principal import Principal
@@ -60,7 +60,7 @@ class Result:
     """The outcome of one operation: the status of the single write, and its row (None after a deletion)."""
 
     status: int
-    row: RowAnswer | None
+    row: RowResult | None
 
 
 def read_operations(body: Any, read_tags: Any) -> list[Operation]:

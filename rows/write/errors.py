@@ -47,7 +47,7 @@ class WriteRefused(NotFound):
 # ── What the probe found ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def probed(context: QueryContext, attempt: PendingWrite) -> tuple[list[bool], ApiError | None]:
+def run_probe(context: QueryContext, attempt: PendingWrite) -> tuple[list[bool], ApiError | None]:
     """The probe of a write that is not made yet: its verdicts from the second on, and the error of the row itself."""
     rows = context.read(context.statement(attempt.shape, probes.probe), attempt.named)
     if not rows:
@@ -58,7 +58,7 @@ def probed(context: QueryContext, attempt: PendingWrite) -> tuple[list[bool], Ap
 
 def error_of(context: QueryContext, attempt: PendingWrite) -> ApiError | None:
     """Why the write failed; None if nothing prevents it now."""
-    rest, refusal = probed(context, attempt)
+    rest, refusal = run_probe(context, attempt)
     if refusal is not None:
         return refusal
     needs_no_event, *verdicts = rest
@@ -163,7 +163,7 @@ def unseen_references(context: QueryContext, attempt: PendingWrite) -> list[Fiel
     references = conditions.references_of(role_view, attempt.table, attempt.shape)
     if not any(attempt.named.get(Cell(column.name)) for column in references):
         return []
-    found, refusal = probed(context, attempt.with_events(True))
+    found, refusal = run_probe(context, attempt.with_events(True))
     return [] if isinstance(refusal, NotFound) else _unseen(references, found[1:])
 
 

@@ -8,10 +8,10 @@ from django.db import DatabaseError, OperationalError
 
 from platform_site.postgres.sqlstates import TOO_LONG_FOR_AN_INDEX, sqlstate
 from rows.query.context import QueryContext
-from rows.query.service import RowAnswer
+from rows.query.service import RowResult
 from rows.query.sql.statement import ROW_ID, Cell, Statement
 from rows.schema import values
-from rows.write.pending_write import Named, PendingWrite, announce_recorded, answer_of
+from rows.write.pending_write import Named, PendingWrite, announce_recorded, result_of
 from rows.write.statements import writes
 from rows.write.statements.conditions import depends_on_others, uses_old_row
 from rows.write.statements.shapes import EVENT_ID, EventIds, InsertShape
@@ -28,7 +28,7 @@ def is_possible(context: QueryContext, attempt: PendingWrite) -> bool:
     return not uses_old_row(role_view, attempt.table.name, attempt.shape)
 
 
-def insert_in_one_trip(context: QueryContext, attempts: Sequence[PendingWrite]) -> list[RowAnswer]:
+def insert_in_one_trip(context: QueryContext, attempts: Sequence[PendingWrite]) -> list[RowResult]:
     """The inserted rows, in the order of `attempts`, for each of which it `is_possible`. Inside of a transaction.
     Raises NotInOneTrip if a row is refused, and OperationalError for a lost connection, a deadlock or a timeout."""
     wants = context.compiled.wants_events
@@ -46,7 +46,7 @@ def insert_in_one_trip(context: QueryContext, attempts: Sequence[PendingWrite]) 
     for attempt in current:
         row = rows[attempt.named[ROW_ID]]
         announce_recorded(context, attempt, row)
-        answers.append(answer_of((row[1] or b"").decode(), row[0]))
+        answers.append(result_of((row[1] or b"").decode(), row[0]))
     return answers
 
 

@@ -12,7 +12,7 @@ from platform_site.http.fields import WHOLE_BODY
 from platform_site.identity import ids
 from rows.query.context import QueryContext
 from rows.query.role_view import RoleView
-from rows.query.service import RowAnswer
+from rows.query.service import RowResult
 from rows.query.sql.row_json import MAX_ANSWER_BYTES
 from rows.query.sql.statement import ROW_ID, Cell
 from rows.rules.access import Access
@@ -22,12 +22,12 @@ from rows.write import body_parsing, insert_pipeline, row_size
 from rows.write.attempts import persist, read_back
 from rows.write.errors import WriteRefused, error_after_write, too_large, unknown_users, unseen_references
 from rows.write.insert_pipeline import NotInOneTrip, insert_in_one_trip
-from rows.write.pending_write import Named, PendingWrite, answer_of
+from rows.write.pending_write import Named, PendingWrite, result_of
 from rows.write.statements import writes
 from rows.write.statements.shapes import InsertShape
 
 
-def insert(context: QueryContext, name: str, body: Any, depth: int) -> RowAnswer:
+def insert(context: QueryContext, name: str, body: Any, depth: int) -> RowResult:
     """As `insert_row`, in the current transaction."""
     [made] = insert_many(context, name, [body], depth, numbered=False)
     return made
@@ -35,7 +35,7 @@ def insert(context: QueryContext, name: str, body: Any, depth: int) -> RowAnswer
 
 def insert_many(
     context: QueryContext, name: str, bodies: Sequence[Any], depth: int, *, numbered: bool
-) -> list[RowAnswer]:
+) -> list[RowResult]:
     attempts = new_rows(context, name, bodies, depth, numbered=numbered)
     made = insert_all(context, dict(enumerate(attempts)), numbered=numbered)
     return [made[number] for number in range(len(attempts))]
@@ -69,7 +69,7 @@ def new_rows(
     return attempts
 
 
-def insert_all(context: QueryContext, attempts: Mapping[int, PendingWrite], *, numbered: bool) -> dict[int, RowAnswer]:
+def insert_all(context: QueryContext, attempts: Mapping[int, PendingWrite], *, numbered: bool) -> dict[int, RowResult]:
     """Insert them in one transaction. Returns the rows by number."""
     if len(attempts) == 1:
         [(number, attempt)] = attempts.items()
@@ -195,11 +195,11 @@ def _default(column: Column) -> _Default:
     return values.wire(type_, column_values.read_cell(column, column.default))
 
 
-def _insert_one(context: QueryContext, attempt: PendingWrite, number: int, *, numbered: bool) -> RowAnswer:
+def _insert_one(context: QueryContext, attempt: PendingWrite, number: int, *, numbered: bool) -> RowResult:
     try:
         if insert_pipeline.is_possible(context, attempt):
             row = persist(context, attempt, writes.insert)
-            return answer_of((row[1] or b"").decode(), row[0])
+            return result_of((row[1] or b"").decode(), row[0])
         with transaction.atomic(using=context.compiled.alias):
             row = persist(context, attempt, writes.insert)
             refusal = error_after_write(context, attempt, {})

@@ -10,7 +10,7 @@ from platform_site.identity import ids
 from platform_site.identity.signals import row_written
 from platform_site.postgres.libpq import Row
 from rows.query.context import QueryContext
-from rows.query.service import RowAnswer, etag_of
+from rows.query.service import RowResult, etag_of
 from rows.rules.access import Access
 from rows.schema.model import Table
 from rows.write.statements.shapes import DEPTH, EVENT_ID, REQUEST, DeleteShape, InsertShape, UpdateShape, WriteShape
@@ -95,8 +95,8 @@ def announce_recorded(context: QueryContext, attempt: PendingWrite, row: Row) ->
     announce(context, attempt.table.name, attempt.action, (identity or b"").decode(), is_due=is_due == b"t")
 
 
-def answer_of(row_id: str, body: bytes | None) -> RowAnswer:
+def result_of(row_id: str, body: bytes | None) -> RowResult:
     """The row after its write; only its id where the principal may not read it any more."""
     if body is None:
-        return RowAnswer(row_id, b'{"id":"%s"}' % row_id.encode(), None)
-    return RowAnswer(row_id, body, etag_of(body))
+        return RowResult(row_id, b'{"id":"%s"}' % row_id.encode(), None)
+    return RowResult(row_id, body, etag_of(body))

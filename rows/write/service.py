@@ -13,7 +13,7 @@ from platform_site.http.errors import FieldError, ValidationFailed
 from platform_site.http.fields import WHOLE_BODY
 from platform_site.identity.callers import EnvironmentRef
 from rows.query.context import QueryContext, run
-from rows.query.service import RowAnswer
+from rows.query.service import RowResult
 from rows.query.sql import select
 from rows.query.sql.select import ReadShape
 from rows.query.sql.statement import ROW_ID, Cell
@@ -21,9 +21,9 @@ from rows.rules.principal import Principal
 from rows.schema import column_values, values
 from rows.write import body_parsing
 from rows.write.attempts import lock, persist, read_back
-from rows.write.errors import WriteRefused, error_after_write, probed, unknown_users, unseen_references
+from rows.write.errors import WriteRefused, error_after_write, run_probe, unknown_users, unseen_references
 from rows.write.inserts import insert, insert_many, is_large
-from rows.write.pending_write import Named, PendingWrite, answer_of
+from rows.write.pending_write import Named, PendingWrite, result_of
 from rows.write.references import referential_actions
 from rows.write.statements import conditions, writes
 from rows.write.statements.shapes import ETAGS, DeleteShape, OldCell, UpdateShape
@@ -34,7 +34,7 @@ MAX_BATCH: Final = 100
 
 def insert_row(
     environment: EnvironmentRef, principal: Principal, table: str, body: Any, *, depth: int = 0
-) -> RowAnswer:
+) -> RowResult:
     """Insert one row. `depth` counts the webhooks and functions that led to it. Raises NotFound, ValidationFailed
     naming every invalid column, and Conflict for an id that is taken."""
     return run(environment, principal, lambda context: insert(context, table, body, depth))
@@ -42,7 +42,7 @@ def insert_row(
 
 def insert_rows(
     environment: EnvironmentRef, principal: Principal, table: str, bodies: Sequence[Any], *, depth: int = 0
-) -> list[RowAnswer]:
+) -> list[RowResult]:
     """Insert 1 to MAX_BATCH rows, all or none. Fields of errors begin with the row's number: `3.title`."""
     check_count(bodies)
     return run(environment, principal, lambda context: insert_many(context, table, bodies, depth, numbered=True))
@@ -63,7 +63,7 @@ def update_row(
     *,
     matches: Sequence[str] | None = None,
     depth: int = 0,
-) -> RowAnswer:
+) -> RowResult:
     """Change the columns in `body`. `matches` are the hex digests of an If-Match, None without. An empty `body` changes
     nothing and records no event. Raises NotFound (the row does not exist for this principal, or it may not be changed),
     PreconditionFailed and ValidationFailed. Contract section 4.8."""
@@ -88,7 +88,7 @@ def delete_row(
 # ── Update ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 def update(
     context: QueryContext, name: str, row_id: str, body: Any, depth: int, matches: Sequence[str] | None = None
-) -> RowAnswer:
+) -> RowResult:
     """As `update_row`, in the current transaction."""
     table, access = context.table(name)
     if access.read is None or access.update is None or not column_values.ROW_ID.fullmatch(row_id):
@@ -120,7 +120,7 @@ def update(
         return _unchanged(context, attempt, row_id)
     if not conditions.uses_old_row(context.compiled.role_view(context.role_key), name, shape):
         row = persist(context, attempt, writes.update)
-        return answer_of(row_id, row[0])
+        return result_of(row_id, row[0])
     with transaction.atomic(using=context.compiled.alias):
         columns = conditions.compared_with(context.compiled.role_view(context.role_key), table, shape)
         _, *cells_before = lock(context, attempt, columns)
@@ -132,16 +132,16 @@ def update(
         return read_back(context, name, row_id)
 
 
-def _unchanged(context: QueryContext, attempt: PendingWrite, row_id: str) -> RowAnswer:
+def _unchanged(context: QueryContext, attempt: PendingWrite, row_id: str) -> RowResult:
     """The response to an empty update: the row, if it may be updated and matches. Its check is not evaluated."""
-    _, refusal = probed(context, attempt.with_events(True))
+    _, refusal = run_probe(context, attempt.with_events(True))
     if refusal is not None:
         raise refusal
     rows = context.read(context.statement(ReadShape(attempt.table.name), select.read), attempt.named)
     if not rows:
         context.verify()
         raise WriteRefused
-    return answer_of(row_id, rows[0][0])
+    return result_of(row_id, rows[0][0])
 
 
 # ── Delete ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -13,7 +13,7 @@ from platform_site.http.errors import Conflict, FieldError, NotFound, Validation
 from platform_site.identity.callers import EnvironmentRef
 from rows.query.context import MAX_RUNS, QueryContext, run
 from rows.query.params import DEFAULT_ORDER
-from rows.query.service import RowAnswer
+from rows.query.service import RowResult
 from rows.query.sql import select
 from rows.query.sql.select import ReadShape
 from rows.query.sql.statement import LIMIT, ROW_ID, Cell
@@ -31,7 +31,7 @@ from rows.write.statements.shapes import ChosenShape
 class Upserted:
     """A row after its write, and whether it was inserted."""
 
-    row: RowAnswer
+    row: RowResult
     is_new: bool
 
 
@@ -186,7 +186,7 @@ class _Upsert:
                 made[number] = self._update(number, row_id)
         return [Upserted(made[number], number in new) for number in range(len(self.attempts))]
 
-    def _update(self, number: int, row_id: str) -> RowAnswer:
+    def _update(self, number: int, row_id: str) -> RowResult:
         changes = {column: value for column, value in self.bodies[number].items() if column not in self.key}
         if changes.get(ID.name) == row_id:
             del changes[ID.name]  # another one is refused: an id is for good

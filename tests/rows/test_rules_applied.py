@@ -562,7 +562,7 @@ def test_a_row_that_its_writer_may_not_read_any_more_answers_its_id_alone() -> N
     tenant = tenant_of(user={"read": {"where": OWN}, "update": {"check": {}}, "insert": {}})
     note = tenant.put("notes", body="x", owner_id=ALICE.user_id)
     answer = services.update_row(tenant.environment, ALICE, "notes", note, {"owner_id": BOB.user_id})
-    assert answer == services.RowAnswer(note, b'{"id":"%s"}' % note.encode(), None)
+    assert answer == services.RowResult(note, b'{"id":"%s"}' % note.encode(), None)
     assert tenant.get(BOB, "notes", note)["owner_id"] == BOB.user_id
     made = tenant.insert(ALICE, "notes", body="y", owner_id=BOB.user_id)
     assert set(made) == {"id"}
