@@ -30,7 +30,7 @@ def test_every_answer_of_the_recipes_is_the_one_shown(served: Up, tmp_path: Path
 def test_the_facts_of_another_data_dir_are_found(served: Up, tmp_path: Path) -> None:
     """`DATA_DIR` names it, for the commands of the pages as for `manage.py`."""
     moved = Step(f"rm .data; export DATA_DIR={served.data_dir}")
-    walk = Step(indented(ROOT / "README.md", "## A first walk").split("# make a project")[0] + "\necho $BASE $TOKEN")
+    walk = Step(indented(ROOT / "README.md", "## A first walk").split("# create a project")[0] + "\necho $BASE $TOKEN")
     _, readme, guides = execute(served, tmp_path, [moved, walk, *steps("README.md")[:1]])
     assert readme.startswith(served.base_url)
     assert guides == ""
