@@ -99,7 +99,7 @@ def execute(
     ValidationFailed, as the single write. After an error nothing has changed. Runs again as a whole after a deadlock,
     at most three times."""
 
-    def attempt(context: QueryContext, *, in_one_trip: bool) -> list[Result]:
+    def pending(context: QueryContext, *, in_one_trip: bool) -> list[Result]:
         with transaction.atomic(using=context.compiled.alias):
             results = _Batch(context, operations, depth, in_one_trip=in_one_trip).run()
             if dry_run:
@@ -108,9 +108,9 @@ def execute(
 
     def operation(context: QueryContext) -> list[Result]:
         try:
-            return attempt(context, in_one_trip=True)
+            return pending(context, in_one_trip=True)
         except NotInOneTrip:
-            return attempt(context, in_one_trip=False)
+            return pending(context, in_one_trip=False)
 
     return run(environment, principal, operation)
 
@@ -164,12 +164,12 @@ class _Batch:
         """Whether the operation is an insert that can be sent with others; then it waits."""
         if not self._in_one_trip or operation.op != "insert":
             return False
-        [attempt] = inserts.new_rows(
+        [pending] = inserts.new_rows(
             self._context, operation.table, [self._values(operation)], self._depth, numbered=False
         )
-        if not insert_pipeline.is_possible(self._context, attempt):
+        if not insert_pipeline.is_possible(self._context, pending):
             return False
-        self._waiting.append(attempt)
+        self._waiting.append(pending)
         return True
 
     def _send(self) -> None:

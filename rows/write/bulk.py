@@ -74,12 +74,12 @@ def _update(context: QueryContext, name: str, query: BulkQuery, body: Any, depth
     table, access = context.table(name)
     if access.read is None or access.update is None:
         raise WriteRefused
-    attempt = _change(context, table, access, body, depth)
+    pending = _change(context, table, access, body, depth)
     with transaction.atomic(using=context.compiled.alias):
         chosen = _choose(context, table, "update", query)
-        if not attempt.named:
+        if not pending.named:
             return chosen
-        written = _update_at_once(context, attempt, chosen.ids)
+        written = _update_at_once(context, pending, chosen.ids)
         for row_id in chosen.ids:
             if row_id not in written:  # which raises the reason, or writes what one statement cannot
                 _update_one(context, name, row_id, body, depth)
@@ -101,24 +101,24 @@ def _change(context: QueryContext, table: Table, access: Access, body: Any, dept
     return PendingWrite(table, access, UpdateShape(table.name, tuple(sorted(cells))), named, depth).computing(changes)
 
 
-def _update_at_once(context: QueryContext, attempt: PendingWrite, ids: Sequence[str]) -> frozenset[str]:
+def _update_at_once(context: QueryContext, pending: PendingWrite, ids: Sequence[str]) -> frozenset[str]:
     """The rows that one statement wrote: none that is refused, and none at all if each has to be checked by itself."""
-    shape = attempt.shape
+    shape = pending.shape
     assert isinstance(shape, UpdateShape)  # noqa: S101 - for the type checker
     role_view = context.compiled.role_view(context.role_key)
     if (
         not ids
-        or inserts.is_large(attempt.table, attempt.named)
+        or inserts.is_large(pending.table, pending.named)
         or conditions.uses_old_row(role_view, shape.table, shape)
     ):
         return frozenset()
     wants = context.compiled.wants_events(shape.table, "update")
-    current = attempt.with_events(wants)
+    current = pending.with_events(wants)
     statement = context.statement(current.shape, writes.bulk_update)
     try:
         rows = context.write(statement, current.named | referential_actions.rows_and_events(0, ids))
     except DatabaseError as error:
-        if refusal := error_of_constraint(context, attempt, error):
+        if refusal := error_of_constraint(context, pending, error):
             raise refusal from error
         raise
     written = frozenset((cell or b"").decode() for (cell,) in rows)

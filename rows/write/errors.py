@@ -47,43 +47,43 @@ class WriteRefused(NotFound):
 # ── What the probe found ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def run_probe(context: QueryContext, attempt: PendingWrite) -> tuple[list[bool], ApiError | None]:
+def run_probe(context: QueryContext, pending: PendingWrite) -> tuple[list[bool], ApiError | None]:
     """The probe of a write that is not made yet: its verdicts from the second on, and the error of the row itself."""
-    rows = context.read(context.statement(attempt.shape, probes.probe), attempt.named)
+    rows = context.read(context.statement(pending.shape, probes.probe), pending.named)
     if not rows:
         return [], WriteRefused()
     matches, *rest = [cell == b"t" for cell in rows[0]]
     return rest, None if matches else PreconditionFailed()
 
 
-def error_of(context: QueryContext, attempt: PendingWrite) -> ApiError | None:
+def error_of(context: QueryContext, pending: PendingWrite) -> ApiError | None:
     """Why the write failed; None if nothing prevents it now."""
-    rest, refusal = run_probe(context, attempt)
+    rest, refusal = run_probe(context, pending)
     if refusal is not None:
         return refusal
     needs_no_event, *verdicts = rest
     if not needs_no_event:  # a subscription began meanwhile: try again, with an event
-        context.compiled.learn_interest(attempt.table.name, attempt.action, True)
+        context.compiled.learn_interest(pending.table.name, pending.action, True)
         return None
-    if isinstance(attempt.shape, DeleteShape):
+    if isinstance(pending.shape, DeleteShape):
         return None
     role_view = context.compiled.role_view(context.role_key)
-    if isinstance(attempt.shape, UpdateShape):
-        of_computed = 2 * len(attempt.shape.computed)
-        if errors := _not_computable(attempt.shape, verdicts[:of_computed]):
+    if isinstance(pending.shape, UpdateShape):
+        of_computed = 2 * len(pending.shape.computed)
+        if errors := _not_computable(pending.shape, verdicts[:of_computed]):
             return ValidationFailed(fields=errors)
         verdicts = verdicts[of_computed:]
-        if attempt.shape.large:
+        if pending.shape.large:
             fits, *verdicts = verdicts
             if not fits:
-                grown = (name for name, operator in attempt.shape.computed if operator in GROWING)
-                return too_large(row_size.shares(role_view, attempt.table, _rule(attempt).columns), grown)
-    references = conditions.references_of(role_view, attempt.table, attempt.shape)
+                grown = (name for name, operator in pending.shape.computed if operator in GROWING)
+                return too_large(row_size.shares(role_view, pending.table, _rule(pending).columns), grown)
+    references = conditions.references_of(role_view, pending.table, pending.shape)
     if unseen := _unseen(references, verdicts):
         return ValidationFailed(fields=unseen)
-    if conditions.uses_old_row(role_view, attempt.table.name, attempt.shape):
+    if conditions.uses_old_row(role_view, pending.table.name, pending.shape):
         return None  # its checks are asked afterwards
-    return _checked(context, attempt, verdicts[len(references) :])
+    return _checked(context, pending, verdicts[len(references) :])
 
 
 def _not_computable(shape: UpdateShape, verdicts: Sequence[bool]) -> list[FieldError]:
@@ -108,34 +108,34 @@ def _unseen(references: Sequence[Column], verdicts: Sequence[bool]) -> list[Fiel
     ]
 
 
-def error_after_write(context: QueryContext, attempt: PendingWrite, old: Named) -> ApiError | None:
+def error_after_write(context: QueryContext, pending: PendingWrite, old: Named) -> ApiError | None:
     """Whether the row, as the write left it, fails its checks."""
-    assert not isinstance(attempt.shape, DeleteShape)  # noqa: S101 - for the type checker
-    statement = context.statement(attempt.shape, probes.probe_afterwards)
-    [row] = context.read(statement, attempt.named | old)
-    return _checked(context, attempt, [cell == b"t" for cell in row])
+    assert not isinstance(pending.shape, DeleteShape)  # noqa: S101 - for the type checker
+    statement = context.statement(pending.shape, probes.probe_afterwards)
+    [row] = context.read(statement, pending.named | old)
+    return _checked(context, pending, [cell == b"t" for cell in row])
 
 
-def _checked(context: QueryContext, attempt: PendingWrite, verdicts: Sequence[bool]) -> ApiError | None:
+def _checked(context: QueryContext, pending: PendingWrite, verdicts: Sequence[bool]) -> ApiError | None:
     """The error of a failed check. `verdicts` are those of its clauses, then that of the whole check."""
     *clauses, passed = verdicts
     if passed:
         return None
-    rule = _rule(attempt)
+    rule = _rule(pending)
     failed = [clause for clause, held in zip(rule.check_clauses, clauses, strict=True) if not held]
-    return _check_refused(context, attempt, failed)
+    return _check_refused(context, pending, failed)
 
 
-def _rule(attempt: PendingWrite) -> WriteRule:
-    rule: WriteRule | None = getattr(attempt.access, attempt.action)
+def _rule(pending: PendingWrite) -> WriteRule:
+    rule: WriteRule | None = getattr(pending.access, pending.action)
     if rule is None:
         raise WriteRefused
     return rule
 
 
-def _check_refused(context: QueryContext, attempt: PendingWrite, clauses: Iterable[Clause]) -> ApiError:
+def _check_refused(context: QueryContext, pending: PendingWrite, clauses: Iterable[Clause]) -> ApiError:
     """422 naming the columns that this principal may know; 404 if there are none."""
-    known = {*context.resolver.columns(attempt.table.name), *_rule(attempt).columns}
+    known = {*context.resolver.columns(pending.table.name), *_rule(pending).columns}
     named = dict.fromkeys(
         column for clause in clauses for column in _columns_of(clause.condition) if column in known
     )  # fmt: skip
@@ -155,29 +155,29 @@ def _columns_of(condition: Condition) -> Iterable[str]:
             yield path.hops[0].column if path.hops else path.column
 
 
-def unseen_references(context: QueryContext, attempt: PendingWrite) -> list[FieldError]:
+def unseen_references(context: QueryContext, pending: PendingWrite) -> list[FieldError]:
     """Errors for the references of a write that fails for another reason, so that all errors are reported together.
     Empty if the row does not exist for this principal, which learns nothing about its references."""
-    assert not isinstance(attempt.shape, DeleteShape)  # noqa: S101 - for the type checker
+    assert not isinstance(pending.shape, DeleteShape)  # noqa: S101 - for the type checker
     role_view = context.compiled.role_view(context.role_key)
-    references = conditions.references_of(role_view, attempt.table, attempt.shape)
-    if not any(attempt.named.get(Cell(column.name)) for column in references):
+    references = conditions.references_of(role_view, pending.table, pending.shape)
+    if not any(pending.named.get(Cell(column.name)) for column in references):
         return []
-    found, refusal = run_probe(context, attempt.with_events(True))
+    found, refusal = run_probe(context, pending.with_events(True))
     return [] if isinstance(refusal, NotFound) else _unseen(references, found[1:])
 
 
 # ── What a constraint refused ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def error_of_constraint(context: QueryContext, attempt: PendingWrite, error: DatabaseError) -> ApiError | None:
+def error_of_constraint(context: QueryContext, pending: PendingWrite, error: DatabaseError) -> ApiError | None:
     """The API error of a violated constraint or index; None for another kind of error. The constraint's name shows the
     columns; PostgreSQL's text, which has values, is not sent. A unique constraint also sees rows that the principal
     cannot, so its columns are only named if the principal may read all of them."""
-    table = attempt.table
+    table = pending.table
     name = sqlstates.constraint(error) or ""
     state = sqlstates.sqlstate(error)
-    known = {*context.resolver.columns(table.name), *(_rule(attempt).columns)}
+    known = {*context.resolver.columns(table.name), *(_rule(pending).columns)}
     if state == "23505":
         return _taken(table, name, known)
     if state == "23514":

@@ -21,18 +21,18 @@ class NotInOneTrip(Exception):
     """A row was refused. The transaction has to be undone."""
 
 
-def is_possible(context: QueryContext, attempt: PendingWrite) -> bool:
+def is_possible(context: QueryContext, pending: PendingWrite) -> bool:
     """Whether one statement inserts the row: no rule asks about the table as it is after the write."""
-    assert isinstance(attempt.shape, InsertShape)  # noqa: S101 - for the type checker
+    assert isinstance(pending.shape, InsertShape)  # noqa: S101 - for the type checker
     role_view = context.compiled.role_view(context.role_key)
-    return not uses_old_row(role_view, attempt.table.name, attempt.shape)
+    return not uses_old_row(role_view, pending.table.name, pending.shape)
 
 
-def insert_in_one_trip(context: QueryContext, attempts: Sequence[PendingWrite]) -> list[RowResult]:
-    """The inserted rows, in the order of `attempts`, for each of which it `is_possible`. Inside of a transaction.
+def insert_in_one_trip(context: QueryContext, pending_writes: Sequence[PendingWrite]) -> list[RowResult]:
+    """The inserted rows, in the order of `pending_writes`, for each of which it `is_possible`. Inside of a transaction.
     Raises NotInOneTrip if a row is refused, and OperationalError for a lost connection, a deadlock or a timeout."""
     wants = context.compiled.wants_events
-    current = [attempt.with_events(wants(attempt.table.name, "insert")) for attempt in attempts]
+    current = [pending.with_events(wants(pending.table.name, "insert")) for pending in pending_writes]
     try:
         results = context.write_all([_statement(context, group) for group in _groups(context, current)])
     except DatabaseError as error:
@@ -43,39 +43,39 @@ def insert_in_one_trip(context: QueryContext, attempts: Sequence[PendingWrite]) 
     if len(rows) < len(current):
         raise NotInOneTrip
     answers = []
-    for attempt in current:
-        row = rows[attempt.named[ROW_ID]]
-        announce_recorded(context, attempt, row)
+    for pending in current:
+        row = rows[pending.named[ROW_ID]]
+        announce_recorded(context, pending, row)
         answers.append(result_of((row[1] or b"").decode(), row[0]))
     return answers
 
 
-def _groups(context: QueryContext, attempts: Sequence[PendingWrite]) -> list[list[PendingWrite]]:
+def _groups(context: QueryContext, pending_writes: Sequence[PendingWrite]) -> list[list[PendingWrite]]:
     """The inserts of one statement each, in the order of the statements: those of the same shape, but a row behind
     those that it refers to, and each by itself where their order matters. Raises NotInOneTrip if a row refers to a
     later one."""
-    if len(attempts) == 1 or depends_on_others(
-        context.compiled.role_view(context.role_key), {attempt.table.name for attempt in attempts}
+    if len(pending_writes) == 1 or depends_on_others(
+        context.compiled.role_view(context.role_key), {pending.table.name for pending in pending_writes}
     ):
-        return [[attempt] for attempt in attempts]
+        return [[pending] for pending in pending_writes]
     groups: list[list[PendingWrite]] = []
     last: dict[object, int] = {}
     """The number of the last group of a shape."""
     referred_to: set[bytes | None] = set()
-    for attempt in attempts:
-        if attempt.named[ROW_ID] in referred_to:
+    for pending in pending_writes:
+        if pending.named[ROW_ID] in referred_to:
             raise NotInOneTrip
         referred = set()
-        for column in attempt.table.columns.values():
+        for column in pending.table.columns.values():
             if column.references is not None:
                 referred.add(column.references)
-                referred_to.add(attempt.named.get(Cell(column.name)))
-        number = last.get(attempt.shape)
+                referred_to.add(pending.named.get(Cell(column.name)))
+        number = last.get(pending.shape)
         if number is not None and referred.isdisjoint(group[0].table.name for group in groups[number:]):
-            groups[number].append(attempt)
+            groups[number].append(pending)
         else:
-            last[attempt.shape] = len(groups)
-            groups.append([attempt])
+            last[pending.shape] = len(groups)
+            groups.append([pending])
     return groups
 
 
@@ -87,9 +87,9 @@ def _statement(context: QueryContext, group: Sequence[PendingWrite]) -> tuple[St
     named: Named = {}
     for key, value in first.named.items():
         if key == EVENT_ID:
-            named[EventIds()] = values.wire_texts([attempt.named[key] for attempt in group])
+            named[EventIds()] = values.wire_texts([pending.named[key] for pending in group])
         elif key == ROW_ID or isinstance(key, Cell):
-            named[key] = values.wire_texts([attempt.named[key] for attempt in group])
+            named[key] = values.wire_texts([pending.named[key] for pending in group])
         else:
             named[key] = value
     return context.statement(first.shape, writes.insert_many), named

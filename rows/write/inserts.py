@@ -19,8 +19,8 @@ from rows.rules.access import Access
 from rows.schema import column_values, values
 from rows.schema.model import MAX_ERRORS, NOW, RANDOM, SQL_TYPES, Column, Table
 from rows.write import body_parsing, insert_pipeline, row_size
-from rows.write.attempts import persist, read_back
 from rows.write.errors import WriteRefused, error_after_write, too_large, unknown_users, unseen_references
+from rows.write.execution import persist, read_back
 from rows.write.insert_pipeline import NotInOneTrip, insert_in_one_trip
 from rows.write.pending_write import Named, PendingWrite, result_of
 from rows.write.statements import writes
@@ -36,9 +36,9 @@ def insert(context: QueryContext, name: str, body: Any, depth: int) -> RowResult
 def insert_many(
     context: QueryContext, name: str, bodies: Sequence[Any], depth: int, *, numbered: bool
 ) -> list[RowResult]:
-    attempts = new_rows(context, name, bodies, depth, numbered=numbered)
-    made = insert_all(context, dict(enumerate(attempts)), numbered=numbered)
-    return [made[number] for number in range(len(attempts))]
+    pending_writes = new_rows(context, name, bodies, depth, numbered=numbered)
+    made = insert_all(context, dict(enumerate(pending_writes)), numbered=numbered)
+    return [made[number] for number in range(len(pending_writes))]
 
 
 def new_rows(
@@ -49,15 +49,15 @@ def new_rows(
     table, access = context.table(name)
     if access.insert is None:
         raise WriteRefused(f"You have no permission to insert rows into {name}.")
-    attempts: list[PendingWrite] = []
+    pending_writes: list[PendingWrite] = []
     errors: list[FieldError] = []
     size = 0
     for number, body in enumerate(bodies):
         if len(errors) >= MAX_ERRORS:
             break
         try:
-            attempt, length = _new_row(context, table, access, body, depth)
-            attempts.append(attempt)
+            pending, length = _new_row(context, table, access, body, depth)
+            pending_writes.append(pending)
             size += length
         except ValidationFailed as error:
             errors += of_row(error, number, numbered=numbered).fields
@@ -66,24 +66,26 @@ def new_rows(
             raise ValidationFailed.of(WHOLE_BODY, "too_large", message)
     if errors:
         raise ValidationFailed(fields=errors)
-    return attempts
+    return pending_writes
 
 
-def insert_all(context: QueryContext, attempts: Mapping[int, PendingWrite], *, numbered: bool) -> dict[int, RowResult]:
+def insert_all(
+    context: QueryContext, pending_writes: Mapping[int, PendingWrite], *, numbered: bool
+) -> dict[int, RowResult]:
     """Insert them in one transaction. Returns the rows by number."""
-    if len(attempts) == 1:
-        [(number, attempt)] = attempts.items()
-        return {number: _insert_one(context, attempt, number, numbered=numbered)}
-    order = _insert_order(attempts)
-    if all(insert_pipeline.is_possible(context, attempt) for attempt in attempts.values()):
+    if len(pending_writes) == 1:
+        [(number, pending)] = pending_writes.items()
+        return {number: _insert_one(context, pending, number, numbered=numbered)}
+    order = _insert_order(pending_writes)
+    if all(insert_pipeline.is_possible(context, pending) for pending in pending_writes.values()):
         try:
             with transaction.atomic(using=context.compiled.alias):
-                made = insert_in_one_trip(context, [attempts[number] for number in order])
+                made = insert_in_one_trip(context, [pending_writes[number] for number in order])
             return dict(zip(order, made, strict=True))
         except NotInOneTrip:
             pass  # one after the other, which finds the refused row and the reason
     with transaction.atomic(using=context.compiled.alias):
-        return {number: _insert_one(context, attempts[number], number, numbered=numbered) for number in order}
+        return {number: _insert_one(context, pending_writes[number], number, numbered=numbered) for number in order}
 
 
 def of_row(error: ValidationFailed, number: int, *, numbered: bool) -> ValidationFailed:
@@ -93,19 +95,19 @@ def of_row(error: ValidationFailed, number: int, *, numbered: bool) -> Validatio
     return ValidationFailed(fields=[replace(field, field=f"{number}.{field.field}") for field in error.fields])
 
 
-def _insert_order(attempts: Mapping[int, PendingWrite]) -> list[int]:
+def _insert_order(pending_writes: Mapping[int, PendingWrite]) -> list[int]:
     """The order of the inserts: by id, so that two batches with common ids wait for each other and do not deadlock, but
     a row before those of the batch that refer to it. Rows in a reference cycle come last, to be refused."""
-    numbers = {attempt.named[ROW_ID]: number for number, attempt in attempts.items()}
+    numbers = {pending.named[ROW_ID]: number for number, pending in pending_writes.items()}
     waits_for = {
         number: {
             numbers[cell]
-            for column in attempt.table.columns.values()
-            if column.references == attempt.table.name and (cell := attempt.named.get(Cell(column.name))) in numbers
+            for column in pending.table.columns.values()
+            if column.references == pending.table.name and (cell := pending.named.get(Cell(column.name))) in numbers
         }
-        for number, attempt in attempts.items()
+        for number, pending in pending_writes.items()
     }
-    waiting = sorted(waits_for, key=lambda number: attempts[number].named[ROW_ID] or b"")
+    waiting = sorted(waits_for, key=lambda number: pending_writes[number].named[ROW_ID] or b"")
     order: list[int] = []
     done: set[int] = set()
     while waiting:
@@ -147,8 +149,8 @@ def _new_row(context: QueryContext, table: Table, access: Access, body: Any, dep
     lengths = _lengths(table, named)
     if not row_size.new_fits(role_view, table, lengths, rule.columns):
         raise too_large(row_size.shares(role_view, table, rule.columns))
-    attempt = PendingWrite(table, access, InsertShape(table.name, tuple(stamped)), named, depth)
-    return attempt, sum(lengths.values())
+    pending = PendingWrite(table, access, InsertShape(table.name, tuple(stamped)), named, depth)
+    return pending, sum(lengths.values())
 
 
 _Default = bytes | str | None
@@ -195,16 +197,16 @@ def _default(column: Column) -> _Default:
     return values.wire(type_, column_values.read_cell(column, column.default))
 
 
-def _insert_one(context: QueryContext, attempt: PendingWrite, number: int, *, numbered: bool) -> RowResult:
+def _insert_one(context: QueryContext, pending: PendingWrite, number: int, *, numbered: bool) -> RowResult:
     try:
-        if insert_pipeline.is_possible(context, attempt):
-            row = persist(context, attempt, writes.insert)
+        if insert_pipeline.is_possible(context, pending):
+            row = persist(context, pending, writes.insert)
             return result_of((row[1] or b"").decode(), row[0])
         with transaction.atomic(using=context.compiled.alias):
-            row = persist(context, attempt, writes.insert)
-            refusal = error_after_write(context, attempt, {})
+            row = persist(context, pending, writes.insert)
+            refusal = error_after_write(context, pending, {})
             if refusal is not None:
                 raise refusal
-            return read_back(context, attempt.table.name, (row[1] or b"").decode())
+            return read_back(context, pending.table.name, (row[1] or b"").decode())
     except ValidationFailed as error:
         raise of_row(error, number, numbered=numbered) from error

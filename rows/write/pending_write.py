@@ -83,16 +83,16 @@ def announce(context: QueryContext, table: str, action: str, row_id: str, *, is_
     )
 
 
-def announce_recorded(context: QueryContext, attempt: PendingWrite, row: Row) -> None:
-    """Announce the event that the statement of `attempt` recorded with `row`; remember if there were no subscribers."""
-    if not attempt.shape.events:
+def announce_recorded(context: QueryContext, pending: PendingWrite, row: Row) -> None:
+    """Announce the event that the statement of `pending` recorded with `row`; remember if there were no subscribers."""
+    if not pending.shape.events:
         return
     is_due = row[-1]
     if is_due is None:
-        context.compiled.learn_interest(attempt.table.name, attempt.action, False)
+        context.compiled.learn_interest(pending.table.name, pending.action, False)
         return
-    identity = row[0] if attempt.action == "delete" else row[1]
-    announce(context, attempt.table.name, attempt.action, (identity or b"").decode(), is_due=is_due == b"t")
+    identity = row[0] if pending.action == "delete" else row[1]
+    announce(context, pending.table.name, pending.action, (identity or b"").decode(), is_due=is_due == b"t")
 
 
 def result_of(row_id: str, body: bytes | None) -> RowResult:

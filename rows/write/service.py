@@ -20,8 +20,8 @@ from rows.query.sql.statement import ROW_ID, Cell
 from rows.rules.principal import Principal
 from rows.schema import column_values, values
 from rows.write import body_parsing
-from rows.write.attempts import lock, persist, read_back
 from rows.write.errors import WriteRefused, error_after_write, run_probe, unknown_users, unseen_references
+from rows.write.execution import lock, persist, read_back
 from rows.write.inserts import insert, insert_many, is_large
 from rows.write.pending_write import Named, PendingWrite, result_of
 from rows.write.references import referential_actions
@@ -113,31 +113,31 @@ def update(
     if matches is not None:
         named[ETAGS] = values.wire("text[]", tuple(matches))
     shape = UpdateShape(name, tuple(sorted(cells)), matches is not None, large=is_large(table, named))
-    attempt = PendingWrite(table, access, shape, named, depth)
+    pending = PendingWrite(table, access, shape, named, depth)
     if changes:
-        attempt = attempt.computing(changes)
+        pending = pending.computing(changes)
     if not cells:
-        return _unchanged(context, attempt, row_id)
+        return _unchanged(context, pending, row_id)
     if not conditions.uses_old_row(context.compiled.role_view(context.role_key), name, shape):
-        row = persist(context, attempt, writes.update)
+        row = persist(context, pending, writes.update)
         return result_of(row_id, row[0])
     with transaction.atomic(using=context.compiled.alias):
         columns = conditions.compared_with(context.compiled.role_view(context.role_key), table, shape)
-        _, *cells_before = lock(context, attempt, columns)
-        persist(context, attempt, writes.update)
+        _, *cells_before = lock(context, pending, columns)
+        persist(context, pending, writes.update)
         old: Named = {OldCell(column): cell for column, cell in zip(columns, cells_before, strict=True)}
-        refusal = error_after_write(context, attempt, old)
+        refusal = error_after_write(context, pending, old)
         if refusal is not None:
             raise refusal
         return read_back(context, name, row_id)
 
 
-def _unchanged(context: QueryContext, attempt: PendingWrite, row_id: str) -> RowResult:
+def _unchanged(context: QueryContext, pending: PendingWrite, row_id: str) -> RowResult:
     """The response to an empty update: the row, if it may be updated and matches. Its check is not evaluated."""
-    _, refusal = run_probe(context, attempt.with_events(True))
+    _, refusal = run_probe(context, pending.with_events(True))
     if refusal is not None:
         raise refusal
-    rows = context.read(context.statement(ReadShape(attempt.table.name), select.read), attempt.named)
+    rows = context.read(context.statement(ReadShape(pending.table.name), select.read), pending.named)
     if not rows:
         context.verify()
         raise WriteRefused
@@ -153,10 +153,10 @@ def delete(context: QueryContext, name: str, row_id: str, matches: Sequence[str]
     named: Named = {ROW_ID: row_id.encode()}
     if matches is not None:
         named[ETAGS] = values.wire("text[]", tuple(matches))
-    attempt = PendingWrite(table, access, DeleteShape(name, matches is not None), named, depth)
+    pending = PendingWrite(table, access, DeleteShape(name, matches is not None), named, depth)
     if not referential_actions.referring_columns(context, name):
-        persist(context, attempt, writes.delete)
+        persist(context, pending, writes.delete)
         return
     with transaction.atomic(using=context.compiled.alias):
-        lock(context, attempt)
+        lock(context, pending)
         referential_actions.delete_with_referrers(context, table, [row_id], depth)

@@ -64,9 +64,9 @@ def _upsert(
     context: QueryContext, name: str, bodies: Sequence[Any], key: str, depth: int, *, numbered: bool
 ) -> list[Upserted]:
     columns = _key_columns(context, name, key)
-    attempts = inserts.new_rows(context, name, bodies, depth, numbered=numbered)
-    _refuse_computed(attempts, bodies, columns, numbered=numbered)
-    return _Upsert(context, name, columns, bodies, attempts, depth, numbered).run()
+    pending_writes = inserts.new_rows(context, name, bodies, depth, numbered=numbered)
+    _refuse_computed(pending_writes, bodies, columns, numbered=numbered)
+    return _Upsert(context, name, columns, bodies, pending_writes, depth, numbered).run()
 
 
 def _key_columns(context: QueryContext, name: str, key: str) -> tuple[str, ...]:
@@ -84,12 +84,12 @@ def _key_columns(context: QueryContext, name: str, key: str) -> tuple[str, ...]:
 
 
 def _refuse_computed(
-    attempts: Sequence[PendingWrite], bodies: Sequence[Mapping[str, Any]], key: Sequence[str], *, numbered: bool
+    pending_writes: Sequence[PendingWrite], bodies: Sequence[Mapping[str, Any]], key: Sequence[str], *, numbered: bool
 ) -> None:
     """Raise ValidationFailed if a part of the key is an operator, by which no row can be found."""
-    for number, (attempt, body) in enumerate(zip(attempts, bodies, strict=True)):
+    for number, (pending, body) in enumerate(zip(pending_writes, bodies, strict=True)):
         for name in key:
-            if attempt.table.all_columns[name].type in update_operators.OPERATORS and isinstance(body.get(name), dict):
+            if pending.table.all_columns[name].type in update_operators.OPERATORS and isinstance(body.get(name), dict):
                 error = FieldError(name, "misplaced", "A row is found by this value: send it as it is.")
                 raise inserts.of_row(ValidationFailed(fields=[error]), number, numbered=numbered)
 
@@ -102,7 +102,7 @@ class _Upsert:
     name: str
     key: tuple[str, ...]
     bodies: Sequence[Mapping[str, Any]]
-    attempts: Sequence[PendingWrite]
+    pending_writes: Sequence[PendingWrite]
     depth: int
     numbered: bool
 
@@ -122,12 +122,12 @@ class _Upsert:
         """The ids of existing rows, by the number of the body with their key. A query for each. Raises
         ValidationFailed for two bodies with one key."""
         existing: dict[int, str] = {}
-        for number, attempt in enumerate(self.attempts):
-            if attempt.access.read is None or attempt.access.update is None:
+        for number, pending in enumerate(self.pending_writes):
+            if pending.access.read is None or pending.access.update is None:
                 continue  # the insert tells that a key is taken
             if self.key == (ID.name,) and ID.name not in self.bodies[number]:
                 continue
-            found = self._find(attempt)
+            found = self._find(pending)
             if found in existing.values():
                 message = "An earlier one of these rows has the same key."
                 raise ValidationFailed.of(f"{number}.{self.key[-1]}", "taken", message)
@@ -135,13 +135,13 @@ class _Upsert:
                 existing[number] = found
         return existing
 
-    def _find(self, attempt: PendingWrite) -> str | None:
-        """The id of the row that has the attempt's key, if the caller sees that it has."""
-        key = self._key_of(attempt)
+    def _find(self, pending: PendingWrite) -> str | None:
+        """The id of the row that has the pending key, if the caller sees that it has."""
+        key = self._key_of(pending)
         if key is None:
             return None
         where, filter_values = key
-        shape = ReadShape(attempt.table.name, where, DEFAULT_ORDER, columns=(ID.name,))
+        shape = ReadShape(pending.table.name, where, DEFAULT_ORDER, columns=(ID.name,))
         rows = self.context.read(self.context.statement(shape, select.read), {LIMIT: b"1"}, filter_values)
         if not rows:
             self.context.verify()
@@ -149,26 +149,26 @@ class _Upsert:
         _, row_id = rows[0]  # the row as JSON, and what a cursor would name
         return (row_id or b"").decode()
 
-    def _still_has_key(self, attempt: PendingWrite, row_id: str) -> bool:
-        """Lock the row that has the attempt's key and may be updated: whether it is this one. Another transaction may
+    def _still_has_key(self, pending: PendingWrite, row_id: str) -> bool:
+        """Lock the row that has the pending key and may be updated: whether it is this one. Another transaction may
         have given it another key since it was found."""
-        key = self._key_of(attempt)
+        key = self._key_of(pending)
         if key is None or self.key == (ID.name,):  # an id is for good
             return True
         where, filter_values = key
-        shape = ChosenShape(attempt.table.name, "update", where, after=False)
+        shape = ChosenShape(pending.table.name, "update", where, after=False)
         rows = self.context.write(self.context.statement(shape, writes.select_rows), {LIMIT: b"1"}, filter_values)
         return rows == [(row_id.encode(),)]
 
-    def _key_of(self, attempt: PendingWrite) -> tuple[Condition, list[bytes]] | None:
-        """The condition that a row has the attempt's key, and its values; None where no row can have it."""
-        table, rule = attempt.table, attempt.access.insert
+    def _key_of(self, pending: PendingWrite) -> tuple[Condition, list[bytes]] | None:
+        """The condition that a row has the pending key, and its values; None where no row can have it."""
+        table, rule = pending.table, pending.access.insert
         forced: Mapping[str, Operand | None] = rule.set if rule else {}
         conditions: list[Condition] = []
         filter_values: list[bytes] = []
         for column in self.key:
             operand = forced.get(column)
-            wire = attempt.named.get(ROW_ID if column == ID.name else Cell(column))
+            wire = pending.named.get(ROW_ID if column == ID.name else Cell(column))
             if wire is not None:
                 operand = Slot(len(filter_values), SQL_TYPES[table.all_columns[column].type])
                 filter_values.append(wire)
@@ -178,20 +178,20 @@ class _Upsert:
         return all_of(conditions), filter_values
 
     def _write(self, existing: Mapping[int, str]) -> list[Upserted]:
-        new = {number: attempt for number, attempt in enumerate(self.attempts) if number not in existing}
+        new = {number: pending for number, pending in enumerate(self.pending_writes) if number not in existing}
         with transaction.atomic(using=self.context.compiled.alias):
             made = inserts.insert_all(self.context, new, numbered=self.numbered)
             # By id, so that two batches with rows in common wait for each other and do not deadlock.
             for row_id, number in sorted((row_id, number) for number, row_id in existing.items()):
                 made[number] = self._update(number, row_id)
-        return [Upserted(made[number], number in new) for number in range(len(self.attempts))]
+        return [Upserted(made[number], number in new) for number in range(len(self.pending_writes))]
 
     def _update(self, number: int, row_id: str) -> RowResult:
         changes = {column: value for column, value in self.bodies[number].items() if column not in self.key}
         if changes.get(ID.name) == row_id:
             del changes[ID.name]  # another one is refused: an id is for good
         refusal = Conflict(f"The row {row_id} exists, and you have no permission to update it.")
-        if not self._still_has_key(self.attempts[number], row_id):
+        if not self._still_has_key(self.pending_writes[number], row_id):
             raise refusal
         try:
             return write_service.update(self.context, self.name, row_id, changes, self.depth)

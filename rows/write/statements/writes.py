@@ -8,7 +8,7 @@
 If no row is returned, nothing was written, and a `probe` finds the reason. The conditions about the row after the write
 are in its WHERE, with parameters in place of the changed cells, so that PostgreSQL evaluates them again for the row
 that it has locked. Without subscribers, the statement only tests that there are none (saves 20-40 µs). Compiled like
-reads (`rows.query.sql.select`); `rows.write.attempts` runs them."""
+reads (`rows.query.sql.select`); `rows.write.execution` runs them."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any

@@ -17,16 +17,16 @@ from rows.write.statements import writes
 from rows.write.statements.shapes import InsertShape, LockShape
 
 
-def persist(context: QueryContext, attempt: PendingWrite, compile: Callable[..., statement.Statement]) -> Row:
-    """Run the statement that `compile` makes of the attempt until it wrote a row, which it answers, or a probe says why
+def persist(context: QueryContext, pending: PendingWrite, compile: Callable[..., statement.Statement]) -> Row:
+    """Run the statement that `compile` makes of the write until it wrote a row, which it returns, or a probe says why
     it cannot. Raises what the probe found, or Conflict if others kept changing the row."""
     for _ in range(MAX_RUNS):
-        wants = context.compiled.wants_events(attempt.table.name, attempt.action)
-        current = attempt.with_events(wants)
+        wants = context.compiled.wants_events(pending.table.name, pending.action)
+        current = pending.with_events(wants)
         try:
             rows = context.write(context.statement(current.shape, compile), current.named)
         except DatabaseError as error:
-            if refusal := error_of_constraint(context, attempt, error):
+            if refusal := error_of_constraint(context, pending, error):
                 raise refusal from error
             raise
         if rows:
@@ -39,16 +39,16 @@ def persist(context: QueryContext, attempt: PendingWrite, compile: Callable[...,
     raise Conflict
 
 
-def lock(context: QueryContext, attempt: PendingWrite, columns: Sequence[str] = ()) -> Row:
+def lock(context: QueryContext, pending: PendingWrite, columns: Sequence[str] = ()) -> Row:
     """Lock the row of an update or delete until the transaction ends. Its id, and its cells in `columns`: others are
     not read, because the time that takes would reveal their length. Raises what keeps it from being changed."""
-    assert not isinstance(attempt.shape, InsertShape)  # noqa: S101 - for the type checker
+    assert not isinstance(pending.shape, InsertShape)  # noqa: S101 - for the type checker
     for _ in range(MAX_RUNS):
-        shape = LockShape(attempt.shape, tuple(columns))
-        if rows := context.write(context.statement(shape, writes.lock_row), attempt.named):
+        shape = LockShape(pending.shape, tuple(columns))
+        if rows := context.write(context.statement(shape, writes.lock_row), pending.named):
             return rows[0]
         context.verify()
-        refusal = error_of(context, attempt.with_events(True))
+        refusal = error_of(context, pending.with_events(True))
         if refusal is not None:
             raise refusal
     raise Conflict
