@@ -5,6 +5,7 @@ Through the API; what waits already is put there by SQL, longer ago than any run
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from secrets import token_hex
 from typing import Any
 
 import pytest
@@ -68,7 +69,16 @@ def pile_up(
             "        %s, repeat('x', %s), '[]', '{}', %s, %s, 0, 1, 0, now() - interval '1 hour' + n * interval '1 ms'"
             "   FROM platform.functions_function f, generate_series(1, %s) n"
             "  WHERE f.environment_id = %s AND f.name = 'sum'",
-            [ids.new("run")[:22], trigger, address_id, size, kind, caller_id, count, environment.environment_id],
+            [
+                ids.new("run")[:14] + token_hex(4),
+                trigger,
+                address_id,
+                size,
+                kind,
+                caller_id,
+                count,
+                environment.environment_id,
+            ],
         )
 
 

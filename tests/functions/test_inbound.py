@@ -766,13 +766,14 @@ def test_when_redis_was_emptied_guesses_keep_no_address_out(
     flush_redis()
     dispatch._verified.clear()
     settings.RATE_LIMIT_FACTOR = 1
+    provider = address_with_time(tracker.environment_id, dispatch._UNKNOWN_ENVIRONMENT)
     for environment_id in (lambda: tracker.environment_id, lambda: ids.new("env")):
-        unknown = [send(tracker, forged(environment_id())).status for _ in range(125)]
+        unknown = [send(tracker, forged(environment_id()), remote_addr=provider).status for _ in range(125)]
         assert unknown == [404] * 120 + [429] * 5
     trips.reset()
-    assert send(tracker, forged(tracker.environment_id)).status == 429
+    assert send(tracker, forged(tracker.environment_id), remote_addr=provider).status == 429
     assert trips.statements == [], "a guess asks no database"
-    answers = send(tracker, path), send(tracker, queued)
+    answers = [send(tracker, each, remote_addr=provider) for each in (path, queued)]
     assert [each.status for each in answers] == [200, 202], [each.json for each in answers]
 
 

@@ -1,6 +1,7 @@
 """Queued runs: callers, full queues and statistics for the planner."""
 
 import time
+from secrets import token_hex
 from typing import Any
 
 import pytest
@@ -81,7 +82,13 @@ def pile_up(environment: EnvironmentRef, count: int, kind: str = "anonymous") ->
             "        '{}', '[]', '{}', %s, 'key_x', 0, %s, 0, now() - interval '1 hour' + n * interval '1 ms'"
             "   FROM platform.functions_function f, generate_series(1, %s) n"
             "  WHERE f.environment_id = %s AND f.name = 'sum'",
-            [ids.new("run")[:22], kind, HALF if kind == "anonymous" else FREE, count, environment.environment_id],
+            [
+                ids.new("run")[:14] + token_hex(4),
+                kind,
+                HALF if kind == "anonymous" else FREE,
+                count,
+                environment.environment_id,
+            ],
         )
 
 
