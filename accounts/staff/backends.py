@@ -39,7 +39,7 @@ class ConsoleSignInForm(AuthenticationForm):  # type: ignore[misc]  # unfold has
         email = str(self.cleaned_data.get("username") or "")
         try:
             if email:
-                browser = known_browsers.set_caller(self.request, email)
+                browser = known_browsers.nonce_for(self.request, email)
                 if browser is not None:
                     rate_limits.count_known_browser(self.request, browser)
                 else:

@@ -17,7 +17,7 @@ LASTS: Final = 180 * 24 * 3600
 _SALT: Final = "accounts.staff.known_browsers"
 
 
-def set_caller(request: HttpRequest, email: str) -> str | None:
+def nonce_for(request: HttpRequest, email: str) -> str | None:
     """The key that counts this browser's attempts for `email`; None for an unknown browser."""
     try:
         user_email, nonce = signing.loads(request.COOKIES.get(COOKIE, ""), salt=_SALT, max_age=LASTS)
@@ -27,7 +27,7 @@ def set_caller(request: HttpRequest, email: str) -> str | None:
 
 
 def remember(request: HttpRequest, response: HttpResponse, user: User) -> None:
-    nonce = set_caller(request, user.email) or secrets.token_urlsafe(16)
+    nonce = nonce_for(request, user.email) or secrets.token_urlsafe(16)
     response.set_cookie(
         COOKIE,
         signing.dumps([_name(user.email), nonce], salt=_SALT),

@@ -113,15 +113,17 @@ def check_batch(credentials: Iterable[SharedCredential]) -> None:
             for each, lookup in some
         ]
         trip.run()
-        for each, lookup, who, where in asked:
-            if who.value is None:  # as while Redis is unavailable
+        for each, lookup, identity_record, environment_record in asked:
+            if identity_record.value is None:  # as while Redis is unavailable
                 continue
             with contextlib.suppress(ApiError, Error):
                 if lookup.environment_key not in records:
                     records[lookup.environment_key] = None  # a query that fails is not repeated for the next credential
-                    is_cached = where.value not in (None, UNCACHED)
-                    records[lookup.environment_key] = where.value if is_cached else _read_environment(lookup)
-                caller = caller_by_records(lookup, who.value, records[lookup.environment_key])
+                    is_cached = environment_record.value not in (None, UNCACHED)
+                    records[lookup.environment_key] = (
+                        environment_record.value if is_cached else _read_environment(lookup)
+                    )
+                caller = caller_by_records(lookup, identity_record.value, records[lookup.environment_key])
                 if caller is not None:
                     each.record_check(caller, now)
 

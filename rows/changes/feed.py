@@ -41,7 +41,7 @@ WATCH_SECONDS: Final = 60
 PING_SECONDS: Final = 15
 SETTLE_SECONDS: Final = 10
 MAX_FAILURE_SECONDS: Final = 10
-"""After that its streams are closed."""
+"""Streams that could not be read or sent for longer are closed."""
 
 
 @dataclass(slots=True)

@@ -17,8 +17,8 @@ HEADER: Final = "Last-Event-ID"
 @dataclass(frozen=True, slots=True)
 class Position:
     """`snapshot` is PostgreSQL's `pg_snapshot`: the events of transactions that are visible in it have been seen.
-    Within a batch also those of the transactions visible in `until`, up to `sequence`. Transactions commit in
-    another order than their events, so both are needed."""
+    Within a batch also those of the transactions visible in `until`, for rows whose last event is at most
+    `sequence`. Transactions commit in another order than their events, so both are needed."""
 
     snapshot: str
     timeline: int

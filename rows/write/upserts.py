@@ -136,7 +136,7 @@ class _Upsert:
         return existing
 
     def _find(self, pending: PendingWrite) -> str | None:
-        """The id of the row that has the pending key, if the caller sees that it has."""
+        """The id of the row that has the pending row's key, if the caller sees that it has."""
         key = self._key_of(pending)
         if key is None:
             return None
@@ -150,8 +150,8 @@ class _Upsert:
         return (row_id or b"").decode()
 
     def _still_has_key(self, pending: PendingWrite, row_id: str) -> bool:
-        """Lock the row that has the pending key and may be updated: whether it is this one. Another transaction may
-        have given it another key since it was found."""
+        """Lock the row that has the pending row's key and may be updated: whether it is this one. Another transaction
+        may have given it another key since it was found."""
         key = self._key_of(pending)
         if key is None or self.key == (ID.name,):  # an id is for good
             return True
@@ -161,7 +161,7 @@ class _Upsert:
         return rows == [(row_id.encode(),)]
 
     def _key_of(self, pending: PendingWrite) -> tuple[Condition, list[bytes]] | None:
-        """The condition that a row has the pending key, and its values; None where no row can have it."""
+        """The condition that a row has the pending row's key, and its values; None where no row can have it."""
         table, rule = pending.table, pending.access.insert
         forced: Mapping[str, Operand | None] = rule.set if rule else {}
         conditions: list[Condition] = []

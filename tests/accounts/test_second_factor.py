@@ -328,10 +328,10 @@ def test_a_known_browser_is_limited_by_itself_and_knows_one_person(
     assert tries_until_limited(lambda n: enter(known, boss, "wrong")) >= 10
     assert enter(Client(), boss, address="10.9.8.8").status_code == 302, "what it used up affects no other account"
     request = type("Request", (), {"COOKIES": {known_browsers.COOKIE: cookie.value}})()
-    assert known_browsers.set_caller(request, boss.email.upper())
-    assert known_browsers.set_caller(request, other.email) is None
+    assert known_browsers.nonce_for(request, boss.email.upper())
+    assert known_browsers.nonce_for(request, other.email) is None
     request.COOKIES[known_browsers.COOKIE] = cookie.value[:-2] + "xx"
-    assert known_browsers.set_caller(request, boss.email) is None
+    assert known_browsers.nonce_for(request, boss.email) is None
 
 
 def test_the_old_password_is_not_guessed_by_its_form(boss: User, settings: Any) -> None:
