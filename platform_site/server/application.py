@@ -154,6 +154,8 @@ class Application:
         try:
             if "x-forwarded-for" in message.unreadable and self._forwarding.trusts(client):
                 raise errors.InvalidRequest("X-Forwarded-For has bytes outside ASCII.")  # whose client is it?
+            if "host" in message.unreadable:
+                raise errors.InvalidRequest("The Host header has bytes outside ASCII.")
             check_host(named, meta)
             check_request(meta, path, repeated)
         except errors.ApiError as error:

@@ -67,7 +67,7 @@ class Message:
             return
         lines, is_last = _head(status, headers, self.is_last or connection.is_leaving)
         if status >= 200 and status not in (204, 304):
-            if b"Content-Length: " not in lines[1]:
+            if "Content-Length" not in dict(headers):
                 lines.append(b"content-length: %d\r\n" % len(body))
         lines.append(b"\r\n")
         if body and self.meta.get("REQUEST_METHOD") != "HEAD":

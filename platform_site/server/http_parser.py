@@ -20,6 +20,8 @@ MAX_HEADERS: Final = 100
 MAX_PIPELINED: Final = 64
 DRAIN_BYTES: Final = 8 * 1024 * 1024
 """Bytes of an oversized body that are dropped, so that the client reads the 413."""
+MAX_PIECES: Final = 1024
+"""Of a body, before they are joined: an object per byte would take 40 times the memory."""
 _ABSOLUTE: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://([^/?#]*)(.*)")
 _FIRST_LINE: Final = re.compile(rb"[A-Za-z]{1,16} /")
 _NOT_HTTP: Final = "This is not a request by HTTP/1.1."
@@ -39,12 +41,14 @@ class _HeadTooLarge(errors.ApiError):
 class RequestParser(Connection, asyncio.Protocol):
     """Makes messages of what `feed` gets, for a subclass."""
 
-    __slots__ = ("_current", "_head_bytes", "_parser", "_pieces", "_size", "_state", "_url", "_waiting")
+    __slots__ = ("_current", "_head_bytes", "_parser", "_pieces", "_size", "_state", "_upgrades", "_url", "_waiting")
 
     def __init__(self) -> None:
         self._parser = httptools.HttpRequestParser(self)
         self._state = "idle"
         """idle, head, body, drain (an oversized body), done."""
+        self._upgrades = False
+        """Whether the head asks for another protocol: httptools then skips its body (`_head_without_upgrade`)."""
         self._current: Message | None = None
         self._url = b""
         self._head_bytes = 0
@@ -62,18 +66,25 @@ class RequestParser(Connection, asyncio.Protocol):
         raise NotImplementedError
 
     def feed(self, data: bytes) -> None:
-        if self._state == "idle":
-            self._state = "head"
-            self._head_bytes = 0
-        if self._state == "head":
-            self._head_bytes += len(data)
+        while data:
+            if self._state == "idle":
+                self._state = "head"
+                self._head_bytes = 0
+            if self._state == "head":
+                self._head_bytes += len(data)
+            data = self._feed_parser(data)
+        if self._state == "head" and self._head_bytes > HEAD_BYTES:
+            self._refuse(_HeadTooLarge())
+        elif self._state == "drain" and self._size > DRAIN_BYTES:
+            self._refuse(errors.PayloadTooLarge())
+
+    def _feed_parser(self, data: bytes) -> bytes:
+        """Returns what is still to be parsed."""
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:  # not supported: the connection stays HTTP/1.1
+        except httptools.HttpParserUpgrade as upgrade:
             self._parser = httptools.HttpRequestParser(self)
-            rest = data[upgrade.args[0] :]
-            if rest:
-                self.data_received(rest)
+            return self._head_without_upgrade() + data[upgrade.args[0] :]
         except httptools.HttpParserCallbackError as error:
             cause = error.__context__
             if not isinstance(cause, Refused):
@@ -84,13 +95,20 @@ class RequestParser(Connection, asyncio.Protocol):
             self._refuse(errors.MethodNotAllowed() if is_word else errors.InvalidRequest(_NOT_HTTP))
         except httptools.HttpParserError:
             self._refuse(errors.InvalidRequest(_NOT_HTTP))
-        else:
-            if self._state == "head" and self._head_bytes > HEAD_BYTES:
-                self._refuse(_HeadTooLarge())
-            elif self._state == "drain" and self._size > DRAIN_BYTES:
-                self._refuse(errors.PayloadTooLarge())
+        return b""
+
+    def _head_without_upgrade(self) -> bytes:
+        """A head after which a new parser reads the body of the current request, which stays HTTP/1.1 (RFC 9110, 7.8).
+        Read as a request of its own, the body would be one that a proxy never saw."""
+        meta = self._current.meta if self._current is not None else {}
+        length, encoding = meta.get("CONTENT_LENGTH"), meta.get("HTTP_TRANSFER_ENCODING")
+        framing = f"content-length: {length}\r\n" if length is not None else ""
+        framing += f"transfer-encoding: {encoding}\r\n" if encoding is not None else ""
+        return f"POST / HTTP/1.1\r\n{framing}\r\n".encode()
 
     def on_message_begin(self) -> None:
+        if self._upgrades:
+            return
         if len(self._waiting) >= MAX_PIPELINED:
             raise Refused(errors.InvalidRequest("Too many requests were sent before the first was answered."))
         self._current = Message(self)
@@ -107,6 +125,8 @@ class RequestParser(Connection, asyncio.Protocol):
         if message is None:
             return
         if self._state != "head":
+            if self._upgrades:
+                return
             raise Refused(errors.InvalidRequest(_TRAILERS))
         if len(message.headers) >= MAX_HEADERS:
             raise Refused(_HeadTooLarge())
@@ -120,7 +140,8 @@ class RequestParser(Connection, asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         message = self._current
-        if message is None:
+        if message is None or self._upgrades:
+            self._upgrades = False
             return
         try:
             url = self._url.decode("ascii")
@@ -139,6 +160,7 @@ class RequestParser(Connection, asyncio.Protocol):
         meta["SERVER_PROTOCOL"] = f"HTTP/{self._parser.get_http_version()}"
         self._state = "body"
         self._check_head(message)
+        self._upgrades = self._parser.should_upgrade()
 
     def _drain(self) -> None:
         self._state = "drain"
@@ -149,12 +171,14 @@ class RequestParser(Connection, asyncio.Protocol):
         if self._state == "body":
             if self._size <= BODY_LIMIT:
                 self._pieces.append(part)
+                if len(self._pieces) >= MAX_PIECES:
+                    self._pieces = [b"".join(self._pieces)]
             else:
                 self._drain()
 
     def on_message_complete(self) -> None:
         message = self._current
-        if message is None:
+        if message is None or self._upgrades:
             return
         self._current = None
         is_too_long, self._state = self._state == "drain", "idle"

@@ -187,7 +187,8 @@ class HttpConnection(RequestParser):
 
     def _queue(self, message: Message) -> None:
         if self._in_hand is None and not self._waiting:
-            self._begin(message, is_all_written=self._written_at != self._server.loop.time())
+            is_written = self._written_at != self._server.loop.time() and not self._transport.get_write_buffer_size()
+            self._begin(message, is_all_written=is_written)
         else:
             self._waiting.append(message)
             if self._in_hand is None:  # a thread has just answered it

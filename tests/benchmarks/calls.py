@@ -33,6 +33,9 @@ class Transport:
     def set_write_buffer_limits(self, high: int) -> None:
         pass
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def write(self, data: bytes) -> None:
         self.answered = data
 

@@ -5,13 +5,14 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
 import uvloop
 
+from platform_site.server.application import Application
 from platform_site.server.http_message import Message
-from platform_site.server.http_parser import MAX_PIPELINED
+from platform_site.server.http_parser import MAX_PIECES, MAX_PIPELINED
 from platform_site.server.http_protocol import HttpServer
 
 REQUEST = b"GET /v1/rows/tasks HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -23,7 +24,7 @@ class Served:
     def __init__(self) -> None:
         self.loop = uvloop.new_event_loop()
         self.begun: list[Message] = []
-        self.server = HttpServer(self.loop, lambda message, peer: None, self.begun.append, most=100)
+        self.server = HttpServer(self.loop, Application().check, self.begun.append, most=100)
         listener = socket.create_server(("127.0.0.1", 0))
         listener.setblocking(False)
         self.address = listener.getsockname()
@@ -130,3 +131,117 @@ def test_only_some_requests_may_wait_on_one_connection(served: Served) -> None:
             received += piece
         assert received.count(b"HTTP/1.1 200 OK") == MAX_PIPELINED + 1
         assert received.count(b"HTTP/1.1 400 ") == 1
+
+
+UPGRADE = b"Connection: Upgrade\r\nUpgrade: h2c\r\n"
+INNER = b"GET /v1/rows/secrets HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-For: 6.6.6.6\r\n\r\n"
+CHUNKED = b"%x\r\n%b\r\n0\r\n\r\n" % (len(INNER), INNER)
+
+
+@pytest.mark.parametrize(
+    "upgrade", [UPGRADE, b"Proxy-Connection: upgrade\r\nUpgrade: websocket\r\n"], ids=["connection", "proxy"]
+)
+@pytest.mark.parametrize("version", [b"1.1", b"1.0"])
+@pytest.mark.parametrize(
+    ("framing", "body", "expected"),
+    [
+        (b"Content-Length: %d\r\n" % len(INNER), INNER, INNER),
+        (b"Transfer-Encoding: chunked\r\n", CHUNKED, INNER),
+        (b"Content-Length: 0\r\n", b"", b""),
+        (b"", b"", b""),
+    ],
+    ids=["length", "chunked", "empty", "none"],
+)
+@pytest.mark.parametrize("size", [1, 10_000])
+def test_an_upgrade_smuggles_no_request_in_its_body(
+    served: Served, upgrade: bytes, version: bytes, framing: bytes, body: bytes, expected: bytes, size: int
+) -> None:
+    """The parser takes the end of such a head as the end of the request; what follows is its body nonetheless."""
+    head = b"POST /v1/one HTTP/" + version + b"\r\nHost: localhost\r\nConnection: keep-alive\r\n" + upgrade + framing
+    sent = head + b"\r\n" + body + REQUEST
+    with served.client() as client:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for start in range(0, len(sent), size):
+            client.sendall(sent[start : start + size])
+            served.run(0)
+        served.run(0.02)
+        [first] = served.begun
+        assert (first.path, first.body, first.refusal) == ("/v1/one", expected, None)
+        first.respond(200, [], b"")
+        served.run(0.02)
+        assert [each.path for each in served.begun] == ["/v1/one", "/v1/rows/tasks"]
+
+
+def test_bodies_of_upgrades_have_the_limits_of_others(served: Served) -> None:
+    head = b"POST /v1/one HTTP/1.1\r\nHost: localhost\r\n" + UPGRADE
+    for framing in (b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", b"Content-Length: 2000000\r\n"):
+        with served.client() as client:
+            client.sendall(head + framing + b"\r\n" + bytes(2_000_000))
+            served.run(0.2)
+            message = served.begun.pop()
+            assert message.refusal is not None
+            assert message.refusal.status == (400 if b"chunked" in framing else 413)
+            assert not served.begun
+    with served.client() as client:
+        client.sendall((head + b"\r\n") * 5_000)
+        served.run()
+        [message] = served.begun
+        assert len(message.connection._waiting) <= MAX_PIPELINED + 1
+
+
+def test_a_thread_writes_no_response_into_one_that_is_not_sent(served: Served) -> None:
+    with served.client() as client:
+        client.sendall(REQUEST)
+        served.run(0.02)
+        [connection] = served.server.connections
+        transport = connection._transport
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 100_000)
+        served.begun[0].respond(200, [], b"A" * 900_000)
+        served.run(0.02)
+        client.sendall(REQUEST)
+        served.run(0.02)
+        assert transport.get_write_buffer_size() > 0
+        received = b""
+        client.settimeout(0.1)
+        with suppress(TimeoutError):  # until the socket has room again; the rest waits for the loop
+            while True:
+                received += client.recv(300_000)
+        in_thread(lambda: served.begun[1].respond(200, [], b"SECOND"))
+        for _ in range(100):
+            served.run(0.005)
+            with suppress(TimeoutError):
+                received += client.recv(300_000)
+            if received.count(b"HTTP/1.1") == 2 and len(received) > 900_000 and received.endswith(b"SECOND"):
+                break
+        assert b"A" * 900_000 in received
+
+
+def test_a_value_that_looks_like_a_length_is_no_length(served: Served) -> None:
+    with served.client() as client:
+        client.sendall(REQUEST)
+        served.run()
+        served.begun[0].respond(200, [("X-Hook", "Content-Length: 3")], b"hello")
+        assert b"\r\ncontent-length: 5\r\n" in client.recv(65536)
+
+
+def test_a_body_of_tiny_chunks_takes_no_more_memory_than_its_bytes(served: Served) -> None:
+    chunk, head = b"2\r\nab\r\n", REQUEST.replace(b"GET", b"POST")[:-2] + b"Transfer-Encoding: chunked\r\n\r\n"
+    with served.client() as client:
+        client.sendall(head)
+        for _ in range(20):
+            client.sendall(chunk * 500)
+            served.run(0.002)
+        [connection] = served.server.connections
+        assert sum(map(len, connection._pieces)) == 20_000
+        assert len(connection._pieces) <= MAX_PIECES
+        client.sendall(b"0\r\n\r\n")
+        served.run()
+        assert served.begun[0].body == b"ab" * 10_000
+
+
+def test_a_host_that_cannot_be_read_hides_no_other(served: Served) -> None:
+    with served.client() as client:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: a\xff\r\nHost: localhost\r\n\r\n")
+        served.run()
+        assert served.begun[0].refusal is not None
+        assert served.begun[0].refusal.status == 400
