@@ -14,7 +14,8 @@ from platform_site.http.middleware.csrf import DEVELOPER_CONSOLE
 COOKIE: Final = "console_session"
 PENDING_COOKIE: Final = "console_pending"
 PENDING_SECONDS: Final = 300
-_SALT: Final = "platform_site.developer_console"
+_SALT: Final = "platform_site.developer_console.2"
+"""Its number changes with the fields of `SignedIn`: earlier cookies then end."""
 _RENEW_AFTER: Final = 60
 
 
@@ -24,13 +25,13 @@ class SignedIn:
     session_id: str
     began: float
     seen: float
-    is_verified: bool = False
-    """Whether it started with a second factor."""
+    second_factor: int | None = None
+    """The id of the device that showed a code at its start."""
 
 
-def start(response: HttpResponse, *, user_id: str, session_id: str, is_verified: bool) -> None:
+def start(response: HttpResponse, *, user_id: str, session_id: str, second_factor: int | None) -> None:
     now = time.time()
-    _write(response, SignedIn(user_id, session_id, now, now, is_verified))
+    _write(response, SignedIn(user_id, session_id, now, now, second_factor))
 
 
 def read(request: HttpRequest) -> SignedIn | None:

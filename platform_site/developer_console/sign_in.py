@@ -57,7 +57,7 @@ def sign_in(request: HttpRequest) -> HttpResponse:
             rate_limits.count_token_request(request, email=form.cleaned_data["email"])
             user = sessions.authenticate(pool_id=None, environment_id=None, **form.cleaned_data)
             if second_factor.device_of(user) is None:
-                return _begin(request, user, target, is_verified=False)
+                return _begin(request, user, target)
         except ApiError as error:
             form.add_error(None, _text(error, WRONG))
             status = error.status
@@ -81,8 +81,8 @@ def code(request: HttpRequest) -> HttpResponse:
     status = 200
     if form.is_bound and form.is_valid():
         try:
-            second_factor.verify(user, form.cleaned_data["code"])
-            response = _begin(request, user, _target(request, pending["next"]), is_verified=True)
+            device = second_factor.verify(user, form.cleaned_data["code"])
+            response = _begin(request, user, _target(request, pending["next"]), device.pk)
         except ApiError as error:
             log.warning("second factor refused", extra={"user_id": user.pk, "why": error.code})
             form.add_error("code", _text(error))
@@ -109,14 +109,14 @@ def sign_out(request: HttpRequest) -> HttpResponse:
     return response
 
 
-def _begin(request: HttpRequest, user: User, target: str, *, is_verified: bool) -> HttpResponse:
+def _begin(request: HttpRequest, user: User, target: str, verified_by: int | None = None) -> HttpResponse:
     """Raises InvalidGrant if the account was disabled or got another password."""
-    method = "console, second factor" if is_verified else "console"
+    method = "console" if verified_by is None else "console, second factor"
     grant = sessions.start(
         user, environment_id=None, device=device_of(request), method=method, password_hash=user.password
     )
     response = redirect(target)
-    session.start(response, user_id=user.pk, session_id=grant.session_id, is_verified=is_verified)
+    session.start(response, user_id=user.pk, session_id=grant.session_id, second_factor=verified_by)
     return response
 
 

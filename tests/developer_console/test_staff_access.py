@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from copy import deepcopy
 from datetime import timedelta
 from html import unescape
 from typing import Any
@@ -253,7 +254,29 @@ def test_a_second_factor_counts_as_in_admin(tracker: Tracker, hired: Hire, setti
     browser.post("/console/sign-in", {"email": user.email, "password": PASSWORD})
     totp.time = time.time()
     assert browser.post("/console/sign-in/code", {"code": f"{totp.token():06d}"}).status_code == 302
-    assert Desk(browser, desk.project_id, desk.environment_id).get().status_code == 200
+    verified = Desk(browser, desk.project_id, desk.environment_id)
+    assert verified.get().status_code == 200
+    second_factor.disable(user, actor=audit.SYSTEM)  # it was stolen
+    replaced = second_factor.begin_enrolment(user)
+    totp = TOTP(replaced.key)
+    totp.time = time.time()
+    second_factor.confirm_enrolment(user, f"{totp.token():06d}")
+    assert verified.get().status_code == 404
+    assert browser.get("/console/staff").status_code == 403
+
+
+def test_a_session_that_has_ended_asks_for_no_access(tracker: Tracker, hired: Hire) -> None:
+    """The cookie is still valid: someone may have copied it."""
+    user = hired(StaffRole.SUPPORT)
+    desk = desk_with(user, tracker)
+    copied = Client()
+    copied.cookies = deepcopy(desk.browser.cookies)
+    desk.browser.post("/console/sign-out")
+    for method in (copied.get, copied.post):
+        answer = method("/console/staff", {"what": "ask", "environment": tracker.environment_id, "reason": "mine"})
+        assert answer.status_code == 302
+        assert "/console/sign-in" in answer["Location"]
+    assert not StaffGrant.objects.filter(reason="mine").exists()
 
 
 def test_a_suspended_project_is_refused_to_staff_as_to_members(tracker: Tracker, hired: Hire) -> None:

@@ -16,11 +16,13 @@ from projects.models import StaffGrant
 
 
 def may_ask(signed_in: SignedIn) -> User | None:
+    """The member of staff, unless the second factor was set up, replaced or required since this session started."""
     user = User.objects.in_pool(None).filter(pk=signed_in.user_id, is_staff=True, disabled_at=None).first()
-    if user is None or signed_in.is_verified:
-        return user
-    needs_code = settings.CONSOLE_REQUIRE_TOTP or second_factor.device_of(user) is not None
-    return None if needs_code else user
+    if user is None:
+        return None
+    device = second_factor.device_of(user)
+    is_verified = not settings.CONSOLE_REQUIRE_TOTP if device is None else device.pk == signed_in.second_factor
+    return user if is_verified else None
 
 
 def grant_for(signed_in: SignedIn, environment_id: str) -> StaffGrant | None:
