@@ -242,6 +242,31 @@ class TestBothSides:
         pair.merge(resolve={"functions.digest.source": both})
         assert pair.production.config("?parts=functions")["config"]["functions"]["digest"]["source"] == both
 
+    def test_a_function_kept_against_its_deletion_brings_no_trust(self, pair: Pair) -> None:
+        """What `theirs` brings back is new in production: its callers, hosts and triggers need `include`."""
+        path, theirs = "functions.digest", "export default () => 'theirs'"
+        settings = {"allowed_hosts": ["other.example"], "on": ["*"], "schedule": "@daily", "invoke": "public"}
+        pair.branch.call("PUT", "/v1/functions/digest", {"source": theirs, **settings})
+        pair.production.api.request(
+            "DELETE", "/v1/functions/digest", token=pair.production.token, environment=pair.production.id
+        )
+        [conflict] = pair.plan()["conflicts"]
+        assert (conflict["path"], conflict["ours"]) == (path, None)
+        for resolution in (5, "other", []):
+            answer = pair.ask(pair.production, pair.branch, resolve={path: resolution})
+            assert (answer.status, answer.fields) == (422, {f"resolve.{path}": "not_an_object"})
+        assert pair.plan(resolve={path: None})["changes"] == pair.plan(resolve={path: "ours"})["changes"] == []
+        other = {"source": "export default () => 'other'"}
+        assert paths(pair.plan(resolve={path: other})) == {path}
+        with_trust = paths(pair.plan(path, resolve={path: "theirs"}))
+        assert with_trust == {path, *(f"{path}.{name}" for name in settings)}
+        plan = pair.merge(resolve={path: "theirs"})
+        assert plan["confirm"] == []
+        merged = pair.production.config("?parts=functions")["config"]["functions"]["digest"]
+        assert merged["source"] == theirs
+        assert not {"allowed_hosts", "on", "schedule"} & {name for name, value in merged.items() if value}
+        assert merged.get("invoke") != "public"
+
     def test_there_and_back_and_there_again(self, pair: Pair) -> None:
         change_schema(pair.branch, rename_title)
         pair.merge()

@@ -109,6 +109,8 @@ class _Merging:
         theirs = current.with_sources(self.source, Configuration({"functions": sides[2]}))["functions"]
         for name, item in merged.items():
             digest = item.pop("source_sha256", None)
+            if "source" in item:  # given by a resolution
+                continue
             if digest == sides[1].get(name, {}).get("source_sha256"):
                 continue
             is_theirs = digest == sides[2].get(name, {}).get("source_sha256")
@@ -180,12 +182,11 @@ class _Merging:
                 merged[name] = {key: value for key, value in values.items() if value is not MISSING}
             elif old is None:
                 merged[name] = dict(our) if our is not None else self._new(path, their or {}, trust)
-            else:
-                kept = dict(our or their or {})
-                if not _is_same(kept, old, trust):
-                    found = (MISSING if each is None else dict(each) for each in (old, our, their))
-                    if self.merger.value(path, *found) is not MISSING:
-                        merged[name] = kept
+            elif not _is_same(our or their or {}, old, trust):  # deleted by one side, and changed by the other
+                three = [MISSING if each is None else dict(each) for each in (old, our, their)]
+                found = self.merger.value(path, *three)
+                if found is not MISSING and found is not None:
+                    merged[name] = self._new(path, found, trust) if found is three[2] else _checked(path, found)
         return merged
 
     def _new(self, path: str, item: Mapping[str, Any], trust: frozenset[str]) -> dict[str, Any]:
@@ -215,6 +216,12 @@ class _Merging:
         ids = [self.environment.environment_id, self.source.environment_id]
         versions = Version.objects.using(self.environment.cluster).filter(function__environment_id__in=ids)
         return versions.filter(source_hash=digest).values_list("source", flat=True).first()
+
+
+def _checked(path: str, resolution: Any) -> dict[str, Any]:
+    if not isinstance(resolution, dict):
+        raise ValidationFailed.of(f"resolve.{path}", "not_an_object", 'Must be "ours", "theirs", an object, or null.')
+    return resolution
 
 
 def _is_same(item: Mapping[str, Any], base: Mapping[str, Any], trust: frozenset[str]) -> bool:
