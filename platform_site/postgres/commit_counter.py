@@ -1,5 +1,5 @@
-"""Counts each thread's commits (`DatabaseWrapper._commit`), so that `platform_site.http.views` only repeats a request
-that has committed nothing. Changes happen inside `atomic()`."""
+"""Counts each thread's commits, of transactions (`DatabaseWrapper._commit`) and of runs (`StatementBatcher`), so that
+`platform_site.http.views` only repeats a request that has committed nothing."""
 
 import threading
 

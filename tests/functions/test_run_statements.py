@@ -93,3 +93,20 @@ def test_slots_of_anonymous_callers_are_taken_last(busy: EnvironmentRef, mode: s
     assert len({each.run_id for each in started}) == limit
     with pytest.raises(start.TooManyRuns):
         start.start_run(busy, key_of(busy), "sum", "{}")
+
+
+def test_code_runs_once_if_its_end_cannot_be_written(environment: EnvironmentRef, tracker: Tracker) -> None:
+    """A request whose statement PostgreSQL aborts is repeated, but not once a run has begun."""
+    deploy(tracker, "sum", SUM)
+    with connections[environment.cluster].cursor() as cursor:
+        cursor.execute("""
+            CREATE FUNCTION platform.aborts() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN RAISE 'deadlock' USING ERRCODE = '40P01'; END $$;
+            CREATE TRIGGER aborts BEFORE UPDATE ON platform.functions_run
+            FOR EACH ROW EXECUTE FUNCTION platform.aborts()""")
+    try:
+        assert tracker.post("owner", "/functions/sum/invoke", {"input": {"a": 1, "b": 2}}).status == 503
+    finally:
+        with connections[environment.cluster].cursor() as cursor:
+            cursor.execute("DROP TRIGGER aborts ON platform.functions_run; DROP FUNCTION platform.aborts()")
+    assert Run.objects.using(environment.cluster).count() == 1
