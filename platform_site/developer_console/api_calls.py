@@ -14,7 +14,8 @@ from accounts.tokens.access_tokens import make_access_token
 from platform_site.developer_console.session import SignedIn
 from platform_site.fastpath import routes
 from platform_site.http import exact_json
-from platform_site.http.errors import ApiError
+from platform_site.http.errors import ApiError, NotFound
+from platform_site.http.exception_handler import ERROR_ATTRIBUTE
 from platform_site.http.views import encode
 from platform_site.server.incoming import Incoming
 from projects import staff_access
@@ -31,32 +32,18 @@ class Answer:
     data: Any
 
 
-class Refused(Exception):
-    def __init__(self, status: int, error: Mapping[str, Any]) -> None:
-        self.status = status
-        self.code: str = error["code"]
-        self.message: str = error["message"]
-        self.fields: list[dict[str, str]] = error.get("fields", [])
-        self.details = dict(error)
-        super().__init__(self.message)
-
-    @classmethod
-    def of(cls, error: ApiError) -> "Refused":
-        return cls(error.status, error.body(None)["error"])
-
-
 def path_to(*segments: str) -> str:
     """The path of an operation. What came from a form or URL stays one segment, which the API checks."""
     return "/".join(["/v1", *(quote(segment, safe="") for segment in segments)])
 
 
 def answer_of(response: HttpResponse) -> Answer:
-    """Raises Refused from status 400 on."""
+    """Raises the ApiError of a response from status 400 on."""
+    error: ApiError | None = response.__dict__.get(ERROR_ATTRIBUTE)
+    if error is not None:
+        raise error
     is_json = response.headers.get("Content-Type", "").startswith("application/json")
-    data: Any = exact_json.loads(response.content) if is_json else response.content.decode() or None
-    if response.status_code >= 400:
-        raise Refused(response.status_code, data["error"])
-    return Answer(response.status_code, data)
+    return Answer(response.status_code, exact_json.loads(response.content) if is_json else None)
 
 
 @dataclass(slots=True)
@@ -67,7 +54,7 @@ class ApiClient:
     _token: str | None = field(default=None, init=False)
 
     def call(self, method: str, path: str, body: Any = None, **options: Any) -> Answer:
-        """A `body` of bytes is JSON already. Options: those of `respond`. Raises Refused from status 400 on."""
+        """A `body` of bytes is JSON already. Options: those of `respond`. Raises ApiError."""
         sent = b"" if body is None else body if isinstance(body, bytes) else encode(body)
         return answer_of(self.respond(method, path, sent, **options))
 
@@ -81,7 +68,7 @@ class ApiClient:
         environment: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> HttpResponse:
-        """Raises Refused if no operation has this path."""
+        """Raises NotFound if no operation has this path."""
         meta: dict[str, Any] = {name: self.request.META[name] for name in _OF_THE_CLIENT if name in self.request.META}
         meta |= {
             "REQUEST_METHOD": method,
@@ -99,7 +86,7 @@ class ApiClient:
         try:
             match = routes.resolve(path)
         except Resolver404:  # an id from a form that is none
-            raise Refused(404, {"code": "not_found", "message": "There is no such object."}) from None
+            raise NotFound("There is no such object.") from None
         inner.resolver_match = match
         if self.staff_grant is not None:
             inner.__dict__[staff_access.ATTRIBUTE] = self.staff_grant.pk

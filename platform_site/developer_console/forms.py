@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, Final
 
-from platform_site.developer_console.api_calls import Refused
 from platform_site.developer_console.frame import Console
 from platform_site.http import exact_json
+from platform_site.http.errors import ApiError, FieldError, PreconditionFailed, ValidationFailed
 
 _INTEGER_DIGITS: Final = 18
 _WORD_ENDS: Final = re.compile(r"[\s,]+")
@@ -52,7 +52,7 @@ class Form:
     name: str
     fields: Sequence[Field]
     values: Mapping[str, Any] = field(default_factory=dict)
-    refusal: Refused | None = None
+    refusal: ApiError | None = None
     asked: Mapping[str, str] | None = None
     seen: str = ""
     """For `refuse_stale`."""
@@ -68,17 +68,17 @@ class Form:
         """With the path, if inside the field's value."""
         found = [] if self.refusal is None else self.refusal.fields
         return [
-            (each["field"], each["message"] if each["field"] == name else f"{each['field']}: {each['message']}")
+            (each.field, each.message if each.field == name else f"{each.field}: {each.message}")
             for each in found
-            if each["field"] == name or each["field"].startswith(f"{name}.")
+            if each.field == name or each.field.startswith(f"{name}.")
         ]
 
     @property
-    def other_errors(self) -> list[dict[str, str]]:
+    def other_errors(self) -> list[FieldError]:
         if self.refusal is None:
             return []
         shown = {path for each in self.fields for path, _ in self._errors_of(each.name)}
-        return [each for each in self.refusal.fields if each["field"] not in shown]
+        return [each for each in self.refusal.fields if each.field not in shown]
 
 
 def form_of(console: Console, name: str, fields: Sequence[Field], values: Mapping[str, Any], *, seen: str = "") -> Form:
@@ -88,9 +88,8 @@ def form_of(console: Console, name: str, fields: Sequence[Field], values: Mappin
     return Form(name, fields, values, console.refusal, console.request.POST, seen)
 
 
-def invalid(field_name: str, message: str, *, summary: str = "Some fields are invalid.") -> Refused:
-    fields = [{"field": field_name, "code": "invalid", "message": message}]
-    return Refused(422, {"code": "validation_failed", "message": summary, "fields": fields})
+def invalid(field_name: str, message: str, *, summary: str = "Some fields are invalid.") -> ValidationFailed:
+    return ValidationFailed(summary, fields=[FieldError(field_name, "invalid", message)])
 
 
 def fingerprint(value: Any) -> str:
@@ -99,11 +98,11 @@ def fingerprint(value: Any) -> str:
 
 
 def refuse_stale(console: Console, current: str) -> None:
-    """Raise Refused if somebody has changed it since `seen` of the form. Members who may not write get the API's
-    refusal."""
+    """Raise PreconditionFailed if somebody has changed it since `seen` of the form. Members who may not write get the
+    API's refusal."""
     if console.may_write and console.request.POST.get("seen") != current:
         message = "Somebody else changed this meanwhile. Your values are below: save again to overwrite the others."
-        raise Refused(412, {"code": "precondition_failed", "message": message})
+        raise PreconditionFailed(message)
 
 
 def json_of(text: str, field_name: str) -> Any:

@@ -8,10 +8,10 @@ from django.utils.http import urlencode
 
 from platform_site.console import timeline as timelines
 from platform_site.developer_console import forms
-from platform_site.developer_console.api_calls import Refused
 from platform_site.developer_console.forms import Field, Form
 from platform_site.developer_console.frame import Console, page
 from platform_site.http import exact_json
+from platform_site.http.errors import ApiError, NotFound
 from platform_site.identity import ids
 
 _PERIOD: Final = (Field("since", "Since (UTC)", "datetime-local"), Field("until", "Until (UTC)", "datetime-local"))
@@ -63,7 +63,7 @@ def timeline(console: Console) -> HttpResponse:
     asked = console.request.GET.get("id", "").strip().replace("\0", "")
     ref, environment_id = console.ref, console.environment["id"]
     if ref is None:
-        raise Refused(404, {"code": "not_found", "message": "The environment cannot be reached."})
+        raise NotFound("The environment cannot be reached.")
     kinds = {"audit"} if console.is_owner else set()
     for scope, shown in _SEEN_WITH.items():
         kinds |= shown if scope in console.me["scopes"] else set()
@@ -89,7 +89,7 @@ def _listed(console: Console, path: str, fields: tuple[Field, ...], fixed: Mappi
     found: dict[str, Any] = {"data": []}
     try:
         found = console.page_of(path, {**query, **fixed, "limit": "50"}, asked)
-    except Refused as refusal:
+    except ApiError as refusal:
         if refusal.status not in (400, 422):
             raise
         console.refusal = refusal

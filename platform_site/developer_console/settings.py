@@ -8,10 +8,10 @@ from django.urls import reverse
 
 from accounts.audit import Actor
 from platform_site.developer_console import keys
-from platform_site.developer_console.api_calls import Refused, path_to
+from platform_site.developer_console.api_calls import path_to
 from platform_site.developer_console.forms import invalid
 from platform_site.developer_console.frame import WRITERS, Change, Console, go_to, page
-from platform_site.http.errors import NotFound
+from platform_site.http.errors import Forbidden
 from platform_site.templatetags.developer_console import isolated
 from projects import staff_access
 from projects.models import StaffGrant
@@ -41,12 +41,9 @@ def _staff_grants(console: Console) -> list[StaffGrant]:
 
 def _revoke_staff(console: Console) -> dict[str, Any]:
     if not console.is_owner:
-        raise Refused(403, {"code": "forbidden", "message": "Only owners end the access of staff."})
+        raise Forbidden("Only owners end the access of staff.")
     actor = Actor("account", console.me["id"])
-    try:
-        staff_access.revoke(console.request.POST.get("grant", ""), actor=actor, project_id=console.project["id"])
-    except NotFound as error:
-        raise Refused.of(error) from None
+    staff_access.revoke(console.request.POST.get("grant", ""), actor=actor, project_id=console.project["id"])
     return {"notice": "The access of staff has ended."}
 
 

@@ -17,7 +17,7 @@ from accounts.models import User
 from accounts.staff import second_factor
 from accounts.users import emails, passwords, sessions
 from platform_site.developer_console import session
-from platform_site.developer_console.api_calls import ApiClient, Refused
+from platform_site.developer_console.api_calls import ApiClient
 from platform_site.http.errors import ApiError, RateLimited
 from platform_site.redis import rate_limits
 
@@ -102,7 +102,7 @@ def sign_out(request: HttpRequest) -> HttpResponse:
     if signed_in is not None:
         try:
             ApiClient(request, signed_in).call("POST", "/v1/auth/revoke", {"scope": "current"})
-        except Refused as refusal:
+        except ApiError as refusal:
             if refusal.status != 401:  # it has ended already
                 raise
     session.end(response)

@@ -7,8 +7,8 @@ from typing import Any, Final
 from django.http import HttpResponse
 
 from platform_site.developer_console import forms
-from platform_site.developer_console.api_calls import Refused
 from platform_site.developer_console.frame import Console, environment_of, page
+from platform_site.http.errors import ApiError, ValidationFailed
 
 _GROUPS: Final = (
     ("add", "Added"),
@@ -55,7 +55,7 @@ def merge(console: Console) -> HttpResponse:
                 context = _apply(console, asked)
             else:
                 context = {"plan": _plan(console, asked)}
-        except Refused as refusal:
+        except ApiError as refusal:
             if refusal.status == 403:
                 raise
             console.refusal = refusal
@@ -105,7 +105,7 @@ def _plan(console: Console, asked: _Asked) -> dict[str, Any]:
 def _plan_again(console: Console, asked: _Asked) -> dict[str, Any] | None:
     try:
         return _plan(console, asked)
-    except Refused:
+    except ApiError:
         return None
 
 
@@ -119,7 +119,7 @@ def _apply(console: Console, asked: _Asked) -> dict[str, Any]:
     given = console.request.POST
     if console.may_write and given.get("planned") != asked.fingerprint:
         message = "The form was changed after the plan. Nothing was applied: check the new plan."
-        raise Refused(422, {"code": "validation_failed", "message": message})
+        raise ValidationFailed(message)
     body = {"plan": given.get("plan", ""), "confirm": [each.strip() for each in given.getlist("confirm") if each]}
     done = console.client.call("POST", "/v1/config/apply", body, environment=asked.into["id"]).data
     follows = " Sign-in and origins follow within two minutes." if done["status"] == "completing" else ""
@@ -134,7 +134,7 @@ def _shown(console: Console, asked: _Asked, context: dict[str, Any]) -> dict[str
         "asked": asked,
         "here": console.url("merge"),
         "planned": asked.fingerprint,
-        "from_errors": [each["message"] for each in refused_fields if each["field"] == "from"],
+        "from_errors": [each.message for each in refused_fields if each.field == "from"],
         "environments": console.project["environments"],
         "includes": _includes(console, asked),
         "resolved": [
@@ -161,7 +161,7 @@ def _items(console: Console, source_id: str) -> list[str]:
         functions = console.client.call("GET", "/v1/functions", environment=source_id).data["data"]
         query = {"parts": "webhooks"}
         config = console.client.call("GET", "/v1/config", query=query, environment=source_id).data["config"]
-    except Refused:  # the plan says why
+    except ApiError:  # the plan says why
         return []
     webhooks = [name for name in config["webhooks"] if not name.startswith("wh_")]
     return [*(f"functions.{each['name']}" for each in functions), *(f"webhooks.{name}" for name in webhooks)]

@@ -6,11 +6,12 @@ from django.http import HttpResponse
 from functions.api.serializers import ListedRun
 from functions.runs import history
 from platform_site.developer_console import forms
-from platform_site.developer_console.api_calls import Refused, path_to
+from platform_site.developer_console.api_calls import path_to
 from platform_site.developer_console.forms import Field
 from platform_site.developer_console.frame import Console, go_to, page
 from platform_site.developer_console.functions.highlight import coloured
 from platform_site.http import exact_json
+from platform_site.http.errors import ApiError, NotFound, PreconditionFailed
 
 _TEMPLATE: Final = """export default async (input, ctx) => {
   console.log("called by", ctx.caller.kind);
@@ -53,7 +54,7 @@ def _deploy_new(console: Console) -> HttpResponse:
         raise forms.invalid("name", "Required.")
     try:
         console.api("GET", path_of(name))
-    except Refused as refusal:
+    except ApiError as refusal:
         if refusal.status != 404:
             raise
     else:
@@ -96,14 +97,14 @@ def _version(console: Console, name: str, detail: dict[str, Any]) -> dict[str, A
             return found
         cursor = answer["next_cursor"]
         if not cursor:
-            raise Refused(404, {"code": "not_found", "message": f"The function has no version {wanted}."})
+            raise NotFound(f"The function has no version {wanted}.")
 
 
 def _deploy(console: Console, name: str) -> dict[str, Any]:
     newest = str(_newest(console, name))
     if console.request.POST.get("newest") != newest:
         message = f"Version {newest} was deployed meanwhile. Deploy again to make your source the next version."
-        raise Refused(412, {"code": "precondition_failed", "message": message})
+        raise PreconditionFailed(message)
     return {"notice": f"Version {_put(console, name)['active_version']} is deployed and active."}
 
 
@@ -114,8 +115,8 @@ def _run(console: Console, name: str) -> dict[str, Any] | HttpResponse:
     body = {"input": given, "async": is_async}
     try:
         run_id = console.api("POST", path_of(name, "invoke"), body).data["run_id"]
-    except Refused as refusal:
-        run_id = refusal.details.get("run_id")
+    except ApiError as refusal:
+        run_id = refusal.extra.get("run_id")
         if run_id is None:
             raise
     if is_async:

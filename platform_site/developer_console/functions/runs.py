@@ -3,11 +3,11 @@ from typing import Any, Final
 from django.http import HttpResponse
 
 from functions.execution import calls
-from platform_site.developer_console.api_calls import Refused
 from platform_site.developer_console.forms import integer_of
 from platform_site.developer_console.frame import Console, page
 from platform_site.developer_console.functions.pages import path_of, render, shown_run
 from platform_site.developer_console.staff import grants as staff
+from platform_site.http.errors import ApiError
 
 STATUSES: Final = ("succeeded", "failed", "running")
 TRIGGERS: Final = ("call", "schedule", "event", "inbound")
@@ -20,7 +20,7 @@ def runs(console: Console, name: str) -> HttpResponse:
     context: dict[str, Any] = {"asked": asked, "statuses": STATUSES, "triggers": TRIGGERS, "function": detail}
     try:
         context["runs"] = console.listed(path_of(name, "runs"), asked | {"limit": "100"})
-    except Refused as refusal:
+    except ApiError as refusal:
         if refusal.status != 422:
             raise
         console.refusal = refusal

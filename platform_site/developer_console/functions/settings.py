@@ -1,14 +1,15 @@
+from dataclasses import replace
 from typing import Any, Final
 
 from django.http import HttpResponse
 
 from functions.deploy import service as deploy_service
 from platform_site.developer_console import forms
-from platform_site.developer_console.api_calls import Refused
 from platform_site.developer_console.forms import Field, form_of
 from platform_site.developer_console.frame import Change, Console, go_to, page
 from platform_site.developer_console.functions.pages import path_of, render
 from platform_site.developer_console.staff import grants as staff
+from platform_site.http.errors import ApiError, FieldError
 
 _LIMITS: Final = (
     Field("timeout_ms", "Timeout (ms)", "number"),
@@ -100,15 +101,15 @@ def _set_secret(console: Console, name: str) -> dict[str, Any]:
         return _configure(
             console, name, {"secrets": {secret: asked.get("secret_value", "")}}, f"The secret {secret} is set."
         )
-    except Refused as refusal:
-        raise _at_secret(refusal) from None
+    except ApiError as refusal:
+        refusal.fields = [_at_secret(each) for each in refusal.fields]
+        raise
 
 
-def _at_secret(refusal: Refused) -> Refused:
-    for each in refusal.fields:
-        if each["field"].split(".")[0] == "secrets":
-            each["field"] = "secret_name" if each["code"] in ("invalid_name", "too_many") else "secret_value"
-    return refusal
+def _at_secret(error: FieldError) -> FieldError:
+    if error.field.split(".")[0] != "secrets":
+        return error
+    return replace(error, field="secret_name" if error.code in ("invalid_name", "too_many") else "secret_value")
 
 
 def _delete_secret(console: Console, name: str) -> dict[str, Any]:

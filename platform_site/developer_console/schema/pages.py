@@ -9,12 +9,13 @@ from typing import Any, Final
 
 from django.http import HttpResponse
 
-from platform_site.developer_console.api_calls import Answer, Refused
+from platform_site.developer_console.api_calls import Answer
 from platform_site.developer_console.forms import Form, integer_of, invalid
 from platform_site.developer_console.frame import Console, page
 from platform_site.developer_console.schema import outline, part_forms
 from platform_site.developer_console.schema.parts import Part, part_of, remove
 from platform_site.http import exact_json
+from platform_site.http.errors import ApiError, FieldError, ValidationFailed
 
 _PATH: Final = "/v1/schema"
 _invalid: Final = partial(invalid, summary="The document cannot be read.")
@@ -29,7 +30,7 @@ def schema(console: Console) -> HttpResponse:
     if console.request.method == "POST":
         try:
             context = _edit_part(console, current) if _edits_part(asked) else _change(console)
-        except Refused as refusal:
+        except ApiError as refusal:
             console.refusal, context = refusal, {"problems": _problems(refusal, _text(console))}
     is_applied = "applied" in context
     if is_applied:
@@ -73,8 +74,8 @@ def _edit_part(console: Console, current: dict[str, Any]) -> dict[str, Any]:
             part = part_forms.save(draft, current["document"], part, asked)
         else:
             remove(draft, part)
-    except Refused as refusal:
-        if refusal.fields[0]["field"] == "part":  # it is not there
+    except ApiError as refusal:
+        if refusal.fields[0].field == "part":  # it is not there
             raise
         at = part.table or asked.get("at")
         return {"at": at, "text": text, "editing": part, "part_refusal": refusal, "status": refusal.status}
@@ -88,27 +89,26 @@ def _plan_part(console: Console, text: str, part: Part | None) -> dict[str, Any]
     """Plan the draft. Errors of a saved part keep its form open."""
     try:
         return {"plan": _send(console, text, dry_run=True).data, "planned": _mark(console, text), "text": text}
-    except Refused as refusal:
+    except ApiError as refusal:
         problems = _problems(refusal, text)
         console.refusal, context = refusal, {"text": text, "problems": problems}
         own = [_of_part(each, part) for each in problems if part and outline.is_inside(each["field"], part.path)]
         if not own:
             return context
-        error = {"code": refusal.code, "message": refusal.message, "fields": own}
-        return context | {"editing": part, "part_refusal": Refused(refusal.status, error)}
+        return context | {"editing": part, "part_refusal": ValidationFailed(refusal.text, fields=own)}
 
 
-def _of_part(problem: dict[str, Any], part: Part) -> dict[str, Any]:
+def _of_part(problem: dict[str, Any], part: Part) -> FieldError:
     below = problem["field"].split(".")[len(part.path) + 1 :]
     known = f"part_{below[0]}" if below else "part_name"
     rest = ".".join(below[1:])
-    return {**problem, "field": f"{known}.{rest}" if rest else known}
+    return FieldError(f"{known}.{rest}" if rest else known, problem["code"], problem["message"])
 
 
 def _forms(console: Console, current: Any, text: str, context: dict[str, Any]) -> dict[str, Any]:
     try:
         draft = _draft(text)
-    except Refused:
+    except ApiError:
         return {"is_unreadable": True}
     problems = context.get("problems", [])
     tables = outline.tables_of(draft, current, problems)
@@ -161,8 +161,8 @@ def _change(console: Console) -> dict[str, Any]:
         confirmed = [each.strip() for each in asked.getlist("confirm") if each.strip()]
         try:
             done = _send(console, text, dry_run=False, confirm=confirmed).data
-        except Refused as refusal:
-            if any(each["code"] == "unconfirmed" for each in refusal.fields):
+        except ApiError as refusal:
+            if any(each.code == "unconfirmed" for each in refusal.fields):
                 return {"plan": _send(console, text, dry_run=True).data, "planned": mark, "unconfirmed": refusal}
             raise
         return {"applied": done, "notice": f"The schema is at version {done['version']}."}
@@ -218,8 +218,8 @@ def _with_table(text: str, name: str, columns: str) -> str:
     return exact_json.dumps(document, indent=True)
 
 
-def _problems(refusal: Refused, text: str) -> list[dict[str, Any]]:
-    return [{**field, "line": _line_of(field["field"], text)} for field in refusal.fields]
+def _problems(refusal: ApiError, text: str) -> list[dict[str, Any]]:
+    return [{**field.as_dict(), "line": _line_of(field.field, text)} for field in refusal.fields]
 
 
 def _line_of(path: str, text: str) -> int | None:

@@ -129,7 +129,7 @@ def _joined(value: Any) -> str:
 
 
 def save(document: dict[str, Any], current: Any, part: Part, asked: Mapping[str, str]) -> Part:
-    """Write a form into the draft. `current` is the schema's document. Raises Refused."""
+    """Write a form into the draft. `current` is the schema's document. Raises ValidationFailed."""
     name = asked.get("part_name", "").strip()
     if part.kind == "table":
         return _save_table(document, current, part, name, asked)

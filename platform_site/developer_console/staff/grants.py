@@ -7,9 +7,9 @@ from django.conf import settings
 from accounts.audit import Actor
 from accounts.models import User
 from accounts.staff import second_factor
-from platform_site.developer_console.api_calls import ApiClient, Refused
+from platform_site.developer_console.api_calls import ApiClient
 from platform_site.developer_console.session import SignedIn
-from platform_site.http.errors import ApiError, Unauthorized
+from platform_site.http.errors import Unauthorized
 from projects import staff_access
 from projects.directory.environments import environment_ref
 from projects.models import StaffGrant
@@ -34,13 +34,10 @@ def may_stop(client: ApiClient) -> bool:
 
 def stop(client: ApiClient, service: Callable[..., object], *arguments: object, **options: object) -> None:
     grant = client.staff_grant
-    try:
-        held = staff_access.active().filter(pk=grant.pk, may_write=True).exists() if grant is not None else False
-        user = may_ask(client.signed_in)
-        environment = environment_ref(grant.environment_id) if grant is not None else None
-        if user is None or environment is None or not held:
-            raise Unauthorized("The staff access has ended.")
-        environment.require_active()
-        service(environment, *arguments, **options, actor=Actor.staff(user))
-    except ApiError as error:
-        raise Refused.of(error) from None
+    held = staff_access.active().filter(pk=grant.pk, may_write=True).exists() if grant is not None else False
+    user = may_ask(client.signed_in)
+    environment = environment_ref(grant.environment_id) if grant is not None else None
+    if user is None or environment is None or not held:
+        raise Unauthorized("The staff access has ended.")
+    environment.require_active()
+    service(environment, *arguments, **options, actor=Actor.staff(user))

@@ -8,12 +8,12 @@ from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_http_methods
 
-from platform_site.developer_console.api_calls import Refused, answer_of
+from platform_site.developer_console.api_calls import answer_of
 from platform_site.developer_console.frame import Console, page
 from platform_site.developer_console.tables.columns import Column, columns_of, shown_text, text_of
 from platform_site.developer_console.tables.labels import Labels, labels_of
 from platform_site.http import exact_json
-from platform_site.http.errors import ApiError
+from platform_site.http.errors import ApiError, Forbidden, NotFound
 from rows import services
 from rows.api.named_principals import principal_named
 from rows.query.service import ListQuery, etag_of
@@ -40,7 +40,7 @@ def tables(console: Console) -> HttpResponse:
 def chosen_table(console: Console, table: str) -> tuple[dict[str, Any], list[Column]]:
     found = schema_tables(console)
     if table not in found:
-        raise Refused(404, {"code": "not_found", "message": "The schema has no such table."})
+        raise NotFound("The schema has no such table.")
     return found, columns_of(found[table])
 
 
@@ -64,7 +64,7 @@ def grid(console: Console, table: str, found: dict[str, Any], columns: list[Colu
             {"etag": etag, "values": row} for row, etag in _with_etags(response.content.decode())
         ]
         seen = _seen_by(console, table, asked["as"], [row["values"]["id"] for row in rows]) if asked["as"] else None
-    except Refused as refusal:
+    except ApiError as refusal:
         if refusal.code not in ("validation_failed", "invalid_request"):
             raise
         console.refusal = refusal
@@ -99,19 +99,16 @@ def _with_etags(text: str) -> list[tuple[dict[str, Any], str]]:
 
 def _seen_by(console: Console, table: str, name: str, row_ids: list[str]) -> dict[str, Any]:
     if "schema:read" not in console.me["scopes"]:
-        raise Refused(403, {"code": "forbidden", "message": "This needs the scope schema:read."})
+        raise Forbidden("This needs the scope schema:read.")
     name = _with_user_id(console, name)
     if (ref := console.ref) is None:
-        raise Refused(404, {"code": "not_found", "message": "The project has no such environment."})
-    try:
-        principal = principal_named(ref.pool_id, name)
-    except ApiError as error:
-        raise Refused.of(error) from None
+        raise NotFound("The project has no such environment.")
+    principal = principal_named(ref.pool_id, name)
     try:
         answer = services.list_rows(ref, principal, table, ListQuery(where={"id": {"$in": row_ids}}, limit=100))
     except ApiError as error:
         if error.status != 404:
-            raise Refused.of(error) from None
+            raise
         return {}  # no rule lets this caller read the table
     return {row["id"]: row for row in exact_json.loads(answer.body)["data"]}
 
@@ -217,6 +214,6 @@ def why(console: Console, table: str, row_id: str) -> HttpResponse:
     context: dict[str, Any] = {"table": table, "row_id": row_id, "seen_as": seen_as}
     try:
         context["explanation"] = console.api("POST", f"/v1/rows/{table}/explain", body).data
-    except Refused as refusal:
+    except ApiError as refusal:
         console.refusal = refusal
     return console.render("console/why.html", context)

@@ -2,9 +2,9 @@ from typing import Any, Final
 
 from django.http import HttpResponse
 
-from platform_site.developer_console.api_calls import Refused
 from platform_site.developer_console.frame import Console, page
 from platform_site.developer_console.webhooks.pages import path_of, render
+from platform_site.http.errors import ApiError
 
 STATUSES: Final = ("pending", "delivered", "exhausted", "held", "filtered", "dropped")
 
@@ -23,7 +23,7 @@ def deliveries(console: Console, webhook_id: str) -> HttpResponse:
     asked = {key: request.GET[key].strip() for key in ("status", "event_id") if request.GET.get(key)}
     try:
         found = console.page_of(path_of(webhook_id, "deliveries"), asked | {"limit": "50"}, asked)
-    except Refused as refusal:
+    except ApiError as refusal:
         if refusal.status != 422:
             raise
         found, console.refusal = {"data": []}, refusal

@@ -4,11 +4,12 @@ from django.http import HttpResponse
 from django.utils.http import urlencode
 
 from platform_site.developer_console import forms
-from platform_site.developer_console.api_calls import Refused, path_to
+from platform_site.developer_console.api_calls import path_to
 from platform_site.developer_console.forms import Field
 from platform_site.developer_console.frame import Change, Console, go_to, page
 from platform_site.developer_console.staff import grants as staff
 from platform_site.developer_console.tables.pages import schema_tables
+from platform_site.http.errors import ApiError
 from webhooks.subscriptions import service as webhook_service
 
 _NEW: Final = (
@@ -54,7 +55,7 @@ def render(console: Console, template: str, webhook: dict[str, Any], context: di
 def _example(console: Console) -> str:
     try:
         first = next(iter(schema_tables(console)), None)
-    except Refused:
+    except ApiError:
         first = None
     return f"{first}.*" if first else "*"
 
