@@ -24,26 +24,18 @@ from projects.models import StaffGrant
 _OF_THE_CLIENT: Final[tuple[str, ...]] = ("REMOTE_ADDR", "HTTP_USER_AGENT", "HTTP_HOST", "SERVER_NAME", "SERVER_PORT")
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """`data` is None without a body."""
-
-    status: int
-    data: Any
-
-
 def path_to(*segments: str) -> str:
     """The path of an operation. What came from a form or URL stays one segment, which the API checks."""
     return "/".join(["/v1", *(quote(segment, safe="") for segment in segments)])
 
 
-def answer_of(response: HttpResponse) -> Answer:
-    """Raises the ApiError of a response from status 400 on."""
+def data_of(response: HttpResponse) -> dict[str, Any]:
+    """Empty without a body. Raises the ApiError of a response from status 400 on."""
     error: ApiError | None = response.__dict__.get(ERROR_ATTRIBUTE)
     if error is not None:
         raise error
-    is_json = response.headers.get("Content-Type", "").startswith("application/json")
-    return Answer(response.status_code, exact_json.loads(response.content) if is_json else None)
+    data: dict[str, Any] = exact_json.loads(response.content) if response.content else {}
+    return data
 
 
 @dataclass(slots=True)
@@ -53,10 +45,10 @@ class ApiClient:
     staff_grant: StaffGrant | None = None
     _token: str | None = field(default=None, init=False)
 
-    def call(self, method: str, path: str, body: Any = None, **options: Any) -> Answer:
+    def call(self, method: str, path: str, body: Any = None, **options: Any) -> dict[str, Any]:
         """A `body` of bytes is JSON already. Options: those of `respond`. Raises ApiError."""
         sent = b"" if body is None else body if isinstance(body, bytes) else encode(body)
-        return answer_of(self.respond(method, path, sent, **options))
+        return data_of(self.respond(method, path, sent, **options))
 
     def respond(
         self,

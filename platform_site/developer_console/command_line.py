@@ -36,7 +36,7 @@ class Asked:
 @signed_in_page
 def command_line(request: HttpRequest, client: ApiClient) -> HttpResponse:
     asked = _read(request)
-    me = client.call("GET", "/v1/auth/me").data  # raises ApiError if the session has ended
+    me = client.call("GET", "/v1/auth/me")  # raises ApiError if the session has ended
     if request.method == "POST":
         answer = {"error": "access_denied"}
         if request.POST.get("answer") == "allow":

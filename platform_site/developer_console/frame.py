@@ -15,7 +15,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_protect
 
 from platform_site.developer_console import session
-from platform_site.developer_console.api_calls import Answer, ApiClient
+from platform_site.developer_console.api_calls import ApiClient
 from platform_site.developer_console.staff import grants as staff
 from platform_site.http.errors import ApiError, InvalidRequest, NotFound
 from platform_site.http.requests import current_request_id
@@ -58,18 +58,18 @@ class Console:
     done: dict[str, Any] = field(default_factory=dict)
     """What a form's change has to show."""
 
-    def api(self, method: str, path: str, body: Any = None, **options: Any) -> Answer:
+    def api(self, method: str, path: str, body: Any = None, **options: Any) -> dict[str, Any]:
         """Call an API operation about this environment. Raises ApiError. Options: those of `ApiClient.respond`."""
         return self.client.call(method, path, body, environment=self.environment["id"], **options)
 
     def listed(self, path: str, query: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.api("GET", path, query=query).data["data"]
+        found: list[dict[str, Any]] = self.api("GET", path, query=query)["data"]
         return found
 
     def page_of(self, path: str, query: Mapping[str, str], asked: Mapping[str, str] | None = None) -> dict[str, Any]:
         """A page of a list, by the cursor in the URL, and links to the first and the next one, which keep `asked`."""
         cursor = self.request.GET.get("cursor")
-        found = self.api("GET", path, query={**query, "cursor": cursor} if cursor else query).data
+        found = self.api("GET", path, query={**query, "cursor": cursor} if cursor else query)
         following = {**(asked or {}), "cursor": found["next_cursor"]}
         return {
             **found,
@@ -190,14 +190,14 @@ def environment_of(project: Mapping[str, Any], environment_id: str) -> Mapping[s
 
 def _open(request: HttpRequest, client: ApiClient, section: str, project_id: str, environment_id: str) -> Console:
     try:
-        project = client.call("GET", f"/v1/projects/{project_id}").data
+        project = client.call("GET", f"/v1/projects/{project_id}")
     except ApiError as refusal:
         client.staff_grant = staff.grant_for(client.signed_in, environment_id) if refusal.status == 404 else None
         if client.staff_grant is None:
             raise
-        project = client.call("GET", f"/v1/projects/{project_id}").data
+        project = client.call("GET", f"/v1/projects/{project_id}")
     environment = environment_of(project, environment_id)
-    me = client.call("GET", "/v1/auth/me", environment=environment_id).data
+    me = client.call("GET", "/v1/auth/me", environment=environment_id)
     return Console(request, client, section, project, environment, me)
 
 
@@ -242,14 +242,14 @@ def start(request: HttpRequest, client: ApiClient) -> HttpResponse:
     if request.method == "POST":
         try:
             body = {"name": request.POST.get("name", ""), "region": request.POST.get("region", "")}
-            made = client.call("POST", "/v1/projects", body).data
+            made = client.call("POST", "/v1/projects", body)
             return redirect(_home_of(client, made))
         except ApiError as refusal:
             context, status = {"refusal": refusal, "asked": request.POST}, refusal.status
     elif "new" not in request.GET:
-        newest = client.call("GET", "/v1/projects", query={"limit": "1"}).data["data"]
+        newest = client.call("GET", "/v1/projects", query={"limit": "1"})["data"]
         if newest:
-            return redirect(_home_of(client, client.call("GET", f"/v1/projects/{newest[0]['id']}").data))
+            return redirect(_home_of(client, client.call("GET", f"/v1/projects/{newest[0]['id']}")))
     return render(request, "console/new_project.html", context, status=status)
 
 
@@ -258,13 +258,13 @@ def open_project(request: HttpRequest, client: ApiClient, project_id: str) -> Ht
     """`/console/{project_id}`: one of its environments."""
     if not ids.matches("prj", project_id):
         raise NotFound("There is no such project.")
-    return redirect(_home_of(client, client.call("GET", f"/v1/projects/{project_id}").data))
+    return redirect(_home_of(client, client.call("GET", f"/v1/projects/{project_id}")))
 
 
 def _home_of(client: ApiClient, project: Mapping[str, Any]) -> str:
     """The first environment with a schema, development first; else development."""
     try:
-        environments = client.call("GET", f"/v1/projects/{project['id']}/environments").data["data"]
+        environments = client.call("GET", f"/v1/projects/{project['id']}/environments")["data"]
     except ApiError:  # the region is unavailable
         environments = project["environments"]
     chosen = min(environments, key=lambda each: (not each.get("schema_version"), each["name"] != "development"))

@@ -60,7 +60,7 @@ def create(console: Console) -> dict[str, Any]:
         "publishable": preset.publishable,
         "environment_id": console.environment["id"],
     }
-    return {"new_key": console.api("POST", "/v1/keys", body).data, "new_key_preset": preset}
+    return {"new_key": console.api("POST", "/v1/keys", body), "new_key_preset": preset}
 
 
 CHANGES: Final = {"create-key": create, "revoke-key": revoke}

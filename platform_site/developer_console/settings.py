@@ -48,7 +48,7 @@ def _revoke_staff(console: Console) -> dict[str, Any]:
 
 
 def _limits(console: Console) -> dict[str, Any]:
-    limits = console.api("GET", "/v1/limits").data["limits"]
+    limits = console.api("GET", "/v1/limits")["limits"]
     return {
         _TITLES.get(name, name.replace("_", " ").capitalize()): limit | {"text": _usage(name, limit)}
         for name, limit in limits.items()
@@ -64,10 +64,9 @@ def _usage(name: str, limit: dict[str, int]) -> str:
 def _add_member(console: Console) -> dict[str, Any]:
     asked = console.request.POST
     body = {"email": asked.get("email", "").strip(), "role": asked.get("role", "")}
-    answer = console.api("POST", _project(console, "members"), body)
-    if answer.status == 202:
-        return {"notice": f"{isolated(body['email'])} is invited by email."}
-    return {"notice": f"{isolated(body['email'])} is a member now."}
+    made = console.api("POST", _project(console, "members"), body)
+    came_of_it = "is a member now" if "user_id" in made else "is invited by email"
+    return {"notice": f"{isolated(body['email'])} {came_of_it}."}
 
 
 def _change_role(console: Console) -> dict[str, Any]:
@@ -99,7 +98,7 @@ def _change_origins(console: Console) -> dict[str, Any]:
 
 
 def _rename(console: Console) -> dict[str, Any]:
-    console.project = console.api("PATCH", _project(console), {"name": console.request.POST.get("name", "")}).data
+    console.project = console.api("PATCH", _project(console), {"name": console.request.POST.get("name", "")})
     return {"notice": "The project is renamed."}
 
 
@@ -130,7 +129,7 @@ def settings(console: Console) -> HttpResponse:
         "invitations": console.listed(_project(console, "invitations")) if console.is_owner else [],
         "roles": ROLES,
         "staff_grants": _staff_grants(console),
-        "environment_detail": console.api("GET", _environment(console)).data,
+        "environment_detail": console.api("GET", _environment(console)),
         "limits": _limits(console),
         "can_revoke": console.me["role"] in WRITERS,
         **keys.panel(console),

@@ -74,7 +74,7 @@ def _shown(provider: dict[str, Any]) -> dict[str, Any]:
 def _edit(console: Console, provider_id: str) -> dict[str, Any]:
     """Only differences are sent: a changed issuer is checked and clears the secret."""
     asked = console.request.POST
-    current = console.api("GET", _path(provider_id)).data
+    current = console.api("GET", _path(provider_id))
     shown = _shown(current)
     forms.refuse_stale(console, forms.fingerprint(shown))
     texts = [each.name for each in _fields(current) if each.kind not in ("checkbox", "textarea")]
@@ -96,7 +96,7 @@ def _delete(console: Console, provider_id: str) -> HttpResponse:
 def _add(console: Console) -> HttpResponse:
     body = forms.chosen([each.name for each in _NEW], console.request.POST)
     body.setdefault("name", body.get("preset", ""))
-    made = console.api("POST", "/v1/identity-providers", body).data
+    made = console.api("POST", "/v1/identity-providers", body)
     return go_to(console.request, console.url("provider", made["id"]))
 
 
@@ -109,7 +109,7 @@ def providers(console: Console) -> HttpResponse:
 
 @page("auth", {"edit": _edit, "delete": _delete})
 def provider(console: Console, provider_id: str) -> HttpResponse:
-    current = console.api("GET", _path(provider_id)).data
+    current = console.api("GET", _path(provider_id))
     values = _shown(current)
     # The page shows every error in its one form.
     asked = console.request.POST if console.refusal else None

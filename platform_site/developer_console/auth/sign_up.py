@@ -41,13 +41,13 @@ _REDIRECTS: Final = (
 
 
 def _shown(console: Console) -> dict[str, Any]:
-    found = console.api("GET", "/v1/auth/settings").data
+    found = console.api("GET", "/v1/auth/settings")
     links = {f"link_urls.{name}": found["link_urls"].get(name, "") for name in _LINKS}
     return {name: found[name] for name in ("sign_up", "app_name", "app_url")} | links
 
 
 def _redirect_uris(console: Console) -> list[str]:
-    found: list[str] = console.api("GET", "/v1/redirect-uris").data["redirect_uris"]
+    found: list[str] = console.api("GET", "/v1/redirect-uris")["redirect_uris"]
     return found
 
 

@@ -37,7 +37,7 @@ def _shown(user: dict[str, Any]) -> dict[str, Any]:
 def _edit(console: Console, user_id: str) -> dict[str, Any]:
     body = person_of(console.request.POST)
     is_verified = "email_verified" in console.request.POST
-    shown = _shown(console.api("GET", _path(user_id)).data)
+    shown = _shown(console.api("GET", _path(user_id)))
     forms.refuse_stale(console, forms.fingerprint(shown))
     if is_verified != shown["email_verified"]:
         body["email_verified"] = is_verified
@@ -51,7 +51,7 @@ def _set_password(console: Console, user_id: str) -> dict[str, Any]:
 
 
 def _send_reset(console: Console, user_id: str) -> dict[str, Any]:
-    email = console.api("GET", _path(user_id)).data["email"]
+    email = console.api("GET", _path(user_id))["email"]
     console.api("POST", "/v1/auth/password-reset", {"email": email})
     return {"notice": "A link to set a new password is sent by email."}
 
@@ -67,7 +67,7 @@ def _enable(console: Console, user_id: str) -> dict[str, Any]:
 
 
 def _delete(console: Console, user_id: str) -> HttpResponse:
-    email = console.api("GET", _path(user_id)).data["email"]
+    email = console.api("GET", _path(user_id))["email"]
     if console.request.POST.get("confirm", "").strip() != email:
         raise forms.invalid("confirm", "This is not the user's email. Nothing was deleted.")
     console.api("DELETE", _path(user_id))
@@ -86,7 +86,7 @@ _CHANGES: Final[dict[str, Change]] = {
 
 @page("auth", _CHANGES)
 def user(console: Console, user_id: str) -> HttpResponse:
-    current = console.api("GET", _path(user_id)).data
+    current = console.api("GET", _path(user_id))
     values = _shown(current)
     context = {
         "user": current,
@@ -101,7 +101,7 @@ def _add(console: Console) -> HttpResponse:
     body = person_of(asked) | {"email_verified": "email_verified" in asked}
     if asked.get("password"):
         body["password"] = asked["password"]
-    made = console.api("POST", "/v1/users", body).data
+    made = console.api("POST", "/v1/users", body)
     return go_to(console.request, console.url("user", made["id"]))
 
 
@@ -118,7 +118,7 @@ def users(console: Console) -> HttpResponse:
 
 
 def _invite(console: Console) -> dict[str, Any]:
-    made = console.api("POST", "/v1/invitations", person_of(console.request.POST)).data
+    made = console.api("POST", "/v1/invitations", person_of(console.request.POST))
     return {"notice": f"{isolated(made['email'])} is invited by email. The link works for seven days."}
 
 

@@ -81,7 +81,7 @@ def _plan(console: Console, asked: _Asked) -> dict[str, Any]:
     if asked.source is None and not asked.version:
         raise forms.invalid("from", "Choose the environment to merge.")
     body = {**asked.body, "impact": True}
-    plan: dict[str, Any] = console.client.call("POST", "/v1/config/plan", body, environment=asked.into["id"]).data
+    plan: dict[str, Any] = console.client.call("POST", "/v1/config/plan", body, environment=asked.into["id"])
     plan["seen"] = forms.fingerprint(plan["changes"])
     given = console.request.POST
     confirmed = given.getlist("confirm") if given.get("seen") == plan["seen"] else []
@@ -121,7 +121,7 @@ def _apply(console: Console, asked: _Asked) -> dict[str, Any]:
         message = "The form was changed after the plan. Nothing was applied: check the new plan."
         raise ValidationFailed(message)
     body = {"plan": given.get("plan", ""), "confirm": [each.strip() for each in given.getlist("confirm") if each]}
-    done = console.client.call("POST", "/v1/config/apply", body, environment=asked.into["id"]).data
+    done = console.client.call("POST", "/v1/config/apply", body, environment=asked.into["id"])
     follows = " Sign-in and origins follow within two minutes." if done["status"] == "completing" else ""
     return {"notice": f"All changes of the plan are applied.{follows}", "undo": given.get("replaced", "")}
 
@@ -158,9 +158,9 @@ def _includes(console: Console, asked: _Asked) -> list[dict[str, Any]]:
 
 def _items(console: Console, source_id: str) -> list[str]:
     try:
-        functions = console.client.call("GET", "/v1/functions", environment=source_id).data["data"]
+        functions = console.client.call("GET", "/v1/functions", environment=source_id)["data"]
         query = {"parts": "webhooks"}
-        config = console.client.call("GET", "/v1/config", query=query, environment=source_id).data["config"]
+        config = console.client.call("GET", "/v1/config", query=query, environment=source_id)["config"]
     except ApiError:  # the plan says why
         return []
     webhooks = [name for name in config["webhooks"] if not name.startswith("wh_")]

@@ -65,8 +65,7 @@ def _deploy_new(console: Console) -> HttpResponse:
 
 def _put(console: Console, name: str) -> dict[str, Any]:
     source = console.request.POST.get("source", "").replace("\r\n", "\n")
-    done: dict[str, Any] = console.api("PUT", path_of(name), {"source": source}).data
-    return done
+    return console.api("PUT", path_of(name), {"source": source})
 
 
 @page("functions", {"new": _deploy_new})
@@ -81,7 +80,7 @@ def functions(console: Console) -> HttpResponse:
 
 
 def _newest(console: Console, name: str) -> int:
-    number: int = console.api("GET", path_of(name, "versions"), query={"limit": "1"}).data["data"][0]["version"]
+    number: int = console.api("GET", path_of(name, "versions"), query={"limit": "1"})["data"][0]["version"]
     return number
 
 
@@ -91,7 +90,7 @@ def _version(console: Console, name: str, detail: dict[str, Any]) -> dict[str, A
     cursor = ""
     while True:
         query = {"limit": _VERSIONS_AT_ONCE} | ({"cursor": cursor} if cursor else {})
-        answer = console.api("GET", path_of(name, "versions"), query=query).data
+        answer = console.api("GET", path_of(name, "versions"), query=query)
         found: dict[str, Any] | None = next((each for each in answer["data"] if each["version"] == wanted), None)
         if found is not None:
             return found
@@ -114,19 +113,19 @@ def _run(console: Console, name: str) -> dict[str, Any] | HttpResponse:
     given = forms.json_of(asked.get("input", ""), "input")
     body = {"input": given, "async": is_async}
     try:
-        run_id = console.api("POST", path_of(name, "invoke"), body).data["run_id"]
+        run_id = console.api("POST", path_of(name, "invoke"), body)["run_id"]
     except ApiError as refusal:
         run_id = refusal.extra.get("run_id")
         if run_id is None:
             raise
     if is_async:
         return go_to(console.request, console.url("function-run", name, run_id))
-    return {"run": shown_run(console.api("GET", path_of(name, "runs", run_id)).data)}
+    return {"run": shown_run(console.api("GET", path_of(name, "runs", run_id)))}
 
 
 @page("functions", {"deploy": _deploy, "run": _run})
 def function(console: Console, name: str) -> HttpResponse:
-    detail = console.api("GET", path_of(name)).data
+    detail = console.api("GET", path_of(name))
     version = _version(console, name, detail)
     context = {
         "function": detail,

@@ -16,7 +16,7 @@ TRIGGERS: Final = ("call", "schedule", "event", "inbound")
 @page("functions")
 def runs(console: Console, name: str) -> HttpResponse:
     asked = {key: console.request.GET[key] for key in ("status", "trigger") if console.request.GET.get(key)}
-    detail = console.api("GET", path_of(name)).data
+    detail = console.api("GET", path_of(name))
     context: dict[str, Any] = {"asked": asked, "statuses": STATUSES, "triggers": TRIGGERS, "function": detail}
     try:
         context["runs"] = console.listed(path_of(name, "runs"), asked | {"limit": "100"})
@@ -38,13 +38,13 @@ def _cancel(console: Console, name: str, run_id: str) -> dict[str, Any]:
 @page("functions", {"cancel": _cancel})
 def run(console: Console, name: str, run_id: str) -> HttpResponse:
     """Reloads every second until the run has ended."""
-    found = shown_run(console.api("GET", path_of(name, "runs", run_id)).data)
+    found = shown_run(console.api("GET", path_of(name, "runs", run_id)))
     return render(console, "console/function_run.html", name, {"run": found})
 
 
 def _activate(console: Console, name: str) -> dict[str, Any]:
     number = integer_of(console.request.POST.get("version", ""))
-    done = console.api("POST", path_of(name, "activate"), {"version": number}).data
+    done = console.api("POST", path_of(name, "activate"), {"version": number})
     return {"notice": f"Version {done['active_version']} is active."}
 
 

@@ -72,7 +72,7 @@ def _change_limits(console: Console, name: str) -> dict[str, Any]:
         key: forms.integer_of(asked.get(key, "")) for key in ("timeout_ms", "memory_mb", "attempts")
     }
     body |= {"invoke": asked.get("invoke") or None, "allowed_hosts": forms.lines_of(asked.get("allowed_hosts", ""))}
-    forms.refuse_stale(console, forms.fingerprint(_limits_of(console.api("GET", path_of(name)).data)))
+    forms.refuse_stale(console, forms.fingerprint(_limits_of(console.api("GET", path_of(name)))))
     return _configure(console, name, body, "The limits are saved.")
 
 
@@ -122,7 +122,7 @@ def _create_endpoint(console: Console, name: str) -> dict[str, Any]:
     body: dict[str, Any] = {"async": "async" in asked}
     if asked.get("label", "").strip():
         body["label"] = asked["label"].strip()
-    return {"new_endpoint": console.api("POST", path_of(name, "inbound"), body).data}
+    return {"new_endpoint": console.api("POST", path_of(name, "inbound"), body)}
 
 
 def _delete_endpoint(console: Console, name: str) -> dict[str, Any]:
@@ -151,7 +151,7 @@ _CHANGES: Final[dict[str, Change]] = {
 
 @page("functions", _CHANGES)
 def settings(console: Console, name: str) -> HttpResponse:
-    detail = console.api("GET", path_of(name)).data
+    detail = console.api("GET", path_of(name))
     limits = _limits_of(detail)
     context = {
         "function": detail,

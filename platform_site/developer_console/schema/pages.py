@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from django.http import HttpResponse
 
-from platform_site.developer_console.api_calls import Answer
 from platform_site.developer_console.forms import Form, integer_of, invalid
 from platform_site.developer_console.frame import Console, page
 from platform_site.developer_console.schema import outline, part_forms
@@ -25,7 +24,7 @@ _COLUMN: Final = re.compile(r"(?P<name>\w+) (?P<type>[\w\[\]]+)(?P<null>\??)(?: 
 @page("schema")
 def schema(console: Console) -> HttpResponse:
     asked = console.request.POST
-    current = console.api("GET", _PATH).data
+    current = console.api("GET", _PATH)
     context: dict[str, Any] = {}
     if console.request.method == "POST":
         try:
@@ -34,7 +33,7 @@ def schema(console: Console) -> HttpResponse:
             console.refusal, context = refusal, {"problems": _problems(refusal, _text(console))}
     is_applied = "applied" in context
     if is_applied:
-        current = console.api("GET", _PATH).data
+        current = console.api("GET", _PATH)
     text = exact_json.dumps(current["document"], indent=True)
     if console.request.method == "POST" and not is_applied and not asked.get("revert"):
         text = context.pop("text", None) or _text(console)
@@ -88,7 +87,7 @@ def _edit_part(console: Console, current: dict[str, Any]) -> dict[str, Any]:
 def _plan_part(console: Console, text: str, part: Part | None) -> dict[str, Any]:
     """Plan the draft. Errors of a saved part keep its form open."""
     try:
-        return {"plan": _send(console, text, dry_run=True).data, "planned": _mark(console, text), "text": text}
+        return {"plan": _send(console, text, dry_run=True), "planned": _mark(console, text), "text": text}
     except ApiError as refusal:
         problems = _problems(refusal, text)
         console.refusal, context = refusal, {"text": text, "problems": problems}
@@ -160,19 +159,19 @@ def _change(console: Console) -> dict[str, Any]:
     if what == "apply" and asked.get("planned") == mark:
         confirmed = [each.strip() for each in asked.getlist("confirm") if each.strip()]
         try:
-            done = _send(console, text, dry_run=False, confirm=confirmed).data
+            done = _send(console, text, dry_run=False, confirm=confirmed)
         except ApiError as refusal:
             if any(each.code == "unconfirmed" for each in refusal.fields):
-                return {"plan": _send(console, text, dry_run=True).data, "planned": mark, "unconfirmed": refusal}
+                return {"plan": _send(console, text, dry_run=True), "planned": mark, "unconfirmed": refusal}
             raise
         return {"applied": done, "notice": f"The schema is at version {done['version']}."}
-    plan = _send(console, text, dry_run=True).data
+    plan = _send(console, text, dry_run=True)
     edited = "The document has changed since its plan. This is the new plan." if what == "apply" else None
     at = asked.get("table", "").strip() if what == "add-table" else asked.get("at")
     return {"plan": plan, "planned": mark, "notice": edited, "text": text, "at": at}
 
 
-def _send(console: Console, text: str, *, dry_run: bool, confirm: list[str] | None = None) -> Answer:
+def _send(console: Console, text: str, *, dry_run: bool, confirm: list[str] | None = None) -> dict[str, Any]:
     asked = console.request.POST
     options = {"dry_run": dry_run, "impact": dry_run, "confirm": confirm or []}
     headers = {"If-Match": f'"{asked["version"]}"'} if asked.get("version") else {}

@@ -33,7 +33,7 @@ def export(console: Console, table: str, format_: str) -> HttpResponse:
     rows: list[dict[str, Any]] = []
     while True:
         one_page = query | {"limit": str(_AT_ONCE)} | ({"cursor": cursor} if cursor else {})
-        answer = console.api("GET", f"/v1/rows/{table}", query=one_page).data
+        answer = console.api("GET", f"/v1/rows/{table}", query=one_page)
         rows += answer["data"]
         cursor = answer["next_cursor"]
         if not cursor or (is_part and len(rows) >= _OF_A_PART):

@@ -8,7 +8,7 @@ from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_http_methods
 
-from platform_site.developer_console.api_calls import answer_of
+from platform_site.developer_console.api_calls import data_of
 from platform_site.developer_console.frame import Console, page
 from platform_site.developer_console.tables.columns import Column, columns_of, shown_text, text_of
 from platform_site.developer_console.tables.labels import Labels, labels_of
@@ -24,7 +24,7 @@ _EDITED: Final = ("PATCH", "DELETE", "GET")
 
 
 def schema_tables(console: Console) -> dict[str, Any]:
-    found: dict[str, Any] = console.api("GET", "/v1/schema").data["document"]["tables"]
+    found: dict[str, Any] = console.api("GET", "/v1/schema")["document"]["tables"]
     return found
 
 
@@ -59,7 +59,7 @@ def grid(console: Console, table: str, found: dict[str, Any], columns: list[Colu
         response = console.client.respond(
             "GET", f"/v1/rows/{table}", b"", query=query, environment=console.environment["id"]
         )
-        answer = answer_of(response).data
+        answer = data_of(response)
         rows: list[dict[str, Any]] = [
             {"etag": etag, "values": row} for row, etag in _with_etags(response.content.decode())
         ]
@@ -116,7 +116,7 @@ def _seen_by(console: Console, table: str, name: str, row_ids: list[str]) -> dic
 def _with_user_id(console: Console, name: str) -> str:
     if "@" not in name:
         return name
-    users = console.api("GET", "/v1/users", query={"email": name}).data["data"]
+    users = console.api("GET", "/v1/users", query={"email": name})["data"]
     return str(users[0]["id"]) if users else name
 
 
@@ -213,7 +213,7 @@ def why(console: Console, table: str, row_id: str) -> HttpResponse:
     body = {"id": row_id, "as": _with_user_id(console, seen_as)}
     context: dict[str, Any] = {"table": table, "row_id": row_id, "seen_as": seen_as}
     try:
-        context["explanation"] = console.api("POST", f"/v1/rows/{table}/explain", body).data
+        context["explanation"] = console.api("POST", f"/v1/rows/{table}/explain", body)
     except ApiError as refusal:
         console.refusal = refusal
     return console.render("console/why.html", context)

@@ -17,7 +17,7 @@ def _redeliver(console: Console, webhook_id: str) -> dict[str, Any]:
 @page("webhooks", {"redeliver": _redeliver})
 def deliveries(console: Console, webhook_id: str) -> HttpResponse:
     request = console.request
-    webhook = console.api("GET", path_of(webhook_id)).data
+    webhook = console.api("GET", path_of(webhook_id))
     if request.method == "GET" and "sent" in request.GET:
         console.done["notice"] = "Test event sent. Status below."
     asked = {key: request.GET[key].strip() for key in ("status", "event_id") if request.GET.get(key)}

@@ -86,7 +86,7 @@ def _shown_values(webhook: dict[str, Any]) -> dict[str, Any]:
 
 def _edit(console: Console, webhook_id: str) -> dict[str, Any]:
     body = _values(console.request.POST, tuple(each.name for each in _ALL))
-    forms.refuse_stale(console, console.api("GET", path_of(webhook_id)).data["updated_at"])
+    forms.refuse_stale(console, console.api("GET", path_of(webhook_id))["updated_at"])
     console.api("PATCH", path_of(webhook_id), body)
     return {"notice": "The webhook is saved."}
 
@@ -107,19 +107,19 @@ def _enable(console: Console, webhook_id: str) -> dict[str, Any]:
 
 
 def _test(console: Console, webhook_id: str) -> HttpResponse:
-    event_id = console.api("POST", path_of(webhook_id, "test")).data["event_id"]
+    event_id = console.api("POST", path_of(webhook_id, "test"))["event_id"]
     query = urlencode({"event_id": event_id, "sent": "1"})
     return go_to(console.request, f"{console.url('deliveries', webhook_id)}?{query}")
 
 
 def _rotate(console: Console, webhook_id: str) -> dict[str, Any]:
-    secret = console.api("POST", path_of(webhook_id, "rotate-secret")).data["secret"]
+    secret = console.api("POST", path_of(webhook_id, "rotate-secret"))["secret"]
     return {"secret": secret, "notice": "The secret is rotated. The old one also signs for 24 hours."}
 
 
 def _recover(console: Console, webhook_id: str) -> dict[str, Any]:
     since = forms.moment_of(console.request.POST.get("since", ""))
-    done = console.api("POST", path_of(webhook_id, "recover"), {"since": since}).data
+    done = console.api("POST", path_of(webhook_id, "recover"), {"since": since})
     more = " The others follow." if done["more"] else ""
     return {"notice": f"Queued for redelivery: {done['deliveries']}.{more}"}
 
@@ -131,7 +131,7 @@ def _delete(console: Console, webhook_id: str) -> HttpResponse:
 
 def _create(console: Console) -> HttpResponse:
     body = _values(console.request.POST, ("url", "events", "description"))
-    made = console.api("POST", "/v1/webhooks", body).data
+    made = console.api("POST", "/v1/webhooks", body)
     console.done = {"secret": made["secret"], "notice": "The webhook is created."}
     response = _show(console, made)
     response["HX-Push-Url"] = console.url("webhook", made["id"])
@@ -160,7 +160,7 @@ _CHANGES: Final[dict[str, Change]] = {
 
 @page("webhooks", _CHANGES)
 def webhook(console: Console, webhook_id: str) -> HttpResponse:
-    return _show(console, console.api("GET", path_of(webhook_id)).data)
+    return _show(console, console.api("GET", path_of(webhook_id)))
 
 
 def _show(console: Console, found: dict[str, Any]) -> HttpResponse:
