@@ -16,8 +16,8 @@ _WORD_ENDS: Final = re.compile(r"[\s,]+")
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One control. `kind`: an input's type, or `textarea`, `code`, `select`, `checkbox`, `secret`. A `password` or
-    multi-line `secret` is never sent back."""
+    """One control. `kind`: an input's type, or `textarea` (a list, one item per line), `code` (JSON or another
+    `language`), `select`, `checkbox`, `secret`. A `password` or multi-line `secret` is never sent back."""
 
     name: str
     label: str
@@ -35,6 +35,25 @@ class Field:
 
     def only_for(self, types: Sequence[str]) -> "Field":
         return replace(self, types=types)
+
+    def shown(self, value: Any) -> Any:
+        """The API's value, as the control has it."""
+        if self.kind == "code" and self.language == "json":
+            return json_text(value)
+        if self.kind == "textarea" and isinstance(value, list):
+            return "\n".join(map(str, value))
+        return "" if value is None else value
+
+    def read(self, asked: Mapping[str, str]) -> Any:
+        """The submitted value, as the API has it."""
+        text = asked.get(self.name, "").strip()
+        if self.kind == "checkbox":
+            return self.name in asked
+        if self.kind == "textarea":
+            return lines_of(text)
+        if self.kind == "code":
+            return json_of(text, self.name)
+        return integer_of(text) if self.kind == "number" else text.replace("\r\n", "\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +78,7 @@ class Form:
 
     def __iter__(self) -> Iterator[BoundField]:
         for each in self.fields:
-            value = self.values.get(each.name, "")
+            value = each.shown(self.values.get(each.name))
             if self.asked is not None and each.kind not in ("password", "secret"):
                 value = each.name in self.asked if each.kind == "checkbox" else self.asked.get(each.name, "")
             yield BoundField(each, f"{self.name}-{each.name}", value, [text for _, text in self._errors_of(each.name)])
@@ -92,9 +111,17 @@ def invalid(field_name: str, message: str, *, summary: str = "Some fields are in
     return ValidationFailed(summary, fields=[FieldError(field_name, "invalid", message)])
 
 
+def read(fields: Sequence[Field], asked: Mapping[str, str]) -> dict[str, Any]:
+    return {each.name: each.read(asked) for each in fields}
+
+
 def fingerprint(value: Any) -> str:
     """For `refuse_stale`, without a time of change."""
     return sha256(exact_json.canonical(value)).hexdigest()
+
+
+def fingerprint_of(fields: Sequence[Field], values: Mapping[str, Any]) -> str:
+    return fingerprint({each.name: values.get(each.name) for each in fields})
 
 
 def refuse_stale(console: Console, current: str) -> None:
@@ -128,10 +155,6 @@ def moment_of(text: str) -> str:
     """`datetime-local` as UTC; anything else for the API to refuse."""
     text = text.strip()
     return f"{text}Z" if text and "Z" not in text and "+" not in text else text
-
-
-def chosen(names: Sequence[str], asked: Mapping[str, str]) -> dict[str, str]:
-    return {name: asked[name].strip().replace("\r\n", "\n") for name in names if asked.get(name, "").strip()}
 
 
 def lines_of(text: str) -> list[str]:

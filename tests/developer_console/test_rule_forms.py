@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from platform_site.developer_console.forms import Form
 from platform_site.developer_console.schema import rule_forms
 from platform_site.developer_console.schema.parts import Part
 from platform_site.http.errors import ApiError
@@ -26,7 +27,8 @@ def document_with(action: str, rule: Any, role: str = "user") -> dict[str, Any]:
 
 
 def opened_and_saved(document: dict[str, Any], part: Part, **changes: str) -> dict[str, Any]:
-    values = {**rule_forms.values_of(document, part), **changes}
+    opened = Form("part", rule_forms.fields_of(document, part), rule_forms.values_of(document, part))
+    values = {**{bound.field.name: bound.value for bound in opened}, **changes}
     rule_forms.save(document, part, values["part_action"], values)
     return document
 

@@ -25,20 +25,14 @@ def _path(user_id: str) -> str:
 
 
 def _shown(user: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "email": user["email"],
-        "name": user["name"],
-        "role": user["role"] or "",
-        "claims": forms.json_text(user["claims"] or None),
-        "email_verified": user["email_verified_at"] is not None,
-    }
+    return user | {"claims": user["claims"] or None, "email_verified": user["email_verified_at"] is not None}
 
 
 def _edit(console: Console, user_id: str) -> dict[str, Any]:
     body = person_of(console.request.POST)
     is_verified = "email_verified" in console.request.POST
     shown = _shown(console.api("GET", _path(user_id)))
-    forms.refuse_stale(console, forms.fingerprint(shown))
+    forms.refuse_stale(console, forms.fingerprint_of(_EDIT, shown))
     if is_verified != shown["email_verified"]:
         body["email_verified"] = is_verified
     console.api("PATCH", _path(user_id), body)
@@ -90,7 +84,7 @@ def user(console: Console, user_id: str) -> HttpResponse:
     values = _shown(current)
     context = {
         "user": current,
-        "edit": forms.form_of(console, "edit", _EDIT, values, seen=forms.fingerprint(values)),
+        "edit": forms.form_of(console, "edit", _EDIT, values, seen=forms.fingerprint_of(_EDIT, values)),
         "password": forms.form_of(console, "password", _PASSWORD, {}),
     }
     return render(console, "console/user.html", "", context)

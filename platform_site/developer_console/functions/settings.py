@@ -56,23 +56,15 @@ _INBOUND: Final = (
 )
 
 
-def _limits_of(detail: dict[str, Any]) -> dict[str, Any]:
-    same = {key: detail[key] for key in ("timeout_ms", "memory_mb", "attempts")}
-    return same | {"invoke": detail["invoke"] or "", "allowed_hosts": "\n".join(detail["allowed_hosts"])}
-
-
 def _configure(console: Console, name: str, body: dict[str, Any], notice: str) -> dict[str, Any]:
     console.api("PATCH", path_of(name), body)
     return {"notice": notice}
 
 
 def _change_limits(console: Console, name: str) -> dict[str, Any]:
-    asked = console.request.POST
-    body: dict[str, Any] = {
-        key: forms.integer_of(asked.get(key, "")) for key in ("timeout_ms", "memory_mb", "attempts")
-    }
-    body |= {"invoke": asked.get("invoke") or None, "allowed_hosts": forms.lines_of(asked.get("allowed_hosts", ""))}
-    forms.refuse_stale(console, forms.fingerprint(_limits_of(console.api("GET", path_of(name)))))
+    body = forms.read(_LIMITS, console.request.POST)
+    body["invoke"] = body["invoke"] or None
+    forms.refuse_stale(console, forms.fingerprint_of(_LIMITS, console.api("GET", path_of(name))))
     return _configure(console, name, body, "The limits are saved.")
 
 
@@ -152,12 +144,11 @@ _CHANGES: Final[dict[str, Change]] = {
 @page("functions", _CHANGES)
 def settings(console: Console, name: str) -> HttpResponse:
     detail = console.api("GET", path_of(name))
-    limits = _limits_of(detail)
     context = {
         "function": detail,
-        "limits": form_of(console, "limits", _LIMITS, limits, seen=forms.fingerprint(limits)),
-        "schedule": form_of(console, "schedule", _SCHEDULE, {"schedule": detail["schedule"] or ""}),
-        "events": form_of(console, "events", _EVENTS, {"on": "\n".join(detail["on"] or [])}),
+        "limits": form_of(console, "limits", _LIMITS, detail, seen=forms.fingerprint_of(_LIMITS, detail)),
+        "schedule": form_of(console, "schedule", _SCHEDULE, detail),
+        "events": form_of(console, "events", _EVENTS, detail),
         "secret": form_of(console, "secret", _SECRET, {}),
         "inbound": form_of(console, "inbound", _INBOUND, {"async": True}),
         "endpoints": console.listed(path_of(name, "inbound")),

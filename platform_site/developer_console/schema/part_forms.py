@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from platform_site.developer_console.forms import Field, invalid, json_of, json_text, words
+from platform_site.developer_console.forms import Field, invalid, json_of, words
 from platform_site.developer_console.schema import renames, rule_forms
 from platform_site.developer_console.schema.parts import Part, mapping, put, table_of, value_of
 from platform_site.http import exact_json
@@ -109,7 +109,7 @@ def values_of(document: Any, part: Part) -> dict[str, Any]:
         return {"part_columns": _joined(value)}
     if part.kind == "users":
         return {"part_name": part.name, "part_fields": _joined(value)}
-    return {"part_name": part.name, "part_value": json_text(value)}
+    return {"part_name": part.name, "part_value": value}
 
 
 def _column_values(part: Part, column: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def _column_values(part: Part, column: Mapping[str, Any]) -> dict[str, Any]:
     for key in (*_SETTINGS, "backfill"):
         value = column.get(key, "")
         if key == "values" and isinstance(value, list):
-            found["part_values"] = "\n".join(map(str, value))
+            found["part_values"] = value
         else:
             is_plain = isinstance(value, str) and (value or key not in column)
             found[f"part_{key}"] = value if is_plain else exact_json.dumps(value)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from platform_site.developer_console.forms import Field, invalid, json_of, json_text, words
+from platform_site.developer_console.forms import Field, invalid, json_of, words
 from platform_site.developer_console.schema.parts import Part, mapping, put, table_of, value_of
 from rows.schema.column_parser import COLUMN_NAME_ENDING
 
@@ -79,12 +79,12 @@ def values_of(document: Any, part: Part) -> dict[str, Any]:
         "part_action": part.action or "read",
     }
     if isinstance(value, list):
-        return {**found, "part_value": json_text(value)}
+        return {**found, "part_value": value}
     rule = mapping(value)
     rows = _rows_of(rule, part.action, table)
     if not part.name and (owners := _owners(table)):
         rows = Rows("owner", owners[0])  # a new rule opens no more than it must
-    texts = {f"part_{key}": json_text(_beside(rule, part.action, rows).get(key)) for key in ("where", "set", "check")}
+    texts = {f"part_{key}": _beside(rule, part.action, rows).get(key) for key in ("where", "set", "check")}
     columns = rule.get("columns")
     return {
         **found,

@@ -60,32 +60,9 @@ def _example(console: Console) -> str:
     return f"{first}.*" if first else "*"
 
 
-def _values(asked: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    body: dict[str, Any] = {}
-    for name in names:
-        text = asked.get(name, "")
-        if name == "events":
-            body[name] = forms.lines_of(text)
-        elif name in ("filter", "columns"):
-            body[name] = forms.json_of(text, name)
-        else:
-            body[name] = text.strip()
-    if "name" in body:
-        body["name"] = body["name"] or None
-    return body
-
-
-def _shown_values(webhook: dict[str, Any]) -> dict[str, Any]:
-    return webhook | {
-        "name": webhook["name"] or "",
-        "events": "\n".join(webhook["events"]),
-        "filter": forms.json_text(webhook["filter"]),
-        "columns": forms.json_text(webhook["columns"]),
-    }
-
-
 def _edit(console: Console, webhook_id: str) -> dict[str, Any]:
-    body = _values(console.request.POST, tuple(each.name for each in _ALL))
+    body = forms.read(_ALL, console.request.POST)
+    body["name"] = body["name"] or None
     forms.refuse_stale(console, console.api("GET", path_of(webhook_id))["updated_at"])
     console.api("PATCH", path_of(webhook_id), body)
     return {"notice": "The webhook is saved."}
@@ -130,8 +107,7 @@ def _delete(console: Console, webhook_id: str) -> HttpResponse:
 
 
 def _create(console: Console) -> HttpResponse:
-    body = _values(console.request.POST, ("url", "events", "description"))
-    made = console.api("POST", "/v1/webhooks", body)
+    made = console.api("POST", "/v1/webhooks", forms.read(_NEW, console.request.POST))
     console.done = {"secret": made["secret"], "notice": "The webhook is created."}
     response = _show(console, made)
     response["HX-Push-Url"] = console.url("webhook", made["id"])
@@ -142,7 +118,7 @@ def _create(console: Console) -> HttpResponse:
 def webhooks(console: Console) -> HttpResponse:
     context = {
         "webhooks": console.listed("/v1/webhooks"),
-        "form": forms.form_of(console, "new", _NEW, {"events": _example(console)}),
+        "form": forms.form_of(console, "new", _NEW, {"events": [_example(console)]}),
     }
     return console.render("console/webhooks.html", context)
 
@@ -164,5 +140,5 @@ def webhook(console: Console, webhook_id: str) -> HttpResponse:
 
 
 def _show(console: Console, found: dict[str, Any]) -> HttpResponse:
-    form = forms.form_of(console, "edit", _ALL, _shown_values(found), seen=found["updated_at"])
+    form = forms.form_of(console, "edit", _ALL, found, seen=found["updated_at"])
     return render(console, "console/webhook.html", found, {"form": form, "here": console.url("webhook", found["id"])})
