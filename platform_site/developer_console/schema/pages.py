@@ -132,13 +132,16 @@ def _forms(console: Console, current: Any, text: str, context: dict[str, Any]) -
 
 
 def _draft(text: str) -> dict[str, Any]:
-    parsed = _parsed(text)
-    if not isinstance(parsed, dict):
-        raise _invalid("document", "The document must be an object.")
+    """Raises ValidationFailed, with the place in the text."""
     try:
-        draft: dict[str, Any] = exact_json.loads(text)
-    except ValueError:  # it is stricter: NaN, say
-        raise _invalid("document", "The document is not JSON.") from None
+        json.loads(text)  # its messages say more than those of orjson, which is stricter (NaN, say)
+        draft = exact_json.loads(text)
+    except json.JSONDecodeError as error:
+        raise _invalid("document", f"Line {error.lineno}, column {error.colno}: {error.msg}") from None
+    except (ValueError, RecursionError):
+        raise _invalid("document", "The document is nested too deep, or has a number that is too long.") from None
+    if not isinstance(draft, dict):
+        raise _invalid("document", "The document must be an object.")
     return draft
 
 
@@ -178,26 +181,16 @@ def _send(console: Console, text: str, *, dry_run: bool, confirm: list[str] | No
     if asked.get("revert"):
         body = {"version": integer_of(asked["revert"]), **options}
         return console.api("POST", f"{_PATH}/revert", body, headers=headers)
-    _parsed(text)
+    _draft(text)
     # The text itself, so that the API reads what was written: names that come twice, integers of any size.
     exact = b'{"document": %s, %s' % (text.encode(), exact_json.dumps(options)[1:].encode())
     return console.api("PUT", _PATH, exact, headers=headers)
 
 
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        where = f"Line {error.lineno}, column {error.colno}: " if isinstance(error, json.JSONDecodeError) else ""
-        raise _invalid("document", f"{where}{getattr(error, 'msg', 'not JSON')}") from None
-    except RecursionError:
-        raise _invalid("document", "The document is nested too deep.") from None
-
-
 def _with_table(text: str, name: str, columns: str) -> str:
     """The document with a new table; lines of `columns` are `name type`, `name type?` or `name reference to`."""
-    document = _parsed(text)
-    tables = document.get("tables") if isinstance(document, dict) else None
+    document = _draft(text)
+    tables = document.get("tables")
     if not isinstance(tables, dict):
         raise _invalid("document", "The document has no tables.")
     if name in tables:
