@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final
 
@@ -32,9 +32,6 @@ class Field:
     chooses_types: bool = False
     """Its value shows fields that have it among their `types`."""
     types: Sequence[str] = ()
-
-    def only_for(self, types: Sequence[str]) -> "Field":
-        return replace(self, types=types)
 
     def shown(self, value: Any) -> Any:
         """The API's value, as the control has it."""
