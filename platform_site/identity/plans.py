@@ -111,21 +111,14 @@ def most_of(limit: str) -> int:
 class IpAddressLimits:
     """Limits per client IP (IPv4, or IPv6 /64), per minute, on every plan."""
 
-    token_requests_per_minute: int
-    refreshes_per_minute: int
+    token_requests_per_minute: int = 60
+    refreshes_per_minute: int = 300
     """Many users may share an IP; refresh tokens cannot be guessed."""
-    refused_requests_per_minute: int
-    anonymous_requests_per_minute: int
-    email_requests_per_hour: int
+    refused_requests_per_minute: int = 120
+    anonymous_requests_per_minute: int = 300
+    email_requests_per_hour: int = 100
     """So that one client does not use up the pool's limit."""
-    known_browser_requests_per_minute: int
+    known_browser_requests_per_minute: int = 10
 
 
-IP_ADDRESS_LIMITS: Final = IpAddressLimits(
-    token_requests_per_minute=60,
-    refreshes_per_minute=300,
-    refused_requests_per_minute=120,
-    anonymous_requests_per_minute=300,
-    email_requests_per_hour=100,
-    known_browser_requests_per_minute=10,
-)
+IP_ADDRESS_LIMITS: Final = IpAddressLimits()
