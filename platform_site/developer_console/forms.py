@@ -50,6 +50,8 @@ class Field:
             return lines_of(text)
         if self.kind == "code":
             return json_of(text, self.name)
+        if self.kind == "datetime-local":
+            return moment_of(text)
         return integer_of(text) if self.kind == "number" else text.replace("\r\n", "\n")
 
 

@@ -39,7 +39,6 @@ _AUDIT: Final = (
     *_PERIOD,
 )
 _SEEN_WITH: Final = {"logs:read": {"request"}, "webhooks:read": {"event", "delivery"}, "functions:read": {"run"}}
-_MOMENTS: Final = ("since", "until")
 
 
 @page("logs")
@@ -85,7 +84,7 @@ def _is_id(text: str) -> bool:
 def _listed(console: Console, path: str, fields: tuple[Field, ...], fixed: Mapping[str, str]) -> dict[str, Any]:
     given = console.request.GET
     asked = {each.name: given[each.name].strip() for each in fields if given.get(each.name, "").strip()}
-    query = {name: forms.moment_of(value) if name in _MOMENTS else value for name, value in asked.items()}
+    query = forms.read([each for each in fields if each.name in asked], asked)
     found: dict[str, Any] = {"data": []}
     try:
         found = console.page_of(path, {**query, **fixed, "limit": "50"}, asked)

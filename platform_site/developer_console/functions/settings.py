@@ -110,10 +110,7 @@ def _delete_secret(console: Console, name: str) -> dict[str, Any]:
 
 
 def _create_endpoint(console: Console, name: str) -> dict[str, Any]:
-    asked = console.request.POST
-    body: dict[str, Any] = {"async": "async" in asked}
-    if asked.get("label", "").strip():
-        body["label"] = asked["label"].strip()
+    body = {name: value for name, value in forms.read(_INBOUND, console.request.POST).items() if value != ""}
     return {"new_endpoint": console.api("POST", path_of(name, "inbound"), body)}
 
 
