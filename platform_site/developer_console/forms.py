@@ -43,7 +43,7 @@ class Field:
 
     def read(self, asked: Mapping[str, str]) -> Any:
         """The submitted value, as the API has it."""
-        text = asked.get(self.name, "").strip()
+        text = asked.get(self.name, "")
         if self.kind == "checkbox":
             return self.name in asked
         if self.kind == "textarea":
@@ -52,7 +52,7 @@ class Field:
             return json_of(text, self.name)
         if self.kind == "datetime-local":
             return moment_of(text)
-        return integer_of(text) if self.kind == "number" else text.replace("\r\n", "\n")
+        return integer_of(text) if self.kind == "number" else text.strip().replace("\r\n", "\n")
 
 
 @dataclass(frozen=True, slots=True)
