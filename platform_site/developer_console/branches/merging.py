@@ -1,6 +1,7 @@
 """Merging environments: plan, conflicts, confirmation and applying. The form carries all state."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -61,7 +62,8 @@ def merge(console: Console) -> HttpResponse:
             console.refusal = refusal
             context = {"stale": what == "apply" and refusal.status == 412}
             if what == "apply" and refusal.status != 412:
-                context["plan"] = _plan_again(console, asked)
+                with suppress(ApiError):
+                    context["plan"] = _plan(console, asked)
     return console.render("console/merge.html", _shown(console, asked, context) | context)
 
 
@@ -100,13 +102,6 @@ def _plan(console: Console, asked: _Asked) -> dict[str, Any]:
         (title, of_kind) for kind, title in _GROUPS if (of_kind := [each for each in changes if each["kind"] == kind])
     ]
     return plan
-
-
-def _plan_again(console: Console, asked: _Asked) -> dict[str, Any] | None:
-    try:
-        return _plan(console, asked)
-    except ApiError:
-        return None
 
 
 def _text(value: Any) -> str:
