@@ -28,9 +28,7 @@ def runs(console: Console, name: str) -> HttpResponse:
 
 
 def _cancel(console: Console, name: str, run_id: str) -> dict[str, Any]:
-    if staff.may_stop(console.client):
-        staff.stop(console.client, calls.cancel, name, run_id)
-    else:
+    if not staff.stop(console.client, calls.cancel, name, run_id):
         console.api("POST", path_of(name, "runs", run_id, "cancel"))
     return {"notice": "The run is cancelled."}
 

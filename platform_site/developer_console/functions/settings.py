@@ -70,8 +70,7 @@ def _change_limits(console: Console, name: str) -> dict[str, Any]:
 
 def _change_schedule(console: Console, name: str) -> dict[str, Any]:
     schedule = console.request.POST.get("schedule", "").strip() or None
-    if schedule is None and staff.may_stop(console.client):
-        staff.stop(console.client, deploy_service.stop_schedule, name)
+    if schedule is None and staff.stop(console.client, deploy_service.stop_schedule, name):
         return {"notice": "The schedule is stopped until it is set again."}
     notice = "The schedule is saved." if schedule else "The function has no schedule now."
     return _configure(console, name, {"schedule": schedule}, notice)
@@ -79,8 +78,7 @@ def _change_schedule(console: Console, name: str) -> dict[str, Any]:
 
 def _change_events(console: Console, name: str) -> dict[str, Any]:
     patterns = forms.lines_of(console.request.POST.get("on", ""))
-    if not patterns and staff.may_stop(console.client):
-        staff.stop(console.client, deploy_service.stop_events, name)
+    if not patterns and staff.stop(console.client, deploy_service.stop_events, name):
         return {"notice": "The event triggers are stopped until they are set again."}
     notice = "The event triggers are saved." if patterns else "The function has no event triggers now."
     return _configure(console, name, {"on": patterns or None}, notice)

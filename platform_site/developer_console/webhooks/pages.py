@@ -69,9 +69,7 @@ def _edit(console: Console, webhook_id: str) -> dict[str, Any]:
 
 
 def _disable(console: Console, webhook_id: str) -> dict[str, Any]:
-    if staff.may_stop(console.client):
-        staff.stop(console.client, webhook_service.change_webhook, webhook_id, {"enabled": False})
-    else:
+    if not staff.stop(console.client, webhook_service.change_webhook, webhook_id, {"enabled": False}):
         console.api("PATCH", path_of(webhook_id), {"enabled": False})
     return {"notice": "The webhook is disabled. Its events are held for 7 days."}
 
