@@ -17,7 +17,7 @@ from django.views.decorators.csrf import csrf_protect
 from platform_site.developer_console import session
 from platform_site.developer_console.api_calls import ApiClient
 from platform_site.developer_console.staff import grants as staff
-from platform_site.http.errors import ApiError, InvalidRequest, NotFound
+from platform_site.http.errors import ApiError, Forbidden, InvalidRequest, NotFound, ProjectSuspended
 from platform_site.http.requests import current_request_id
 from platform_site.identity import ids
 from platform_site.identity.callers import EnvironmentRef
@@ -159,8 +159,8 @@ def page(section: str, changes: Mapping[str, Change] | None = None) -> Callable[
         ) -> HttpResponse:
             try:
                 console = _open(request, client, section, project_id, environment_id)
-            except ApiError as refusal:
-                if refusal.status != 404 or staff.may_ask(client.signed_in) is None:
+            except NotFound:
+                if staff.may_ask(client.signed_in) is None:
                     raise
                 return go_to(
                     request, f"{reverse('developer_console:staff')}?{urlencode({'environment': environment_id})}"
@@ -170,9 +170,7 @@ def page(section: str, changes: Mapping[str, Change] | None = None) -> Callable[
                 if changes is not None and request.method == "POST":
                     response = console.submit(changes, kwargs)
                 return response or view(console, **kwargs)
-            except ApiError as refusal:
-                if refusal.status != 403:
-                    raise
+            except (Forbidden, ProjectSuspended) as refusal:
                 return console.render("console/not_allowed.html", {"refusal": refusal}, 403)
 
         return wrapped
@@ -191,8 +189,8 @@ def environment_of(project: Mapping[str, Any], environment_id: str) -> Mapping[s
 def _open(request: HttpRequest, client: ApiClient, section: str, project_id: str, environment_id: str) -> Console:
     try:
         project = client.call("GET", f"/v1/projects/{project_id}")
-    except ApiError as refusal:
-        client.staff_grant = staff.grant_for(client.signed_in, environment_id) if refusal.status == 404 else None
+    except NotFound:
+        client.staff_grant = staff.grant_for(client.signed_in, environment_id)
         if client.staff_grant is None:
             raise
         project = client.call("GET", f"/v1/projects/{project_id}")

@@ -11,7 +11,7 @@ from platform_site.developer_console import forms
 from platform_site.developer_console.forms import Field, Form
 from platform_site.developer_console.frame import Console, page
 from platform_site.http import exact_json
-from platform_site.http.errors import ApiError, NotFound
+from platform_site.http.errors import InvalidRequest, NotFound, ValidationFailed
 from platform_site.identity import ids
 
 _PERIOD: Final = (Field("since", "Since (UTC)", "datetime-local"), Field("until", "Until (UTC)", "datetime-local"))
@@ -88,9 +88,7 @@ def _listed(console: Console, path: str, fields: tuple[Field, ...], fixed: Mappi
     found: dict[str, Any] = {"data": []}
     try:
         found = console.page_of(path, {**query, **fixed, "limit": "50"}, asked)
-    except ApiError as refusal:
-        if refusal.status not in (400, 422):
-            raise
+    except (InvalidRequest, ValidationFailed) as refusal:
         console.refusal = refusal
     form = Form("logs", fields, asked, console.refusal)
     return {"tabs": _tabs(console), "form": form, "asked": asked, "entries": found["data"], **found}

@@ -54,9 +54,8 @@ def _deploy_new(console: Console) -> HttpResponse:
         raise forms.invalid("name", "Required.")
     try:
         console.api("GET", path_of(name))
-    except ApiError as refusal:
-        if refusal.status != 404:
-            raise
+    except NotFound:
+        pass
     else:
         raise forms.invalid("name", f"There is a function {name} already. Open it to deploy another version.")
     _put(console, name)

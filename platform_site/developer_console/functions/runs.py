@@ -7,7 +7,7 @@ from platform_site.developer_console.forms import integer_of
 from platform_site.developer_console.frame import Console, page
 from platform_site.developer_console.functions.pages import path_of, render, shown_run
 from platform_site.developer_console.staff import grants as staff
-from platform_site.http.errors import ApiError
+from platform_site.http.errors import ValidationFailed
 
 STATUSES: Final = ("succeeded", "failed", "running")
 TRIGGERS: Final = ("call", "schedule", "event", "inbound")
@@ -20,9 +20,7 @@ def runs(console: Console, name: str) -> HttpResponse:
     context: dict[str, Any] = {"asked": asked, "statuses": STATUSES, "triggers": TRIGGERS, "function": detail}
     try:
         context["runs"] = console.listed(path_of(name, "runs"), asked | {"limit": "100"})
-    except ApiError as refusal:
-        if refusal.status != 422:
-            raise
+    except ValidationFailed as refusal:
         console.refusal = refusal
     return render(console, "console/function_runs.html", name, context)
 

@@ -10,7 +10,7 @@ from platform_site.developer_console.tables.columns import Column
 from platform_site.developer_console.tables.labels import MAX_LABEL_LENGTH, label_of_user, text_key
 from platform_site.developer_console.tables.pages import chosen_table
 from platform_site.http import exact_json
-from platform_site.http.errors import ApiError, NotFound, ValidationFailed
+from platform_site.http.errors import Forbidden, NotFound, ProjectSuspended, ValidationFailed
 from platform_site.http.views import encode
 from platform_site.identity import ids
 from rows.schema.column_values import ROW_ID
@@ -50,9 +50,7 @@ def pick(console: Console, table: str, key: str) -> HttpResponse:
     asked = console.request.GET.get("q", "").strip()[:200]
     try:
         data = _users(console, asked) if column.type == "user" else _rows(console, column, found, asked)
-    except ApiError as refusal:
-        if refusal.status != 403:
-            raise
+    except (Forbidden, ProjectSuspended):
         data = []
     return JsonResponse({"data": data[:MAX_RESULTS]})
 

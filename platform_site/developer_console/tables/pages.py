@@ -13,7 +13,7 @@ from platform_site.developer_console.frame import Console, page
 from platform_site.developer_console.tables.columns import Column, columns_of, shown_text, text_of
 from platform_site.developer_console.tables.labels import Labels, labels_of
 from platform_site.http import exact_json
-from platform_site.http.errors import ApiError, Forbidden, NotFound
+from platform_site.http.errors import ApiError, Forbidden, InvalidRequest, NotFound, ValidationFailed
 from rows import services
 from rows.api.named_principals import principal_named
 from rows.query.service import ListQuery, etag_of
@@ -64,9 +64,7 @@ def grid(console: Console, table: str, found: dict[str, Any], columns: list[Colu
             {"etag": etag, "values": row} for row, etag in _with_etags(response.content.decode())
         ]
         seen = _seen_by(console, table, asked["as"], [row["values"]["id"] for row in rows]) if asked["as"] else None
-    except ApiError as refusal:
-        if refusal.code not in ("validation_failed", "invalid_request"):
-            raise
+    except (InvalidRequest, ValidationFailed) as refusal:
         console.refusal = refusal
         return context | {"headers": _headers(columns, asked)}
     if rows:
@@ -106,9 +104,7 @@ def _seen_by(console: Console, table: str, name: str, row_ids: list[str]) -> dic
     principal = principal_named(ref.pool_id, name)
     try:
         answer = services.list_rows(ref, principal, table, ListQuery(where={"id": {"$in": row_ids}}, limit=100))
-    except ApiError as error:
-        if error.status != 404:
-            raise
+    except NotFound:
         return {}  # no rule lets this caller read the table
     return {row["id"]: row for row in exact_json.loads(answer.body)["data"]}
 

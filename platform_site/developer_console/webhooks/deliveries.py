@@ -4,7 +4,7 @@ from django.http import HttpResponse
 
 from platform_site.developer_console.frame import Console, page
 from platform_site.developer_console.webhooks.pages import path_of, render
-from platform_site.http.errors import ApiError
+from platform_site.http.errors import ValidationFailed
 
 STATUSES: Final = ("pending", "delivered", "exhausted", "held", "filtered", "dropped")
 
@@ -23,9 +23,7 @@ def deliveries(console: Console, webhook_id: str) -> HttpResponse:
     asked = {key: request.GET[key].strip() for key in ("status", "event_id") if request.GET.get(key)}
     try:
         found = console.page_of(path_of(webhook_id, "deliveries"), asked | {"limit": "50"}, asked)
-    except ApiError as refusal:
-        if refusal.status != 422:
-            raise
+    except ValidationFailed as refusal:
         found, console.refusal = {"data": []}, refusal
     context = {
         "asked": asked,
