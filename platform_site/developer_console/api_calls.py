@@ -2,7 +2,8 @@
 authenticated, limited, validated and audited like any call."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -38,12 +39,11 @@ def data_of(response: HttpResponse) -> dict[str, Any]:
     return data
 
 
-@dataclass(slots=True)
+@dataclass
 class ApiClient:
     request: HttpRequest
     signed_in: SignedIn
     staff_grant: StaffGrant | None = None
-    _token: str | None = field(default=None, init=False)
 
     def call(self, method: str, path: str, body: Any = None, **options: Any) -> dict[str, Any]:
         """A `body` of bytes is JSON already. Options: those of `respond`. Raises ApiError."""
@@ -66,7 +66,7 @@ class ApiClient:
             "REQUEST_METHOD": method,
             "PATH_INFO": path,
             "QUERY_STRING": urlencode(query or {}),
-            "HTTP_AUTHORIZATION": f"Bearer {self._access_token()}",
+            "HTTP_AUTHORIZATION": f"Bearer {self._access_token}",
         }
         if environment is not None:
             meta["HTTP_X_ENVIRONMENT"] = environment
@@ -85,9 +85,7 @@ class ApiClient:
         response: HttpResponse = match.func(inner, *match.args, **match.kwargs)
         return response
 
+    @cached_property
     def _access_token(self) -> str:
-        if self._token is None:
-            self._token = make_access_token(
-                user_id=self.signed_in.user_id, session_id=self.signed_in.session_id, environment_id=None
-            )
-        return self._token
+        session = self.signed_in
+        return make_access_token(user_id=session.user_id, session_id=session.session_id, environment_id=None)
