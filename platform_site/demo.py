@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from django.db.models import QuerySet
+
 from accounts.audit import SYSTEM
 from accounts.keys import permissions
 from accounts.models import User
@@ -144,16 +146,16 @@ def _webhook(facts: Facts) -> None:
         outbound.check_url(url)
     except ValidationFailed:
         return
-    known = (
-        Webhook.objects.using(environment.cluster)
-        .live(environment.environment_id)
-        .filter(url__endswith=demo_receiver.PATH)
-    )
-    for interrupted in known:  # its secret was shown to a run that did not get to writing it down
+    for interrupted in _own_webhooks(environment):  # its secret was shown to a run that did not get to writing it down
         webhooks.delete_webhook(environment, interrupted.pk, actor=SYSTEM)
     values = {"url": url, "events": ["tasks.*", "comments.insert"], "description": "The demo: the service tells itself"}
     webhook, secret = webhooks.create_webhook(environment, values, actor=SYSTEM)
     facts["webhook"] = {"id": webhook.pk, "secret": secret}
+
+
+def _own_webhooks(environment: EnvironmentRef) -> "QuerySet[Webhook]":
+    webhooks = Webhook.objects.using(environment.cluster).live(environment.environment_id)
+    return webhooks.filter(url__endswith=demo_receiver.PATH)
 
 
 def _update_webhook_url(facts: Facts) -> None:
@@ -161,13 +163,8 @@ def _update_webhook_url(facts: Facts) -> None:
     if environment is None:
         return
     url = facts["base_url"] + demo_receiver.PATH
-    found = (
-        Webhook.objects.using(environment.cluster)
-        .live(environment.environment_id)
-        .filter(pk=facts["webhook"]["id"])
-        .first()
-    )
-    if found is not None and found.url != url and found.url.endswith(demo_receiver.PATH):
+    found = _own_webhooks(environment).filter(pk=facts["webhook"]["id"]).first()
+    if found is not None and found.url != url:
         webhooks.change_webhook(environment, found.pk, {"url": url}, actor=SYSTEM)
 
 

@@ -10,13 +10,12 @@ from typing import Any, Final
 import orjson
 from django.conf import settings
 from django.db import Error, connection, connections
-from django.db.models import Count
+from django.db.models import Count, Max
 from django.db.models.functions import Now, TruncDate
-from psycopg import sql
 
 from accounts.models import ServerKey, User
 from functions.runs.queue import WAITING
-from platform_site.models import Sample
+from platform_site.models import EndpointMetric, FunctionMetric, RateLimitedCaller, RegionMetric, Sample
 from platform_site.observability.lag import WORKERS
 from platform_site.postgres import sql_files
 from projects.models import Environment, Project
@@ -86,9 +85,7 @@ def _queues(region: str) -> tuple[dict[str, Any], datetime]:
 def _next_bucket(region: str, now: datetime) -> datetime:
     """The bucket before the last computed one, at most a day back."""
     earliest = _bucket_of(now - MAX_CATCH_UP)
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT max(at) FROM platform_site_regionmetric WHERE region = %s", [region])
-        (last,) = cursor.fetchone()
+    last = RegionMetric.objects.filter(region=region).aggregate(last=Max("at"))["last"]
     return earliest if last is None else max(earliest, last - BUCKET)
 
 
@@ -185,12 +182,6 @@ def _estimated_rows(model: type[User]) -> int:
 
 def purge_old() -> None:
     """Delete metrics older than two days, and samples of removed regions."""
-    with connection.cursor() as cursor:
-        for table in ("endpointmetric", "ratelimitedcaller", "regionmetric", "functionmetric"):
-            cursor.execute(
-                sql.SQL("DELETE FROM {} WHERE at < now() - make_interval(secs => %s)").format(
-                    sql.Identifier(f"platform_site_{table}")
-                ),
-                [RETENTION.total_seconds()],
-            )
+    for model in (EndpointMetric, RateLimitedCaller, RegionMetric, FunctionMetric):
+        model.objects.filter(at__lt=Now() - RETENTION).delete()
     Sample.objects.exclude(name__in=[CONTROL, WORKERS, *settings.REGION_DATABASES]).delete()

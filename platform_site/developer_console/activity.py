@@ -1,12 +1,10 @@
 """Charts of an environment's last 24 hours, loaded after Home. Each member sees what its scopes show."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from django.db import Error, connections, transaction
 from django.http import HttpResponse
-from django.utils.safestring import SafeString
 
 from functions.models import Function
 from platform_site.console import charts
@@ -22,32 +20,24 @@ _SQL: Final = sql_files.load(__file__)
 _SCOPES: Final = {"requests": "logs:read", "runs": "functions:read", "deliveries": "webhooks:read"}
 
 
-@dataclass(frozen=True, slots=True)
-class Activity:
-    charts: list[tuple[str, SafeString, SafeString]]
-    """(title, chart, legend)."""
-    heads: list[str]
-    rows: list[list[str]]
-    """The charts' figures: the hour, then a cell for each of `heads`."""
-    is_empty: bool
-    is_cut: bool
-
-
 @page("home")
 def activity(console: Console) -> HttpResponse:
     layout = "console/part.html" if console.request.htmx else "console/base.html"  # type: ignore[attr-defined]
     return console.render("console/activity.html", {"activity": of(console), "layout": layout})
 
 
-def of(console: Console) -> Activity | None:
-    """None if the project is suspended, or the region unavailable or slow."""
+def of(console: Console) -> dict[str, Any] | None:
+    """The charts of the template; None if the project is suspended, or the region unavailable or slow."""
     if (ref := console.ref) is None or console.project["suspended_at"]:
         return None
     names = [name for name, scope in _SCOPES.items() if scope in console.me["scopes"]]
+    found: dict[str, Sequence[tuple[Any, ...]]] = {}
     try:
         with transaction.atomic(using=ref.cluster), connections[ref.cluster].cursor() as cursor:
             cursor.execute("SELECT set_config('statement_timeout', %s, true)", [str(_TIMEOUT_MS)])
-            found = {name: _rows(cursor, name, ref.environment_id) for name in names}
+            for name in names:
+                cursor.execute(_SQL[name], {"environment": ref.environment_id, "most": MAX_COUNTED})
+                found[name] = cursor.fetchall()
     except Error:
         return None
     return _drawn(found)
@@ -76,13 +66,7 @@ def troubles(console: Console) -> list[tuple[str, str]]:
     return found
 
 
-def _rows(cursor: Any, name: str, environment_id: str) -> Sequence[tuple[Any, ...]]:
-    cursor.execute(_SQL[name], {"environment": environment_id, "most": MAX_COUNTED})
-    rows: Sequence[tuple[Any, ...]] = cursor.fetchall()
-    return rows
-
-
-def _drawn(found: dict[str, Sequence[tuple[Any, ...]]]) -> Activity:
+def _drawn(found: dict[str, Sequence[tuple[Any, ...]]]) -> dict[str, Any]:
     drawn, heads, columns = [], [], []
     labels: list[str] = []
     for name, rows in found.items():
@@ -101,10 +85,10 @@ def _drawn(found: dict[str, Sequence[tuple[Any, ...]]]) -> Activity:
             drawn.append(("Latency", chart, charts.legend(figure)))
             heads.append("ms (p95)")
             columns.append(speed)
-    return Activity(
-        drawn,
-        heads,
-        [[label, *(f"{column[index]:,}" for column in columns)] for index, label in enumerate(labels)],
-        is_empty=not any(any(column) for column in columns),
-        is_cut=any(figure >= MAX_COUNTED for column in columns for figure in column),
-    )
+    return {
+        "charts": drawn,
+        "heads": heads,
+        "rows": [[label, *(f"{column[index]:,}" for column in columns)] for index, label in enumerate(labels)],
+        "is_empty": not any(any(column) for column in columns),
+        "is_cut": any(figure >= MAX_COUNTED for column in columns for figure in column),
+    }

@@ -2,7 +2,8 @@
 authenticated, limited, validated and audited like any call."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -14,7 +15,8 @@ from accounts.tokens.access_tokens import make_access_token
 from platform_site.developer_console.session import SignedIn
 from platform_site.fastpath import routes
 from platform_site.http import exact_json
-from platform_site.http.errors import ApiError
+from platform_site.http.errors import ApiError, NotFound
+from platform_site.http.exception_handler import ERROR_ATTRIBUTE
 from platform_site.http.views import encode
 from platform_site.server.incoming import Incoming
 from projects import staff_access
@@ -23,53 +25,30 @@ from projects.models import StaffGrant
 _OF_THE_CLIENT: Final[tuple[str, ...]] = ("REMOTE_ADDR", "HTTP_USER_AGENT", "HTTP_HOST", "SERVER_NAME", "SERVER_PORT")
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """`data` is None without a body."""
-
-    status: int
-    data: Any
-
-
-class Refused(Exception):
-    def __init__(self, status: int, error: Mapping[str, Any]) -> None:
-        self.status = status
-        self.code: str = error["code"]
-        self.message: str = error["message"]
-        self.fields: list[dict[str, str]] = error.get("fields", [])
-        self.details = dict(error)
-        super().__init__(self.message)
-
-    @classmethod
-    def of(cls, error: ApiError) -> "Refused":
-        return cls(error.status, error.body(None)["error"])
-
-
 def path_to(*segments: str) -> str:
     """The path of an operation. What came from a form or URL stays one segment, which the API checks."""
     return "/".join(["/v1", *(quote(segment, safe="") for segment in segments)])
 
 
-def answer_of(response: HttpResponse) -> Answer:
-    """Raises Refused from status 400 on."""
-    is_json = response.headers.get("Content-Type", "").startswith("application/json")
-    data: Any = exact_json.loads(response.content) if is_json else response.content.decode() or None
-    if response.status_code >= 400:
-        raise Refused(response.status_code, data["error"])
-    return Answer(response.status_code, data)
+def data_of(response: HttpResponse) -> dict[str, Any]:
+    """Empty without a body. Raises the ApiError of a response from status 400 on."""
+    error: ApiError | None = response.__dict__.get(ERROR_ATTRIBUTE)
+    if error is not None:
+        raise error
+    data: dict[str, Any] = exact_json.loads(response.content) if response.content else {}
+    return data
 
 
-@dataclass(slots=True)
+@dataclass
 class ApiClient:
     request: HttpRequest
     signed_in: SignedIn
     staff_grant: StaffGrant | None = None
-    _token: str | None = field(default=None, init=False)
 
-    def call(self, method: str, path: str, body: Any = None, **options: Any) -> Answer:
-        """A `body` of bytes is JSON already. Options: those of `respond`. Raises Refused from status 400 on."""
+    def call(self, method: str, path: str, body: Any = None, **options: Any) -> dict[str, Any]:
+        """A `body` of bytes is JSON already. Options: those of `respond`. Raises ApiError."""
         sent = b"" if body is None else body if isinstance(body, bytes) else encode(body)
-        return answer_of(self.respond(method, path, sent, **options))
+        return data_of(self.respond(method, path, sent, **options))
 
     def respond(
         self,
@@ -81,13 +60,13 @@ class ApiClient:
         environment: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> HttpResponse:
-        """Raises Refused if no operation has this path."""
+        """Raises NotFound if no operation has this path."""
         meta: dict[str, Any] = {name: self.request.META[name] for name in _OF_THE_CLIENT if name in self.request.META}
         meta |= {
             "REQUEST_METHOD": method,
             "PATH_INFO": path,
             "QUERY_STRING": urlencode(query or {}),
-            "HTTP_AUTHORIZATION": f"Bearer {self._access_token()}",
+            "HTTP_AUTHORIZATION": f"Bearer {self._access_token}",
         }
         if environment is not None:
             meta["HTTP_X_ENVIRONMENT"] = environment
@@ -99,16 +78,14 @@ class ApiClient:
         try:
             match = routes.resolve(path)
         except Resolver404:  # an id from a form that is none
-            raise Refused(404, {"code": "not_found", "message": "There is no such object."}) from None
+            raise NotFound("There is no such object.") from None
         inner.resolver_match = match
         if self.staff_grant is not None:
             inner.__dict__[staff_access.ATTRIBUTE] = self.staff_grant.pk
         response: HttpResponse = match.func(inner, *match.args, **match.kwargs)
         return response
 
+    @cached_property
     def _access_token(self) -> str:
-        if self._token is None:
-            self._token = make_access_token(
-                user_id=self.signed_in.user_id, session_id=self.signed_in.session_id, environment_id=None
-            )
-        return self._token
+        session = self.signed_in
+        return make_access_token(user_id=session.user_id, session_id=session.session_id, environment_id=None)

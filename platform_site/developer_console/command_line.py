@@ -12,8 +12,9 @@ from django.shortcuts import redirect, render
 
 from accounts.models import User
 from accounts.users import exchange_codes
-from platform_site.developer_console.api_calls import ApiClient, Refused
+from platform_site.developer_console.api_calls import ApiClient
 from platform_site.developer_console.frame import signed_in_page
+from platform_site.http.errors import InvalidRequest
 
 _PORT: Final = re.compile(r"[1-9][0-9]{3,4}", re.ASCII)
 _STATE: Final = re.compile(r"[A-Za-z0-9_-]{22,128}", re.ASCII)
@@ -35,7 +36,7 @@ class Asked:
 @signed_in_page
 def command_line(request: HttpRequest, client: ApiClient) -> HttpResponse:
     asked = _read(request)
-    me = client.call("GET", "/v1/auth/me").data  # raises Refused if the session has ended
+    me = client.call("GET", "/v1/auth/me")  # raises ApiError if the session has ended
     if request.method == "POST":
         answer = {"error": "access_denied"}
         if request.POST.get("answer") == "allow":
@@ -61,5 +62,5 @@ def _read(request: HttpRequest) -> Asked:
     well_formed = _PORT.fullmatch(port) and 1024 <= int(port) <= 65535 and _STATE.fullmatch(state)
     if not well_formed or not exchange_codes.is_challenge(challenge):
         message = "This is not a request of the command platform. Run platform login again."
-        raise Refused(400, {"code": "invalid_request", "message": message})
+        raise InvalidRequest(message)
     return Asked(f"http://127.0.0.1:{port}", state, challenge)

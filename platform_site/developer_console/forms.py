@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final
 
-from platform_site.developer_console.api_calls import Refused
 from platform_site.developer_console.frame import Console
 from platform_site.http import exact_json
+from platform_site.http.errors import ApiError, FieldError, PreconditionFailed, ValidationFailed
 
 _INTEGER_DIGITS: Final = 18
 _WORD_ENDS: Final = re.compile(r"[\s,]+")
@@ -16,8 +16,8 @@ _WORD_ENDS: Final = re.compile(r"[\s,]+")
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One control. `kind`: an input's type, or `textarea`, `code`, `select`, `checkbox`, `secret`. A `password` or
-    multi-line `secret` is never sent back."""
+    """One control. `kind`: an input's type, or `textarea` (a list, one item per line), `code` (JSON or another
+    `language`), `select`, `checkbox`, `secret`. A `password` or multi-line `secret` is never sent back."""
 
     name: str
     label: str
@@ -33,8 +33,26 @@ class Field:
     """Its value shows fields that have it among their `types`."""
     types: Sequence[str] = ()
 
-    def only_for(self, types: Sequence[str]) -> "Field":
-        return replace(self, types=types)
+    def shown(self, value: Any) -> Any:
+        """The API's value, as the control has it."""
+        if self.kind == "code" and self.language == "json":
+            return json_text(value)
+        if self.kind == "textarea" and isinstance(value, list):
+            return "\n".join(map(str, value))
+        return "" if value is None else value
+
+    def read(self, asked: Mapping[str, str]) -> Any:
+        """The submitted value, as the API has it."""
+        text = asked.get(self.name, "")
+        if self.kind == "checkbox":
+            return self.name in asked
+        if self.kind == "textarea":
+            return lines_of(text)
+        if self.kind == "code":
+            return json_of(text, self.name)
+        if self.kind == "datetime-local":
+            return moment_of(text)
+        return integer_of(text) if self.kind == "number" else text.strip().replace("\r\n", "\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +70,14 @@ class Form:
     name: str
     fields: Sequence[Field]
     values: Mapping[str, Any] = field(default_factory=dict)
-    refusal: Refused | None = None
+    refusal: ApiError | None = None
     asked: Mapping[str, str] | None = None
     seen: str = ""
     """For `refuse_stale`."""
 
     def __iter__(self) -> Iterator[BoundField]:
         for each in self.fields:
-            value = self.values.get(each.name, "")
+            value = each.shown(self.values.get(each.name))
             if self.asked is not None and each.kind not in ("password", "secret"):
                 value = each.name in self.asked if each.kind == "checkbox" else self.asked.get(each.name, "")
             yield BoundField(each, f"{self.name}-{each.name}", value, [text for _, text in self._errors_of(each.name)])
@@ -68,17 +86,17 @@ class Form:
         """With the path, if inside the field's value."""
         found = [] if self.refusal is None else self.refusal.fields
         return [
-            (each["field"], each["message"] if each["field"] == name else f"{each['field']}: {each['message']}")
+            (each.field, each.message if each.field == name else f"{each.field}: {each.message}")
             for each in found
-            if each["field"] == name or each["field"].startswith(f"{name}.")
+            if each.field == name or each.field.startswith(f"{name}.")
         ]
 
     @property
-    def other_errors(self) -> list[dict[str, str]]:
+    def other_errors(self) -> list[FieldError]:
         if self.refusal is None:
             return []
         shown = {path for each in self.fields for path, _ in self._errors_of(each.name)}
-        return [each for each in self.refusal.fields if each["field"] not in shown]
+        return [each for each in self.refusal.fields if each.field not in shown]
 
 
 def form_of(console: Console, name: str, fields: Sequence[Field], values: Mapping[str, Any], *, seen: str = "") -> Form:
@@ -88,9 +106,12 @@ def form_of(console: Console, name: str, fields: Sequence[Field], values: Mappin
     return Form(name, fields, values, console.refusal, console.request.POST, seen)
 
 
-def invalid(field_name: str, message: str, *, summary: str = "Some fields are invalid.") -> Refused:
-    fields = [{"field": field_name, "code": "invalid", "message": message}]
-    return Refused(422, {"code": "validation_failed", "message": summary, "fields": fields})
+def invalid(field_name: str, message: str, *, summary: str = "Some fields are invalid.") -> ValidationFailed:
+    return ValidationFailed(summary, fields=[FieldError(field_name, "invalid", message)])
+
+
+def read(fields: Sequence[Field], asked: Mapping[str, str]) -> dict[str, Any]:
+    return {each.name: each.read(asked) for each in fields}
 
 
 def fingerprint(value: Any) -> str:
@@ -98,12 +119,16 @@ def fingerprint(value: Any) -> str:
     return sha256(exact_json.canonical(value)).hexdigest()
 
 
+def fingerprint_of(fields: Sequence[Field], values: Mapping[str, Any]) -> str:
+    return fingerprint({each.name: values.get(each.name) for each in fields})
+
+
 def refuse_stale(console: Console, current: str) -> None:
-    """Raise Refused if somebody has changed it since `seen` of the form. Members who may not write get the API's
-    refusal."""
+    """Raise PreconditionFailed if somebody has changed it since `seen` of the form. Members who may not write get the
+    API's refusal."""
     if console.may_write and console.request.POST.get("seen") != current:
         message = "Somebody else changed this meanwhile. Your values are below: save again to overwrite the others."
-        raise Refused(412, {"code": "precondition_failed", "message": message})
+        raise PreconditionFailed(message)
 
 
 def json_of(text: str, field_name: str) -> Any:
@@ -129,10 +154,6 @@ def moment_of(text: str) -> str:
     """`datetime-local` as UTC; anything else for the API to refuse."""
     text = text.strip()
     return f"{text}Z" if text and "Z" not in text and "+" not in text else text
-
-
-def chosen(names: Sequence[str], asked: Mapping[str, str]) -> dict[str, str]:
-    return {name: asked[name].strip().replace("\r\n", "\n") for name in names if asked.get(name, "").strip()}
 
 
 def lines_of(text: str) -> list[str]:

@@ -15,8 +15,9 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_protect
 
 from platform_site.developer_console import session
-from platform_site.developer_console.api_calls import Answer, ApiClient, Refused
+from platform_site.developer_console.api_calls import ApiClient
 from platform_site.developer_console.staff import grants as staff
+from platform_site.http.errors import ApiError, Forbidden, InvalidRequest, NotFound, ProjectSuspended
 from platform_site.http.requests import current_request_id
 from platform_site.identity import ids
 from platform_site.identity.callers import EnvironmentRef
@@ -50,25 +51,25 @@ class Console:
     project: Mapping[str, Any]
     environment: Mapping[str, Any]
     me: Mapping[str, Any]
-    refusal: Refused | None = None
+    refusal: ApiError | None = None
     """Shown by the page."""
     failed: str = ""
     """The refused form."""
     done: dict[str, Any] = field(default_factory=dict)
     """What a form's change has to show."""
 
-    def api(self, method: str, path: str, body: Any = None, **options: Any) -> Answer:
-        """Call an API operation about this environment. Raises Refused. Options: those of `ApiClient.respond`."""
+    def api(self, method: str, path: str, body: Any = None, **options: Any) -> dict[str, Any]:
+        """Call an API operation about this environment. Raises ApiError. Options: those of `ApiClient.respond`."""
         return self.client.call(method, path, body, environment=self.environment["id"], **options)
 
     def listed(self, path: str, query: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.api("GET", path, query=query).data["data"]
+        found: list[dict[str, Any]] = self.api("GET", path, query=query)["data"]
         return found
 
     def page_of(self, path: str, query: Mapping[str, str], asked: Mapping[str, str] | None = None) -> dict[str, Any]:
         """A page of a list, by the cursor in the URL, and links to the first and the next one, which keep `asked`."""
         cursor = self.request.GET.get("cursor")
-        found = self.api("GET", path, query={**query, "cursor": cursor} if cursor else query).data
+        found = self.api("GET", path, query={**query, "cursor": cursor} if cursor else query)
         following = {**(asked or {}), "cursor": found["next_cursor"]}
         return {
             **found,
@@ -81,9 +82,9 @@ class Console:
         what = self.request.POST.get("what", "")
         try:
             if what not in changes:
-                raise Refused(400, {"code": "invalid_request", "message": "The page has no such form."})
+                raise InvalidRequest("The page has no such form.")
             done = changes[what](self, **arguments)
-        except Refused as refusal:
+        except ApiError as refusal:
             self.refusal, self.failed = refusal, what if what in changes else ""
             return None
         if isinstance(done, HttpResponse):
@@ -135,7 +136,7 @@ def signed_in_page(view: Callable[..., HttpResponse]) -> Page:
             return _to_sign_in(request, ended=session.COOKIE in request.COOKIES)
         try:
             response = view(request, ApiClient(request, signed_in), *args, **kwargs)
-        except Refused as refusal:
+        except ApiError as refusal:
             return _refused(request, refusal)
         session.keep_alive(response, signed_in)
         is_html = not response.streaming and response.headers.get("Content-Type", "").startswith("text/html")
@@ -158,8 +159,8 @@ def page(section: str, changes: Mapping[str, Change] | None = None) -> Callable[
         ) -> HttpResponse:
             try:
                 console = _open(request, client, section, project_id, environment_id)
-            except Refused as refusal:
-                if refusal.status != 404 or staff.may_ask(client.signed_in) is None:
+            except NotFound:
+                if staff.may_ask(client.signed_in) is None:
                     raise
                 return go_to(
                     request, f"{reverse('developer_console:staff')}?{urlencode({'environment': environment_id})}"
@@ -169,9 +170,7 @@ def page(section: str, changes: Mapping[str, Change] | None = None) -> Callable[
                 if changes is not None and request.method == "POST":
                     response = console.submit(changes, kwargs)
                 return response or view(console, **kwargs)
-            except Refused as refusal:
-                if refusal.status != 403:
-                    raise
+            except (Forbidden, ProjectSuspended) as refusal:
                 return console.render("console/not_allowed.html", {"refusal": refusal}, 403)
 
         return wrapped
@@ -184,19 +183,19 @@ def environment_of(project: Mapping[str, Any], environment_id: str) -> Mapping[s
         if each["id"] == environment_id:
             found: Mapping[str, Any] = each
             return found
-    raise Refused(404, {"code": "not_found", "message": "The project has no such environment."})
+    raise NotFound("The project has no such environment.")
 
 
 def _open(request: HttpRequest, client: ApiClient, section: str, project_id: str, environment_id: str) -> Console:
     try:
-        project = client.call("GET", f"/v1/projects/{project_id}").data
-    except Refused as refusal:
-        client.staff_grant = staff.grant_for(client.signed_in, environment_id) if refusal.status == 404 else None
+        project = client.call("GET", f"/v1/projects/{project_id}")
+    except NotFound:
+        client.staff_grant = staff.grant_for(client.signed_in, environment_id)
         if client.staff_grant is None:
             raise
-        project = client.call("GET", f"/v1/projects/{project_id}").data
+        project = client.call("GET", f"/v1/projects/{project_id}")
     environment = environment_of(project, environment_id)
-    me = client.call("GET", "/v1/auth/me", environment=environment_id).data
+    me = client.call("GET", "/v1/auth/me", environment=environment_id)
     return Console(request, client, section, project, environment, me)
 
 
@@ -218,14 +217,14 @@ def go_to(request: HttpRequest, url: str) -> HttpResponse:
     return HttpResponse(headers={"HX-Redirect": url}) if _is_by_htmx(request) else redirect(url)
 
 
-def _refused(request: HttpRequest, refusal: Refused) -> HttpResponse:
+def _refused(request: HttpRequest, refusal: ApiError) -> HttpResponse:
     if refusal.status == 401:
         response = _to_sign_in(request, ended=True)
         session.end(response)
         return response
     if _is_by_htmx(request) and (refusal.status == 429 or refusal.status >= 500):
         # The page stays with what was typed. Its script says so where the request was made.
-        text = f"{refusal.message} What you typed is still here. Try again later."
+        text = f"{refusal.text} What you typed is still here. Try again later."
         shown = json.dumps({"console:refused": text})  # ASCII, as headers are
         return HttpResponse(status=refusal.status, headers={"HX-Reswap": "none", "HX-Trigger": shown})
     return render(
@@ -241,14 +240,14 @@ def start(request: HttpRequest, client: ApiClient) -> HttpResponse:
     if request.method == "POST":
         try:
             body = {"name": request.POST.get("name", ""), "region": request.POST.get("region", "")}
-            made = client.call("POST", "/v1/projects", body).data
+            made = client.call("POST", "/v1/projects", body)
             return redirect(_home_of(client, made))
-        except Refused as refusal:
+        except ApiError as refusal:
             context, status = {"refusal": refusal, "asked": request.POST}, refusal.status
     elif "new" not in request.GET:
-        newest = client.call("GET", "/v1/projects", query={"limit": "1"}).data["data"]
+        newest = client.call("GET", "/v1/projects", query={"limit": "1"})["data"]
         if newest:
-            return redirect(_home_of(client, client.call("GET", f"/v1/projects/{newest[0]['id']}").data))
+            return redirect(_home_of(client, client.call("GET", f"/v1/projects/{newest[0]['id']}")))
     return render(request, "console/new_project.html", context, status=status)
 
 
@@ -256,15 +255,15 @@ def start(request: HttpRequest, client: ApiClient) -> HttpResponse:
 def open_project(request: HttpRequest, client: ApiClient, project_id: str) -> HttpResponse:
     """`/console/{project_id}`: one of its environments."""
     if not ids.matches("prj", project_id):
-        raise Refused(404, {"code": "not_found", "message": "There is no such project."})
-    return redirect(_home_of(client, client.call("GET", f"/v1/projects/{project_id}").data))
+        raise NotFound("There is no such project.")
+    return redirect(_home_of(client, client.call("GET", f"/v1/projects/{project_id}")))
 
 
 def _home_of(client: ApiClient, project: Mapping[str, Any]) -> str:
     """The first environment with a schema, development first; else development."""
     try:
-        environments = client.call("GET", f"/v1/projects/{project['id']}/environments").data["data"]
-    except Refused:  # the region is unavailable
+        environments = client.call("GET", f"/v1/projects/{project['id']}/environments")["data"]
+    except ApiError:  # the region is unavailable
         environments = project["environments"]
     chosen = min(environments, key=lambda each: (not each.get("schema_version"), each["name"] != "development"))
     return reverse("developer_console:home", args=[project["id"], chosen["id"]])

@@ -4,10 +4,10 @@ from django.conf import settings
 from django.http import HttpResponse
 
 from platform_site.developer_console import activity, keys
-from platform_site.developer_console.api_calls import Refused
 from platform_site.developer_console.frame import Console, page
 from platform_site.developer_console.tables.pages import schema_tables
 from platform_site.http import exact_json
+from platform_site.http.errors import ProjectSuspended
 
 _PLACEHOLDER: Final = "YOUR_KEY"
 
@@ -30,10 +30,8 @@ def home(console: Console) -> HttpResponse:
 def _tables(console: Console) -> list[str] | None:
     try:
         return list(schema_tables(console))
-    except Refused as refusal:
-        if refusal.code == "project_suspended":
-            return None
-        raise
+    except ProjectSuspended:
+        return None
 
 
 def _snippets(console: Console, tables: list[str] | None) -> list[tuple[str, str, str]]:

@@ -1,8 +1,9 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
-from platform_site.developer_console.api_calls import Refused, path_to
+from platform_site.developer_console.api_calls import path_to
 from platform_site.developer_console.frame import Console
+from platform_site.http.errors import ApiError
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ PRESETS: Final = (
 def panel(console: Console) -> dict[str, Any]:
     try:
         found = console.listed("/v1/keys", {"limit": "100"})
-    except Refused as refusal:
+    except ApiError as refusal:
         return {"keys_refused": refusal, "presets": ()}
     return {"keys": found, "presets": PRESETS if console.may_write else ()}
 
@@ -59,7 +60,7 @@ def create(console: Console) -> dict[str, Any]:
         "publishable": preset.publishable,
         "environment_id": console.environment["id"],
     }
-    return {"new_key": console.api("POST", "/v1/keys", body).data, "new_key_preset": preset}
+    return {"new_key": console.api("POST", "/v1/keys", body), "new_key_preset": preset}
 
 
 CHANGES: Final = {"create-key": create, "revoke-key": revoke}

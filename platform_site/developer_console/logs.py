@@ -8,10 +8,10 @@ from django.utils.http import urlencode
 
 from platform_site.console import timeline as timelines
 from platform_site.developer_console import forms
-from platform_site.developer_console.api_calls import Refused
 from platform_site.developer_console.forms import Field, Form
 from platform_site.developer_console.frame import Console, page
 from platform_site.http import exact_json
+from platform_site.http.errors import InvalidRequest, NotFound, ValidationFailed
 from platform_site.identity import ids
 
 _PERIOD: Final = (Field("since", "Since (UTC)", "datetime-local"), Field("until", "Until (UTC)", "datetime-local"))
@@ -39,7 +39,6 @@ _AUDIT: Final = (
     *_PERIOD,
 )
 _SEEN_WITH: Final = {"logs:read": {"request"}, "webhooks:read": {"event", "delivery"}, "functions:read": {"run"}}
-_MOMENTS: Final = ("since", "until")
 
 
 @page("logs")
@@ -63,7 +62,7 @@ def timeline(console: Console) -> HttpResponse:
     asked = console.request.GET.get("id", "").strip().replace("\0", "")
     ref, environment_id = console.ref, console.environment["id"]
     if ref is None:
-        raise Refused(404, {"code": "not_found", "message": "The environment cannot be reached."})
+        raise NotFound("The environment cannot be reached.")
     kinds = {"audit"} if console.is_owner else set()
     for scope, shown in _SEEN_WITH.items():
         kinds |= shown if scope in console.me["scopes"] else set()
@@ -85,13 +84,11 @@ def _is_id(text: str) -> bool:
 def _listed(console: Console, path: str, fields: tuple[Field, ...], fixed: Mapping[str, str]) -> dict[str, Any]:
     given = console.request.GET
     asked = {each.name: given[each.name].strip() for each in fields if given.get(each.name, "").strip()}
-    query = {name: forms.moment_of(value) if name in _MOMENTS else value for name, value in asked.items()}
+    query = forms.read([each for each in fields if each.name in asked], asked)
     found: dict[str, Any] = {"data": []}
     try:
         found = console.page_of(path, {**query, **fixed, "limit": "50"}, asked)
-    except Refused as refusal:
-        if refusal.status not in (400, 422):
-            raise
+    except (InvalidRequest, ValidationFailed) as refusal:
         console.refusal = refusal
     form = Form("logs", fields, asked, console.refusal)
     return {"tabs": _tabs(console), "form": form, "asked": asked, "entries": found["data"], **found}

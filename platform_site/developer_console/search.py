@@ -11,9 +11,10 @@ from django.utils.http import urlencode
 from django.views.decorators.http import require_safe
 
 from functions.models import Run
-from platform_site.developer_console.api_calls import Refused, path_to
+from platform_site.developer_console.api_calls import path_to
 from platform_site.developer_console.frame import SECTIONS, Console, page
 from platform_site.developer_console.tables.pages import schema_tables
+from platform_site.http.errors import ApiError
 from platform_site.identity import ids
 from webhooks.models import Delivery
 
@@ -56,7 +57,7 @@ def _by_name(console: Console, asked: str) -> Iterator[Found]:
 def _named(console: Console) -> Iterator[Found]:
     for name, title in (SECTIONS | _SUBPAGES).items():
         yield Found("Page", title, console.url(name))
-    with suppress(Refused):
+    with suppress(ApiError):
         for table in schema_tables(console):
             yield Found("Table", table, console.url("table", table))
     for function in _listed(console, "/v1/functions", {"limit": "100"}):
@@ -71,7 +72,7 @@ def _named(console: Console) -> Iterator[Found]:
 
 
 def _listed(console: Console, path: str, query: dict[str, str]) -> list[dict[str, Any]]:
-    with suppress(Refused):
+    with suppress(ApiError):
         return console.listed(path, query)
     return []
 
@@ -83,7 +84,7 @@ def _by_id(console: Console, asked: str) -> list[Found]:
         return []
     try:
         url = look_up(console, asked)
-    except Refused:
+    except ApiError:
         return []
     return [Found("Id", asked, url)] if url else []
 

@@ -21,7 +21,7 @@ def _end_others(console: Console) -> dict[str, Any]:
 
 @page("sessions", {"end": _end, "end-others": _end_others})
 def sessions(console: Console) -> HttpResponse:
-    found = console.client.call("GET", "/v1/auth/sessions", query={"limit": "100"}).data
+    found = console.client.call("GET", "/v1/auth/sessions", query={"limit": "100"})
     methods = account_sessions.methods_of([each["id"] for each in found["data"]])
     for each in found["data"]:
         each["by"] = _PROGRAMS.get(methods.get(each["id"], "").partition(",")[0], "API")

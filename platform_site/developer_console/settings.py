@@ -8,10 +8,10 @@ from django.urls import reverse
 
 from accounts.audit import Actor
 from platform_site.developer_console import keys
-from platform_site.developer_console.api_calls import Refused, path_to
+from platform_site.developer_console.api_calls import path_to
 from platform_site.developer_console.forms import invalid
 from platform_site.developer_console.frame import WRITERS, Change, Console, go_to, page
-from platform_site.http.errors import NotFound
+from platform_site.http.errors import Forbidden
 from platform_site.templatetags.developer_console import isolated
 from projects import staff_access
 from projects.models import StaffGrant
@@ -41,17 +41,14 @@ def _staff_grants(console: Console) -> list[StaffGrant]:
 
 def _revoke_staff(console: Console) -> dict[str, Any]:
     if not console.is_owner:
-        raise Refused(403, {"code": "forbidden", "message": "Only owners end the access of staff."})
+        raise Forbidden("Only owners end the access of staff.")
     actor = Actor("account", console.me["id"])
-    try:
-        staff_access.revoke(console.request.POST.get("grant", ""), actor=actor, project_id=console.project["id"])
-    except NotFound as error:
-        raise Refused.of(error) from None
+    staff_access.revoke(console.request.POST.get("grant", ""), actor=actor, project_id=console.project["id"])
     return {"notice": "The access of staff has ended."}
 
 
 def _limits(console: Console) -> dict[str, Any]:
-    limits = console.api("GET", "/v1/limits").data["limits"]
+    limits = console.api("GET", "/v1/limits")["limits"]
     return {
         _TITLES.get(name, name.replace("_", " ").capitalize()): limit | {"text": _usage(name, limit)}
         for name, limit in limits.items()
@@ -67,10 +64,9 @@ def _usage(name: str, limit: dict[str, int]) -> str:
 def _add_member(console: Console) -> dict[str, Any]:
     asked = console.request.POST
     body = {"email": asked.get("email", "").strip(), "role": asked.get("role", "")}
-    answer = console.api("POST", _project(console, "members"), body)
-    if answer.status == 202:
-        return {"notice": f"{isolated(body['email'])} is invited by email."}
-    return {"notice": f"{isolated(body['email'])} is a member now."}
+    made = console.api("POST", _project(console, "members"), body)
+    came_of_it = "is a member now" if "user_id" in made else "is invited by email"
+    return {"notice": f"{isolated(body['email'])} {came_of_it}."}
 
 
 def _change_role(console: Console) -> dict[str, Any]:
@@ -102,7 +98,7 @@ def _change_origins(console: Console) -> dict[str, Any]:
 
 
 def _rename(console: Console) -> dict[str, Any]:
-    console.project = console.api("PATCH", _project(console), {"name": console.request.POST.get("name", "")}).data
+    console.project = console.api("PATCH", _project(console), {"name": console.request.POST.get("name", "")})
     return {"notice": "The project is renamed."}
 
 
@@ -133,7 +129,7 @@ def settings(console: Console) -> HttpResponse:
         "invitations": console.listed(_project(console, "invitations")) if console.is_owner else [],
         "roles": ROLES,
         "staff_grants": _staff_grants(console),
-        "environment_detail": console.api("GET", _environment(console)).data,
+        "environment_detail": console.api("GET", _environment(console)),
         "limits": _limits(console),
         "can_revoke": console.me["role"] in WRITERS,
         **keys.panel(console),

@@ -1,6 +1,7 @@
 """Console sign-in and sign-out. Attempts count together with those at `POST /v1/auth/token`."""
 
 import logging
+from contextlib import suppress
 from typing import Final
 
 from django import forms
@@ -17,8 +18,8 @@ from accounts.models import User
 from accounts.staff import second_factor
 from accounts.users import emails, passwords, sessions
 from platform_site.developer_console import session
-from platform_site.developer_console.api_calls import ApiClient, Refused
-from platform_site.http.errors import ApiError, RateLimited
+from platform_site.developer_console.api_calls import ApiClient
+from platform_site.http.errors import ApiError, RateLimited, Unauthorized
 from platform_site.redis import rate_limits
 
 WRONG: Final = "The email or the password is wrong."
@@ -100,11 +101,8 @@ def sign_out(request: HttpRequest) -> HttpResponse:
     response = redirect("developer_console:sign-in")
     signed_in = session.read(request)
     if signed_in is not None:
-        try:
+        with suppress(Unauthorized):  # it has ended already
             ApiClient(request, signed_in).call("POST", "/v1/auth/revoke", {"scope": "current"})
-        except Refused as refusal:
-            if refusal.status != 401:  # it has ended already
-                raise
     session.end(response)
     return response
 

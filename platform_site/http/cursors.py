@@ -26,24 +26,17 @@ MAX_CHARACTERS: Final = 8192
 """A request line is long enough for it."""
 _INTEGERS: Final = range(-(2**63), 2**64)
 
-_WRITERS: Final[dict[type, tuple[str, Callable[[Any], str]]]] = {
-    dt.datetime: ("t", dt.datetime.isoformat),
-    dt.date: ("d", dt.date.isoformat),
-    dt.time: ("h", dt.time.isoformat),
-    Decimal: ("n", str),
-    uuid.UUID: ("u", str),
-    int: ("i", str),  # beyond 64 bits; others are plain JSON
-    float: ("f", repr),  # inf and nan; others are plain JSON
-}
-_READERS: Final[dict[str, Callable[[str], Any]]] = {
-    "t": dt.datetime.fromisoformat,
-    "d": dt.date.fromisoformat,
-    "h": dt.time.fromisoformat,
-    "n": Decimal,
-    "u": uuid.UUID,
-    "i": int,
-    "f": float,
-}
+_TAGGED: Final[tuple[tuple[str, type, Callable[[Any], str], Callable[[str], Any]], ...]] = (
+    ("t", dt.datetime, dt.datetime.isoformat, dt.datetime.fromisoformat),
+    ("d", dt.date, dt.date.isoformat, dt.date.fromisoformat),
+    ("h", dt.time, dt.time.isoformat, dt.time.fromisoformat),
+    ("n", Decimal, str, Decimal),
+    ("u", uuid.UUID, str, uuid.UUID),
+    ("i", int, str, int),  # beyond 64 bits; others are plain JSON
+    ("f", float, repr, float),  # inf and nan; others are plain JSON
+)
+"""Values that are no JSON: tag, type, writer and reader."""
+_READERS: Final = {tag: read for tag, _, _, read in _TAGGED}
 
 
 class CursorTooLong(ValueError):
@@ -64,7 +57,7 @@ def _plain(value: Value) -> Any:
         return value
     if kind is float and value - value == 0:  # type: ignore[operator]
         return value
-    for known, (tag, write) in _WRITERS.items():
+    for tag, known, write, _ in _TAGGED:
         if isinstance(value, known):
             return [tag, write(value)]
     raise TypeError(f"a cursor cannot carry {kind.__name__}")

@@ -9,31 +9,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 PREFIXES: Final = frozenset(
-    {
-        "prj",
-        "env",
-        "usr",
-        "key",
-        "ses",
-        "wh",
-        "evt",
-        "dlv",
-        "fn",
-        "run",
-        "req",
-        "aud",
-        "idp",
-        "idn",
-        "rdu",
-        "mem",
-        "sch",
-        "brn",
-        "eml",
-        "inv",
-        "inb",
-        "pln",
-        "sgr",
-    }
+    "prj env usr key ses wh evt dlv fn run req aud idp idn rdu mem sch brn eml inv inb pln sgr".split()
 )
 
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"

@@ -58,107 +58,43 @@ class PlanLimits:
     (`functions.runs.sampled_sizes`)."""
 
 
+_BY_PLAN: Final[Mapping[str, tuple[int, int, int]]] = {
+    # free, pro, team
+    "requests_per_minute": (600, 6_000, 30_000),
+    "visitor_requests_per_minute": (300, 1_200, 3_000),
+    "token_requests_per_minute": (10, 10, 10),
+    "emails_per_recipient_per_hour": (6, 6, 6),
+    "emails_per_hour": (300, 3_000, 30_000),
+    "emails_to_users_per_hour": (1_000, 10_000, 100_000),
+    "invitations_per_hour": (100, 1_000, 10_000),
+    "projects_per_account": (20, 100, 500),
+    "members_per_project": (5, 50, 500),
+    "preview_branches_per_project": (3, 20, 100),
+    "keys_per_environment": (20, 100, 500),
+    "app_users_per_environment": (10_000, 1_000_000, 10_000_000),
+    "tables_per_environment": (100, 200, 200),
+    "webhooks_per_environment": (20, 200, 500),
+    "functions_per_environment": (20, 200, 1_000),
+    "schedules_per_environment": (10, 100, 500),
+    "event_functions_per_environment": (10, 100, 500),
+    "function_timeout_ms": (10_000, 60_000, 300_000),
+    "function_memory_mb": (128, 256, 512),
+    "function_concurrency": (4, 16, 64),
+    "queued_runs": (5_000, 20_000, 100_000),
+    "queued_bytes": (64 * 1024**2, 256 * 1024**2, 1024**3),
+    "visitor_queued_runs": (100, 1_000, 5_000),
+    "visitor_queued_bytes": (32 * 1024**2, 128 * 1024**2, 512 * 1024**2),
+    "streams_per_environment": (200, 2_000, 10_000),
+    "streams_per_caller": (10, 50, 100),
+    "change_retention_seconds": (600, 7_200, 86_400),
+    "request_log_days": (1, 7, 30),
+    "run_output_bytes": (256 * 1024, 1024**2, 6 * 1024**2),
+    "run_history_bytes": (2 * 1024**3, 20 * 1024**3, 100 * 1024**3),
+}
 PLANS: Final[Mapping[str, PlanLimits]] = MappingProxyType(
     {
-        "free": PlanLimits(
-            name="free",
-            requests_per_minute=600,
-            visitor_requests_per_minute=300,
-            token_requests_per_minute=10,
-            emails_per_recipient_per_hour=6,
-            emails_per_hour=300,
-            emails_to_users_per_hour=1_000,
-            invitations_per_hour=100,
-            projects_per_account=20,
-            members_per_project=5,
-            preview_branches_per_project=3,
-            keys_per_environment=20,
-            app_users_per_environment=10_000,
-            tables_per_environment=100,
-            webhooks_per_environment=20,
-            functions_per_environment=20,
-            schedules_per_environment=10,
-            event_functions_per_environment=10,
-            function_timeout_ms=10_000,
-            function_memory_mb=128,
-            function_concurrency=4,
-            queued_runs=5_000,
-            queued_bytes=64 * 1024 * 1024,
-            visitor_queued_runs=100,
-            visitor_queued_bytes=32 * 1024 * 1024,
-            streams_per_environment=200,
-            streams_per_caller=10,
-            change_retention_seconds=600,
-            request_log_days=1,
-            run_output_bytes=256 * 1024,
-            run_history_bytes=2 * 1024**3,
-        ),
-        "pro": PlanLimits(
-            name="pro",
-            requests_per_minute=6_000,
-            visitor_requests_per_minute=1_200,
-            token_requests_per_minute=10,
-            emails_per_recipient_per_hour=6,
-            emails_per_hour=3_000,
-            emails_to_users_per_hour=10_000,
-            invitations_per_hour=1_000,
-            projects_per_account=100,
-            members_per_project=50,
-            preview_branches_per_project=20,
-            keys_per_environment=100,
-            app_users_per_environment=1_000_000,
-            tables_per_environment=200,
-            webhooks_per_environment=200,
-            functions_per_environment=200,
-            schedules_per_environment=100,
-            event_functions_per_environment=100,
-            function_timeout_ms=60_000,
-            function_memory_mb=256,
-            function_concurrency=16,
-            queued_runs=20_000,
-            queued_bytes=256 * 1024 * 1024,
-            visitor_queued_runs=1_000,
-            visitor_queued_bytes=128 * 1024 * 1024,
-            streams_per_environment=2_000,
-            streams_per_caller=50,
-            change_retention_seconds=7_200,
-            request_log_days=7,
-            run_output_bytes=1024 * 1024,
-            run_history_bytes=20 * 1024**3,
-        ),
-        "team": PlanLimits(
-            name="team",
-            requests_per_minute=30_000,
-            visitor_requests_per_minute=3_000,
-            token_requests_per_minute=10,
-            emails_per_recipient_per_hour=6,
-            emails_per_hour=30_000,
-            emails_to_users_per_hour=100_000,
-            invitations_per_hour=10_000,
-            projects_per_account=500,
-            members_per_project=500,
-            preview_branches_per_project=100,
-            keys_per_environment=500,
-            app_users_per_environment=10_000_000,
-            tables_per_environment=200,
-            webhooks_per_environment=500,
-            functions_per_environment=1_000,
-            schedules_per_environment=500,
-            event_functions_per_environment=500,
-            function_timeout_ms=300_000,
-            function_memory_mb=512,
-            function_concurrency=64,
-            queued_runs=100_000,
-            queued_bytes=1024 * 1024 * 1024,
-            visitor_queued_runs=5_000,
-            visitor_queued_bytes=512 * 1024 * 1024,
-            streams_per_environment=10_000,
-            streams_per_caller=100,
-            change_retention_seconds=86_400,
-            request_log_days=30,
-            run_output_bytes=6 * 1024 * 1024,
-            run_history_bytes=100 * 1024**3,
-        ),
+        name: PlanLimits(name, **{limit: values[index] for limit, values in _BY_PLAN.items()})
+        for index, name in enumerate(("free", "pro", "team"))
     }
 )
 
@@ -175,21 +111,14 @@ def most_of(limit: str) -> int:
 class IpAddressLimits:
     """Limits per client IP (IPv4, or IPv6 /64), per minute, on every plan."""
 
-    token_requests_per_minute: int
-    refreshes_per_minute: int
+    token_requests_per_minute: int = 60
+    refreshes_per_minute: int = 300
     """Many users may share an IP; refresh tokens cannot be guessed."""
-    refused_requests_per_minute: int
-    anonymous_requests_per_minute: int
-    email_requests_per_hour: int
+    refused_requests_per_minute: int = 120
+    anonymous_requests_per_minute: int = 300
+    email_requests_per_hour: int = 100
     """So that one client does not use up the pool's limit."""
-    known_browser_requests_per_minute: int
+    known_browser_requests_per_minute: int = 10
 
 
-IP_ADDRESS_LIMITS: Final = IpAddressLimits(
-    token_requests_per_minute=60,
-    refreshes_per_minute=300,
-    refused_requests_per_minute=120,
-    anonymous_requests_per_minute=300,
-    email_requests_per_hour=100,
-    known_browser_requests_per_minute=10,
-)
+IP_ADDRESS_LIMITS: Final = IpAddressLimits()

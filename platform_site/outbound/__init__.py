@@ -13,7 +13,7 @@ from platform_site.outbound.errors import (
     Unresolved,
 )
 from platform_site.outbound.http_client import Client, Interruption, client
-from platform_site.outbound.messages import Headers, Response
+from platform_site.outbound.messages import Response
 from platform_site.outbound.urls import BadUrl, Target, check_url, parse_url
 
 __all__ = [
@@ -23,7 +23,6 @@ __all__ = [
     "ConnectionBroken",
     "Client",
     "Forbidden",
-    "Headers",
     "Insecure",
     "Interruption",
     "OutboundError",

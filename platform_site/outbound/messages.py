@@ -16,14 +16,10 @@ _OWN_HEADERS: Final = frozenset(
 )
 
 
-class Headers(dict[str, str]):
-    pass
-
-
 @dataclass(frozen=True, slots=True)
 class Response:
     status: int
-    headers: Headers
+    headers: dict[str, str]
     body: bytes
     """Not decompressed; at most `limit` bytes."""
     is_cut: bool
@@ -49,7 +45,7 @@ def request_message(method: str, target: Target, headers: Mapping[str, str], bod
 def read_response(response: http.client.HTTPResponse, limit: int) -> Response:
     if response.status < 200:
         raise http.client.HTTPException("an unexpected interim response")
-    headers = Headers()
+    headers: dict[str, str] = {}
     for name, value in response.headers.items():
         name = name.lower()
         headers[name] = f"{headers[name]}, {value}" if name in headers else value

@@ -3,14 +3,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from django.db import connections
 from psycopg import sql
 
 from platform_site.http import cursors
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.identity.plans import plan_limits
 from platform_site.postgres.transaction_settings import by_index
-from platform_site.request_log.models import ERROR
+from platform_site.request_log.models import ERROR, LogEntry
 
 MAX_SCANNED: Final = 50_000
 """Entries that one page may read; it may return fewer, with a cursor."""
@@ -109,18 +108,10 @@ def _text(value: Any) -> str:
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
-_OF_REQUESTS: Final = sql.SQL(
-    "SELECT {} FROM request_log_entry WHERE request_id = ANY (%(requests)s)"
-    " AND environment_id IS NOT DISTINCT FROM coalesce(%(environment)s, environment_id)"
-    " ORDER BY at DESC, id DESC LIMIT %(most)s"
-)
-
-
 def of_requests(
     using: str, request_ids: list[str], most: int, environment_id: str | None = None
 ) -> list[dict[str, Any]]:
-    columns = ("environment_id", *_COLUMNS)
-    with connections[using].cursor() as reading:
-        values = {"requests": request_ids, "environment": environment_id, "most": most}
-        reading.execute(_OF_REQUESTS.format(_names(columns)).as_string(None), values)
-        return [dict(zip(columns, row, strict=True)) for row in reading.fetchall()]
+    entries = LogEntry.objects.using(using).filter(request_id__in=request_ids)
+    if environment_id is not None:
+        entries = entries.filter(environment_id=environment_id)
+    return list(entries.order_by("-at", "-id").values("environment_id", *_COLUMNS)[:most])

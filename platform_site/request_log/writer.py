@@ -133,30 +133,15 @@ class Writer(threading.Thread):
 
 def line_of(entry: Entry) -> str:
     """For `_COPY`. Only routes need escaping; psycopg's adaptation costs three times as much."""
-    (
-        at,
-        environment,
-        request_id,
-        method,
-        route,
-        table,
-        function,
-        status,
-        code,
-        field_codes,
-        duration_ms,
-        kind,
-        caller,
-    ) = entry
-    if environment is None:
+    if (environment := entry.environment) is None:
         keep_days, environment_id = partitions.WITHOUT_ENVIRONMENT_KEEP_DAYS, _NULL
     else:
         keep_days, environment_id = plan_limits(environment.plan).request_log_days, environment.environment_id
-    when, codes = datetime.fromtimestamp(at, UTC), ",".join(field_codes)
+    at, codes = datetime.fromtimestamp(entry.at, UTC), ",".join(entry.field_codes)
     return (
-        f"{when}\t{keep_days}\t{environment_id}\t{request_id}\t{method}\t{template_of(route)}\t{table or _NULL}"
-        f"\t{function or _NULL}\t{status}\t{code or _NULL}\t{{{codes}}}\t{duration_ms}\t{kind or _NULL}"
-        f"\t{caller or _NULL}\n"
+        f"{at}\t{keep_days}\t{environment_id}\t{entry.request_id}\t{entry.method}\t{template_of(entry.route)}"
+        f"\t{entry.table or _NULL}\t{entry.function or _NULL}\t{entry.status}\t{entry.code or _NULL}\t{{{codes}}}"
+        f"\t{entry.duration_ms}\t{entry.caller_kind or _NULL}\t{entry.caller_id or _NULL}\n"
     )
 
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from platform_site.developer_console.api_calls import Refused
+from platform_site.developer_console.forms import Form
 from platform_site.developer_console.schema import rule_forms
 from platform_site.developer_console.schema.parts import Part
+from platform_site.http.errors import ApiError
 from tests.developer_console.conftest import DOCUMENT, Desk
 from tests.rows.conftest import Tracker
 from tests.support.schema_forms import code, draft_of, save, submit, table_after, text_of
@@ -26,7 +27,8 @@ def document_with(action: str, rule: Any, role: str = "user") -> dict[str, Any]:
 
 
 def opened_and_saved(document: dict[str, Any], part: Part, **changes: str) -> dict[str, Any]:
-    values = {**rule_forms.values_of(document, part), **changes}
+    opened = Form("part", rule_forms.fields_of(document, part), rule_forms.values_of(document, part))
+    values = {**{bound.field.name: bound.value for bound in opened}, **changes}
     rule_forms.save(document, part, values["part_action"], values)
     return document
 
@@ -119,9 +121,9 @@ def test_a_rule_of_another_action_takes_along_only_what_fits() -> None:
 )
 def test_a_choice_that_is_none_opens_nothing(chosen: dict[str, str], field: str) -> None:
     document = document_with("read", {"where": {"owner_id": ME}})
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(ApiError) as refused:
         opened_and_saved(document, Part("rule", "tasks", "user", "read"), **chosen)
-    assert [each["field"] for each in refused.value.fields] == [field]
+    assert [each.field for each in refused.value.fields] == [field]
 
 
 @pytest.mark.django_db(transaction=True, databases="__all__")

@@ -17,10 +17,10 @@ from accounts.models import AuditEntry, User
 from accounts.staff import roles, second_factor
 from accounts.staff.roles import StaffRole
 from accounts.users import service as user_service
-from platform_site.developer_console.api_calls import ApiClient, Refused
+from platform_site.developer_console.api_calls import ApiClient
 from platform_site.developer_console.session import SignedIn
 from platform_site.developer_console.staff import grants as staff
-from platform_site.http.errors import NotFound, Unauthorized
+from platform_site.http.errors import ApiError, NotFound, Unauthorized
 from projects import services, staff_access
 from projects.models import StaffGrant
 from rows.changes import credentials, open_stream
@@ -387,7 +387,7 @@ def test_a_grant_that_ends_during_the_request_stops_nothing(tracker: Tracker, hi
     signed_in = SignedIn(user.pk, "ses_x", 0, 0)
     client = ApiClient(RequestFactory().get("/"), signed_in, grant)
     StaffGrant.objects.update(revoked_at=Now())
-    with pytest.raises(Refused, match="has ended"):
+    with pytest.raises(ApiError, match="has ended"):
         staff.stop(client, webhook_service.change_webhook, target.webhook_id, {"enabled": False})
     assert target.is_untouched
 

@@ -119,7 +119,7 @@ def _headers(claimed: ClaimedDelivery) -> dict[str, str]:
     }
 
 
-def _stored_headers(headers: "outbound.Headers") -> dict[str, str]:
+def _stored_headers(headers: dict[str, str]) -> dict[str, str]:
     stored = {}
     for name, value in list(headers.items())[:STORED_HEADERS]:
         stored[name[:100].replace("\0", "")] = value[:500].replace("\0", "")

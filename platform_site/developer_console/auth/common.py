@@ -20,9 +20,5 @@ def render(console: Console, template: str, tab: str, context: dict[str, Any]) -
 
 
 def person_of(asked: Any) -> dict[str, Any]:
-    return {
-        "email": asked.get("email", "").strip(),
-        "name": asked.get("name", "").strip(),
-        "role": asked.get("role", "").strip() or None,
-        "claims": forms.json_of(asked.get("claims", ""), "claims") or {},
-    }
+    body = forms.read(PERSON, asked)
+    return body | {"role": body["role"] or None, "claims": body["claims"] or {}}

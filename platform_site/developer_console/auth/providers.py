@@ -46,7 +46,6 @@ _OPTIONS: Final = (
     ),
     Field("enabled", "Enabled", "checkbox"),
 )
-_FLAGS: Final = ("sign_up", "trusts_email", "enabled")
 
 
 def _path(provider_id: str) -> str:
@@ -66,24 +65,13 @@ def _fields(provider: dict[str, Any]) -> tuple[Field, ...]:
     )
 
 
-def _shown(provider: dict[str, Any]) -> dict[str, Any]:
-    same = ("display_name", "issuer", "client_id", "team_id", "key_id", *_FLAGS)
-    return {name: provider[name] for name in same} | {"scopes": "\n".join(provider["scopes"])}
-
-
 def _edit(console: Console, provider_id: str) -> dict[str, Any]:
     """Only differences are sent: a changed issuer is checked and clears the secret."""
-    asked = console.request.POST
-    current = console.api("GET", _path(provider_id)).data
-    shown = _shown(current)
-    forms.refuse_stale(console, forms.fingerprint(shown))
-    texts = [each.name for each in _fields(current) if each.kind not in ("checkbox", "textarea")]
-    body: dict[str, Any] = {
-        name: value for name, value in forms.chosen(texts, asked).items() if value != shown.get(name)
-    }
-    body |= {name: name in asked for name in _FLAGS if (name in asked) != shown[name]}
-    if (scopes := forms.lines_of(asked.get("scopes", ""))) != current["scopes"]:
-        body["scopes"] = scopes
+    current = console.api("GET", _path(provider_id))
+    fields = _fields(current)
+    forms.refuse_stale(console, forms.fingerprint_of(fields, current))
+    asked = forms.read(fields, console.request.POST)
+    body = {name: value for name, value in asked.items() if value not in ("", current.get(name))}
     console.api("PATCH", _path(provider_id), body)
     return {"notice": "The provider is saved."}
 
@@ -94,9 +82,9 @@ def _delete(console: Console, provider_id: str) -> HttpResponse:
 
 
 def _add(console: Console) -> HttpResponse:
-    body = forms.chosen([each.name for each in _NEW], console.request.POST)
+    body = {name: value for name, value in forms.read(_NEW, console.request.POST).items() if value}
     body.setdefault("name", body.get("preset", ""))
-    made = console.api("POST", "/v1/identity-providers", body).data
+    made = console.api("POST", "/v1/identity-providers", body)
     return go_to(console.request, console.url("provider", made["id"]))
 
 
@@ -109,9 +97,9 @@ def providers(console: Console) -> HttpResponse:
 
 @page("auth", {"edit": _edit, "delete": _delete})
 def provider(console: Console, provider_id: str) -> HttpResponse:
-    current = console.api("GET", _path(provider_id)).data
-    values = _shown(current)
+    current = console.api("GET", _path(provider_id))
+    fields = _fields(current)
     # The page shows every error in its one form.
     asked = console.request.POST if console.refusal else None
-    form = Form("edit", _fields(current), values, console.refusal, asked, forms.fingerprint(values))
+    form = Form("edit", fields, current, console.refusal, asked, forms.fingerprint_of(fields, current))
     return render(console, "console/provider.html", "", {"provider": current, "form": form})

@@ -41,13 +41,13 @@ _REDIRECTS: Final = (
 
 
 def _shown(console: Console) -> dict[str, Any]:
-    found = console.api("GET", "/v1/auth/settings").data
+    found = console.api("GET", "/v1/auth/settings")
     links = {f"link_urls.{name}": found["link_urls"].get(name, "") for name in _LINKS}
     return {name: found[name] for name in ("sign_up", "app_name", "app_url")} | links
 
 
 def _redirect_uris(console: Console) -> list[str]:
-    found: list[str] = console.api("GET", "/v1/redirect-uris").data["redirect_uris"]
+    found: list[str] = console.api("GET", "/v1/redirect-uris")["redirect_uris"]
     return found
 
 
@@ -62,8 +62,7 @@ def _save(console: Console) -> dict[str, Any]:
 
 def _save_redirects(console: Console) -> dict[str, Any]:
     forms.refuse_stale(console, forms.fingerprint(_redirect_uris(console)))
-    uris = forms.lines_of(console.request.POST.get("redirect_uris", ""))
-    console.api("PUT", "/v1/redirect-uris", {"redirect_uris": uris})
+    console.api("PUT", "/v1/redirect-uris", forms.read(_REDIRECTS, console.request.POST))
     return {"notice": "The redirect URIs are saved."}
 
 
@@ -74,6 +73,6 @@ def sign_up(console: Console) -> HttpResponse:
     # One form in two parts: its errors without a field are shown in the first.
     fields = (*_SETTINGS, *_PAGES)
     form = forms.form_of(console, "settings", fields, settings, seen=forms.fingerprint(settings))
-    shown = {"redirect_uris": "\n".join(uris)}
+    shown = {"redirect_uris": uris}
     redirects = forms.form_of(console, "redirects", _REDIRECTS, shown, seen=forms.fingerprint(uris))
     return render(console, "console/sign_up.html", "Sign-up", {"form": form, "redirects": redirects})

@@ -25,20 +25,14 @@ def _path(user_id: str) -> str:
 
 
 def _shown(user: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "email": user["email"],
-        "name": user["name"],
-        "role": user["role"] or "",
-        "claims": forms.json_text(user["claims"] or None),
-        "email_verified": user["email_verified_at"] is not None,
-    }
+    return user | {"claims": user["claims"] or None, "email_verified": user["email_verified_at"] is not None}
 
 
 def _edit(console: Console, user_id: str) -> dict[str, Any]:
     body = person_of(console.request.POST)
     is_verified = "email_verified" in console.request.POST
-    shown = _shown(console.api("GET", _path(user_id)).data)
-    forms.refuse_stale(console, forms.fingerprint(shown))
+    shown = _shown(console.api("GET", _path(user_id)))
+    forms.refuse_stale(console, forms.fingerprint_of(_EDIT, shown))
     if is_verified != shown["email_verified"]:
         body["email_verified"] = is_verified
     console.api("PATCH", _path(user_id), body)
@@ -51,7 +45,7 @@ def _set_password(console: Console, user_id: str) -> dict[str, Any]:
 
 
 def _send_reset(console: Console, user_id: str) -> dict[str, Any]:
-    email = console.api("GET", _path(user_id)).data["email"]
+    email = console.api("GET", _path(user_id))["email"]
     console.api("POST", "/v1/auth/password-reset", {"email": email})
     return {"notice": "A link to set a new password is sent by email."}
 
@@ -67,7 +61,7 @@ def _enable(console: Console, user_id: str) -> dict[str, Any]:
 
 
 def _delete(console: Console, user_id: str) -> HttpResponse:
-    email = console.api("GET", _path(user_id)).data["email"]
+    email = console.api("GET", _path(user_id))["email"]
     if console.request.POST.get("confirm", "").strip() != email:
         raise forms.invalid("confirm", "This is not the user's email. Nothing was deleted.")
     console.api("DELETE", _path(user_id))
@@ -86,11 +80,11 @@ _CHANGES: Final[dict[str, Change]] = {
 
 @page("auth", _CHANGES)
 def user(console: Console, user_id: str) -> HttpResponse:
-    current = console.api("GET", _path(user_id)).data
+    current = console.api("GET", _path(user_id))
     values = _shown(current)
     context = {
         "user": current,
-        "edit": forms.form_of(console, "edit", _EDIT, values, seen=forms.fingerprint(values)),
+        "edit": forms.form_of(console, "edit", _EDIT, values, seen=forms.fingerprint_of(_EDIT, values)),
         "password": forms.form_of(console, "password", _PASSWORD, {}),
     }
     return render(console, "console/user.html", "", context)
@@ -101,7 +95,7 @@ def _add(console: Console) -> HttpResponse:
     body = person_of(asked) | {"email_verified": "email_verified" in asked}
     if asked.get("password"):
         body["password"] = asked["password"]
-    made = console.api("POST", "/v1/users", body).data
+    made = console.api("POST", "/v1/users", body)
     return go_to(console.request, console.url("user", made["id"]))
 
 
@@ -118,7 +112,7 @@ def users(console: Console) -> HttpResponse:
 
 
 def _invite(console: Console) -> dict[str, Any]:
-    made = console.api("POST", "/v1/invitations", person_of(console.request.POST)).data
+    made = console.api("POST", "/v1/invitations", person_of(console.request.POST))
     return {"notice": f"{isolated(made['email'])} is invited by email. The link works for seven days."}
 
 

@@ -1,14 +1,15 @@
 """Merging environments: plan, conflicts, confirmation and applying. The form carries all state."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from django.http import HttpResponse
 
 from platform_site.developer_console import forms
-from platform_site.developer_console.api_calls import Refused
 from platform_site.developer_console.frame import Console, environment_of, page
+from platform_site.http.errors import ApiError, ValidationFailed
 
 _GROUPS: Final = (
     ("add", "Added"),
@@ -55,13 +56,14 @@ def merge(console: Console) -> HttpResponse:
                 context = _apply(console, asked)
             else:
                 context = {"plan": _plan(console, asked)}
-        except Refused as refusal:
+        except ApiError as refusal:
             if refusal.status == 403:
                 raise
             console.refusal = refusal
             context = {"stale": what == "apply" and refusal.status == 412}
             if what == "apply" and refusal.status != 412:
-                context["plan"] = _plan_again(console, asked)
+                with suppress(ApiError):
+                    context["plan"] = _plan(console, asked)
     return console.render("console/merge.html", _shown(console, asked, context) | context)
 
 
@@ -81,7 +83,7 @@ def _plan(console: Console, asked: _Asked) -> dict[str, Any]:
     if asked.source is None and not asked.version:
         raise forms.invalid("from", "Choose the environment to merge.")
     body = {**asked.body, "impact": True}
-    plan: dict[str, Any] = console.client.call("POST", "/v1/config/plan", body, environment=asked.into["id"]).data
+    plan: dict[str, Any] = console.client.call("POST", "/v1/config/plan", body, environment=asked.into["id"])
     plan["seen"] = forms.fingerprint(plan["changes"])
     given = console.request.POST
     confirmed = given.getlist("confirm") if given.get("seen") == plan["seen"] else []
@@ -102,13 +104,6 @@ def _plan(console: Console, asked: _Asked) -> dict[str, Any]:
     return plan
 
 
-def _plan_again(console: Console, asked: _Asked) -> dict[str, Any] | None:
-    try:
-        return _plan(console, asked)
-    except Refused:
-        return None
-
-
 def _text(value: Any) -> str:
     if value is None:
         return "(none)"
@@ -119,9 +114,9 @@ def _apply(console: Console, asked: _Asked) -> dict[str, Any]:
     given = console.request.POST
     if console.may_write and given.get("planned") != asked.fingerprint:
         message = "The form was changed after the plan. Nothing was applied: check the new plan."
-        raise Refused(422, {"code": "validation_failed", "message": message})
+        raise ValidationFailed(message)
     body = {"plan": given.get("plan", ""), "confirm": [each.strip() for each in given.getlist("confirm") if each]}
-    done = console.client.call("POST", "/v1/config/apply", body, environment=asked.into["id"]).data
+    done = console.client.call("POST", "/v1/config/apply", body, environment=asked.into["id"])
     follows = " Sign-in and origins follow within two minutes." if done["status"] == "completing" else ""
     return {"notice": f"All changes of the plan are applied.{follows}", "undo": given.get("replaced", "")}
 
@@ -134,7 +129,7 @@ def _shown(console: Console, asked: _Asked, context: dict[str, Any]) -> dict[str
         "asked": asked,
         "here": console.url("merge"),
         "planned": asked.fingerprint,
-        "from_errors": [each["message"] for each in refused_fields if each["field"] == "from"],
+        "from_errors": [each.message for each in refused_fields if each.field == "from"],
         "environments": console.project["environments"],
         "includes": _includes(console, asked),
         "resolved": [
@@ -158,10 +153,10 @@ def _includes(console: Console, asked: _Asked) -> list[dict[str, Any]]:
 
 def _items(console: Console, source_id: str) -> list[str]:
     try:
-        functions = console.client.call("GET", "/v1/functions", environment=source_id).data["data"]
+        functions = console.client.call("GET", "/v1/functions", environment=source_id)["data"]
         query = {"parts": "webhooks"}
-        config = console.client.call("GET", "/v1/config", query=query, environment=source_id).data["config"]
-    except Refused:  # the plan says why
+        config = console.client.call("GET", "/v1/config", query=query, environment=source_id)["config"]
+    except ApiError:  # the plan says why
         return []
     webhooks = [name for name in config["webhooks"] if not name.startswith("wh_")]
     return [*(f"functions.{each['name']}" for each in functions), *(f"webhooks.{name}" for name in webhooks)]

@@ -52,7 +52,7 @@ def _shown(console: Console) -> dict[str, Any]:
 
 
 def _reload(console: Console) -> None:
-    console.project = console.client.call("GET", path_to("projects", console.project["id"])).data
+    console.project = console.client.call("GET", path_to("projects", console.project["id"]))
 
 
 def _create(console: Console) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def _create(console: Console) -> dict[str, Any]:
     body: dict[str, Any] = {name: asked.get(name, "") for name in ("name", "from", "data")}
     if asked.get("expires"):
         body["expires_at"] = _expiry(asked["expires"])
-    made = console.client.call("POST", _path(console), body).data
+    made = console.client.call("POST", _path(console), body)
     return {"notice": f"The branch {made['name']} is created."}
 
 
@@ -79,7 +79,7 @@ def _expiry(days: str) -> str:
 
 def _reset(console: Console) -> dict[str, Any]:
     path = _path(console, _confirmed(console), "reset")
-    made = console.client.call("POST", path, {"data": console.request.POST.get("data", "")}).data
+    made = console.client.call("POST", path, {"data": console.request.POST.get("data", "")})
     return {"notice": f"The branch {made['name']} is reset."}
 
 

@@ -6,11 +6,12 @@ from django.http import HttpResponse
 from functions.api.serializers import ListedRun
 from functions.runs import history
 from platform_site.developer_console import forms
-from platform_site.developer_console.api_calls import Refused, path_to
+from platform_site.developer_console.api_calls import path_to
 from platform_site.developer_console.forms import Field
 from platform_site.developer_console.frame import Console, go_to, page
 from platform_site.developer_console.functions.highlight import coloured
 from platform_site.http import exact_json
+from platform_site.http.errors import ApiError, NotFound, PreconditionFailed
 
 _TEMPLATE: Final = """export default async (input, ctx) => {
   console.log("called by", ctx.caller.kind);
@@ -53,9 +54,8 @@ def _deploy_new(console: Console) -> HttpResponse:
         raise forms.invalid("name", "Required.")
     try:
         console.api("GET", path_of(name))
-    except Refused as refusal:
-        if refusal.status != 404:
-            raise
+    except NotFound:
+        pass
     else:
         raise forms.invalid("name", f"There is a function {name} already. Open it to deploy another version.")
     _put(console, name)
@@ -64,8 +64,7 @@ def _deploy_new(console: Console) -> HttpResponse:
 
 def _put(console: Console, name: str) -> dict[str, Any]:
     source = console.request.POST.get("source", "").replace("\r\n", "\n")
-    done: dict[str, Any] = console.api("PUT", path_of(name), {"source": source}).data
-    return done
+    return console.api("PUT", path_of(name), {"source": source})
 
 
 @page("functions", {"new": _deploy_new})
@@ -80,7 +79,7 @@ def functions(console: Console) -> HttpResponse:
 
 
 def _newest(console: Console, name: str) -> int:
-    number: int = console.api("GET", path_of(name, "versions"), query={"limit": "1"}).data["data"][0]["version"]
+    number: int = console.api("GET", path_of(name, "versions"), query={"limit": "1"})["data"][0]["version"]
     return number
 
 
@@ -90,20 +89,20 @@ def _version(console: Console, name: str, detail: dict[str, Any]) -> dict[str, A
     cursor = ""
     while True:
         query = {"limit": _VERSIONS_AT_ONCE} | ({"cursor": cursor} if cursor else {})
-        answer = console.api("GET", path_of(name, "versions"), query=query).data
+        answer = console.api("GET", path_of(name, "versions"), query=query)
         found: dict[str, Any] | None = next((each for each in answer["data"] if each["version"] == wanted), None)
         if found is not None:
             return found
         cursor = answer["next_cursor"]
         if not cursor:
-            raise Refused(404, {"code": "not_found", "message": f"The function has no version {wanted}."})
+            raise NotFound(f"The function has no version {wanted}.")
 
 
 def _deploy(console: Console, name: str) -> dict[str, Any]:
     newest = str(_newest(console, name))
     if console.request.POST.get("newest") != newest:
         message = f"Version {newest} was deployed meanwhile. Deploy again to make your source the next version."
-        raise Refused(412, {"code": "precondition_failed", "message": message})
+        raise PreconditionFailed(message)
     return {"notice": f"Version {_put(console, name)['active_version']} is deployed and active."}
 
 
@@ -113,19 +112,19 @@ def _run(console: Console, name: str) -> dict[str, Any] | HttpResponse:
     given = forms.json_of(asked.get("input", ""), "input")
     body = {"input": given, "async": is_async}
     try:
-        run_id = console.api("POST", path_of(name, "invoke"), body).data["run_id"]
-    except Refused as refusal:
-        run_id = refusal.details.get("run_id")
+        run_id = console.api("POST", path_of(name, "invoke"), body)["run_id"]
+    except ApiError as refusal:
+        run_id = refusal.extra.get("run_id")
         if run_id is None:
             raise
     if is_async:
         return go_to(console.request, console.url("function-run", name, run_id))
-    return {"run": shown_run(console.api("GET", path_of(name, "runs", run_id)).data)}
+    return {"run": shown_run(console.api("GET", path_of(name, "runs", run_id)))}
 
 
 @page("functions", {"deploy": _deploy, "run": _run})
 def function(console: Console, name: str) -> HttpResponse:
-    detail = console.api("GET", path_of(name)).data
+    detail = console.api("GET", path_of(name))
     version = _version(console, name, detail)
     context = {
         "function": detail,

@@ -3,11 +3,11 @@ from typing import Any, Final
 from django.http import HttpResponse
 
 from functions.execution import calls
-from platform_site.developer_console.api_calls import Refused
 from platform_site.developer_console.forms import integer_of
 from platform_site.developer_console.frame import Console, page
 from platform_site.developer_console.functions.pages import path_of, render, shown_run
 from platform_site.developer_console.staff import grants as staff
+from platform_site.http.errors import ValidationFailed
 
 STATUSES: Final = ("succeeded", "failed", "running")
 TRIGGERS: Final = ("call", "schedule", "event", "inbound")
@@ -16,21 +16,17 @@ TRIGGERS: Final = ("call", "schedule", "event", "inbound")
 @page("functions")
 def runs(console: Console, name: str) -> HttpResponse:
     asked = {key: console.request.GET[key] for key in ("status", "trigger") if console.request.GET.get(key)}
-    detail = console.api("GET", path_of(name)).data
+    detail = console.api("GET", path_of(name))
     context: dict[str, Any] = {"asked": asked, "statuses": STATUSES, "triggers": TRIGGERS, "function": detail}
     try:
         context["runs"] = console.listed(path_of(name, "runs"), asked | {"limit": "100"})
-    except Refused as refusal:
-        if refusal.status != 422:
-            raise
+    except ValidationFailed as refusal:
         console.refusal = refusal
     return render(console, "console/function_runs.html", name, context)
 
 
 def _cancel(console: Console, name: str, run_id: str) -> dict[str, Any]:
-    if staff.may_stop(console.client):
-        staff.stop(console.client, calls.cancel, name, run_id)
-    else:
+    if not staff.stop(console.client, calls.cancel, name, run_id):
         console.api("POST", path_of(name, "runs", run_id, "cancel"))
     return {"notice": "The run is cancelled."}
 
@@ -38,13 +34,13 @@ def _cancel(console: Console, name: str, run_id: str) -> dict[str, Any]:
 @page("functions", {"cancel": _cancel})
 def run(console: Console, name: str, run_id: str) -> HttpResponse:
     """Reloads every second until the run has ended."""
-    found = shown_run(console.api("GET", path_of(name, "runs", run_id)).data)
+    found = shown_run(console.api("GET", path_of(name, "runs", run_id)))
     return render(console, "console/function_run.html", name, {"run": found})
 
 
 def _activate(console: Console, name: str) -> dict[str, Any]:
     number = integer_of(console.request.POST.get("version", ""))
-    done = console.api("POST", path_of(name, "activate"), {"version": number}).data
+    done = console.api("POST", path_of(name, "activate"), {"version": number})
     return {"notice": f"Version {done['active_version']} is active."}
 
 

@@ -1,14 +1,15 @@
+from dataclasses import replace
 from typing import Any, Final
 
 from django.http import HttpResponse
 
 from functions.deploy import service as deploy_service
 from platform_site.developer_console import forms
-from platform_site.developer_console.api_calls import Refused
 from platform_site.developer_console.forms import Field, form_of
 from platform_site.developer_console.frame import Change, Console, go_to, page
 from platform_site.developer_console.functions.pages import path_of, render
 from platform_site.developer_console.staff import grants as staff
+from platform_site.http.errors import ApiError, FieldError
 
 _LIMITS: Final = (
     Field("timeout_ms", "Timeout (ms)", "number"),
@@ -55,30 +56,21 @@ _INBOUND: Final = (
 )
 
 
-def _limits_of(detail: dict[str, Any]) -> dict[str, Any]:
-    same = {key: detail[key] for key in ("timeout_ms", "memory_mb", "attempts")}
-    return same | {"invoke": detail["invoke"] or "", "allowed_hosts": "\n".join(detail["allowed_hosts"])}
-
-
 def _configure(console: Console, name: str, body: dict[str, Any], notice: str) -> dict[str, Any]:
     console.api("PATCH", path_of(name), body)
     return {"notice": notice}
 
 
 def _change_limits(console: Console, name: str) -> dict[str, Any]:
-    asked = console.request.POST
-    body: dict[str, Any] = {
-        key: forms.integer_of(asked.get(key, "")) for key in ("timeout_ms", "memory_mb", "attempts")
-    }
-    body |= {"invoke": asked.get("invoke") or None, "allowed_hosts": forms.lines_of(asked.get("allowed_hosts", ""))}
-    forms.refuse_stale(console, forms.fingerprint(_limits_of(console.api("GET", path_of(name)).data)))
+    body = forms.read(_LIMITS, console.request.POST)
+    body["invoke"] = body["invoke"] or None
+    forms.refuse_stale(console, forms.fingerprint_of(_LIMITS, console.api("GET", path_of(name))))
     return _configure(console, name, body, "The limits are saved.")
 
 
 def _change_schedule(console: Console, name: str) -> dict[str, Any]:
     schedule = console.request.POST.get("schedule", "").strip() or None
-    if schedule is None and staff.may_stop(console.client):
-        staff.stop(console.client, deploy_service.stop_schedule, name)
+    if schedule is None and staff.stop(console.client, deploy_service.stop_schedule, name):
         return {"notice": "The schedule is stopped until it is set again."}
     notice = "The schedule is saved." if schedule else "The function has no schedule now."
     return _configure(console, name, {"schedule": schedule}, notice)
@@ -86,8 +78,7 @@ def _change_schedule(console: Console, name: str) -> dict[str, Any]:
 
 def _change_events(console: Console, name: str) -> dict[str, Any]:
     patterns = forms.lines_of(console.request.POST.get("on", ""))
-    if not patterns and staff.may_stop(console.client):
-        staff.stop(console.client, deploy_service.stop_events, name)
+    if not patterns and staff.stop(console.client, deploy_service.stop_events, name):
         return {"notice": "The event triggers are stopped until they are set again."}
     notice = "The event triggers are saved." if patterns else "The function has no event triggers now."
     return _configure(console, name, {"on": patterns or None}, notice)
@@ -100,15 +91,15 @@ def _set_secret(console: Console, name: str) -> dict[str, Any]:
         return _configure(
             console, name, {"secrets": {secret: asked.get("secret_value", "")}}, f"The secret {secret} is set."
         )
-    except Refused as refusal:
-        raise _at_secret(refusal) from None
+    except ApiError as refusal:
+        refusal.fields = [_at_secret(each) for each in refusal.fields]
+        raise
 
 
-def _at_secret(refusal: Refused) -> Refused:
-    for each in refusal.fields:
-        if each["field"].split(".")[0] == "secrets":
-            each["field"] = "secret_name" if each["code"] in ("invalid_name", "too_many") else "secret_value"
-    return refusal
+def _at_secret(error: FieldError) -> FieldError:
+    if error.field.split(".")[0] != "secrets":
+        return error
+    return replace(error, field="secret_name" if error.code in ("invalid_name", "too_many") else "secret_value")
 
 
 def _delete_secret(console: Console, name: str) -> dict[str, Any]:
@@ -117,11 +108,8 @@ def _delete_secret(console: Console, name: str) -> dict[str, Any]:
 
 
 def _create_endpoint(console: Console, name: str) -> dict[str, Any]:
-    asked = console.request.POST
-    body: dict[str, Any] = {"async": "async" in asked}
-    if asked.get("label", "").strip():
-        body["label"] = asked["label"].strip()
-    return {"new_endpoint": console.api("POST", path_of(name, "inbound"), body).data}
+    body = {name: value for name, value in forms.read(_INBOUND, console.request.POST).items() if value != ""}
+    return {"new_endpoint": console.api("POST", path_of(name, "inbound"), body)}
 
 
 def _delete_endpoint(console: Console, name: str) -> dict[str, Any]:
@@ -150,13 +138,12 @@ _CHANGES: Final[dict[str, Change]] = {
 
 @page("functions", _CHANGES)
 def settings(console: Console, name: str) -> HttpResponse:
-    detail = console.api("GET", path_of(name)).data
-    limits = _limits_of(detail)
+    detail = console.api("GET", path_of(name))
     context = {
         "function": detail,
-        "limits": form_of(console, "limits", _LIMITS, limits, seen=forms.fingerprint(limits)),
-        "schedule": form_of(console, "schedule", _SCHEDULE, {"schedule": detail["schedule"] or ""}),
-        "events": form_of(console, "events", _EVENTS, {"on": "\n".join(detail["on"] or [])}),
+        "limits": form_of(console, "limits", _LIMITS, detail, seen=forms.fingerprint_of(_LIMITS, detail)),
+        "schedule": form_of(console, "schedule", _SCHEDULE, detail),
+        "events": form_of(console, "events", _EVENTS, detail),
         "secret": form_of(console, "secret", _SECRET, {}),
         "inbound": form_of(console, "inbound", _INBOUND, {"async": True}),
         "endpoints": console.listed(path_of(name, "inbound")),

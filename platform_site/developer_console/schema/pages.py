@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from django.http import HttpResponse
 
-from platform_site.developer_console.api_calls import Answer, Refused
 from platform_site.developer_console.forms import Form, integer_of, invalid
 from platform_site.developer_console.frame import Console, page
 from platform_site.developer_console.schema import outline, part_forms
 from platform_site.developer_console.schema.parts import Part, part_of, remove
 from platform_site.http import exact_json
+from platform_site.http.errors import ApiError, FieldError, ValidationFailed
 
 _PATH: Final = "/v1/schema"
 _invalid: Final = partial(invalid, summary="The document cannot be read.")
@@ -24,16 +24,16 @@ _COLUMN: Final = re.compile(r"(?P<name>\w+) (?P<type>[\w\[\]]+)(?P<null>\??)(?: 
 @page("schema")
 def schema(console: Console) -> HttpResponse:
     asked = console.request.POST
-    current = console.api("GET", _PATH).data
+    current = console.api("GET", _PATH)
     context: dict[str, Any] = {}
     if console.request.method == "POST":
         try:
             context = _edit_part(console, current) if _edits_part(asked) else _change(console)
-        except Refused as refusal:
+        except ApiError as refusal:
             console.refusal, context = refusal, {"problems": _problems(refusal, _text(console))}
     is_applied = "applied" in context
     if is_applied:
-        current = console.api("GET", _PATH).data
+        current = console.api("GET", _PATH)
     text = exact_json.dumps(current["document"], indent=True)
     if console.request.method == "POST" and not is_applied and not asked.get("revert"):
         text = context.pop("text", None) or _text(console)
@@ -73,8 +73,8 @@ def _edit_part(console: Console, current: dict[str, Any]) -> dict[str, Any]:
             part = part_forms.save(draft, current["document"], part, asked)
         else:
             remove(draft, part)
-    except Refused as refusal:
-        if refusal.fields[0]["field"] == "part":  # it is not there
+    except ApiError as refusal:
+        if refusal.fields[0].field == "part":  # it is not there
             raise
         at = part.table or asked.get("at")
         return {"at": at, "text": text, "editing": part, "part_refusal": refusal, "status": refusal.status}
@@ -87,28 +87,27 @@ def _edit_part(console: Console, current: dict[str, Any]) -> dict[str, Any]:
 def _plan_part(console: Console, text: str, part: Part | None) -> dict[str, Any]:
     """Plan the draft. Errors of a saved part keep its form open."""
     try:
-        return {"plan": _send(console, text, dry_run=True).data, "planned": _mark(console, text), "text": text}
-    except Refused as refusal:
+        return {"plan": _send(console, text, dry_run=True), "planned": _mark(console, text), "text": text}
+    except ApiError as refusal:
         problems = _problems(refusal, text)
         console.refusal, context = refusal, {"text": text, "problems": problems}
         own = [_of_part(each, part) for each in problems if part and outline.is_inside(each["field"], part.path)]
         if not own:
             return context
-        error = {"code": refusal.code, "message": refusal.message, "fields": own}
-        return context | {"editing": part, "part_refusal": Refused(refusal.status, error)}
+        return context | {"editing": part, "part_refusal": ValidationFailed(refusal.text, fields=own)}
 
 
-def _of_part(problem: dict[str, Any], part: Part) -> dict[str, Any]:
+def _of_part(problem: dict[str, Any], part: Part) -> FieldError:
     below = problem["field"].split(".")[len(part.path) + 1 :]
     known = f"part_{below[0]}" if below else "part_name"
     rest = ".".join(below[1:])
-    return {**problem, "field": f"{known}.{rest}" if rest else known}
+    return FieldError(f"{known}.{rest}" if rest else known, problem["code"], problem["message"])
 
 
 def _forms(console: Console, current: Any, text: str, context: dict[str, Any]) -> dict[str, Any]:
     try:
         draft = _draft(text)
-    except Refused:
+    except ApiError:
         return {"is_unreadable": True}
     problems = context.get("problems", [])
     tables = outline.tables_of(draft, current, problems)
@@ -133,13 +132,16 @@ def _forms(console: Console, current: Any, text: str, context: dict[str, Any]) -
 
 
 def _draft(text: str) -> dict[str, Any]:
-    parsed = _parsed(text)
-    if not isinstance(parsed, dict):
-        raise _invalid("document", "The document must be an object.")
+    """Raises ValidationFailed, with the place in the text."""
     try:
-        draft: dict[str, Any] = exact_json.loads(text)
-    except ValueError:  # it is stricter: NaN, say
-        raise _invalid("document", "The document is not JSON.") from None
+        json.loads(text)  # its messages say more than those of orjson, which is stricter (NaN, say)
+        draft = exact_json.loads(text)
+    except json.JSONDecodeError as error:
+        raise _invalid("document", f"Line {error.lineno}, column {error.colno}: {error.msg}") from None
+    except (ValueError, RecursionError):
+        raise _invalid("document", "The document is nested too deep, or has a number that is too long.") from None
+    if not isinstance(draft, dict):
+        raise _invalid("document", "The document must be an object.")
     return draft
 
 
@@ -160,45 +162,35 @@ def _change(console: Console) -> dict[str, Any]:
     if what == "apply" and asked.get("planned") == mark:
         confirmed = [each.strip() for each in asked.getlist("confirm") if each.strip()]
         try:
-            done = _send(console, text, dry_run=False, confirm=confirmed).data
-        except Refused as refusal:
-            if any(each["code"] == "unconfirmed" for each in refusal.fields):
-                return {"plan": _send(console, text, dry_run=True).data, "planned": mark, "unconfirmed": refusal}
+            done = _send(console, text, dry_run=False, confirm=confirmed)
+        except ApiError as refusal:
+            if any(each.code == "unconfirmed" for each in refusal.fields):
+                return {"plan": _send(console, text, dry_run=True), "planned": mark, "unconfirmed": refusal}
             raise
         return {"applied": done, "notice": f"The schema is at version {done['version']}."}
-    plan = _send(console, text, dry_run=True).data
+    plan = _send(console, text, dry_run=True)
     edited = "The document has changed since its plan. This is the new plan." if what == "apply" else None
     at = asked.get("table", "").strip() if what == "add-table" else asked.get("at")
     return {"plan": plan, "planned": mark, "notice": edited, "text": text, "at": at}
 
 
-def _send(console: Console, text: str, *, dry_run: bool, confirm: list[str] | None = None) -> Answer:
+def _send(console: Console, text: str, *, dry_run: bool, confirm: list[str] | None = None) -> dict[str, Any]:
     asked = console.request.POST
     options = {"dry_run": dry_run, "impact": dry_run, "confirm": confirm or []}
     headers = {"If-Match": f'"{asked["version"]}"'} if asked.get("version") else {}
     if asked.get("revert"):
         body = {"version": integer_of(asked["revert"]), **options}
         return console.api("POST", f"{_PATH}/revert", body, headers=headers)
-    _parsed(text)
+    _draft(text)
     # The text itself, so that the API reads what was written: names that come twice, integers of any size.
     exact = b'{"document": %s, %s' % (text.encode(), exact_json.dumps(options)[1:].encode())
     return console.api("PUT", _PATH, exact, headers=headers)
 
 
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        where = f"Line {error.lineno}, column {error.colno}: " if isinstance(error, json.JSONDecodeError) else ""
-        raise _invalid("document", f"{where}{getattr(error, 'msg', 'not JSON')}") from None
-    except RecursionError:
-        raise _invalid("document", "The document is nested too deep.") from None
-
-
 def _with_table(text: str, name: str, columns: str) -> str:
     """The document with a new table; lines of `columns` are `name type`, `name type?` or `name reference to`."""
-    document = _parsed(text)
-    tables = document.get("tables") if isinstance(document, dict) else None
+    document = _draft(text)
+    tables = document.get("tables")
     if not isinstance(tables, dict):
         raise _invalid("document", "The document has no tables.")
     if name in tables:
@@ -218,8 +210,8 @@ def _with_table(text: str, name: str, columns: str) -> str:
     return exact_json.dumps(document, indent=True)
 
 
-def _problems(refusal: Refused, text: str) -> list[dict[str, Any]]:
-    return [{**field, "line": _line_of(field["field"], text)} for field in refusal.fields]
+def _problems(refusal: ApiError, text: str) -> list[dict[str, Any]]:
+    return [{**field.as_dict(), "line": _line_of(field.field, text)} for field in refusal.fields]
 
 
 def _line_of(path: str, text: str) -> int | None:

@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
-from platform_site.developer_console.forms import Field, invalid, json_of, json_text, words
+from platform_site.developer_console.forms import Field, invalid, json_of, lines_of, words
 from platform_site.developer_console.schema import renames, rule_forms
 from platform_site.developer_console.schema.parts import Part, mapping, put, table_of, value_of
 from platform_site.http import exact_json
@@ -15,20 +16,36 @@ from rows.schema.user_fields import USER_FIELDS
 _NUMBERS: Final = frozenset({"integer", "float"})
 _DEFAULTED: Final = tuple(type_ for type_ in SQL_TYPES if type_ not in ("reference", "user"))
 _BOUNDED: Final = ("integer", "decimal", "float", "date", "timestamp")
-_SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
-    "default": _DEFAULTED,
-    "to": ("reference",),
-    "on_delete": ("reference", "user"),
-    "related_name": ("reference",),
-    "values": ("enum",),
-    "min": _BOUNDED,
-    "max": _BOUNDED,
-    "min_length": ("text",),
-    "max_length": ("text",),
-    "format": ("text",),
-    "precision": ("decimal",),
-    "scale": ("decimal",),
-}
+_SETTINGS: Final = (
+    Field("part_default", "Default", help="$now and $uuid are computed", types=_DEFAULTED),
+    Field("part_to", "References", "select", types=("reference",)),
+    Field(
+        "part_on_delete",
+        "When the target is deleted",
+        "select",
+        choices=(
+            ("", "default"),
+            ("restrict", "restrict (references)"),
+            ("cascade", "cascade (references)"),
+            ("null", "null"),
+            ("keep", "keep (users)"),
+            ("delete", "delete (users)"),
+        ),
+        types=("reference", "user"),
+    ),
+    Field("part_related_name", "Name of the relation back", types=("reference",)),
+    Field("part_values", "Values, one per line", "textarea", rows=4, types=("enum",)),
+    Field("part_min", "Minimum", types=_BOUNDED),
+    Field("part_max", "Maximum", types=_BOUNDED),
+    Field("part_min_length", "Minimum length", types=("text",)),
+    Field("part_max_length", "Maximum length", types=("text",)),
+    Field(
+        "part_format", "Format", "select", choices=(("", "any"), *((each, each) for each in FORMATS)), types=("text",)
+    ),
+    Field("part_precision", "Digits in all", types=("decimal",)),
+    Field("part_scale", "Digits after the point", types=("decimal",)),
+)
+"""Of columns of some types."""
 _INTEGER: Final = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 
 
@@ -60,41 +77,17 @@ def fields_of(document: Any, part: Part) -> list[Field]:
 
 def _column_fields(document: Any) -> list[Field]:
     tables = [(name, name) for name in mapping(mapping(document).get("tables"))]
-    typed = {
-        "default": Field("part_default", "Default", help="$now and $uuid are computed"),
-        "to": Field("part_to", "References", kind="select", choices=[("", ""), *tables]),
-        "on_delete": Field(
-            "part_on_delete",
-            "When the target is deleted",
-            kind="select",
-            choices=[
-                ("", "default"),
-                ("restrict", "restrict (references)"),
-                ("cascade", "cascade (references)"),
-                ("null", "null"),
-                ("keep", "keep (users)"),
-                ("delete", "delete (users)"),
-            ],
-        ),
-        "related_name": Field("part_related_name", "Name of the relation back"),
-        "values": Field("part_values", "Values, one per line", kind="textarea", rows=4),
-        "min": Field("part_min", "Minimum"),
-        "max": Field("part_max", "Maximum"),
-        "min_length": Field("part_min_length", "Minimum length"),
-        "max_length": Field("part_max_length", "Maximum length"),
-        "format": Field(
-            "part_format", "Format", kind="select", choices=[("", "any"), *((each, each) for each in FORMATS)]
-        ),
-        "precision": Field("part_precision", "Digits in all"),
-        "scale": Field("part_scale", "Digits after the point"),
-    }
     return [
         Field("part_name", "Column name"),
         Field("part_type", "Type", kind="select", choices=[(each, each) for each in SQL_TYPES], chooses_types=True),
         Field("part_null", "May be null", kind="checkbox"),
-        *(typed[name].only_for(types) for name, types in _SETTINGS.items()),
+        *(replace(each, choices=[("", ""), *tables]) if each.name == "part_to" else each for each in _SETTINGS),
         Field("part_backfill", "Value for existing rows", help="For a new column that is not null"),
     ]
+
+
+def _key_of(setting: Field) -> str:
+    return setting.name.removeprefix("part_")
 
 
 def values_of(document: Any, part: Part) -> dict[str, Any]:
@@ -109,15 +102,15 @@ def values_of(document: Any, part: Part) -> dict[str, Any]:
         return {"part_columns": _joined(value)}
     if part.kind == "users":
         return {"part_name": part.name, "part_fields": _joined(value)}
-    return {"part_name": part.name, "part_value": json_text(value)}
+    return {"part_name": part.name, "part_value": value}
 
 
 def _column_values(part: Part, column: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {"part_name": part.name, "part_type": column.get("type"), "part_null": column.get("null")}
-    for key in (*_SETTINGS, "backfill"):
+    for key in (*map(_key_of, _SETTINGS), "backfill"):
         value = column.get(key, "")
         if key == "values" and isinstance(value, list):
-            found["part_values"] = "\n".join(map(str, value))
+            found["part_values"] = value
         else:
             is_plain = isinstance(value, str) and (value or key not in column)
             found[f"part_{key}"] = value if is_plain else exact_json.dumps(value)
@@ -129,7 +122,7 @@ def _joined(value: Any) -> str:
 
 
 def save(document: dict[str, Any], current: Any, part: Part, asked: Mapping[str, str]) -> Part:
-    """Write a form into the draft. `current` is the schema's document. Raises Refused."""
+    """Write a form into the draft. `current` is the schema's document. Raises ValidationFailed."""
     name = asked.get("part_name", "").strip()
     if part.kind == "table":
         return _save_table(document, current, part, name, asked)
@@ -179,10 +172,10 @@ def _column(column: dict[str, Any], asked: Mapping[str, str]) -> dict[str, Any]:
     """The column as submitted, without settings of other types, keeping those without a field."""
     type_ = asked.get("part_type", "")
     made = {"type": type_, **{key: value for key, value in column.items() if key != "type"}}
-    for key, types in _SETTINGS.items():
-        text = asked.get(f"part_{key}", "").strip() if type_ in types else ""
+    for field in _SETTINGS:
+        key, text = _key_of(field), asked.get(field.name, "").strip() if type_ in field.types else ""
         if key == "values":
-            _set(made, key, [line.strip() for line in text.splitlines() if line.strip()])
+            _set(made, key, lines_of(text))
         else:
             _set(made, key, _literal(type_, key, text))
             if text == '""' and key == "default":

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from platform_site.developer_console.forms import Field, invalid, json_of, json_text, words
+from platform_site.developer_console.forms import Field, invalid, json_of, words
 from platform_site.developer_console.schema.parts import Part, mapping, put, table_of, value_of
 from rows.schema.column_parser import COLUMN_NAME_ENDING
 
@@ -31,12 +31,12 @@ def fields_of(document: Any, part: Part) -> list[Field]:
     own = [name for name in mapping(table.get("rules")) if name not in ROLES]
     who = [("user", "Signed-in users"), ("everybody", "Everybody, signed in or not"), ("role", "One role")]
     fields = [
-        Field("part_who", "Who", kind="select", choices=who, chooses_types=True),
-        Field("part_name", "Role", suggestions=(*ROLES, *own)).only_for(("role",)),
-        Field("part_action", "Action", kind="select", choices=_doubled(list(_KEYS)), chooses_types=True),
+        Field("part_who", "Who", "select", choices=who, chooses_types=True),
+        Field("part_name", "Role", suggestions=(*ROLES, *own), types=("role",)),
+        Field("part_action", "Action", "select", choices=_doubled(list(_KEYS)), chooses_types=True),
     ]
     if isinstance(value_of(document, part), list):
-        return [*fields, Field("part_value", "Rules (JSON list)", kind="code", rows=10)]
+        return [*fields, Field("part_value", "Rules (JSON list)", "code", rows=10)]
     rows = [("all", "All rows"), ("json", "Custom (JSON)")]
     owners, conditions = _owners(table), list(mapping(table.get("conditions")))
     if owners:
@@ -46,15 +46,13 @@ def fields_of(document: Any, part: Part) -> list[Field]:
     code: dict[str, Any] = {"kind": "code", "placeholder": _EXAMPLE}
     return [
         *fields,
-        Field("part_rows", "Rows", kind="select", choices=rows, chooses_types=True),
-        Field("part_owner", "Column of the owner", kind="select", choices=_doubled(owners)).only_for(("owner",)),
-        Field("part_condition", "Condition", kind="select", choices=_doubled(conditions)).only_for(("condition",)),
-        Field("part_where", "Rows: where (JSON)", help="Empty: all rows", **code).only_for(("json", *_with("where"))),
-        Field("part_columns", "Columns", placeholder="*, -internal", help="Empty: all columns").only_for(
-            _with("columns")
-        ),
-        Field("part_set", "Set by the platform (JSON)", rows=2, **code).only_for(_with("set")),
-        Field("part_check", "Check after the write (JSON)", rows=2, **code).only_for(_with("check")),
+        Field("part_rows", "Rows", "select", choices=rows, chooses_types=True),
+        Field("part_owner", "Column of the owner", "select", choices=_doubled(owners), types=("owner",)),
+        Field("part_condition", "Condition", "select", choices=_doubled(conditions), types=("condition",)),
+        Field("part_where", "Rows: where (JSON)", help="Empty: all rows", types=("json", *_with("where")), **code),
+        Field("part_columns", "Columns", placeholder="*, -internal", help="Empty: all columns", types=_with("columns")),
+        Field("part_set", "Set by the platform (JSON)", rows=2, types=_with("set"), **code),
+        Field("part_check", "Check after the write (JSON)", rows=2, types=_with("check"), **code),
     ]
 
 
@@ -79,12 +77,12 @@ def values_of(document: Any, part: Part) -> dict[str, Any]:
         "part_action": part.action or "read",
     }
     if isinstance(value, list):
-        return {**found, "part_value": json_text(value)}
+        return {**found, "part_value": value}
     rule = mapping(value)
     rows = _rows_of(rule, part.action, table)
     if not part.name and (owners := _owners(table)):
         rows = Rows("owner", owners[0])  # a new rule opens no more than it must
-    texts = {f"part_{key}": json_text(_beside(rule, part.action, rows).get(key)) for key in ("where", "set", "check")}
+    texts = {f"part_{key}": _beside(rule, part.action, rows).get(key) for key in ("where", "set", "check")}
     columns = rule.get("columns")
     return {
         **found,

@@ -7,9 +7,9 @@ from django.conf import settings
 from accounts.audit import Actor
 from accounts.models import User
 from accounts.staff import second_factor
-from platform_site.developer_console.api_calls import ApiClient, Refused
+from platform_site.developer_console.api_calls import ApiClient
 from platform_site.developer_console.session import SignedIn
-from platform_site.http.errors import ApiError, Unauthorized
+from platform_site.http.errors import Unauthorized
 from projects import staff_access
 from projects.directory.environments import environment_ref
 from projects.models import StaffGrant
@@ -29,20 +29,16 @@ def grant_for(signed_in: SignedIn, environment_id: str) -> StaffGrant | None:
     return staff_access.active_for(signed_in.user_id, environment_id) if may_ask(signed_in) is not None else None
 
 
-def may_stop(client: ApiClient) -> bool:
-    """Whether the grant writes: operators then stop things by services; API scopes would allow changing code."""
-    return client.staff_grant is not None and client.staff_grant.may_write
-
-
-def stop(client: ApiClient, service: Callable[..., object], *arguments: object, **options: object) -> None:
+def stop(client: ApiClient, service: Callable[..., object], *arguments: object) -> bool:
+    """Stop something by its service: API scopes would allow changing code. False without a grant that writes."""
     grant = client.staff_grant
-    try:
-        held = staff_access.active().filter(pk=grant.pk, may_write=True).exists() if grant is not None else False
-        user = may_ask(client.signed_in)
-        environment = environment_ref(grant.environment_id) if grant is not None else None
-        if user is None or environment is None or not held:
-            raise Unauthorized("The staff access has ended.")
-        environment.require_active()
-        service(environment, *arguments, **options, actor=Actor.staff(user))
-    except ApiError as error:
-        raise Refused.of(error) from None
+    if grant is None or not grant.may_write:
+        return False
+    user = may_ask(client.signed_in)
+    environment = environment_ref(grant.environment_id)
+    is_held = staff_access.active().filter(pk=grant.pk, may_write=True).exists()
+    if user is None or environment is None or not is_held:
+        raise Unauthorized("The staff access has ended.")
+    environment.require_active()
+    service(environment, *arguments, actor=Actor.staff(user))
+    return True

@@ -6,11 +6,11 @@ from django.shortcuts import redirect, render
 from accounts.audit import Actor
 from accounts.models import User
 from accounts.staff.roles import OPERATE
-from platform_site.developer_console.api_calls import ApiClient, Refused
+from platform_site.developer_console.api_calls import ApiClient
 from platform_site.developer_console.forms import Field, Form
 from platform_site.developer_console.frame import signed_in_page
 from platform_site.developer_console.staff import grants as staff
-from platform_site.http.errors import ApiError
+from platform_site.http.errors import ApiError, Forbidden
 from projects import staff_access
 
 _MAY_WRITE: Final = Field("may_write", "May change rows and the schema, cancel runs and disable webhooks", "checkbox")
@@ -22,8 +22,8 @@ def access(request: HttpRequest, client: ApiClient) -> HttpResponse:
     user = staff.may_ask(client.signed_in)
     if user is None:
         message = "Only staff get access here, with a second factor where one is set up or required."
-        raise Refused(403, {"code": "forbidden", "message": message})
-    refusal = None
+        raise Forbidden(message)
+    refusal: ApiError | None = None
     if request.method == "POST":
         try:
             if request.POST.get("what") == "end":
@@ -34,7 +34,7 @@ def access(request: HttpRequest, client: ApiClient) -> HttpResponse:
             made = staff_access.grant(user, environment_id, reason=reason, may_write=may_write)
             return redirect("developer_console:home", made.environment.project_id, made.environment_id)
         except ApiError as error:
-            refusal = Refused.of(error)
+            refusal = error
     fields = (
         Field("environment", "Environment id", required=True, placeholder="env_…"),
         Field("reason", "Reason", required=True, help="The project's owners read it in their audit log."),

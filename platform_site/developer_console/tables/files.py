@@ -7,11 +7,11 @@ from typing import Any, Final
 from django.http import HttpResponse, JsonResponse
 from django.views.decorators.http import require_POST, require_safe
 
-from platform_site.developer_console.api_calls import Refused
 from platform_site.developer_console.frame import Console, page
 from platform_site.developer_console.tables.columns import Column, csv_cell, from_csv
 from platform_site.developer_console.tables.pages import chosen_table, grid
 from platform_site.http import exact_json
+from platform_site.http.errors import ApiError, ValidationFailed
 from rows.transfer import csv_reader
 from rows.transfer.csv_reader import InvalidRecord
 
@@ -33,14 +33,14 @@ def export(console: Console, table: str, format_: str) -> HttpResponse:
     rows: list[dict[str, Any]] = []
     while True:
         one_page = query | {"limit": str(_AT_ONCE)} | ({"cursor": cursor} if cursor else {})
-        answer = console.api("GET", f"/v1/rows/{table}", query=one_page).data
+        answer = console.api("GET", f"/v1/rows/{table}", query=one_page)
         rows += answer["data"]
         cursor = answer["next_cursor"]
         if not cursor or (is_part and len(rows) >= _OF_A_PART):
             break
         if len(rows) >= MAX_ROWS:
             message = f"More than {MAX_ROWS:,} rows. Narrow the filter, or list the pages with the API."
-            raise Refused(422, {"code": "validation_failed", "message": message})
+            raise ValidationFailed(message)
     text = _csv(columns, rows, with_header="cursor" not in asked) if format_ == "csv" else _ndjson(rows)
     headers = {"Content-Disposition": f'attachment; filename="{table}.{format_}"', "X-Content-Type-Options": "nosniff"}
     if is_part:
@@ -145,18 +145,18 @@ def _insert(console: Console, table: str, rows: list[tuple[int, dict[str, Any]]]
         console.api("POST", path, [row for _, row in rows])
         report.inserted += len(rows)
         return True
-    except Refused as refusal:
+    except ApiError as refusal:
         if refusal.status not in (409, 422):
-            report.stopped = f"Stopped at line {rows[0][0]}: {refusal.message}"
+            report.stopped = f"Stopped at line {rows[0][0]}: {refusal.text}"
             return False
     for number, row in rows:
         try:
             console.api("POST", path, row)
             report.inserted += 1
-        except Refused as refusal:
+        except ApiError as refusal:
             if refusal.status not in (409, 422):
-                report.stopped = f"Stopped at line {number}: {refusal.message}"
+                report.stopped = f"Stopped at line {number}: {refusal.text}"
                 return False
-            reasons = [f"{each['field']}: {each['message']}" for each in refusal.fields]
-            report.rejected.append((number, " ".join(reasons) or refusal.message))
+            reasons = [f"{each.field}: {each.message}" for each in refusal.fields]
+            report.rejected.append((number, " ".join(reasons) or refusal.text))
     return True

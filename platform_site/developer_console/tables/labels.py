@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from platform_site.developer_console.api_calls import Refused
 from platform_site.developer_console.frame import WRITERS, Console
 from platform_site.developer_console.tables.columns import Column, columns_of
 from platform_site.http import exact_json
+from platform_site.http.errors import Forbidden, NotFound, ProjectSuspended, ValidationFailed
 from rows.query import schema_cache
 from rows.rules.principal import Principal
 
@@ -69,7 +69,5 @@ def _readable(console: Console, table: str) -> Mapping[str, Any]:
 def _listed(console: Console, path: str, query: Mapping[str, str]) -> list[dict[str, Any]]:
     try:
         return console.listed(path, query)
-    except Refused as refusal:
-        if refusal.status in (403, 404, 422):
-            return []
-        raise
+    except (Forbidden, ProjectSuspended, NotFound, ValidationFailed):
+        return []

@@ -5,12 +5,12 @@ from typing import Any, Final
 from django.http import HttpResponse, JsonResponse
 from django.views.decorators.http import require_POST, require_safe
 
-from platform_site.developer_console.api_calls import Refused
 from platform_site.developer_console.frame import Console, page
 from platform_site.developer_console.tables.columns import Column
 from platform_site.developer_console.tables.labels import MAX_LABEL_LENGTH, label_of_user, text_key
 from platform_site.developer_console.tables.pages import chosen_table
 from platform_site.http import exact_json
+from platform_site.http.errors import Forbidden, NotFound, ProjectSuspended, ValidationFailed
 from platform_site.http.views import encode
 from platform_site.identity import ids
 from rows.schema.column_values import ROW_ID
@@ -28,7 +28,7 @@ def live(console: Console, table: str) -> HttpResponse:
         try:
             subscription["where"] = exact_json.loads(where)
         except ValueError:
-            raise Refused(422, {"code": "validation_failed", "message": "The filter is not JSON."}) from None
+            raise ValidationFailed("The filter is not JSON.") from None
     last_id = request.headers.get("Last-Event-ID")
     return console.client.respond(
         "POST",
@@ -46,13 +46,11 @@ def pick(console: Console, table: str, key: str) -> HttpResponse:
     found, columns = chosen_table(console, table)
     column = next((each for each in columns if each.key == key and each.is_link), None)
     if column is None:
-        raise Refused(404, {"code": "not_found", "message": "The table has no such reference."})
+        raise NotFound("The table has no such reference.")
     asked = console.request.GET.get("q", "").strip()[:200]
     try:
         data = _users(console, asked) if column.type == "user" else _rows(console, column, found, asked)
-    except Refused as refusal:
-        if refusal.status != 403:
-            raise
+    except (Forbidden, ProjectSuspended):
         data = []
     return JsonResponse({"data": data[:MAX_RESULTS]})
 

@@ -8,12 +8,12 @@ from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_http_methods
 
-from platform_site.developer_console.api_calls import Refused, answer_of
+from platform_site.developer_console.api_calls import data_of
 from platform_site.developer_console.frame import Console, page
 from platform_site.developer_console.tables.columns import Column, columns_of, shown_text, text_of
 from platform_site.developer_console.tables.labels import Labels, labels_of
 from platform_site.http import exact_json
-from platform_site.http.errors import ApiError
+from platform_site.http.errors import ApiError, Forbidden, InvalidRequest, NotFound, ValidationFailed
 from rows import services
 from rows.api.named_principals import principal_named
 from rows.query.service import ListQuery, etag_of
@@ -24,7 +24,7 @@ _EDITED: Final = ("PATCH", "DELETE", "GET")
 
 
 def schema_tables(console: Console) -> dict[str, Any]:
-    found: dict[str, Any] = console.api("GET", "/v1/schema").data["document"]["tables"]
+    found: dict[str, Any] = console.api("GET", "/v1/schema")["document"]["tables"]
     return found
 
 
@@ -40,7 +40,7 @@ def tables(console: Console) -> HttpResponse:
 def chosen_table(console: Console, table: str) -> tuple[dict[str, Any], list[Column]]:
     found = schema_tables(console)
     if table not in found:
-        raise Refused(404, {"code": "not_found", "message": "The schema has no such table."})
+        raise NotFound("The schema has no such table.")
     return found, columns_of(found[table])
 
 
@@ -59,14 +59,12 @@ def grid(console: Console, table: str, found: dict[str, Any], columns: list[Colu
         response = console.client.respond(
             "GET", f"/v1/rows/{table}", b"", query=query, environment=console.environment["id"]
         )
-        answer = answer_of(response).data
+        answer = data_of(response)
         rows: list[dict[str, Any]] = [
             {"etag": etag, "values": row} for row, etag in _with_etags(response.content.decode())
         ]
         seen = _seen_by(console, table, asked["as"], [row["values"]["id"] for row in rows]) if asked["as"] else None
-    except Refused as refusal:
-        if refusal.code not in ("validation_failed", "invalid_request"):
-            raise
+    except (InvalidRequest, ValidationFailed) as refusal:
         console.refusal = refusal
         return context | {"headers": _headers(columns, asked)}
     if rows:
@@ -99,19 +97,14 @@ def _with_etags(text: str) -> list[tuple[dict[str, Any], str]]:
 
 def _seen_by(console: Console, table: str, name: str, row_ids: list[str]) -> dict[str, Any]:
     if "schema:read" not in console.me["scopes"]:
-        raise Refused(403, {"code": "forbidden", "message": "This needs the scope schema:read."})
+        raise Forbidden("This needs the scope schema:read.")
     name = _with_user_id(console, name)
     if (ref := console.ref) is None:
-        raise Refused(404, {"code": "not_found", "message": "The project has no such environment."})
-    try:
-        principal = principal_named(ref.pool_id, name)
-    except ApiError as error:
-        raise Refused.of(error) from None
+        raise NotFound("The project has no such environment.")
+    principal = principal_named(ref.pool_id, name)
     try:
         answer = services.list_rows(ref, principal, table, ListQuery(where={"id": {"$in": row_ids}}, limit=100))
-    except ApiError as error:
-        if error.status != 404:
-            raise Refused.of(error) from None
+    except NotFound:
         return {}  # no rule lets this caller read the table
     return {row["id"]: row for row in exact_json.loads(answer.body)["data"]}
 
@@ -119,7 +112,7 @@ def _seen_by(console: Console, table: str, name: str, row_ids: list[str]) -> dic
 def _with_user_id(console: Console, name: str) -> str:
     if "@" not in name:
         return name
-    users = console.api("GET", "/v1/users", query={"email": name}).data["data"]
+    users = console.api("GET", "/v1/users", query={"email": name})["data"]
     return str(users[0]["id"]) if users else name
 
 
@@ -216,7 +209,7 @@ def why(console: Console, table: str, row_id: str) -> HttpResponse:
     body = {"id": row_id, "as": _with_user_id(console, seen_as)}
     context: dict[str, Any] = {"table": table, "row_id": row_id, "seen_as": seen_as}
     try:
-        context["explanation"] = console.api("POST", f"/v1/rows/{table}/explain", body).data
-    except Refused as refusal:
+        context["explanation"] = console.api("POST", f"/v1/rows/{table}/explain", body)
+    except ApiError as refusal:
         console.refusal = refusal
     return console.render("console/why.html", context)

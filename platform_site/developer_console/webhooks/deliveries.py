@@ -2,9 +2,9 @@ from typing import Any, Final
 
 from django.http import HttpResponse
 
-from platform_site.developer_console.api_calls import Refused
 from platform_site.developer_console.frame import Console, page
 from platform_site.developer_console.webhooks.pages import path_of, render
+from platform_site.http.errors import ValidationFailed
 
 STATUSES: Final = ("pending", "delivered", "exhausted", "held", "filtered", "dropped")
 
@@ -17,15 +17,13 @@ def _redeliver(console: Console, webhook_id: str) -> dict[str, Any]:
 @page("webhooks", {"redeliver": _redeliver})
 def deliveries(console: Console, webhook_id: str) -> HttpResponse:
     request = console.request
-    webhook = console.api("GET", path_of(webhook_id)).data
+    webhook = console.api("GET", path_of(webhook_id))
     if request.method == "GET" and "sent" in request.GET:
         console.done["notice"] = "Test event sent. Status below."
     asked = {key: request.GET[key].strip() for key in ("status", "event_id") if request.GET.get(key)}
     try:
         found = console.page_of(path_of(webhook_id, "deliveries"), asked | {"limit": "50"}, asked)
-    except Refused as refusal:
-        if refusal.status != 422:
-            raise
+    except ValidationFailed as refusal:
         found, console.refusal = {"data": []}, refusal
     context = {
         "asked": asked,

@@ -4,11 +4,12 @@ from django.http import HttpResponse
 from django.utils.http import urlencode
 
 from platform_site.developer_console import forms
-from platform_site.developer_console.api_calls import Refused, path_to
+from platform_site.developer_console.api_calls import path_to
 from platform_site.developer_console.forms import Field
 from platform_site.developer_console.frame import Change, Console, go_to, page
 from platform_site.developer_console.staff import grants as staff
 from platform_site.developer_console.tables.pages import schema_tables
+from platform_site.http.errors import ApiError
 from webhooks.subscriptions import service as webhook_service
 
 _NEW: Final = (
@@ -54,46 +55,21 @@ def render(console: Console, template: str, webhook: dict[str, Any], context: di
 def _example(console: Console) -> str:
     try:
         first = next(iter(schema_tables(console)), None)
-    except Refused:
+    except ApiError:
         first = None
     return f"{first}.*" if first else "*"
 
 
-def _values(asked: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    body: dict[str, Any] = {}
-    for name in names:
-        text = asked.get(name, "")
-        if name == "events":
-            body[name] = forms.lines_of(text)
-        elif name in ("filter", "columns"):
-            body[name] = forms.json_of(text, name)
-        else:
-            body[name] = text.strip()
-    if "name" in body:
-        body["name"] = body["name"] or None
-    return body
-
-
-def _shown_values(webhook: dict[str, Any]) -> dict[str, Any]:
-    return webhook | {
-        "name": webhook["name"] or "",
-        "events": "\n".join(webhook["events"]),
-        "filter": forms.json_text(webhook["filter"]),
-        "columns": forms.json_text(webhook["columns"]),
-    }
-
-
 def _edit(console: Console, webhook_id: str) -> dict[str, Any]:
-    body = _values(console.request.POST, tuple(each.name for each in _ALL))
-    forms.refuse_stale(console, console.api("GET", path_of(webhook_id)).data["updated_at"])
+    body = forms.read(_ALL, console.request.POST)
+    body["name"] = body["name"] or None
+    forms.refuse_stale(console, console.api("GET", path_of(webhook_id))["updated_at"])
     console.api("PATCH", path_of(webhook_id), body)
     return {"notice": "The webhook is saved."}
 
 
 def _disable(console: Console, webhook_id: str) -> dict[str, Any]:
-    if staff.may_stop(console.client):
-        staff.stop(console.client, webhook_service.change_webhook, webhook_id, {"enabled": False})
-    else:
+    if not staff.stop(console.client, webhook_service.change_webhook, webhook_id, {"enabled": False}):
         console.api("PATCH", path_of(webhook_id), {"enabled": False})
     return {"notice": "The webhook is disabled. Its events are held for 7 days."}
 
@@ -106,19 +82,19 @@ def _enable(console: Console, webhook_id: str) -> dict[str, Any]:
 
 
 def _test(console: Console, webhook_id: str) -> HttpResponse:
-    event_id = console.api("POST", path_of(webhook_id, "test")).data["event_id"]
+    event_id = console.api("POST", path_of(webhook_id, "test"))["event_id"]
     query = urlencode({"event_id": event_id, "sent": "1"})
     return go_to(console.request, f"{console.url('deliveries', webhook_id)}?{query}")
 
 
 def _rotate(console: Console, webhook_id: str) -> dict[str, Any]:
-    secret = console.api("POST", path_of(webhook_id, "rotate-secret")).data["secret"]
+    secret = console.api("POST", path_of(webhook_id, "rotate-secret"))["secret"]
     return {"secret": secret, "notice": "The secret is rotated. The old one also signs for 24 hours."}
 
 
 def _recover(console: Console, webhook_id: str) -> dict[str, Any]:
     since = forms.moment_of(console.request.POST.get("since", ""))
-    done = console.api("POST", path_of(webhook_id, "recover"), {"since": since}).data
+    done = console.api("POST", path_of(webhook_id, "recover"), {"since": since})
     more = " The others follow." if done["more"] else ""
     return {"notice": f"Queued for redelivery: {done['deliveries']}.{more}"}
 
@@ -129,8 +105,7 @@ def _delete(console: Console, webhook_id: str) -> HttpResponse:
 
 
 def _create(console: Console) -> HttpResponse:
-    body = _values(console.request.POST, ("url", "events", "description"))
-    made = console.api("POST", "/v1/webhooks", body).data
+    made = console.api("POST", "/v1/webhooks", forms.read(_NEW, console.request.POST))
     console.done = {"secret": made["secret"], "notice": "The webhook is created."}
     response = _show(console, made)
     response["HX-Push-Url"] = console.url("webhook", made["id"])
@@ -141,7 +116,7 @@ def _create(console: Console) -> HttpResponse:
 def webhooks(console: Console) -> HttpResponse:
     context = {
         "webhooks": console.listed("/v1/webhooks"),
-        "form": forms.form_of(console, "new", _NEW, {"events": _example(console)}),
+        "form": forms.form_of(console, "new", _NEW, {"events": [_example(console)]}),
     }
     return console.render("console/webhooks.html", context)
 
@@ -159,9 +134,9 @@ _CHANGES: Final[dict[str, Change]] = {
 
 @page("webhooks", _CHANGES)
 def webhook(console: Console, webhook_id: str) -> HttpResponse:
-    return _show(console, console.api("GET", path_of(webhook_id)).data)
+    return _show(console, console.api("GET", path_of(webhook_id)))
 
 
 def _show(console: Console, found: dict[str, Any]) -> HttpResponse:
-    form = forms.form_of(console, "edit", _ALL, _shown_values(found), seen=found["updated_at"])
+    form = forms.form_of(console, "edit", _ALL, found, seen=found["updated_at"])
     return render(console, "console/webhook.html", found, {"form": form, "here": console.url("webhook", found["id"])})
