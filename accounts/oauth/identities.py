@@ -81,14 +81,7 @@ def _remember(
     if not IdentityProvider.objects.filter(pk=provider.pk, issuer=provider.issuer).exists():
         # Under another issuer the subject may be another person's. From here on, `providers.change` waits or refuses.
         raise errors.ProviderAnswerInvalid("the issuer was changed during the sign-in")
-    audit.record(
-        "identity.linked",
-        actor=actor,
-        target_id=user.pk,
-        environment_id=provider.environment_id,
-        identity_id=identity.pk,
-        provider=provider.name,
-    )
+    audit.record("identity.linked", user, actor=actor, identity_id=identity.pk, provider=provider.name)
     return identity
 
 
@@ -175,8 +168,8 @@ def unlink(user_id: str, identity_id: str, *, actor: Caller) -> None:
     identity.delete()
     audit.record(
         "identity.unlinked",
+        user_id,
         actor=actor,
-        target_id=user_id,
         environment_id=user.environment_id,
         identity_id=identity_id,
         provider=identity.provider.name,

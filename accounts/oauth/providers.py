@@ -80,9 +80,8 @@ def _store(provider: IdentityProvider, actor: Caller | Actor) -> None:
         _save_with_free_name(provider)
         audit.record(
             "identity_provider.added",
+            provider,
             actor=actor,
-            target_id=provider.pk,
-            environment_id=pool_id,
             name=provider.name,
             kind=provider.kind,
             issuer=provider.issuer,
@@ -169,9 +168,8 @@ def _record_change(
 ) -> None:
     audit.record(
         "identity_provider.changed",
+        provider,
         actor=actor,
-        target_id=provider.pk,
-        environment_id=provider.environment_id,
         fields=[field.removeprefix("sealed_") for field in changed],
         **issuers,
     )
@@ -193,14 +191,7 @@ def remove(provider: IdentityProvider, *, actor: Caller | Actor) -> int:
         locked = _locked(provider)
         count = locked.identities.count()
         locked.delete()
-        audit.record(
-            "identity_provider.removed",
-            actor=actor,
-            target_id=provider.pk,
-            environment_id=provider.environment_id,
-            name=provider.name,
-            identities=count,
-        )
+        audit.record("identity_provider.removed", provider, actor=actor, name=provider.name, identities=count)
     return count
 
 

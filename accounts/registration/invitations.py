@@ -53,7 +53,7 @@ def invite(
             claims=claims or {},
             invited_by=[actor.kind, actor.id] if isinstance(actor, Caller) else None,
         )
-        audit.record("invitation.sent", actor=actor, target_id=made.pk, environment_id=pool_id, email=recipient)
+        audit.record("invitation.sent", made, actor=actor, email=recipient)
     made.refresh_from_db()
     return made
 
@@ -84,9 +84,7 @@ def withdraw(pool_id: str | None, invitation_id: str, *, actor: Caller | Actor) 
         if found is None:
             raise NotFound
         found.delete()
-        audit.record(
-            "invitation.withdrawn", actor=actor, target_id=invitation_id, environment_id=pool_id, email=found.recipient
-        )
+        audit.record("invitation.withdrawn", invitation_id, actor=actor, environment_id=pool_id, email=found.recipient)
 
 
 def accept(

@@ -111,9 +111,8 @@ def change_settings(
         if changed:
             found.save()
             audit.record(
-                "sign_up.changed", actor=actor, target_id=pool_id, environment_id=pool_id, fields=changed,
-                sign_up=found.sign_up,
-            )  # fmt: skip
+                "sign_up.changed", pool_id, actor=actor, environment_id=pool_id, fields=changed, sign_up=found.sign_up
+            )
     return found
 
 

@@ -59,8 +59,8 @@ def set_role(user: User, role: StaffRole | None, *, actor: Actor) -> User:
         locked.groups.set(Group.objects.filter(name=_GROUPS[role]) if role in _GROUPS else [])
         audit.record(
             "user.staff_role_changed",
+            locked,
             actor=actor,
-            target_id=locked.pk,
             before=before.value if before else None,
             after=role.value if role else None,
         )

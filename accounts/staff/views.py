@@ -79,7 +79,7 @@ class SignIn(LoginView):
 
 def _begin(request: HttpRequest, user: User, *, by: str) -> None:
     begin_session(request, user, backend=BACKEND)
-    audit.record("console.signed_in", actor=Actor.staff(user), target_id=user.pk, by=by)
+    audit.record("console.signed_in", user, actor=Actor.staff(user), by=by)
 
 
 class ForgottenForm(forms.Form):

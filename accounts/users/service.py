@@ -79,7 +79,7 @@ def create_user(
             user.refresh_from_db(fields=["email_verified_at"])
         detail = {"via": via} if via else {}
         by = actor if actor is not THEMSELVES else Actor.of(user)
-        audit.record("user.created", actor=by, target_id=user.pk, environment_id=pool_id, **detail)
+        audit.record("user.created", user, actor=by, **detail)
         signals.user_created.send(sender=User, user_id=user.pk, pool_id=pool_id)
     return user
 
@@ -152,12 +152,7 @@ def change_user(
             locked.refresh_from_db(fields=moments)
         _update_sessions(locked, changed, kept_session_id)
         audit.record(
-            _audit_action(locked, changed),
-            actor=actor,
-            target_id=locked.pk,
-            environment_id=locked.environment_id,
-            fields=changed,
-            **({"via": via} if via else {}),
+            _audit_action(locked, changed), locked, actor=actor, fields=changed, **({"via": via} if via else {})
         )
     return locked
 
@@ -249,7 +244,7 @@ def delete_user(user: User, *, actor: Caller | Actor) -> None:
         if locked.environment_id is not None:
             revocation.mark_uncached([user_cache.version_name(locked.environment_id)])
         User.objects.filter(pk=user.pk)._raw_delete(DEFAULT_DB_ALIAS)
-        audit.record("user.deleted", actor=actor, target_id=user.pk, environment_id=locked.environment_id)
+        audit.record("user.deleted", user, actor=actor)
 
 
 def _delete_related(user: User) -> None:
@@ -297,16 +292,8 @@ def issue_key(
         )
         if expires_at is not None and expires_at <= key.created_at:
             raise ValidationFailed.of("expires_at", "past", "Must be in the future.")
-        audit.record(
-            "key.issued",
-            actor=actor,
-            target_id=key.pk,
-            project_id=authority.project_id,
-            environment_id=authority.environment_id,
-            name=name,
-            scopes=wanted,
-            **({"publishable": True} if is_publishable else {}),
-        )
+        detail: dict[str, Any] = {"name": name, "scopes": wanted} | ({"publishable": True} if is_publishable else {})
+        audit.record("key.issued", key, actor=actor, project_id=authority.project_id, **detail)
     return key, secret
 
 
@@ -337,14 +324,7 @@ def revoke_key(key: ServerKey, *, actor: Caller | Actor, project_id: str | None 
         if claimed != 1:
             raise NotFound
         revocation.revoke([key_cache_name(bytes(key.secret_hash))])
-        audit.record(
-            "key.revoked",
-            actor=actor,
-            target_id=key.pk,
-            project_id=project_id,
-            environment_id=key.environment_id,
-            name=key.name,
-        )
+        audit.record("key.revoked", key, actor=actor, project_id=project_id, name=key.name)
 
 
 def touch_key(key_id: str) -> None:

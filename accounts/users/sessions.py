@@ -103,9 +103,7 @@ def start(user: User, *, environment_id: str | None, device: Device, method: str
             user_agent=device.user_agent[:300],
             ip_address=device.ip_address,
         )
-        audit.record(
-            "session.started", actor=Actor.of(user), target_id=session.pk, environment_id=environment_id, method=method
-        )
+        audit.record("session.started", session, actor=Actor.of(user), method=method)
     return _grant(session, user, first)
 
 
@@ -187,9 +185,8 @@ def end_reused(session: Session, reason: Reason, device: Device) -> None:
     _end([session.pk], reason)
     audit.record(
         "session.revoked",
+        session,
         actor=audit.SYSTEM,
-        target_id=session.pk,
-        environment_id=session.environment_id,
         reason=reason,
         user_id=session.user_id,
         reused_from=device.ip_address,
@@ -213,7 +210,7 @@ def revoke(
 ) -> int:
     count = end_where(Q(user_id=user_id) & condition, reason)
     if count:
-        audit.record("session.revoked", actor=actor, target_id=user_id, reason=reason, count=count, scope=scope)
+        audit.record("session.revoked", user_id, actor=actor, reason=reason, count=count, scope=scope)
     return count
 
 

@@ -67,9 +67,8 @@ def create_branch(
         branch = begin_branch(project, source, name, filled_from, at_once=at_once, expires_at=expires_at)
         audit.record(
             "environment.branched",
+            branch,
             actor=actor,
-            target_id=branch.pk,
-            project_id=project_id,
             environment_id=branch.pk,
             name=name,
             source=source_id,
@@ -132,15 +131,7 @@ def filled_branch(project_id: str, *, name: str, actor: Caller | Actor, **detail
             project = locks.lock_project(project_id)
             source = find_source(project, environment_cache.DEFAULT_ENVIRONMENT)
             branch = begin_branch(project, source, name, Environment.Filling.ARCHIVE, at_once=False, pk=branch_id)
-            audit.record(
-                "environment.restored",
-                actor=actor,
-                target_id=branch_id,
-                project_id=project_id,
-                environment_id=branch_id,
-                name=name,
-                **detail,
-            )
+            audit.record("environment.restored", branch, actor=actor, environment_id=branch_id, name=name, **detail)
         try:
             ref = ref_of(project, branch)
             yield ref
@@ -193,15 +184,7 @@ def _leave_to_worker(branch: Environment, parent: Environment, actor: Caller | A
     branch.filled_from = Environment.Filling.RESET
     branch.save(update_fields=["status", "status_reason", "filled_from"])
     Environment.objects.filter(pk=branch.pk).update(applying_since=Now())
-    audit.record(
-        "environment.reset",
-        actor=actor,
-        target_id=branch.pk,
-        project_id=branch.project_id,
-        environment_id=branch.pk,
-        source=parent.pk,
-        data=data,
-    )
+    audit.record("environment.reset", branch, actor=actor, environment_id=branch.pk, source=parent.pk, data=data)
 
 
 def is_ready(environment_id: str) -> bool:
@@ -225,12 +208,7 @@ def delete_environment(project_id: str, environment_id: str, *, actor: Caller | 
         Environment.objects.filter(pk=environment_id).update(status=Environment.Status.DELETING)
         signals.environment_deleting.send(sender=Environment, environment_id=environment_id, cluster=project.cluster)
         audit.record(
-            "environment.deleted",
-            actor=actor,
-            target_id=environment_id,
-            project_id=project_id,
-            environment_id=environment_id,
-            name=environment.name,
+            "environment.deleted", environment, actor=actor, environment_id=environment_id, name=environment.name
         )
         transaction.on_commit(lambda: project_deletion.finish_environment_soon(environment_id, project.cluster))
 
@@ -269,12 +247,5 @@ def change_environment(
                 changed["expires_at"] = expires_at and expires_at.isoformat()
         if changed:
             environment.save(update_fields=[*changed])
-            audit.record(
-                "environment.changed",
-                actor=actor,
-                target_id=environment_id,
-                project_id=environment.project_id,
-                environment_id=environment_id,
-                **changed,
-            )
+            audit.record("environment.changed", environment, actor=actor, environment_id=environment_id, **changed)
     return environment
