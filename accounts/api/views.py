@@ -154,7 +154,6 @@ class SessionViewSet(ListModelMixin, ResourceViewSet):
         token was used, and that the session was ended for it."""
         return super().list(request, *args, **kwargs)
 
-    @extend_schema(responses={204: None})
     def destroy(self, request: Any, session_id: str) -> HttpResponse:
         """End one of the caller's sessions. Its tokens are refused from the next request on."""
         caller = person(self.caller)
@@ -246,7 +245,6 @@ class KeyViewSet(ListModelMixin, ResourceViewSet):
         key.opens = opens
         return no_store(created(f"/v1/keys/{key.pk}", self.get_serializer(key).data | {"secret": secret}))
 
-    @extend_schema(responses={204: None})
     def destroy(self, request: Any, key_id: str) -> HttpResponse:
         """Revoke a key. It is refused from the next request on."""
         key, authority = permissions.key_for(self.caller, key_id)
@@ -315,7 +313,6 @@ class UserViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
                 values[f"is_{name}"] = values.pop(name)
         return respond(self.get_serializer(user_service.change_user(user, actor=self.caller, **values)).data)
 
-    @extend_schema(responses={204: None})
     def destroy(self, request: Any, user_id: str) -> HttpResponse:
         """Delete a user for good. What becomes of rows that name the user is said by their schema."""
         user_service.delete_user(self._own_user(), actor=self.caller)

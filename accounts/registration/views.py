@@ -344,7 +344,6 @@ class InvitationViewSet(ListModelMixin, ResourceViewSet):
         made = invitations.invite(pool_id=pool_id, actor=self.caller, most=most, **values)
         return created(f"/v1/invitations/{made.pk}", self.get_serializer(made).data)
 
-    @extend_schema(responses={204: None})
     def destroy(self, request: Any, invitation_id: str) -> HttpResponse:
         """Withdraw an invitation. Its link works no longer."""
         if not ids.matches("inv", invitation_id):

@@ -92,7 +92,6 @@ class ProjectViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
         )
         return respond(self.get_serializer(project).data)
 
-    @extend_schema(responses={204: None})
     def destroy(self, request: HttpRequest, project_id: str) -> HttpResponseBase:
         """Delete a project for good with everything in it. Owners only."""
         project_for(self.caller, project_id, "owner", though_suspended=True)
@@ -178,7 +177,7 @@ class EnvironmentViewSet(RetrieveModelMixin, ResourceViewSet):
         changed = services.change_environment(environment_id, **values, actor=self.caller)
         return respond(self.get_serializer(changed).data)
 
-    @extend_schema(operation_id="deleteBranch", responses={204: None})
+    @extend_schema(operation_id="deleteBranch")
     def destroy(self, request: HttpRequest, project_id: str, environment_id: str) -> HttpResponseBase:
         """Delete a preview branch for good with everything in it. Owners, developers, keys of it or its parent."""
         branch_for(self.caller, project_id, environment_id)
@@ -264,7 +263,6 @@ class MemberViewSet(ListModelMixin, ResourceViewSet):
         member = services.change_member(project_id, user_id, role=values.get("role"), actor=self.caller)
         return respond(self.get_serializer(member).data)
 
-    @extend_schema(responses={204: None})
     def destroy(self, request: HttpRequest, project_id: str, user_id: str) -> HttpResponseBase:
         """End a membership. Owners, and every member its own."""
         team_of(self.caller, project_id, "viewer" if user_id == self.caller.id else "owner")
@@ -286,7 +284,6 @@ class MemberInvitationViewSet(ListModelMixin, ResourceViewSet):
         """The open invitations into the project, the newest first. Owners only."""
         return super().list(request, *args, **kwargs)
 
-    @extend_schema(responses={204: None})
     def destroy(self, request: HttpRequest, project_id: str, invitation_id: str) -> HttpResponseBase:
         """Withdraw an invitation into the project. Its link works no longer. Owners only."""
         team_of(self.caller, project_id, "owner", though_suspended=True)

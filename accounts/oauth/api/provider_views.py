@@ -85,7 +85,6 @@ class IdentityProviderViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSe
         values = self._read(serializers.ProviderChanges)
         return respond(self.get_serializer(providers.change(provider, actor=self.caller, **values)).data)
 
-    @extend_schema(responses={204: None})
     def destroy(self, request: Any, provider_id: str) -> HttpResponse:
         """Remove an identity provider and forget whom it recognised. Users and their sessions stay."""
         provider = self._own_provider()
