@@ -19,6 +19,7 @@ from accounts.models.registration import AccountEmail, PoolSettings
 from accounts.registration import (
     email_templates,
     invitations,
+    one_time_links,
     own_account,
     password_reset,
     pool_settings,
@@ -68,8 +69,11 @@ class _Public(ApiViewSet):
     def count_email(self, pool: Pool, kind: Kind, email: str) -> None:
         rate_limits.count_email_request(self.http_request, kind=kind, pool_id=pool.id, email=email, plan=pool.plan)
 
-    def count_link(self) -> None:
+    def link(self, kind: Kind, token: str) -> tuple[AccountEmail, Pool]:
+        """The link of this token, and its pool. Raises InvalidGrant, and as `pool`."""
         rate_limits.count_token_request(self.http_request)
+        pool = self.pool()
+        return one_time_links.find(token, kind, pool_id=pool.id), pool
 
     def entering(self, pool: Pool, method: str) -> Callable[[User], sessions.Grant]:
         signing_keys.current_signing_key()  # the first one is made outside of that transaction
@@ -123,10 +127,8 @@ class SignUpViewSet(_Public):
     def confirm(self, request: Any) -> HttpResponse:
         """Make the account and sign in. Needs the link's token and the password that was chosen when signing up."""
         values = self.read(serializers.LinkAndPassword)
-        self.count_link()
-        pool = self.pool()
-        entering = self.entering(pool, "sign_up")
-        grant = sign_up.confirm(values["token"], values["password"], entering, pool_id=pool.id)
+        link, pool = self.link(Kind.SIGN_UP, values["token"])
+        grant = sign_up.confirm(link, values["password"], self.entering(pool, "sign_up"))
         return no_store(respond(TokenPair(grant).data))
 
 
@@ -142,12 +144,9 @@ class InvitationAcceptViewSet(_Public):
     def accept(self, request: Any) -> HttpResponse:
         """Accept an invitation: choose a password, get an account, and sign in."""
         values = self.read(serializers.AcceptInput)
-        self.count_link()
-        pool = self.pool()
+        link, pool = self.link(Kind.INVITATION, values["token"])
         entering = self.entering(pool, "invitation")
-        grant = invitations.accept(
-            values["token"], values["password"], entering, name=values.get("name"), pool_id=pool.id
-        )
+        grant = invitations.accept(link, values["password"], entering, name=values.get("name"))
         return no_store(respond(TokenPair(grant).data))
 
 
@@ -179,8 +178,8 @@ class PasswordResetViewSet(_Public):
     def confirm(self, request: Any) -> HttpResponse:
         """Choose a new password by the link's token. All sessions end. A password that is refused leaves the link."""
         values = self.read(serializers.ResetInput)
-        self.count_link()
-        password_reset.reset(values["token"], values["password"], pool_id=self.pool().id)
+        link, _ = self.link(Kind.RESET_PASSWORD, values["token"])
+        password_reset.reset(link, values["password"])
         return no_content()
 
 
@@ -194,8 +193,8 @@ class LinkViewSet(_Public):
     def verify_email(self, request: Any) -> HttpResponse:
         """Verify an email by the token of the link."""
         values = self.read(serializers.LinkInput)
-        self.count_link()
-        own_account.verify(values["token"], pool_id=self.pool().id)
+        link, _ = self.link(Kind.VERIFY_EMAIL, values["token"])
+        own_account.verify(link)
         return no_content()
 
     @extend_schema(
@@ -207,8 +206,8 @@ class LinkViewSet(_Public):
     def change_email(self, request: Any) -> HttpResponse:
         """Change the email. Needs the token that reached the new email, and the account's password."""
         values = self.read(serializers.LinkAndPassword)
-        self.count_link()
-        own_account.change_email(values["token"], values["password"], pool_id=self.pool().id)
+        link, _ = self.link(Kind.CHANGE_EMAIL, values["token"])
+        own_account.change_email(link, values["password"])
         return no_content()
 
 
