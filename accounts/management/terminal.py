@@ -23,12 +23,15 @@ ENVIRONMENT = "the environment: its id (env_…), or the project's id and its na
 
 
 class Command(BaseCommand):
+    """Errors of the API end it as errors of the command."""
+
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
     def execute(self, *args: Any, **options: Any) -> Any:
         self.as_json = options["json"]
-        return super().execute(*args, **options)
+        with command_errors():
+            return super().execute(*args, **options)
 
     def answer(self, facts: dict[str, Any], *, sentence: str, secret: str | None = None) -> None:
         if self.as_json:

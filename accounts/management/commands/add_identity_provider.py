@@ -88,12 +88,11 @@ class Command(terminal.Command):
         secret = self._secret(options)
         if secret is not None:
             given["client_secret"] = secret
-        with terminal.command_errors():
-            values = serializers.filled_in(terminal.validated(serializers.NewProvider, given))
-            values.setdefault("client_secret", None)
-            if "issuer" in values:
-                values["issuer"] = discovery.check(values["issuer"], pool_id)
-            provider = providers.add(pool_id, actor=audit.SYSTEM, **values)
+        values = serializers.filled_in(terminal.validated(serializers.NewProvider, given))
+        values.setdefault("client_secret", None)
+        if "issuer" in values:
+            values["issuer"] = discovery.check(values["issuer"], pool_id)
+        provider = providers.add(pool_id, actor=audit.SYSTEM, **values)
         facts = serializers.ProviderDetail(provider).data
         self.answer(
             facts,
