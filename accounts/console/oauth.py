@@ -99,7 +99,6 @@ class IdentityProviderAdmin(_Managed):
         values.pop("preset")
         pool_id = values.pop("environment_id")
         given = {name: value for name, value in values.items() if value not in ("", None)}
-        given.setdefault("client_secret", None)
         made = providers.add(pool_id, actor=staff(request), **given)
         obj.pk, obj._state.adding = made.pk, False
 

@@ -41,15 +41,16 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
         "scopes": ["read:user", "user:email"],
     },
 }
-"""What `preset` fills in; explicit values take precedence."""
+"""What a preset fills in; explicit values take precedence."""
 
 
 def add(
     pool_id: str | None,
     *,
     actor: Caller | Actor,
-    client_secret: str | None,
+    client_secret: str | None = None,
     private_key: str | None = None,
+    preset: str | None = None,
     issuer_errors: Sequence[FieldError] = (),
     secret_follows: bool = False,
     **columns: Any,
@@ -57,7 +58,9 @@ def add(
     """Add a provider to the pool `pool_id` (None: platform accounts): OpenID Connect if it has an issuer, else OAuth 2.
     `columns` are those of `IdentityProvider`. `issuer_errors` come from `accounts.oauth.discovery`; with
     `secret_follows` a secret may be missing. Raises ValidationFailed naming all wrong fields, QuotaExceeded."""
-    provider = IdentityProvider(environment_id=pool_id, kind=IdentityProvider.Kind.OAUTH2, **columns)
+    provider = IdentityProvider(
+        environment_id=pool_id, kind=IdentityProvider.Kind.OAUTH2, **{**PRESETS.get(preset or "", {}), **columns}
+    )
     provider.display_name = provider.display_name or provider.name.title()
     if provider.issuer is not None:
         provider.kind = IdentityProvider.Kind.OIDC
@@ -67,12 +70,6 @@ def add(
         raise ValidationFailed(fields=wrong)
     provider.client_secret = client_secret
     provider.private_key = private_key
-    _store(provider, actor)
-    return provider
-
-
-def _store(provider: IdentityProvider, actor: Caller | Actor) -> None:
-    pool_id = provider.environment_id
     with transaction.atomic():
         hold(pool_id)
         if of_pool(pool_id).count() >= MAX_PROVIDERS:
@@ -86,6 +83,7 @@ def _store(provider: IdentityProvider, actor: Caller | Actor) -> None:
             kind=provider.kind,
             issuer=provider.issuer,
         )
+    return provider
 
 
 def _save_with_free_name(provider: IdentityProvider) -> None:
@@ -142,7 +140,8 @@ def change(
             changed += _replace_credentials(locked, secret, team_id, key_id, private_key)
         if changed:
             locked.save(update_fields=changed)
-            _record_change(locked, actor, changed, issuers)
+            fields = [field.removeprefix("sealed_") for field in changed]
+            audit.record("identity_provider.changed", locked, actor=actor, fields=fields, **issuers)
     return locked
 
 
@@ -161,18 +160,6 @@ def _issuers(provider: IdentityProvider, values: Mapping[str, Any]) -> dict[str,
     if provider.identities.exists():
         raise Conflict("Users are linked by this issuer. Remove the provider and add another one.")
     return {"issuer": issuer, "previous_issuer": provider.issuer}
-
-
-def _record_change(
-    provider: IdentityProvider, actor: Caller | Actor, changed: list[str], issuers: Mapping[str, str | None]
-) -> None:
-    audit.record(
-        "identity_provider.changed",
-        provider,
-        actor=actor,
-        fields=[field.removeprefix("sealed_") for field in changed],
-        **issuers,
-    )
 
 
 def _replace_credentials(

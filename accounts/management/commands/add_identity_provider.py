@@ -88,8 +88,7 @@ class Command(terminal.Command):
         secret = self._secret(options)
         if secret is not None:
             given["client_secret"] = secret
-        values = serializers.filled_in(terminal.validated(serializers.NewProvider, given))
-        values.setdefault("client_secret", None)
+        values = terminal.validated(serializers.NewProvider, given)
         if "issuer" in values:
             values["issuer"] = discovery.check(values["issuer"], pool_id)
         provider = providers.add(pool_id, actor=audit.SYSTEM, **values)

@@ -64,9 +64,7 @@ class IdentityProviderViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSe
         Register the `callback_url` of the response at the provider. An `issuer` is checked by its discovery document.
         Endpoints and `profile_fields` cannot be changed later: remove the provider and add another one."""
         pool_id = environment_directory.own_pool(self.environment, "providers")
-        values = serializers.filled_in(self._read(serializers.NewProvider))
-        values.setdefault("client_secret", None)
-        made = providers.add(pool_id, actor=self.caller, **values)
+        made = providers.add(pool_id, actor=self.caller, **self._read(serializers.NewProvider))
         return created(f"/v1/identity-providers/{made.pk}", self.get_serializer(made).data)
 
     def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
