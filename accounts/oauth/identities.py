@@ -124,9 +124,7 @@ def link(user: User, proof: Proof, *, actor: Caller) -> Identity:
 
 @transaction.atomic
 def _linked(user: User, proof: Proof, actor: Caller) -> Identity:
-    locked = User.objects.select_for_update().filter(pk=user.pk).first()
-    if locked is None:
-        raise NotFound
+    locked = user_service.lock_user(user.pk)
     if locked.disabled_at is not None or locked.password != user.password:
         # Whoever took the account back a moment ago must not find another way into it beside theirs.
         raise Conflict("The account was changed at this moment. Try again.")
@@ -158,9 +156,9 @@ def of_user(user_id: str) -> "QuerySet[Identity]":
 @transaction.atomic
 def unlink(user_id: str, identity_id: str, *, actor: Caller) -> None:
     """Unlink an identity; sessions go on. Raises NotFound, and Conflict if it is the only way to sign in."""
-    user = User.objects.select_for_update().filter(pk=user_id).first()
+    user = user_service.lock_user(user_id)
     identity = of_user(user_id).filter(pk=identity_id).first() if ids.matches("idn", identity_id) else None
-    if user is None or identity is None:
+    if identity is None:
         raise NotFound
     others = of_user(user_id).filter(~Q(pk=identity.pk), provider__enabled=True)
     if not user.has_usable_password() and not others.exists():

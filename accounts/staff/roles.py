@@ -14,7 +14,7 @@ from accounts import audit
 from accounts.audit import Actor
 from accounts.models import User
 from accounts.users import service as user_service
-from platform_site.http.errors import NotFound, ValidationFailed
+from platform_site.http.errors import ValidationFailed
 
 OPERATE: Final = "staff.operate"
 MANAGE_STAFF: Final = "staff.manage_staff"
@@ -46,9 +46,7 @@ def set_role(user: User, role: StaffRole | None, *, actor: Actor) -> User:
     with transaction.atomic():
         if role != StaffRole.SUPERUSER:
             user_service.keep_one_superuser(user.pk)
-        locked = User.objects.select_for_update().filter(pk=user.pk).first()
-        if locked is None:
-            raise NotFound
+        locked = user_service.lock_user(user.pk)
         if locked.environment_id is not None:
             raise ValidationFailed.of("user", "not_an_account", "Users of applications cannot be staff.")
         before = role_of(locked)

@@ -134,7 +134,7 @@ def change_user(
     with transaction.atomic():
         if is_disabled is True and user.is_superuser:
             keep_one_superuser(user.pk)
-        locked = _locked(user.pk, known_password_hash)
+        locked = lock_user(user.pk, known_password_hash)
         address = emails.normalize(locked.email)
         values = given(email=email, name=name, role=role, claims=claims)
         if "email" in values:
@@ -164,7 +164,7 @@ def keep_one_superuser(user_id: str) -> None:
         raise Conflict("This is the last superuser. Create another one first.")
 
 
-def _locked(user_id: str, known_password_hash: str | Unset = UNSET) -> User:
+def lock_user(user_id: str, known_password_hash: str | Unset = UNSET) -> User:
     locked = User.objects.select_for_update().filter(pk=user_id).first()
     if locked is None:
         raise NotFound
@@ -231,7 +231,7 @@ def delete_user(user: User, *, actor: Caller | Actor) -> None:
     with transaction.atomic():
         if user.is_superuser:
             keep_one_superuser(user.pk)
-        locked = _locked(user.pk)
+        locked = lock_user(user.pk)
         sessions.end_where(Q(user_id=user.pk), "user_deleted")
         revocation.revoke(_account_key_names(locked))
         signals.user_deleting.send(sender=User, user_id=user.pk, pool_id=locked.environment_id)

@@ -21,7 +21,7 @@ from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.postgres import sqlstates, transaction_settings
 from projects.directory import environment_cache
 from projects.directory import locks as environment_locks
-from projects.errors import TablesInUse
+from projects.errors import NoSuchEnvironment, TablesInUse
 from projects.models import Environment, Project
 from projects.provisioning import failpoints, schemas
 from projects.provisioning.schemas import SchemaBusy
@@ -254,14 +254,9 @@ def _is_being_filled(environment_id: str, cluster: str) -> bool:
 def settle(environment_id: str) -> bool:
     """Mark a filled branch as ready. False if it was deleted or is settled."""
     with transaction.atomic():
-        branch = (
-            Environment.objects.live()
-            .select_for_update(no_key=True, of=("self",))
-            .select_related("project")
-            .filter(pk=environment_id, status=Environment.Status.CREATING)
-            .first()
-        )
-        if branch is None:
+        try:
+            branch = environment_locks.lock_environment(environment_id, status=Environment.Status.CREATING)
+        except NoSuchEnvironment:
             return False
         block_user_deletion(branch.pool_id)
         branch.status = Environment.Status.READY

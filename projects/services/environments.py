@@ -18,7 +18,6 @@ from projects.directory import applying, environment_cache, locks, origins
 from projects.errors import (
     BranchesQuotaReached,
     NameTaken,
-    NoSuchEnvironment,
     NoSuchProject,
     NoSuchSource,
     NotABranch,
@@ -163,10 +162,7 @@ def reset_branch(environment_id: str, *, data: branching.Data, actor: Caller | A
 
 
 def _branch_and_parent(environment_id: str) -> tuple[Environment, Environment]:
-    live: Any = Environment.objects.live().select_related("project", "parent")
-    branch: Environment | None = live.select_for_update(no_key=True, of=("self",)).filter(pk=environment_id).first()
-    if branch is None:
-        raise NoSuchEnvironment
+    branch = locks.lock_environment(environment_id)
     if not branch.is_branch:
         raise NotABranch
     status, parent = Environment.Status, branch.parent
@@ -196,11 +192,7 @@ def delete_environment(project_id: str, environment_id: str, *, actor: Caller | 
     """Delete a preview branch with all it has. Raises NoSuchProject, NoSuchEnvironment, NotABranch."""
     with transaction.atomic():
         project = locks.lock_project(project_id)
-        environment: Environment | None = (
-            project.environments.live().select_for_update(no_key=True, of=("self",)).filter(pk=environment_id).first()
-        )
-        if environment is None:
-            raise NoSuchEnvironment
+        environment = locks.lock_environment(environment_id, project=project)
         if not environment.is_branch:
             raise NotABranch
         locks.lock_exclusive(environment_id, DEFAULT_DB_ALIAS)
@@ -223,15 +215,7 @@ def change_environment(
     """Change the environment's allowed origins (`projects.directory.origins`), and when a preview branch is deleted
     (None: never). Raises NoSuchEnvironment, NotAnOrigin, NotABranch for `expires_at` of another environment."""
     with transaction.atomic():
-        environment: Environment | None = (
-            Environment.objects.live()
-            .select_for_update(no_key=True, of=("self",))
-            .select_related("project")
-            .filter(pk=environment_id)
-            .first()
-        )
-        if environment is None:
-            raise NoSuchEnvironment
+        environment = locks.lock_environment(environment_id)
         applying.require_settled(environment_id)
         changed: dict[str, Any] = {}
         if not isinstance(allowed_origins, Unset):
