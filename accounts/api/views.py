@@ -33,7 +33,7 @@ from platform_site.http.errors import (
 )
 from platform_site.http.generics import ResourceViewSet
 from platform_site.http.idempotency import idempotent
-from platform_site.http.openapi.description import ENVIRONMENT, listing
+from platform_site.http.openapi.description import listing
 from platform_site.http.requests import named_environment
 from platform_site.http.views import ApiViewSet, created, no_content, no_store, respond
 from platform_site.identity import ids
@@ -75,9 +75,10 @@ class TokenViewSet(ApiViewSet):
     """`POST /v1/auth/token`. Client errors are 400 `invalid_grant`, 403 `project_suspended`, 405, 413 or 429."""
 
     public = True
+    environment_use = "optional"
     client_errors_as: ClassVar[type[ApiError] | None] = InvalidGrant
 
-    @extend_schema(request=serializers.TokenInput, responses={200: serializers.TokenPair}, parameters=[ENVIRONMENT])
+    @extend_schema(request=serializers.TokenInput, responses={200: serializers.TokenPair})
     def create(self, request: Any) -> HttpResponse:
         """Sign a user in. With email and password, with a refresh token, or with an OAuth code.
 

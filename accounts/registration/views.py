@@ -42,7 +42,6 @@ from platform_site.http.errors import (
 )
 from platform_site.http.generics import ResourceViewSet
 from platform_site.http.idempotency import idempotent
-from platform_site.http.openapi.description import ENVIRONMENT
 from platform_site.http.views import ApiViewSet, created, no_content, no_store, respond
 from platform_site.identity import ids
 from platform_site.identity.plans import plan_limits
@@ -57,6 +56,7 @@ def accepted(kind: Kind) -> HttpResponse:
 
 class _Public(ApiViewSet):
     public = True
+    environment_use = "optional"
 
     def pool(self) -> Pool:
         """Raises NotFound, ProjectSuspended and RateLimited."""
@@ -97,12 +97,7 @@ class SignUpViewSet(_Public):
     }
 
     @idempotent()
-    @extend_schema(
-        operation_id="signUp",
-        request=serializers.SignUpInput,
-        responses={202: serializers.Accepted},
-        parameters=[ENVIRONMENT],
-    )
+    @extend_schema(operation_id="signUp", request=serializers.SignUpInput, responses={202: serializers.Accepted})
     def create(self, request: Any) -> HttpResponse:
         """Request an account. The email gets a link; the account is created when that is confirmed.
 
@@ -118,12 +113,7 @@ class SignUpViewSet(_Public):
         )
         return accepted(Kind.SIGN_UP)
 
-    @extend_schema(
-        operation_id="confirmSignUp",
-        request=serializers.LinkAndPassword,
-        responses={200: TokenPair},
-        parameters=[ENVIRONMENT],
-    )
+    @extend_schema(operation_id="confirmSignUp", request=serializers.LinkAndPassword, responses={200: TokenPair})
     def confirm(self, request: Any) -> HttpResponse:
         """Make the account and sign in. Needs the link's token and the password that was chosen when signing up."""
         values = self.read(serializers.LinkAndPassword)
@@ -135,12 +125,7 @@ class SignUpViewSet(_Public):
 class InvitationAcceptViewSet(_Public):
     also_raises: ClassVar = {"accept": (InvalidGrant, NotFound, QuotaExceeded)}
 
-    @extend_schema(
-        operation_id="acceptInvitation",
-        request=serializers.AcceptInput,
-        responses={200: TokenPair},
-        parameters=[ENVIRONMENT],
-    )
+    @extend_schema(operation_id="acceptInvitation", request=serializers.AcceptInput, responses={200: TokenPair})
     def accept(self, request: Any) -> HttpResponse:
         """Accept an invitation: choose a password, get an account, and sign in."""
         values = self.read(serializers.AcceptInput)
@@ -155,10 +140,7 @@ class PasswordResetViewSet(_Public):
 
     @idempotent()
     @extend_schema(
-        operation_id="requestPasswordReset",
-        request=serializers.EmailInput,
-        responses={202: serializers.Accepted},
-        parameters=[ENVIRONMENT],
+        operation_id="requestPasswordReset", request=serializers.EmailInput, responses={202: serializers.Accepted}
     )
     def create(self, request: Any) -> HttpResponse:
         """Request a link to set a new password. The response is the same whether or not the email has an account."""
@@ -169,12 +151,7 @@ class PasswordResetViewSet(_Public):
         return accepted(Kind.RESET_PASSWORD)
 
     @idempotent()
-    @extend_schema(
-        operation_id="confirmPasswordReset",
-        request=serializers.ResetInput,
-        responses={204: None},
-        parameters=[ENVIRONMENT],
-    )
+    @extend_schema(operation_id="confirmPasswordReset", request=serializers.ResetInput, responses={204: None})
     def confirm(self, request: Any) -> HttpResponse:
         """Choose a new password by the link's token. All sessions end. A password that is refused leaves the link."""
         values = self.read(serializers.ResetInput)
@@ -187,9 +164,7 @@ class LinkViewSet(_Public):
     also_raises: ClassVar = {"verify_email": (InvalidGrant, NotFound), "change_email": (InvalidGrant, NotFound)}
 
     @idempotent()
-    @extend_schema(
-        operation_id="verifyEmail", request=serializers.LinkInput, responses={204: None}, parameters=[ENVIRONMENT]
-    )
+    @extend_schema(operation_id="verifyEmail", request=serializers.LinkInput, responses={204: None})
     def verify_email(self, request: Any) -> HttpResponse:
         """Verify an email by the token of the link."""
         values = self.read(serializers.LinkInput)
@@ -197,12 +172,7 @@ class LinkViewSet(_Public):
         own_account.verify(link)
         return no_content()
 
-    @extend_schema(
-        operation_id="confirmEmailChange",
-        request=serializers.LinkAndPassword,
-        responses={204: None},
-        parameters=[ENVIRONMENT],
-    )
+    @extend_schema(operation_id="confirmEmailChange", request=serializers.LinkAndPassword, responses={204: None})
     def change_email(self, request: Any) -> HttpResponse:
         """Change the email. Needs the token that reached the new email, and the account's password."""
         values = self.read(serializers.LinkAndPassword)

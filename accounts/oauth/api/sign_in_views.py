@@ -28,7 +28,7 @@ from platform_site.http.errors import (
     UnsupportedMediaType,
     ValidationFailed,
 )
-from platform_site.http.openapi.description import ENVIRONMENT, listing
+from platform_site.http.openapi.description import listing
 from platform_site.http.requests import named_environment
 from platform_site.http.views import ApiViewSet, respond
 from platform_site.redis import rate_limits
@@ -327,9 +327,10 @@ def _resumed(request: HttpRequest, state: str, provider_id: str) -> tuple[Flow, 
 
 class SignInProviderViewSet(ApiViewSet):
     public = True
+    environment_use = "optional"
     query_parameters: ClassVar = {"list": frozenset({"environment"})}
 
-    @extend_schema(responses=listing(serializers.PublicProvider, paged=False), parameters=[ENVIRONMENT])
+    @extend_schema(responses=listing(serializers.PublicProvider, paged=False))
     def list(self, request: Any) -> HttpResponse:
         """By which providers people sign in here. The environment is named as at `/v1/auth/authorize`, or by header."""
         rate_limits.count_anonymous(self.http_request)
