@@ -77,17 +77,10 @@ class _Public(ApiViewSet):
 
     def entering(self, pool: Pool, method: str) -> Callable[[User], sessions.Grant]:
         signing_keys.current_signing_key()  # the first one is made outside of that transaction
-
-        def enter(user: User) -> sessions.Grant:
-            return sessions.start(
-                user,
-                environment_id=pool.environment_id,
-                device=device_of(self.http_request),
-                method=method,
-                password_hash=user.password,
-            )
-
-        return enter
+        device = device_of(self.http_request)
+        return lambda user: sessions.start(
+            user, environment_id=pool.environment_id, device=device, method=method, password_hash=user.password
+        )
 
 
 class SignUpViewSet(_Public):
