@@ -89,9 +89,10 @@ def read_password(options: dict[str, Any]) -> str | None:
     return first
 
 
-def validated(serializer: type[Serializer], values: dict[str, Any]) -> dict[str, Any]:
-    """`values`, validated as in the API. Raises ValidationFailed."""
-    checked = serializer(data=values)
+def validated(serializer: type[Serializer], options: dict[str, Any]) -> dict[str, Any]:
+    """The options that have a field's name and were given, validated as in the API. Raises ValidationFailed."""
+    fields = serializer().get_fields()
+    checked = serializer(data={name: options[name] for name in fields if options.get(name) is not None})
     if not checked.is_valid():
         raise failed(checked.errors)
     return dict(checked.validated_data)

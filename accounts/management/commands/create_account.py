@@ -22,7 +22,7 @@ class Command(terminal.Command):
         terminal.add_password_arguments(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        values = terminal.validated(serializers.UserFields, {name: options[name] for name in ("email", "name")})
+        values = terminal.validated(serializers.UserFields, options)
         user = user_service.create_user(
             pool_id=None,
             password=terminal.read_password(options),

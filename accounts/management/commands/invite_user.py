@@ -21,8 +21,7 @@ class Command(terminal.Command):
 
     def handle(self, *args: Any, **options: Any) -> None:
         pool_id = terminal.pool(options)
-        given = {name: options[name] for name in ("email", "name", "role") if options[name] is not None}
-        values = terminal.validated(InvitationInput, given)
+        values = terminal.validated(InvitationInput, options)
         made = invitations.invite(pool_id=pool_id, actor=audit.SYSTEM, most=pool_settings.most_users(pool_id), **values)
         self.answer(
             serializers.Invitation(made).data | {"environment_id": pool_id},
