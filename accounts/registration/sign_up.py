@@ -83,14 +83,13 @@ def make_user(found: AccountEmail, *, password_hash: str, name: str, via: str) -
         user = user_service.create_user(
             pool_id=found.environment_id,
             email=found.recipient,
-            password=None,
             password_hash=password_hash,
             name=name,
             role=found.details.get("role"),
             claims=found.details.get("claims"),
             most=pool_settings.most_users(found.environment_id),
             is_email_verified=True,
-            actor=user_service.THEMSELVES,
+            actor=None,
             via=via,
         )
         # Other open links that would create an account for this email.

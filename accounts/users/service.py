@@ -33,15 +33,12 @@ RESERVED_ROLES: Final = frozenset({"user", "member", "server", "anonymous"})
 KEYS_KEPT: Final = timedelta(days=90)
 
 
-THEMSELVES: Final = Actor("user")
-
-
 def create_user(
     *,
     pool_id: str | None,
     email: str,
     password: str | None = None,
-    actor: Caller | Actor,
+    actor: Caller | Actor | None,
     name: str = "",
     role: str | None = None,
     claims: dict[str, Any] | None = None,
@@ -51,9 +48,9 @@ def create_user(
     is_email_verified: bool = False,
     via: str | None = None,
 ) -> User:
-    """Create a user of the pool `pool_id`, or a platform account (None). `is_staff` gives a platform account all
-    console rights; `most` limits the pool; `password_hash` replaces `password`; `via` goes to the audit log. Raises
-    ValidationFailed, QuotaExceeded, RateLimited."""
+    """Create a user of the pool `pool_id`, or a platform account (None). `actor` None is the new user; `is_staff` gives
+    a platform account all console rights; `most` limits the pool; `password_hash` replaces `password`; `via` goes to
+    the audit log. Raises ValidationFailed, QuotaExceeded, RateLimited."""
     user = User(
         environment_id=pool_id,
         email=emails.check(email),
@@ -78,8 +75,7 @@ def create_user(
         if is_email_verified:
             user.refresh_from_db(fields=["email_verified_at"])
         detail = {"via": via} if via else {}
-        by = actor if actor is not THEMSELVES else Actor.of(user)
-        audit.record("user.created", user, actor=by, **detail)
+        audit.record("user.created", user, actor=actor or Actor.of(user), **detail)
         signals.user_created.send(sender=User, user_id=user.pk, pool_id=pool_id)
     return user
 
