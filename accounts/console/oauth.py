@@ -88,18 +88,14 @@ class IdentityProviderAdmin(_Managed):
         return list_link("accounts_identity", "linked users", q=provider.pk)
 
     def save_model(self, request: HttpRequest, obj: IdentityProvider, form: Any, change: bool) -> None:
-        values = dict(form.cleaned_data)
         if change:
             # What the person changed and nothing else; a secret left empty stays.
             changed = {*form.changed_data, *SIGNING_KEY}
-            values = {name: value for name, value in values.items() if name in changed and value is not None}
+            values = {name: each for name, each in form.cleaned_data.items() if name in changed and each is not None}
             stored = IdentityProvider.objects.get(pk=obj.pk)
             providers.change(stored, actor=staff(request), **values)
             return
-        values.pop("preset")
-        pool_id = values.pop("environment_id")
-        given = {name: value for name, value in values.items() if value not in ("", None)}
-        made = providers.add(pool_id, actor=staff(request), **given)
+        made = providers.add(form.cleaned_data["environment_id"], actor=staff(request), **form.given())
         obj.pk, obj._state.adding = made.pk, False
 
     def delete_model(self, request: HttpRequest, obj: IdentityProvider) -> None:

@@ -48,28 +48,14 @@ def add(
     pool_id: str | None,
     *,
     actor: Caller | Actor,
-    client_secret: str | None = None,
-    private_key: str | None = None,
-    preset: str | None = None,
     issuer_errors: Sequence[FieldError] = (),
-    secret_follows: bool = False,
-    **columns: Any,
+    **values: Any,
 ) -> IdentityProvider:
-    """Add a provider to the pool `pool_id` (None: platform accounts): OpenID Connect if it has an issuer, else OAuth 2.
-    `columns` are those of `IdentityProvider`. `issuer_errors` come from `accounts.oauth.discovery`; with
-    `secret_follows` a secret may be missing. Raises ValidationFailed naming all wrong fields, QuotaExceeded."""
-    provider = IdentityProvider(
-        environment_id=pool_id, kind=IdentityProvider.Kind.OAUTH2, **{**PRESETS.get(preset or "", {}), **columns}
-    )
-    provider.display_name = provider.display_name or provider.name.title()
-    if provider.issuer is not None:
-        provider.kind = IdentityProvider.Kind.OIDC
-        provider.scopes = provider.scopes or list(OIDC_SCOPES)
-    wrong = [*issuer_errors, *checks.problems(provider, client_secret, private_key, secret_follows=secret_follows)]
-    if wrong:
+    """Add a provider to the pool `pool_id` (None: platform accounts), with the values of `draft`. `issuer_errors` come
+    from `accounts.oauth.discovery`. Raises ValidationFailed naming all wrong fields, QuotaExceeded."""
+    provider, problems = draft(pool_id, **values)
+    if wrong := [*issuer_errors, *problems]:
         raise ValidationFailed(fields=wrong)
-    provider.client_secret = client_secret
-    provider.private_key = private_key
     with transaction.atomic():
         hold(pool_id)
         if of_pool(pool_id).count() >= MAX_PROVIDERS:
@@ -84,6 +70,31 @@ def add(
             issuer=provider.issuer,
         )
     return provider
+
+
+def draft(
+    pool_id: str | None,
+    *,
+    client_secret: str | None = None,
+    private_key: str | None = None,
+    preset: str | None = None,
+    secret_follows: bool = False,
+    **columns: Any,
+) -> tuple[IdentityProvider, list[FieldError]]:
+    """A new provider, and the errors of its fields: OpenID Connect if it has an issuer, else OAuth 2. `columns` are
+    those of `IdentityProvider`; with `secret_follows` a secret may be missing."""
+    provider = IdentityProvider(
+        environment_id=pool_id, kind=IdentityProvider.Kind.OAUTH2, **{**PRESETS.get(preset or "", {}), **columns}
+    )
+    provider.display_name = provider.display_name or provider.name.title()
+    if provider.issuer is not None:
+        provider.kind = IdentityProvider.Kind.OIDC
+        provider.scopes = provider.scopes or list(OIDC_SCOPES)
+    problems = checks.problems(provider, client_secret, private_key, secret_follows=secret_follows)
+    if not problems:
+        provider.client_secret = client_secret
+        provider.private_key = private_key
+    return provider, problems
 
 
 def _save_with_free_name(provider: IdentityProvider) -> None:
