@@ -12,7 +12,7 @@ from django.core.exceptions import BadRequest, PermissionDenied
 from django.db import Error
 from django.db.models import Model, Q, QuerySet
 from django.db.models.constants import LOOKUP_SEP
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.shortcuts import get_object_or_404
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -25,7 +25,6 @@ from accounts.models import User
 from accounts.staff.roles import OPERATE
 from platform_site.http.errors import ApiError, NotFound
 from platform_site.postgres import sqlstates
-from platform_site.postgres.routers import RegionNotNamed
 
 admin.site.disable_action("delete_selected")  # "select all, delete" has ended more than one platform
 
@@ -164,22 +163,12 @@ class ReadOnlyAdmin(ConsoleAdmin):
     def changeform_view(self, request: HttpRequest, object_id: str | None = None, *args: Any, **kwargs: Any) -> Any:
         if object_id is None and not self.has_add_permission(request):
             raise PermissionDenied
-        return self._in_its_region(super().changeform_view, request, object_id, *args, **kwargs)
+        return super().changeform_view(request, object_id, *args, **kwargs)
 
     def delete_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> Any:
         if not self.has_delete_permission(request):
             raise PermissionDenied
-        return self._in_its_region(super().delete_view, request, object_id, *args, **kwargs)
-
-    def history_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> Any:
-        return self._in_its_region(super().history_view, request, object_id, *args, **kwargs)
-
-    def _in_its_region(self, view: Any, *args: Any, **kwargs: Any) -> Any:
-        """Django's own views use one database and would not find models that live in the regions."""
-        try:
-            return view(*args, **kwargs)
-        except RegionNotNamed:
-            raise Http404("Open it from its environment.") from None
+        return super().delete_view(request, object_id, *args, **kwargs)
 
     @display(description="Pool")
     def pool(self, thing: Any) -> str:
