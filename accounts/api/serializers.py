@@ -181,7 +181,9 @@ class InvitationInput(Serializer):
 class UserFields(InvitationInput):
     """What a user is, without a password."""
 
-    email_verified = BooleanField(required=False, help_text="Whether the email is known to be the user's.")
+    email_verified = BooleanField(
+        required=False, source="is_email_verified", help_text="Whether the email is known to be the user's."
+    )
 
 
 class UserInput(UserFields):
@@ -195,7 +197,7 @@ class UserInput(UserFields):
 class UserChange(UserFields):
     email = EmailField(required=False)
     password = ChosenPasswordField(required=False)
-    disabled = BooleanField(required=False)
+    disabled = BooleanField(required=False, source="is_disabled")
 
 
 class TokenUser(Serializer):

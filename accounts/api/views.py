@@ -294,7 +294,6 @@ class UserViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
         """Create a user of the environment. `role` and `claims` are for the rules of its tables."""
         pool_id = environment_directory.own_pool(self.environment)
         values = self.read(serializers.UserInput)
-        values["is_email_verified"] = values.pop("email_verified", False)
         most = plan_limits(self.environment.plan).app_users_per_environment
         user = user_service.create_user(pool_id=pool_id, actor=self.caller, most=most, **values)
         return created(f"/v1/users/{user.pk}", self.get_serializer(user).data)
@@ -309,9 +308,6 @@ class UserViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
         """Change a user. A new password, or `"disabled": true`, ends all of the user's sessions at once."""
         user = self._own_user()
         values = self.read(serializers.UserChange)
-        for name in ("disabled", "email_verified"):
-            if name in values:
-                values[f"is_{name}"] = values.pop(name)
         return respond(self.get_serializer(user_service.change_user(user, actor=self.caller, **values)).data)
 
     def destroy(self, request: Any, user_id: str) -> HttpResponse:
