@@ -78,9 +78,7 @@ class _Public(ApiViewSet):
     def entering(self, pool: Pool, method: str) -> Callable[[User], sessions.Grant]:
         signing_keys.current_signing_key()  # the first one is made outside of that transaction
         device = device_of(self.http_request)
-        return lambda user: sessions.start(
-            user, environment_id=pool.environment_id, device=device, method=method, password_hash=user.password
-        )
+        return lambda user: sessions.start(user, environment_id=pool.environment_id, device=device, method=method)
 
 
 class SignUpViewSet(_Public):
