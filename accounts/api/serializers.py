@@ -159,13 +159,14 @@ class KeyInput(KeyName):
     expires_at = DateTimeField(required=False, allow_null=True)
     publishable = BooleanField(
         required=False,
+        source="is_publishable",
         help_text="A public key, for web pages and apps before a user signs in. It has the role `anonymous` in rules. "
         f"Its only scopes: {', '.join(sorted(PUBLISHABLE_SCOPES))}.",
     )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if "scopes" not in attrs:
-            if not attrs.get("publishable"):
+            if not attrs.get("is_publishable"):
                 raise ValidationError({"scopes": ValidationError("This field is required.", "required").detail})
             attrs["scopes"] = sorted(PUBLISHABLE_SCOPES)
         return attrs

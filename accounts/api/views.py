@@ -230,19 +230,13 @@ class KeyViewSet(ListModelMixin, ResourceViewSet):
         its creator lacks. With `"publishable": true` the key may be public; `opens` says what it allows everyone to do.
         """
         values = self.read(serializers.KeyInput)
-        named = values.get("environment_id") or named_environment(self.http_request)
+        named = values.pop("environment_id", None) or named_environment(self.http_request)
         authority = permissions.over_keys(self.caller, named, to_issue=True)
-        is_publishable = values.get("publishable", False)
-        opens = publishable_key_exposure.by_key(authority.environment_id, values["scopes"]) if is_publishable else None
-        key, secret = user_service.issue_key(
-            name=values["name"],
-            scopes=values["scopes"],
-            expires_at=values.get("expires_at"),
-            authority=authority,
-            actor=self.caller,
-            created_by_id=self.caller.id if self.caller.kind == "account" else None,
-            is_publishable=is_publishable,
-        )
+        opens = None
+        if values.get("is_publishable"):
+            opens = publishable_key_exposure.by_key(authority.environment_id, values["scopes"])
+        maker_id = self.caller.id if self.caller.kind == "account" else None
+        key, secret = user_service.issue_key(**values, authority=authority, actor=self.caller, created_by_id=maker_id)
         key.opens = opens
         return no_store(created(f"/v1/keys/{key.pk}", self.get_serializer(key).data | {"secret": secret}))
 
