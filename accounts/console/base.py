@@ -2,6 +2,7 @@
 only shows the fields that it names, so a new column (a hash, a sealed value) stays hidden."""
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, ClassVar, Final, cast
 from urllib.parse import urlencode
 
@@ -278,3 +279,13 @@ def list_link(model: str, text: str, **query: str) -> str:
     return format_html(
         '<a class="text-link" href="{}?{}">{}</a>', reverse(f"admin:{model}_changelist"), urlencode(query), text
     )
+
+
+def link_column(description: str, model: str, id_of: str, text_of: str | None = None) -> Any:
+    """A column or field of an admin page that links to another object, by the attributes with its id and its text."""
+
+    @display(description=description)
+    def column(admin: ReadOnlyAdmin, thing: Any) -> str:
+        return link(model, attrgetter(id_of)(thing), attrgetter(text_of)(thing) if text_of else None)
+
+    return column

@@ -9,7 +9,7 @@ from django.db.models import Model
 from django.http import HttpRequest, HttpResponse
 from unfold.decorators import display
 
-from accounts.console.base import ReadOnlyAdmin, link, list_link, staff
+from accounts.console.base import ReadOnlyAdmin, link_column, list_link, staff
 from accounts.console.provider_forms import SIGNING_KEY, NewProviderForm, PoolForm, ProviderForm, text
 from accounts.models.oauth import Identity, IdentityProvider, RedirectUri
 from accounts.oauth import discovery, providers, redirects
@@ -117,13 +117,8 @@ class IdentityAdmin(ReadOnlyAdmin):
     fields = ("id", "person", "by", "subject", "email", "created_at", "last_used_at")
     readonly_fields = fields
 
-    @display(description="User")
-    def person(self, identity: Identity) -> str:
-        return link("accounts_user", identity.user_id, identity.user.email)
-
-    @display(description="Provider")
-    def by(self, identity: Identity) -> str:
-        return link("accounts_identityprovider", identity.provider_id, identity.provider.name)
+    person = link_column("User", "accounts_user", "user_id", "user.email")
+    by = link_column("Provider", "accounts_identityprovider", "provider_id", "provider.name")
 
 
 class RedirectUriForm(PoolForm):
