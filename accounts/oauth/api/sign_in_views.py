@@ -36,7 +36,8 @@ from platform_site.redis import rate_limits
 
 LONGEST_STATE: Final = 1000
 _LONGEST_FORM: Final = 16 * 1024
-_CALLBACK_PARAMETERS: Final = ("state", "code", "error", "iss", "user")
+_CALLBACK: Final = serializers.CallbackForm().get_fields()
+"""The parameters of a provider's answer, in a query or a form."""
 _HERE: Final = "canonical"
 """Marks a request that was redirected to BASE_URL's host, to redirect it once."""
 
@@ -245,13 +246,7 @@ class SignInCallbackViewSet(_BrowserViewSet):
     """The provider takes its code once: a repeated request would fail."""
 
     @extend_schema(
-        parameters=[
-            _query("state", "The state of the authorization request.", required=True),
-            _query("code", "The provider's code."),
-            _query("error", "Or why there is none."),
-            _query("iss", "Who answers (RFC 9207)."),
-            _query("user", "The name as JSON, which Apple sends once."),
-        ],
+        parameters=[_query(name, str(field.help_text), required=field.required) for name, field in _CALLBACK.items()],
         responses={303: None},
     )
     def receive(self, request: Any, provider_id: str) -> HttpResponse:
@@ -279,7 +274,7 @@ class SignInCallbackViewSet(_BrowserViewSet):
         which they do; there everything is checked."""
         rate_limits.count_anonymous(self.http_request)
         form = _form(self.http_request)
-        query = urlencode([(name, form[name]) for name in _CALLBACK_PARAMETERS if name in form])
+        query = urlencode([(name, form[name]) for name in _CALLBACK if name in form])
         return _see_other(f"{settings.BASE_URL}/v1/auth/callback/{quote(provider_id, safe='')}?{query}")
 
 
