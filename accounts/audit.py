@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
 
+from django.db.models import Model
+
 from accounts.models import AuditEntry, User
 from platform_site.http.requests import current_request_id
 from platform_site.identity.callers import Caller
@@ -52,20 +54,24 @@ def is_part_of_one_change() -> bool:
 
 def record(
     action: str,
+    target: Model | str | None,
     *,
     actor: Caller | Actor,
-    target_id: str | None = None,
     project_id: str | None = None,
     environment_id: str | None = None,
     **detail: Any,
 ) -> AuditEntry:
-    """Write one entry in the current control transaction. Default project and environment: the caller's."""
+    """Write one entry about `target`, an object or its id, in the current control transaction. Default project and
+    environment: the target's, else the caller's."""
     environment = actor.environment if isinstance(actor, Caller) else None
+    if isinstance(target, Model):
+        project_id = project_id or getattr(target, "project_id", None)
+        environment_id = environment_id or getattr(target, "environment_id", None)
     entry = AuditEntry(
         actor_kind=actor.kind,
         actor_id=actor.id,
         action=action,
-        target_id=target_id,
+        target_id=target.pk if isinstance(target, Model) else target,
         project_id=project_id or (environment.project_id if environment else None),
         environment_id=environment_id or (environment.environment_id if environment else None),
         detail=detail,

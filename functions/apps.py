@@ -28,7 +28,7 @@ class FunctionsConfig(AppConfig):
         set_usage_counter("event_functions_per_environment", event_subscriptions.count_subscriptions)
         set_usage_counters(("queued_runs", "queued_bytes"), queue_quotas.used)
         set_usage_counters(("visitor_queued_runs", "visitor_queued_bytes"), anonymous_queue.waiting)
-        publishable_key_exposure.register(functions=directory.public_functions)
+        publishable_key_exposure.register(directory.public_functions)
         register_part("functions", Functions())
         orphaned_rows.register(Function, PendingEvent)
         outbox_subscriptions.register(event_subscriptions.patterns_of)

@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection
 from typing import Final
 
+from accounts.keys.publishable_key_exposure import Exposure
 from functions.errors import NoSuchFunction, NoSuchRun
 from functions.models import Function, Run
 from platform_site.identity import ids
@@ -39,12 +40,12 @@ def count_functions(environment: EnvironmentRef) -> int:
     return Function.objects.using(environment.cluster).filter(environment_id=environment.environment_id).count()
 
 
-def public_functions(environment: EnvironmentRef) -> list[str]:
+def public_functions(environment: EnvironmentRef) -> Exposure:
     """Functions that callers with a publishable key may invoke. One query."""
     found = Function.objects.using(environment.cluster).filter(
         environment_id=environment.environment_id, invoke="public"
     )
-    return [*found.values_list("name", flat=True)]
+    return Exposure(functions=[*found.values_list("name", flat=True)])
 
 
 def existing_functions(using: str, pairs: Collection[tuple[str, str]]) -> set[tuple[str, str]]:

@@ -48,9 +48,14 @@ def grant(user: User, environment_id: str, *, reason: str, may_write: bool) -> S
         )
         made.refresh_from_db(fields=["expires_at"])
         audit.record(
-            "staff_access.granted", actor=Actor.staff(user), target_id=made.pk, project_id=environment.project_id,
-            environment_id=environment.pk, reason=reason, may_write=may_write, expires_at=made.expires_at.isoformat(),
-        )  # fmt: skip
+            "staff_access.granted",
+            made,
+            actor=Actor.staff(user),
+            project_id=environment.project_id,
+            reason=reason,
+            may_write=may_write,
+            expires_at=made.expires_at.isoformat(),
+        )
     return made
 
 
@@ -90,16 +95,13 @@ def _revoke(grants: "QuerySet[StaffGrant]", actor: Caller | Actor) -> int:
     for each in found:
         if StaffGrant.objects.filter(pk=each.pk, revoked_at=None).update(revoked_at=Now()):
             ended += 1
-            audit.record(
-                "staff_access.revoked", actor=actor, target_id=each.pk,
-                project_id=each.environment.project_id, environment_id=each.environment_id,
-            )  # fmt: skip
+            audit.record("staff_access.revoked", each, actor=actor, project_id=each.environment.project_id)
     return ended
 
 
 def caller_with(account: Caller, grant_id: str, named: str | None, *, needs_environment: bool) -> Caller:
     """The caller for an account with this grant. Two queries. Raises Unauthorized (ended), NotFound (another
-    environment), and with `needs_place` ProjectSuspended."""
+    environment), and with `needs_environment` ProjectSuspended."""
     found = active().filter(pk=grant_id, user_id=account.id).first()
     environment = environment_ref(found.environment_id) if found is not None else None
     if found is None or environment is None:

@@ -30,7 +30,7 @@ class RowsConfig(AppConfig):
         connection_created.connect(guard_connection, dispatch_uid="rows.guard_connection")
         set_schema_version_reader(schema_service.current_versions)
         set_usage_counter("tables_per_environment", schema_service.count_tables)
-        publishable_key_exposure.register(rows=schema_service.open_to_anonymous)
+        publishable_key_exposure.register(schema_service.open_to_anonymous)
         migrate_errors.register()
         orphaned_rows.register(
             CurrentVersion, SchemaVersion, EventInterest, OutboxEvent, PendingUserReferences, WatchedTable

@@ -159,13 +159,14 @@ class KeyInput(KeyName):
     expires_at = DateTimeField(required=False, allow_null=True)
     publishable = BooleanField(
         required=False,
+        source="is_publishable",
         help_text="A public key, for web pages and apps before a user signs in. It has the role `anonymous` in rules. "
         f"Its only scopes: {', '.join(sorted(PUBLISHABLE_SCOPES))}.",
     )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if "scopes" not in attrs:
-            if not attrs.get("publishable"):
+            if not attrs.get("is_publishable"):
                 raise ValidationError({"scopes": ValidationError("This field is required.", "required").detail})
             attrs["scopes"] = sorted(PUBLISHABLE_SCOPES)
         return attrs
@@ -181,7 +182,9 @@ class InvitationInput(Serializer):
 class UserFields(InvitationInput):
     """What a user is, without a password."""
 
-    email_verified = BooleanField(required=False, help_text="Whether the email is known to be the user's.")
+    email_verified = BooleanField(
+        required=False, source="is_email_verified", help_text="Whether the email is known to be the user's."
+    )
 
 
 class UserInput(UserFields):
@@ -195,7 +198,7 @@ class UserInput(UserFields):
 class UserChange(UserFields):
     email = EmailField(required=False)
     password = ChosenPasswordField(required=False)
-    disabled = BooleanField(required=False)
+    disabled = BooleanField(required=False, source="is_disabled")
 
 
 class TokenUser(Serializer):

@@ -33,7 +33,7 @@ from platform_site.http.errors import (
 )
 from platform_site.http.generics import ResourceViewSet
 from platform_site.http.idempotency import idempotent
-from platform_site.http.openapi.description import ENVIRONMENT, listing
+from platform_site.http.openapi.description import listing
 from platform_site.http.requests import named_environment
 from platform_site.http.views import ApiViewSet, created, no_content, no_store, respond
 from platform_site.identity import ids
@@ -75,9 +75,10 @@ class TokenViewSet(ApiViewSet):
     """`POST /v1/auth/token`. Client errors are 400 `invalid_grant`, 403 `project_suspended`, 405, 413 or 429."""
 
     public = True
+    environment_use = "optional"
     client_errors_as: ClassVar[type[ApiError] | None] = InvalidGrant
 
-    @extend_schema(request=serializers.TokenInput, responses={200: serializers.TokenPair}, parameters=[ENVIRONMENT])
+    @extend_schema(request=serializers.TokenInput, responses={200: serializers.TokenPair})
     def create(self, request: Any) -> HttpResponse:
         """Sign a user in. With email and password, with a refresh token, or with an OAuth code.
 
@@ -154,7 +155,6 @@ class SessionViewSet(ListModelMixin, ResourceViewSet):
         token was used, and that the session was ended for it."""
         return super().list(request, *args, **kwargs)
 
-    @extend_schema(responses={204: None})
     def destroy(self, request: Any, session_id: str) -> HttpResponse:
         """End one of the caller's sessions. Its tokens are refused from the next request on."""
         caller = person(self.caller)
@@ -230,23 +230,16 @@ class KeyViewSet(ListModelMixin, ResourceViewSet):
         its creator lacks. With `"publishable": true` the key may be public; `opens` says what it allows everyone to do.
         """
         values = self.read(serializers.KeyInput)
-        named = values.get("environment_id") or named_environment(self.http_request)
+        named = values.pop("environment_id", None) or named_environment(self.http_request)
         authority = permissions.over_keys(self.caller, named, to_issue=True)
-        is_publishable = values.get("publishable", False)
-        opens = publishable_key_exposure.by_key(authority.environment_id, values["scopes"]) if is_publishable else None
-        key, secret = user_service.issue_key(
-            name=values["name"],
-            scopes=values["scopes"],
-            expires_at=values.get("expires_at"),
-            authority=authority,
-            actor=self.caller,
-            created_by_id=self.caller.id if self.caller.kind == "account" else None,
-            is_publishable=is_publishable,
-        )
+        opens = None
+        if values.get("is_publishable"):
+            opens = publishable_key_exposure.by_key(authority.environment_id, values["scopes"])
+        maker_id = self.caller.id if self.caller.kind == "account" else None
+        key, secret = user_service.issue_key(**values, authority=authority, actor=self.caller, created_by_id=maker_id)
         key.opens = opens
         return no_store(created(f"/v1/keys/{key.pk}", self.get_serializer(key).data | {"secret": secret}))
 
-    @extend_schema(responses={204: None})
     def destroy(self, request: Any, key_id: str) -> HttpResponse:
         """Revoke a key. It is refused from the next request on."""
         key, authority = permissions.key_for(self.caller, key_id)
@@ -295,7 +288,6 @@ class UserViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
         """Create a user of the environment. `role` and `claims` are for the rules of its tables."""
         pool_id = environment_directory.own_pool(self.environment)
         values = self.read(serializers.UserInput)
-        values["is_email_verified"] = values.pop("email_verified", False)
         most = plan_limits(self.environment.plan).app_users_per_environment
         user = user_service.create_user(pool_id=pool_id, actor=self.caller, most=most, **values)
         return created(f"/v1/users/{user.pk}", self.get_serializer(user).data)
@@ -310,12 +302,8 @@ class UserViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
         """Change a user. A new password, or `"disabled": true`, ends all of the user's sessions at once."""
         user = self._own_user()
         values = self.read(serializers.UserChange)
-        for name in ("disabled", "email_verified"):
-            if name in values:
-                values[f"is_{name}"] = values.pop(name)
         return respond(self.get_serializer(user_service.change_user(user, actor=self.caller, **values)).data)
 
-    @extend_schema(responses={204: None})
     def destroy(self, request: Any, user_id: str) -> HttpResponse:
         """Delete a user for good. What becomes of rows that name the user is said by their schema."""
         user_service.delete_user(self._own_user(), actor=self.caller)

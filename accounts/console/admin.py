@@ -18,7 +18,7 @@ from unfold.forms import BaseDialogForm
 from unfold.widgets import UnfoldAdminSelectWidget
 
 from accounts.audit import Actor
-from accounts.console.base import ConditionFilter, ReadOnlyAdmin, link, list_link
+from accounts.console.base import ConditionFilter, ReadOnlyAdmin, link, link_column, list_link
 from accounts.models import ServerKey, Session, User
 from accounts.staff import roles, second_factor
 from accounts.staff import sessions as console_sessions
@@ -247,9 +247,7 @@ class SessionAdmin(ReadOnlyAdmin):
     actions: ClassVar = ["end_sessions"]
     actions_detail = ("end_session",)
 
-    @display(description="User")
-    def person(self, session: Session) -> str:
-        return link("accounts_user", session.user_id, session.user.email)
+    person = link_column("User", "accounts_user", "user_id", "user.email")
 
     @display(description="IP address", ordering="ip_address")
     def address(self, session: Session) -> str:
@@ -302,9 +300,7 @@ class ServerKeyAdmin(ReadOnlyAdmin):
             return link("projects_environment", key.environment_id)
         return link("accounts_user", key.account_id, key.account.email)
 
-    @display(description="Made by")
-    def maker(self, key: ServerKey) -> str:
-        return link("accounts_user", key.created_by_id)
+    maker = link_column("Made by", "accounts_user", "created_by_id")
 
     @display(description="State", label=STATES)
     def state(self, key: ServerKey) -> str:

@@ -1,7 +1,7 @@
 from django.contrib import admin
 from unfold.decorators import display
 
-from accounts.console.base import ReadOnlyAdmin, link, timeline_link
+from accounts.console.base import ReadOnlyAdmin, link, link_column, timeline_link
 from accounts.models import AuditEntry, SigningKey
 
 
@@ -31,13 +31,8 @@ class AuditEntryAdmin(ReadOnlyAdmin):
     def target(self, entry: AuditEntry) -> str:
         return timeline_link(entry.target_id)
 
-    @display(description="Project")
-    def project(self, entry: AuditEntry) -> str:
-        return link("projects_project", entry.project_id)
-
-    @display(description="Environment")
-    def environment(self, entry: AuditEntry) -> str:
-        return link("projects_environment", entry.environment_id)
+    project = link_column("Project", "projects_project", "project_id")
+    environment = link_column("Environment", "projects_environment", "environment_id")
 
     @display(description="Request")
     def in_request(self, entry: AuditEntry) -> str:  # `request` is unfold's

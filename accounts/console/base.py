@@ -2,6 +2,7 @@
 only shows the fields that it names, so a new column (a hash, a sealed value) stays hidden."""
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, ClassVar, Final, cast
 from urllib.parse import urlencode
 
@@ -12,7 +13,7 @@ from django.core.exceptions import BadRequest, PermissionDenied
 from django.db import Error
 from django.db.models import Model, Q, QuerySet
 from django.db.models.constants import LOOKUP_SEP
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.shortcuts import get_object_or_404
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -25,7 +26,6 @@ from accounts.models import User
 from accounts.staff.roles import OPERATE
 from platform_site.http.errors import ApiError, NotFound
 from platform_site.postgres import sqlstates
-from platform_site.postgres.routers import RegionNotNamed
 
 admin.site.disable_action("delete_selected")  # "select all, delete" has ended more than one platform
 
@@ -164,22 +164,12 @@ class ReadOnlyAdmin(ConsoleAdmin):
     def changeform_view(self, request: HttpRequest, object_id: str | None = None, *args: Any, **kwargs: Any) -> Any:
         if object_id is None and not self.has_add_permission(request):
             raise PermissionDenied
-        return self._in_its_region(super().changeform_view, request, object_id, *args, **kwargs)
+        return super().changeform_view(request, object_id, *args, **kwargs)
 
     def delete_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> Any:
         if not self.has_delete_permission(request):
             raise PermissionDenied
-        return self._in_its_region(super().delete_view, request, object_id, *args, **kwargs)
-
-    def history_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> Any:
-        return self._in_its_region(super().history_view, request, object_id, *args, **kwargs)
-
-    def _in_its_region(self, view: Any, *args: Any, **kwargs: Any) -> Any:
-        """Django's own views use one database and would not find models that live in the regions."""
-        try:
-            return view(*args, **kwargs)
-        except RegionNotNamed:
-            raise Http404("Open it from its environment.") from None
+        return super().delete_view(request, object_id, *args, **kwargs)
 
     @display(description="Pool")
     def pool(self, thing: Any) -> str:
@@ -289,3 +279,13 @@ def list_link(model: str, text: str, **query: str) -> str:
     return format_html(
         '<a class="text-link" href="{}?{}">{}</a>', reverse(f"admin:{model}_changelist"), urlencode(query), text
     )
+
+
+def link_column(description: str, model: str, id_of: str, text_of: str | None = None) -> Any:
+    """A column or field of an admin page that links to another object, by the attributes with its id and its text."""
+
+    @display(description=description)
+    def column(admin: ReadOnlyAdmin, thing: Any) -> str:
+        return link(model, attrgetter(id_of)(thing), attrgetter(text_of)(thing) if text_of else None)
+
+    return column

@@ -9,7 +9,7 @@ from django.db.models import Model
 from django.http import HttpRequest, HttpResponse
 from unfold.decorators import display
 
-from accounts.console.base import ReadOnlyAdmin, link, list_link, staff
+from accounts.console.base import ReadOnlyAdmin, link_column, list_link, staff
 from accounts.console.provider_forms import SIGNING_KEY, NewProviderForm, PoolForm, ProviderForm, text
 from accounts.models.oauth import Identity, IdentityProvider, RedirectUri
 from accounts.oauth import discovery, providers, redirects
@@ -88,19 +88,14 @@ class IdentityProviderAdmin(_Managed):
         return list_link("accounts_identity", "linked users", q=provider.pk)
 
     def save_model(self, request: HttpRequest, obj: IdentityProvider, form: Any, change: bool) -> None:
-        values = dict(form.cleaned_data)
         if change:
             # What the person changed and nothing else; a secret left empty stays.
             changed = {*form.changed_data, *SIGNING_KEY}
-            values = {name: value for name, value in values.items() if name in changed and value is not None}
+            values = {name: each for name, each in form.cleaned_data.items() if name in changed and each is not None}
             stored = IdentityProvider.objects.get(pk=obj.pk)
             providers.change(stored, actor=staff(request), **values)
             return
-        values.pop("preset")
-        pool_id = values.pop("environment_id")
-        given = {name: value for name, value in values.items() if value not in ("", None)}
-        given.setdefault("client_secret", None)
-        made = providers.add(pool_id, actor=staff(request), **given)
+        made = providers.add(form.cleaned_data["environment_id"], actor=staff(request), **form.given())
         obj.pk, obj._state.adding = made.pk, False
 
     def delete_model(self, request: HttpRequest, obj: IdentityProvider) -> None:
@@ -122,13 +117,8 @@ class IdentityAdmin(ReadOnlyAdmin):
     fields = ("id", "person", "by", "subject", "email", "created_at", "last_used_at")
     readonly_fields = fields
 
-    @display(description="User")
-    def person(self, identity: Identity) -> str:
-        return link("accounts_user", identity.user_id, identity.user.email)
-
-    @display(description="Provider")
-    def by(self, identity: Identity) -> str:
-        return link("accounts_identityprovider", identity.provider_id, identity.provider.name)
+    person = link_column("User", "accounts_user", "user_id", "user.email")
+    by = link_column("Provider", "accounts_identityprovider", "provider_id", "provider.name")
 
 
 class RedirectUriForm(PoolForm):

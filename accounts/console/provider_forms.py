@@ -126,24 +126,20 @@ class NewProviderForm(_ProviderFields, PoolForm):
         model = IdentityProvider
         fields = ("environment_id",)
 
+    def given(self) -> dict[str, Any]:
+        """What `providers.add` takes. An empty field is left to the preset."""
+        values = {name: value for name, value in self.cleaned_data.items() if value not in ("", None, [], {})}
+        values.pop("environment_id", None)
+        return values
+
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
         if self.errors:
             return cleaned
-        preset = providers.PRESETS.get(cleaned["preset"], {})
-        others = ("display_name", "issuer", "profile_fields", "scopes", "client_auth", "response_mode")
-        for name in (*others, *checks.ENDPOINTS):
-            cleaned[name] = cleaned.get(name) or preset.get(name)
         if not isinstance(cleaned["profile_fields"] or {}, dict):
             self.add_error("profile_fields", "This must be an object.")
             return cleaned
-        same = ("name", "client_id", "issuer", *checks.ENDPOINTS, "client_auth", "trusts_email", "team_id", "key_id")
-        provider = IdentityProvider(
-            **{name: cleaned[name] for name in same},
-            profile_fields=cleaned["profile_fields"] or {},
-            scopes=cleaned["scopes"] or [],
-        )
-        wrong = checks.problems(provider, cleaned["client_secret"], cleaned["private_key"])
+        _, wrong = providers.draft(cleaned["environment_id"], **self.given())
         self.add_errors(wrong)
         if not wrong:
             self.add_result_of_check()

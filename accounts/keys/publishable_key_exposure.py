@@ -1,38 +1,18 @@
 """What a publishable key allows everyone to do. Higher layers register what their rules grant to `anonymous`."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import Final
 
 from accounts.directory import environments as environment_directory
 from platform_site.identity.callers import EnvironmentRef
 
 
-class OpenRows(NamedTuple):
-    tables: Mapping[str, Sequence[str]]
-    """Tables whose rules name `anonymous`, with their actions."""
-    user_fields: Sequence[str]
-
-
-RowsReader = Callable[[EnvironmentRef], OpenRows]
-FunctionsReader = Callable[[EnvironmentRef], Sequence[str]]
-
-_rows: Final[list[RowsReader]] = []
-_functions: Final[list[FunctionsReader]] = []
-
-
-def register(*, rows: RowsReader | None = None, functions: FunctionsReader | None = None) -> None:
-    if rows is not None:
-        _rows.append(rows)
-    if functions is not None:
-        _functions.append(functions)
-
-
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    tables: Mapping[str, Sequence[str]]
+    tables: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """By name, each with its actions: `read`, `insert`, `update`, `delete`."""
-    functions: Sequence[str]
+    functions: Sequence[str] = ()
     user_fields: Sequence[str] = ()
 
     def __bool__(self) -> bool:
@@ -57,7 +37,13 @@ class Exposure:
         return [*tables, *users, *(f"function {name}: invoke" for name in self.functions)]
 
 
-NOTHING: Final = Exposure({}, ())
+NOTHING: Final = Exposure()
+
+_readers: Final[list[Callable[[EnvironmentRef], Exposure]]] = []
+
+
+def register(reader: Callable[[EnvironmentRef], Exposure]) -> None:
+    _readers.append(reader)
 
 
 def by_key(environment_id: str | None, scopes: Iterable[str]) -> Exposure:
@@ -67,7 +53,7 @@ def by_key(environment_id: str | None, scopes: Iterable[str]) -> Exposure:
 
 
 def _everything(environment: EnvironmentRef) -> Exposure:
-    rows = [read(environment) for read in _rows]
-    tables = {name: actions for each in rows for name, actions in sorted(each.tables.items())}
-    functions = [name for read in _functions for name in sorted(read(environment))]
-    return Exposure(tables, functions, [name for each in rows for name in each.user_fields])
+    found = [read(environment) for read in _readers]
+    tables = {name: actions for each in found for name, actions in sorted(each.tables.items())}
+    functions = [name for each in found for name in sorted(each.functions)]
+    return Exposure(tables, functions, [name for each in found for name in each.user_fields])

@@ -23,12 +23,15 @@ ENVIRONMENT = "the environment: its id (env_…), or the project's id and its na
 
 
 class Command(BaseCommand):
+    """Errors of the API end it as errors of the command."""
+
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
     def execute(self, *args: Any, **options: Any) -> Any:
         self.as_json = options["json"]
-        return super().execute(*args, **options)
+        with command_errors():
+            return super().execute(*args, **options)
 
     def answer(self, facts: dict[str, Any], *, sentence: str, secret: str | None = None) -> None:
         if self.as_json:
@@ -86,9 +89,10 @@ def read_password(options: dict[str, Any]) -> str | None:
     return first
 
 
-def validated(serializer: type[Serializer], values: dict[str, Any]) -> dict[str, Any]:
-    """`values`, validated as in the API. Raises ValidationFailed."""
-    checked = serializer(data=values)
+def validated(serializer: type[Serializer], options: dict[str, Any]) -> dict[str, Any]:
+    """The options that have a field's name and were given, validated as in the API. Raises ValidationFailed."""
+    fields = serializer().get_fields()
+    checked = serializer(data={name: options[name] for name in fields if options.get(name) is not None})
     if not checked.is_valid():
         raise failed(checked.errors)
     return dict(checked.validated_data)

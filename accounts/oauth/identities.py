@@ -52,7 +52,7 @@ def _find_or_create_user(provider: IdentityProvider, profile: Profile, most: int
     user = User.objects.with_email(provider.environment_id, profile.email).select_for_update().first()
     if user is None:
         user = _create(provider, profile, profile.email, most)
-        _remember(user, provider, profile.subject, profile.email, actor=Actor.of(user))
+        _remember(user, provider, profile, actor=Actor.of(user))
     elif user.disabled_at is not None:
         raise errors.UserDisabled
     elif user.email_verified_at is None:
@@ -60,35 +60,24 @@ def _find_or_create_user(provider: IdentityProvider, profile: Profile, most: int
     elif user.is_staff:  # an operator can add a provider, and must not be by its word whoever ranks above them
         raise errors.StaffLinkThemselves
     else:
-        _link(user, provider, profile.subject, profile.email, actor=Actor.of(user))
+        _link(user, provider, profile, actor=Actor.of(user))
     return user
 
 
-def _link(
-    user: User, provider: IdentityProvider, subject: str, email: str | None, *, actor: Caller | Actor
-) -> Identity:
-    identity = _remember(user, provider, subject, email, actor=actor)
+def _link(user: User, provider: IdentityProvider, person: Profile | Proof, *, actor: Caller | Actor) -> Identity:
+    identity = _remember(user, provider, person, actor=actor)
     email_outbox.notify(
         user, Kind.IDENTITY_LINKED, recipient=user.email, subject=identity.pk, provider=provider.display_name
-    )  # fmt: skip
+    )
     return identity
 
 
-def _remember(
-    user: User, provider: IdentityProvider, subject: str, email: str | None, *, actor: Caller | Actor
-) -> Identity:
-    identity = Identity.objects.create(user=user, provider=provider, subject=subject, email=email)
+def _remember(user: User, provider: IdentityProvider, person: Profile | Proof, *, actor: Caller | Actor) -> Identity:
+    identity = Identity.objects.create(user=user, provider=provider, subject=person.subject, email=person.email)
     if not IdentityProvider.objects.filter(pk=provider.pk, issuer=provider.issuer).exists():
         # Under another issuer the subject may be another person's. From here on, `providers.change` waits or refuses.
         raise errors.ProviderAnswerInvalid("the issuer was changed during the sign-in")
-    audit.record(
-        "identity.linked",
-        actor=actor,
-        target_id=user.pk,
-        environment_id=provider.environment_id,
-        identity_id=identity.pk,
-        provider=provider.name,
-    )
+    audit.record("identity.linked", user, actor=actor, identity_id=identity.pk, provider=provider.name)
     return identity
 
 
@@ -107,13 +96,12 @@ def _create(provider: IdentityProvider, profile: Profile, email: str, most: int 
         return user_service.create_user(
             pool_id=provider.environment_id,
             email=email,
-            password=None,
             name=profile.name or details.get("name", ""),
             role=details.get("role"),
             claims=details.get("claims"),
             is_email_verified=True,
             via=f"oauth:{provider.name}",
-            actor=user_service.THEMSELVES,
+            actor=None,
             most=most,
         )
     except QuotaExceeded:
@@ -131,9 +119,7 @@ def link(user: User, proof: Proof, *, actor: Caller) -> Identity:
 
 @transaction.atomic
 def _linked(user: User, proof: Proof, actor: Caller) -> Identity:
-    locked = User.objects.select_for_update().filter(pk=user.pk).first()
-    if locked is None:
-        raise NotFound
+    locked = user_service.lock_user(user.pk)
     if locked.disabled_at is not None or locked.password != user.password:
         # Whoever took the account back a moment ago must not find another way into it beside theirs.
         raise Conflict("The account was changed at this moment. Try again.")
@@ -148,7 +134,7 @@ def _linked(user: User, proof: Proof, actor: Caller) -> Identity:
     if met is None:
         if of_user(locked.pk).count() >= MAX_IDENTITIES:
             raise QuotaExceeded(f"An account can be linked to at most {MAX_IDENTITIES} identities.")
-        met = _link(locked, provider, proof.subject, proof.email, actor=actor)
+        met = _link(locked, provider, proof, actor=actor)
     elif met.user_id != locked.pk:
         raise Conflict("This identity belongs to another user here.")
     return of_user(locked.pk).get(pk=met.pk)
@@ -165,9 +151,9 @@ def of_user(user_id: str) -> "QuerySet[Identity]":
 @transaction.atomic
 def unlink(user_id: str, identity_id: str, *, actor: Caller) -> None:
     """Unlink an identity; sessions go on. Raises NotFound, and Conflict if it is the only way to sign in."""
-    user = User.objects.select_for_update().filter(pk=user_id).first()
+    user = user_service.lock_user(user_id)
     identity = of_user(user_id).filter(pk=identity_id).first() if ids.matches("idn", identity_id) else None
-    if user is None or identity is None:
+    if identity is None:
         raise NotFound
     others = of_user(user_id).filter(~Q(pk=identity.pk), provider__enabled=True)
     if not user.has_usable_password() and not others.exists():
@@ -175,8 +161,8 @@ def unlink(user_id: str, identity_id: str, *, actor: Caller) -> None:
     identity.delete()
     audit.record(
         "identity.unlinked",
+        user_id,
         actor=actor,
-        target_id=user_id,
         environment_id=user.environment_id,
         identity_id=identity_id,
         provider=identity.provider.name,

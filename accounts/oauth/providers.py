@@ -41,38 +41,21 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
         "scopes": ["read:user", "user:email"],
     },
 }
-"""What `preset` fills in; explicit values take precedence."""
+"""What a preset fills in; explicit values take precedence."""
 
 
 def add(
     pool_id: str | None,
     *,
     actor: Caller | Actor,
-    client_secret: str | None,
-    private_key: str | None = None,
     issuer_errors: Sequence[FieldError] = (),
-    secret_follows: bool = False,
-    **columns: Any,
+    **values: Any,
 ) -> IdentityProvider:
-    """Add a provider to the pool `pool_id` (None: platform accounts): OpenID Connect if it has an issuer, else OAuth 2.
-    `columns` are those of `IdentityProvider`. `issuer_errors` come from `accounts.oauth.discovery`; with
-    `secret_follows` a secret may be missing. Raises ValidationFailed naming all wrong fields, QuotaExceeded."""
-    provider = IdentityProvider(environment_id=pool_id, kind=IdentityProvider.Kind.OAUTH2, **columns)
-    provider.display_name = provider.display_name or provider.name.title()
-    if provider.issuer is not None:
-        provider.kind = IdentityProvider.Kind.OIDC
-        provider.scopes = provider.scopes or list(OIDC_SCOPES)
-    wrong = [*issuer_errors, *checks.problems(provider, client_secret, private_key, secret_follows=secret_follows)]
-    if wrong:
+    """Add a provider to the pool `pool_id` (None: platform accounts), with the values of `draft`. `issuer_errors` come
+    from `accounts.oauth.discovery`. Raises ValidationFailed naming all wrong fields, QuotaExceeded."""
+    provider, problems = draft(pool_id, **values)
+    if wrong := [*issuer_errors, *problems]:
         raise ValidationFailed(fields=wrong)
-    provider.client_secret = client_secret
-    provider.private_key = private_key
-    _store(provider, actor)
-    return provider
-
-
-def _store(provider: IdentityProvider, actor: Caller | Actor) -> None:
-    pool_id = provider.environment_id
     with transaction.atomic():
         hold(pool_id)
         if of_pool(pool_id).count() >= MAX_PROVIDERS:
@@ -80,13 +63,38 @@ def _store(provider: IdentityProvider, actor: Caller | Actor) -> None:
         _save_with_free_name(provider)
         audit.record(
             "identity_provider.added",
+            provider,
             actor=actor,
-            target_id=provider.pk,
-            environment_id=pool_id,
             name=provider.name,
             kind=provider.kind,
             issuer=provider.issuer,
         )
+    return provider
+
+
+def draft(
+    pool_id: str | None,
+    *,
+    client_secret: str | None = None,
+    private_key: str | None = None,
+    preset: str | None = None,
+    secret_follows: bool = False,
+    **columns: Any,
+) -> tuple[IdentityProvider, list[FieldError]]:
+    """A new provider, and the errors of its fields: OpenID Connect if it has an issuer, else OAuth 2. `columns` are
+    those of `IdentityProvider`; with `secret_follows` a secret may be missing."""
+    provider = IdentityProvider(
+        environment_id=pool_id, kind=IdentityProvider.Kind.OAUTH2, **{**PRESETS.get(preset or "", {}), **columns}
+    )
+    provider.display_name = provider.display_name or provider.name.title()
+    if provider.issuer is not None:
+        provider.kind = IdentityProvider.Kind.OIDC
+        provider.scopes = provider.scopes or list(OIDC_SCOPES)
+    problems = checks.problems(provider, client_secret, private_key, secret_follows=secret_follows)
+    if not problems:
+        provider.client_secret = client_secret
+        provider.private_key = private_key
+    return provider, problems
 
 
 def _save_with_free_name(provider: IdentityProvider) -> None:
@@ -143,7 +151,8 @@ def change(
             changed += _replace_credentials(locked, secret, team_id, key_id, private_key)
         if changed:
             locked.save(update_fields=changed)
-            _record_change(locked, actor, changed, issuers)
+            fields = [field.removeprefix("sealed_") for field in changed]
+            audit.record("identity_provider.changed", locked, actor=actor, fields=fields, **issuers)
     return locked
 
 
@@ -164,19 +173,6 @@ def _issuers(provider: IdentityProvider, values: Mapping[str, Any]) -> dict[str,
     return {"issuer": issuer, "previous_issuer": provider.issuer}
 
 
-def _record_change(
-    provider: IdentityProvider, actor: Caller | Actor, changed: list[str], issuers: Mapping[str, str | None]
-) -> None:
-    audit.record(
-        "identity_provider.changed",
-        actor=actor,
-        target_id=provider.pk,
-        environment_id=provider.environment_id,
-        fields=[field.removeprefix("sealed_") for field in changed],
-        **issuers,
-    )
-
-
 def _replace_credentials(
     provider: IdentityProvider, secret: str | None, team_id: str | None, key_id: str | None, private_key: str | None
 ) -> list[str]:
@@ -193,14 +189,7 @@ def remove(provider: IdentityProvider, *, actor: Caller | Actor) -> int:
         locked = _locked(provider)
         count = locked.identities.count()
         locked.delete()
-        audit.record(
-            "identity_provider.removed",
-            actor=actor,
-            target_id=provider.pk,
-            environment_id=provider.environment_id,
-            name=provider.name,
-            identities=count,
-        )
+        audit.record("identity_provider.removed", provider, actor=actor, name=provider.name, identities=count)
     return count
 
 

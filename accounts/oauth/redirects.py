@@ -126,8 +126,8 @@ def replace(environment_id: str | None, uris: Sequence[str], *, actor: Caller | 
         )
         audit.record(
             "redirect_uris.changed",
+            environment_id,
             actor=actor,
-            target_id=environment_id,
             environment_id=environment_id,
             added=sorted(wanted - known),
             removed=sorted(known - wanted),

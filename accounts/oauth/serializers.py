@@ -1,5 +1,3 @@
-from typing import Any
-
 from rest_framework.serializers import DictField
 
 from accounts.api.serializers import PasswordField
@@ -132,10 +130,3 @@ class IdentityDetail(Serializer):
     email = CharField(allow_null=True)
     created_at = DateTimeField()
     last_used_at = DateTimeField()
-
-
-def filled_in(values: dict[str, Any]) -> dict[str, Any]:
-    preset = values.pop("preset", None)
-    if preset is None:
-        return values
-    return {**PRESETS[preset], **values}

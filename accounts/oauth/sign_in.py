@@ -16,7 +16,6 @@ from accounts.oauth.client.transport import Calls, oauth_client
 from accounts.oauth.flows import Flow
 from accounts.oauth.proofs import Proof
 from accounts.users import exchange_codes
-from platform_site.identity.plans import plan_limits
 
 _LONGEST_CODE: Final = 4096
 _USER_REFUSED: Final = frozenset(
@@ -43,8 +42,8 @@ def begin(provider: IdentityProvider, flow: Flow) -> tuple[str, str]:
     return state, url
 
 
-def finish(flow: Flow, provider: IdentityProvider, answer: Mapping[str, str], *, plan: str | None) -> str:
-    """The application's code, or the proof if the flow links. `plan` limits the pool. Raises a FlowError."""
+def finish(flow: Flow, provider: IdentityProvider, answer: Mapping[str, str], *, most: int | None) -> str:
+    """The application's code, or the proof if the flow links. `most` limits the pool's users. Raises a FlowError."""
     calls = Calls(provider)
     known = metadata.of(calls)
     code = _provider_code(known, answer)
@@ -58,7 +57,7 @@ def finish(flow: Flow, provider: IdentityProvider, answer: Mapping[str, str], *,
     )
     if not profile.name and "user" in answer:
         profile = replace(profile, name=claims.name_in_form(answer["user"]))
-    return _proof(flow, provider, profile) if flow.links else _code(flow, provider, profile, plan)
+    return _proof(flow, provider, profile) if flow.links else _code(flow, provider, profile, most)
 
 
 def _provider_code(known: Metadata, answer: Mapping[str, str]) -> str:
@@ -90,8 +89,7 @@ def _proof(flow: Flow, provider: IdentityProvider, profile: Profile) -> str:
     return proofs.seal(proof)
 
 
-def _code(flow: Flow, provider: IdentityProvider, profile: Profile, plan: str | None) -> str:
-    most = plan_limits(plan).app_users_per_environment if plan is not None else None
+def _code(flow: Flow, provider: IdentityProvider, profile: Profile, most: int | None) -> str:
     with transaction.atomic():  # no user is created or linked without a code
         return exchange_codes.issue(
             identities.find_or_create_user(provider, profile, most=most),

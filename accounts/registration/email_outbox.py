@@ -6,6 +6,7 @@ import logging
 import random
 import smtplib
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -205,18 +206,14 @@ def _resolve(email: AccountEmail) -> ClaimedEmail | None:
 def send(email_id: str) -> None:
     claimed = claim(email_id)
     if isinstance(claimed, ClaimedEmail):
-        server = get_connection()
-        try:
+        with closing(get_connection()) as server:
             _deliver(claimed, server)
-        finally:
-            server.close()
 
 
 def send_due(most: int = 1000) -> int:
     """Send at most `most` due emails; returns how many. Stops if the mail server is unavailable."""
     sent = 0
-    server = get_connection()
-    try:
+    with closing(get_connection()) as server:
         for _ in range(most):
             claimed = claim()
             if claimed is None:
@@ -226,8 +223,6 @@ def send_due(most: int = 1000) -> int:
                 if outcome is None:
                     break
                 sent += outcome
-    finally:
-        server.close()
     return sent
 
 

@@ -10,7 +10,6 @@ from django.db.models.functions import Now
 
 from accounts import audit
 from accounts.audit import Actor
-from accounts.changes import UNSET, Unset
 from accounts.directory import environments as environment_directory
 from accounts.models import ServerKey, User
 from accounts.models.registration import AccountEmail
@@ -53,7 +52,7 @@ def invite(
             claims=claims or {},
             invited_by=[actor.kind, actor.id] if isinstance(actor, Caller) else None,
         )
-        audit.record("invitation.sent", actor=actor, target_id=made.pk, environment_id=pool_id, email=recipient)
+        audit.record("invitation.sent", made, actor=actor, email=recipient)
     made.refresh_from_db()
     return made
 
@@ -84,22 +83,12 @@ def withdraw(pool_id: str | None, invitation_id: str, *, actor: Caller | Actor) 
         if found is None:
             raise NotFound
         found.delete()
-        audit.record(
-            "invitation.withdrawn", actor=actor, target_id=invitation_id, environment_id=pool_id, email=found.recipient
-        )
+        audit.record("invitation.withdrawn", invitation_id, actor=actor, environment_id=pool_id, email=found.recipient)
 
 
-def accept(
-    token: str,
-    password: str,
-    then: Callable[[User], Made],
-    *,
-    name: str | None = None,
-    pool_id: str | None | Unset = UNSET,
-) -> Made:
+def accept(found: AccountEmail, password: str, then: Callable[[User], Made], *, name: str | None = None) -> Made:
     """Create the invited user with a verified email; `name` overrides the invitation's. Returns what `then` makes of
     the user, in the same transaction. Raises InvalidGrant, ValidationFailed, QuotaExceeded, RateLimited."""
-    found = one_time_links.find(token, Kind.INVITATION, pool_id=pool_id)
     if not is_good(found):
         raise one_time_links.invalid_link()
     chosen = found.details["name"] if name is None else name

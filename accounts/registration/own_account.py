@@ -90,8 +90,7 @@ def ask_to_verify(user: User, *, admit: Callable[[], None] = lambda: None) -> No
         )  # fmt: skip
 
 
-def verify(token: str, *, pool_id: str | None | Unset = UNSET) -> User:
-    found = one_time_links.find(token, Kind.VERIFY_EMAIL, pool_id=pool_id)
+def verify(found: AccountEmail) -> User:
     if found.user is None:
         raise one_time_links.invalid_link()
     with transaction.atomic():
@@ -114,10 +113,9 @@ def ask_for_email(
     email_outbox.write(Kind.CHANGE_EMAIL, pool_id=user.environment_id, subject=user.pk, recipient=recipient, user=user)
 
 
-def change_email(token: str, password: str, *, pool_id: str | None | Unset = UNSET) -> User:
+def change_email(found: AccountEmail, password: str) -> User:
     """Change the email by its link and the account's password, which a recipient of a mistyped email lacks. Notifies
     the old email. Raises InvalidGrant, ValidationFailed (email taken), RateLimited."""
-    found = one_time_links.find(token, Kind.CHANGE_EMAIL, pool_id=pool_id)
     if found.user is None:
         raise one_time_links.invalid_link()
     if not passwords.is_correct(password, found.user.password):

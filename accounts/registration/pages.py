@@ -82,7 +82,7 @@ class LinkPage(FormView):  # type: ignore[type-arg]
     token: str
     found: AccountEmail
 
-    def act(self, token: str, values: dict[str, Any]) -> object:
+    def act(self, values: dict[str, Any]) -> object:
         raise NotImplementedError
 
     def lead_for(self, found: AccountEmail) -> str:
@@ -117,7 +117,7 @@ class LinkPage(FormView):  # type: ignore[type-arg]
 
     def form_valid(self, form: forms.Form) -> HttpResponse:
         try:
-            self.act(self.token, form.cleaned_data)
+            self.act(form.cleaned_data)
         except ApiError as error:
             # What is wrong with a field of this form can be put right here.
             mine = [field for field in error.fields if field.field in form.fields]
@@ -187,8 +187,8 @@ class ConfirmSignUp(LinkPage):
     done_title = "Your account is ready"
     done = "You can now sign in to {app} with {email}."
 
-    def act(self, token: str, values: dict[str, Any]) -> object:
-        return sign_up.confirm(token, values["password"], _signs_in_later)
+    def act(self, values: dict[str, Any]) -> object:
+        return sign_up.confirm(self.found, values["password"], _signs_in_later)
 
 
 class AcceptInvitation(LinkPage):
@@ -203,8 +203,8 @@ class AcceptInvitation(LinkPage):
     def get_initial(self) -> dict[str, Any]:
         return {"name": self.found.details["name"]}
 
-    def act(self, token: str, values: dict[str, Any]) -> object:
-        return invitations.accept(token, values["password"], _signs_in_later, name=values["name"])
+    def act(self, values: dict[str, Any]) -> object:
+        return invitations.accept(self.found, values["password"], _signs_in_later, name=values["name"])
 
 
 class VerifyEmail(LinkPage):
@@ -215,8 +215,8 @@ class VerifyEmail(LinkPage):
     done_title = "Your email is confirmed"
     done = "Thank you. {app} now knows that {email} is yours."
 
-    def act(self, token: str, values: dict[str, Any]) -> object:
-        return own_account.verify(token)
+    def act(self, values: dict[str, Any]) -> object:
+        return own_account.verify(self.found)
 
 
 class ResetPassword(LinkPage):
@@ -228,8 +228,8 @@ class ResetPassword(LinkPage):
     done_title = "Your password is changed"
     done = "You were signed out everywhere. Sign in to {app} with the new password."
 
-    def act(self, token: str, values: dict[str, Any]) -> object:
-        return password_reset.reset(token, values["password"])
+    def act(self, values: dict[str, Any]) -> object:
+        return password_reset.reset(self.found, values["password"])
 
 
 class ConfirmEmailChange(LinkPage):
@@ -241,5 +241,5 @@ class ConfirmEmailChange(LinkPage):
     done_title = "Your email is changed"
     done = "From now on you sign in to {app} with {email}."
 
-    def act(self, token: str, values: dict[str, Any]) -> object:
-        return own_account.change_email(token, values["password"])
+    def act(self, values: dict[str, Any]) -> object:
+        return own_account.change_email(self.found, values["password"])

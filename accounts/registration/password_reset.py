@@ -3,7 +3,6 @@
 from django.db import transaction
 
 from accounts.audit import Actor
-from accounts.changes import UNSET, Unset
 from accounts.models import User
 from accounts.models.registration import AccountEmail
 from accounts.registration import email_outbox, one_time_links
@@ -19,10 +18,9 @@ def request_reset(pool: Pool, *, email: str) -> None:
     email_outbox.write(Kind.RESET_PASSWORD, pool_id=pool.id, recipient=emails.check(email))
 
 
-def reset(token: str, password: str, *, pool_id: str | None | Unset = UNSET) -> User:
+def reset(found: AccountEmail, password: str) -> User:
     """Set the new password and verify the email. Raises InvalidGrant, ValidationFailed (keeps the link),
     RateLimited."""
-    found = one_time_links.find(token, Kind.RESET_PASSWORD, pool_id=pool_id)
     if found.user is None:
         raise one_time_links.invalid_link()
     passwords.check_chosen(password, found.user)

@@ -45,15 +45,24 @@ class Pool:
         return plan_limits(self.plan).app_users_per_environment if self.id else None
 
 
+PLATFORM: Final = Pool(None, None, OF_PLATFORM)
+
+
+def pool_of(environment_id: str | None) -> Pool | None:
+    """The pool that signs in to an environment, or to the platform; None without such an environment. Raises
+    ProjectSuspended."""
+    if environment_id is None:
+        return PLATFORM
+    environment = environment_directory.active_environment(environment_id)
+    return None if environment is None else Pool(environment.pool_id, environment_id, environment.plan)
+
+
 def named_by(request: HttpRequest) -> Pool:
     """The pool that a request names. Raises NotFound and ProjectSuspended."""
-    environment_id = named_environment(request)
-    if environment_id is None:
-        return Pool(None, None, OF_PLATFORM)
-    environment = environment_directory.active_environment(environment_id)
-    if environment is None:
+    pool = pool_of(named_environment(request))
+    if pool is None:
         raise NotFound("There is no such environment.")
-    return Pool(environment.pool_id, environment_id, environment.plan)
+    return pool
 
 
 def plan_of(pool_id: str | None) -> str:
@@ -111,9 +120,8 @@ def change_settings(
         if changed:
             found.save()
             audit.record(
-                "sign_up.changed", actor=actor, target_id=pool_id, environment_id=pool_id, fields=changed,
-                sign_up=found.sign_up,
-            )  # fmt: skip
+                "sign_up.changed", pool_id, actor=actor, environment_id=pool_id, fields=changed, sign_up=found.sign_up
+            )
     return found
 
 

@@ -6,7 +6,6 @@ from typing import Final, TypeVar
 
 from django.db import transaction
 
-from accounts.changes import UNSET, Unset
 from accounts.models import User
 from accounts.models.registration import AccountEmail, SignUpMode
 from accounts.registration import email_outbox, one_time_links, pool_settings
@@ -56,11 +55,10 @@ def _check_mode(pool_id: str | None) -> None:
         raise Forbidden(f"Sign-up is disabled here: {_SIGN_UP_DISABLED if pool_id else _NO_ENVIRONMENT}")
 
 
-def confirm(token: str, password: str, then: Callable[[User], Made], *, pool_id: str | None | Unset = UNSET) -> Made:
-    """Create the user by the link's token and the chosen password. Returns what `then` makes of the user, in the same
+def confirm(found: AccountEmail, password: str, then: Callable[[User], Made]) -> Made:
+    """Create the user by the link and the chosen password. Returns what `then` makes of the user, in the same
     transaction. Raises InvalidGrant naming `token` or `password`, Forbidden (sign-up closed; the link stays valid),
     ValidationFailed (email taken), QuotaExceeded, RateLimited."""
-    found = one_time_links.find(token, Kind.SIGN_UP, pool_id=pool_id)
     _check_mode(found.environment_id)  # closing sign-up also stops those that are in progress
     if not passwords.is_correct(password, found.details["password_hash"]):
         one_time_links.count_wrong_password(found)
@@ -85,14 +83,13 @@ def make_user(found: AccountEmail, *, password_hash: str, name: str, via: str) -
         user = user_service.create_user(
             pool_id=found.environment_id,
             email=found.recipient,
-            password=None,
             password_hash=password_hash,
             name=name,
             role=found.details.get("role"),
             claims=found.details.get("claims"),
             most=pool_settings.most_users(found.environment_id),
             is_email_verified=True,
-            actor=user_service.THEMSELVES,
+            actor=None,
             via=via,
         )
         # Other open links that would create an account for this email.

@@ -19,6 +19,7 @@ from accounts.models.registration import AccountEmail, PoolSettings
 from accounts.registration import (
     email_templates,
     invitations,
+    one_time_links,
     own_account,
     password_reset,
     pool_settings,
@@ -41,7 +42,6 @@ from platform_site.http.errors import (
 )
 from platform_site.http.generics import ResourceViewSet
 from platform_site.http.idempotency import idempotent
-from platform_site.http.openapi.description import ENVIRONMENT
 from platform_site.http.views import ApiViewSet, created, no_content, no_store, respond
 from platform_site.identity import ids
 from platform_site.identity.plans import plan_limits
@@ -56,6 +56,7 @@ def accepted(kind: Kind) -> HttpResponse:
 
 class _Public(ApiViewSet):
     public = True
+    environment_use = "optional"
 
     def pool(self) -> Pool:
         """Raises NotFound, ProjectSuspended and RateLimited."""
@@ -68,22 +69,16 @@ class _Public(ApiViewSet):
     def count_email(self, pool: Pool, kind: Kind, email: str) -> None:
         rate_limits.count_email_request(self.http_request, kind=kind, pool_id=pool.id, email=email, plan=pool.plan)
 
-    def count_link(self) -> None:
+    def link(self, kind: Kind, token: str) -> tuple[AccountEmail, Pool]:
+        """The link of this token, and its pool. Raises InvalidGrant, and as `pool`."""
         rate_limits.count_token_request(self.http_request)
+        pool = self.pool()
+        return one_time_links.find(token, kind, pool_id=pool.id), pool
 
     def entering(self, pool: Pool, method: str) -> Callable[[User], sessions.Grant]:
         signing_keys.current_signing_key()  # the first one is made outside of that transaction
-
-        def enter(user: User) -> sessions.Grant:
-            return sessions.start(
-                user,
-                environment_id=pool.environment_id,
-                device=device_of(self.http_request),
-                method=method,
-                password_hash=user.password,
-            )
-
-        return enter
+        device = device_of(self.http_request)
+        return lambda user: sessions.start(user, environment_id=pool.environment_id, device=device, method=method)
 
 
 class SignUpViewSet(_Public):
@@ -93,12 +88,7 @@ class SignUpViewSet(_Public):
     }
 
     @idempotent()
-    @extend_schema(
-        operation_id="signUp",
-        request=serializers.SignUpInput,
-        responses={202: serializers.Accepted},
-        parameters=[ENVIRONMENT],
-    )
+    @extend_schema(operation_id="signUp", request=serializers.SignUpInput, responses={202: serializers.Accepted})
     def create(self, request: Any) -> HttpResponse:
         """Request an account. The email gets a link; the account is created when that is confirmed.
 
@@ -114,40 +104,25 @@ class SignUpViewSet(_Public):
         )
         return accepted(Kind.SIGN_UP)
 
-    @extend_schema(
-        operation_id="confirmSignUp",
-        request=serializers.LinkAndPassword,
-        responses={200: TokenPair},
-        parameters=[ENVIRONMENT],
-    )
+    @extend_schema(operation_id="confirmSignUp", request=serializers.LinkAndPassword, responses={200: TokenPair})
     def confirm(self, request: Any) -> HttpResponse:
         """Make the account and sign in. Needs the link's token and the password that was chosen when signing up."""
         values = self.read(serializers.LinkAndPassword)
-        self.count_link()
-        pool = self.pool()
-        entering = self.entering(pool, "sign_up")
-        grant = sign_up.confirm(values["token"], values["password"], entering, pool_id=pool.id)
+        link, pool = self.link(Kind.SIGN_UP, values["token"])
+        grant = sign_up.confirm(link, values["password"], self.entering(pool, "sign_up"))
         return no_store(respond(TokenPair(grant).data))
 
 
 class InvitationAcceptViewSet(_Public):
     also_raises: ClassVar = {"accept": (InvalidGrant, NotFound, QuotaExceeded)}
 
-    @extend_schema(
-        operation_id="acceptInvitation",
-        request=serializers.AcceptInput,
-        responses={200: TokenPair},
-        parameters=[ENVIRONMENT],
-    )
+    @extend_schema(operation_id="acceptInvitation", request=serializers.AcceptInput, responses={200: TokenPair})
     def accept(self, request: Any) -> HttpResponse:
         """Accept an invitation: choose a password, get an account, and sign in."""
         values = self.read(serializers.AcceptInput)
-        self.count_link()
-        pool = self.pool()
+        link, pool = self.link(Kind.INVITATION, values["token"])
         entering = self.entering(pool, "invitation")
-        grant = invitations.accept(
-            values["token"], values["password"], entering, name=values.get("name"), pool_id=pool.id
-        )
+        grant = invitations.accept(link, values["password"], entering, name=values.get("name"))
         return no_store(respond(TokenPair(grant).data))
 
 
@@ -156,10 +131,7 @@ class PasswordResetViewSet(_Public):
 
     @idempotent()
     @extend_schema(
-        operation_id="requestPasswordReset",
-        request=serializers.EmailInput,
-        responses={202: serializers.Accepted},
-        parameters=[ENVIRONMENT],
+        operation_id="requestPasswordReset", request=serializers.EmailInput, responses={202: serializers.Accepted}
     )
     def create(self, request: Any) -> HttpResponse:
         """Request a link to set a new password. The response is the same whether or not the email has an account."""
@@ -170,17 +142,12 @@ class PasswordResetViewSet(_Public):
         return accepted(Kind.RESET_PASSWORD)
 
     @idempotent()
-    @extend_schema(
-        operation_id="confirmPasswordReset",
-        request=serializers.ResetInput,
-        responses={204: None},
-        parameters=[ENVIRONMENT],
-    )
+    @extend_schema(operation_id="confirmPasswordReset", request=serializers.ResetInput, responses={204: None})
     def confirm(self, request: Any) -> HttpResponse:
         """Choose a new password by the link's token. All sessions end. A password that is refused leaves the link."""
         values = self.read(serializers.ResetInput)
-        self.count_link()
-        password_reset.reset(values["token"], values["password"], pool_id=self.pool().id)
+        link, _ = self.link(Kind.RESET_PASSWORD, values["token"])
+        password_reset.reset(link, values["password"])
         return no_content()
 
 
@@ -188,27 +155,20 @@ class LinkViewSet(_Public):
     also_raises: ClassVar = {"verify_email": (InvalidGrant, NotFound), "change_email": (InvalidGrant, NotFound)}
 
     @idempotent()
-    @extend_schema(
-        operation_id="verifyEmail", request=serializers.LinkInput, responses={204: None}, parameters=[ENVIRONMENT]
-    )
+    @extend_schema(operation_id="verifyEmail", request=serializers.LinkInput, responses={204: None})
     def verify_email(self, request: Any) -> HttpResponse:
         """Verify an email by the token of the link."""
         values = self.read(serializers.LinkInput)
-        self.count_link()
-        own_account.verify(values["token"], pool_id=self.pool().id)
+        link, _ = self.link(Kind.VERIFY_EMAIL, values["token"])
+        own_account.verify(link)
         return no_content()
 
-    @extend_schema(
-        operation_id="confirmEmailChange",
-        request=serializers.LinkAndPassword,
-        responses={204: None},
-        parameters=[ENVIRONMENT],
-    )
+    @extend_schema(operation_id="confirmEmailChange", request=serializers.LinkAndPassword, responses={204: None})
     def change_email(self, request: Any) -> HttpResponse:
         """Change the email. Needs the token that reached the new email, and the account's password."""
         values = self.read(serializers.LinkAndPassword)
-        self.count_link()
-        own_account.change_email(values["token"], values["password"], pool_id=self.pool().id)
+        link, _ = self.link(Kind.CHANGE_EMAIL, values["token"])
+        own_account.change_email(link, values["password"])
         return no_content()
 
 
@@ -344,7 +304,6 @@ class InvitationViewSet(ListModelMixin, ResourceViewSet):
         made = invitations.invite(pool_id=pool_id, actor=self.caller, most=most, **values)
         return created(f"/v1/invitations/{made.pk}", self.get_serializer(made).data)
 
-    @extend_schema(responses={204: None})
     def destroy(self, request: Any, invitation_id: str) -> HttpResponse:
         """Withdraw an invitation. Its link works no longer."""
         if not ids.matches("inv", invitation_id):

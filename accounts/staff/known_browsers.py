@@ -23,21 +23,17 @@ def nonce_for(request: HttpRequest, email: str) -> str | None:
         user_email, nonce = signing.loads(request.COOKIES.get(COOKIE, ""), salt=_SALT, max_age=LASTS)
     except (signing.BadSignature, ValueError, TypeError):
         return None
-    return str(nonce) if str(user_email) == _name(email) else None
+    return str(nonce) if str(user_email) == normalize(email) else None
 
 
 def remember(request: HttpRequest, response: HttpResponse, user: User) -> None:
     nonce = nonce_for(request, user.email) or secrets.token_urlsafe(16)
     response.set_cookie(
         COOKIE,
-        signing.dumps([_name(user.email), nonce], salt=_SALT),
+        signing.dumps([normalize(user.email), nonce], salt=_SALT),
         max_age=LASTS,
         path=settings.SESSION_COOKIE_PATH,
         secure=settings.SESSION_COOKIE_SECURE,
         httponly=True,
         samesite="Strict",
     )
-
-
-def _name(email: str) -> str:
-    return normalize(email)

@@ -58,9 +58,5 @@ class ChangeEndsSessions:
         sessions.end_where(Q(user_id=user.pk), "password_changed")
         by_themselves = current_request_id() is not None  # else a command, without a signed-in user
         audit.record(
-            "user.changed",
-            actor=Actor.staff(user) if by_themselves else audit.SYSTEM,
-            target_id=user.pk,
-            environment_id=user.environment_id,
-            fields=["password"],
+            "user.changed", user, actor=Actor.staff(user) if by_themselves else audit.SYSTEM, fields=["password"]
         )

@@ -14,7 +14,7 @@ from accounts import audit
 from accounts.audit import Actor
 from accounts.models import User
 from accounts.users import service as user_service
-from platform_site.http.errors import NotFound, ValidationFailed
+from platform_site.http.errors import ValidationFailed
 
 OPERATE: Final = "staff.operate"
 MANAGE_STAFF: Final = "staff.manage_staff"
@@ -26,16 +26,13 @@ class StaffRole(models.TextChoices):
     SUPERUSER = "superuser"
 
 
-_GROUPS: Final = {StaffRole.SUPPORT: "support", StaffRole.OPERATOR: "operator"}
-
-
 def role_of(user: User) -> StaffRole | None:
     if not user.is_staff:
         return None
     if user.is_superuser:
         return StaffRole.SUPERUSER
     names = set(user.groups.values_list("name", flat=True))
-    return StaffRole.OPERATOR if _GROUPS[StaffRole.OPERATOR] in names else StaffRole.SUPPORT
+    return StaffRole.OPERATOR if StaffRole.OPERATOR.value in names else StaffRole.SUPPORT
 
 
 def set_role(user: User, role: StaffRole | None, *, actor: Actor) -> User:
@@ -46,9 +43,7 @@ def set_role(user: User, role: StaffRole | None, *, actor: Actor) -> User:
     with transaction.atomic():
         if role != StaffRole.SUPERUSER:
             user_service.keep_one_superuser(user.pk)
-        locked = User.objects.select_for_update().filter(pk=user.pk).first()
-        if locked is None:
-            raise NotFound
+        locked = user_service.lock_user(user.pk)
         if locked.environment_id is not None:
             raise ValidationFailed.of("user", "not_an_account", "Users of applications cannot be staff.")
         before = role_of(locked)
@@ -56,11 +51,12 @@ def set_role(user: User, role: StaffRole | None, *, actor: Actor) -> User:
             return locked
         locked.is_staff, locked.is_superuser = role is not None, role == StaffRole.SUPERUSER
         locked.save(update_fields=["is_staff", "is_superuser"])
-        locked.groups.set(Group.objects.filter(name=_GROUPS[role]) if role in _GROUPS else [])
+        is_grouped = role is not None and role != StaffRole.SUPERUSER
+        locked.groups.set(Group.objects.filter(name=role) if is_grouped else [])
         audit.record(
             "user.staff_role_changed",
+            locked,
             actor=actor,
-            target_id=locked.pk,
             before=before.value if before else None,
             after=role.value if role else None,
         )
@@ -81,7 +77,7 @@ def sync_groups() -> None:
 
 
 def _give(role: StaffRole, rights: Sequence[str]) -> None:
-    group, _ = Group.objects.get_or_create(name=_GROUPS[role])
+    group, _ = Group.objects.get_or_create(name=role.value)
     found = Permission.objects.filter(codename__in={right.partition(".")[2] for right in rights}).values_list(
         "pk", "content_type__app_label", "codename"
     )

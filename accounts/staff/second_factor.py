@@ -59,7 +59,7 @@ def confirm_enrolment(user: User, code: str) -> tuple[TotpDevice, list[str]]:
             device.confirmed = True
             device.save(update_fields=["confirmed"])
             codes = _new_recovery_codes(user)
-            audit.record("totp.enabled", actor=Actor.staff(user), target_id=user.pk)
+            audit.record("totp.enabled", user, actor=Actor.staff(user))
             return device, codes
     raise ValidationFailed.of("code", "wrong", "The code is wrong. Enter the current code of your authenticator.")
 
@@ -78,7 +78,7 @@ def verify(user: User, code: str) -> TotpDevice:
         elif RecoveryCode.objects.filter(user=user, code_hash=_hash(plain), used_at__isnull=True).update(used_at=Now()):
             device.throttle_reset()
             left = RecoveryCode.objects.filter(user=user, used_at__isnull=True).count()
-            audit.record("totp.recovery_code_used", actor=Actor.staff(user), target_id=user.pk, left=left)
+            audit.record("totp.recovery_code_used", user, actor=Actor.staff(user), left=left)
             return cast("TotpDevice", device)
         else:
             device.throttle_increment()
@@ -90,7 +90,7 @@ def renew_recovery_codes(user: User) -> list[str]:
         if TotpDevice.objects.select_for_update().filter(user=user, confirmed=True).first() is None:
             raise NotFound("There is no second factor.")
         codes = _new_recovery_codes(user)
-        audit.record("totp.recovery_codes_renewed", actor=Actor.staff(user), target_id=user.pk)
+        audit.record("totp.recovery_codes_renewed", user, actor=Actor.staff(user))
     return codes
 
 
@@ -104,7 +104,7 @@ def disable(user: User, *, actor: Actor) -> bool:
         RecoveryCode.objects.filter(user=user).delete()
         if not per_model:
             return False
-        audit.record("totp.disabled", actor=actor, target_id=user.pk)
+        audit.record("totp.disabled", user, actor=actor)
         return True
 
 

@@ -37,7 +37,7 @@ def begin(*, request: HttpRequest, **_: Any) -> None:
 def end(*, request: HttpRequest, user: Any, **_: Any) -> None:
     if isinstance(user, User):
         by = "themselves" if request.path_info == reverse("admin:logout") else "the end of the session"
-        audit.record("console.signed_out", actor=Actor.staff(user), target_id=user.pk, by=by)
+        audit.record("console.signed_out", user, actor=Actor.staff(user), by=by)
 
 
 def end_all(user_id: str, *, actor: Actor, but: str | None) -> None:
@@ -46,7 +46,7 @@ def end_all(user_id: str, *, actor: Actor, but: str | None) -> None:
     ended = [each.session_key for each in live.iterator() if user_id in _whose(each.get_decoded())]
     if ended:
         ConsoleSession.objects.filter(session_key__in=ended).delete()
-        audit.record("console.signed_out", actor=actor, target_id=user_id, by="staff", sessions=len(ended))
+        audit.record("console.signed_out", user_id, actor=actor, by="staff", sessions=len(ended))
 
 
 def _whose(session: dict[str, Any]) -> tuple[Any, ...]:

@@ -27,7 +27,7 @@ from accounts.audit import Actor
 from accounts.models import User
 from accounts.models.registration import AccountEmail
 from accounts.registration import email_templates, password_reset
-from accounts.registration.pool_settings import OF_PLATFORM, Pool
+from accounts.registration.pool_settings import OF_PLATFORM, PLATFORM
 from accounts.staff import known_browsers, second_factor
 from accounts.staff.backends import ConsoleSignInForm
 from accounts.staff.sessions import PENDING
@@ -79,7 +79,7 @@ class SignIn(LoginView):
 
 def _begin(request: HttpRequest, user: User, *, by: str) -> None:
     begin_session(request, user, backend=BACKEND)
-    audit.record("console.signed_in", actor=Actor.staff(user), target_id=user.pk, by=by)
+    audit.record("console.signed_in", user, actor=Actor.staff(user), by=by)
 
 
 class ForgottenForm(forms.Form):
@@ -100,7 +100,7 @@ def forgotten_password(request: HttpRequest) -> HttpResponse:
         email = form.cleaned_data["email"]
         try:
             rate_limits.count_email_request(request, kind=RESET, pool_id=None, email=email, plan=OF_PLATFORM)
-            password_reset.request_reset(Pool(None, None, OF_PLATFORM), email=email)
+            password_reset.request_reset(PLATFORM, email=email)
         except ValidationFailed as error:
             form.add_error("email", _error_text(error))
             status = error.status

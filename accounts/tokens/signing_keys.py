@@ -136,7 +136,7 @@ def make_first() -> None:
     account_locks.hold("signing keys")
     if not SigningKey.objects.filter(retires_at__isnull=True).exists():
         key = _make(_database_time())
-        audit.record("signing_key.made", actor=audit.SYSTEM, target_id=key.kid)
+        audit.record("signing_key.made", key, actor=audit.SYSTEM)
 
 
 @transaction.atomic
@@ -149,7 +149,7 @@ def rotate(*, actor: audit.Actor, immediately: bool = False) -> SigningKey:
     retires_at = now if immediately else signs_from + OVERLAP
     SigningKey.objects.filter(Q(retires_at__isnull=True) | Q(retires_at__gt=retires_at)).update(retires_at=retires_at)
     key = _make(signs_from)
-    audit.record("signing_key.rotated", actor=actor, target_id=key.kid, immediately=immediately)
+    audit.record("signing_key.rotated", key, actor=actor, immediately=immediately)
     transaction.on_commit(forget)
     return key
 

@@ -75,10 +75,7 @@ def exchange(
         )
         if claimed != 1:
             raise InvalidGrant(_REFUSED)
-        user = code.user
-        grant = sessions.start(
-            user, environment_id=environment_id, device=device, method=code.method, password_hash=user.password
-        )
+        grant = sessions.start(code.user, environment_id=environment_id, device=device, method=code.method)
         AuthorizationCode.objects.filter(pk=code.pk).update(session_id=grant.session_id)
     return grant
 

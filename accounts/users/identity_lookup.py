@@ -40,27 +40,19 @@ class Identity:
 
 
 def _sessions(session_id: str) -> "QuerySet[Session, Any]":
-    return (
-        Session.objects.filter(
-            pk=session_id, revoked_at__isnull=True, expires_at__gt=Now(), user__disabled_at__isnull=True
-        )
-        .annotate(
-            pool_id=F("user__environment_id"),
-            email=F("user__email"),
-            name=F("user__name"),
-            role=F("user__role"),
-            claims=F("user__claims"),
-        )
-        .values("id", "user_id", "environment_id", "expires_at", "pool_id", "email", "name", "role", "claims")
+    live = Session.objects.filter(
+        pk=session_id, revoked_at__isnull=True, expires_at__gt=Now(), user__disabled_at__isnull=True
     )
+    of_user = {name: F(f"user__{name}") for name in ("email", "name", "role", "claims")}
+    return live.values("id", "user_id", "environment_id", "expires_at", pool_id=F("user__environment_id"), **of_user)
 
 
 def _keys(secret_hash: bytes) -> "QuerySet[ServerKey, Any]":
-    return (
-        ServerKey.objects.live()
-        .filter(Q(account__isnull=True) | Q(account__disabled_at__isnull=True), secret_hash=secret_hash)
-        .annotate(now=Now())
-        .values("id", "name", "prefix", "environment_id", "account_id", "scopes", "expires_at", "last_used_at", "now")
+    live = ServerKey.objects.live().filter(
+        Q(account__isnull=True) | Q(account__disabled_at__isnull=True), secret_hash=secret_hash
+    )
+    return live.values(
+        "id", "name", "prefix", "environment_id", "account_id", "scopes", "expires_at", "last_used_at", now=Now()
     )
 
 

@@ -33,15 +33,12 @@ RESERVED_ROLES: Final = frozenset({"user", "member", "server", "anonymous"})
 KEYS_KEPT: Final = timedelta(days=90)
 
 
-THEMSELVES: Final = Actor("user")
-
-
 def create_user(
     *,
     pool_id: str | None,
     email: str,
     password: str | None = None,
-    actor: Caller | Actor,
+    actor: Caller | Actor | None,
     name: str = "",
     role: str | None = None,
     claims: dict[str, Any] | None = None,
@@ -51,9 +48,9 @@ def create_user(
     is_email_verified: bool = False,
     via: str | None = None,
 ) -> User:
-    """Create a user of the pool `pool_id`, or a platform account (None). `is_staff` gives a platform account all
-    console rights; `most` limits the pool; `password_hash` replaces `password`; `via` goes to the audit log. Raises
-    ValidationFailed, QuotaExceeded, RateLimited."""
+    """Create a user of the pool `pool_id`, or a platform account (None). `actor` None is the new user; `is_staff` gives
+    a platform account all console rights; `most` limits the pool; `password_hash` replaces `password`; `via` goes to
+    the audit log. Raises ValidationFailed, QuotaExceeded, RateLimited."""
     user = User(
         environment_id=pool_id,
         email=emails.check(email),
@@ -78,8 +75,7 @@ def create_user(
         if is_email_verified:
             user.refresh_from_db(fields=["email_verified_at"])
         detail = {"via": via} if via else {}
-        by = actor if actor is not THEMSELVES else Actor.of(user)
-        audit.record("user.created", actor=by, target_id=user.pk, environment_id=pool_id, **detail)
+        audit.record("user.created", user, actor=actor or Actor.of(user), **detail)
         signals.user_created.send(sender=User, user_id=user.pk, pool_id=pool_id)
     return user
 
@@ -134,7 +130,7 @@ def change_user(
     with transaction.atomic():
         if is_disabled is True and user.is_superuser:
             keep_one_superuser(user.pk)
-        locked = _locked(user.pk, known_password_hash)
+        locked = lock_user(user.pk, known_password_hash)
         address = emails.normalize(locked.email)
         values = given(email=email, name=name, role=role, claims=claims)
         if "email" in values:
@@ -152,12 +148,7 @@ def change_user(
             locked.refresh_from_db(fields=moments)
         _update_sessions(locked, changed, kept_session_id)
         audit.record(
-            _audit_action(locked, changed),
-            actor=actor,
-            target_id=locked.pk,
-            environment_id=locked.environment_id,
-            fields=changed,
-            **({"via": via} if via else {}),
+            _audit_action(locked, changed), locked, actor=actor, fields=changed, **({"via": via} if via else {})
         )
     return locked
 
@@ -169,7 +160,7 @@ def keep_one_superuser(user_id: str) -> None:
         raise Conflict("This is the last superuser. Create another one first.")
 
 
-def _locked(user_id: str, known_password_hash: str | Unset = UNSET) -> User:
+def lock_user(user_id: str, known_password_hash: str | Unset = UNSET) -> User:
     locked = User.objects.select_for_update().filter(pk=user_id).first()
     if locked is None:
         raise NotFound
@@ -236,7 +227,7 @@ def delete_user(user: User, *, actor: Caller | Actor) -> None:
     with transaction.atomic():
         if user.is_superuser:
             keep_one_superuser(user.pk)
-        locked = _locked(user.pk)
+        locked = lock_user(user.pk)
         sessions.end_where(Q(user_id=user.pk), "user_deleted")
         revocation.revoke(_account_key_names(locked))
         signals.user_deleting.send(sender=User, user_id=user.pk, pool_id=locked.environment_id)
@@ -249,7 +240,7 @@ def delete_user(user: User, *, actor: Caller | Actor) -> None:
         if locked.environment_id is not None:
             revocation.mark_uncached([user_cache.version_name(locked.environment_id)])
         User.objects.filter(pk=user.pk)._raw_delete(DEFAULT_DB_ALIAS)
-        audit.record("user.deleted", actor=actor, target_id=user.pk, environment_id=locked.environment_id)
+        audit.record("user.deleted", user, actor=actor)
 
 
 def _delete_related(user: User) -> None:
@@ -297,16 +288,8 @@ def issue_key(
         )
         if expires_at is not None and expires_at <= key.created_at:
             raise ValidationFailed.of("expires_at", "past", "Must be in the future.")
-        audit.record(
-            "key.issued",
-            actor=actor,
-            target_id=key.pk,
-            project_id=authority.project_id,
-            environment_id=authority.environment_id,
-            name=name,
-            scopes=wanted,
-            **({"publishable": True} if is_publishable else {}),
-        )
+        detail: dict[str, Any] = {"name": name, "scopes": wanted} | ({"publishable": True} if is_publishable else {})
+        audit.record("key.issued", key, actor=actor, project_id=authority.project_id, **detail)
     return key, secret
 
 
@@ -337,14 +320,7 @@ def revoke_key(key: ServerKey, *, actor: Caller | Actor, project_id: str | None 
         if claimed != 1:
             raise NotFound
         revocation.revoke([key_cache_name(bytes(key.secret_hash))])
-        audit.record(
-            "key.revoked",
-            actor=actor,
-            target_id=key.pk,
-            project_id=project_id,
-            environment_id=key.environment_id,
-            name=key.name,
-        )
+        audit.record("key.revoked", key, actor=actor, project_id=project_id, name=key.name)
 
 
 def touch_key(key_id: str) -> None:

@@ -68,7 +68,7 @@ def sign_in(*, pool_id: str | None, environment_id: str | None, email: str, pass
     """Start a session with email and password. `pool_id` has the user (None: platform accounts), `environment_id` is
     signed in to; they differ for a preview branch. Raises as `authenticate`."""
     user = authenticate(pool_id=pool_id, environment_id=environment_id, email=email, password=password)
-    better = passwords.hashed(password) if passwords.is_outdated(user.password, password) else user.password
+    better = passwords.hashed(password) if passwords.is_outdated(user.password, password) else None
     return start(user, environment_id=environment_id, device=device, method="password", password_hash=better)
 
 
@@ -82,15 +82,17 @@ def authenticate(*, pool_id: str | None, environment_id: str | None, email: str,
     return user
 
 
-def start(user: User, *, environment_id: str | None, device: Device, method: str, password_hash: str) -> Grant:
-    """Start a session for `user`, just authenticated by `method`. Stores `password_hash`. Raises InvalidGrant if the
-    user was disabled or got another password since it was read."""
+def start(
+    user: User, *, environment_id: str | None, device: Device, method: str, password_hash: str | None = None
+) -> Grant:
+    """Start a session for `user`, just authenticated by `method`. `password_hash` replaces an outdated one. Raises
+    InvalidGrant if the user was disabled or got another password since it was read."""
     signing_keys.current_signing_key()  # creates the first key outside of the transaction
     first = refresh_tokens.first()
     with transaction.atomic():
         # The UPDATE locks the user's row until commit, so that ending all sessions includes this one.
         claimed = User.objects.filter(pk=user.pk, disabled_at__isnull=True, password=user.password).update(
-            last_login=Now(), password=password_hash
+            last_login=Now(), password=password_hash or user.password
         )
         if claimed != 1:
             raise InvalidGrant
@@ -103,9 +105,7 @@ def start(user: User, *, environment_id: str | None, device: Device, method: str
             user_agent=device.user_agent[:300],
             ip_address=device.ip_address,
         )
-        audit.record(
-            "session.started", actor=Actor.of(user), target_id=session.pk, environment_id=environment_id, method=method
-        )
+        audit.record("session.started", session, actor=Actor.of(user), method=method)
     return _grant(session, user, first)
 
 
@@ -187,9 +187,8 @@ def end_reused(session: Session, reason: Reason, device: Device) -> None:
     _end([session.pk], reason)
     audit.record(
         "session.revoked",
+        session,
         actor=audit.SYSTEM,
-        target_id=session.pk,
-        environment_id=session.environment_id,
         reason=reason,
         user_id=session.user_id,
         reused_from=device.ip_address,
@@ -213,7 +212,7 @@ def revoke(
 ) -> int:
     count = end_where(Q(user_id=user_id) & condition, reason)
     if count:
-        audit.record("session.revoked", actor=actor, target_id=user_id, reason=reason, count=count, scope=scope)
+        audit.record("session.revoked", user_id, actor=actor, reason=reason, count=count, scope=scope)
     return count
 
 

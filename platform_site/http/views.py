@@ -122,7 +122,7 @@ class ApiViewSet(ViewSet):
     """By action, the required scope; None: any authenticated caller. An action without an entry does not start."""
     environment_use: ClassVar[Literal["required", "optional", "unused"]] = "required"
     """Whether a request needs an environment. Required: `self.environment` is set, or 422. Optional: if the caller has
-    or names one. Unused: none for accounts."""
+    or names one; of a public viewset, if a request may name one. Unused: none for accounts."""
     public: ClassVar[bool] = False
     query_parameters: ClassVar[Mapping[str, frozenset[str]]] = {}
     """By action, its query parameters; others are 422. Defaults: `limit` and `cursor` for `list`; ignored otherwise."""

@@ -316,45 +316,33 @@ def _scopes(identity: Identity, environment: EnvironmentRef | None) -> frozenset
     return roles.BY_ROLE[environment.role]
 
 
-def _identity_bytes(identity: Identity) -> bytes:
-    # `touch_due` was true once; a cached record must not say it for a minute.
-    return orjson.dumps(
-        [
-            identity.kind,
-            identity.id,
-            identity.expires_at,
-            identity.session_id,
-            identity.account_id,
-            identity.environment_id,
-            identity.email,
-            identity.name,
-            identity.role,
-            identity.claims,
-            sorted(identity.scopes),
-        ]
-    )
-
-
 _TEXT: Final = (str, NoneType)
-_FIELD_TYPES: Final = (
-    (str,),
-    (str,),
-    (float, int, NoneType),
-    _TEXT,
-    _TEXT,
-    _TEXT,
-    _TEXT,
-    _TEXT,
-    _TEXT,
-    (dict,),
-    (list,),
-)
+_FIELD_TYPES: Final = {
+    "kind": (str,),
+    "id": (str,),
+    "expires_at": (float, int, NoneType),
+    "session_id": _TEXT,
+    "account_id": _TEXT,
+    "environment_id": _TEXT,
+    "email": _TEXT,
+    "name": _TEXT,
+    "role": _TEXT,
+    "claims": (dict,),
+    "scopes": (list,),
+}
+"""The first fields of `Identity`, as a record has them. `touch_due` was true once; a record must not say it for a
+minute."""
+
+
+def _identity_bytes(identity: Identity) -> bytes:
+    return orjson.dumps([getattr(identity, name) for name in _FIELD_TYPES], default=sorted)
 
 
 def _identity_from(data: bytes) -> Identity:
     members = orjson.loads(data)
     is_ours = isinstance(members, list) and len(members) == len(_FIELD_TYPES)
-    if not is_ours or not all(map(isinstance, members, _FIELD_TYPES)) or members[0] not in get_args(CallerKind):
+    is_ours = is_ours and all(map(isinstance, members, _FIELD_TYPES.values()))
+    if not is_ours or members[0] not in get_args(CallerKind):
         raise ValueError("not an identity of this release")
     if not all(isinstance(scope, str) for scope in members[-1]):
         raise ValueError("not the scopes of this release")

@@ -39,5 +39,5 @@ class JoinProject(LinkPage):
             "by": f", invited by {inviter.email}" if inviter else "",
         }
 
-    def act(self, token: str, values: dict[str, Any]) -> object:
-        return services.accept_invitation(token, password=values.get("password"), name=values.get("name", ""))
+    def act(self, values: dict[str, Any]) -> object:
+        return services.accept_invitation(self.token, password=values.get("password"), name=values.get("name", ""))

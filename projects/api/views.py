@@ -68,13 +68,7 @@ class ProjectViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
     def create(self, request: HttpRequest) -> HttpResponseBase:
         """Make a project with its development and production environments and their databases."""
         values = self.read(serializers.NewProject)
-        project = services.create_project(
-            account_id=_account_of(self.caller),
-            name=values["name"],
-            region=values["region"],
-            plan=values["plan"],
-            actor=self.caller,
-        )
+        project = services.create_project(account_id=_account_of(self.caller), actor=self.caller, **values)
         return created(f"/v1/projects/{project.pk}", serializers.CreatedProject(project).data)
 
     def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
@@ -86,13 +80,9 @@ class ProjectViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
     def partial_update(self, request: HttpRequest, project_id: str) -> HttpResponseBase:
         """Rename a project or change its plan. Owners and developers."""
         project_for(self.caller, project_id, "developer")
-        values = self.read(serializers.ProjectChanges)
-        project = services.change_project(
-            project_id, actor=self.caller, name=values.get("name"), plan=values.get("plan")
-        )
+        project = services.change_project(project_id, actor=self.caller, **self.read(serializers.ProjectChanges))
         return respond(self.get_serializer(project).data)
 
-    @extend_schema(responses={204: None})
     def destroy(self, request: HttpRequest, project_id: str) -> HttpResponseBase:
         """Delete a project for good with everything in it. Owners only."""
         project_for(self.caller, project_id, "owner", though_suspended=True)
@@ -149,16 +139,9 @@ class EnvironmentViewSet(RetrieveModelMixin, ResourceViewSet):
         With many rows it answers with the status `creating`. Owners, developers, keys of the environment."""
         project = project_for(self.caller, project_id, needed_for_branches(self.caller))
         values = self.read(serializers.NewBranch)
-        source = services.find_source(project, values["from"])
+        source = services.find_source(project, values.pop("from"))
         may_branch(self.caller, source)
-        branch = services.create_branch(
-            project_id,
-            name=values["name"],
-            source_id=source.pk,
-            data=values["data"],
-            expires_at=values.get("expires_at"),
-            actor=self.caller,
-        )
+        branch = services.create_branch(project_id, source_id=source.pk, actor=self.caller, **values)
         location = f"/v1/projects/{project_id}/environments/{branch.pk}"
         return created(location, self.get_serializer(branch).data)
 
@@ -178,7 +161,7 @@ class EnvironmentViewSet(RetrieveModelMixin, ResourceViewSet):
         changed = services.change_environment(environment_id, **values, actor=self.caller)
         return respond(self.get_serializer(changed).data)
 
-    @extend_schema(operation_id="deleteBranch", responses={204: None})
+    @extend_schema(operation_id="deleteBranch")
     def destroy(self, request: HttpRequest, project_id: str, environment_id: str) -> HttpResponseBase:
         """Delete a preview branch for good with everything in it. Owners, developers, keys of it or its parent."""
         branch_for(self.caller, project_id, environment_id)
@@ -194,8 +177,7 @@ class EnvironmentViewSet(RetrieveModelMixin, ResourceViewSet):
         branch = branch_for(self.caller, project_id, environment_id)
         if branch.parent is not None:
             may_branch(self.caller, branch.parent)
-        values = self.read(serializers.BranchReset)
-        branch = services.reset_branch(environment_id, data=values["data"], actor=self.caller)
+        branch = services.reset_branch(environment_id, **self.read(serializers.BranchReset), actor=self.caller)
         return respond(self.get_serializer(branch).data)
 
 
@@ -264,7 +246,6 @@ class MemberViewSet(ListModelMixin, ResourceViewSet):
         member = services.change_member(project_id, user_id, role=values.get("role"), actor=self.caller)
         return respond(self.get_serializer(member).data)
 
-    @extend_schema(responses={204: None})
     def destroy(self, request: HttpRequest, project_id: str, user_id: str) -> HttpResponseBase:
         """End a membership. Owners, and every member its own."""
         team_of(self.caller, project_id, "viewer" if user_id == self.caller.id else "owner")
@@ -286,7 +267,6 @@ class MemberInvitationViewSet(ListModelMixin, ResourceViewSet):
         """The open invitations into the project, the newest first. Owners only."""
         return super().list(request, *args, **kwargs)
 
-    @extend_schema(responses={204: None})
     def destroy(self, request: HttpRequest, project_id: str, invitation_id: str) -> HttpResponseBase:
         """Withdraw an invitation into the project. Its link works no longer. Owners only."""
         team_of(self.caller, project_id, "owner", though_suspended=True)
@@ -309,9 +289,7 @@ class MemberInvitationAcceptViewSet(ResourceViewSet):
         It does not sign in: the link proves the email address, not the account's password."""
         values = self.read(serializers.AcceptedInvitation)
         api_limits.count_token_request(self.http_request)
-        member = services.accept_invitation(
-            values["token"], password=values.get("password"), name=values.get("name", "")
-        )
+        member = services.accept_invitation(**values)
         return respond(self.get_serializer(member).data)
 
 

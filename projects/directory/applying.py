@@ -9,7 +9,8 @@ from typing import Final
 from django.db.models import Case, F, Value, When
 from django.db.models.functions import Now
 
-from projects.errors import ApplyInProgress, NoSuchEnvironment
+from projects.directory.locks import lock_environment
+from projects.errors import ApplyInProgress
 from projects.models import Environment
 
 _ours: Final[ContextVar[str | None]] = ContextVar("applying_plan", default=None)
@@ -35,11 +36,7 @@ def require_settled(environment_id: str) -> None:
 def begin(environment_id: str, plan_id: str) -> None:
     """Record that the plan is applied from this transaction's commit on. Raises NoSuchEnvironment, ApplyInProgress."""
     status = Environment.Status
-    live = Environment.objects.live().filter(pk=environment_id)
-    environment = live.select_for_update(no_key=True, of=("self",)).first()
-    if environment is None:
-        raise NoSuchEnvironment
-    if environment.applying_plan is not None:
+    if lock_environment(environment_id).applying_plan is not None:
         raise ApplyInProgress
     Environment.objects.filter(pk=environment_id).update(
         applying_plan=plan_id,

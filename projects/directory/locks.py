@@ -2,7 +2,7 @@
 shared, and checks the environment again; deletion takes it exclusive (`projects.provisioning.deletion`), so no row
 remains. Not needed for rows that depend on a locked row (a version, a delivery) or expire within days."""
 
-from typing import Final
+from typing import Any, Final
 
 from django.db import DEFAULT_DB_ALIAS, connections
 
@@ -22,6 +22,15 @@ def lock_project(project_id: str) -> Project:
     if project is None:
         raise NoSuchProject
     return project
+
+
+def lock_environment(environment_id: str, **conditions: Any) -> Environment:
+    """Lock a live environment until the control transaction ends. Raises NoSuchEnvironment."""
+    live = Environment.objects.live().select_related("project", "parent").select_for_update(no_key=True, of=("self",))
+    environment: Environment | None = live.filter(pk=environment_id, **conditions).first()
+    if environment is None:
+        raise NoSuchEnvironment
+    return environment
 
 
 def lock_shared(environment_id: str) -> None:

@@ -4,7 +4,7 @@ has filled them, and a periodic job completes interrupted ones. docs/adr/0003-pr
 
 import logging
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final, Literal
@@ -21,7 +21,7 @@ from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.postgres import sqlstates, transaction_settings
 from projects.directory import environment_cache
 from projects.directory import locks as environment_locks
-from projects.errors import TablesInUse
+from projects.errors import NoSuchEnvironment, TablesInUse
 from projects.models import Environment, Project
 from projects.provisioning import failpoints, schemas
 from projects.provisioning.schemas import SchemaBusy
@@ -96,18 +96,6 @@ def block_user_deletion(pool_id: str) -> None:
         advisory_locks.lock(cursor, LockSpace.POOL, pool_id)
 
 
-def copy(source: EnvironmentRef, target: EnvironmentRef, data: Data, *, patient: bool = False) -> None:
-    """Make the schema of `target` and let every app copy its part of `source`, atomically. `patient`: without time
-    limits. Raises SchemaBusy, SourceGone, BranchDeleted, DatabaseError."""
-    for attempt in range(1, _ATTEMPTS + 1):
-        try:
-            return _copy_once(source, target, data, patient=patient)
-        except DatabaseError as error:
-            if attempt == _ATTEMPTS or sqlstates.sqlstate(error) not in sqlstates.INTERFERED:
-                raise
-        time.sleep(_WAIT * attempt)
-
-
 @contextmanager
 def region_of_new(environment_id: str, cluster: str) -> Generator[None]:
     """A transaction without time limits that creates and claims the schema. Raises SchemaBusy, DatabaseError."""
@@ -129,15 +117,21 @@ def _one_snapshot(using: str, *, patient: bool) -> Generator[None]:
         yield
 
 
-def _copy_once(source: EnvironmentRef, target: EnvironmentRef, data: Data, *, patient: bool) -> None:
+def copy(source: EnvironmentRef, target: EnvironmentRef, data: Data, *, patient: bool = False) -> None:
+    """Make the schema of `target` and let every app copy its part of `source`, atomically. `patient`: without time
+    limits. Raises SchemaBusy, SourceGone, BranchDeleted, DatabaseError."""
     using = target.cluster
-    with _one_snapshot(using, patient=patient):
-        with connections[using].cursor() as cursor:
-            schemas.claim_schema(cursor, target.environment_id)
-            schemas.create_schema(cursor, target.environment_id)
-        signals.environment_branched.send(sender=Environment, source=source, target=target, data=data, using=using)
-        require_both(source, target)
-        failpoints.reach("branch.before_region_commit")
+
+    def once() -> None:
+        with _one_snapshot(using, patient=patient):
+            with connections[using].cursor() as cursor:
+                schemas.claim_schema(cursor, target.environment_id)
+                schemas.create_schema(cursor, target.environment_id)
+            signals.environment_branched.send(sender=Environment, source=source, target=target, data=data, using=using)
+            require_both(source, target)
+            failpoints.reach("branch.before_region_commit")
+
+    _repeated(once, sqlstates.INTERFERED)
     failpoints.reach("branch.after_region_commit")
 
 
@@ -146,31 +140,30 @@ def reset(
 ) -> None:
     """Let every app replace its part of `target` by a copy of `source`, atomically. `actor` writes an audit entry.
     Raises SourceGone, BranchDeleted, TablesInUse, DatabaseError."""
+    using = target.cluster
+
+    def once() -> None:
+        with _one_snapshot(using, patient=patient):
+            signals.environment_reset.send(
+                sender=Environment, source=source, target=target, data=data, actor=actor, using=using
+            )
+            require_both(source, target)
+            failpoints.reach("reset.before_region_commit")
+
+    # A name that was taken after the snapshot is a conflict.
+    _repeated(once, sqlstates.INTERFERED | sqlstates.CONFLICTS)
+    failpoints.reach("reset.after_region_commit")
+
+
+def _repeated(once: Callable[[], None], repeatable: frozenset[str]) -> None:
     for attempt in range(1, _ATTEMPTS + 1):
         try:
-            return _reset_once(source, target, data, actor, patient)
-        except TablesInUse:
-            if attempt == _ATTEMPTS:
-                raise
-        except DatabaseError as error:
-            state = sqlstates.sqlstate(error)
-            # A name that was taken after the snapshot is a conflict.
-            if attempt == _ATTEMPTS or state not in sqlstates.INTERFERED | sqlstates.CONFLICTS:
+            return once()
+        except (DatabaseError, TablesInUse) as error:
+            is_repeatable = isinstance(error, TablesInUse) or sqlstates.sqlstate(error) in repeatable
+            if attempt == _ATTEMPTS or not is_repeatable:
                 raise
         time.sleep(_WAIT * attempt)
-
-
-def _reset_once(
-    source: EnvironmentRef, target: EnvironmentRef, data: Data, actor: Caller | Actor | None, patient: bool
-) -> None:
-    using = target.cluster
-    with _one_snapshot(using, patient=patient):
-        signals.environment_reset.send(
-            sender=Environment, source=source, target=target, data=data, actor=actor, using=using
-        )
-        require_both(source, target)
-        failpoints.reach("reset.before_region_commit")
-    failpoints.reach("reset.after_region_commit")
 
 
 def unfinished(after: str) -> list[str]:
@@ -254,14 +247,9 @@ def _is_being_filled(environment_id: str, cluster: str) -> bool:
 def settle(environment_id: str) -> bool:
     """Mark a filled branch as ready. False if it was deleted or is settled."""
     with transaction.atomic():
-        branch = (
-            Environment.objects.live()
-            .select_for_update(no_key=True, of=("self",))
-            .select_related("project")
-            .filter(pk=environment_id, status=Environment.Status.CREATING)
-            .first()
-        )
-        if branch is None:
+        try:
+            branch = environment_locks.lock_environment(environment_id, status=Environment.Status.CREATING)
+        except NoSuchEnvironment:
             return False
         block_user_deletion(branch.pool_id)
         branch.status = Environment.Status.READY

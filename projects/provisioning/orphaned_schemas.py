@@ -42,7 +42,11 @@ def drop(environment_id: str, cluster: str, *, actor: Actor) -> None:
             raise NotOrphaned
         found = describe(environment_id, cluster)
         audit.record(
-            "environment.schema_dropped", actor=actor, target_id=environment_id, environment_id=environment_id,
-            region=cluster, tables=found.tables,
-        )  # fmt: skip
+            "environment.schema_dropped",
+            environment_id,
+            actor=actor,
+            environment_id=environment_id,
+            region=cluster,
+            tables=found.tables,
+        )
         schemas.drop_orphan(environment_id, cluster)

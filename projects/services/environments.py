@@ -18,7 +18,6 @@ from projects.directory import applying, environment_cache, locks, origins
 from projects.errors import (
     BranchesQuotaReached,
     NameTaken,
-    NoSuchEnvironment,
     NoSuchProject,
     NoSuchSource,
     NotABranch,
@@ -67,9 +66,8 @@ def create_branch(
         branch = begin_branch(project, source, name, filled_from, at_once=at_once, expires_at=expires_at)
         audit.record(
             "environment.branched",
+            branch,
             actor=actor,
-            target_id=branch.pk,
-            project_id=project_id,
             environment_id=branch.pk,
             name=name,
             source=source_id,
@@ -132,15 +130,7 @@ def filled_branch(project_id: str, *, name: str, actor: Caller | Actor, **detail
             project = locks.lock_project(project_id)
             source = find_source(project, environment_cache.DEFAULT_ENVIRONMENT)
             branch = begin_branch(project, source, name, Environment.Filling.ARCHIVE, at_once=False, pk=branch_id)
-            audit.record(
-                "environment.restored",
-                actor=actor,
-                target_id=branch_id,
-                project_id=project_id,
-                environment_id=branch_id,
-                name=name,
-                **detail,
-            )
+            audit.record("environment.restored", branch, actor=actor, environment_id=branch_id, name=name, **detail)
         try:
             ref = ref_of(project, branch)
             yield ref
@@ -172,10 +162,7 @@ def reset_branch(environment_id: str, *, data: branching.Data, actor: Caller | A
 
 
 def _branch_and_parent(environment_id: str) -> tuple[Environment, Environment]:
-    live: Any = Environment.objects.live().select_related("project", "parent")
-    branch: Environment | None = live.select_for_update(no_key=True, of=("self",)).filter(pk=environment_id).first()
-    if branch is None:
-        raise NoSuchEnvironment
+    branch = locks.lock_environment(environment_id)
     if not branch.is_branch:
         raise NotABranch
     status, parent = Environment.Status, branch.parent
@@ -193,15 +180,7 @@ def _leave_to_worker(branch: Environment, parent: Environment, actor: Caller | A
     branch.filled_from = Environment.Filling.RESET
     branch.save(update_fields=["status", "status_reason", "filled_from"])
     Environment.objects.filter(pk=branch.pk).update(applying_since=Now())
-    audit.record(
-        "environment.reset",
-        actor=actor,
-        target_id=branch.pk,
-        project_id=branch.project_id,
-        environment_id=branch.pk,
-        source=parent.pk,
-        data=data,
-    )
+    audit.record("environment.reset", branch, actor=actor, environment_id=branch.pk, source=parent.pk, data=data)
 
 
 def is_ready(environment_id: str) -> bool:
@@ -213,11 +192,7 @@ def delete_environment(project_id: str, environment_id: str, *, actor: Caller | 
     """Delete a preview branch with all it has. Raises NoSuchProject, NoSuchEnvironment, NotABranch."""
     with transaction.atomic():
         project = locks.lock_project(project_id)
-        environment: Environment | None = (
-            project.environments.live().select_for_update(no_key=True, of=("self",)).filter(pk=environment_id).first()
-        )
-        if environment is None:
-            raise NoSuchEnvironment
+        environment = locks.lock_environment(environment_id, project=project)
         if not environment.is_branch:
             raise NotABranch
         locks.lock_exclusive(environment_id, DEFAULT_DB_ALIAS)
@@ -225,12 +200,7 @@ def delete_environment(project_id: str, environment_id: str, *, actor: Caller | 
         Environment.objects.filter(pk=environment_id).update(status=Environment.Status.DELETING)
         signals.environment_deleting.send(sender=Environment, environment_id=environment_id, cluster=project.cluster)
         audit.record(
-            "environment.deleted",
-            actor=actor,
-            target_id=environment_id,
-            project_id=project_id,
-            environment_id=environment_id,
-            name=environment.name,
+            "environment.deleted", environment, actor=actor, environment_id=environment_id, name=environment.name
         )
         transaction.on_commit(lambda: project_deletion.finish_environment_soon(environment_id, project.cluster))
 
@@ -245,15 +215,7 @@ def change_environment(
     """Change the environment's allowed origins (`projects.directory.origins`), and when a preview branch is deleted
     (None: never). Raises NoSuchEnvironment, NotAnOrigin, NotABranch for `expires_at` of another environment."""
     with transaction.atomic():
-        environment: Environment | None = (
-            Environment.objects.live()
-            .select_for_update(no_key=True, of=("self",))
-            .select_related("project")
-            .filter(pk=environment_id)
-            .first()
-        )
-        if environment is None:
-            raise NoSuchEnvironment
+        environment = locks.lock_environment(environment_id)
         applying.require_settled(environment_id)
         changed: dict[str, Any] = {}
         if not isinstance(allowed_origins, Unset):
@@ -269,12 +231,5 @@ def change_environment(
                 changed["expires_at"] = expires_at and expires_at.isoformat()
         if changed:
             environment.save(update_fields=[*changed])
-            audit.record(
-                "environment.changed",
-                actor=actor,
-                target_id=environment_id,
-                project_id=environment.project_id,
-                environment_id=environment_id,
-                **changed,
-            )
+            audit.record("environment.changed", environment, actor=actor, environment_id=environment_id, **changed)
     return environment

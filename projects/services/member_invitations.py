@@ -30,9 +30,7 @@ def invite_member(
         check_quota(project)
         made = invitations.write(project_id, email=email, role=role, actor=actor)
         admit()
-        audit.record(
-            "member.invited", actor=actor, target_id=made.pk, project_id=project_id, email=made.recipient, role=role
-        )
+        audit.record("member.invited", made, actor=actor, project_id=project_id, email=made.recipient, role=role)
     return made
 
 
@@ -45,11 +43,7 @@ def withdraw_invitation(project_id: str, invitation_id: str, *, actor: Caller | 
             raise NoSuchInvitation
         found.delete()
         audit.record(
-            "member.invitation_withdrawn",
-            actor=actor,
-            target_id=invitation_id,
-            project_id=project_id,
-            email=found.recipient,
+            "member.invitation_withdrawn", invitation_id, actor=actor, project_id=project_id, email=found.recipient
         )
 
 
@@ -84,8 +78,8 @@ def accept_invitation(token: str, *, password: str | None = None, name: str = ""
             member = create_membership(project, user, found.details["member_role"])
             audit.record(
                 "member.added",
+                user,
                 actor=Actor.of(user),
-                target_id=user.pk,
                 project_id=project.pk,
                 role=member.role,
                 invitation_id=found.pk,

@@ -22,7 +22,7 @@ def add_member(project_id: str, *, email: str, role: ProjectRole, actor: Caller 
             raise AlreadyMember
         invitations.of_address(project_id, email).delete()
         member = create_membership(project, user, role)
-        audit.record("member.added", actor=actor, target_id=user.pk, project_id=project_id, role=role)
+        audit.record("member.added", user, actor=actor, project_id=project_id, role=role)
     return member
 
 
@@ -48,7 +48,7 @@ def change_member(project_id: str, user_id: str, *, role: ProjectRole | None, ac
             _end_invitations(member)
             member.role = role
             member.save(update_fields=["role"])
-            audit.record("member.changed", actor=actor, target_id=user_id, project_id=project_id, role=role)
+            audit.record("member.changed", user_id, actor=actor, project_id=project_id, role=role)
     return member
 
 
@@ -60,7 +60,7 @@ def remove_member(project_id: str, user_id: str, *, actor: Caller | Actor) -> No
         environment_cache.evict_members(project_id, [user_id])
         _end_invitations(member)
         member.delete()
-        audit.record("member.removed", actor=actor, target_id=user_id, project_id=project_id)
+        audit.record("member.removed", user_id, actor=actor, project_id=project_id)
 
 
 def _member(project_id: str, user_id: str) -> Member:

@@ -51,9 +51,7 @@ def create_project(
                 pool_settings.open_sign_up(environment.pk)
         schemas.hold(environment.pk for environment in environments)
         Environment.objects.bulk_create(environments)
-        audit.record(
-            "project.created", actor=actor, target_id=project.pk, project_id=project.pk, name=name, region=region
-        )
+        audit.record("project.created", project, actor=actor, project_id=project.pk, name=name, region=region)
         environment_cache.evict_account(owner.pk)
         refs = [ref_of(project, environment) for environment in environments]
         for ref in refs:
@@ -88,7 +86,7 @@ def change_project(
             for field, value in changes.items():
                 setattr(project, field, value)
             project.save(update_fields=list(changes))
-            audit.record("project.changed", actor=actor, target_id=project_id, project_id=project_id, **changes)
+            audit.record("project.changed", project_id, actor=actor, project_id=project_id, **changes)
             if "plan" in changes:
                 environment_cache.evict_project(project_id)
     return project
@@ -115,7 +113,7 @@ def delete_project(project_id: str, *, actor: Caller | Actor) -> None:
             signals.environment_deleting.send(
                 sender=Environment, environment_id=environment.pk, cluster=project.cluster
             )
-        audit.record("project.deleted", actor=actor, target_id=project_id, project_id=project_id, name=project.name)
+        audit.record("project.deleted", project_id, actor=actor, project_id=project_id, name=project.name)
         transaction.on_commit(lambda: project_deletion.finish_soon(project_id))
 
 
@@ -136,7 +134,7 @@ def suspend_project(project_id: str, *, reason: str, actor: Caller | Actor) -> P
             suspended_at=Coalesce("suspended_at", Now()), suspension_reason=reason
         )
         project.refresh_from_db(fields=["suspended_at", "suspension_reason"])
-        audit.record("project.suspended", actor=actor, target_id=project_id, project_id=project_id, reason=reason)
+        audit.record("project.suspended", project_id, actor=actor, project_id=project_id, reason=reason)
     return project
 
 
@@ -155,12 +153,7 @@ def resume_project(project_id: str, *, actor: Caller | Actor) -> bool:
             pool_ids = project.environments.values_list("pk", flat=True)
             email_outbox.postpone(project_id, pool_ids, since, project.resumed_at)
         audit.record(
-            "project.resumed",
-            actor=actor,
-            target_id=project_id,
-            project_id=project_id,
-            since=since.isoformat(),
-            reason=reason,
+            "project.resumed", project_id, actor=actor, project_id=project_id, since=since.isoformat(), reason=reason
         )
         transaction.on_commit(lambda: suspension.evict(project.cluster))
     return True

@@ -6,7 +6,7 @@ from typing import Any
 from django.db.models import QuerySet
 
 from accounts.audit import Actor
-from accounts.keys.publishable_key_exposure import OpenRows
+from accounts.keys.publishable_key_exposure import Exposure
 from platform_site.http.requests import current_request_id
 from platform_site.identity import signals
 from platform_site.identity.callers import Caller, EnvironmentRef
@@ -114,12 +114,12 @@ def count_tables(environment: EnvironmentRef) -> int:
     return len(current(environment).schema.tables)
 
 
-def open_to_anonymous(environment: EnvironmentRef) -> OpenRows:
+def open_to_anonymous(environment: EnvironmentRef) -> Exposure:
     """Tables whose rules name `anonymous`, and the fields of users that it sees. Two queries."""
     schema = current(environment).schema
     named = {table.name: table.rules.get(principal.ANONYMOUS, ()) for table in schema.tables.values()}
     tables = {name: [each for each in ACTIONS if each in actions] for name, actions in named.items() if actions}
-    return OpenRows(tables, schema.users.get(principal.ANONYMOUS, ()))
+    return Exposure(tables, user_fields=schema.users.get(principal.ANONYMOUS, ()))
 
 
 def document_to_revert_to(environment: EnvironmentRef, number: int) -> dict[str, Any]:

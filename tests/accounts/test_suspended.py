@@ -12,7 +12,7 @@ from django.test import Client
 
 from accounts import audit
 from accounts.models import AccountEmail, AuthorizationCode, Session, User
-from accounts.registration import email_outbox, invitations, password_reset
+from accounts.registration import email_outbox, invitations, one_time_links, password_reset
 from accounts.registration.pool_settings import Pool
 from accounts.users import exchange_codes
 from projects import services
@@ -174,5 +174,6 @@ def test_the_time_of_e_mails_and_links_stands_still(
     shifted = AccountEmail.objects.get(kind="invitation").expires_at
     assert abs(shifted - left) < timedelta(minutes=5)
     assert email_outbox.purge() == 1, "what had expired before is not brought back"
-    accepted = invitations.accept(token_in(postbox.last(NIA)), BETTER, lambda user: user, pool_id=production.pk)
+    link = one_time_links.find(token_in(postbox.last(NIA)), AccountEmail.Kind.INVITATION, pool_id=production.pk)
+    accepted = invitations.accept(link, BETTER, lambda user: user)
     assert accepted.email == NIA

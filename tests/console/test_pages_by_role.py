@@ -174,7 +174,7 @@ def test_moments_say_their_zone_and_ids_lead_on(console: Client, world: World) -
     page = console.get(reverse("admin:projects_environment_change", args=[quote(environment.pk)])).content.decode()
     assert f"{environment.created_at:%Y-%m-%d %H:%M:%S} UTC" in page
     entry = audit.record(
-        "row.seen", actor=audit.SYSTEM, target_id="tsk_1", environment_id=environment.pk, project_id=world.project.pk
+        "row.seen", "tsk_1", actor=audit.SYSTEM, environment_id=environment.pk, project_id=world.project.pk
     )
     page = console.get(reverse("admin:accounts_auditentry_change", args=[quote(entry.pk)])).content.decode()
     assert 'class="text-link" href="/admin/timeline/?q=tsk_1"' in page, "and is seen to be a link"

@@ -42,7 +42,7 @@ class Story:
         token = open_request(request_id)
         try:
             self.audit = audit.record(
-                "key.issued", actor=audit.SYSTEM, target_id=ids.new("key"), environment_id=world.environment.pk,
+                "key.issued", ids.new("key"), actor=audit.SYSTEM, environment_id=world.environment.pk,
                 project_id=world.project.pk,
             )  # fmt: skip
         finally:
@@ -88,7 +88,7 @@ def test_from_anywhere_the_whole_story_is_found(story: Story, from_where: str) -
 
 
 def test_lists_in_the_audit_log_are_readable(world: World) -> None:
-    entry = audit.record("webhook.changed", actor=audit.SYSTEM, target_id=world.webhook.pk, fields=["filter", "url"])
+    entry = audit.record("webhook.changed", world.webhook.pk, actor=audit.SYSTEM, fields=["filter", "url"])
     (shown,) = [each for each in found(entry.pk).entries if each.id == entry.pk]
     assert dict(shown.facts)["fields"] == "filter, url"
 
@@ -127,7 +127,7 @@ def test_inbound_endpoint_links_function_runs_and_audit_log(world: World) -> Non
     claimed = f'"address_id":"{address.pk}"'
     world.run(trigger="inbound", input=came_by(other, query=claimed, headers=claimed))
     world.run(trigger="call", input=came_by(address))
-    facts = {"actor": audit.SYSTEM, "target_id": world.function.pk, "environment_id": world.environment.pk}
+    facts = {"target": world.function.pk, "actor": audit.SYSTEM, "environment_id": world.environment.pk}
     made, ended, _ = (
         audit.record("function.inbound_made", **facts, address=address.pk),
         audit.record("function.inbound_revoked", **facts, address=address.pk),
@@ -350,7 +350,7 @@ def test_audit_log_of_an_endpoint_has_an_index(world: World) -> None:
                 plans.append("\n".join(line for (line,) in cursor.cursor.fetchall()))
         return execute(statement, parameters, many, context)
 
-    audit.record("function.inbound_made", actor=audit.SYSTEM, target_id=world.function.pk, address=ids.new("inb"))
+    audit.record("function.inbound_made", world.function.pk, actor=audit.SYSTEM, address=ids.new("inb"))
     with connections["default"].cursor() as cursor:
         cursor.execute("ANALYZE accounts_auditentry")
     with connections["default"].execute_wrapper(explained):

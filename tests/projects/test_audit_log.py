@@ -34,8 +34,8 @@ def actions(answer: Answer) -> list[str]:
     return [entry["action"] for entry in answer.json["data"]]
 
 
-def write(action: str, **facts: Any) -> AuditEntry:
-    return audit.record(action, actor=facts.pop("actor", audit.SYSTEM), **facts)
+def write(action: str, target: str | None = None, **facts: Any) -> AuditEntry:
+    return audit.record(action, target, actor=facts.pop("actor", audit.SYSTEM), **facts)
 
 
 @pytest.fixture
@@ -76,9 +76,9 @@ def test_other_projects_entries_are_never_among_them(
     api: Api, alice: User, bob: User, project: Project, others: Project
 ) -> None:
     theirs = environment_of(others)
-    write("key.issued", project_id=others.pk, environment_id=theirs.pk, target_id="shared", actor=audit.Actor.of(alice))
-    write("session.started", environment_id=theirs.pk, target_id="shared", actor=audit.Actor.of(alice))
-    write("user.created", target_id="shared", actor=audit.Actor.of(alice))  # of the platform
+    write("key.issued", "shared", project_id=others.pk, environment_id=theirs.pk, actor=audit.Actor.of(alice))
+    write("session.started", "shared", environment_id=theirs.pk, actor=audit.Actor.of(alice))
+    write("user.created", "shared", actor=audit.Actor.of(alice))  # of the platform
     for query in ("", f"&environment={theirs.pk}", f"&actor={alice.pk}", "&target=shared", "&action=key.*"):
         found = log(api, project, alice, query)
         assert not {"key.issued", "session.started", "user.created"} & set(actions(found)), query
@@ -120,8 +120,8 @@ def test_no_key_and_no_user_reads_it(
 
 
 def test_filters(api: Api, alice: User, project: Project, production: Environment) -> None:
-    first = write("key.issued", project_id=project.pk, target_id="key_a", actor=audit.Actor.of(alice))
-    second = write("key.revoked", project_id=project.pk, target_id="key_a", environment_id=production.pk)
+    first = write("key.issued", "key_a", project_id=project.pk, actor=audit.Actor.of(alice))
+    second = write("key.revoked", "key_a", project_id=project.pk, environment_id=production.pk)
     AuditEntry.objects.filter(pk=first.pk).update(request_id="req_mine")
     first.refresh_from_db()
     second.refresh_from_db()

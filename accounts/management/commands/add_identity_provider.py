@@ -13,11 +13,6 @@ from accounts.management import terminal
 from accounts.models.oauth import IdentityProvider
 from accounts.oauth import discovery, identities, providers, serializers
 
-_TAKEN_OVER = (
-    "preset", "display_name", "issuer", "authorization_endpoint", "token_endpoint", "userinfo_endpoint",
-    "emails_endpoint", "scopes", "client_auth", "team_id", "key_id",
-)  # fmt: skip
-
 
 def _field(text: str) -> tuple[str, str]:
     name, equals, path = text.partition("=")
@@ -79,21 +74,17 @@ class Command(terminal.Command):
 
     def handle(self, *args: Any, **options: Any) -> None:
         pool_id = terminal.pool(options)
-        given = {name: options[name] for name in ("name", "client_id", *_TAKEN_OVER) if options[name] is not None}
-        if options["field"]:
-            given["profile_fields"] = dict(options["field"])
-        given |= {"trusts_email": options["trusts_email"], "sign_up": not options["no_sign_up"]}
-        if options["private_key_file"]:
-            given["private_key"] = _text_of(options["private_key_file"])
-        secret = self._secret(options)
-        if secret is not None:
-            given["client_secret"] = secret
-        with terminal.command_errors():
-            values = serializers.filled_in(terminal.validated(serializers.NewProvider, given))
-            values.setdefault("client_secret", None)
-            if "issuer" in values:
-                values["issuer"] = discovery.check(values["issuer"], pool_id)
-            provider = providers.add(pool_id, actor=audit.SYSTEM, **values)
+        key_file = options["private_key_file"]
+        given = options | {
+            "profile_fields": dict(options["field"] or ()) or None,
+            "sign_up": not options["no_sign_up"],
+            "private_key": _text_of(key_file) if key_file else None,
+            "client_secret": self._secret(options),
+        }
+        values = terminal.validated(serializers.NewProvider, given)
+        if "issuer" in values:
+            values["issuer"] = discovery.check(values["issuer"], pool_id)
+        provider = providers.add(pool_id, actor=audit.SYSTEM, **values)
         facts = serializers.ProviderDetail(provider).data
         self.answer(
             facts,

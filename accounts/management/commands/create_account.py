@@ -22,15 +22,14 @@ class Command(terminal.Command):
         terminal.add_password_arguments(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        with terminal.command_errors():
-            values = terminal.validated(serializers.UserFields, {name: options[name] for name in ("email", "name")})
-            user = user_service.create_user(
-                pool_id=None,
-                password=terminal.read_password(options),
-                is_staff=options["staff"],
-                actor=audit.SYSTEM,
-                **values,
-            )
+        values = terminal.validated(serializers.UserFields, options)
+        user = user_service.create_user(
+            pool_id=None,
+            password=terminal.read_password(options),
+            is_staff=options["staff"],
+            actor=audit.SYSTEM,
+            **values,
+        )
         self.answer(
             {"id": user.pk, "email": user.email, "name": user.name, "staff": user.is_staff},
             sentence=f"Created the account {user.pk} for {user.email}.",

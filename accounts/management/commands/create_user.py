@@ -34,12 +34,10 @@ class Command(terminal.Command):
 
     def handle(self, *args: Any, **options: Any) -> None:
         pool_id = terminal.environment_ref_named(options["environment"]).pool_id
-        given = {name: options[name] for name in ("email", "name", "role", "claims") if options[name] is not None}
-        with terminal.command_errors():
-            values = terminal.validated(serializers.UserFields, given)
-            user = user_service.create_user(
-                pool_id=pool_id, password=terminal.read_password(options), actor=audit.SYSTEM, **values
-            )
+        values = terminal.validated(serializers.UserFields, options)
+        user = user_service.create_user(
+            pool_id=pool_id, password=terminal.read_password(options), actor=audit.SYSTEM, **values
+        )
         self.answer(
             serializers.UserDetail(user).data | {"environment_id": pool_id},
             sentence=f"Created the user {user.pk} ({user.email}) in {pool_id}.",

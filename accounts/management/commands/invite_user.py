@@ -21,12 +21,8 @@ class Command(terminal.Command):
 
     def handle(self, *args: Any, **options: Any) -> None:
         pool_id = terminal.pool(options)
-        given = {name: options[name] for name in ("email", "name", "role") if options[name] is not None}
-        with terminal.command_errors():
-            values = terminal.validated(InvitationInput, given)
-            made = invitations.invite(
-                pool_id=pool_id, actor=audit.SYSTEM, most=pool_settings.most_users(pool_id), **values
-            )
+        values = terminal.validated(InvitationInput, options)
+        made = invitations.invite(pool_id=pool_id, actor=audit.SYSTEM, most=pool_settings.most_users(pool_id), **values)
         self.answer(
             serializers.Invitation(made).data | {"environment_id": pool_id},
             sentence=f"Invited {made.recipient} to {pool_id or 'a platform account'} ({made.pk}); a worker sends the"

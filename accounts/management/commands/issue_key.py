@@ -60,15 +60,14 @@ class Command(terminal.Command):
             scopes = sorted(everything)
         days: int | None = options["expires_in_days"]
         opened = publishable_key_exposure.by_key(authority.environment_id, scopes) if options["publishable"] else None
-        with terminal.command_errors():
-            key, secret = user_service.issue_key(
-                name=terminal.validated(serializers.KeyName, {"name": options["name"]})["name"],
-                scopes=scopes,
-                authority=authority,
-                actor=audit.SYSTEM,
-                expires_at=datetime.now(UTC) + timedelta(days) if days else None,
-                is_publishable=options["publishable"],
-            )
+        key, secret = user_service.issue_key(
+            name=terminal.validated(serializers.KeyName, options)["name"],
+            scopes=scopes,
+            authority=authority,
+            actor=audit.SYSTEM,
+            expires_at=datetime.now(UTC) + timedelta(days) if days else None,
+            is_publishable=options["publishable"],
+        )
         key.opens = opened
         exposure = "".join(f"\nIt allows everyone: {each}." for each in (opened.sentences() if opened else ()))
         self.answer(

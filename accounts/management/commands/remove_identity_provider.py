@@ -25,8 +25,7 @@ class Command(terminal.Command):
         if provider is None:
             raise CommandError(f"There is no identity provider {options['name']} here.")
         provider_id = provider.pk
-        with terminal.command_errors():
-            count = providers.remove(provider, actor=audit.SYSTEM)
+        count = providers.remove(provider, actor=audit.SYSTEM)
         self.answer(
             {"id": provider_id, "identities": count},
             sentence=f"Removed {provider.name} ({provider_id}); {count} linked identities were deleted.",

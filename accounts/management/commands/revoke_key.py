@@ -30,8 +30,7 @@ class Command(terminal.Command):
             raise CommandError("There is no such key." if secret_hash else f"There is no key {wanted}.")
         if found.revoked_at is not None:
             raise CommandError(f"The key {found.pk} was revoked at {found.revoked_at.isoformat()}.")
-        with terminal.command_errors():
-            user_service.revoke_key(found, actor=audit.SYSTEM)
+        user_service.revoke_key(found, actor=audit.SYSTEM)
         self.answer(
             serializers.KeyDetail(found).data,
             sentence=f"Revoked the key {found.pk} ({found.name}).",

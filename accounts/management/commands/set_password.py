@@ -20,8 +20,7 @@ class Command(terminal.Command):
 
     def handle(self, *args: Any, **options: Any) -> None:
         user = User.objects.filter(pk=options["user"]).first() or terminal.account(options["user"])
-        with terminal.command_errors():
-            user_service.change_user(user, actor=audit.SYSTEM, password=terminal.read_password(options) or "")
+        user_service.change_user(user, actor=audit.SYSTEM, password=terminal.read_password(options) or "")
         self.answer(
             serializers.UserDetail(user).data,
             sentence=f"Set the password of {user.pk} ({user.email}).",

@@ -19,8 +19,7 @@ class Command(terminal.Command):
 
     def handle(self, *args: Any, **options: Any) -> None:
         environment_id = terminal.environment(options)
-        with terminal.command_errors():
-            uris = redirects.replace(environment_id, options["uris"], actor=audit.SYSTEM)
+        uris = redirects.replace(environment_id, options["uris"], actor=audit.SYSTEM)
         if options["json"]:
             self.stdout.write(json.dumps({"redirect_uris": uris}))
             return

@@ -44,12 +44,11 @@ class Command(terminal.Command):
         }
         if options["link"] is not None:
             given["link_urls"] = dict(options["link"])
-        with terminal.command_errors():
-            found = (
-                pool_settings.change_settings(pool_id, actor=audit.SYSTEM, **given)
-                if given
-                else pool_settings.settings_of(pool_id)
-            )
+        found = (
+            pool_settings.change_settings(pool_id, actor=audit.SYSTEM, **given)
+            if given
+            else pool_settings.settings_of(pool_id)
+        )
         facts = serializers.Settings(found).data | {"environment_id": pool_id}
         links = "".join(f"\n  {kind}: {url}" for kind, url in found.link_urls.items())
         self.answer(

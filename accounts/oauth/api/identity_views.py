@@ -56,7 +56,6 @@ class IdentityViewSet(ListModelMixin, ResourceViewSet):
         identity = identities.link(user, proof, actor=caller)
         return created(f"/v1/auth/identities/{identity.pk}", self.get_serializer(identity).data)
 
-    @extend_schema(responses={204: None})
     def destroy(self, request: Any, identity_id: str) -> HttpResponse:
         """Unlink an identity provider from the caller's account. Refused (409) if it is the only way to sign in."""
         identities.unlink(self._person(), identity_id, actor=self.caller)

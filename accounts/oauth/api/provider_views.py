@@ -64,9 +64,7 @@ class IdentityProviderViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSe
         Register the `callback_url` of the response at the provider. An `issuer` is checked by its discovery document.
         Endpoints and `profile_fields` cannot be changed later: remove the provider and add another one."""
         pool_id = environment_directory.own_pool(self.environment, "providers")
-        values = serializers.filled_in(self._read(serializers.NewProvider))
-        values.setdefault("client_secret", None)
-        made = providers.add(pool_id, actor=self.caller, **values)
+        made = providers.add(pool_id, actor=self.caller, **self._read(serializers.NewProvider))
         return created(f"/v1/identity-providers/{made.pk}", self.get_serializer(made).data)
 
     def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
@@ -85,7 +83,6 @@ class IdentityProviderViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSe
         values = self._read(serializers.ProviderChanges)
         return respond(self.get_serializer(providers.change(provider, actor=self.caller, **values)).data)
 
-    @extend_schema(responses={204: None})
     def destroy(self, request: Any, provider_id: str) -> HttpResponse:
         """Remove an identity provider and forget whom it recognised. Users and their sessions stay."""
         provider = self._own_provider()

@@ -14,11 +14,12 @@ from django.http.response import HttpResponseBase
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 
-from accounts.directory import environments as environment_directory
 from accounts.models.oauth import IdentityProvider
 from accounts.oauth import errors, flows, providers, redirects, serializers, sign_in
 from accounts.oauth.api import pages
 from accounts.oauth.flows import Flow
+from accounts.registration import pool_settings
+from accounts.registration.pool_settings import Pool
 from accounts.users import exchange_codes
 from platform_site.http import bodies, exception_handler
 from platform_site.http.errors import (
@@ -28,14 +29,15 @@ from platform_site.http.errors import (
     UnsupportedMediaType,
     ValidationFailed,
 )
-from platform_site.http.openapi.description import ENVIRONMENT, listing
+from platform_site.http.openapi.description import listing
 from platform_site.http.requests import named_environment
 from platform_site.http.views import ApiViewSet, respond
 from platform_site.redis import rate_limits
 
 LONGEST_STATE: Final = 1000
 _LONGEST_FORM: Final = 16 * 1024
-_CALLBACK_PARAMETERS: Final = ("state", "code", "error", "iss", "user")
+_CALLBACK: Final = serializers.CallbackForm().get_fields()
+"""The parameters of a provider's answer, in a query or a form."""
 _HERE: Final = "canonical"
 """Marks a request that was redirected to BASE_URL's host, to redirect it once."""
 
@@ -115,19 +117,19 @@ class ProviderSignInViewSet(_BrowserViewSet):
         rate_limits.count_anonymous(self.http_request)
         if (there := _on_platform_host(self.http_request, self.query)) is not None:
             return there
-        environment_id, pool_id = _environment(self.http_request, self.query.get("environment"))
-        application = _application(environment_id, self.query)
+        pool = _pool(self.http_request, self.query.get("environment"))
+        application = _application(pool.environment_id, self.query)
         try:
-            provider = _provider(pool_id, self.query.get("provider"))
+            provider = _provider(pool.id, self.query.get("provider"))
             challenge = _challenge(self.query)
             links = _links(self.query, challenge)
             if provider is None:
                 if not pages.is_wanted(request):
                     raise errors.InvalidFlowRequest("Name a provider: there are several.")
-                return pages.choice(providers.of_pool(pool_id).filter(enabled=True), self.query, pool_id)
+                return pages.choice(providers.of_pool(pool.id).filter(enabled=True), self.query, pool.id)
             flow = Flow(
                 provider_id=provider.pk,
-                environment_id=environment_id,
+                environment_id=pool.environment_id,
                 redirect_uri=application.redirect_uri,
                 client_state=application.state,
                 code_challenge=challenge,
@@ -135,7 +137,7 @@ class ProviderSignInViewSet(_BrowserViewSet):
             )
             state, url = sign_in.begin(provider, flow)
         except errors.FlowError as error:
-            return _logged(application, error, environment_id)
+            return _logged(application, error, pool.environment_id)
         response = _see_other(url)
         _set_cookie(response, self.http_request, flow, state)
         return response
@@ -150,17 +152,14 @@ def _on_platform_host(request: HttpRequest, query: Mapping[str, str]) -> HttpRes
     return _see_other(f"{settings.BASE_URL}{request.path}?{urlencode(again)}")
 
 
-def _environment(request: HttpRequest, asked: str | None) -> tuple[str | None, str | None]:
+def _pool(request: HttpRequest, asked: str | None) -> Pool:
     by_host = named_environment(request)
     if asked is not None and by_host is not None and asked != by_host:
         raise ValidationFailed.of("environment", "contradiction", "The host names another environment.")
-    environment_id = asked or by_host
-    if environment_id is None:
-        return None, None
-    environment = environment_directory.active_environment(environment_id)
-    if environment is None:
+    pool = pool_settings.pool_of(asked or by_host)
+    if pool is None:
         raise ValidationFailed.of("environment", "unknown", "There is no such environment.")
-    return environment_id, environment.pool_id
+    return pool
 
 
 def _application(environment_id: str | None, query: Mapping[str, str]) -> _Application:
@@ -247,23 +246,17 @@ class SignInCallbackViewSet(_BrowserViewSet):
     """The provider takes its code once: a repeated request would fail."""
 
     @extend_schema(
-        parameters=[
-            _query("state", "The state of the authorization request.", required=True),
-            _query("code", "The provider's code."),
-            _query("error", "Or why there is none."),
-            _query("iss", "Who answers (RFC 9207)."),
-            _query("user", "The name as JSON, which Apple sends once."),
-        ],
+        parameters=[_query(name, str(field.help_text), required=field.required) for name, field in _CALLBACK.items()],
         responses={303: None},
     )
     def receive(self, request: Any, provider_id: str) -> HttpResponse:
         """Come back from an identity provider. For browsers on their way to the application's redirect URI."""
         rate_limits.count_anonymous(self.http_request)
         state = self.query.get("state", "")
-        flow, provider, plan = _resumed(self.http_request, state, provider_id)
+        flow, provider, pool = _resumed(self.http_request, state, provider_id)
         application = _Application(flow.redirect_uri, flow.client_state)
         try:
-            response = application.redirect(code=sign_in.finish(flow, provider, self.query, plan=plan))
+            response = application.redirect(code=sign_in.finish(flow, provider, self.query, most=pool.most_users))
         except errors.FlowError as error:
             response = _logged(application, error, flow.environment_id)
         response.delete_cookie(flows.cookie_name(state), path=flows.COOKIE_PATH)
@@ -281,7 +274,7 @@ class SignInCallbackViewSet(_BrowserViewSet):
         which they do; there everything is checked."""
         rate_limits.count_anonymous(self.http_request)
         form = _form(self.http_request)
-        query = urlencode([(name, form[name]) for name in _CALLBACK_PARAMETERS if name in form])
+        query = urlencode([(name, form[name]) for name in _CALLBACK if name in form])
         return _see_other(f"{settings.BASE_URL}/v1/auth/callback/{quote(provider_id, safe='')}?{query}")
 
 
@@ -300,39 +293,37 @@ def _form(request: HttpRequest) -> dict[str, str]:
     return dict(pairs)
 
 
-def _resumed(request: HttpRequest, state: str, provider_id: str) -> tuple[Flow, IdentityProvider, str | None]:
-    """The returning flow, its provider, and the pool's plan (None for platform accounts). Raises ProjectSuspended, and
-    ValidationFailed if the application cannot safely be redirected to."""
+def _resumed(request: HttpRequest, state: str, provider_id: str) -> tuple[Flow, IdentityProvider, Pool]:
+    """The returning flow, its provider and their pool. Raises ProjectSuspended, and ValidationFailed if the application
+    cannot safely be redirected to."""
     try:
         flow = flows.open_sealed(state, request.COOKIES)
     except flows.UnknownFlow:
         raise ValidationFailed.of(
             "state", "unknown", "This sign-in was not begun in this browser, or too long ago. Begin again."
         ) from None
-    pool_id, plan = None, None
-    if flow.environment_id is not None:
-        environment = environment_directory.active_environment(flow.environment_id)
-        if environment is None:
-            raise ValidationFailed.of("state", "environment_gone", "The application no longer exists.")
-        pool_id, plan = environment.pool_id, environment.plan
-    provider = providers.of_pool(pool_id).filter(pk=flow.provider_id, enabled=True).first()
+    pool = pool_settings.pool_of(flow.environment_id)
+    if pool is None:
+        raise ValidationFailed.of("state", "environment_gone", "The application no longer exists.")
+    provider = providers.of_pool(pool.id).filter(pk=flow.provider_id, enabled=True).first()
     if provider is None or provider.pk != provider_id:
         raise ValidationFailed.of("state", "provider_gone", "The identity provider no longer exists or is disabled.")
     if not redirects.is_allowed(flow.environment_id, flow.redirect_uri):
         raise ValidationFailed.of(
             "redirect_uri", "not_allowed", "The URI is not one of the application's redirect URIs."
         )
-    return flow, provider, plan
+    return flow, provider, pool
 
 
 class SignInProviderViewSet(ApiViewSet):
     public = True
+    environment_use = "optional"
     query_parameters: ClassVar = {"list": frozenset({"environment"})}
 
-    @extend_schema(responses=listing(serializers.PublicProvider, paged=False), parameters=[ENVIRONMENT])
+    @extend_schema(responses=listing(serializers.PublicProvider, paged=False))
     def list(self, request: Any) -> HttpResponse:
         """By which providers people sign in here. The environment is named as at `/v1/auth/authorize`, or by header."""
         rate_limits.count_anonymous(self.http_request)
-        _, pool_id = _environment(self.http_request, self.query.get("environment"))
-        found = providers.of_pool(pool_id).filter(enabled=True).values("name", "display_name")
+        pool = _pool(self.http_request, self.query.get("environment"))
+        found = providers.of_pool(pool.id).filter(enabled=True).values("name", "display_name")
         return respond({"data": [*found]})

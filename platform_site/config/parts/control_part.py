@@ -121,14 +121,13 @@ def _change(environment: EnvironmentRef, wanted: Submitted, changes: Changes, ac
 def _change_provider(pool_id: str, name: str, each: Touched, item: Mapping[str, Any], actor: Caller | Actor) -> None:
     known = providers.of_pool(pool_id).filter(name=name).first()
     if known is None:
-        providers.add(pool_id, name=name, actor=actor, secret_follows=True, **{"client_secret": None, **item})
+        providers.add(pool_id, name=name, actor=actor, secret_follows=True, **item)
         return
     if each.is_removed:
         providers.remove(known, actor=actor)
     elif each.fields & IDENTITY:
         providers.remove(known, actor=actor)
-        values = {"client_secret": None, **_kept(known, item), **item}
-        providers.add(pool_id, name=name, actor=actor, secret_follows=True, **values)
+        providers.add(pool_id, name=name, actor=actor, secret_follows=True, **{**_kept(known, item), **item})
     else:
         providers.change(known, actor=actor, **each.values(item))
 

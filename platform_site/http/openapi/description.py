@@ -168,7 +168,7 @@ class ApiSchema(AutoSchema):
             return []
         names = sorted(view.parameters_of(view.action) or ())
         found = [_KNOWN.get(name) or OpenApiParameter(name, {"type": "string"}) for name in names]
-        if not view.public and view.environment_use != "unused":
+        if view.environment_use == "optional" or (view.environment_use == "required" and not view.public):
             found.append(ENVIRONMENT)
         if getattr(getattr(view, view.action), "is_idempotent", False):
             found.append(IDEMPOTENCY_KEY)

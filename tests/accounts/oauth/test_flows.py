@@ -15,9 +15,9 @@ from django.utils import timezone
 from accounts import audit
 from accounts.models import AuditEntry, AuthorizationCode, Identity, User
 from accounts.models import IdentityProvider as ProviderRecord
-from accounts.oauth import providers, sign_in
+from accounts.oauth import providers
 from accounts.oauth.client import metadata
-from accounts.registration import email_outbox, invitations
+from accounts.registration import email_outbox, invitations, pool_settings
 from accounts.users import service as user_service
 from platform_site.identity.plans import PLANS
 from projects.models import Environment
@@ -396,7 +396,7 @@ def test_a_disabled_user_stays_outside(
 def test_provider_sign_up_respects_the_user_limit(
     idp: IdentityProvider, provider: ProviderRecord, production: Environment, monkeypatch: pytest.MonkeyPatch, una: User
 ) -> None:
-    monkeypatch.setattr(sign_in, "plan_limits", lambda plan: replace(PLANS[plan], app_users_per_environment=1))
+    monkeypatch.setattr(pool_settings, "plan_limits", lambda plan: replace(PLANS[plan], app_users_per_environment=1))
     idp.person("new", email="new@example.com", email_verified=True)
     assert told(Browser().sign_in(production, "new"))["error_code"] == "quota_exceeded"
 

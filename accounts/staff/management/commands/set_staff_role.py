@@ -19,8 +19,7 @@ class Command(terminal.Command):
 
     def handle(self, *args: Any, **options: Any) -> None:
         role = None if options["role"] == "none" else StaffRole(options["role"])
-        with terminal.command_errors():
-            user = roles.set_role(terminal.account(options["email"]), role, actor=audit.SYSTEM)
+        user = roles.set_role(terminal.account(options["email"]), role, actor=audit.SYSTEM)
         self.answer(
             {"id": user.pk, "email": user.email, "role": role},
             sentence=f"{user.email} is {role.value if role else 'no member of staff'} now.",
