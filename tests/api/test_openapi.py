@@ -5,6 +5,8 @@ included automatically; one without authentication fails `test_anonymous_callers
 """
 
 import re
+import subprocess
+import sys
 from typing import Any
 from zlib import crc32
 
@@ -13,11 +15,12 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from drf_spectacular.drainage import GENERATOR_STATS
 from jsonschema import Draft202012Validator
 
-from platform_site.http.openapi.description import _codes, _document
+from platform_site.http.openapi.description import _codes, _generated
 from platform_site.http.views import ApiViewSet
 from tests.support.client import Api
 from tests.support.openapi import METHODS, OPEN, description, filled, name, operations, validate_description
 from tests.support.response_invariants import CODES
+from tests.support.service import ROOT
 
 UNTAGGED_BODY = {"POST", "PUT", "PATCH"}
 
@@ -27,11 +30,28 @@ ALL = pytest.mark.parametrize(("method", "path", "operation"), operations(), ids
 
 def test_it_is_valid_openapi_3_1_and_made_without_a_warning() -> None:
     GENERATOR_STATS.reset()
-    _document.cache_clear()
+    _generated.cache_clear()
     description.cache_clear()
     assert description()["openapi"] == "3.1.0"
     validate_description(description())
     assert not GENERATOR_STATS, [dict(GENERATOR_STATS._warn_cache), dict(GENERATOR_STATS._error_cache)]
+
+
+FIRST_AT_ONCE = """
+import sys, django
+from concurrent.futures import ThreadPoolExecutor
+django.setup(set_prefix=False)
+from platform_site.http.openapi.description import _document
+sys.setswitchinterval(1e-5)
+with ThreadPoolExecutor(8) as pool:
+    assert len(set(pool.map(_document, ["platform_site.urls"] * 8))) == 1
+"""
+
+
+@pytest.mark.exhaustive
+def test_first_requests_may_come_at_once() -> None:
+    """In a process that has made no description yet: drf-spectacular's generator is not safe for threads."""
+    subprocess.run([sys.executable, "-c", FIRST_AT_ONCE], cwd=ROOT, check=True, timeout=100)
 
 
 def test_implemented_contract_endpoints_are_in_the_description() -> None:

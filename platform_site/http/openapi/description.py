@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from hashlib import sha256
+from threading import Lock
 from typing import Any, Final
 
 import orjson
@@ -338,8 +339,16 @@ def generic_view_classes() -> list[type]:
     return [*theirs, ApiViewSet, ResourceViewSet, fields.Serializer]
 
 
-@lru_cache(maxsize=4)
+_generating: Final = Lock()
+
+
 def _document(urlconf: str) -> tuple[bytes, str]:
+    with _generating:  # drf-spectacular's generator changes what all threads share
+        return _generated(urlconf)
+
+
+@lru_cache(maxsize=4)
+def _generated(urlconf: str) -> tuple[bytes, str]:
     schema = SchemaGenerator(urlconf=urlconf).get_schema(request=None, public=True)  # type: ignore[no-untyped-call]
     text = orjson.dumps(schema, default=str)
     return text, f'"{sha256(text).hexdigest()[:32]}"'
