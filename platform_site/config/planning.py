@@ -1,5 +1,5 @@
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from platform_site.config import comparison, credentials, current, plans, submitted
@@ -94,5 +94,5 @@ def _as_json(
         "versions": plans.versions_of(merge.theirs),
         "conflicts": len(merge.conflicts),
         "base": merge.base_parts,
-        "names": merge.names.as_json() if merge.names else {},
+        "names": asdict(merge.names),
     }

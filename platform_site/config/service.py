@@ -35,7 +35,7 @@ def write_scopes(parts: Collection[str], document: Mapping[str, Any]) -> set[str
 
 
 def plan_document(environment: EnvironmentRef, document: Mapping[str, Any], caller: Caller) -> Planned:
-    parts = submitted.parts_of(document, current.PARTS)
+    parts = submitted.parts_of(document)
     current.require_scopes(caller, write_scopes(parts, document))
     return planning.of_document(environment, document, parts, caller)
 

@@ -1,7 +1,7 @@
 """Validates a submitted configuration document, and refuses secrets."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from django.core.validators import RegexValidator
@@ -231,8 +231,9 @@ def below(path: str, found: FieldError) -> FieldError:
     return FieldError(f"{path}.{found.field}".rstrip("."), found.code, found.message)
 
 
-def parts_of(document: Mapping[str, Any], known: Collection[str]) -> list[str]:
+def parts_of(document: Mapping[str, Any]) -> list[str]:
     """The document's parts. Raises ValidationFailed for unknown ones, or none."""
+    known = current.PARTS
     wrong = [
         FieldError(f"{ROOT}.{name[:60]}", "unknown_field", f"There is no such part. There are: {', '.join(known)}.")
         for name in document
