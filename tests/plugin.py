@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from platform_site.embedded import postgres as embedded_postgres
-from platform_site.embedded import valkey as embedded_valkey
 from platform_site.embedded.data_dir import Layout
+from tests.support import valkey as embedded_valkey
 
 # Also where the machine forbids it: each of the many processes that tests start would compile all modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
