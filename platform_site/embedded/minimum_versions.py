@@ -10,6 +10,7 @@ with PLATFORM_MODE=production the service does not start.
 | Deno | 2.9.0 | CVE-2026-49860 and the permission fixes of 2.7.12 |"""
 
 import importlib.metadata
+import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -40,11 +41,7 @@ def is_below(version: Version, floors: Mapping[Version, Version]) -> bool:
 
 
 def parse(text: str) -> Version:
-    numbers = []
-    for part in text.split(".")[:3]:
-        digits = "".join(character for character in part if character.isdigit())
-        numbers.append(int(digits or 0))
-    return tuple(numbers)
+    return tuple(int(number) for number in re.findall(r"\d+", text)[:3])
 
 
 def problems() -> list[str]:
