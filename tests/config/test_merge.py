@@ -191,7 +191,7 @@ class TestBothSides:
         assert "notes" in schema_of(pair.production)
         assert pair.plan()["changes"] == [], "the conflict is settled"
 
-    def test_a_rule_that_one_side_deleted_and_the_other_changed_is_one_conflict(self) -> None:
+    def test_a_rule_deleted_here_and_changed_there_is_one_conflict(self) -> None:
         merger = Merger({})
         assert merger.mapping("rules.user", {"read": {}}, {}, {"read": {"author": "$user"}}) == {}
         assert [each.path for each in merger.conflicts] == ["rules.user.read"]
