@@ -1,6 +1,6 @@
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from platform_site.config import credentials, current
@@ -153,16 +153,13 @@ def _compare_auth(now: Item, wanted: Item, found: Plan) -> None:
         return
     known: Mapping[str, Item] = now["providers"]
     for change in _items("auth.providers", known, wanted["providers"], _PROVIDER_TRUST):
-        replaces = change.kind == "trust" and change.path.rpartition(".")[2] in IDENTITY
         name = change.path.split(".")[2]
-        if replaces and name in known:
-            change = Change(change.path, "trust", True, before=change.before, after=change.after)
-        found.changes.append(change)
-        if change.kind == "add" or (replaces and name in known):
-            path = f"auth.providers.{name}.client_secret"
-            has_none = wanted["providers"][name].get("client_auth") == "none"
-            if not has_none and path not in found.missing_secrets:
-                found.missing_secrets.append(path)
+        replaces = name in known and change.kind == "trust" and change.path.rpartition(".")[2] in IDENTITY
+        found.changes.append(replace(change, destructive=True) if replaces else change)
+        path = f"auth.providers.{name}.client_secret"
+        needs_secret = (replaces or change.kind == "add") and wanted["providers"][name].get("client_auth") != "none"
+        if needs_secret and path not in found.missing_secrets:
+            found.missing_secrets.append(path)
 
 
 def _items(
