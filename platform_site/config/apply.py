@@ -45,24 +45,17 @@ class Outcome:
     """Of the plan's parts; None while completing."""
 
 
-def apply(
-    environment: EnvironmentRef,
-    plan: StoredPlan,
-    *,
-    confirm: Collection[str],
-    caller: Caller,
-    source: EnvironmentRef | None = None,
-    resolve: Mapping[str, Any] | None = None,
-) -> Outcome:
-    """Apply the caller's plan; idempotent. `source` is a merged environment, `resolve` decides its conflicts
-    (`three_way.Merger`). Raises Forbidden, PreconditionFailed (expired, or the environment changed), ValidationFailed
-    (unconfirmed), ApplyInProgress, and the services' errors."""
+def apply(changes: PlanChanges, *, confirm: Collection[str], resolve: Mapping[str, Any], caller: Caller) -> Outcome:
+    """Apply the caller's plan; idempotent. `resolve` decides conflicts of a merge (`three_way.Merger`). Raises
+    Forbidden, PreconditionFailed (expired, or the environment changed), ValidationFailed (unconfirmed),
+    ApplyInProgress, and the services' errors."""
+    environment, plan = changes.environment, changes.plan
     if (plan.author_kind, plan.author_id) != (caller.kind, caller.id):
         raise Forbidden("Only the author of a plan can apply it. Plan yourself.")
     if plan.is_applied:
-        return _completed(PlanChanges(environment, plan))
+        return _completed(changes)
     try:
-        return _apply(PlanChanges(environment, plan, source), confirm, resolve or {}, caller)
+        return _apply(changes, confirm, resolve, caller)
     except PreconditionFailed:
         other = StoredPlan.objects.using(environment.cluster).filter(pk=plan.pk).first()
         if other is None or not other.is_applied:
