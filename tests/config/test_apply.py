@@ -286,7 +286,7 @@ class TestRepeated:
         assert state(configured) == before
 
     def test_it_may_be_repeated_after_a_later_plan(self, configured: Configured) -> None:
-        crm = {"url": "http://127.0.0.1:8080/crm", "events": ["notes.insert"], "columns": ["done"]}
+        crm = {"url": "http://127.0.0.1:8080/crm", "events": ["notes.insert"], "filter": {"done": True}}
         plan = configured.plan(webhooks={"crm": crm})
         assert configured.apply(plan).status == 200
         configured.applied(webhooks={}, schema=schema_with_tags())
