@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 
 from platform_site.embedded import postgres as embedded_postgres
-from platform_site.embedded import valkey as embedded_valkey
 from platform_site.embedded.data_dir import Layout
 
 # Also where the machine forbids it: each of the many processes that tests start would compile all modules again.
@@ -39,6 +38,8 @@ def _worker() -> str:
 
 
 def _start() -> None:
+    from tests.support import valkey as embedded_valkey  # after its assertions are registered
+
     directory = Path(tempfile.mkdtemp(prefix="bp-tests-"))
     directory.chmod(0o755)
     layout = Layout(directory)

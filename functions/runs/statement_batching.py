@@ -16,7 +16,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from platform_site.concurrency import loop_requests
 from platform_site.postgres import prepared
-from platform_site.postgres.commit_counter import note_commit
+from platform_site.postgres.base import note_commit
 from platform_site.postgres.libpq import Row
 
 Values = Sequence[bytes | None]

@@ -5,21 +5,19 @@ it and decides; (4) the control database follows. After an interruption `settle`
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, transaction
 from django.db.models import F
 
 from accounts import audit
-from accounts.audit import Actor, ActorKind
 from functions.deploy import service as deploy_service
 from platform_site.background.periodic import log_failures
-from platform_site.config import current, planning, plans, submitted, versions
+from platform_site.config import current, planning, plans, versions
 from platform_site.config.merge import merge_bases
 from platform_site.config.models import StoredPlan
 from platform_site.config.parts import control_part, region_part
-from platform_site.config.submitted import Submitted
-from platform_site.http import exact_json
+from platform_site.config.parts.changes import OUTDATED, PlanChanges
 from platform_site.http.errors import FieldError, Forbidden, PreconditionFailed, Unavailable, ValidationFailed
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.postgres import sql_functions
@@ -35,7 +33,6 @@ from rows.outbox import audit as audit_outbox
 ABANDONED: Final = timedelta(minutes=1)
 """How long after its start another process may end an apply that has not changed the region."""
 MAX_NAMED: Final = 500
-_OUTDATED: Final = "The environment changed since the plan. Plan again."
 
 Status = Literal["applied", "completing"]
 
@@ -48,84 +45,62 @@ class Outcome:
     """Of the plan's parts; None while completing."""
 
 
-def apply(
-    environment: EnvironmentRef,
-    plan: StoredPlan,
-    *,
-    confirm: Collection[str],
-    caller: Caller,
-    source: EnvironmentRef | None = None,
-    resolve: Mapping[str, Any] | None = None,
-) -> Outcome:
-    """Apply the caller's plan; idempotent. `source` is a merged environment, `resolve` decides its conflicts
-    (`three_way.Merger`). Raises Forbidden, PreconditionFailed (expired, or the environment changed), ValidationFailed
-    (unconfirmed), ApplyInProgress, and the services' errors."""
+def apply(changes: PlanChanges, *, confirm: Collection[str], resolve: Mapping[str, Any], caller: Caller) -> Outcome:
+    """Apply the caller's plan; idempotent. `resolve` decides conflicts of a merge (`three_way.Merger`). Raises
+    Forbidden, PreconditionFailed (expired, or the environment changed), ValidationFailed (unconfirmed),
+    ApplyInProgress, and the services' errors."""
+    environment, plan = changes.environment, changes.plan
     if (plan.author_kind, plan.author_id) != (caller.kind, caller.id):
         raise Forbidden("Only the author of a plan can apply it. Plan yourself.")
     if plan.is_applied:
-        return _completed(environment, plan, submitted.check(environment, plan.document), caller)
+        return _completed(changes)
     try:
-        return _apply(environment, source, plan, confirm, resolve or {}, caller)
+        return _apply(changes, confirm, resolve, caller)
     except PreconditionFailed:
         other = StoredPlan.objects.using(environment.cluster).filter(pk=plan.pk).first()
         if other is None or not other.is_applied:
             raise
-        return _completed(environment, other, submitted.check(environment, other.document), caller)
+        return _completed(PlanChanges(environment, other))
 
 
-def _apply(
-    environment: EnvironmentRef,
-    source: EnvironmentRef | None,
-    plan: StoredPlan,
-    confirm: Collection[str],
-    resolve: Mapping[str, Any],
-    caller: Caller,
-) -> Outcome:
+def _apply(changes: PlanChanges, confirm: Collection[str], resolve: Mapping[str, Any], caller: Caller) -> Outcome:
+    environment, plan, source = changes.environment, changes.plan, changes.source
     if plan.expires_at <= sql_functions.now(environment.cluster):
         raise PreconditionFailed("The plan is older than an hour. Plan again.")
-    if not all(_is_current(environment, source, plan, in_region=in_region) for in_region in (True, False)):
-        raise PreconditionFailed(_OUTDATED)
+    for in_region in (True, False):
+        changes.require_current(in_region=in_region)
     if resolve and source is None:
         raise ValidationFailed.of("resolve", "unknown", "The plan merges nothing, so it has no conflicts.")
     if source is not None and (resolve or plan.merge["conflicts"]):
         planning.resolve(environment, source, plan, resolve)
     _check_confirmed(plan, confirm)
-    wanted = submitted.check(environment, plan.document)
-    if wrong := control_part.unresolved_urls(wanted, plan.changes):
+    if wrong := control_part.unresolved_urls(changes):
         raise ValidationFailed(fields=wrong)
-    region_part.check(environment, wanted, plan.changes)
-    plan.document_text = exact_json.dumps(control_part.checked(environment, plan.document, wanted, plan.changes))
-    with region_part.prepared(environment, wanted, plan.changes, confirm=plan.confirm, actor=caller) as change:
-        _begin(environment, source, plan, wanted, caller)
+    region_part.check(changes)
+    control_part.discover_issuers(changes)
+    with region_part.prepared(changes, caller) as change:
+        _begin(changes)
         failpoints.reach("config.journalled")
         try:
-            schema_service.with_retries(lambda: _change_region(environment, source, plan, change, caller))
+            schema_service.with_retries(lambda: _change_region(changes, change, caller))
         except BaseException:
             with log_failures(f"the apply of {plan.pk}", using=environment.cluster):
                 # Where the connection broke at the commit, the region knows whether it is done.
-                if _settle(environment, plan.pk, wanted, caller):
-                    return Outcome(plan.pk, "applied", _version(environment, plan))
+                if (outcome := _settle(changes)) is not None:
+                    return outcome
             raise
     failpoints.reach("config.after_region_commit")
-    return _completed(environment, plan, wanted, caller)
+    return _completed(changes)
 
 
-def _begin(
-    environment: EnvironmentRef, source: EnvironmentRef | None, plan: StoredPlan, wanted: Submitted, caller: Caller
-) -> None:
+def _begin(changes: PlanChanges) -> None:
+    environment, plan_id = changes.environment, changes.plan.pk
     try:
-        control_part.begin(
-            environment,
-            plan.pk,
-            wanted,
-            plan.changes,
-            is_current=lambda: _is_current(environment, source, plan, in_region=False),
-            actor=caller,
-        )
+        control_part.begin(changes)
     except DatabaseError:
         # It may have begun all the same; or another request may have begun to apply the plan, and fails then.
-        with log_failures(f"the apply of {plan.pk}", using=environment.cluster):
-            _settle_abandoned(environment, plan.pk, is_old=True)
+        with log_failures(f"the apply of {plan_id}", using=environment.cluster):
+            _settle_abandoned(environment, plan_id, is_old=True)
         raise
 
 
@@ -137,41 +112,24 @@ def _check_confirmed(plan: StoredPlan, confirm: Collection[str]) -> None:
         )
 
 
-def _is_current(
-    environment: EnvironmentRef, source: EnvironmentRef | None, plan: StoredPlan, *, in_region: bool
-) -> bool:
-    parts = [part for part in plan.parts if (part in current.IN_REGION) == in_region]
-    versions_then = [(environment, plan.version_in_region if in_region else plan.version_in_control)]
-    if source is not None:
-        versions_then.append((source, plan.merge["versions"][0 if in_region else 1]))
-    return all(current.read(each, parts).version == version for each, version in versions_then)
-
-
-def _change_region(
-    environment: EnvironmentRef,
-    source: EnvironmentRef | None,
-    plan: StoredPlan,
-    change: Callable[[], None],
-    caller: Caller,
-) -> None:
+def _change_region(changes: PlanChanges, change: Callable[[], None], caller: Caller) -> None:
+    environment, plan, source = changes.environment, changes.plan, changes.source
     using = environment.cluster
     with schema_apply.raise_lock_errors(), transaction.atomic(using=using):
         environment_locks.lock_shared_in_region(environment.environment_id, using)
-        found = StoredPlan.objects.using(using).select_for_update().filter(pk=plan.pk)
-        stored = found.first()
+        stored = StoredPlan.objects.using(using).select_for_update().filter(pk=plan.pk).first()
         if stored is None or stored.state != StoredPlan.State.OPEN:
-            raise PreconditionFailed(_OUTDATED)
+            raise PreconditionFailed(OUTDATED)
         if stored.interruptions != plan.interruptions:
             raise Unavailable("The apply took too long and was interrupted. Nothing was changed. Try again.")
         deploy_service.lock_functions(environment)
-        if not _is_current(environment, source, plan, in_region=True):
-            raise PreconditionFailed(_OUTDATED)
+        changes.require_current(in_region=True)
         versions.store(environment, current.read(environment, plan.parts))
         try:
             with audit.part_of_one_change():
                 change()
         except schema_service.VersionConflict as error:
-            raise PreconditionFailed(_OUTDATED) from error
+            raise PreconditionFailed(OUTDATED) from error
         if source is not None:
             merge_bases.move(environment, source, plan.merge["base"], plan.merge["names"])
         names = [each["operation"] or each["path"] for each in plan.changes]
@@ -191,31 +149,28 @@ def _change_region(
         failpoints.reach("config.before_region_commit")
 
 
-def _completed(environment: EnvironmentRef, plan: StoredPlan, wanted: Submitted, caller: Caller | Actor) -> Outcome:
+def _completed(changes: PlanChanges) -> Outcome:
     """Completes the control database. The region's commit decides the reported status."""
+    environment, plan = changes.environment, changes.plan
     outcome = Outcome(plan.pk, "completing", None)
     with log_failures(f"the apply of {plan.pk}"):
-        control_part.finish(environment, plan.pk, wanted, plan.changes, actor=caller)
+        control_part.finish(changes)
         failpoints.reach("config.after_control_commit")
         plans.mark_done(environment.cluster, plan.pk)
-        outcome = Outcome(plan.pk, "applied", _version(environment, plan))
+        outcome = Outcome(plan.pk, "applied", current.read(environment, plan.parts).version)
     return outcome
 
 
-def _version(environment: EnvironmentRef, plan: StoredPlan) -> str:
-    return current.read(environment, plan.parts).version
-
-
-def _settle(environment: EnvironmentRef, plan_id: str, wanted: Submitted, caller: Caller) -> bool:
-    """After an error of the caller's apply. Returns whether the plan is applied nevertheless."""
+def _settle(changes: PlanChanges) -> Outcome | None:
+    """After an error of the caller's apply; None if the plan is not applied."""
+    environment, plan_id = changes.environment, changes.plan.pk
     with transaction.atomic(using=environment.cluster):
         # A commit whose connection broke may still be under way: it keeps the lock until it is decided.
-        plan = StoredPlan.objects.using(environment.cluster).select_for_update().filter(pk=plan_id).first()
-    if plan is None or not plan.is_applied:
-        applying.end(environment.environment_id, plan_id)
-        return False
-    _completed(environment, plan, wanted, caller)
-    return True
+        stored = StoredPlan.objects.using(environment.cluster).select_for_update().filter(pk=plan_id).first()
+    if stored is not None and stored.is_applied:
+        return _completed(changes)
+    applying.end(environment.environment_id, plan_id)
+    return None
 
 
 def settle_interrupted() -> None:
@@ -231,10 +186,7 @@ def settle_interrupted() -> None:
 def _settle_abandoned(environment: EnvironmentRef, plan_id: str, *, is_old: bool) -> None:
     plan = StoredPlan.objects.using(environment.cluster).filter(pk=plan_id).first()
     if plan is not None and plan.is_applied:
-        author = Actor(cast(ActorKind, plan.author_kind), plan.author_id)
-        control_part.finish(
-            environment, plan_id, submitted.check(environment, plan.document), plan.changes, actor=author
-        )
+        control_part.finish(PlanChanges(environment, plan))
         plans.mark_done(environment.cluster, plan_id)
     elif is_old and _is_fenced_off(environment, plan_id):
         applying.end(environment.environment_id, plan_id)

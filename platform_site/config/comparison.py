@@ -1,11 +1,11 @@
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from platform_site.config import credentials, current
 from platform_site.config.current import Configuration
-from platform_site.config.submitted import ROOT, Submitted, below
+from platform_site.config.submitted import ROOT, below
 from platform_site.http.errors import FieldError, QuotaExceeded, ValidationFailed
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.identity.plans import plan_limits
@@ -63,15 +63,14 @@ class Plan:
         return lock_estimates.locked_ms(self.locks)
 
 
-def plan(environment: EnvironmentRef, now: Configuration, wanted: Submitted) -> Plan:
+def plan(environment: EnvironmentRef, now: Configuration, parts: Item) -> Plan:
     """Raises ValidationFailed, and the errors of `schema_service.rehearse`."""
     found = Plan(now.version)
-    parts = wanted.parts
     _check_limits(environment, now, parts)
-    if wanted.schema is not None:
+    if "schema" in parts:
         _compare_schema(environment, parts["schema"], found)
     if "functions" in parts:
-        _compare_functions(now, wanted, found)
+        _compare_functions(now, parts["functions"], found)
     if "webhooks" in parts:
         found.changes += _items("webhooks", now.parts["webhooks"], parts["webhooks"], WEBHOOK_TRUST)
         found.missing_secrets += _unknown_urls(now.parts["webhooks"], parts["webhooks"])
@@ -117,9 +116,9 @@ def _kind_of(operation: Operation) -> Kind:
     return "remove" if verb == "drop" else "change"
 
 
-def _compare_functions(now: Configuration, wanted: Submitted, found: Plan) -> None:
+def _compare_functions(now: Configuration, wanted: Mapping[str, Item], found: Plan) -> None:
     known: Mapping[str, Item] = now.parts["functions"]
-    missing = [name for name in wanted.parts["functions"] if name not in known and name not in wanted.sources]
+    missing = [name for name, item in wanted.items() if name not in known and "source" not in item]
     if missing:
         raise ValidationFailed(
             fields=[
@@ -127,22 +126,25 @@ def _compare_functions(now: Configuration, wanted: Submitted, found: Plan) -> No
                 for name in missing
             ]
         )
-    items = {name: dict(item) | _hash_of(wanted.sources.get(name)) for name, item in wanted.parts["functions"].items()}
+    items = {name: _with_hash(item) for name, item in wanted.items()}
     found.changes += _items("functions", known, items, FUNCTION_TRUST, _SUBSTITUTED)
     for name, item in sorted(items.items()):
         names: Any = item.get("secret_names", known[name]["secret_names"] if name in known else ())
         found.missing_secrets += [
             f"functions.{name}.secrets.{secret}" for secret in names if f"{name}.{secret}" not in now.secrets
         ]
-    for name, source in sorted(wanted.sources.items()):
-        line = credentials.first_line_with_secret(source)
+    for name, item in sorted(wanted.items()):
+        line = credentials.first_line_with_secret(item.get("source", ""))
         if line is not None:
             message = f"Line {line} looks like it holds a secret. Read it from ctx.secrets."
             found.warnings.append(FieldError(f"functions.{name}.source", "secret", message))
 
 
-def _hash_of(source: str | None) -> dict[str, str]:
-    return {} if source is None else {"source_sha256": hashlib.sha256(source.encode()).hexdigest()}
+def _with_hash(item: Item) -> Item:
+    if "source" not in item:
+        return item
+    digest = hashlib.sha256(item["source"].encode()).hexdigest()
+    return {name: value for name, value in item.items() if name != "source"} | {"source_sha256": digest}
 
 
 def _compare_auth(now: Item, wanted: Item, found: Plan) -> None:
@@ -151,16 +153,13 @@ def _compare_auth(now: Item, wanted: Item, found: Plan) -> None:
         return
     known: Mapping[str, Item] = now["providers"]
     for change in _items("auth.providers", known, wanted["providers"], _PROVIDER_TRUST):
-        replaces = change.kind == "trust" and change.path.rpartition(".")[2] in IDENTITY
         name = change.path.split(".")[2]
-        if replaces and name in known:
-            change = Change(change.path, "trust", True, before=change.before, after=change.after)
-        found.changes.append(change)
-        if change.kind == "add" or (replaces and name in known):
-            path = f"auth.providers.{name}.client_secret"
-            has_none = wanted["providers"][name].get("client_auth") == "none"
-            if not has_none and path not in found.missing_secrets:
-                found.missing_secrets.append(path)
+        replaces = name in known and change.kind == "trust" and change.path.rpartition(".")[2] in IDENTITY
+        found.changes.append(replace(change, destructive=True) if replaces else change)
+        path = f"auth.providers.{name}.client_secret"
+        needs_secret = (replaces or change.kind == "add") and wanted["providers"][name].get("client_auth") != "none"
+        if needs_secret and path not in found.missing_secrets:
+            found.missing_secrets.append(path)
 
 
 def _items(

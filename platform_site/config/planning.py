@@ -1,5 +1,5 @@
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from platform_site.config import comparison, credentials, current, plans, submitted
@@ -51,9 +51,8 @@ def resolve(
 ) -> None:
     """Complete a plan by decisions about conflicts. Raises ValidationFailed with the remaining ones."""
     _refuse_secrets(choices)
-    merge = merging.merge(
-        environment, source, include=stored.merge["include"], resolve={**stored.merge["resolve"], **choices}
-    )
+    include, decided = stored.merge["include"], {**stored.merge["resolve"], **choices}
+    merge = merging.merge(environment, source, include=include, resolve=decided)
     if merge.conflicts:
         raise ValidationFailed(
             "The merge has conflicts. Say `ours`, `theirs` or a value for each in `resolve`.",
@@ -62,7 +61,7 @@ def resolve(
     plan = _compared(environment, merge)
     stored.document_text = exact_json.dumps(merge.document)
     stored.changes, stored.confirm = plans.changes_as_json(plan), plan.confirm
-    stored.merge = _as_json(merge, source, stored.merge["include"], {**stored.merge["resolve"], **choices})
+    stored.merge = _as_json(merge, source, include, decided)
     stored.save(using=environment.cluster, update_fields=["document_text", "changes", "confirm", "merge"])
 
 
@@ -94,5 +93,5 @@ def _as_json(
         "versions": plans.versions_of(merge.theirs),
         "conflicts": len(merge.conflicts),
         "base": merge.base_parts,
-        "names": merge.names.as_json() if merge.names else {},
+        "names": asdict(merge.names),
     }

@@ -5,6 +5,7 @@ from platform_site.config import apply as config_apply
 from platform_site.config import current, planning, plans, submitted, versions
 from platform_site.config.apply import Outcome
 from platform_site.config.merge import merging
+from platform_site.config.parts.changes import PlanChanges
 from platform_site.config.planning import Planned
 from platform_site.http.errors import Forbidden, PreconditionFailed, ValidationFailed
 from platform_site.identity.callers import Caller, EnvironmentRef
@@ -35,7 +36,7 @@ def write_scopes(parts: Collection[str], document: Mapping[str, Any]) -> set[str
 
 
 def plan_document(environment: EnvironmentRef, document: Mapping[str, Any], caller: Caller) -> Planned:
-    parts = submitted.parts_of(document, current.PARTS)
+    parts = submitted.parts_of(document)
     current.require_scopes(caller, write_scopes(parts, document))
     return planning.of_document(environment, document, parts, caller)
 
@@ -71,12 +72,7 @@ def _source(
 
 
 def apply(
-    environment: EnvironmentRef,
-    plan_id: str,
-    *,
-    confirm: Collection[str],
-    resolve: Mapping[str, Any] | None,
-    caller: Caller,
+    environment: EnvironmentRef, plan_id: str, *, confirm: Collection[str], resolve: Mapping[str, Any], caller: Caller
 ) -> Outcome:
     stored = plans.find(environment, plan_id)
     current.require_scopes(caller, write_scopes(stored.parts, stored.document))
@@ -85,4 +81,5 @@ def apply(
         if environment_ref_for(caller, stored.merge["source"]) is None:
             raise PreconditionFailed("The environment that the plan merges is gone. Plan again.")
         source = _source(environment, stored.merge["source"], stored.parts, (), caller)
-    return config_apply.apply(environment, stored, confirm=confirm, caller=caller, source=source, resolve=resolve)
+    changes = PlanChanges(environment, stored, source)
+    return config_apply.apply(changes, confirm=confirm, resolve=resolve, caller=caller)

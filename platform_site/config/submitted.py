@@ -1,8 +1,7 @@
 """Validates a submitted configuration document, and refuses secrets."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from django.core.validators import RegexValidator
@@ -63,15 +62,8 @@ class AuthConfig(SettingsInput, BranchAuthConfig):
     providers = fields.ObjectField(required=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Submitted:
-    parts: dict[str, Any]
-    schema: Schema | None
-    sources: dict[str, str]
-
-
-def check(environment: EnvironmentRef, document: Mapping[str, Any]) -> Submitted:
-    """Raises ValidationFailed with the path of each error, without values."""
+def check(environment: EnvironmentRef, document: Mapping[str, Any]) -> dict[str, Any]:
+    """The validated parts. Raises ValidationFailed with the path of each error, without values."""
     refuse_secrets(document)
     errors: list[FieldError] = []
     parts: dict[str, Any] = {}
@@ -91,7 +83,7 @@ def check(environment: EnvironmentRef, document: Mapping[str, Any]) -> Submitted
         _check_webhooks(environment, parts["webhooks"], schema, errors)
     if errors:
         raise ValidationFailed(fields=errors[:MAX_ERRORS])
-    return Submitted(parts, schema, _without_sources(parts.get("functions", {})))
+    return parts
 
 
 def refuse_secrets(document: Mapping[str, Any]) -> None:
@@ -235,16 +227,13 @@ def _check_webhooks(
             errors += [below(f"{ROOT}.webhooks.{name}", found) for found in error.fields]
 
 
-def _without_sources(functions: dict[str, Any]) -> dict[str, str]:
-    return {name: each.pop("source") for name, each in functions.items() if "source" in each}
-
-
 def below(path: str, found: FieldError) -> FieldError:
     return FieldError(f"{path}.{found.field}".rstrip("."), found.code, found.message)
 
 
-def parts_of(document: Mapping[str, Any], known: Collection[str]) -> list[str]:
+def parts_of(document: Mapping[str, Any]) -> list[str]:
     """The document's parts. Raises ValidationFailed for unknown ones, or none."""
+    known = current.PARTS
     wrong = [
         FieldError(f"{ROOT}.{name[:60]}", "unknown_field", f"There is no such part. There are: {', '.join(known)}.")
         for name in document

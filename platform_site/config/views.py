@@ -195,13 +195,8 @@ class ConfigViewSet(ResourceViewSet):
         Functions with a schedule or events run as the caller from then on."""
         current.require_scopes(self.caller, ())
         values = self.read(ApplyInput)
-        outcome = service.apply(
-            self.environment,
-            values["plan"],
-            confirm=values["confirm"],
-            resolve=values.get("resolve"),
-            caller=self.caller,
-        )
+        confirm, resolve = values["confirm"], values.get("resolve", {})
+        outcome = service.apply(self.environment, values["plan"], confirm=confirm, resolve=resolve, caller=self.caller)
         return Response(ApplyResponse(outcome).data)
 
     def _parts(self) -> list[str]:

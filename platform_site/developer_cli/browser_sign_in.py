@@ -45,12 +45,10 @@ class _Handler(BaseHTTPRequestHandler):
         is_ours = parts.path == "/" and self.headers.get("Host") == self.server.origin.removeprefix("http://")
         if not is_ours or not hmac.compare_digest(given.get("state", "").encode(), self.server.state.encode()):
             self._answer(404, "This is not the answer that the command waits for.")
-        elif "code" in given:
-            self.server.received = given
-            self._answer(200, "Return to your terminal. You may close this page.")
         else:
             self.server.received = given
-            self._answer(200, "The sign-in was refused. You may close this page.")
+            outcome = "Return to your terminal." if "code" in given else "The sign-in was refused."
+            self._answer(200, f"{outcome} You may close this page.")
 
     def _answer(self, status: int, text: str) -> None:
         body = f'<!doctype html><meta charset="utf-8"><title>platform</title><p>{text}'.encode()

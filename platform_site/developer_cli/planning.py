@@ -69,17 +69,15 @@ def _plan_functions(api: "Api", backend: Backend, plan: Plan) -> None:
     settings = backend.settings.value if backend.settings else {}
     for name, (_, source) in backend.sources.items():
         wanted, current = settings.get(name, {}), existing.get(name)
-        body = {"source": source, **wanted}
-        target = Change("function", "", body=body, target=name, file=backend.settings, prefix=f"{name}.")
-        if current is None:
-            target.change = f"create function {name}"
-        else:
+        what = f"create function {name}"
+        if current is not None:
             changed = ["source"] if active_source(api, name) != source else []
             changed += [setting for setting, value in wanted.items() if current.get(setting) != value]
             if not changed:
                 continue
-            target.change = f"change function {name}: {', '.join(changed)}"
-        plan.changes.append(target)
+            what = f"change function {name}: {', '.join(changed)}"
+        body = {"source": source, **wanted}
+        plan.changes.append(Change("function", what, body=body, target=name, file=backend.settings, prefix=f"{name}."))
     plan.only_there += [f"function {name}" for name in existing if name not in backend.sources]
 
 
@@ -162,9 +160,8 @@ def _send(
     try:
         return api.send(method, path, body, headers, authored=True)
     except Failure as error:
-        error.message = (
-            error.message if change.part == "schema" else f"{change.target or change.change}: {error.message}"
-        )
+        if change.part != "schema":
+            error.message = f"{change.target or change.change}: {error.message}"
         if change.file is None:
             raise
         raise _located(error, change.file, field_prefix, change.prefix) from None

@@ -8,7 +8,6 @@ import secrets
 import stat
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -29,34 +28,16 @@ def write_private(path: Path, content: Mapping[str, Any]) -> None:
     partial.replace(path)
 
 
-@dataclass(frozen=True, slots=True)
 class Layout:
-    data_dir: Path
-
-    @property
-    def postgres(self) -> Path:
-        return self.data_dir / "postgres"
-
-    @property
-    def valkey(self) -> Path:
-        return self.data_dir / "valkey"
-
-    @property
-    def secrets_file(self) -> Path:
-        return self.data_dir / "secrets.json"
-
-    @property
-    def demo_file(self) -> Path:
-        return self.data_dir / "demo.json"
-
-    @property
-    def demo_steps_file(self) -> Path:
-        return self.data_dir / "demo-steps.json"
-
-    @property
-    def lock_file(self) -> Path:
+    def __init__(self, data_dir: Path) -> None:
+        self.data_dir = data_dir
+        self.postgres = data_dir / "postgres"
+        self.valkey = data_dir / "valkey"
+        self.secrets_file = data_dir / "secrets.json"
+        self.demo_file = data_dir / "demo.json"
+        self.demo_steps_file = data_dir / "demo-steps.json"
+        self.lock_file = data_dir / "up.lock"
         """Locked (`flock`) by the running `manage.py up`; names it and its children."""
-        return self.data_dir / "up.lock"
 
     @property
     def sockets(self) -> Path:

@@ -1,6 +1,6 @@
-"""Runs a command that dies with its parent, optionally as another user: `python launch.py [--user NAME] [--keep-access]
-[--signal N] -- COMMAND…`. A program of its own: its steps between fork and exec are unsafe in a process with threads.
-`--keep-access` keeps DAC_OVERRIDE (Linux), for a data directory below `/root`."""
+"""Runs a command that dies with its parent, optionally as another user: `python launch.py [--user NAME] [--signal N] --
+COMMAND…`. A program of its own: its steps between fork and exec are unsafe in a process with threads. Another user
+keeps DAC_OVERRIDE (Linux), for a data directory below `/root`."""
 
 import ctypes
 import os
@@ -31,19 +31,17 @@ def _checked(result: int, what: str) -> None:
         raise OSError(ctypes.get_errno(), f"{what}: {os.strerror(ctypes.get_errno())}")
 
 
-def become(user: str, keep_access: bool) -> None:
+def become(user: str) -> None:
     entry = pwd.getpwnam(user)
     libc = ctypes.CDLL(None, use_errno=True)
-    if keep_access:
-        _checked(libc.prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0), "keep capabilities")
+    _checked(libc.prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0), "keep capabilities")
     os.setgroups([])
     os.setgid(entry.pw_gid)
     os.setuid(entry.pw_uid)
-    if keep_access:
-        bit = 1 << CAP_DAC_OVERRIDE
-        data = (_Data * 2)(_Data(bit, bit, bit), _Data(0, 0, 0))
-        _checked(libc.capset(ctypes.byref(_Header(LINUX_CAPABILITY_VERSION_3, 0)), data), "set capabilities")
-        _checked(libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_DAC_OVERRIDE, 0, 0), "raise capability")
+    bit = 1 << CAP_DAC_OVERRIDE
+    data = (_Data * 2)(_Data(bit, bit, bit), _Data(0, 0, 0))
+    _checked(libc.capset(ctypes.byref(_Header(LINUX_CAPABILITY_VERSION_3, 0)), data), "set capabilities")
+    _checked(libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_DAC_OVERRIDE, 0, 0), "raise capability")
 
 
 def die_with_parent(parent: int, death_signal: int) -> None:
@@ -69,7 +67,7 @@ def adopt_orphans() -> None:
 
 def launcher(death_signal: signal.Signals | None = None, user: str | None = None) -> list[str]:
     """The command prefix that runs a command by this program, as `user` with our access."""
-    options = ["--user", user, "--keep-access"] if user else []
+    options = ["--user", user] if user else []
     if death_signal:
         options += ["--signal", str(int(death_signal))]
     return [sys.executable, "-I", "-S", __file__, *options, "--"]
@@ -80,7 +78,7 @@ def main(arguments: list[str]) -> None:
     options, command = arguments[:at], arguments[at + 1 :]
     parent = os.getppid()
     if "--user" in options:
-        become(options[options.index("--user") + 1], "--keep-access" in options)
+        become(options[options.index("--user") + 1])
     if "--signal" in options:
         die_with_parent(parent, int(options[options.index("--signal") + 1]))
     os.execv(command[0], command)  # noqa: S606 - the point of this program

@@ -7,7 +7,6 @@ import os
 import signal
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 
 _MAX_WAIT_SECONDS: Final = 10.0
@@ -43,9 +42,7 @@ class DataDirLock:
         self.record([])
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.ftruncate(self._file, 0)
         os.close(self._file)
 

@@ -1,15 +1,9 @@
 """Minimum versions of servers and runtime: older ones have public vulnerabilities that are exploited. Checked once at
 start, against the real servers, since PostgreSQL and Redis may be external. A development machine gets a log message;
-with PLATFORM_MODE=production the service does not start.
-
-| What | Minimum | Because of |
-|---|---|---|
-| PostgreSQL | 15.14, 16.10, 17.6, 18.0 | CVE-2025-8714, CVE-2025-8715: a dump that runs code |
-| Valkey | 7.2.11, 8.0.6, 8.1.4, 9.0 | CVE-2025-49844, an escape from the Lua sandbox |
-| Redis | 6.2.20, 7.2.11, 7.4.6, 8.0.4, 8.2.2 | the same |
-| Deno | 2.9.0 | CVE-2026-49860 and the permission fixes of 2.7.12 |"""
+with PLATFORM_MODE=production the service does not start."""
 
 import importlib.metadata
+import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -20,6 +14,7 @@ from django.db import Error, connections
 Version = tuple[int, ...]
 
 POSTGRES: Final[Mapping[Version, Version]] = {(15,): (15, 14), (16,): (16, 10), (17,): (17, 6), (18,): (18, 0)}
+"""CVE-2025-8714, CVE-2025-8715: a dump that runs code."""
 VALKEY: Final[Mapping[Version, Version]] = {(7, 2): (7, 2, 11), (8, 0): (8, 0, 6), (8, 1): (8, 1, 4)}
 REDIS: Final[Mapping[Version, Version]] = {
     (6, 2): (6, 2, 20),
@@ -28,7 +23,9 @@ REDIS: Final[Mapping[Version, Version]] = {
     (8, 0): (8, 0, 4),
     (8, 2): (8, 2, 2),
 }
+"""As VALKEY, CVE-2025-49844: an escape from the Lua sandbox."""
 DENO: Final[Version] = (2, 9, 0)
+"""CVE-2026-49860, and the permission fixes of 2.7.12."""
 
 
 def is_below(version: Version, floors: Mapping[Version, Version]) -> bool:
@@ -40,11 +37,7 @@ def is_below(version: Version, floors: Mapping[Version, Version]) -> bool:
 
 
 def parse(text: str) -> Version:
-    numbers = []
-    for part in text.split(".")[:3]:
-        digits = "".join(character for character in part if character.isdigit())
-        numbers.append(int(digits or 0))
-    return tuple(numbers)
+    return tuple(int(number) for number in re.findall(r"\d+", text)[:3])
 
 
 def problems() -> list[str]:

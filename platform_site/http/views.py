@@ -25,7 +25,7 @@ from platform_site.http.errors import ApiError, MethodNotAllowed, ProjectSuspend
 from platform_site.http.requests import read_parameters
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.postgres import sqlstates
-from platform_site.postgres.commit_counter import commits_of_this_thread
+from platform_site.postgres.base import commits_of_this_thread
 from platform_site.postgres.replicas import Freshness
 
 LIST_PARAMETERS = frozenset({"limit", "cursor"})

@@ -3,6 +3,7 @@ that an idle connection's socket is readable and so unusable. Silent failures: T
 `platform_site.postgres.availability`, and one retry of reads in `platform_site.http.views`."""
 
 import select
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,23 @@ from django.db.backends.postgresql import base, schema
 
 from platform_site.concurrency import loop_requests
 from platform_site.postgres.availability import watch
-from platform_site.postgres.commit_counter import note_commit
+
+
+class _Commits(threading.local):
+    count = 0
+
+
+_commits = _Commits()
+
+
+def commits_of_this_thread() -> int:
+    """By it `platform_site.http.views` only repeats a request that has committed nothing."""
+    return _commits.count
+
+
+def note_commit() -> None:
+    """Of a statement that is a transaction by itself, and changes something."""
+    _commits.count += 1
 
 
 class SchemaEditor(schema.DatabaseSchemaEditor):
@@ -75,7 +92,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     def _commit(self) -> None:
         self._end_transaction(super()._commit)  # type: ignore[misc]  # BaseDatabaseWrapper has it, django-stubs has not
-        note_commit()
+        _commits.count += 1
 
     def _rollback(self) -> None:
         self._end_transaction(super()._rollback)  # type: ignore[misc]

@@ -333,13 +333,14 @@ _QUALIFIED: Final = re.compile(rb'"env_[0-9a-z]{26}"\."[^"]+"')
 
 
 def _forget(wrapper: BaseDatabaseWrapper, libpq: Any, prepared: _Prepared, name: bytes) -> None:
-    """Close a prepared statement by a protocol message, which poolers translate; libpq before 17 only has SQL."""
-    if (request := loop_requests.current()) is not None and pq.version() >= 170000:
+    """Close a prepared statement by a protocol message, which poolers translate."""
+    request = loop_requests.current()
+    if request is None:
+        closed = libpq.close_prepared(name)
+    else:
         libpq.send_close_prepared(name)
-        checked(wrapper, libpq, _result_on_loop(libpq, prepared, request))
-        return
-    done = libpq.close_prepared(name) if pq.version() >= 170000 else libpq.exec_(b'DEALLOCATE "%b"' % name)
-    checked(wrapper, libpq, done)
+        closed = _result_on_loop(libpq, prepared, request)
+    checked(wrapper, libpq, closed)
 
 
 def checked(wrapper: BaseDatabaseWrapper, libpq: Any, result: pq.abc.PGresult) -> pq.abc.PGresult:

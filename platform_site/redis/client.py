@@ -60,7 +60,7 @@ class Store:
         return self._open_until != 0.0
 
     def trip(self) -> RoundTrip:
-        return RoundTrip(self)
+        return RoundTrip(self.exchange)
 
     def fill(self, key: str, value: bytes, ttl: int = RECORD_TTL) -> None:
         trip = self.trip()
@@ -304,7 +304,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def round_trip() -> RoundTrip:
-    return RoundTrip(current())
+    return RoundTrip(current().exchange)
 
 
 def fill(key: str, value: bytes, ttl: int = RECORD_TTL) -> None:

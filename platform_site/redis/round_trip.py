@@ -1,7 +1,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import hiredis
 
@@ -45,18 +45,13 @@ def _count(key: str, ttl: int, amount: int = 1) -> bytes:
     return pack(("INCRBY", key, amount)) + pack(("EXPIRE", key, ttl))
 
 
-class Exchanger(Protocol):
-    def exchange(self, packed: bytes, expected: int, fills: Sequence[bytes] = ()) -> list[Any]:
-        pass
-
-
 class RoundTrip:
-    """For one thread; runs once."""
+    """For one thread; runs once, by `Store.exchange`."""
 
-    __slots__ = ("_fills", "_packed", "_replies", "_store")
+    __slots__ = ("_exchange", "_fills", "_packed", "_replies")
 
-    def __init__(self, store: Exchanger) -> None:
-        self._store = store
+    def __init__(self, exchange: Callable[[bytes, int, Sequence[bytes]], list[Any]]) -> None:
+        self._exchange = exchange
         self._fills: list[bytes] = []
         self._packed: list[bytes] = []
         self._replies: list[Fetched | Counted | None] = []
@@ -92,7 +87,7 @@ class RoundTrip:
         if not waiting and not self._fills:
             return True
         try:
-            replies = self._store.exchange(b"".join(self._packed), len(waiting), self._fills)
+            replies = self._exchange(b"".join(self._packed), len(waiting), self._fills)
         except Unavailable:
             return False
         for reply, asked in zip(replies, waiting, strict=True):

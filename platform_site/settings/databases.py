@@ -34,10 +34,10 @@ def _direct_databases() -> dict[str, dict[str, Any]]:
     """For databases behind a pooler (`platform_site.postgres.direct`)."""
     names = {"default": "DATABASE_URL", **{region: region_variable(region) for region in REGIONS}}
     variables = {alias: _direct_variable(name) for alias, name in names.items()}
-    parts = {alias: env.postgres(name, url) for alias, name in variables.items() if (url := env.text(name))}
     return {
-        alias: {key: value for key, value in found.items() if not key.startswith("OPTIONS:")}
-        for alias, found in parts.items()
+        alias: {key: value for key, value in env.postgres(name, url).items() if not key.startswith("OPTIONS:")}
+        for alias, name in variables.items()
+        if (url := env.text(name))
     }
 
 

@@ -285,6 +285,14 @@ class TestRepeated:
         assert second.json["plan"] == first.json["plan"]
         assert state(configured) == before
 
+    def test_it_may_be_repeated_after_a_later_plan(self, configured: Configured) -> None:
+        crm = {"url": "http://127.0.0.1:8080/crm", "events": ["notes.insert"], "filter": {"done": True}}
+        plan = configured.plan(webhooks={"crm": crm})
+        assert configured.apply(plan).status == 200
+        configured.applied(webhooks={}, schema=schema_with_tags())
+        answer = configured.apply(plan)
+        assert (answer.status, answer.json["status"]) == (200, "applied"), "although `done` is gone"
+
     def test_one_plan_concurrently_is_applied_once(self, configured: Configured) -> None:
         plan = configured.plan(**everything())
         before = AuditEntry.objects.count()

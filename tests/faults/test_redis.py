@@ -11,11 +11,11 @@ from typing import Any
 import httpx
 import pytest
 
-from platform_site.embedded import valkey as embedded_valkey
 from platform_site.redis.client import BREAKER_SECONDS
 from tests.faults import inject
 from tests.faults.conftest import OwnValkey, superuser
 from tests.faults.write_load import Worker
+from tests.support import valkey as embedded_valkey
 from tests.support.load import Load, p99
 from tests.support.service import Up, wait_for
 from tests.support.timing import within

@@ -28,7 +28,6 @@ from functions.models import Function, InboundEndpoint, Run
 from functions.tasks import verify_endpoints
 from functions.triggers import inbound_endpoints, inbound_tokens
 from functions.worker import Worker
-from platform_site.embedded import valkey as embedded_valkey
 from platform_site.identity import call_depth, ids
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.redis import client as redis_client
@@ -43,6 +42,7 @@ from tests.projects.conftest import (
     trips,  # noqa: F401 - a fixture
 )
 from tests.rows.conftest import Tracker
+from tests.support import valkey as embedded_valkey
 from tests.support.client import Answer
 from tests.support.flush import flush_redis
 from tests.support.functions import deploy, invoke, own_key

@@ -13,7 +13,6 @@ from accounts.keys import server_keys
 from accounts.models import ServerKey, User
 from accounts.users import service as accounts
 from platform_site.concurrency.memo import Memo
-from platform_site.embedded import valkey as embedded_valkey
 from platform_site.identity.plans import plan_limits
 from projects import services
 from projects.api import authentication
@@ -27,6 +26,7 @@ from tests.projects.conftest import (
     publishable_key_for,
     token_of,
 )
+from tests.support import valkey as embedded_valkey
 from tests.support.client import Answer, Api
 from tests.support.flush import flush_redis
 

@@ -23,8 +23,8 @@ import pytest
 from psycopg import sql
 
 from platform_site.embedded import postgres as embedded_postgres
-from platform_site.embedded import valkey as embedded_valkey
 from platform_site.embedded.data_dir import REGIONS, Layout, region_database
+from tests.support import valkey as embedded_valkey
 from tests.support.receiver import Receiver
 from tests.support.service import ROOT, Up, wait_for
 

@@ -17,8 +17,8 @@ from pytest_django.fixtures import Settings
 
 from platform_site.background import dispatch
 from platform_site.celery import app
-from platform_site.embedded import valkey as embedded_valkey
 from tests.faults.conftest import OwnValkey
+from tests.support import valkey as embedded_valkey
 from tests.support.service import ROOT, wait_for
 from tests.support.timing import within
 

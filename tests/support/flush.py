@@ -5,7 +5,7 @@ from functools import cache
 import redis
 from django.conf import settings
 
-from platform_site.embedded import valkey as embedded_valkey
+from tests.support import valkey as embedded_valkey
 
 
 @cache

@@ -1,6 +1,8 @@
-"""A Valkey that tests may do with as operators do, and make refuse."""
+"""The embedded Valkey, and one that tests may do with as operators do, and make refuse."""
 
+import contextlib
 import subprocess
+import time
 from pathlib import Path
 from typing import Literal
 from unittest import mock
@@ -11,12 +13,36 @@ from platform_site.embedded import valkey as embedded_valkey
 from platform_site.embedded.data_dir import Layout
 
 Refusal = Literal["full", "replica"]
+START_SECONDS = 10.0
+
+
+def start(layout: Layout, *, log: Path | None = None) -> subprocess.Popen[bytes]:
+    layout.sockets.mkdir(mode=0o700, exist_ok=True)
+    with open(log, "ab") if log else contextlib.nullcontext() as output:
+        server = embedded_valkey.spawn(layout, output=output)
+    deadline = time.monotonic() + START_SECONDS
+    while not embedded_valkey.answers(layout):
+        if server.poll() is not None:
+            raise embedded_valkey.ValkeyFailed(f"Valkey ended at once (exit {server.returncode}).")
+        if time.monotonic() > deadline:
+            raise embedded_valkey.ValkeyFailed(f"Valkey did not answer within {START_SECONDS:g} s.")
+        time.sleep(0.01)
+    return server
+
+
+def client(layout: Layout) -> redis.Redis:
+    return redis.Redis(
+        unix_socket_path=str(layout.valkey_socket),
+        username="platform",
+        password=layout.read_secrets()["redis_password"],
+        socket_timeout=30,  # before each test one waits for it, and a busy machine stands still for a second
+    )
 
 
 def start_for_operators(layout: Layout, log: Path | None = None) -> subprocess.Popen[bytes]:
-    """As `embedded_valkey.start`; its user may do what operators may, who are not the platform."""
+    """As `start`; its user may do what operators may, who are not the platform."""
     with mock.patch.object(embedded_valkey, "ACL", "~* &* +@all"):
-        return embedded_valkey.start(layout, log=log)
+        return start(layout, log=log)
 
 
 def refuse_writes(client: redis.Redis, why: Refusal) -> None:

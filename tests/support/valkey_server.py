@@ -8,9 +8,9 @@ from pathlib import Path
 
 import redis
 
-from platform_site.embedded import valkey as embedded_valkey
 from platform_site.embedded.data_dir import Layout
 from platform_site.redis.client import Store
+from tests.support import valkey as embedded_valkey
 from tests.support.timing import within
 from tests.support.valkey import Refusal, refuse_writes, start_for_operators, take_writes
 

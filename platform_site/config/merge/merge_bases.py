@@ -21,7 +21,7 @@ class Base:
     def at(self, environment_id: str) -> tuple[int, Names | None]:
         known = self.names[environment_id]
         names = known.get("names")
-        return known["version"], None if names is None else Names(names["tables"], names["columns"])
+        return known["version"], None if names is None else Names(**names)
 
 
 def follow_branch(*, source: EnvironmentRef, target: EnvironmentRef, using: str, **_: Any) -> None:

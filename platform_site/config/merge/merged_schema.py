@@ -22,9 +22,6 @@ class Names:
     columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """By the base's table; keys of documents."""
 
-    def as_json(self) -> dict[str, Any]:
-        return {"tables": self.tables, "columns": self.columns}
-
 
 def same_names(document: Document) -> Names:
     tables = document["tables"]

@@ -22,7 +22,7 @@ DEFAULT_PARTS: Final = ("schema", "functions", "webhooks")
 _ID: Final = "wh_"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Merge:
     """`document` is the body of `POST /v1/config/plan`; the rest is for the stored plan."""
 
@@ -30,9 +30,9 @@ class Merge:
     now: Configuration
     theirs: Configuration
     conflicts: list[Conflict]
-    warnings: list[FieldError] = field(default_factory=list)
-    base_parts: dict[str, Any] = field(default_factory=dict)
-    names: merged_schema.Names | None = None
+    warnings: list[FieldError]
+    base_parts: dict[str, Any]
+    names: merged_schema.Names
 
 
 def parts_of(include: Collection[str]) -> list[str]:
@@ -52,16 +52,12 @@ def merge(
     now, theirs = current.read(environment, parts), current.read(source, parts)
     merger = Merger(resolve)
     merged = _Merging(environment, source, base, now, theirs, merger, [*include])
-    found = Merge({}, now, theirs, merger.conflicts)
     schema = merged.schema()
-    found.document["schema"], found.names = schema.document, schema.names
-    found.document["functions"] = merged.functions()
-    found.document["webhooks"] = merged.webhooks()
+    document = {"schema": schema.document, "functions": merged.functions(), "webhooks": merged.webhooks()}
     if "auth" in parts:
-        found.document["auth"] = merged.auth()
+        document["auth"] = merged.auth()
     if "origins" in parts:
-        sides = (each.get("origins", []) for each in (base.parts, now.parts, theirs.parts))
-        found.document["origins"] = merger.value("origins", *sides)
+        document["origins"] = merger.value("origins", *merged.sides("origins", []))
     if unknown := sorted(set(resolve) - merger.paths):
         raise ValidationFailed(
             fields=[
@@ -69,9 +65,8 @@ def merge(
                 for path in unknown[:MAX_ERRORS]
             ]
         )
-    found.warnings = merged.warnings
-    found.base_parts = {**base.parts, **merged.next_base()}
-    return found
+    base_parts = {**base.parts, **merged.next_base()}
+    return Merge(document, now, theirs, merger.conflicts, merged.warnings, base_parts, schema.names)
 
 
 @dataclass(slots=True)
@@ -86,7 +81,7 @@ class _Merging:
     warnings: list[FieldError] = field(default_factory=list)
 
     def schema(self) -> merged_schema.Merged:
-        base, ours, theirs = self._sides("schema", {"tables": {}})
+        base, ours, theirs = self.sides("schema", {"tables": {}})
         merged = merged_schema.merge(
             self.merger, base, ours, theirs,
             merged_schema.names_now(self.environment, base, *self.base.at(self.environment.environment_id)),
@@ -104,7 +99,7 @@ class _Merging:
         return merged
 
     def functions(self) -> dict[str, Any]:
-        sides = self._sides("functions", {})
+        sides = self.sides("functions", {})
         merged = self._items("functions", sides, comparison.FUNCTION_TRUST)
         theirs = current.with_sources(self.source, Configuration({"functions": sides[2]}))["functions"]
         for name, item in merged.items():
@@ -119,7 +114,7 @@ class _Merging:
         return merged
 
     def webhooks(self) -> dict[str, Any]:
-        base, ours, theirs = self._sides("webhooks", {})
+        base, ours, theirs = self.sides("webhooks", {})
         unnamed = {name: item for name, item in ours.items() if name.startswith(_ID)}
         named = [{name: it for name, it in side.items() if not name.startswith(_ID)} for side in (base, ours, theirs)]
         if len(named[2]) < len(theirs):
@@ -132,7 +127,7 @@ class _Merging:
         return merged | unnamed
 
     def auth(self) -> dict[str, Any]:
-        base, ours, theirs = self._sides("auth", {})
+        base, ours, theirs = self.sides("auth", {})
         merged = {}
         for name in ours:
             if name in theirs and name != "providers":
@@ -164,7 +159,7 @@ class _Merging:
             found["auth"] = self.theirs.parts["auth"]
         return found
 
-    def _sides(self, part: str, default: Any) -> tuple[Any, Any, Any]:
+    def sides(self, part: str, default: Any) -> tuple[Any, Any, Any]:
         return self.base.parts.get(part, default), self.now.parts[part], self.theirs.parts[part]
 
     def _included(self, path: str) -> bool:

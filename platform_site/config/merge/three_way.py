@@ -57,9 +57,9 @@ class Merger:
         self, path: str, base: Mapping[str, Any], ours: Mapping[str, Any], theirs: Mapping[str, Any]
     ) -> dict[str, Any]:
         merged = {}
-        for key in [*ours, *(key for key in theirs if key not in ours), *(key for key in base if key not in ours)]:
+        for key in dict.fromkeys([*ours, *theirs, *base]):
             sides = (each.get(key, MISSING) for each in (base, ours, theirs))
             value = self.value(f"{path}.{key}", *sides)
-            if value is not MISSING and key not in merged:
+            if value is not MISSING:
                 merged[key] = value
         return merged

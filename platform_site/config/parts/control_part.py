@@ -1,7 +1,7 @@
 """Applies the part in the control database: sign-in and origins. From `begin`, which rehearses it, until `finish` or
 `release`, nothing else changes these settings, so `finish` succeeds."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from django.db import transaction
@@ -13,12 +13,10 @@ from accounts.oauth import discovery, providers, redirects
 from accounts.registration import pool_settings
 from platform_site.config import credentials, current
 from platform_site.config.comparison import IDENTITY
-from platform_site.config.parts import touched
-from platform_site.config.parts.region_part import Changes
-from platform_site.config.parts.touched import Touched, errors_at
-from platform_site.config.submitted import ROOT, Submitted
-from platform_site.http.errors import FieldError, PreconditionFailed, Unavailable
-from platform_site.identity.callers import Caller, EnvironmentRef
+from platform_site.config.parts.changes import PlanChanges, Touched, errors_at
+from platform_site.config.submitted import ROOT
+from platform_site.http import exact_json
+from platform_site.http.errors import FieldError, Unavailable
 from projects import services
 from projects.directory import applying
 
@@ -29,42 +27,30 @@ _KEPT: Final = (
 )  # fmt: skip
 
 
-def unresolved_urls(wanted: Submitted, changes: Changes) -> list[FieldError]:
-    providers = wanted.parts.get("auth", {}).get("providers", {})
+def unresolved_urls(changes: PlanChanges) -> list[FieldError]:
     message = "The environment has no secret for this URL. Set it by the provider's own endpoint, then plan."
     return [
-        FieldError(f"{ROOT}.auth.providers.{name}.{setting}", "secret_missing", message)
-        for name, each in touched.items(changes, "auth.providers.").items()
-        if not each.is_removed
-        for setting, value in each.values(providers[name]).items()
+        FieldError(f"{ROOT}.{each.path}.{setting}", "secret_missing", message)
+        for each in changes.touched("auth.providers")
+        for setting, value in each.values.items()
         if isinstance(value, str) and credentials.REFERENCE in value
     ]
 
 
-def checked(
-    environment: EnvironmentRef, document: dict[str, Any], wanted: Submitted, changes: Changes
-) -> dict[str, Any]:
-    """The document with discovered issuers, also set in `wanted`. Makes requests. Raises ValidationFailed."""
-    for name, each in touched.items(changes, "auth.providers.").items():
-        item = {} if each.is_removed else wanted.parts["auth"]["providers"][name]
-        if "issuer" in item and each.has_new("issuer"):
-            with errors_at(f"auth.providers.{name}"):
-                item["issuer"] = discovery.check(item["issuer"], environment.pool_id)
-            document["auth"]["providers"][name]["issuer"] = item["issuer"]
-    return document
+def discover_issuers(changes: PlanChanges) -> None:
+    """Replaces new issuers by the discovered ones. Makes requests. Raises ValidationFailed."""
+    document = changes.plan.document
+    for each in changes.touched("auth.providers"):
+        if "issuer" in each.values:
+            with errors_at(each.path):
+                each.wanted["issuer"] = discovery.check(each.wanted["issuer"], changes.environment.pool_id)
+            document["auth"]["providers"][each.name]["issuer"] = each.wanted["issuer"]
+    changes.plan.document_text = exact_json.dumps(document)
 
 
-def begin(
-    environment: EnvironmentRef,
-    plan_id: str,
-    wanted: Submitted,
-    changes: Changes,
-    *,
-    is_current: Callable[[], bool],
-    actor: Caller,
-) -> None:
-    """Record the plan as being applied; `is_current()` is checked under the locks. Raises PreconditionFailed,
-    ApplyInProgress, and the services' errors."""
+def begin(changes: PlanChanges) -> None:
+    """Record the plan as being applied. Raises PreconditionFailed, ApplyInProgress, and the services' errors."""
+    environment, plan_id = changes.environment, changes.plan.pk
     with transaction.atomic():
         applying.begin(environment.environment_id, plan_id)
         with applying.as_plan(plan_id):
@@ -72,11 +58,10 @@ def begin(
             if environment.pool_id == environment.environment_id:
                 pool_settings.hold(environment.pool_id)
                 providers.hold(environment.pool_id)
-            if not is_current():
-                raise PreconditionFailed("The environment changed since the plan. Plan again.")
+            changes.require_current(in_region=False)
             try:
                 with transaction.atomic():
-                    _change(environment, wanted, changes, actor)
+                    _change(changes)
                     raise _RehearsedError
             except _RehearsedError:
                 if transaction.get_rollback():  # the connection broke, and Django would roll back without a word
@@ -87,25 +72,22 @@ class _RehearsedError(Exception):
     pass
 
 
-def finish(
-    environment: EnvironmentRef, plan_id: str, wanted: Submitted, changes: Changes, *, actor: Caller | Actor
-) -> None:
+def finish(changes: PlanChanges) -> None:
+    environment_id, plan_id = changes.environment.environment_id, changes.plan.pk
     with transaction.atomic():
-        if not applying.lock(environment.environment_id, plan_id):
+        if not applying.lock(environment_id, plan_id):
             return
         with applying.as_plan(plan_id):
-            _change(environment, wanted, changes, actor)
-        applying.end(environment.environment_id, plan_id)
+            _change(changes)
+        applying.end(environment_id, plan_id)
 
 
-def _change(environment: EnvironmentRef, wanted: Submitted, changes: Changes, actor: Caller | Actor) -> None:
-    changed = touched.paths(changes)
+def _change(changes: PlanChanges) -> None:
+    environment, wanted, changed, actor = changes.environment, changes.wanted, changes.paths, changes.author
     with audit.part_of_one_change():
         if "origins" in changed:
-            services.change_environment(
-                environment.environment_id, allowed_origins=wanted.parts["origins"], actor=actor
-            )
-        auth = wanted.parts.get("auth", {})
+            services.change_environment(environment.environment_id, allowed_origins=wanted["origins"], actor=actor)
+        auth = wanted.get("auth", {})
         if "auth.redirect_uris" in changed:
             with errors_at("auth"):
                 redirects.replace(environment.environment_id, auth["redirect_uris"], actor=actor)
@@ -113,23 +95,23 @@ def _change(environment: EnvironmentRef, wanted: Submitted, changes: Changes, ac
         if changed & {f"auth.{name}" for name in fields}:
             with errors_at("auth"):
                 pool_settings.change_settings(environment.pool_id, actor=actor, **fields)
-        for name, each in sorted(touched.items(changes, "auth.providers.").items()):
-            with errors_at(f"auth.providers.{name}"):
-                _change_provider(environment.pool_id, name, each, auth.get("providers", {}).get(name, {}), actor)
+        for each in changes.touched("auth.providers"):
+            with errors_at(each.path):
+                _change_provider(environment.pool_id, each, actor)
 
 
-def _change_provider(pool_id: str, name: str, each: Touched, item: Mapping[str, Any], actor: Caller | Actor) -> None:
-    known = providers.of_pool(pool_id).filter(name=name).first()
+def _change_provider(pool_id: str, each: Touched, actor: Actor) -> None:
+    known = providers.of_pool(pool_id).filter(name=each.name).first()
     if known is None:
-        providers.add(pool_id, name=name, actor=actor, secret_follows=True, **item)
-        return
-    if each.is_removed:
+        providers.add(pool_id, name=each.name, actor=actor, secret_follows=True, **each.wanted)
+    elif each.is_removed:
         providers.remove(known, actor=actor)
     elif each.fields & IDENTITY:
         providers.remove(known, actor=actor)
-        providers.add(pool_id, name=name, actor=actor, secret_follows=True, **{**_kept(known, item), **item})
+        values = {**_kept(known, each.wanted), **each.wanted}
+        providers.add(pool_id, name=each.name, actor=actor, secret_follows=True, **values)
     else:
-        providers.change(known, actor=actor, **each.values(item))
+        providers.change(known, actor=actor, **each.values)
 
 
 def _kept(provider: IdentityProvider, item: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -94,11 +95,10 @@ def link(
     found = session.chosen(
         session.environments(api, target["id"]), environment, "environment", f"in project {target['name']}"
     )
-    path = store.save_link(Path.cwd(), store.Link(api.url, target["id"], found["id"]))
-    output.result(
-        {"url": api.url, "project": target["id"], "environment": found["id"], "file": str(path)},
-        f"Linked {path.parent} to {target['name']}, {found['name']} ({found['id']}).",
-    )
+    made = store.Link(api.url, target["id"], found["id"])
+    path = store.save_link(Path.cwd(), made)
+    text = f"Linked {path.parent} to {target['name']}, {found['name']} ({found['id']})."
+    output.result({**asdict(made), "file": str(path)}, text)
 
 
 def init(

@@ -19,6 +19,7 @@ Folder = Annotated[Path, typer.Option("--folder", help="Default: backend/ beside
 _DEFAULTS: dict[str, Any] = {
     "timeout_ms": 5000, "memory_mb": 128, "allowed_hosts": [], "invoke": None, "attempts": 1,
     "schedule": None, "on": None, "filter": None, "columns": None, "ordering": "none", "description": "",
+    "enabled": True,
 }  # fmt: skip
 _CREDENTIAL_IN_URL = re.compile(r"\?|//[^/]*@|/(?=[A-Za-z0-9_-]*[0-9])[A-Za-z0-9_-]{20,}")
 
@@ -86,11 +87,7 @@ def _pulled(api: "Api", folder: Path) -> dict[Path, str]:
 
 def _own(found: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     """Settings other than the service's defaults."""
-    return {
-        name: found[name]
-        for name in names
-        if not (name in _DEFAULTS and found[name] == _DEFAULTS[name]) and (name, found[name]) != ("enabled", True)
-    }
+    return {name: found[name] for name in names if name not in _DEFAULTS or found[name] != _DEFAULTS[name]}
 
 
 def _text(value: Any) -> str:

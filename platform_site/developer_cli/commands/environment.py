@@ -2,6 +2,7 @@
 
 import json as json_module
 import sys
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -178,12 +179,8 @@ def users_list(
     json: Json = False,
 ) -> None:
     """List users, newest first."""
-    found: list[dict[str, Any]] = []
-    for user in session.environment_api(environment).pages("/users", email=email, limit=min(limit, 100)):
-        found.append(user)
-        if len(found) == limit:
-            break
-    output.table(found, _USER_COLUMNS, "There are no users.")
+    found = session.environment_api(environment).pages("/users", email=email, limit=min(limit, 100))
+    output.table(list(islice(found, limit)), _USER_COLUMNS, "There are no users.")
 
 
 @users.command("add")

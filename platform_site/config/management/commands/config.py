@@ -108,7 +108,7 @@ class Command(CommandWithExamples):
         if options["source"] is not None:
             source = environment_ref_named(options["source"]).environment_id
             planned = service.plan_merge(
-                environment, source, include=options["include"], resolve=_resolved(options) or {}, caller=caller
+                environment, source, include=options["include"], resolve=_resolved(options), caller=caller
             )
         elif options["include"] or _resolved(options):
             raise CommandError("--include, --ours and --theirs belong to a merge: --from names its source.")
@@ -179,11 +179,10 @@ def _caller(caller_id: str, environment: EnvironmentRef) -> tuple[Caller, Enviro
     raise CommandError(f"{escaped(caller_id)} is neither a member of the project nor a key of this environment.")
 
 
-def _resolved(options: Mapping[str, Any]) -> dict[str, Any] | None:
+def _resolved(options: Mapping[str, Any]) -> dict[str, Any]:
     if both := sorted({*options["ours"]} & {*options["theirs"]}):
         raise CommandError(f"Both --ours and --theirs name {escaped(', '.join(both))}.")
-    chosen = dict.fromkeys(options["ours"], "ours") | dict.fromkeys(options["theirs"], "theirs")
-    return chosen or None
+    return dict.fromkeys(options["ours"], "ours") | dict.fromkeys(options["theirs"], "theirs")
 
 
 def _document(name: str) -> dict[str, Any]:

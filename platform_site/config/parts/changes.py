@@ -1,0 +1,91 @@
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final, cast
+
+from accounts.audit import Actor, ActorKind
+from platform_site.config import current, submitted
+from platform_site.config.models import StoredPlan
+from platform_site.config.submitted import ROOT, below
+from platform_site.http.errors import PreconditionFailed, ValidationFailed
+from platform_site.identity.callers import EnvironmentRef
+
+OUTDATED: Final = "The environment changed since the plan. Plan again."
+
+
+@dataclass(slots=True)
+class Touched:
+    """A function, webhook or provider."""
+
+    name: str
+    path: str
+    wanted: dict[str, Any]
+    """Empty if it is removed."""
+    is_new: bool = False
+    is_removed: bool = False
+    fields: set[str] = field(default_factory=set)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The settings that change."""
+        return {name: value for name, value in self.wanted.items() if self.is_new or name in self.fields}
+
+
+@dataclass
+class PlanChanges:
+    """What a stored plan changes in its environment. `source` is a merged environment."""
+
+    environment: EnvironmentRef
+    plan: StoredPlan
+    source: EnvironmentRef | None = None
+
+    @property
+    def author(self) -> Actor:
+        return Actor(cast(ActorKind, self.plan.author_kind), self.plan.author_id)
+
+    @cached_property
+    def wanted(self) -> dict[str, Any]:
+        """Raises ValidationFailed."""
+        return submitted.check(self.environment, self.plan.document)
+
+    @property
+    def paths(self) -> set[str]:
+        return {change["path"] for change in self.plan.changes}
+
+    def require_current(self, *, in_region: bool) -> None:
+        plan = self.plan
+        parts = [part for part in plan.parts if (part in current.IN_REGION) == in_region]
+        versions_then = [(self.environment, plan.version_in_region if in_region else plan.version_in_control)]
+        if self.source is not None:
+            versions_then.append((self.source, plan.merge["versions"][0 if in_region else 1]))
+        if any(current.read(each, parts).version != version for each, version in versions_then):
+            raise PreconditionFailed(OUTDATED)
+
+    def touched(self, part: str) -> list[Touched]:
+        """Items of `functions`, `webhooks` or `auth.providers`, removed ones first."""
+        items: Any = self.wanted
+        for name in part.split("."):
+            items = items.get(name, {})
+        found: dict[str, Touched] = {}
+        for change in self.plan.changes:
+            if not change["path"].startswith(f"{part}."):
+                continue
+            name, _, setting = change["path"].removeprefix(f"{part}.").partition(".")  # names have no dots
+            touched = found.setdefault(name, Touched(name, f"{part}.{name}", items.get(name, {})))
+            if setting:
+                touched.fields.add(setting)
+            elif change["kind"] == "remove":
+                touched.is_removed = True
+            else:
+                touched.is_new = True
+        return sorted(found.values(), key=lambda each: (not each.is_removed, each.name))
+
+
+@contextmanager
+def errors_at(path: str) -> Generator[None]:
+    """Adds the item's path to errors in the block."""
+    try:
+        yield
+    except ValidationFailed as error:
+        raise ValidationFailed(fields=[below(f"{ROOT}.{path}", found) for found in error.fields]) from error
