@@ -18,7 +18,7 @@ from functions.api import serializers
 from functions.api.serializers import error_text
 from functions.api.views import FunctionScopedViewSet
 from functions.errors import NoSuchFunction, NoSuchRun
-from functions.execution import calls, request_concurrency
+from functions.execution import calls, executor, request_concurrency
 from functions.execution.executor import CallResult
 from functions.models import Run
 from functions.quotas import client_networks
@@ -132,7 +132,7 @@ class InvocationViewSet(FunctionScopedViewSet):
         run_id = self._create_with_key(ticket, begin)
         if run_id in begun:
             started = begun[run_id]
-            return self._result_response(started, calls.execute(started, self.caller, self.environment))
+            return self._result_response(started, executor.execute(started, self.caller, self.environment))
         run = self._wait_for_end(run_id, 5)
         if run is None:
             return self._queued_response(name, run_id)

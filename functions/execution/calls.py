@@ -80,15 +80,7 @@ def invoke(
     """Run the function now and wait for its end. `input_text` is JSON. Raises NoSuchFunction, TooManyRuns. Contract
     section 4.11."""
     started = start_call(environment, caller, name, input_text, depth=depth, anonymous=anonymous, address_id=address_id)
-    return started, execute(started, caller, environment)
-
-
-def execute(started: CreatedRun, caller: Caller, environment: EnvironmentRef) -> CallResult:
-    """Execute a run whose lease this process holds, and notify those that wait for its end."""
-    ended = executor.execute(started, caller, environment)
-    if ended.has_event:
-        function_notify.notify(environment.cluster)
-    return ended
+    return started, executor.execute(started, caller, environment)
 
 
 def enqueue(
@@ -116,13 +108,11 @@ def cancel(environment: EnvironmentRef, name: str, run_id: str, *, actor: Caller
     using = environment.cluster
     run = run_of(environment, function_of(environment, name), run_id)
     with transaction.atomic(using=using):
-        is_new, has_event = completion.request_cancel(using, run.pk)
+        is_new, _ = completion.request_cancel(using, run.pk)
         if is_new:
             audit_outbox.record(environment, "run.cancelled", actor=actor, target_id=run_id)
         elif not Run.objects.using(using).filter(pk=run.pk).exclude(phase=Run.Phase.ENDED).exists():
             raise RunEnded
     executor.pool().cancel(run.pk)  # if it is this process's own; `functions.runs.lease_renewer` finds it elsewhere
-    if has_event:
-        function_notify.notify(using)
     run.refresh_from_db(using=using)
     return run

@@ -54,11 +54,8 @@ _sources: LRUCache[str, bytes] = LRUCache(_SOURCE_CACHE_BYTES, getsizeof=len)
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """The result of an execution, and whether its event has subscribers."""
-
     result: RunResult
     is_timeout: bool
-    has_event: bool
     response: Response | None = None
     """The custom response to a caller that waits at an inbound endpoint."""
 
@@ -137,7 +134,7 @@ def execute(started: CreatedRun, caller: Caller, environment: EnvironmentRef) ->
     except keyring.KeyringError as error:
         if isinstance(error, keyring.UnknownKey) and _waits_for_key(started):
             run_queue.release(started, _UNKNOWN_KEY_DELAY)
-            return CallResult(RunResult("failed", 0), False, False)
+            return CallResult(RunResult("failed", 0), is_timeout=False)
         outcome = _failure("platform", "SecretsClosed", "the secrets of the function cannot be opened")
     except RuntimeFailed as error:
         logger.error("the runtime failed", extra={"run_id": started.run_id, "why": str(error)[:500]})
@@ -157,9 +154,9 @@ def execute(started: CreatedRun, caller: Caller, environment: EnvironmentRef) ->
     result = _result_of(outcome, sandbox_layers)
     if result.status == "failed" and started.is_async and outcome.reason != "cancelled":
         if run_queue.retry_later(started, timedelta(seconds=min(60, 2**started.attempt))):
-            return CallResult(result, outcome.reason == "timeout", False)
-    _, has_event = completion.end(started, result)
-    return CallResult(result, outcome.reason == "timeout", has_event, response)
+            return CallResult(result, outcome.reason == "timeout")
+    completion.end(started, result)
+    return CallResult(result, outcome.reason == "timeout", response)
 
 
 def _failure(reason: Any, name: str, message: str) -> Outcome:

@@ -1,5 +1,5 @@
-"""Ends a run: records the outcome of the current attempt or cancels it, and records the event of its end.
-`functions.runs.start` describes all transitions."""
+"""Ends a run: records the outcome of the current attempt or cancels it, records the event of its end, and notifies the
+relay of it. `functions.runs.start` describes all transitions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from functions.runs.start import CreatedRun
 from functions.runs.statement_batching import StatementBatcher
 from platform_site.concurrency import loop_requests
 from platform_site.http.requests import current_request_id
-from platform_site.identity import ids
+from platform_site.identity import ids, signals
 from platform_site.postgres import prepared, sql_files
 
 _EVENT_OF_END: Final = b"""
@@ -109,6 +109,8 @@ def end(started: CreatedRun, result: RunResult) -> tuple[bool, bool]:
             [(counted, has_event, _)] = _end_batcher.run(started.cluster, values)
             if counted != b"t" and not started.is_async:
                 [(counted, has_event)] = prepared.run(started.cluster, _WRITE_WHOLE, [*values, *_whole(started, what)])
+            if has_event == b"t":
+                signals.run_finished.send(sender=None, using=started.cluster)
             return counted == b"t", has_event == b"t"
         except (OperationalError, InterfaceError):
             # The connection is gone, with or without our outcome: `attempts` and `phase` make a second try harmless.
@@ -146,4 +148,6 @@ def request_cancel(using: str, run_id: str) -> tuple[bool, bool]:
     with connections[using].cursor() as cursor:
         cursor.execute(_CANCEL, {"run_id": run_id})
         is_new, has_event = cursor.fetchone()
+    if has_event:
+        signals.run_finished.send(sender=None, using=using)
     return bool(is_new), bool(has_event)

@@ -11,6 +11,7 @@ from django.db import connections
 from functions.runs.anonymous_retention import end_without_outcome
 from functions.runs.completion import EVENT_OF_RUN
 from functions.runs.start import CreatedRun
+from platform_site.identity import signals
 from platform_site.postgres import sql_files
 
 LOST_ATTEMPTS: Final = 3
@@ -51,6 +52,8 @@ def settle_lost(using: str) -> tuple[int, int, int]:
     with connections[using].cursor() as cursor:
         cursor.execute(_LOST, {"most": LOST_ATTEMPTS})
         again, failed, events = cursor.fetchone()
+    if events:
+        signals.run_finished.send(sender=None, using=using)
     return int(again), int(failed), int(events)
 
 

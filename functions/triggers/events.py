@@ -31,7 +31,7 @@ from functions.triggers.event_subscriptions import covers
 from platform_site.background import advisory_locks
 from platform_site.background.advisory_locks import LockSpace
 from platform_site.background.periodic import log_failures
-from platform_site.identity import call_depth, ids
+from platform_site.identity import call_depth, ids, signals
 from platform_site.identity.plans import PlanLimits, plan_limits
 from platform_site.postgres import sql_files
 from platform_site.postgres.sql_functions import OctetLength
@@ -290,7 +290,7 @@ def _queue_batch(
         prevent_sorts_and_scans(cursor, prevented=True)
         PendingEvent.objects.using(using).filter(pk__in=[each.pk for each in decided]).delete()
         if has_event:
-            transaction.on_commit(lambda: function_notify.notify(using), using=using)
+            signals.run_finished.send(sender=None, using=using)
         return len(decided), int(queued)
 
 

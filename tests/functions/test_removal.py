@@ -160,7 +160,7 @@ def test_the_process_of_a_run_is_ended_when_its_function_goes(
     assert Run.objects.using(using).filter(pk=started.run_id).exists()
     # As where it was called before.
     executor._sources[started.program_key] = b"export default () => { while (true) {} }"
-    ended = calls.execute(started, key_of(environment), environment)
+    ended = executor.execute(started, key_of(environment), environment)
     assert (ended.result.status, ended.is_timeout) == ("failed", False)
     assert (ended.result.error or {})["reason"] == "cancelled"
 
