@@ -19,13 +19,14 @@ import orjson
 from django.conf import settings
 from django.db import Error, IntegrityError, connections
 
-from functions.errors import NoSuchFunction, TooManyRuns
+from functions.directory import NAME
+from functions.errors import CallLoopError, NoSuchFunction, TooManyRuns
 from functions.quotas import anonymous_queue, queue_quotas
 from functions.quotas.client_networks import AnonymousCall, slots_for_all_networks
 from functions.runs.anonymous_retention import stores_input
 from functions.runs.statement_batching import StatementBatcher
 from platform_site.http.requests import current_request_id
-from platform_site.identity import ids
+from platform_site.identity import call_depth, ids
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
 from platform_site.postgres import prepared, sqlstates
@@ -164,13 +165,13 @@ def anonymous_slots(limit: int) -> int:
     return max(1, limit // 2)
 
 
-def slots_for(environment: EnvironmentRef, caller: Caller, anonymous: AnonymousCall | None) -> int:
+def slots_for(new: "NewRun") -> int:
     """How many synchronous calls of such a caller the plan allows at the same time."""
-    limit = plan_limits(environment.plan).function_concurrency
-    if caller.kind != "anonymous":
+    limit = plan_limits(new.environment.plan).function_concurrency
+    if new.caller.kind != "anonymous":
         return limit
     kind_limit = anonymous_slots(limit)
-    return slots_for_all_networks(kind_limit) if anonymous is not None and anonymous.is_heavy else kind_limit
+    return slots_for_all_networks(kind_limit) if new.anonymous is not None and new.anonymous.is_heavy else kind_limit
 
 
 @cache
@@ -194,50 +195,21 @@ _start_anonymous_batcher: Final = StatementBatcher(_START_ANONYMOUS, is_durable=
 _queue_batcher: Final = StatementBatcher(_START_KNOWN, is_durable=True)
 
 
-def start_run(
-    environment: EnvironmentRef,
-    caller: Caller,
-    name: str,
-    input_text: str,
-    *,
-    depth: int = 0,
-    is_async: bool = False,
-    anonymous: AnonymousCall | None = None,
-    address_id: str | None = None,
-) -> CreatedRun:
-    """Create the run, executing (with a lease of this process) or queued. One statement; one more for a queued run of
-    an anonymous caller, and now and then for others (`functions.quotas.queue_quotas`). An executing run is committed
-    when this returns, and on disk before it can have any effect: its row writes and its end come later in the same log,
-    and `make_durable` precedes everything that leaves the database. So a synchronous call waits for the disk once. If
-    PostgreSQL crashes in between, `end` finds no run and writes all of it. In a transaction of the caller, and for a
-    queued run, the commit waits as usual. If the connection is lost before the response, the run is looked up on a new
-    connection by its id, and created if it does not exist: no one else would execute it, and it would hold its slot
-    until its lease ends. `anonymous` is the network of an anonymous caller, `address_id` the inbound endpoint of the
-    call. Raises NoSuchFunction (also if this kind of caller may not invoke it), TooManyRuns, TooManyAnonymousCalls,
-    TooManyQueued."""
-    limit = plan_limits(environment.plan).function_concurrency
-    kind_limit = anonymous_slots(limit) if caller.kind == "anonymous" else limit
-    may_take = kind_limit if is_async else slots_for(environment, caller, anonymous)
-    new = _NewRun(ids.new("run"), environment, caller, input_text, depth, is_async, anonymous, address_id)
-    delay = _admit_to_queue(new) if is_async else None
-    row = _insert(new, _values(new, name, may_take, delay, kind_limit), limit, may_take)
-    if row is None:
-        raise TooManyRuns(kind_limit, of_anonymous=caller.kind == "anonymous")
-    return _started(row, new)
-
-
 @dataclass(slots=True)
-class _NewRun:
-    """What `start_run` is to create."""
+class NewRun:
+    """A call of a function, from which `start_run` creates a run."""
 
-    id: str
     environment: EnvironmentRef
     caller: Caller
+    function_name: str
     input_text: str
-    depth: int
-    is_async: bool
-    anonymous: AnonymousCall | None
-    address_id: str | None
+    """JSON."""
+    depth: int = 0
+    is_async: bool = False
+    anonymous: AnonymousCall | None = None
+    """The client network of an anonymous caller."""
+    address_id: str | None = None
+    """The inbound endpoint of the call."""
 
     @property
     def trigger(self) -> str:
@@ -250,23 +222,49 @@ class _NewRun:
         return _start_batcher if self.anonymous is None else _start_anonymous_batcher
 
 
+def start_run(new: NewRun) -> CreatedRun:
+    """Create the run, executing (with a lease of this process) or queued. One statement; one more for a queued run of
+    an anonymous caller, and now and then for others (`functions.quotas.queue_quotas`). An executing run is committed
+    when this returns, and on disk before it can have any effect: its row writes and its end come later in the same log,
+    and `make_durable` precedes everything that leaves the database. So a synchronous call waits for the disk once. If
+    PostgreSQL crashes in between, `end` finds no run and writes all of it. In a transaction of the caller, and for a
+    queued run, the commit waits as usual. If the connection is lost before the response, the run is looked up on a new
+    connection by its id, and created if it does not exist: no one else would execute it, and it would hold its slot
+    until its lease ends. Raises NoSuchFunction (also if this kind of caller may not invoke it), CallLoopError,
+    TooManyRuns, TooManyAnonymousCalls, TooManyQueued."""
+    if not NAME.fullmatch(new.function_name):
+        raise NoSuchFunction
+    if new.depth >= call_depth.MAX_DEPTH:
+        raise CallLoopError(new.depth)
+    limit = plan_limits(new.environment.plan).function_concurrency
+    is_anonymous = new.caller.kind == "anonymous"
+    kind_limit = anonymous_slots(limit) if is_anonymous else limit
+    may_take = kind_limit if new.is_async else slots_for(new)
+    delay = _admit_to_queue(new) if new.is_async else None
+    run_id = ids.new("run")
+    row = _insert(new, run_id, _values(new, run_id, may_take, delay, kind_limit), limit, may_take)
+    if row is None:
+        raise TooManyRuns(kind_limit, of_anonymous=is_anonymous)
+    return _started(row, new, run_id)
+
+
 def invoker(caller: Caller) -> bytes:
     """The caller's kind as a function's `invoke` has it."""
     return caller.kind.encode() if caller.kind in ("user", "anonymous") else b"key"
 
 
-def _values(new: _NewRun, name: str, may_take: int, delay: bytes | None, kind_limit: int) -> list[bytes | None]:
+def _values(new: NewRun, run_id: str, may_take: int, delay: bytes | None, kind_limit: int) -> list[bytes | None]:
     """The values of `_START_RUN`, without the slots."""
     caller, trigger, input_bytes, request_id = new.caller, new.trigger, new.input_text.encode(), current_request_id()
     # A queued run needs its input until it ends.
     is_kept = new.is_async or stores_input(caller.kind, trigger, input_bytes)
     values = [
         new.environment.environment_id.encode(),
-        name.encode(),
+        new.function_name.encode(),
         invoker(caller),
         b"%d" % may_take,
         b"queued" if new.is_async else b"executing",
-        new.id.encode(),
+        run_id.encode(),
         input_bytes if is_kept else b"",
         caller.kind.encode(),
         caller.id.encode(),
@@ -285,13 +283,13 @@ def _values(new: _NewRun, name: str, may_take: int, delay: bytes | None, kind_li
     return values
 
 
-def _insert(new: _NewRun, values: list[bytes | None], limit: int, may_take: int) -> Row | None:
+def _insert(new: NewRun, run_id: str, values: list[bytes | None], limit: int, may_take: int) -> Row | None:
     """The row of `_START_RUN` once the run exists; None if all of its slots are taken. Raises NoSuchFunction."""
     using, batcher, was_lost = new.environment.cluster, new.batcher, False
     for _ in range(SLOT_ATTEMPTS):
         values[_SLOTS] = _slots(limit, may_take, int(random.random() * limit))  # noqa: S311 - not a secret
         try:
-            found = prepared.run(using, _FIND_RUN, [new.id.encode()]) if was_lost else []
+            found = prepared.run(using, _FIND_RUN, [run_id.encode()]) if was_lost else []
             found = found or batcher.run(using, values)
         except IntegrityError:  # the slot was taken or the function deleted by a concurrent commit: try again
             if connections[using].in_atomic_block:
@@ -312,7 +310,7 @@ def _insert(new: _NewRun, values: list[bytes | None], limit: int, may_take: int)
     return None
 
 
-def _admit_to_queue(new: _NewRun) -> bytes | None:
+def _admit_to_queue(new: NewRun) -> bytes | None:
     """The delay of an anonymous caller's run behind others of its network; None for other callers. Raises
     TooManyAnonymousCalls, TooManyQueued."""
     input_size = len(new.input_text.encode())
@@ -323,11 +321,11 @@ def _admit_to_queue(new: _NewRun) -> bytes | None:
     return None
 
 
-def _started(row: Row, new: _NewRun) -> CreatedRun:
+def _started(row: Row, new: NewRun, run_id: str) -> CreatedRun:
     """The run to execute, from a row of `_START_RUN`."""
     function_id, name, version, source_hash, timeout_ms, memory_mb, hosts, secrets, *_ = row
     return CreatedRun(
-        run_id=new.id,
+        run_id=run_id,
         attempt=1,
         environment_id=new.environment.environment_id,
         function_id=text_of(function_id),
