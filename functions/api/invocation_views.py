@@ -70,7 +70,7 @@ class InvocationViewSet(FunctionScopedViewSet):
             return request_concurrency.with_slot(
                 self.http_request,
                 request_concurrency.admission_of(new),
-                partial(calls.timeout_of, new),
+                partial(start.timeout_of, new),
                 partial(self._call, new),
             )
         run_id = self._enqueue(new)

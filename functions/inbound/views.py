@@ -23,6 +23,7 @@ from functions.inbound import dispatch, request_message, serializers
 from functions.inbound import service as inbound_service
 from functions.inbound.dispatch import InboundRequest
 from functions.models import Run
+from functions.runs import start
 from functions.runs.start import CreatedRun, NewRun
 from functions.triggers import inbound_endpoints
 from platform_site.concurrency import server_hints
@@ -133,7 +134,7 @@ class InboundViewSet(ApiViewSet):
             started, ended = request_concurrency.with_slot(
                 self.http_request,
                 request_concurrency.admission_of(new),
-                partial(calls.timeout_of, new),
+                partial(start.timeout_of, new),
                 partial(calls.invoke, new),
             )
         except NoSuchFunction:

@@ -29,7 +29,7 @@ from platform_site.http.fields import timestamp
 from platform_site.identity import ids
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
-from platform_site.postgres import sql_functions
+from platform_site.postgres import sql_files, sql_functions
 from projects.directory.environments import environment_ref
 from projects.provisioning.suspension import plans_of_active, suspended_in
 from rows.outbox import audit as audit_outbox
@@ -39,6 +39,7 @@ logger = logging.getLogger("platform.functions")
 BATCH: Final = 500
 FIELDS: Final = ("scheduled_kind", "scheduled_id")
 """What `activated` may change of a function."""
+_SQL: Final = sql_files.load(__file__)
 _MIN_CLOCK_STEP: Final = timedelta(hours=2)
 """Minimum clock step that `repair_future_times` repairs. After a shorter one, a due time that has already run is not
 run again."""
@@ -128,34 +129,9 @@ def queue_due(using: str) -> int:
     return queued
 
 
-# The decisions about all claimed functions, as arrays: bulk_create and bulk_update take ten times as long (1.2 ms a
-# run), and on the full hour many functions are due.
-_QUEUE_RUNS: Final = """
-WITH decided AS (
-    SELECT *
-      FROM unnest(%s::text[], %s::timestamptz[], %s::text[], %s::timestamptz[], %s::text[], %s::text[], %s::int[])
-           AS decided(function_id, next_run_at, stopped, skipped_at, run_id, input, concurrency)
-), stepped AS (
-    UPDATE platform.functions_function f
-       SET next_run_at = decided.next_run_at, schedule_stopped = decided.stopped,
-           last_skipped_at = coalesce(decided.skipped_at, f.last_skipped_at),
-           scheduled_run_id = coalesce(decided.run_id, f.scheduled_run_id)
-      FROM decided WHERE f.id = decided.function_id
-)
-INSERT INTO platform.functions_run
-       (id, environment_id, function_id, version, status, phase, is_async, trigger, input, logs, sandbox_layers,
-       caller_kind,
-        caller_id, depth, attempts, concurrency)
-SELECT decided.run_id, f.environment_id, f.id, f.active_version, 'running', 'queued', true, 'schedule', decided.input,
-       '[]', '{}', f.scheduled_kind, f.scheduled_id, 0, 0, decided.concurrency
-  FROM decided JOIN platform.functions_function f ON f.id = decided.function_id
- WHERE decided.run_id IS NOT NULL
-"""
-
-
 @dataclass(frozen=True, slots=True)
 class _Decided:
-    """The decision about a due function: fields in the order of `_QUEUE_RUNS`. Without `run_id` no run is queued."""
+    """The decision about a due function: fields in the order of `queue_runs`. Without `run_id` no run is queued."""
 
     function_id: str
     next_run_at: datetime | None = None
@@ -191,7 +167,7 @@ def _queue_batch(using: str, plans: Mapping[str, str]) -> tuple[int, bool]:
                 )  # fmt: skip
         with connections[using].cursor() as cursor:
             columns = [[getattr(each, field.name) for each in decided] for field in fields(_Decided)]
-            cursor.execute(_QUEUE_RUNS, columns)
+            cursor.execute(_SQL["queue_runs"], columns)
             made = cursor.rowcount
     return made, len(decided) < BATCH
 
