@@ -16,7 +16,7 @@ def function_of(environment: EnvironmentRef, name: str, *, lock: bool = False) -
     """Raises NoSuchFunction."""
     if not NAME.fullmatch(name):
         raise NoSuchFunction
-    found = Function.objects.using(environment.cluster).filter(environment_id=environment.environment_id, name=name)
+    found = Function.objects.of(environment).filter(name=name)
     function = (found.select_for_update() if lock else found).first()
     if function is None:
         raise NoSuchFunction
@@ -36,15 +36,12 @@ def run_of(environment: EnvironmentRef, function: Function, run_id: str) -> Run:
 
 
 def count_functions(environment: EnvironmentRef) -> int:
-    return Function.objects.using(environment.cluster).filter(environment_id=environment.environment_id).count()
+    return Function.objects.of(environment).count()
 
 
 def public_functions(environment: EnvironmentRef) -> list[str]:
     """Functions that callers with a publishable key may invoke. One query."""
-    found = Function.objects.using(environment.cluster).filter(
-        environment_id=environment.environment_id, invoke="public"
-    )
-    return [*found.values_list("name", flat=True)]
+    return [*Function.objects.of(environment).filter(invoke="public").values_list("name", flat=True)]
 
 
 def existing_functions(using: str, pairs: Collection[tuple[str, str]]) -> set[tuple[str, str]]:

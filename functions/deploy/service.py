@@ -49,8 +49,7 @@ def deploy(
     source_hash = hashlib.sha256(source.encode()).hexdigest()
     with transaction.atomic(using=using):
         _lock(environment.environment_id, using)
-        known = Function.objects.using(using).filter(environment_id=environment.environment_id, name=name)
-        function = known.select_for_update().first()
+        function = Function.objects.of(environment).filter(name=name).select_for_update().first()
         is_new = function is None
         if function is None:
             function = _new_function(environment, name)
@@ -220,8 +219,7 @@ def delete_function(environment: EnvironmentRef, name: str, *, actor: Caller | A
 def lock_functions(environment: EnvironmentRef) -> None:
     """Lock the environment's functions until the transaction ends. Raises NoSuchEnvironment."""
     _lock(environment.environment_id, environment.cluster)
-    functions = Function.objects.using(environment.cluster).filter(environment_id=environment.environment_id)
-    list(functions.select_for_update().order_by("pk").values_list("pk", flat=True))
+    list(Function.objects.of(environment).select_for_update().order_by("pk").values_list("pk", flat=True))
 
 
 def _lock(environment_id: str, using: str) -> None:

@@ -109,10 +109,7 @@ def patterns_of(environment_id: str, using: str) -> Iterable[Sequence[str]]:
 
 def count_subscriptions(environment: EnvironmentRef) -> int:
     """How many of the environment's functions have event triggers; stopped ones do not count. One query."""
-    subscribed = Function.objects.using(environment.cluster).filter(
-        environment_id=environment.environment_id, events_stopped=None
-    )
-    return subscribed.filter(events__isnull=False).count()
+    return Function.objects.of(environment).filter(events__isnull=False, events_stopped=None).count()
 
 
 def _check_quota(environment: EnvironmentRef) -> None:

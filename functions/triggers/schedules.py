@@ -99,11 +99,7 @@ def caller_of(actor: Caller | Actor) -> Caller | None:
 
 def count_schedules(environment: EnvironmentRef) -> int:
     """How many of the environment's functions have a schedule; stopped ones do not count. One query."""
-    return (
-        Function.objects.using(environment.cluster)
-        .filter(environment_id=environment.environment_id, next_run_at__isnull=False)
-        .count()
-    )
+    return Function.objects.of(environment).filter(next_run_at__isnull=False).count()
 
 
 def _check_quota(environment: EnvironmentRef) -> None:
@@ -157,7 +153,7 @@ def _queue_batch(using: str, plans: Mapping[str, str]) -> tuple[int, bool]:
             .order_by("next_run_at")
         )
         found = list(due[:BATCH])
-        decided = [_decide(function, now, plans, is_busy=function.is_busy) for function in found]
+        decided = [_decide(function, now, plans, is_busy=function.is_busy) for function in found]  # type: ignore[attr-defined]
         for function, each in zip(found, decided, strict=True):
             if each.stopped is not None:
                 audit_outbox.record_system(
