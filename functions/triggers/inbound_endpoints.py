@@ -124,9 +124,9 @@ def note_use(environment: EnvironmentRef, address_id: str) -> None:
         cursor.execute(_USED, [address_id])
 
 
-def activated(function: Function, using: str, *, by: Caller | None) -> None:
-    """Another version becomes active: its endpoints run as `by` from now on (`trigger_kind`); unchanged if `by` is
-    None, for staff and commands. In the transaction that holds the function's lock. Raises ValidationFailed."""
+def set_run_as(function: Function, using: str, *, by: Caller | None) -> None:
+    """Its endpoints run as `by` from now on, whose permissions are checked (`trigger_kind`); unchanged if None. In the
+    transaction that holds the function's lock. Raises ValidationFailed."""
     endpoints = _of(function.pk, using)
     hashes = list(endpoints.values_list("token_hash", flat=True))
     if not hashes:

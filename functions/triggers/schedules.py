@@ -37,26 +37,19 @@ from rows.outbox import audit as audit_outbox
 logger = logging.getLogger("platform.functions")
 
 BATCH: Final = 500
-FIELDS: Final = ("scheduled_kind", "scheduled_id")
-"""What `activated` may change of a function."""
 _SQL: Final = sql_files.load(__file__)
 _MIN_CLOCK_STEP: Final = timedelta(hours=2)
 """Minimum clock step that `repair_future_times` repairs. After a shorter one, a due time that has already run is not
 run again."""
 
 
-def deployed(function: Function, environment: EnvironmentRef, values: Mapping[str, Any], *, by: Caller | None) -> None:
-    """The changes of a deployment to the schedule. The caller holds the function's lock and saves it. `values` may have
-    `schedule`: a text of `cron.normal`, or null. Without it the schedule stays as it is, stopped or not; the same text
-    starts a stopped one again and keeps the due time of an active one. Runs execute as `by` from now on. Raises
+def configure(function: Function, environment: EnvironmentRef, text: str | None, *, by: Caller | None) -> None:
+    """Set the schedule: a text of `cron.normal`, or none. The same text starts a stopped one again and keeps the due
+    time of an active one. The caller holds the function's lock, calls `set_run_as` and saves it. Raises
     ValidationFailed, SchedulesQuotaReached."""
-    if "schedule" in values and (function.next_run_at is None or values["schedule"] != function.schedule):
-        _set(function, environment, values["schedule"], by)
-    activated(function, by=by)
-
-
-def _set(function: Function, environment: EnvironmentRef, text: str | None, by: Caller | None) -> None:
     was_running = function.next_run_at is not None
+    if was_running and text == function.schedule:
+        return
     function.schedule, function.next_run_at, function.schedule_stopped = text, None, None
     function.scheduled_kind = function.scheduled_id = function.last_skipped_at = None
     if text is None:
@@ -68,9 +61,9 @@ def _set(function: Function, environment: EnvironmentRef, text: str | None, by: 
     function.next_run_at = cron.read(text).next_after(sql_functions.now(environment.cluster))
 
 
-def activated(function: Function, *, by: Caller | None) -> None:
-    """Another version becomes active: scheduled runs execute as `by` from now on, whose permissions were checked
-    (`trigger_kind`). Raises ValidationFailed."""
+def set_run_as(function: Function, *, by: Caller | None) -> None:
+    """Scheduled runs execute as `by` from now on, whose permissions are checked (`trigger_kind`); unchanged if None.
+    Raises ValidationFailed."""
     if function.next_run_at is None:
         return
     if function.invoke == "user":
@@ -90,11 +83,6 @@ def trigger_kind(function: Function) -> TriggerKind | None:
 def copied(text: str | None) -> dict[str, Any]:
     """The fields of a copied function with this schedule: stopped until it is set again."""
     return {} if text is None else {"schedule": text, "schedule_stopped": Function.Stopped.COPIED}
-
-
-def caller_of(actor: Caller | Actor) -> Caller | None:
-    """The caller if runs can execute as it; None for staff and commands."""
-    return actor if isinstance(actor, Caller) and actor.kind != "staff" else None
 
 
 def count_schedules(environment: EnvironmentRef) -> int:
