@@ -156,7 +156,7 @@ class Dispatcher:
                 begun = time.monotonic()
                 self._check_requested.clear()
                 try:
-                    relayed = relay_batch(self.using).events
+                    relayed = relay_batch(self.using)
                     claimed = self._claim(MAX_THREADS - senders.busy)
                 except (OperationalError, InterfaceError):
                     connections[self.using].close()

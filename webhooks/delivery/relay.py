@@ -42,30 +42,24 @@ LARGE_PAYLOAD_BYTES: Final = 64 * 1024
 MAX_PAYLOAD_BYTES: Final = 8 * 2**20
 
 
-@dataclass(frozen=True, slots=True)
-class RelayResult:
-    events: int
-    deliveries: int
-
-
 _expensive: Final[dict[str, ExpensiveEnvironments]] = defaultdict(ExpensiveEnvironments)
 _last: Final[dict[str, str]] = {}
 """By region, the environment of the last event."""
 
 
-def relay_batch(using: str, *, batch: int = BATCH) -> RelayResult:
-    """Relay up to `batch` events of the region. Zero: nothing to do. Environments with expensive events come after all
+def relay_batch(using: str, *, batch: int = BATCH) -> int:
+    """Relay up to `batch` events of the region. Returns how many. Environments with expensive events come after all
     others, one per pass. Four statements per part, unless events are large."""
     relayed = _relay_or_isolate(using, batch)
     for environment_id in _expensive[using]:
         further = _relay_or_isolate(using, min(batch, EXPENSIVE_BATCH), only=environment_id)
-        if further.events:
-            return RelayResult(relayed.events + further.events, relayed.deliveries + further.deliveries)
+        if further:
+            return relayed + further
         _expensive[using].discard(environment_id)
     return relayed
 
 
-def _relay_or_isolate(using: str, batch: int, *, only: str | None = None) -> RelayResult:
+def _relay_or_isolate(using: str, batch: int, *, only: str | None = None) -> int:
     """Relay events of the environment `only`, or of all that are not expensive. An event that cannot be relayed
     (invalid JSON) is logged and leaves failed deliveries."""
     try:
@@ -83,12 +77,12 @@ def _relay_or_isolate(using: str, batch: int, *, only: str | None = None) -> Rel
         return _relay(using, 1, only, why=f"no delivery: {type(error).__name__}")
 
 
-def _relay(using: str, batch: int, only: str | None, *, why: str | None = None) -> RelayResult:
+def _relay(using: str, batch: int, only: str | None, *, why: str | None = None) -> int:
     """One batch, in one transaction. `why`: its events cannot be relayed."""
     with transaction.atomic(using=using):
         due = _due(using, batch, only)
         if not due:
-            return RelayResult(0, 0)
+            return 0
         environment_ids = {event.environment_id for event in due}
         wanted = _webhooks_of(environment_ids, using)
         consumers = subscriptions.consumers_of(environment_ids, using)
@@ -129,7 +123,7 @@ def _relay(using: str, batch: int, only: str | None, *, why: str | None = None) 
         _last[using] = last
     for environment_id in {*budget.expensive, *([only] if only else [])}:
         _expensive[using].add(environment_id)
-    return RelayResult(len(relayed), made.count)
+    return len(relayed)
 
 
 def _due(using: str, batch: int, only: str | None) -> list[Any]:
@@ -230,13 +224,11 @@ class _Created:
         self._using = using
         self._waiting: list[NewDelivery] = []
         self._waiting_characters = 0
-        self.count = 0
         self.characters = 0
 
     def add(self, deliveries: Iterable[NewDelivery]) -> None:
         for delivery in deliveries:
             self._waiting.append(delivery)
-            self.count += 1
             self.characters += len(delivery.body)
             self._waiting_characters += len(delivery.body)
             if self._waiting_characters > MAX_CHARACTERS_PER_STATEMENT:
