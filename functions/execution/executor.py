@@ -25,7 +25,7 @@ from functions.runs import start as runs_start
 from functions.runs.completion import RunResult
 from functions.runs.lease_renewer import LeaseRenewer
 from functions.runs.start import CreatedRun
-from functions.runtime import scratch
+from functions.runtime import messages, scratch
 from functions.runtime.calls import Call, Outcome
 from functions.runtime.errors import LoadFailed, RuntimeFailed
 from functions.runtime.pool import Pool
@@ -149,8 +149,9 @@ def execute(started: CreatedRun, caller: Caller, environment: EnvironmentRef) ->
         try:
             response = custom_response.read(outcome.output)
         except BadResponse as error:
-            wrong = {"name": "BadResponse", "message": str(error), "stack": None}
-            outcome = replace(outcome, output=None, reason="user_error", error=wrong)
+            outcome = replace(
+                outcome, output=None, reason="user_error", error=messages.error("BadResponse", str(error))
+            )
     result = _result_of(outcome, sandbox_layers)
     if result.status == "failed" and started.is_async and outcome.reason != "cancelled":
         if run_queue.retry_later(started, timedelta(seconds=min(60, 2**started.attempt))):
@@ -160,7 +161,7 @@ def execute(started: CreatedRun, caller: Caller, environment: EnvironmentRef) ->
 
 
 def _failure(reason: Any, name: str, message: str) -> Outcome:
-    return Outcome(0.0, reason=reason, error={"name": name, "message": message, "stack": None})
+    return Outcome(0.0, reason=reason, error=messages.error(name, message))
 
 
 def _program(started: CreatedRun) -> Program:
