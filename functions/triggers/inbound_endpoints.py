@@ -89,22 +89,15 @@ def from_bytes(data: bytes | None) -> CachedEndpoint | None:
     return CachedEndpoint(*values) if is_ours and values[-1] in PLANS else None
 
 
-_LOOK_UP: Final = """
-SELECT a.id, f.name, a.is_async, a.runs_as_kind, a.runs_as_id
-  FROM platform.functions_inboundendpoint a JOIN platform.functions_function f ON f.id = a.function_id
- WHERE a.token_hash = %s AND f.environment_id = %s
-"""
-
-
 def look_up(environment: EnvironmentRef, token_hash: bytes) -> CachedEndpoint | None:
     """The endpoint of that token in the environment, from PostgreSQL, which is then cached; None if there is none."""
-    with connections[environment.cluster].cursor() as cursor:
-        cursor.execute(_LOOK_UP, [token_hash, environment.environment_id])
-        found = cursor.fetchone()
+    endpoints = InboundEndpoint.objects.using(environment.cluster).filter(
+        token_hash=token_hash, function__environment_id=environment.environment_id
+    )
+    found = endpoints.values_list("pk", "function__name", "is_async", "runs_as_kind", "runs_as_id").first()
     if found is None:
         return None
-    address_id, function_name, is_async, kind, caller_id = found
-    record = CachedEndpoint(address_id, function_name, is_async, kind, caller_id, environment.plan)
+    record = CachedEndpoint(*found, environment.plan)
     redis_client.fill(cache_key(token_hash), to_bytes(record))
     verify(token_hash)
     return record
