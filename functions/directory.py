@@ -1,12 +1,11 @@
-"""Finds functions and runs by name and ID, in one query each."""
+"""Finds functions, in one query each."""
 
 import re
 from collections.abc import Collection
 from typing import Final
 
-from functions.errors import NoSuchFunction, NoSuchRun
-from functions.models import Function, Run
-from platform_site.identity import ids
+from functions.errors import NoSuchFunction
+from functions.models import Function
 from platform_site.identity.callers import EnvironmentRef
 
 NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}", re.ASCII)
@@ -21,18 +20,6 @@ def function_of(environment: EnvironmentRef, name: str, *, lock: bool = False) -
     if function is None:
         raise NoSuchFunction
     return function
-
-
-def run_of(environment: EnvironmentRef, function: Function, run_id: str) -> Run:
-    """Raises NoSuchRun."""
-    run = (
-        Run.objects.using(environment.cluster).filter(function=function, pk=run_id).first()
-        if ids.matches("run", run_id)
-        else None
-    )
-    if run is None:
-        raise NoSuchRun
-    return run
 
 
 def count_functions(environment: EnvironmentRef) -> int:

@@ -200,8 +200,9 @@ class RunViewSet(ListModelMixin, RetrieveModelMixin, FunctionScopedViewSet, Reso
         """Cancel a run that has not ended."""
         if self.caller.kind == "anonymous":
             raise Forbidden("Sign in to list runs. Publishable keys cannot.")
-        self.get_object()
-        return respond(self.get_serializer(calls.cancel(self.environment, name, run_id, actor=self.caller)).data)
+        run = self.get_object()
+        calls.cancel(self.environment, run, actor=self.caller)
+        return respond(self.get_serializer(run).data)
 
     def _function(self) -> Function:
         """The function, if this caller may invoke it."""

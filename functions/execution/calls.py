@@ -6,7 +6,6 @@ from django.db import transaction
 
 from accounts.audit import Actor
 from functions import notify as function_notify
-from functions.directory import function_of, run_of
 from functions.errors import RunEnded
 from functions.execution import executor
 from functions.execution.executor import CallResult
@@ -31,17 +30,14 @@ def enqueue(new: NewRun) -> str:
     return queued.run_id
 
 
-def cancel(environment: EnvironmentRef, name: str, run_id: str, *, actor: Caller | Actor) -> Run:
-    """Cancel a run: at once if it is queued, else when its process next checks. Idempotent. Raises NoSuchRun,
-    RunEnded."""
+def cancel(environment: EnvironmentRef, run: Run, *, actor: Caller | Actor) -> None:
+    """Cancel a run: at once if it is queued, else when its process next checks. Idempotent. Raises RunEnded."""
     using = environment.cluster
-    run = run_of(environment, function_of(environment, name), run_id)
     with transaction.atomic(using=using):
         is_new, _ = completion.request_cancel(using, run.pk)
         if is_new:
-            audit_outbox.record(environment, "run.cancelled", actor=actor, target_id=run_id)
+            audit_outbox.record(environment, "run.cancelled", actor=actor, target_id=run.pk)
         elif not Run.objects.using(using).filter(pk=run.pk).exclude(phase=Run.Phase.ENDED).exists():
             raise RunEnded
     executor.pool().cancel(run.pk)  # if it is this process's own; `functions.runs.lease_renewer` finds it elsewhere
     run.refresh_from_db(using=using)
-    return run
