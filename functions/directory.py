@@ -1,13 +1,12 @@
-"""Finds functions and runs by name and ID, in one query each."""
+"""Finds functions, in one query each."""
 
 import re
 from collections.abc import Collection
 from typing import Final
 
 from accounts.keys.publishable_key_exposure import Exposure
-from functions.errors import NoSuchFunction, NoSuchRun
-from functions.models import Function, Run
-from platform_site.identity import ids
+from functions.errors import NoSuchFunction
+from functions.models import Function
 from platform_site.identity.callers import EnvironmentRef
 
 NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}", re.ASCII)
@@ -17,34 +16,20 @@ def function_of(environment: EnvironmentRef, name: str, *, lock: bool = False) -
     """Raises NoSuchFunction."""
     if not NAME.fullmatch(name):
         raise NoSuchFunction
-    found = Function.objects.using(environment.cluster).filter(environment_id=environment.environment_id, name=name)
+    found = Function.objects.of(environment).filter(name=name)
     function = (found.select_for_update() if lock else found).first()
     if function is None:
         raise NoSuchFunction
     return function
 
 
-def run_of(environment: EnvironmentRef, function: Function, run_id: str) -> Run:
-    """Raises NoSuchRun."""
-    run = (
-        Run.objects.using(environment.cluster).filter(function=function, pk=run_id).first()
-        if ids.matches("run", run_id)
-        else None
-    )
-    if run is None:
-        raise NoSuchRun
-    return run
-
-
 def count_functions(environment: EnvironmentRef) -> int:
-    return Function.objects.using(environment.cluster).filter(environment_id=environment.environment_id).count()
+    return Function.objects.of(environment).count()
 
 
 def public_functions(environment: EnvironmentRef) -> Exposure:
     """Functions that callers with a publishable key may invoke. One query."""
-    found = Function.objects.using(environment.cluster).filter(
-        environment_id=environment.environment_id, invoke="public"
-    )
+    found = Function.objects.of(environment).filter(invoke="public")
     return Exposure(functions=[*found.values_list("name", flat=True)])
 
 

@@ -7,6 +7,13 @@ from django.db.models.functions import Coalesce, Now
 from django.utils import timezone
 
 from platform_site.http.models import public_id
+from platform_site.identity.callers import EnvironmentRef
+
+
+class FunctionQuerySet(models.QuerySet["Function"]):
+    def of(self, environment: EnvironmentRef) -> "FunctionQuerySet":
+        """The functions of the environment, in its region."""
+        return self.using(environment.cluster).filter(environment_id=environment.environment_id)
 
 
 class Function(models.Model):
@@ -50,6 +57,8 @@ class Function(models.Model):
     """The start of its history, if runs were deleted early (`functions.runs.retention`)."""
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     updated_at = models.DateTimeField(db_default=Now())
+
+    objects = FunctionQuerySet.as_manager()
 
     class Meta:
         constraints: ClassVar = [

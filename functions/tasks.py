@@ -9,7 +9,6 @@ from celery import current_app, shared_task, signals
 from django.conf import settings
 from django.db import Error, connections
 
-from functions import notify as function_notify
 from functions.deploy import deletion as function_deletion
 from functions.runs import leases
 from functions.runs import queue as run_queue
@@ -65,11 +64,9 @@ def _work_in_thread(using: str) -> None:
 @periodic_job_per_region(every=settings.FUNCTION_JOB_SECONDS)
 def settle_and_start(using: str) -> None:
     """End or requeue runs whose worker died, and find queued runs without a notification."""
-    requeued, failed, events = leases.settle_lost(using)
+    requeued, failed, _ = leases.settle_lost(using)
     if requeued or failed:
         logger.warning("region %s: lost workers: %s runs requeued, %s failed", using, requeued, failed)
-    if events:
-        function_notify.notify(using)
     if run_queue.is_due(using):
         _run_until_stopped(using)
 

@@ -12,7 +12,6 @@ from typing import Final
 from django.conf import settings
 from django.db import Error, close_old_connections, connections
 
-from functions import notify as function_notify
 from functions.execution import executor
 from functions.execution.run_as import restore_caller
 from functions.models import Run
@@ -140,15 +139,12 @@ class Worker:
         if again is None or is_gone:
             who = _CALLER_NAMES[Run.Trigger(started.trigger)]
             gone = {"name": "CallerGone", "reason": "caller_gone", "message": f"{who} may no longer act here"}
-            _, has_event = completion.end(started, RunResult("failed", 0, error=gone))
+            completion.end(started, RunResult("failed", 0, error=gone))
         elif again[1].is_suspended:  # suspended after the claim
             suspension.evict(self.using)
             run_queue.release(started, timedelta())
-            return
         else:
-            has_event = executor.execute(started, *again).has_event
-        if has_event:
-            function_notify.notify(self.using)
+            executor.execute(started, *again)
 
 
 def _may_run(started: CreatedRun, caller: Caller) -> bool:

@@ -67,7 +67,7 @@ class Listener:
         using = self._environment.cluster
         if not self._own_webhook().update(listens_until=Now() + LEASE):
             raise ListenerEnded
-        if relay_batch(using).events:
+        if relay_batch(using):
             webhook_notify.wake(using)  # for deliveries of other webhooks
         for _ in range(AT_ONCE):
             # One by one, since a claimed delivery has to start at once.

@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import orjson
@@ -18,12 +19,13 @@ from functions.api import serializers
 from functions.api.serializers import error_text
 from functions.api.views import FunctionScopedViewSet
 from functions.errors import NoSuchFunction, NoSuchRun
-from functions.execution import calls, request_concurrency
+from functions.execution import calls, executor, request_concurrency
 from functions.execution.executor import CallResult
 from functions.models import Run
 from functions.quotas import client_networks
 from functions.quotas.client_networks import AnonymousCall
-from functions.runs.start import CreatedRun
+from functions.runs import start
+from functions.runs.start import CreatedRun, NewRun
 from platform_site.concurrency import server_hints
 from platform_site.http import client_ip, fields, idempotency
 from platform_site.http.errors import FunctionTimeout, RateLimited, Unavailable
@@ -55,19 +57,23 @@ class InvocationViewSet(FunctionScopedViewSet):
     def invoke(self, request: HttpRequest, name: str) -> HttpResponseBase:
         """Run a function and wait for its end, or queue it with `async: true`."""
         given, is_async = self._read_body()
-        input_text = orjson.dumps(given or {}).decode()
         wait = _preferred_wait(request.META.get("HTTP_PREFER", ""))
-        depth = call_depth.depth_of(request.META, self.environment.environment_id)
+        new = NewRun(
+            self.environment,
+            self.caller,
+            name,
+            orjson.dumps(given or {}).decode(),
+            depth=call_depth.depth_of(request.META, self.environment.environment_id),
+            anonymous=self._anonymous_call,
+        )
         if not is_async and wait is None:
             return request_concurrency.with_slot(
                 self.http_request,
-                request_concurrency.admission_of(
-                    self.environment, self.caller, self._anonymous_call, size=len(input_text)
-                ),
-                lambda: calls.timeout_of(self.environment, self.caller, name),
-                lambda: self._call(name, input_text, depth),
+                request_concurrency.admission_of(new),
+                partial(start.timeout_of, new),
+                partial(self._call, new),
             )
-        run_id = self._enqueue(name, input_text, depth)
+        run_id = self._enqueue(new)
         if wait is not None and not is_async:
             with suppress(request_concurrency.Full), self._slot():
                 server_hints.will_block()
@@ -76,13 +82,11 @@ class InvocationViewSet(FunctionScopedViewSet):
                     return self._stored_response(run)
         return self._queued_response(name, run_id)
 
-    def _call(self, name: str, input_text: str, depth: int) -> HttpResponseBase:
+    def _call(self, new: NewRun) -> HttpResponseBase:
         ticket = idempotency.read_ticket(self.http_request, self.caller)
         if ticket is not None:
-            return self._call_with_key(ticket, name, input_text, depth)
-        return self._result_response(
-            *calls.invoke(self.environment, self.caller, name, input_text, depth=depth, anonymous=self._anonymous_call)
-        )
+            return self._call_with_key(ticket, new)
+        return self._result_response(*calls.invoke(new))
 
     def _slot(self) -> AbstractContextManager[None]:
         return request_concurrency.limiter.slot(self.environment.environment_id, anonymous=self._anonymous_call)
@@ -106,36 +110,28 @@ class InvocationViewSet(FunctionScopedViewSet):
         body = self.read(serializers.Invocation)
         return body.get("input"), body.get("async", False)
 
-    def _enqueue(self, name: str, input_text: str, depth: int) -> str:
+    def _enqueue(self, new: NewRun) -> str:
         server_hints.will_block()
         ticket = idempotency.read_ticket(self.http_request, self.caller)
+        return calls.enqueue(new) if ticket is None else self._create_with_key(ticket, partial(calls.enqueue, new))
 
-        def enqueue() -> str:
-            return calls.enqueue(
-                self.environment, self.caller, name, input_text, depth=depth, anonymous=self._anonymous_call
-            )
-
-        return enqueue() if ticket is None else self._create_with_key(ticket, enqueue)
-
-    def _call_with_key(self, ticket: idempotency.Ticket, name: str, input_text: str, depth: int) -> HttpResponseBase:
+    def _call_with_key(self, ticket: idempotency.Ticket, new: NewRun) -> HttpResponseBase:
         """A synchronous call under an Idempotency-Key: the run is committed before it executes; a repetition returns
         that run."""
         begun: dict[str, CreatedRun] = {}
 
         def begin() -> str:
-            started = calls.start_call(
-                self.environment, self.caller, name, input_text, depth=depth, anonymous=self._anonymous_call
-            )
+            started = start.start_run(new)
             begun[started.run_id] = started
             return started.run_id
 
         run_id = self._create_with_key(ticket, begin)
         if run_id in begun:
             started = begun[run_id]
-            return self._result_response(started, calls.execute(started, self.caller, self.environment))
+            return self._result_response(started, executor.execute(started, self.caller, self.environment))
         run = self._wait_for_end(run_id, 5)
         if run is None:
-            return self._queued_response(name, run_id)
+            return self._queued_response(new.function_name, run_id)
         response = self._stored_response(run)
         response.headers[idempotency.REPLAYED] = "true"
         return response

@@ -48,9 +48,7 @@ class FunctionScopedViewSet(ApiViewSet):
         shown = f'no function "{name}"' if directory.NAME.fullmatch(name) else "no such function"
         known: list[str] = []
         if self.caller.kind != "user" and self.caller.may("functions:read"):
-            functions = Function.objects.using(self.environment.cluster).filter(
-                environment_id=self.environment.environment_id
-            )
+            functions = Function.objects.of(self.environment)
             known = [*functions.order_by("name").values_list("name", flat=True)[:1000]]
             if name in known:
                 return f'The function {name} can only be invoked by users of the application (its "invoke" is "user").'
@@ -73,10 +71,7 @@ class FunctionViewSet(ListModelMixin, RetrieveModelMixin, FunctionScopedViewSet,
 
     def get_queryset(self) -> QuerySet[Function]:
         self._require_developer()
-        functions = Function.objects.using(self.environment.cluster).filter(
-            environment_id=self.environment.environment_id
-        )
-        return functions.prefetch_related("secrets")
+        return Function.objects.of(self.environment).prefetch_related("secrets")
 
     def get_object(self) -> Function:
         self._require_developer()
@@ -205,8 +200,9 @@ class RunViewSet(ListModelMixin, RetrieveModelMixin, FunctionScopedViewSet, Reso
         """Cancel a run that has not ended."""
         if self.caller.kind == "anonymous":
             raise Forbidden("Sign in to list runs. Publishable keys cannot.")
-        self.get_object()
-        return respond(self.get_serializer(calls.cancel(self.environment, name, run_id, actor=self.caller)).data)
+        run = self.get_object()
+        calls.cancel(self.environment, run, actor=self.caller)
+        return respond(self.get_serializer(run).data)
 
     def _function(self) -> Function:
         """The function, if this caller may invoke it."""

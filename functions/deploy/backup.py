@@ -36,10 +36,10 @@ class Functions:
         return len(made)
 
     def is_empty(self, environment: EnvironmentRef) -> bool:
-        return not self._all(environment).exists()
+        return not Function.objects.of(environment).exists()
 
     def _functions(self, environment: EnvironmentRef) -> Iterator[Mapping[str, Any]]:
-        for function in self._all(environment).order_by("name"):
+        for function in Function.objects.of(environment).order_by("name"):
             names = Secret.objects.using(environment.cluster).filter(function=function).order_by("name")
             yield {
                 **{field: getattr(function, field) for field in FIELDS},
@@ -49,7 +49,7 @@ class Functions:
             }
 
     def _versions(self, environment: EnvironmentRef) -> Iterator[Mapping[str, Any]]:
-        for function in self._all(environment).order_by("name"):
+        for function in Function.objects.of(environment).order_by("name"):
             versions = Version.objects.using(environment.cluster).filter(function=function)
             # One by one: behind a pooler, where server-side cursors are unavailable, a query would load all of them.
             for number in versions.order_by("number").values_list("number", flat=True):
@@ -67,9 +67,6 @@ class Functions:
         function = Function.objects.using(using).create(environment_id=environment.environment_id, **values)
         secrets.set_names(function, record["secrets"], using)
         return function
-
-    def _all(self, environment: EnvironmentRef) -> Any:
-        return Function.objects.using(environment.cluster).filter(environment_id=environment.environment_id)
 
 
 def _patterns(named: list[str] | None) -> list[str] | None:

@@ -11,7 +11,7 @@ def copy_functions(source: EnvironmentRef, target: EnvironmentRef) -> None:
     """Copy functions with all versions, unset secrets, and stopped schedules and events, so that nothing is done
     twice."""
     using = target.cluster
-    for function in Function.objects.using(source.cluster).filter(environment_id=source.environment_id):
+    for function in Function.objects.of(source):
         names = list(Secret.objects.using(source.cluster).filter(function=function).values_list("name", flat=True))
         copy = Function.objects.using(using).create(
             environment_id=target.environment_id,

@@ -13,8 +13,7 @@ from functions.deploy import secrets, trial
 from functions.directory import count_functions, function_of
 from functions.errors import FunctionsQuotaReached, NoSuchVersion
 from functions.models import Function, Version
-from functions.triggers import event_subscriptions, run_as_check, schedules
-from functions.triggers import inbound_endpoints as inbound
+from functions.triggers import event_subscriptions, inbound_endpoints, run_as_check, schedules
 from platform_site.background import advisory_locks
 from platform_site.background.advisory_locks import LockSpace
 from platform_site.identity.callers import Caller, EnvironmentRef
@@ -49,12 +48,11 @@ def deploy(
     source_hash = hashlib.sha256(source.encode()).hexdigest()
     with transaction.atomic(using=using):
         _lock(environment.environment_id, using)
-        known = Function.objects.using(using).filter(environment_id=environment.environment_id, name=name)
-        function = known.select_for_update().first()
+        function = Function.objects.of(environment).filter(name=name).select_for_update().first()
         is_new = function is None
         if function is None:
             function = _new_function(environment, name)
-        _set_up(function, environment, values, by=runs_as or schedules.caller_of(actor))
+        _set_up(function, environment, values, by=runs_as or _caller_of(actor))
         _activate_newest(function, source, source_hash, actor=actor, using=using)
         _store_related(function, environment, values)
         audit_outbox.record(
@@ -115,7 +113,7 @@ def configure(
     with transaction.atomic(using=using):
         _lock(environment.environment_id, using)
         function = function_of(environment, name, lock=True)
-        _set_up(function, environment, values, by=runs_as or schedules.caller_of(actor))
+        _set_up(function, environment, values, by=runs_as or _caller_of(actor))
         function.save(using=using)
         _store_related(function, environment, values)
         audit_outbox.record(
@@ -130,21 +128,31 @@ def _set_up(function: Function, environment: EnvironmentRef, values: Mapping[str
     for setting in SETTINGS:
         if setting in values:
             setattr(function, setting, values[setting])
-    schedules.deployed(function, environment, values, by=by)
-    event_subscriptions.deployed(function, environment, values, by=by)
-    _check_run_as(function, environment.cluster, by)
-    inbound.activated(function, environment.cluster, by=by)
+    if "schedule" in values:
+        schedules.configure(function, environment, values["schedule"], by=by)
+    if "on" in values:
+        event_subscriptions.configure(function, environment, values["on"] or None, by=by)
+    _set_run_as(function, environment.cluster, by)
     function.updated_at = Now()
 
 
-def _check_run_as(function: Function, using: str, by: Caller | None) -> None:
-    """Raises Forbidden unless `by` may be the run-as identity of the triggers."""
+def _caller_of(actor: Caller | Actor) -> Caller | None:
+    """The caller if runs can execute as it; None for staff and commands."""
+    return actor if isinstance(actor, Caller) and actor.kind != "staff" else None
+
+
+def _set_run_as(function: Function, using: str, by: Caller | None) -> None:
+    """All triggers of the function execute as `by` from now on; None (staff or a command) changes nothing. Raises
+    Forbidden if `by` lacks a permission, ValidationFailed."""
+    schedules.set_run_as(function, by=by)
+    event_subscriptions.set_run_as(function, by=by)
     ways = (
         schedules.trigger_kind(function),
         event_subscriptions.trigger_kind(function),
-        inbound.trigger_kind(function, using),
+        inbound_endpoints.trigger_kind(function, using),
     )
     run_as_check.check(by, ways)
+    inbound_endpoints.set_run_as(function, using, by=by)
 
 
 def _store_related(function: Function, environment: EnvironmentRef, values: Mapping[str, Any]) -> None:
@@ -177,13 +185,8 @@ def activate(environment: EnvironmentRef, name: str, version: int, *, actor: Cal
             raise NoSuchVersion
         function.active_version = version
         function.updated_at = Now()
-        by = schedules.caller_of(actor)
-        schedules.activated(function, by=by)
-        event_subscriptions.activated(function, by=by)
-        _check_run_as(function, using, by)
-        inbound.activated(function, using, by=by)
-        changed = ["active_version", "updated_at", *schedules.FIELDS, *event_subscriptions.FIELDS]
-        function.save(using=using, update_fields=changed)
+        _set_run_as(function, using, _caller_of(actor))
+        function.save(using=using)
         function.refresh_from_db(using=using)
         audit_outbox.record(
             environment, "function.activated", actor=actor, target_id=function.pk, name=name, version=version
@@ -220,8 +223,7 @@ def delete_function(environment: EnvironmentRef, name: str, *, actor: Caller | A
 def lock_functions(environment: EnvironmentRef) -> None:
     """Lock the environment's functions until the transaction ends. Raises NoSuchEnvironment."""
     _lock(environment.environment_id, environment.cluster)
-    functions = Function.objects.using(environment.cluster).filter(environment_id=environment.environment_id)
-    list(functions.select_for_update().order_by("pk").values_list("pk", flat=True))
+    list(Function.objects.of(environment).select_for_update().order_by("pk").values_list("pk", flat=True))
 
 
 def _lock(environment_id: str, using: str) -> None:

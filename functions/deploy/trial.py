@@ -20,9 +20,7 @@ DEFAULT_MEMORY_MB: Final = 128
 def try_out(environment: EnvironmentRef, name: str, values: Mapping[str, Any]) -> None:
     """Load a deployment's module. Raises ValidationFailed."""
     check_ceilings(environment, values)
-    known = (
-        Function.objects.using(environment.cluster).filter(environment_id=environment.environment_id, name=name).first()
-    )
+    known = Function.objects.of(environment).filter(name=name).first()
     memory = values.get("memory_mb", known.memory_mb if known else DEFAULT_MEMORY_MB)
     _try_to_load(environment, values["source"], memory)
 

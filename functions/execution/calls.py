@@ -1,128 +1,43 @@
 """Service of calls: run a function now or later, and cancel a run. For the API, inbound endpoints and commands."""
 
-from typing import Final
+from dataclasses import replace
 
-from django.db import connections, transaction
+from django.db import transaction
 
 from accounts.audit import Actor
 from functions import notify as function_notify
-from functions.directory import NAME, function_of, run_of
-from functions.errors import CallLoopError, NoSuchFunction, RunEnded
+from functions.errors import RunEnded
 from functions.execution import executor
 from functions.execution.executor import CallResult
 from functions.models import Run
-from functions.quotas.client_networks import AnonymousCall
 from functions.runs import completion, start
-from functions.runs.start import CreatedRun
-from platform_site.identity import call_depth
+from functions.runs.start import CreatedRun, NewRun
 from platform_site.identity.callers import Caller, EnvironmentRef
-from platform_site.postgres import prepared
 from rows.outbox import audit as audit_outbox
 
-_TIMEOUT: Final = b"""
-SELECT f.timeout_ms FROM platform.functions_function f
- WHERE f.environment_id = $1::text AND f.name = $2::text AND %(invocable)b
-""" % {b"invocable": start.IS_INVOCABLE}
+
+def invoke(new: NewRun) -> tuple[CreatedRun, CallResult]:
+    """Run the function now and wait for its end. Raises the errors of `start_run`. Contract section 4.11."""
+    started = start.start_run(new)
+    return started, executor.execute(started, new.caller, new.environment)
 
 
-def start_call(
-    environment: EnvironmentRef,
-    caller: Caller,
-    name: str,
-    input_text: str,
-    *,
-    depth: int = 0,
-    is_async: bool = False,
-    anonymous: AnonymousCall | None = None,
-    address_id: str | None = None,
-) -> CreatedRun:
-    """Create a run of the function, to be executed here or by a worker. `anonymous` is the client network of an
-    anonymous caller, `address_id` the inbound endpoint of the call. Raises NoSuchFunction, TooManyRuns,
-    TooManyAnonymousCalls, TooManyQueued, and Conflict for a chain of calls that has become a loop."""
-    if not NAME.fullmatch(name):
-        raise NoSuchFunction
-    if depth >= call_depth.MAX_DEPTH:
-        raise CallLoopError(depth)
-    return start.start_run(
-        environment,
-        caller,
-        name,
-        input_text,
-        depth=depth,
-        is_async=is_async,
-        anonymous=anonymous,
-        address_id=address_id,
-    )
-
-
-def timeout_of(environment: EnvironmentRef, caller: Caller, name: str) -> float:
-    """Seconds that a function may run, and that a call of it may wait. Raises NoSuchFunction, also for a function that
-    this kind of caller may not invoke. One query."""
-    if not NAME.fullmatch(name):
-        raise NoSuchFunction
-    values = [environment.environment_id.encode(), name.encode(), start.invoker(caller)]
-    found = prepared.retry_if_lost(connections[environment.cluster], _TIMEOUT, values)
-    if not found:
-        raise NoSuchFunction
-    return int(found[0][0] or 0) / 1000
-
-
-def invoke(
-    environment: EnvironmentRef,
-    caller: Caller,
-    name: str,
-    input_text: str,
-    *,
-    depth: int = 0,
-    anonymous: AnonymousCall | None = None,
-    address_id: str | None = None,
-) -> tuple[CreatedRun, CallResult]:
-    """Run the function now and wait for its end. `input_text` is JSON. Raises NoSuchFunction, TooManyRuns. Contract
-    section 4.11."""
-    started = start_call(environment, caller, name, input_text, depth=depth, anonymous=anonymous, address_id=address_id)
-    return started, execute(started, caller, environment)
-
-
-def execute(started: CreatedRun, caller: Caller, environment: EnvironmentRef) -> CallResult:
-    """Execute a run whose lease this process holds, and notify those that wait for its end."""
-    ended = executor.execute(started, caller, environment)
-    if ended.has_event:
-        function_notify.notify(environment.cluster)
-    return ended
-
-
-def enqueue(
-    environment: EnvironmentRef,
-    caller: Caller,
-    name: str,
-    input_text: str,
-    *,
-    depth: int = 0,
-    anonymous: AnonymousCall | None = None,
-    address_id: str | None = None,
-) -> str:
+def enqueue(new: NewRun) -> str:
     """Queue a run and return its id. It is committed with the current transaction; then a worker is notified. Raises
-    NoSuchFunction, TooManyAnonymousCalls, TooManyQueued."""
-    queued = start_call(
-        environment, caller, name, input_text, depth=depth, is_async=True, anonymous=anonymous, address_id=address_id
-    )
-    function_notify.after_commit(environment.cluster)
+    the errors of `start_run`."""
+    queued = start.start_run(replace(new, is_async=True))
+    function_notify.after_commit(new.environment.cluster)
     return queued.run_id
 
 
-def cancel(environment: EnvironmentRef, name: str, run_id: str, *, actor: Caller | Actor) -> Run:
-    """Cancel a run: at once if it is queued, else when its process next checks. Idempotent. Raises NoSuchRun,
-    RunEnded."""
+def cancel(environment: EnvironmentRef, run: Run, *, actor: Caller | Actor) -> None:
+    """Cancel a run: at once if it is queued, else when its process next checks. Idempotent. Raises RunEnded."""
     using = environment.cluster
-    run = run_of(environment, function_of(environment, name), run_id)
     with transaction.atomic(using=using):
-        is_new, has_event = completion.request_cancel(using, run.pk)
+        is_new, _ = completion.request_cancel(using, run.pk)
         if is_new:
-            audit_outbox.record(environment, "run.cancelled", actor=actor, target_id=run_id)
+            audit_outbox.record(environment, "run.cancelled", actor=actor, target_id=run.pk)
         elif not Run.objects.using(using).filter(pk=run.pk).exclude(phase=Run.Phase.ENDED).exists():
             raise RunEnded
     executor.pool().cancel(run.pk)  # if it is this process's own; `functions.runs.lease_renewer` finds it elsewhere
-    if has_event:
-        function_notify.notify(using)
     run.refresh_from_db(using=using)
-    return run

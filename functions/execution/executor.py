@@ -25,7 +25,7 @@ from functions.runs import start as runs_start
 from functions.runs.completion import RunResult
 from functions.runs.lease_renewer import LeaseRenewer
 from functions.runs.start import CreatedRun
-from functions.runtime import scratch
+from functions.runtime import messages, scratch
 from functions.runtime.calls import Call, Outcome
 from functions.runtime.errors import LoadFailed, RuntimeFailed
 from functions.runtime.pool import Pool
@@ -54,11 +54,8 @@ _sources: LRUCache[str, bytes] = LRUCache(_SOURCE_CACHE_BYTES, getsizeof=len)
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """The result of an execution, and whether its event has subscribers."""
-
     result: RunResult
     is_timeout: bool
-    has_event: bool
     response: Response | None = None
     """The custom response to a caller that waits at an inbound endpoint."""
 
@@ -137,7 +134,7 @@ def execute(started: CreatedRun, caller: Caller, environment: EnvironmentRef) ->
     except keyring.KeyringError as error:
         if isinstance(error, keyring.UnknownKey) and _waits_for_key(started):
             run_queue.release(started, _UNKNOWN_KEY_DELAY)
-            return CallResult(RunResult("failed", 0), False, False)
+            return CallResult(RunResult("failed", 0), is_timeout=False)
         outcome = _failure("platform", "SecretsClosed", "the secrets of the function cannot be opened")
     except RuntimeFailed as error:
         logger.error("the runtime failed", extra={"run_id": started.run_id, "why": str(error)[:500]})
@@ -152,18 +149,19 @@ def execute(started: CreatedRun, caller: Caller, environment: EnvironmentRef) ->
         try:
             response = custom_response.read(outcome.output)
         except BadResponse as error:
-            wrong = {"name": "BadResponse", "message": str(error), "stack": None}
-            outcome = replace(outcome, output=None, reason="user_error", error=wrong)
+            outcome = replace(
+                outcome, output=None, reason="user_error", error=messages.error("BadResponse", str(error))
+            )
     result = _result_of(outcome, sandbox_layers)
     if result.status == "failed" and started.is_async and outcome.reason != "cancelled":
         if run_queue.retry_later(started, timedelta(seconds=min(60, 2**started.attempt))):
-            return CallResult(result, outcome.reason == "timeout", False)
-    _, has_event = completion.end(started, result)
-    return CallResult(result, outcome.reason == "timeout", has_event, response)
+            return CallResult(result, outcome.reason == "timeout")
+    completion.end(started, result)
+    return CallResult(result, outcome.reason == "timeout", response)
 
 
 def _failure(reason: Any, name: str, message: str) -> Outcome:
-    return Outcome(0.0, reason=reason, error={"name": name, "message": message, "stack": None})
+    return Outcome(0.0, reason=reason, error=messages.error(name, message))
 
 
 def _program(started: CreatedRun) -> Program:

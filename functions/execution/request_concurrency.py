@@ -25,8 +25,8 @@ from django.http import HttpRequest
 from functions.errors import TooManyCalls, TooManyRuns
 from functions.quotas.client_networks import AnonymousCall, has_share, recent_usage, slots_for_all_networks
 from functions.runs import start
+from functions.runs.start import NewRun
 from platform_site.concurrency import loop_requests, server_hints
-from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.postgres import loop_connections
 
 _T = TypeVar("_T")
@@ -312,18 +312,16 @@ limiter: Final = ConcurrencyLimiter()
 server_hints.on_shutdown.append(limiter.close)
 
 
-def admission_of(
-    environment: EnvironmentRef,
-    caller: Caller,
-    anonymous: AnonymousCall | None = None,
-    *,
-    name: str | None = None,
-    size: int,
-) -> Admission:
-    """The admission of an arriving call. Anonymous callers are distinguished by their network; `name` distinguishes
-    callers that share a `caller`."""
-    who = name or (f"{caller.kind} {caller.id}" if anonymous is None else f"network {anonymous.network}")
-    return Admission(environment.environment_id, who, start.slots_for(environment, caller, anonymous), anonymous, size)
+def admission_of(new: NewRun) -> Admission:
+    """The admission of an arriving call. Calls of an inbound endpoint or of a client network share its slots."""
+    if new.address_id is not None:
+        who = f"endpoint {new.address_id}"
+    elif new.anonymous is not None:
+        who = f"network {new.anonymous.network}"
+    else:
+        who = f"{new.caller.kind} {new.caller.id}"
+    limit = start.slots_for(new)
+    return Admission(new.environment.environment_id, who, limit, new.anonymous, len(new.input_text))
 
 
 def with_slot(request: HttpRequest, admission: Admission, timeout: Callable[[], float], work: Callable[[], _T]) -> _T:

@@ -1,6 +1,7 @@
 """REST endpoints that manage inbound endpoints, and the inbound endpoints themselves."""
 
 import logging
+from functools import partial
 from typing import Any
 
 import orjson
@@ -22,7 +23,8 @@ from functions.inbound import dispatch, request_message, serializers
 from functions.inbound import service as inbound_service
 from functions.inbound.dispatch import InboundRequest
 from functions.models import Run
-from functions.runs.start import CreatedRun
+from functions.runs import start
+from functions.runs.start import CreatedRun, NewRun
 from functions.triggers import inbound_endpoints
 from platform_site.concurrency import server_hints
 from platform_site.http import client_ip
@@ -119,10 +121,7 @@ class InboundViewSet(ApiViewSet):
     def _queued(self, arrival: InboundRequest, token: str) -> HttpResponseBase:
         server_hints.will_block()
         try:
-            run_id = calls.enqueue(
-                arrival.environment, arrival.caller, arrival.record.function_name, self._input(arrival, token),
-                depth=self._depth(arrival), address_id=arrival.record.address_id,
-            )  # fmt: skip
+            run_id = calls.enqueue(self._new_run(arrival, token))
         except NoSuchFunction:
             raise NoSuchEndpoint from None
         _note_use(arrival)
@@ -130,18 +129,13 @@ class InboundViewSet(ApiViewSet):
 
     def _output(self, arrival: InboundRequest, token: str) -> HttpResponseBase:
         """The response to the caller: the custom response, else a string as plain text (for challenges), else JSON."""
-        environment, caller, name = arrival.environment, arrival.caller, arrival.record.function_name
-        address_id, input_text = arrival.record.address_id, self._input(arrival, token)
+        new = self._new_run(arrival, token)
         try:
             started, ended = request_concurrency.with_slot(
                 self.http_request,
-                request_concurrency.admission_of(
-                    environment, caller, name=f"endpoint {address_id}", size=len(input_text)
-                ),
-                lambda: calls.timeout_of(environment, caller, name),
-                lambda: calls.invoke(
-                    environment, caller, name, input_text, depth=self._depth(arrival), address_id=address_id
-                ),
+                request_concurrency.admission_of(new),
+                partial(start.timeout_of, new),
+                partial(calls.invoke, new),
             )
         except NoSuchFunction:
             raise NoSuchEndpoint from None
@@ -150,14 +144,17 @@ class InboundViewSet(ApiViewSet):
         response.headers["Content-Security-Policy"] = custom_response.CONTENT_POLICY
         return response
 
-    def _input(self, arrival: InboundRequest, token: str) -> str:
-        request = self.http_request
-        client = client_ip.client_address(request)
-        facts = {"client": client, "address_id": arrival.record.address_id}
-        return request_message.input_of(request.META, request.body, token, facts)
-
-    def _depth(self, arrival: InboundRequest) -> int:
-        return call_depth.depth_of(self.http_request.META, arrival.environment.environment_id)
+    def _new_run(self, arrival: InboundRequest, token: str) -> NewRun:
+        request, address_id = self.http_request, arrival.record.address_id
+        facts = {"client": client_ip.client_address(request), "address_id": address_id}
+        return NewRun(
+            arrival.environment,
+            arrival.caller,
+            arrival.record.function_name,
+            request_message.input_of(request.META, request.body, token, facts),
+            depth=call_depth.depth_of(request.META, arrival.environment.environment_id),
+            address_id=address_id,
+        )
 
 
 def _response_to(started: CreatedRun, ended: CallResult) -> HttpResponse:

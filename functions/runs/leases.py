@@ -11,14 +11,15 @@ from django.db import connections
 from functions.runs.anonymous_retention import end_without_outcome
 from functions.runs.completion import EVENT_OF_RUN
 from functions.runs.start import CreatedRun
+from platform_site.identity import signals
 from platform_site.postgres import sql_files
 
 LOST_ATTEMPTS: Final = 3
 """Maximum attempts of a run whose workers die."""
+_LONGEST_LEASE: Final = timedelta(hours=2)
+"""Longer than any FUNCTION_LEASE_SECONDS and any wait for the next attempt."""
 
 _SQL: Final = sql_files.load(__file__, end_without_outcome=end_without_outcome(), event_of_run=EVENT_OF_RUN)
-_RENEW: Final = _SQL["renew"]
-_CANCELLED: Final = _SQL["cancelled"]
 
 
 def renew(using: str, executing: Collection[CreatedRun]) -> set[str]:
@@ -31,32 +32,26 @@ def renew(using: str, executing: Collection[CreatedRun]) -> set[str]:
         "functions": [started.function_id for started in executing],
     }
     with connections[using].cursor() as cursor:
-        cursor.execute(_RENEW, parameters)
+        cursor.execute(_SQL["renew"], parameters)
         return {run_id for (run_id,) in cursor.fetchall()}
 
 
 def cancelled_among(using: str, run_ids: list[str]) -> list[str]:
     """Which of these executing runs are cancelled."""
     with connections[using].cursor() as cursor:
-        cursor.execute(_CANCELLED, [run_ids])
+        cursor.execute(_SQL["cancelled"], [run_ids])
         return [run_id for (run_id,) in cursor.fetchall()]
-
-
-_LOST: Final = _SQL["lost"]
 
 
 def settle_lost(using: str) -> tuple[int, int, int]:
     """Settle runs whose lease ran out: async ones are queued again, others end as `worker_lost`. Returns how many were
     queued again, how many failed, and how many of those have subscribers."""
     with connections[using].cursor() as cursor:
-        cursor.execute(_LOST, {"most": LOST_ATTEMPTS})
+        cursor.execute(_SQL["lost"], {"most": LOST_ATTEMPTS})
         again, failed, events = cursor.fetchone()
+    if events:
+        signals.run_finished.send(sender=None, using=using)
     return int(again), int(failed), int(events)
-
-
-_REPAIR_FUTURE_TIMES: Final = _SQL["repair_future_times"]
-_LONGEST_LEASE: Final = timedelta(hours=2)
-"""Longer than any FUNCTION_LEASE_SECONDS and any wait for the next attempt."""
 
 
 def repair_future_times(using: str) -> int:
@@ -64,5 +59,5 @@ def repair_future_times(using: str) -> int:
     long as a new one, since their workers may be alive. Returns how many. Reads all runs that have not ended."""
     parameters: dict[str, Any] = {"lease": settings.FUNCTION_LEASE, "longest": _LONGEST_LEASE}
     with connections[using].cursor() as cursor:
-        cursor.execute(_REPAIR_FUTURE_TIMES, parameters)
+        cursor.execute(_SQL["repair_future_times"], parameters)
         return int(cursor.rowcount)

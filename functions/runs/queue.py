@@ -28,7 +28,6 @@ _SQL: Final = sql_files.load(
     __file__, waiting=WAITING.format(suspended="%s"), waiting_of_claim=WAITING.format(suspended="$3")
 )
 _CLAIM: Final = _SQL["claim"].encode()
-_IS_DUE: Final = _SQL["is_due"]
 _claiming: Final[dict[str, threading.Lock]] = {}
 # By region. Concurrent claims usually try the same slot: the second would wait for the first's commit, fail and retry.
 # Between processes this is accepted.
@@ -83,22 +82,16 @@ def is_due(using: str) -> bool:
     """Whether `claim` would look for a slot for anything."""
     suspended = suspended_in(using)
     with connections[using].cursor() as cursor:
-        cursor.execute(_IS_DUE, [suspended])
+        cursor.execute(_SQL["is_due"], [suspended])
         return bool(cursor.fetchone()[0])
-
-
-_RETRY: Final = _SQL["retry"]
 
 
 def retry_later(started: CreatedRun, wait: timedelta) -> bool:
     """Put a failed async run back into the queue if its function's policy has attempts left."""
     with connections[started.cluster].cursor() as cursor:
         parameters: dict[str, Any] = {"run_id": started.run_id, "attempt": started.attempt, "wait": wait}
-        cursor.execute(_RETRY, parameters)
+        cursor.execute(_SQL["retry"], parameters)
         return cursor.fetchone() is not None
-
-
-_RELEASE: Final = _SQL["release"]
 
 
 def release(started: CreatedRun, wait: timedelta) -> None:
@@ -106,4 +99,4 @@ def release(started: CreatedRun, wait: timedelta) -> None:
     count. Call it once: the next attempt has the same number."""
     with connections[started.cluster].cursor() as cursor:
         parameters: dict[str, Any] = {"run_id": started.run_id, "attempt": started.attempt, "wait": wait}
-        cursor.execute(_RELEASE, parameters)
+        cursor.execute(_SQL["release"], parameters)

@@ -19,16 +19,17 @@ import orjson
 from django.conf import settings
 from django.db import Error, IntegrityError, connections
 
-from functions.errors import NoSuchFunction, TooManyRuns
+from functions.directory import NAME
+from functions.errors import CallLoopError, NoSuchFunction, TooManyRuns
 from functions.quotas import anonymous_queue, queue_quotas
 from functions.quotas.client_networks import AnonymousCall, slots_for_all_networks
 from functions.runs.anonymous_retention import stores_input
 from functions.runs.statement_batching import StatementBatcher
 from platform_site.http.requests import current_request_id
-from platform_site.identity import ids
+from platform_site.identity import call_depth, ids
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
-from platform_site.postgres import prepared, sqlstates
+from platform_site.postgres import prepared, sql_files, sqlstates
 from platform_site.postgres.libpq import Row
 
 LEASE_MARGIN: Final = timedelta(seconds=10)
@@ -78,85 +79,17 @@ def program_key(function_id: str, version: int, source_hash: str, memory_mb: int
     return f"{function_id}:{version}:{source_hash}:{memory_mb}"
 
 
-IS_INVOCABLE: Final = b"(f.invoke IN ('public', $3::text) OR (f.invoke IS NULL AND $3::text <> 'anonymous'))"
-"""Whether the function `f` may be called by `invoker`, the value $3."""
-
-# $1 environment, $2 function, $3 kind of caller that must be allowed, $4 slots that it may take, $5 initial phase, $6
-# run, $7 input, $8 kind of caller, $9 its id, $10 request, $11 depth, $12 margin and $13 lease (`lease_values`), $14
-# the slots in the order in which to try them (`_slots`), $15 the fields that are not stored; for an anonymous caller
-# $16 its network, $17 its delay in the queue; $18 trigger, $19 inbound endpoint; the last two are those of
-# `StatementBatcher`. OFFSET 0 keeps the order of the slots, which a join would not.
-#
-# PostgreSQL plans a statement at every call while plans for given values seem cheaper than one for all. So there are
-# two texts: one would pay for the check of the network even where there is none. And no estimate of the runs depends on
-# a value: they are compared with columns, and with `(SELECT $20)`, which the planner does not look into.
-_START_RUN: Final = b"""
-WITH chosen AS (
-    SELECT f.id, f.name, f.active_version, f.timeout_ms, f.memory_mb, f.allowed_hosts, v.source_hash,
-           (SELECT jsonb_object_agg(s.name, encode(s.sealed_value, 'hex'))
-              FROM platform.functions_secret s WHERE s.function_id = f.id AND s.sealed_value IS NOT NULL) AS secrets,
-           (SELECT free FROM unnest($14::int[]) free
-             WHERE $5::text = 'executing' %(check)b
-               AND NOT EXISTS (
-                   SELECT 1 FROM platform.functions_run r
-                    WHERE r.environment_id = f.environment_id AND r.slot = free OFFSET 0)
-             LIMIT 1) AS slot
-      FROM platform.functions_function f
-      JOIN platform.functions_version v ON v.function_id = f.id AND v.number = f.active_version
-     WHERE f.environment_id = $1::text AND f.name = $2::text
-       AND %(invocable)b
-), made AS (
-    INSERT INTO platform.functions_run
-           (id, environment_id, function_id, version, status, phase, is_async, trigger, address_id, input, not_stored,
-            logs, sandbox_layers, caller_kind, caller_id, network, turn_at, request_id, depth, concurrency, slot,
-            attempts, created_at, started_at, claimed_until)
-    SELECT $6::text, $1::text, id, active_version, 'running', $5::text, $5::text = 'queued', $18::text, $19::text,
-           $7::text, $15::text[], '[]'::jsonb, '{}', $8::text, $9::text, $16::bigint,
-           statement_timestamp() + $17::interval, $10::text, $11::smallint, $4::int, slot,
-           CASE WHEN $5::text = 'executing' THEN 1 ELSE 0 END,
-           CASE WHEN $5::text = 'executing' THEN now() ELSE statement_timestamp() END,
-           CASE WHEN $5::text = 'executing' THEN now() END,
-           CASE WHEN $5::text = 'executing' THEN
-                     now() + least(timeout_ms * interval '1 ms' + $12::interval, $13::interval) END
-      FROM chosen WHERE $5::text = 'queued' OR slot IS NOT NULL
-    ON CONFLICT (environment_id, slot) WHERE slot IS NOT NULL DO NOTHING
-    RETURNING id
+_SQL: Final = sql_files.load(__file__, network_check="", is_asynchronous="$20", mark="$21")
+_SQL_OF_ANONYMOUS: Final = sql_files.load(
+    __file__, network_check=_SQL["has_network_share"], is_asynchronous="$21", mark="$22"
 )
-SELECT id, name, active_version, source_hash, timeout_ms, memory_mb, array_to_json(allowed_hosts), secrets,
-       slot IS NOT NULL, EXISTS (SELECT 1 FROM made),
-       CASE WHEN %(is_asynchronous)b::boolean THEN set_config('synchronous_commit', 'off', true) END, %(mark)b::text
-  FROM chosen
-"""
-_START_KNOWN: Final = _START_RUN % {
-    b"check": b"", b"invocable": IS_INVOCABLE, b"is_asynchronous": b"$20", b"mark": b"$21"
-}  # fmt: skip
-# $20 the slots of anonymous callers.
-_START_ANONYMOUS: Final = _START_RUN % {
-    b"check": b"""
-               AND (SELECT count(*) FILTER (WHERE r.network = $16::bigint) = 0 OR 2 * count(*) < $20::int
-                      FROM platform.functions_run r
-                     WHERE r.environment_id = f.environment_id AND r.slot BETWEEN 1 AND (SELECT $20::int))""",
-    b"invocable": IS_INVOCABLE,
-    b"is_asynchronous": b"$21",
-    b"mark": b"$22",
-}
-# $1 run. As the row of `_START_RUN`.
-_FIND_RUN: Final = b"""
-SELECT f.id, f.name, r.version, v.source_hash, f.timeout_ms, f.memory_mb, array_to_json(f.allowed_hosts),
-       (SELECT jsonb_object_agg(s.name, encode(s.sealed_value, 'hex'))
-          FROM platform.functions_secret s WHERE s.function_id = f.id AND s.sealed_value IS NOT NULL),
-       true, true, NULL
-  FROM platform.functions_run r
-  JOIN platform.functions_function f ON f.id = r.function_id
-  JOIN platform.functions_version v ON v.function_id = f.id AND v.number = r.version
- WHERE r.id = $1::text
-"""
+_FIND, _TIMEOUT, _SOURCE = (_SQL[name].encode() for name in ("find", "timeout", "source"))
 # A unique index on the slot enforces the limit under concurrency. If two calls try the same slot, the second waits for
 # the first's commit and tries again. Each call starts its search at a random slot, so that this is rare and the first
 # slot examined is usually free: sorting all 64 slots would cost more than the insert.
 SLOT_ATTEMPTS: Final = 50
 _SLOTS: Final = 13
-"""The index of the slots among the values of `_START_RUN`."""
+"""The index of the slots among the values of `start`."""
 
 
 def anonymous_slots(limit: int) -> int:
@@ -164,13 +97,13 @@ def anonymous_slots(limit: int) -> int:
     return max(1, limit // 2)
 
 
-def slots_for(environment: EnvironmentRef, caller: Caller, anonymous: AnonymousCall | None) -> int:
+def slots_for(new: "NewRun") -> int:
     """How many synchronous calls of such a caller the plan allows at the same time."""
-    limit = plan_limits(environment.plan).function_concurrency
-    if caller.kind != "anonymous":
+    limit = plan_limits(new.environment.plan).function_concurrency
+    if new.caller.kind != "anonymous":
         return limit
     kind_limit = anonymous_slots(limit)
-    return slots_for_all_networks(kind_limit) if anonymous is not None and anonymous.is_heavy else kind_limit
+    return slots_for_all_networks(kind_limit) if new.anonymous is not None and new.anonymous.is_heavy else kind_limit
 
 
 @cache
@@ -189,55 +122,26 @@ def _rotated(slots: range, start: int) -> list[int]:
     return [*slots[first:], *slots[:first]]
 
 
-_start_batcher: Final = StatementBatcher(_START_KNOWN, is_durable=False)
-_start_anonymous_batcher: Final = StatementBatcher(_START_ANONYMOUS, is_durable=False)
-_queue_batcher: Final = StatementBatcher(_START_KNOWN, is_durable=True)
-
-
-def start_run(
-    environment: EnvironmentRef,
-    caller: Caller,
-    name: str,
-    input_text: str,
-    *,
-    depth: int = 0,
-    is_async: bool = False,
-    anonymous: AnonymousCall | None = None,
-    address_id: str | None = None,
-) -> CreatedRun:
-    """Create the run, executing (with a lease of this process) or queued. One statement; one more for a queued run of
-    an anonymous caller, and now and then for others (`functions.quotas.queue_quotas`). An executing run is committed
-    when this returns, and on disk before it can have any effect: its row writes and its end come later in the same log,
-    and `make_durable` precedes everything that leaves the database. So a synchronous call waits for the disk once. If
-    PostgreSQL crashes in between, `end` finds no run and writes all of it. In a transaction of the caller, and for a
-    queued run, the commit waits as usual. If the connection is lost before the response, the run is looked up on a new
-    connection by its id, and created if it does not exist: no one else would execute it, and it would hold its slot
-    until its lease ends. `anonymous` is the network of an anonymous caller, `address_id` the inbound endpoint of the
-    call. Raises NoSuchFunction (also if this kind of caller may not invoke it), TooManyRuns, TooManyAnonymousCalls,
-    TooManyQueued."""
-    limit = plan_limits(environment.plan).function_concurrency
-    kind_limit = anonymous_slots(limit) if caller.kind == "anonymous" else limit
-    may_take = kind_limit if is_async else slots_for(environment, caller, anonymous)
-    new = _NewRun(ids.new("run"), environment, caller, input_text, depth, is_async, anonymous, address_id)
-    delay = _admit_to_queue(new) if is_async else None
-    row = _insert(new, _values(new, name, may_take, delay, kind_limit), limit, may_take)
-    if row is None:
-        raise TooManyRuns(kind_limit, of_anonymous=caller.kind == "anonymous")
-    return _started(row, new)
+_start_batcher: Final = StatementBatcher(_SQL["start"].encode(), is_durable=False)
+_start_anonymous_batcher: Final = StatementBatcher(_SQL_OF_ANONYMOUS["start"].encode(), is_durable=False)
+_queue_batcher: Final = StatementBatcher(_SQL["start"].encode(), is_durable=True)
 
 
 @dataclass(slots=True)
-class _NewRun:
-    """What `start_run` is to create."""
+class NewRun:
+    """A call of a function, from which `start_run` creates a run."""
 
-    id: str
     environment: EnvironmentRef
     caller: Caller
+    function_name: str
     input_text: str
-    depth: int
-    is_async: bool
-    anonymous: AnonymousCall | None
-    address_id: str | None
+    """JSON."""
+    depth: int = 0
+    is_async: bool = False
+    anonymous: AnonymousCall | None = None
+    """The client network of an anonymous caller."""
+    address_id: str | None = None
+    """The inbound endpoint of the call."""
 
     @property
     def trigger(self) -> str:
@@ -250,23 +154,49 @@ class _NewRun:
         return _start_batcher if self.anonymous is None else _start_anonymous_batcher
 
 
-def invoker(caller: Caller) -> bytes:
+def start_run(new: NewRun) -> CreatedRun:
+    """Create the run, executing (with a lease of this process) or queued. One statement; one more for a queued run of
+    an anonymous caller, and now and then for others (`functions.quotas.queue_quotas`). An executing run is committed
+    when this returns, and on disk before it can have any effect: its row writes and its end come later in the same log,
+    and `make_durable` precedes everything that leaves the database. So a synchronous call waits for the disk once. If
+    PostgreSQL crashes in between, `end` finds no run and writes all of it. In a transaction of the caller, and for a
+    queued run, the commit waits as usual. If the connection is lost before the response, the run is looked up on a new
+    connection by its id, and created if it does not exist: no one else would execute it, and it would hold its slot
+    until its lease ends. Raises NoSuchFunction (also if this kind of caller may not invoke it), CallLoopError,
+    TooManyRuns, TooManyAnonymousCalls, TooManyQueued."""
+    if not NAME.fullmatch(new.function_name):
+        raise NoSuchFunction
+    if new.depth >= call_depth.MAX_DEPTH:
+        raise CallLoopError(new.depth)
+    limit = plan_limits(new.environment.plan).function_concurrency
+    is_anonymous = new.caller.kind == "anonymous"
+    kind_limit = anonymous_slots(limit) if is_anonymous else limit
+    may_take = kind_limit if new.is_async else slots_for(new)
+    delay = _admit_to_queue(new) if new.is_async else None
+    run_id = ids.new("run")
+    row = _insert(new, run_id, _values(new, run_id, may_take, delay, kind_limit), limit, may_take)
+    if row is None:
+        raise TooManyRuns(kind_limit, of_anonymous=is_anonymous)
+    return _started(row, new, run_id)
+
+
+def _invoker(caller: Caller) -> bytes:
     """The caller's kind as a function's `invoke` has it."""
     return caller.kind.encode() if caller.kind in ("user", "anonymous") else b"key"
 
 
-def _values(new: _NewRun, name: str, may_take: int, delay: bytes | None, kind_limit: int) -> list[bytes | None]:
-    """The values of `_START_RUN`, without the slots."""
+def _values(new: NewRun, run_id: str, may_take: int, delay: bytes | None, kind_limit: int) -> list[bytes | None]:
+    """The values of `start`, without the slots."""
     caller, trigger, input_bytes, request_id = new.caller, new.trigger, new.input_text.encode(), current_request_id()
     # A queued run needs its input until it ends.
     is_kept = new.is_async or stores_input(caller.kind, trigger, input_bytes)
     values = [
         new.environment.environment_id.encode(),
-        name.encode(),
-        invoker(caller),
+        new.function_name.encode(),
+        _invoker(caller),
         b"%d" % may_take,
         b"queued" if new.is_async else b"executing",
-        new.id.encode(),
+        run_id.encode(),
         input_bytes if is_kept else b"",
         caller.kind.encode(),
         caller.id.encode(),
@@ -285,13 +215,13 @@ def _values(new: _NewRun, name: str, may_take: int, delay: bytes | None, kind_li
     return values
 
 
-def _insert(new: _NewRun, values: list[bytes | None], limit: int, may_take: int) -> Row | None:
-    """The row of `_START_RUN` once the run exists; None if all of its slots are taken. Raises NoSuchFunction."""
+def _insert(new: NewRun, run_id: str, values: list[bytes | None], limit: int, may_take: int) -> Row | None:
+    """The row of `start` once the run exists; None if all of its slots are taken. Raises NoSuchFunction."""
     using, batcher, was_lost = new.environment.cluster, new.batcher, False
     for _ in range(SLOT_ATTEMPTS):
         values[_SLOTS] = _slots(limit, may_take, int(random.random() * limit))  # noqa: S311 - not a secret
         try:
-            found = prepared.run(using, _FIND_RUN, [new.id.encode()]) if was_lost else []
+            found = prepared.run(using, _FIND, [run_id.encode()]) if was_lost else []
             found = found or batcher.run(using, values)
         except IntegrityError:  # the slot was taken or the function deleted by a concurrent commit: try again
             if connections[using].in_atomic_block:
@@ -312,7 +242,7 @@ def _insert(new: _NewRun, values: list[bytes | None], limit: int, may_take: int)
     return None
 
 
-def _admit_to_queue(new: _NewRun) -> bytes | None:
+def _admit_to_queue(new: NewRun) -> bytes | None:
     """The delay of an anonymous caller's run behind others of its network; None for other callers. Raises
     TooManyAnonymousCalls, TooManyQueued."""
     input_size = len(new.input_text.encode())
@@ -323,11 +253,11 @@ def _admit_to_queue(new: _NewRun) -> bytes | None:
     return None
 
 
-def _started(row: Row, new: _NewRun) -> CreatedRun:
-    """The run to execute, from a row of `_START_RUN`."""
+def _started(row: Row, new: NewRun, run_id: str) -> CreatedRun:
+    """The run to execute, from a row of `start`."""
     function_id, name, version, source_hash, timeout_ms, memory_mb, hosts, secrets, *_ = row
     return CreatedRun(
-        run_id=new.id,
+        run_id=run_id,
         attempt=1,
         environment_id=new.environment.environment_id,
         function_id=text_of(function_id),
@@ -349,6 +279,18 @@ def _started(row: Row, new: _NewRun) -> CreatedRun:
     )
 
 
+def timeout_of(new: NewRun) -> float:
+    """Seconds that the function may run, and that a call of it may wait. Raises NoSuchFunction, also for a function
+    that this kind of caller may not invoke. One query."""
+    if not NAME.fullmatch(new.function_name):
+        raise NoSuchFunction
+    values = [new.environment.environment_id.encode(), new.function_name.encode(), _invoker(new.caller)]
+    found = prepared.retry_if_lost(connections[new.environment.cluster], _TIMEOUT, values)
+    if not found:
+        raise NoSuchFunction
+    return number_of(found[0][0]) / 1000
+
+
 def text_of(value: bytes | None) -> str:
     return (value or b"").decode()
 
@@ -359,11 +301,6 @@ def number_of(value: bytes | None) -> int:
 
 def secrets_of(secrets: bytes | None) -> dict[str, bytes]:
     return {name: bytes.fromhex(text) for name, text in orjson.loads(secrets or b"{}").items()}
-
-
-_SOURCE: Final = b"""
-SELECT source FROM platform.functions_version WHERE function_id = $1::text AND number = $2::int
-"""
 
 
 def source_of(started: CreatedRun) -> bytes:

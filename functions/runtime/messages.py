@@ -61,15 +61,17 @@ def clean(value: object, max_length: int) -> str:
     return _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", value if isinstance(value, str) else str(value))[:max_length]
 
 
+def error(name: str, message: str, stack: str | None = None) -> dict[str, Any]:
+    """The `error` of an `Outcome`."""
+    return {"name": name, "message": message, "stack": stack}
+
+
 def error_of(value: object) -> dict[str, Any]:
     """The error that the code reported. Its fields are untrusted."""
     fields = value if isinstance(value, dict) else {}
     stack = fields.get("stack")
-    return {
-        "name": clean(fields.get("name", "Error"), 200),
-        "message": clean(fields.get("message", ""), 2000),
-        "stack": clean(stack, 4000) if isinstance(stack, str) else None,
-    }
+    name, message = clean(fields.get("name", "Error"), 200), clean(fields.get("message", ""), 2000)
+    return error(name, message, clean(stack, 4000) if isinstance(stack, str) else None)
 
 
 _ERRORS_BY_REASON: Final[dict[Reason, tuple[str, str]]] = {
@@ -84,4 +86,4 @@ _ERRORS_BY_REASON: Final[dict[Reason, tuple[str, str]]] = {
 def error_of_reason(reason: Reason, otherwise: str) -> dict[str, Any]:
     """The error of a call whose process ended; `otherwise` is the message if the reason has none."""
     name, message = _ERRORS_BY_REASON.get(reason, ("Error", otherwise))
-    return {"name": name, "message": message, "stack": None}
+    return error(name, message)

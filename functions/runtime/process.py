@@ -283,17 +283,13 @@ class Process:
             raise self._channel.protocol_violation()
         output = rest[len(_OUTPUT) :]
         if len(output) > max_bytes:  # the runner checks this too, but cannot be trusted
-            too_large = {
-                "name": "OutputTooLarge",
-                "message": f"the output has more than {max_bytes} bytes",
-                "stack": None,
-            }
+            too_large = messages.error("OutputTooLarge", f"the output has more than {max_bytes} bytes")
             return Outcome(duration, reason="output_too_large", error=too_large, logs=logs)
         try:
             orjson.loads(output)
         except orjson.JSONDecodeError as error:
             why = messages.clean(str(error).partition(": line ")[0], 200)
-            wrong = {"name": "Error", "message": f"the output is not JSON: {why}", "stack": None}
+            wrong = messages.error("Error", f"the output is not JSON: {why}")
             return Outcome(duration, reason="user_error", error=wrong, logs=logs)
         return Outcome(duration, output=output.decode(), logs=logs)
 

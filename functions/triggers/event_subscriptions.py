@@ -7,7 +7,7 @@ what a webhook would receive, so the deployer needs the scopes to create a webho
 trigger functions: a function would trigger itself. A chain of functions that write rows is cut like one of webhooks
 (`platform_site.identity.call_depth`)."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from django.db import transaction
@@ -24,8 +24,6 @@ from projects.directory.environments import environment_ref
 from rows.outbox import audit as audit_outbox
 from rows.outbox import event_types, subscriptions
 
-FIELDS: Final = ("events_kind", "events_id")
-"""What `activated` may change of a function."""
 SCOPES: Final = ("functions:invoke", "rows:read")
 """Scopes that the run-as identity of event triggers needs, since events contain rows."""
 NOT_SUBSCRIBABLE: Final = frozenset({*event_types.OF_RUNS, "webhook.test"})
@@ -41,19 +39,14 @@ def covers(patterns: Iterable[str], event_type: str) -> bool:
     return event_type not in NOT_SUBSCRIBABLE and event_types.matches(patterns, event_type)
 
 
-def deployed(function: Function, environment: EnvironmentRef, values: Mapping[str, Any], *, by: Caller | None) -> None:
-    """The changes of a deployment to the event triggers. The caller holds the function's lock, saves it and then calls
-    `refresh`. `values` may have `on`: patterns, or null or an empty list for none. Without it they stay as they are,
-    stopped or not; the same patterns start stopped triggers again. Runs execute as `by` from now on. Raises
-    ValidationFailed, SubscriptionsQuotaReached."""
-    if "on" in values:
-        patterns = values["on"] or None
-        if function.events_stopped is not None or patterns != function.events:
-            _set(function, environment, patterns, by)
-    activated(function, by=by)
-
-
-def _set(function: Function, environment: EnvironmentRef, patterns: list[str] | None, by: Caller | None) -> None:
+def configure(
+    function: Function, environment: EnvironmentRef, patterns: list[str] | None, *, by: Caller | None
+) -> None:
+    """Set the event triggers, or remove them; the same patterns start stopped ones again. The caller holds the
+    function's lock, calls `set_run_as`, saves it and then calls `refresh`. Raises ValidationFailed,
+    SubscriptionsQuotaReached."""
+    if function.events_stopped is None and patterns == function.events:
+        return
     had_triggers = has_triggers(function)
     function.events, function.events_stopped = patterns, None
     function.events_kind = function.events_id = None
@@ -65,9 +58,9 @@ def _set(function: Function, environment: EnvironmentRef, patterns: list[str] | 
         _check_quota(environment)
 
 
-def activated(function: Function, *, by: Caller | None) -> None:
-    """Another version becomes active: runs of events execute as `by` from now on, whose permissions were checked
-    (`trigger_kind`). Raises ValidationFailed."""
+def set_run_as(function: Function, *, by: Caller | None) -> None:
+    """Runs of events execute as `by` from now on, whose permissions are checked (`trigger_kind`); unchanged if None.
+    Raises ValidationFailed."""
     if not has_triggers(function):
         return
     if function.invoke == "user":
@@ -109,10 +102,7 @@ def patterns_of(environment_id: str, using: str) -> Iterable[Sequence[str]]:
 
 def count_subscriptions(environment: EnvironmentRef) -> int:
     """How many of the environment's functions have event triggers; stopped ones do not count. One query."""
-    subscribed = Function.objects.using(environment.cluster).filter(
-        environment_id=environment.environment_id, events_stopped=None
-    )
-    return subscribed.filter(events__isnull=False).count()
+    return Function.objects.of(environment).filter(events__isnull=False, events_stopped=None).count()
 
 
 def _check_quota(environment: EnvironmentRef) -> None:

@@ -31,7 +31,7 @@ from functions.triggers.event_subscriptions import covers
 from platform_site.background import advisory_locks
 from platform_site.background.advisory_locks import LockSpace
 from platform_site.background.periodic import log_failures
-from platform_site.identity import call_depth, ids
+from platform_site.identity import call_depth, ids, signals
 from platform_site.identity.plans import PlanLimits, plan_limits
 from platform_site.postgres import sql_files
 from platform_site.postgres.sql_functions import OctetLength
@@ -81,7 +81,6 @@ _SQL: Final = sql_files.load(
 )
 REACHED: Final = _SQL["reached"]
 """A common table expression: the environments with pending events, and null."""
-_INSERT_PENDING: Final = _SQL["insert_pending"]
 
 
 class PendingEventWriter:
@@ -108,7 +107,7 @@ class PendingEventWriter:
         if not self._pending:
             return
         with connections[self._using].cursor() as cursor:
-            cursor.execute(_INSERT_PENDING, [list(column) for column in zip(*self._pending, strict=True)])
+            cursor.execute(_SQL["insert_pending"], [list(column) for column in zip(*self._pending, strict=True)])
         function_notify.after_commit(self._using)
 
 
@@ -121,13 +120,11 @@ def delete_pending(environment_id: str, using: str) -> None:
 
 # ── Queued runs ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-_WAITING: Final = _SQL["waiting"]
 _FUNCTIONS: Final = _SQL["functions"]
 # Locked until the runs that reference them are committed, to serialize with deletions. This waits for concurrent
 # deployments: a function that is not found then is deleted, with its events.
 _FUNCTIONS_LOCKED: Final = f"{_FUNCTIONS} FOR KEY SHARE"
 _COUNT_QUEUED: Final = _QUEUED_OF_ENVIRONMENT.format(environment="%s", most="%s")
-_QUEUE: Final = _SQL["queue"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +182,7 @@ def queue(using: str) -> int:
     plans, and whether the environment exists and is active. Raises OperationalError while it is unavailable; then
     nothing changes."""
     with by_index(using) as cursor:
-        cursor.execute(_WAITING, {"suspended": suspended_in(using), "half": MAX_QUEUED // 2})
+        cursor.execute(_SQL["waiting"], {"suspended": suspended_in(using), "half": MAX_QUEUED // 2})
         waiting = [environment_id for (environment_id,) in cursor.fetchall()]
     queued = 0
     plans = _plans(waiting)
@@ -285,12 +282,12 @@ def _queue_batch(
             ))  # fmt: skip
         queued, has_event = 0, False
         if new_runs:
-            cursor.execute(_QUEUE, [orjson.dumps(new_runs).decode()])
+            cursor.execute(_SQL["queue"], [orjson.dumps(new_runs).decode()])
             queued, has_event = cursor.fetchone()
         prevent_sorts_and_scans(cursor, prevented=True)
         PendingEvent.objects.using(using).filter(pk__in=[each.pk for each in decided]).delete()
         if has_event:
-            transaction.on_commit(lambda: function_notify.notify(using), using=using)
+            signals.run_finished.send(sender=None, using=using)
         return len(decided), int(queued)
 
 

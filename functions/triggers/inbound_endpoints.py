@@ -89,22 +89,15 @@ def from_bytes(data: bytes | None) -> CachedEndpoint | None:
     return CachedEndpoint(*values) if is_ours and values[-1] in PLANS else None
 
 
-_LOOK_UP: Final = """
-SELECT a.id, f.name, a.is_async, a.runs_as_kind, a.runs_as_id
-  FROM platform.functions_inboundendpoint a JOIN platform.functions_function f ON f.id = a.function_id
- WHERE a.token_hash = %s AND f.environment_id = %s
-"""
-
-
 def look_up(environment: EnvironmentRef, token_hash: bytes) -> CachedEndpoint | None:
     """The endpoint of that token in the environment, from PostgreSQL, which is then cached; None if there is none."""
-    with connections[environment.cluster].cursor() as cursor:
-        cursor.execute(_LOOK_UP, [token_hash, environment.environment_id])
-        found = cursor.fetchone()
+    endpoints = InboundEndpoint.objects.using(environment.cluster).filter(
+        token_hash=token_hash, function__environment_id=environment.environment_id
+    )
+    found = endpoints.values_list("pk", "function__name", "is_async", "runs_as_kind", "runs_as_id").first()
     if found is None:
         return None
-    address_id, function_name, is_async, kind, caller_id = found
-    record = CachedEndpoint(address_id, function_name, is_async, kind, caller_id, environment.plan)
+    record = CachedEndpoint(*found, environment.plan)
     redis_client.fill(cache_key(token_hash), to_bytes(record))
     verify(token_hash)
     return record
@@ -124,9 +117,9 @@ def note_use(environment: EnvironmentRef, address_id: str) -> None:
         cursor.execute(_USED, [address_id])
 
 
-def activated(function: Function, using: str, *, by: Caller | None) -> None:
-    """Another version becomes active: its endpoints run as `by` from now on (`trigger_kind`); unchanged if `by` is
-    None, for staff and commands. In the transaction that holds the function's lock. Raises ValidationFailed."""
+def set_run_as(function: Function, using: str, *, by: Caller | None) -> None:
+    """Its endpoints run as `by` from now on, whose permissions are checked (`trigger_kind`); unchanged if None. In the
+    transaction that holds the function's lock. Raises ValidationFailed."""
     endpoints = _of(function.pk, using)
     hashes = list(endpoints.values_list("token_hash", flat=True))
     if not hashes:

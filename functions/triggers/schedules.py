@@ -29,7 +29,7 @@ from platform_site.http.fields import timestamp
 from platform_site.identity import ids
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
-from platform_site.postgres import sql_functions
+from platform_site.postgres import sql_files, sql_functions
 from projects.directory.environments import environment_ref
 from projects.provisioning.suspension import plans_of_active, suspended_in
 from rows.outbox import audit as audit_outbox
@@ -37,25 +37,19 @@ from rows.outbox import audit as audit_outbox
 logger = logging.getLogger("platform.functions")
 
 BATCH: Final = 500
-FIELDS: Final = ("scheduled_kind", "scheduled_id")
-"""What `activated` may change of a function."""
+_SQL: Final = sql_files.load(__file__)
 _MIN_CLOCK_STEP: Final = timedelta(hours=2)
 """Minimum clock step that `repair_future_times` repairs. After a shorter one, a due time that has already run is not
 run again."""
 
 
-def deployed(function: Function, environment: EnvironmentRef, values: Mapping[str, Any], *, by: Caller | None) -> None:
-    """The changes of a deployment to the schedule. The caller holds the function's lock and saves it. `values` may have
-    `schedule`: a text of `cron.normal`, or null. Without it the schedule stays as it is, stopped or not; the same text
-    starts a stopped one again and keeps the due time of an active one. Runs execute as `by` from now on. Raises
+def configure(function: Function, environment: EnvironmentRef, text: str | None, *, by: Caller | None) -> None:
+    """Set the schedule: a text of `cron.normal`, or none. The same text starts a stopped one again and keeps the due
+    time of an active one. The caller holds the function's lock, calls `set_run_as` and saves it. Raises
     ValidationFailed, SchedulesQuotaReached."""
-    if "schedule" in values and (function.next_run_at is None or values["schedule"] != function.schedule):
-        _set(function, environment, values["schedule"], by)
-    activated(function, by=by)
-
-
-def _set(function: Function, environment: EnvironmentRef, text: str | None, by: Caller | None) -> None:
     was_running = function.next_run_at is not None
+    if was_running and text == function.schedule:
+        return
     function.schedule, function.next_run_at, function.schedule_stopped = text, None, None
     function.scheduled_kind = function.scheduled_id = function.last_skipped_at = None
     if text is None:
@@ -67,9 +61,9 @@ def _set(function: Function, environment: EnvironmentRef, text: str | None, by: 
     function.next_run_at = cron.read(text).next_after(sql_functions.now(environment.cluster))
 
 
-def activated(function: Function, *, by: Caller | None) -> None:
-    """Another version becomes active: scheduled runs execute as `by` from now on, whose permissions were checked
-    (`trigger_kind`). Raises ValidationFailed."""
+def set_run_as(function: Function, *, by: Caller | None) -> None:
+    """Scheduled runs execute as `by` from now on, whose permissions are checked (`trigger_kind`); unchanged if None.
+    Raises ValidationFailed."""
     if function.next_run_at is None:
         return
     if function.invoke == "user":
@@ -91,18 +85,9 @@ def copied(text: str | None) -> dict[str, Any]:
     return {} if text is None else {"schedule": text, "schedule_stopped": Function.Stopped.COPIED}
 
 
-def caller_of(actor: Caller | Actor) -> Caller | None:
-    """The caller if runs can execute as it; None for staff and commands."""
-    return actor if isinstance(actor, Caller) and actor.kind != "staff" else None
-
-
 def count_schedules(environment: EnvironmentRef) -> int:
     """How many of the environment's functions have a schedule; stopped ones do not count. One query."""
-    return (
-        Function.objects.using(environment.cluster)
-        .filter(environment_id=environment.environment_id, next_run_at__isnull=False)
-        .count()
-    )
+    return Function.objects.of(environment).filter(next_run_at__isnull=False).count()
 
 
 def _check_quota(environment: EnvironmentRef) -> None:
@@ -128,34 +113,9 @@ def queue_due(using: str) -> int:
     return queued
 
 
-# The decisions about all claimed functions, as arrays: bulk_create and bulk_update take ten times as long (1.2 ms a
-# run), and on the full hour many functions are due.
-_QUEUE_RUNS: Final = """
-WITH decided AS (
-    SELECT *
-      FROM unnest(%s::text[], %s::timestamptz[], %s::text[], %s::timestamptz[], %s::text[], %s::text[], %s::int[])
-           AS decided(function_id, next_run_at, stopped, skipped_at, run_id, input, concurrency)
-), stepped AS (
-    UPDATE platform.functions_function f
-       SET next_run_at = decided.next_run_at, schedule_stopped = decided.stopped,
-           last_skipped_at = coalesce(decided.skipped_at, f.last_skipped_at),
-           scheduled_run_id = coalesce(decided.run_id, f.scheduled_run_id)
-      FROM decided WHERE f.id = decided.function_id
-)
-INSERT INTO platform.functions_run
-       (id, environment_id, function_id, version, status, phase, is_async, trigger, input, logs, sandbox_layers,
-       caller_kind,
-        caller_id, depth, attempts, concurrency)
-SELECT decided.run_id, f.environment_id, f.id, f.active_version, 'running', 'queued', true, 'schedule', decided.input,
-       '[]', '{}', f.scheduled_kind, f.scheduled_id, 0, 0, decided.concurrency
-  FROM decided JOIN platform.functions_function f ON f.id = decided.function_id
- WHERE decided.run_id IS NOT NULL
-"""
-
-
 @dataclass(frozen=True, slots=True)
 class _Decided:
-    """The decision about a due function: fields in the order of `_QUEUE_RUNS`. Without `run_id` no run is queued."""
+    """The decision about a due function: fields in the order of `queue_runs`. Without `run_id` no run is queued."""
 
     function_id: str
     next_run_at: datetime | None = None
@@ -181,7 +141,7 @@ def _queue_batch(using: str, plans: Mapping[str, str]) -> tuple[int, bool]:
             .order_by("next_run_at")
         )
         found = list(due[:BATCH])
-        decided = [_decide(function, now, plans, is_busy=function.is_busy) for function in found]
+        decided = [_decide(function, now, plans, is_busy=function.is_busy) for function in found]  # type: ignore[attr-defined]
         for function, each in zip(found, decided, strict=True):
             if each.stopped is not None:
                 audit_outbox.record_system(
@@ -191,7 +151,7 @@ def _queue_batch(using: str, plans: Mapping[str, str]) -> tuple[int, bool]:
                 )  # fmt: skip
         with connections[using].cursor() as cursor:
             columns = [[getattr(each, field.name) for each in decided] for field in fields(_Decided)]
-            cursor.execute(_QUEUE_RUNS, columns)
+            cursor.execute(_SQL["queue_runs"], columns)
             made = cursor.rowcount
     return made, len(decided) < BATCH
 

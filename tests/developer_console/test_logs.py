@@ -67,7 +67,7 @@ def relay(tracker: Tracker) -> str:
     """Events become deliveries. The region."""
     environment = environment_ref(tracker.environment_id)
     assert environment is not None
-    while relay_batch(environment.cluster).events:
+    while relay_batch(environment.cluster):
         pass
     return environment.cluster
 

@@ -214,7 +214,7 @@ class World:
     def relay(self) -> None:
         environment = environment_ref(self.production)
         assert environment is not None
-        while relay_batch(environment.cluster).events:
+        while relay_batch(environment.cluster):
             pass
 
     def an_account(self) -> str:

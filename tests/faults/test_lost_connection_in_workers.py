@@ -47,7 +47,7 @@ class Work:
 
 
 def relay() -> None:
-    while relay_batch(REGION).events:
+    while relay_batch(REGION):
         pass
 
 

@@ -17,7 +17,7 @@ from functions.errors import TooManyQueued
 from functions.models import Run
 from functions.quotas import queue_quotas
 from functions.quotas.queue_quotas import Kind
-from functions.runs import start
+from functions.runs.start import NewRun, start_run
 from platform_site.identity import ids
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import PLANS
@@ -282,12 +282,12 @@ def test_users_who_are_refused_share_one_look(
     with looks_counted(trips) as looks:
         for each in users * 2:
             with pytest.raises(TooManyQueued, match="You have some waiting"):
-                start.start_run(environment, each, "sum", "{}", is_async=True)
+                start_run(NewRun(environment, each, "sum", "{}", is_async=True))
     assert len(looks) == 1
     with looks_counted(trips) as looks:
         assert queue(busy, "alice").status == 202, "a caller with an empty queue is served"
         with pytest.raises(TooManyQueued, match="You have some waiting"):
-            start.start_run(environment, users[0], "sum", "{}", is_async=True)
+            start_run(NewRun(environment, users[0], "sum", "{}", is_async=True))
     assert len(looks) == 1
     assert waiting(environment) == before + 1
 
@@ -326,5 +326,5 @@ def test_a_look_reads_what_waits_and_no_more_than_the_budget(
             assert queue_quotas._queue_stats(where, kind, MOST).taken.runs == expected
         assert cost.read <= most
     with count_touched_rows(using, "platform.functions_run") as cost:
-        start.start_run(environment, key_of(environment), "sum", "{}")
+        start_run(NewRun(environment, key_of(environment), "sum", "{}"))
     assert cost.read <= 2 * FREE.function_concurrency

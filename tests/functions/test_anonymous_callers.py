@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.db import connections
 
-from functions.execution import calls, request_concurrency
+from functions.execution import request_concurrency
 from functions.models import Run
 from functions.quotas import anonymous_queue
 from functions.quotas.client_networks import AnonymousCall
@@ -18,6 +18,7 @@ from functions.runs import completion
 from functions.runs import queue as run_queue
 from functions.runs import start as runs_start
 from functions.runs.completion import RunResult
+from functions.runs.start import NewRun, start_run
 from functions.triggers import events as event_triggers
 from platform_site.console import rollups
 from platform_site.identity.callers import EnvironmentRef
@@ -85,10 +86,10 @@ def test_anonymous_callers_take_half_of_the_slots(
 
 
 def test_others_take_all_slots_and_the_anonymous_half_last(open_to_all: Tracker, environment: EnvironmentRef) -> None:
-    mine = [calls.start_call(environment, key_of(environment), "sum", "{}") for _ in range(FREE - HALF)]
+    mine = [start_run(NewRun(environment, key_of(environment), "sum", "{}")) for _ in range(FREE - HALF)]
     assert taken(environment) == [*range(HALF + 1, FREE + 1)]
     assert invoke(open_to_all, "sum", {"a": 1, "b": 1}, who="visitor").status == 200
-    mine += [calls.start_call(environment, key_of(environment), "sum", "{}") for _ in range(HALF)]
+    mine += [start_run(NewRun(environment, key_of(environment), "sum", "{}")) for _ in range(HALF)]
     assert taken(environment) == [*range(1, FREE + 1)]
     for who in ("visitor", "server"):
         assert invoke(open_to_all, "sum", {"a": 1, "b": 1}, who=who).status == 429
@@ -289,9 +290,9 @@ def test_whether_one_more_may_wait_is_seen_within_the_limit(
             assert anonymous_queue.waiting(where)[0] == expected
         assert cost.read <= expected
     for begin in (
-        lambda: runs_start.start_run(environment, key_of(environment), "sum", "{}", is_async=True),
-        lambda: runs_start.start_run(environment, key_of(environment), "sum", "{}"),
-        lambda: runs_start.start_run(environment, anonymous_caller(environment), "sum", "{}"),
+        lambda: start_run(NewRun(environment, key_of(environment), "sum", "{}", is_async=True)),
+        lambda: start_run(NewRun(environment, key_of(environment), "sum", "{}")),
+        lambda: start_run(NewRun(environment, anonymous_caller(environment), "sum", "{}")),
     ):
         with count_touched_rows(using, "platform.functions_run") as cost:
             begin()

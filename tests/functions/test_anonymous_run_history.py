@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from django.db import connections
 
-from functions.execution import calls
 from functions.models import Run
 from functions.runs import completion, leases
 from functions.runs import retention as run_retention
 from functions.runs.anonymous_retention import MAX_STORED_BYTES
 from functions.runs.completion import RunResult
+from functions.runs.start import NewRun, start_run
 from functions.triggers import events as event_triggers
 from functions.worker import Worker
 from platform_site.identity.callers import EnvironmentRef
@@ -98,7 +98,7 @@ def test_small_data_and_all_data_of_other_callers_are_stored(echoing: Tracker, e
 
 def test_while_it_executes_no_large_input_lies_on_the_disk(open_to_all: Tracker, environment: EnvironmentRef) -> None:  # noqa: F811
     """Nor does one that its process died with."""
-    started = calls.start_call(environment, anonymous_caller(environment), "sum", f'{{"a":"{LARGE}"}}')
+    started = start_run(NewRun(environment, anonymous_caller(environment), "sum", f'{{"a":"{LARGE}"}}'))
     run = Run.objects.using(environment.cluster).get(pk=started.run_id)
     assert (run.input, run.not_stored) == ("", ["input"])
     assert LARGE in started.input_text
@@ -112,7 +112,7 @@ def test_a_run_that_a_crash_of_postgresql_forgot_is_written_down_as_small(
     open_to_all: Tracker,  # noqa: F811
     environment: EnvironmentRef,
 ) -> None:
-    started = calls.start_call(environment, anonymous_caller(environment), "sum", f'{{"a":"{LARGE}"}}')
+    started = start_run(NewRun(environment, anonymous_caller(environment), "sum", f'{{"a":"{LARGE}"}}'))
     Run.objects.using(environment.cluster).all().delete()
     assert completion.end(started, RunResult("succeeded", 1, f'"{LARGE}"')) == (True, False)
     run = Run.objects.using(environment.cluster).get()
@@ -234,8 +234,8 @@ def test_no_run_of_others_is_written_again_for_its_end(echoing: Tracker, environ
             cursor.execute("SELECT pg_column_toast_chunk_id(input) FROM platform.functions_run")
             return cursor.fetchone()[0]
 
-    started = calls.start_call(
-        environment, key_of(environment), "echo", '{"a":"' + "".join(map(chr, range(256, 50_000))) + '"}'
+    started = start_run(
+        NewRun(environment, key_of(environment), "echo", '{"a":"' + "".join(map(chr, range(256, 50_000))) + '"}')
     )
     before = kept_at()
     assert before is not None

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from functions.models import Function, Run
-from functions.runs import completion, leases, start
+from functions.runs import completion, leases
 from functions.runs import retention as run_retention
 from functions.runs.sampled_sizes import ROW, UNIT, sampled_size
+from functions.runs.start import NewRun, start_run
 from platform_site.http.fields import timestamp
 from platform_site.identity import ids
 from platform_site.identity.callers import EnvironmentRef
@@ -82,7 +83,7 @@ def test_a_large_run_stands_for_what_it_has(busy: Tracker, environment: Environm
 def test_a_run_that_ends_without_an_outcome_is_weighed_too(busy: Tracker, environment: EnvironmentRef) -> None:
     using = environment.cluster
     cancelled, lost = (
-        start.start_run(environment, key_of(environment), "sum", "{}", is_async=True).run_id for _ in range(2)
+        start_run(NewRun(environment, key_of(environment), "sum", "{}", is_async=True)).run_id for _ in range(2)
     )
     found = Run.objects.using(using)
     found.filter(pk__in=(cancelled, lost)).update(input="x" * (2 * UNIT))
@@ -96,7 +97,7 @@ def test_a_run_that_ends_without_an_outcome_is_weighed_too(busy: Tracker, enviro
 
 
 def test_one_that_has_not_ended_is_not(busy: Tracker, environment: EnvironmentRef) -> None:
-    begun = start.start_run(environment, key_of(environment), "sum", "{}")
+    begun = start_run(NewRun(environment, key_of(environment), "sum", "{}"))
     Run.objects.using(environment.cluster).filter(pk=begun.run_id).update(input="x" * (2 * UNIT))
     completion.request_cancel(environment.cluster, begun.run_id)
     [run] = kept(environment, "sum")

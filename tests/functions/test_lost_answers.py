@@ -12,8 +12,7 @@ import pytest
 
 from functions.execution import executor
 from functions.models import Run
-from functions.runs import start
-from functions.runs.start import CreatedRun
+from functions.runs.start import CreatedRun, NewRun, start_run
 from functions.worker import Worker
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import availability
@@ -105,7 +104,7 @@ def test_what_is_found_again_is_what_was_begun(tracker: Tracker, environment: En
     begun: list[CreatedRun] = []
 
     def begin() -> CreatedRun:
-        begun.append(start.start_run(environment, key_of(environment), "sum", '{"a": 1}', depth=2))
+        begun.append(start_run(NewRun(environment, key_of(environment), "sum", '{"a": 1}', depth=2)))
         Run.objects.using(environment.cluster).update(phase="ended", slot=None, claimed_until=None)
         return begun[-1]
 

@@ -9,7 +9,7 @@ from django.db import connections
 from django.test import RequestFactory
 
 from functions.errors import TooManyRuns
-from functions.execution import calls, request_concurrency
+from functions.execution import request_concurrency
 from functions.models import Run
 from functions.quotas import client_networks
 from functions.quotas.client_networks import (
@@ -20,6 +20,7 @@ from functions.quotas.client_networks import (
     has_share,
     slots_for_all_networks,
 )
+from functions.runs.start import NewRun, start_run
 from platform_site.http import client_ip
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.identity.plans import PLANS
@@ -84,7 +85,7 @@ def test_network_takes_half_of_more_slots_and_others_one_each(environment: Envir
 
     def sit(network: int) -> bool:
         try:
-            calls.start_call(team, anonymous_caller(team), "sum", "{}", anonymous=AnonymousCall(network))
+            start_run(NewRun(team, anonymous_caller(team), "sum", "{}", anonymous=AnonymousCall(network)))
         except TooManyRuns:
             return False
         return True
@@ -102,7 +103,7 @@ def test_heavy_network_leaves_a_slot_to_light_ones(
 ) -> None:
     deploy(crowded, "nap", "export default () => new Promise((resolve) => setTimeout(resolve, 300))", invoke="public")
     first, second = (
-        calls.start_call(environment, anonymous_caller(environment), "sum", "{}", anonymous=AnonymousCall(n))
+        start_run(NewRun(environment, anonymous_caller(environment), "sum", "{}", anonymous=AnonymousCall(n)))
         for n in (1, 2)
     )
     end(environment.cluster, second.run_id)
@@ -110,7 +111,7 @@ def test_heavy_network_leaves_a_slot_to_light_ones(
     monkeypatch.setattr(client_networks, "FREE_SECONDS", 0.2)
     assert taken(environment) == [2], "a light caller takes the slots reserved for light callers"
     assert called(crowded).status == 200, "it has the others"
-    second = calls.start_call(environment, anonymous_caller(environment), "sum", "{}", anonymous=AnonymousCall(2))
+    second = start_run(NewRun(environment, anonymous_caller(environment), "sum", "{}", anonymous=AnonymousCall(2)))
     end(environment.cluster, first.run_id)
     assert taken(environment) == [1]
     assert called(crowded).status == 429
@@ -246,5 +247,5 @@ def test_a_share_is_looked_up_in_the_statement_that_makes_the_run(
     pile_up(environment, 5_000, "key")
     pile_up(environment, 5_000)
     with count_touched_rows(environment.cluster, "platform.functions_run") as cost:
-        calls.start_call(environment, anonymous_caller(environment), "sum", "{}", anonymous=AnonymousCall(1))
+        start_run(NewRun(environment, anonymous_caller(environment), "sum", "{}", anonymous=AnonymousCall(1)))
     assert cost.read <= 3 * FREE

@@ -19,11 +19,11 @@ from functions.deploy import service as deploy_service
 from functions.errors import NoSuchFunction, TooManyRuns
 from functions.execution import calls, executor, request_concurrency
 from functions.models import Run
-from functions.runs import completion, leases, start, statement_batching
+from functions.runs import completion, leases, statement_batching
 from functions.runs import lease_renewer as watching
 from functions.runs import queue as run_queue
 from functions.runs.completion import RunResult
-from functions.runs.start import CreatedRun
+from functions.runs.start import CreatedRun, NewRun, start_run
 from functions.worker import Worker
 from platform_site.embedded import postgres as embedded_postgres
 from platform_site.embedded.data_dir import Layout
@@ -61,7 +61,7 @@ def in_threads(count: int, work: Any) -> list[Any]:
 
 def test_ten_concurrent_calls_take_exactly_the_plans_slots(tracker: Tracker, environment: EnvironmentRef) -> None:
     deploy(tracker, "sum", SUM)
-    began = in_threads(10, lambda: calls.start_call(environment, key_of(environment), "sum", "{}"))
+    began = in_threads(10, lambda: start_run(NewRun(environment, key_of(environment), "sum", "{}")))
     assert sum(isinstance(each, CreatedRun) for each in began) == FREE
     assert sum(isinstance(each, TooManyRuns) for each in began) == 10 - FREE
     assert Run.objects.using(environment.cluster).count() == FREE, "what is refused is no run"
@@ -145,7 +145,7 @@ def test_synchronous_run_lost_in_postgresql_crash_is_recorded_at_its_end(
         "environment_id",
     )
     started = [
-        start.start_run(environment, key_of(environment), "sum", '{"a":2}', address_id="inb_x") for _ in range(2)
+        start_run(NewRun(environment, key_of(environment), "sum", '{"a":2}', address_id="inb_x")) for _ in range(2)
     ]
     kept.filter(pk=started[0].run_id).delete()  # its commit had not reached the disk
     assert [completion.end(each, ending) for each in started] == [(True, True), (True, True)]
@@ -153,7 +153,7 @@ def test_synchronous_run_lost_in_postgresql_crash_is_recorded_at_its_end(
     assert forgotten == remembered
     # Once, and not if it is gone because its function is.
     assert completion.end(started[0], ending) == (False, False)
-    last = start.start_run(environment, key_of(environment), "sum", "{}")
+    last = start_run(NewRun(environment, key_of(environment), "sum", "{}"))
     deploy_service.delete_function(environment, "sum", actor=key_of(environment))
     assert completion.end(last, ending) == (False, False)
     assert not kept.filter(environment_id=environment.environment_id).exists()
@@ -163,7 +163,7 @@ def test_run_lost_in_a_crash_is_recorded_unless_its_function_is_deleted(
     tracker: Tracker, environment: EnvironmentRef
 ) -> None:
     deploy(tracker, "sum", SUM)
-    forgotten, remembered, taken = (start.start_run(environment, key_of(environment), "sum", "{}") for _ in range(3))
+    forgotten, remembered, taken = (start_run(NewRun(environment, key_of(environment), "sum", "{}")) for _ in range(3))
     kept = Run.objects.using(environment.cluster)
     kept.filter(pk=forgotten.run_id).delete()
     kept.filter(pk=taken.run_id).update(attempts=2)
@@ -178,7 +178,7 @@ def test_a_run_is_on_disk_before_anything_of_it_leaves(tracker: Tracker, environ
     with connections[environment.cluster].cursor() as cursor:
         cursor.execute("SET synchronous_commit = on")  # what tests go without
         try:
-            start.start_run(environment, key_of(environment), "sum", "{}")
+            start_run(NewRun(environment, key_of(environment), "sum", "{}"))
             cursor.execute("SELECT pg_current_wal_insert_lsn()")
             (lsn,) = cursor.fetchone()
             statement_batching.make_durable(environment.cluster)
@@ -188,7 +188,7 @@ def test_a_run_is_on_disk_before_anything_of_it_leaves(tracker: Tracker, environ
             assert cursor.fetchone() == ("on",)
             # With an Idempotency-Key it shares a transaction with the record, and that is never lost.
             with transaction.atomic(using=environment.cluster):
-                start.start_run(environment, key_of(environment), "sum", "{}")
+                start_run(NewRun(environment, key_of(environment), "sum", "{}"))
                 cursor.execute("SHOW synchronous_commit")
                 assert cursor.fetchone() == ("on",)
         finally:
@@ -203,7 +203,7 @@ def test_function_deleted_during_calls_returns_not_found_to_callers(
 
     def begin(is_async: bool) -> Any:
         try:
-            return start.start_run(environment, key_of(environment), "sum", "{}", is_async=is_async)
+            return start_run(NewRun(environment, key_of(environment), "sum", "{}", is_async=is_async))
         except NoSuchFunction as error:
             return error
         finally:
@@ -225,9 +225,9 @@ def test_function_deleted_during_calls_returns_not_found_to_callers(
 def test_queued_runs_have_separate_slots(tracker: Tracker, environment: EnvironmentRef) -> None:
     deploy(tracker, "sum", SUM)
     for _ in range(FREE):
-        calls.start_call(environment, key_of(environment), "sum", "{}")
+        start_run(NewRun(environment, key_of(environment), "sum", "{}"))
     for _ in range(FREE + 2):
-        calls.enqueue(environment, key_of(environment), "sum", "{}")
+        calls.enqueue(NewRun(environment, key_of(environment), "sum", "{}"))
     mine = [claimed(environment.cluster) for _ in range(FREE + 2)]
     assert [each is not None for each in mine] == [True] * FREE + [False] * 2
     assert mine[0] is not None
@@ -240,7 +240,7 @@ def test_many_workers_claim_each_run_once(tracker: Tracker, environment: Environ
     team = environment_ref(environment_of(make_project(tracker.project.created_by, "Team", plan="team")).pk)
     assert team is not None
     deploy_service.deploy(team, "sum", {"source": SUM}, actor=key_of(team), warm=False)
-    queued = {calls.enqueue(team, key_of(team), "sum", "{}") for _ in range(40)}
+    queued = {calls.enqueue(NewRun(team, key_of(team), "sum", "{}")) for _ in range(40)}
 
     def work() -> list[str]:
         mine = []
@@ -260,15 +260,15 @@ def test_environments_take_turns(tracker: Tracker, environment: EnvironmentRef) 
     deploy(tracker, "sum", SUM)
     deploy_service.deploy(other, "sum", {"source": SUM}, actor=key_of(other), warm=False)
     for _ in range(20):
-        calls.enqueue(environment, key_of(environment), "sum", "{}")
-    calls.enqueue(other, key_of(other), "sum", "{}")
+        calls.enqueue(NewRun(environment, key_of(environment), "sum", "{}"))
+    calls.enqueue(NewRun(other, key_of(other), "sum", "{}"))
     order = [started.environment_id for _ in range(3) if (started := claimed(environment.cluster))]
     assert order == [environment.environment_id, other.environment_id, environment.environment_id]
 
 
 def test_a_run_in_its_waiting_time_lets_others_pass(tracker: Tracker, environment: EnvironmentRef) -> None:
     deploy(tracker, "sum", SUM)
-    waits, comes = (calls.enqueue(environment, key_of(environment), "sum", "{}") for _ in range(2))
+    waits, comes = (calls.enqueue(NewRun(environment, key_of(environment), "sum", "{}")) for _ in range(2))
     Run.objects.using(environment.cluster).filter(pk=waits).update(claimed_until="2999-01-01T00:00:00Z")
     found = run_queue.claim(environment.cluster)
     assert found is not None
@@ -331,7 +331,7 @@ def test_a_run_of_another_process_is_cancelled(executing: Any, environment: Envi
 
 def test_a_run_that_executes_is_cancelled_by_the_first_who_asks(tracker: Tracker, environment: EnvironmentRef) -> None:
     deploy(tracker, "sum", SUM)
-    calls.enqueue(environment, key_of(environment), "sum", "{}")
+    calls.enqueue(NewRun(environment, key_of(environment), "sum", "{}"))
     started = claimed(environment.cluster)  # by a process that does not look
     assert started is not None
     run, path = (
@@ -371,7 +371,7 @@ def test_a_run_that_fails_while_it_is_being_cancelled_is_not_tried_again(
 ) -> None:
     deploy(tracker, "sum", SUM, attempts=3)
     for is_asked, is_again in ((False, True), (True, False)):
-        calls.enqueue(environment, key_of(environment), "sum", "{}")
+        calls.enqueue(NewRun(environment, key_of(environment), "sum", "{}"))
         started = claimed(environment.cluster)
         assert started is not None
         if is_asked:
@@ -387,7 +387,7 @@ def test_a_cancelled_run_is_not_begun_again_and_tells_its_webhooks(
     deploy(tracker, "sum", SUM)
     hook = {"url": "https://example.com/hook", "events": ["function.run.failed"]}
     assert tracker.post("owner", "/webhooks", hook).status == 201
-    queued, begun = (calls.enqueue(environment, key_of(environment), "sum", "{}") for _ in range(2))
+    queued, begun = (calls.enqueue(NewRun(environment, key_of(environment), "sum", "{}")) for _ in range(2))
     assert tracker.post("owner", f"/functions/sum/runs/{queued}/cancel", {}).status == 200
     started = claimed(environment.cluster)
     assert started is not None

@@ -13,8 +13,9 @@ from functions import directory, tasks
 from functions.deploy import deletion as function_deletion
 from functions.execution import calls, executor
 from functions.models import Function, Run, Secret, Version
-from functions.runs import completion, leases, start
+from functions.runs import completion, leases
 from functions.runs.completion import RunResult
+from functions.runs.start import NewRun, start_run
 from platform_site.identity.callers import EnvironmentRef
 from projects import tasks as projects
 from tests.rows.conftest import Tracker
@@ -118,9 +119,9 @@ def test_queued_runs_of_deleted_function_never_start_and_delay_no_others(
 ) -> None:
     deploy(tracker, "sum", SUM)
     deploy(tracker, "other", SUM)
-    waiting = calls.enqueue(environment, key_of(environment), "sum", "{}")
+    waiting = calls.enqueue(NewRun(environment, key_of(environment), "sum", "{}"))
     with_history(environment, "sum", newer=True)  # so that it is on no first page
-    behind = calls.enqueue(environment, key_of(environment), "other", "{}")
+    behind = calls.enqueue(NewRun(environment, key_of(environment), "other", "{}"))
     assert tracker.call("owner", "DELETE", "/functions/sum").status == 204
     assert Run.objects.using(using).get(pk=waiting).phase == "queued"
     got = claimed(using)
@@ -135,7 +136,7 @@ def test_what_executes_of_it_is_ended_and_leaves_nothing(
     tracker: Tracker, environment: EnvironmentRef, using: str
 ) -> None:
     deploy(tracker, "sum", SUM)
-    executing, forgotten = (start.start_run(environment, key_of(environment), "sum", '{"a":1}') for _ in range(2))
+    executing, forgotten = (start_run(NewRun(environment, key_of(environment), "sum", '{"a":1}')) for _ in range(2))
     with_history(environment, "sum", newer=True)
     Run.objects.using(using).filter(pk=forgotten.run_id).delete()  # as a crash of PostgreSQL does
     assert leases.renew(using, [executing, forgotten]) == {executing.run_id, forgotten.run_id}
@@ -154,13 +155,13 @@ def test_the_process_of_a_run_is_ended_when_its_function_goes(
     """Over HTTP, while it executes, although its row is not removed yet."""
     settings.FUNCTION_LEASE = timedelta(seconds=2)
     deploy(tracker, "endless", "export default () => { while (true) {} }", timeout_ms=10_000)
-    started = calls.start_call(environment, key_of(environment), "endless", "{}")
+    started = start_run(NewRun(environment, key_of(environment), "endless", "{}"))
     with_history(environment, "endless", newer=True)
     assert tracker.call("owner", "DELETE", "/functions/endless").status == 204
     assert Run.objects.using(using).filter(pk=started.run_id).exists()
     # As where it was called before.
     executor._sources[started.program_key] = b"export default () => { while (true) {} }"
-    ended = calls.execute(started, key_of(environment), environment)
+    ended = executor.execute(started, key_of(environment), environment)
     assert (ended.result.status, ended.is_timeout) == ("failed", False)
     assert (ended.result.error or {})["reason"] == "cancelled"
 

@@ -7,6 +7,7 @@ from functions.models import Run
 from functions.quotas.client_networks import AnonymousCall
 from functions.runs import completion, start
 from functions.runs.completion import RunResult
+from functions.runs.start import NewRun, start_run
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.identity.plans import PLANS
 from tests.rows.conftest import Tracker
@@ -31,10 +32,10 @@ def busy(environment: EnvironmentRef, tracker: Tracker) -> EnvironmentRef:
 
 def run(environment: EnvironmentRef, network: int | None) -> None:
     if network is None:
-        started = start.start_run(environment, key_of(environment), "sum", "{}")
+        started = start_run(NewRun(environment, key_of(environment), "sum", "{}"))
     else:
-        started = start.start_run(
-            environment, anonymous_caller(environment), "sum", "{}", anonymous=AnonymousCall(network)
+        started = start_run(
+            NewRun(environment, anonymous_caller(environment), "sum", "{}", anonymous=AnonymousCall(network))
         )
     assert completion.end(started, RunResult("succeeded", 1, "{}"))[0]
 
@@ -86,13 +87,13 @@ def test_slots_of_anonymous_callers_are_taken_last(busy: EnvironmentRef, mode: s
     limit = PLANS["team"].function_concurrency
     with connections[busy.cluster].cursor() as cursor:
         cursor.execute(f"SET plan_cache_mode = {mode}")
-    started = [start.start_run(busy, key_of(busy), "sum", "{}") for _ in range(limit // 2)]
+    started = [start_run(NewRun(busy, key_of(busy), "sum", "{}")) for _ in range(limit // 2)]
     assert taken(busy) == [*range(limit // 2 + 1, limit + 1)]
-    started += [start.start_run(busy, key_of(busy), "sum", "{}") for _ in range(limit // 2)]
+    started += [start_run(NewRun(busy, key_of(busy), "sum", "{}")) for _ in range(limit // 2)]
     assert taken(busy) == [*range(1, limit + 1)]
     assert len({each.run_id for each in started}) == limit
     with pytest.raises(start.TooManyRuns):
-        start.start_run(busy, key_of(busy), "sum", "{}")
+        start_run(NewRun(busy, key_of(busy), "sum", "{}"))
 
 
 def test_code_runs_once_if_its_end_cannot_be_written(environment: EnvironmentRef, tracker: Tracker) -> None:

@@ -143,7 +143,7 @@ def test_staff_may_cancel_what_waits(tracker: Tracker, environment: EnvironmentR
     deploy(tracker, "sum", SUM)
     run_id = queued(tracker)
     suspend(tracker)
-    calls.cancel(environment, "sum", run_id, actor=audit.SYSTEM)
+    calls.cancel(environment, Run.objects.using(environment.cluster).get(pk=run_id), actor=audit.SYSTEM)
     resume(tracker)
     assert Worker(environment.cluster).run() == 0
     assert Run.objects.using(environment.cluster).get(pk=run_id).status == "failed"

@@ -282,7 +282,7 @@ def things(walk: Walk, owner: str) -> None:
     walk.do("testWebhook", token=owner, **here)
     environment = environment_ref(walk.production)
     assert environment is not None
-    while relay_batch(environment.cluster).events:
+    while relay_batch(environment.cluster):
         pass
     path = f"/v1/webhooks/{hook['id']}/deliveries"
     delivery, *_ = walk.api.get(path, token=owner, environment=walk.production).json["data"]

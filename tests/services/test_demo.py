@@ -13,6 +13,7 @@ from accounts.models import ServerKey, User
 from accounts.users import service as accounts
 from functions.execution import calls
 from functions.execution.run_as import restore_caller
+from functions.runs.start import NewRun
 from platform_site import demo
 from platform_site.embedded.data_dir import Layout
 from projects import services as projects
@@ -88,10 +89,10 @@ def test_what_it_seeds_answers_each_user_with_their_own(layout: Layout) -> None:
         assert seen
         assert {row["owner_id"] for row in seen} == {user["id"]}
         titles.append({row["title"] for row in seen if not row["done"]})
-        _, ended = calls.invoke(environment, caller, "open-tasks", "null")
+        _, ended = calls.invoke(NewRun(environment, caller, "open-tasks", "null"))
         assert ended.result.output is not None, ended.result.error
         assert {task["title"] for task in json.loads(ended.result.output)} == titles[-1]
-        _, ended = calls.invoke(environment, caller, "sum", '{"a": 2, "b": 3}')
+        _, ended = calls.invoke(NewRun(environment, caller, "sum", '{"a": 2, "b": 3}'))
         assert json.loads(ended.result.output or "") == {"sum": 5}
     assert not titles[0] & titles[1]
 

@@ -19,7 +19,7 @@ def put(tracker: Tracker, who: str, name: str, source: str = TELL, **more: Any) 
 def relay(using: str) -> int:
     """Settle all events of the region; how many."""
     settled = 0
-    while found := relay_batch(using).events:
+    while found := relay_batch(using):
         settled += found
     return settled
 

@@ -294,9 +294,9 @@ def test_large_events_are_relayed_a_few_at_a_time_and_each_once(
 
     turns = []
     with connections[using].execute_wrapper(measure):
-        while (turn := relay_batch(using)).events:
-            turns.append((turn.events, turn.deliveries))
-    assert (sum(events for events, _ in turns), sum(made for _, made in turns)) == (6, 18)
+        while events := relay_batch(using):
+            turns.append(events)
+    assert (sum(turns), Delivery.objects.using(using).count()) == (6, 18)
     assert len(turns) > 2
     assert max(written) < 4_000 + 5_000, "what fits, and one more"
     found = Delivery.objects.using(using).values_list("event_id", "webhook_id")

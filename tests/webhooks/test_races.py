@@ -353,11 +353,11 @@ def test_outcome_after_its_lease_expired_is_ignored(tracker: Tracker, receiver: 
     [stalled] = _claim_all(using, lease=timedelta(0))
     [taken] = _claim_all(using, lease=timedelta(minutes=1))
     assert (stalled.attempt, taken.attempt) == (1, 2)
-    late = AttemptOutcome(stalled, stalled.now(), timedelta(seconds=1), "exhausted", "500", response_status=500)
+    late = AttemptOutcome(stalled, stalled.now(), timedelta(seconds=1), "exhausted", response_status=500)
     record(using, [late], disable_after=timedelta(days=5))
     (delivery,) = deliveries(tracker, webhook)
     assert delivery["status"] == "pending"
-    good = AttemptOutcome(taken, taken.now(), timedelta(seconds=1), "delivered", "200", response_status=200)
+    good = AttemptOutcome(taken, taken.now(), timedelta(seconds=1), "delivered", response_status=200)
     record(using, [good], disable_after=timedelta(days=5))
     record(using, [good], disable_after=timedelta(days=5))  # a worker that lost its connection records again
     (delivery,) = deliveries(tracker, webhook)
@@ -385,12 +385,12 @@ def test_stalled_worker_does_not_cause_a_third_attempt(
     if asked_for:
         Delivery.objects.using(using).update(schedule_from=F("attempts"))
     [taken] = _claim_all(using, lease=lease)
-    late = AttemptOutcome(stalled, stalled.now(), timedelta(seconds=1), "delivered", "200", response_status=200)
+    late = AttemptOutcome(stalled, stalled.now(), timedelta(seconds=1), "delivered", response_status=200)
     record(using, [late], disable_after=timedelta(days=5))
     (delivery,) = deliveries(tracker, webhook)
     assert delivery["status"] == expected
     # Many receivers say no to what they have seen before.
-    refused = AttemptOutcome(taken, taken.now(), timedelta(seconds=1), "exhausted", "409", response_status=409)
+    refused = AttemptOutcome(taken, taken.now(), timedelta(seconds=1), "exhausted", response_status=409)
     record(using, [refused], disable_after=timedelta(days=5))
     (delivery,) = deliveries(tracker, webhook)
     assert delivery["status"] == ("delivered" if expected == "delivered" else "exhausted")
@@ -455,7 +455,9 @@ def test_environment_deleted_while_outcomes_are_saved_affects_no_other(
     write_lists(tracker, 2)
     relay_batch(using)
     going, staying = sorted(_claim_all(using, lease=timedelta(minutes=1)), key=lambda each: each.delivery_id)
-    results = [AttemptOutcome(each, each.now(), timedelta(0), "delivered", "200") for each in (going, staying)]
+    results = [
+        AttemptOutcome(each, each.now(), timedelta(0), "delivered", response_status=200) for each in (going, staying)
+    ]
     parameters = connections[using].get_connection_params()
     where = {name: parameters[name] for name in ("dbname", "user", "password", "host", "port") if parameters.get(name)}
 

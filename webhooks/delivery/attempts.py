@@ -58,46 +58,40 @@ def attempt(claimed: ClaimedDelivery, client: outbound.Client | None = None) -> 
             total=settings.WEBHOOK_TIMEOUT_SECONDS,
             is_repeatable=True,
         )
-        return _responded(claimed, at, started, answer)
-    except outbound.OutboundError as error:
-        return _failed(claimed, at, started, error.reason)
+        error = None if 200 <= answer.status < 300 else f"answered {answer.status}"
+        return _outcome(claimed, at, started, error, answer)
+    except outbound.OutboundError as failure:
+        error = failure.reason
     except keyring.KeyringError:
-        return _failed(claimed, at, started, "the signing secret cannot be opened")
-    except Exception as error:
-        return _failed(claimed, at, started, f"internal: {type(error).__name__}")
+        error = "the signing secret cannot be opened"
+    except Exception as failure:
+        error = f"internal: {type(failure).__name__}"
+    return _outcome(claimed, at, started, error[:200], None)
 
 
-def _responded(claimed: ClaimedDelivery, at: datetime, started: float, answer: outbound.Response) -> AttemptOutcome:
+def _outcome(
+    claimed: ClaimedDelivery, at: datetime, started: float, error: str | None, answer: outbound.Response | None
+) -> AttemptOutcome:
     duration = timedelta(seconds=time.monotonic() - started)
-    succeeded = 200 <= answer.status < 300
-    wait = None
-    status = "delivered"
-    if not succeeded:
-        retry_after = retry.parse_retry_after(answer.headers.get("retry-after"), claimed.now())
-        wait = _wait(claimed, retry_after)
-        status = "pending" if wait is not None else "exhausted"
+    wait, status = None, "delivered"
+    if error is not None:
+        header = None if answer is None else answer.headers.get("retry-after")
+        wait = _wait(claimed, retry.parse_retry_after(header, claimed.now()))
+        status = "exhausted" if wait is None else "pending"
+    if answer is None:
+        return AttemptOutcome(claimed, at, duration, status, wait=wait, error=error)
+    body = answer.body[:STORED_BODY_BYTES].decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
     return AttemptOutcome(
         claimed,
         at,
         duration,
         status,
-        str(answer.status),
         wait=wait,
+        error=error,
         response_status=answer.status,
         response_headers=_stored_headers(answer.headers),
-        response_body=answer.body[:STORED_BODY_BYTES]
-        .decode("utf-8", "replace")
-        .replace("\0", "\N{REPLACEMENT CHARACTER}"),
-        error=None if succeeded else f"answered {answer.status}",
-        is_gone=answer.status == 410,
+        response_body=body,
     )
-
-
-def _failed(claimed: ClaimedDelivery, at: datetime, started: float, reason: str) -> AttemptOutcome:
-    wait = _wait(claimed, None)
-    status = "pending" if wait is not None else "exhausted"
-    duration = timedelta(seconds=time.monotonic() - started)
-    return AttemptOutcome(claimed, at, duration, status, reason[:200], wait=wait, error=reason[:200])
 
 
 def _wait(claimed: ClaimedDelivery, retry_after: timedelta | None) -> timedelta | None:

@@ -46,6 +46,8 @@ class Receiver:
 class Receivers:
     def __init__(self) -> None:
         self._known: OrderedDict[str, Receiver] = OrderedDict()
+        self.in_flight = 0
+        """Over all receivers."""
 
     def _receiver(self, host: str) -> Receiver:
         receiver = self._known.get(host)
@@ -75,12 +77,14 @@ class Receivers:
 
     def started(self, host: str) -> None:
         self._receiver(host).in_flight += 1
+        self.in_flight += 1
 
     def released(self, host: str) -> None:
-        receiver = self._receiver(host)
-        receiver.in_flight = max(0, receiver.in_flight - 1)
+        self._receiver(host).in_flight -= 1
+        self.in_flight -= 1
 
     def reset_in_flight(self) -> None:
+        self.in_flight = 0
         for receiver in self._known.values():
             receiver.in_flight = 0
 
@@ -89,8 +93,8 @@ class Receivers:
 
     def ended(self, host: str, *, responded: bool, seconds: float, now: float) -> None:
         """Record an attempt: `responded` with any status, or failed by a timeout or connection error."""
+        self.released(host)
         receiver = self._receiver(host)
-        receiver.in_flight = max(0, receiver.in_flight - 1)
         if responded:
             receiver.failures = 0
             receiver.open_until = 0.0

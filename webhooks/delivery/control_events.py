@@ -39,25 +39,14 @@ def move_to_region(using: str) -> int:
         due = list(
             ControlEvent.objects.select_for_update(skip_locked=True)
             .filter(relayed_at__isnull=True, cluster__range=(using, using))
-            .order_by("cluster", "sequence")[:BATCH]
+            .order_by("cluster", "sequence")
+            .values("pk", "event_id", "environment_id", "type", "data", "request_id", "depth", "created_at")[:BATCH]
         )
         if not due:
             return 0
-        events = [
-            {
-                "event_id": event.event_id,
-                "environment_id": event.environment_id,
-                "type": event.type,
-                "data": event.data,
-                "request_id": event.request_id,
-                "depth": event.depth,
-                "created_at": event.created_at,
-            }
-            for event in due
-        ]
         with transaction.atomic(using=using), connections[using].cursor() as cursor:
-            cursor.execute(_MOVE, [orjson.dumps(events).decode()])
-        ControlEvent.objects.filter(pk__in=[event.pk for event in due]).update(relayed_at=Now())
+            cursor.execute(_MOVE, [orjson.dumps(due).decode()])
+        ControlEvent.objects.filter(pk__in=[event["pk"] for event in due]).update(relayed_at=Now())
     return len(due)
 
 

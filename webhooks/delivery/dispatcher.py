@@ -27,11 +27,10 @@ MAX_THREADS: Final = 256
 """Maximum attempts in flight; a waiting thread costs about 100 KB."""
 CLAIM_AT_ONCE: Final = 128
 POLL_SECONDS: Final = 0.2
-"""Seconds to wait for an outcome or notification before checking the queue again."""
+"""Seconds to wait for an outcome or notification before checking the queue again, or for a lost database."""
 LINGER_SECONDS: Final = 0.25
 """Seconds to wait for more work before ending, so that a burst does not restart the loop."""
 SHUTDOWN_SECONDS: Final = 8.0
-RECONNECT_SECONDS: Final = 0.2
 MIN_PASS_SECONDS: Final = 0.01
 SMALL_PASS: Final = 8
 """A pass with fewer events takes at least MIN_PASS_SECONDS: single writes would otherwise cost four statements and
@@ -42,18 +41,17 @@ class SenderThreads:
     """Threads that make attempts: as many as needed, up to MAX_THREADS. `limit` at `submit` limits attempts per
     receiver; further ones wait here, so that a thread takes the next one without the dispatcher."""
 
-    def __init__(self, outcomes: "queue.SimpleQueue[AttemptOutcome | ClaimedDelivery | None]") -> None:
+    def __init__(self) -> None:
+        self.outcomes: queue.SimpleQueue[AttemptOutcome | ClaimedDelivery | None] = queue.SimpleQueue()
+        """Also claims that became too old to start, and None to wake the dispatcher."""
         self._work: queue.SimpleQueue[ClaimedDelivery | None] = queue.SimpleQueue()
-        self._outcomes = outcomes
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._active: Counter[str] = Counter()
         self._limits: dict[str, int] = {}
         self._queues: defaultdict[str, deque[ClaimedDelivery]] = defaultdict(deque)
-        self.busy = 0
 
     def submit(self, claimed: ClaimedDelivery, limit: int) -> None:
-        self.busy += 1
         with self._lock:
             self._limits[claimed.host] = limit
             if self._active[claimed.host] >= limit:
@@ -71,7 +69,7 @@ class SenderThreads:
         while (claimed := self._work.get()) is not None:
             following: ClaimedDelivery | None = claimed
             while following is not None:
-                self._outcomes.put(following if _is_stale(following) else attempt(following))
+                self.outcomes.put(following if _is_stale(following) else attempt(following))
                 following = self._next(claimed.host)
 
     def _next(self, host: str) -> ClaimedDelivery | None:
@@ -86,9 +84,7 @@ class SenderThreads:
         """Take back waiting attempts of a receiver whose limit was lowered."""
         with self._lock:
             self._limits[host] = limit
-            left = list(self._queues.pop(host, ()))
-        self.busy -= len(left)
-        return left
+            return list(self._queues.pop(host, ()))
 
     def unstarted(self) -> list[ClaimedDelivery]:
         with self._lock:
@@ -98,7 +94,6 @@ class SenderThreads:
             while True:
                 if (item := self._work.get_nowait()) is not None:
                     left.append(item)
-        self.busy -= len(left)
         return left
 
     def close(self) -> None:
@@ -119,12 +114,13 @@ class Dispatcher:
         self.receivers = Receivers()
         self._running = threading.Lock()
         self._check_requested = threading.Event()
-        self._outcomes: queue.SimpleQueue[AttemptOutcome | ClaimedDelivery | None] = queue.SimpleQueue()
+        self._senders = SenderThreads()
+        """Those of this run: late outcomes of an earlier one are ignored."""
 
     def request_check(self) -> None:
         """Check the queue: now if it is running, else when it starts."""
         self._check_requested.set()
-        self._outcomes.put(None)
+        self._senders.outcomes.put(None)
 
     def wait_for_request(self, seconds: float = 60.0) -> bool:
         return self._check_requested.wait(seconds)
@@ -144,39 +140,36 @@ class Dispatcher:
         return made
 
     def _work(self, should_stop: Callable[[], bool], linger: float) -> int:
-        self._outcomes = queue.SimpleQueue()
-        senders = SenderThreads(self._outcomes)
+        senders = self._senders = SenderThreads()
         made = 0
         try:
             idle_since: float | None = None
-            begun, is_small = -MIN_PASS_SECONDS, False
             while not should_stop():
-                if is_small and (pause := begun + MIN_PASS_SECONDS - time.monotonic()) > 0:
-                    time.sleep(pause)
                 begun = time.monotonic()
                 self._check_requested.clear()
                 try:
-                    relayed = relay_batch(self.using).events
-                    claimed = self._claim(MAX_THREADS - senders.busy)
+                    relayed = relay_batch(self.using)
+                    claimed = self._claim(MAX_THREADS - self.receivers.in_flight)
                 except (OperationalError, InterfaceError):
                     connections[self.using].close()
-                    if not senders.busy:
+                    if not self.receivers.in_flight:
                         raise
                     relayed, claimed = 0, []
                 for each in claimed:
                     self.receivers.started(each.host)
                     senders.submit(each, self.receivers.limit_of(each.host))
                 made += len(claimed)
-                results = self._collect(senders, wait=POLL_SECONDS if not (relayed or claimed) else 0)
+                results = self._collect(wait=0 if relayed or claimed else POLL_SECONDS)
                 self._record_all(results, should_stop)
-                is_small = max(relayed, len(claimed), len(results)) < SMALL_PASS
-                if relayed or claimed or senders.busy or self._check_requested.is_set():
+                if relayed or claimed or self.receivers.in_flight or self._check_requested.is_set():
                     idle_since = None
                 elif idle_since is None:
                     idle_since = time.monotonic()
                 elif time.monotonic() - idle_since > linger:
                     break
-            self._finish(senders)
+                if max(relayed, len(claimed), len(results)) < SMALL_PASS:
+                    time.sleep(max(0.0, begun + MIN_PASS_SECONDS - time.monotonic()))
+            self._finish()
             return made
         finally:
             # Both are empty unless this thread failed: then the leases of the remaining attempts run out.
@@ -193,11 +186,11 @@ class Dispatcher:
             initial_concurrency=initial_concurrency, lease=settings.WEBHOOK_LEASE,
         )  # fmt: skip
 
-    def _collect(self, senders: SenderThreads, wait: float) -> list[AttemptOutcome]:
+    def _collect(self, wait: float) -> list[AttemptOutcome]:
         results: list[AttemptOutcome] = []
         stale: list[ClaimedDelivery] = []
         with contextlib.suppress(queue.Empty):
-            item = self._outcomes.get(timeout=wait) if wait else self._outcomes.get_nowait()
+            item = self._senders.outcomes.get(timeout=wait) if wait else self._senders.outcomes.get_nowait()
             while True:
                 if isinstance(item, AttemptOutcome):
                     results.append(item)
@@ -205,15 +198,14 @@ class Dispatcher:
                     stale.append(item)
                 if len(results) >= CLAIM_AT_ONCE:
                     break
-                item = self._outcomes.get_nowait()
-        senders.busy -= len(results) + len(stale)
+                item = self._senders.outcomes.get_nowait()
         now = time.monotonic()
         for result in results:
             host, responded = result.claimed.host, result.response_status is not None
             before = self.receivers.limit_of(host)
             self.receivers.ended(host, responded=responded, seconds=result.duration.total_seconds(), now=now)
             if (limit := self.receivers.limit_of(host)) < before:
-                stale += senders.withdraw(host, limit)
+                stale += self._senders.withdraw(host, limit)
         self._release(stale)
         return results
 
@@ -235,7 +227,7 @@ class Dispatcher:
                 timeout = SHUTDOWN_SECONDS if should_stop() else settings.WEBHOOK_LEASE.total_seconds()
                 if time.monotonic() - begun > timeout:
                     raise
-                time.sleep(RECONNECT_SECONDS)
+                time.sleep(POLL_SECONDS)
             except DatabaseError:
                 if len(results) > 1:
                     # One of them cannot be recorded. The others must be, or they would be sent again.
@@ -252,10 +244,10 @@ class Dispatcher:
             with log_failures(f"disabling {found.webhook_id}"):
                 disable(self.using, found)
 
-    def _finish(self, senders: SenderThreads) -> None:
-        self._release(senders.unstarted())
+    def _finish(self) -> None:
+        self._release(self._senders.unstarted())
         deadline = time.monotonic() + SHUTDOWN_SECONDS
-        while senders.busy and time.monotonic() < deadline:
-            self._record_all(self._collect(senders, wait=POLL_SECONDS))
-        if senders.busy:
-            logger.warning("stopped with attempts in flight; their leases run out", extra={"attempts": senders.busy})
+        while self.receivers.in_flight and time.monotonic() < deadline:
+            self._record_all(self._collect(wait=POLL_SECONDS))
+        if left := self.receivers.in_flight:
+            logger.warning("stopped with attempts in flight; their leases run out", extra={"attempts": left})

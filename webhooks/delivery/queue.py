@@ -71,13 +71,15 @@ class AttemptOutcome:
     at: datetime
     duration: timedelta
     status: str
-    outcome: str
     wait: timedelta | None = None
     response_status: int | None = None
     response_headers: dict[str, str] = field(default_factory=dict)
     response_body: str = ""
     error: str | None = None
-    is_gone: bool = False
+
+    @property
+    def is_gone(self) -> bool:
+        return self.response_status == 410
 
 
 SQL: Final = sql_files.load(
@@ -169,7 +171,7 @@ def record(using: str, results: Sequence[AttemptOutcome], *, disable_after: time
             "at": result.at.isoformat(),
             "duration_ms": round(result.duration.total_seconds() * 1000),
             "status": result.status,
-            "outcome": result.outcome,
+            "outcome": result.error if result.response_status is None else str(result.response_status),
             "wait": None if result.wait is None else result.wait.total_seconds(),
             "response_status": result.response_status,
             "response_headers": result.response_headers,

@@ -42,30 +42,24 @@ LARGE_PAYLOAD_BYTES: Final = 64 * 1024
 MAX_PAYLOAD_BYTES: Final = 8 * 2**20
 
 
-@dataclass(frozen=True, slots=True)
-class RelayResult:
-    events: int
-    deliveries: int
-
-
 _expensive: Final[dict[str, ExpensiveEnvironments]] = defaultdict(ExpensiveEnvironments)
 _last: Final[dict[str, str]] = {}
 """By region, the environment of the last event."""
 
 
-def relay_batch(using: str, *, batch: int = BATCH) -> RelayResult:
-    """Relay up to `batch` events of the region. Zero: nothing to do. Environments with expensive events come after all
+def relay_batch(using: str, *, batch: int = BATCH) -> int:
+    """Relay up to `batch` events of the region. Returns how many. Environments with expensive events come after all
     others, one per pass. Four statements per part, unless events are large."""
     relayed = _relay_or_isolate(using, batch)
     for environment_id in _expensive[using]:
         further = _relay_or_isolate(using, min(batch, EXPENSIVE_BATCH), only=environment_id)
-        if further.events:
-            return RelayResult(relayed.events + further.events, relayed.deliveries + further.deliveries)
+        if further:
+            return relayed + further
         _expensive[using].discard(environment_id)
     return relayed
 
 
-def _relay_or_isolate(using: str, batch: int, *, only: str | None = None) -> RelayResult:
+def _relay_or_isolate(using: str, batch: int, *, only: str | None = None) -> int:
     """Relay events of the environment `only`, or of all that are not expensive. An event that cannot be relayed
     (invalid JSON) is logged and leaves failed deliveries."""
     try:
@@ -83,12 +77,12 @@ def _relay_or_isolate(using: str, batch: int, *, only: str | None = None) -> Rel
         return _relay(using, 1, only, why=f"no delivery: {type(error).__name__}")
 
 
-def _relay(using: str, batch: int, only: str | None, *, why: str | None = None) -> RelayResult:
+def _relay(using: str, batch: int, only: str | None, *, why: str | None = None) -> int:
     """One batch, in one transaction. `why`: its events cannot be relayed."""
     with transaction.atomic(using=using):
         due = _due(using, batch, only)
         if not due:
-            return RelayResult(0, 0)
+            return 0
         environment_ids = {event.environment_id for event in due}
         wanted = _webhooks_of(environment_ids, using)
         consumers = subscriptions.consumers_of(environment_ids, using)
@@ -129,7 +123,7 @@ def _relay(using: str, batch: int, only: str | None, *, why: str | None = None) 
         _last[using] = last
     for environment_id in {*budget.expensive, *([only] if only else [])}:
         _expensive[using].add(environment_id)
-    return RelayResult(len(relayed), made.count)
+    return len(relayed)
 
 
 def _due(using: str, batch: int, only: str | None) -> list[Any]:
@@ -194,7 +188,7 @@ def _only_the_tested(event: OutboxEvent, webhooks: Iterable[Webhook]) -> list[We
     return [webhook for webhook in webhooks if webhook.id == webhook_id]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class NewDelivery:
     id: str
     environment_id: str
@@ -204,9 +198,9 @@ class NewDelivery:
     subject: str | None
     sequence: int
     depth: int
-    body: str = ""
-    status: str = Delivery.Status.PENDING.value
-    outcome: str | None = None
+    body: str
+    status: str
+    outcome: str | None
 
 
 # One parameter, whatever the number of rows: the ORM spends 100 µs on each in writing and reading placeholders.
@@ -230,13 +224,11 @@ class _Created:
         self._using = using
         self._waiting: list[NewDelivery] = []
         self._waiting_characters = 0
-        self.count = 0
         self.characters = 0
 
     def add(self, deliveries: Iterable[NewDelivery]) -> None:
         for delivery in deliveries:
             self._waiting.append(delivery)
-            self.count += 1
             self.characters += len(delivery.body)
             self._waiting_characters += len(delivery.body)
             if self._waiting_characters > MAX_CHARACTERS_PER_STATEMENT:
@@ -272,28 +264,24 @@ def _decisions_of(event: OutboxEvent, interested: Iterable[Webhook], payloads: P
 
 def _delivery_of(event: OutboxEvent, data: Mapping[str, Any], webhook: Webhook, payloads: Payloads) -> NewDelivery:
     payload = payloads.payload_of(event, data, webhook)
-    delivery = _delivery(event, webhook)
     if payload is None:
-        delivery.status, delivery.outcome = Delivery.Status.FILTERED.value, "the webhook's filter does not match it"
-    elif event.depth >= call_depth.MAX_DEPTH:
-        delivery.status, delivery.outcome = (
-            Delivery.Status.DROPPED.value,
-            f"not sent, to prevent a loop: a chain of {event.depth} calls led to the event",
-        )
-    else:
-        delivery.body = event_types.body(event, payload)
-        if not webhook.enabled:
-            delivery.status, delivery.outcome = Delivery.Status.HELD.value, "the webhook is disabled"
-    return delivery
+        return _delivery(event, webhook, Delivery.Status.FILTERED, "the webhook's filter does not match it")
+    if event.depth >= call_depth.MAX_DEPTH:
+        outcome = f"not sent, to prevent a loop: a chain of {event.depth} calls led to the event"
+        return _delivery(event, webhook, Delivery.Status.DROPPED, outcome)
+    body = event_types.body(event, payload)
+    if not webhook.enabled:
+        return _delivery(event, webhook, Delivery.Status.HELD, "the webhook is disabled", body)
+    return _delivery(event, webhook, Delivery.Status.PENDING, None, body)
 
 
 def _failure_of(event: OutboxEvent, webhook: Webhook, outcome: str) -> NewDelivery:
-    delivery = _delivery(event, webhook)
-    delivery.status, delivery.outcome = Delivery.Status.EXHAUSTED.value, outcome
-    return delivery
+    return _delivery(event, webhook, Delivery.Status.EXHAUSTED, outcome)
 
 
-def _delivery(event: OutboxEvent, webhook: Webhook) -> NewDelivery:
+def _delivery(
+    event: OutboxEvent, webhook: Webhook, status: Delivery.Status, outcome: str | None, body: str = ""
+) -> NewDelivery:
     return NewDelivery(
         id=ids.new("dlv"),
         environment_id=event.environment_id,
@@ -303,4 +291,7 @@ def _delivery(event: OutboxEvent, webhook: Webhook) -> NewDelivery:
         subject=event.subject,
         sequence=event.sequence,
         depth=event.depth,
+        body=body,
+        status=status.value,
+        outcome=outcome,
     )

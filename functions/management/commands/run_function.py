@@ -16,6 +16,7 @@ from functions.api import serializers
 from functions.execution import calls, executor
 from functions.management.callers import caller_named
 from functions.models import Run
+from functions.runs.start import NewRun
 from platform_site.cli.base import CommandWithExamples
 from platform_site.http import bodies, exact_json
 from platform_site.identity.callers import ENVIRONMENT_SCOPES, Caller, EnvironmentRef
@@ -61,13 +62,13 @@ class Command(CommandWithExamples):
                 if not options["caller"]:
                     raise CommandError("A queued run looks its caller up when it starts: say who with --as.")
                 caller, environment = _caller(options["caller"], environment)
-                run_id = calls.enqueue(environment, caller, name, input_text)
+                run_id = calls.enqueue(NewRun(environment, caller, name, input_text))
                 self.stderr.write("Queued.", self.style.SUCCESS)
                 self.stdout.write(run_id)
                 return
             caller, environment = _caller(options["caller"], environment)
             try:
-                started, _ = calls.invoke(environment, caller, name, input_text)
+                started, _ = calls.invoke(NewRun(environment, caller, name, input_text))
             finally:
                 executor.close_pool()
         self._answer(Run.objects.using(environment.cluster).get(pk=started.run_id), as_json=options["json"])
