@@ -14,7 +14,7 @@ from rows.query.sql.conditions import CURRENT_ROW, AliasedRow, ConditionCompiler
 from rows.query.sql.expressions import ALWAYS, NEVER, Parameter, Piece, boolean, joined
 from rows.query.sql.row_json import json_format, limited
 from rows.query.sql.select import ReadShape
-from rows.query.sql.statement import AS_TEXT, LIMIT, After, Statement, Writer, assign_parameter_numbers, combine, listed
+from rows.query.sql.statement import AS_TEXT, LIMIT, After, Statement, Writer, build_statement, combine, listed
 from rows.rules.conditions import TRUE, Condition, Operand, Slot
 from rows.schema.model import Column, Schema, Table
 
@@ -57,22 +57,20 @@ def aggregated(role_view: "RoleView", shape: AggregateShape) -> Statement:
     page += [" LIMIT ", ("%s::bigint", [Parameter(LIMIT, "bigint")])]
     keys = [f'left(_a."{key.path.column}"{AS_TEXT}, {cursors.MAX_CHARACTERS})' for key in shape.order]
     texts = [f"_o{number}" for number in range(len(keys))]
-    return assign_parameter_numbers(
-        *combine(
-            "SELECT ",
-            listed([limited("_s._j", "pg_column_size(_s._j)"), *(f"_s.{text}" for text in texts)]),
-            " FROM (SELECT ",
-            listed(["row_to_json(_q)", *keys]),
-            " FROM (",
-            *page,
-            ") _a CROSS JOIN LATERAL (SELECT ",
-            listed([_shown(table, output, columns[output.name]) for output in shape.outputs]),
-            ") _q WHERE ",
-            writer.expression(statement.is_current(), table.name),
-            " OFFSET 0) _s (",
-            listed(["_j", *texts]),
-            ")",
-        )
+    return build_statement(
+        "SELECT ",
+        listed([limited("_s._j", "pg_column_size(_s._j)"), *(f"_s.{text}" for text in texts)]),
+        " FROM (SELECT ",
+        listed(["row_to_json(_q)", *keys]),
+        " FROM (",
+        *page,
+        ") _a CROSS JOIN LATERAL (SELECT ",
+        listed([_shown(table, output, columns[output.name]) for output in shape.outputs]),
+        ") _q WHERE ",
+        writer.expression(statement.is_current(), table.name),
+        " OFFSET 0) _s (",
+        listed(["_j", *texts]),
+        ")",
     )
 
 

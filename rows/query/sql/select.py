@@ -24,7 +24,7 @@ from rows.query.sql.statement import (
     After,
     Statement,
     Writer,
-    assign_parameter_numbers,
+    build_statement,
     combine,
     is_current,
     is_row,
@@ -96,8 +96,8 @@ def read(role_view: "RoleView", shape: ReadShape) -> Statement:
         writer.expression(is_current(), table.name),
     )
     if shape.order is None and shape.has_only_users:
-        return assign_parameter_numbers(*found)
-    return assign_parameter_numbers(*_bounded(found, shape, len(user_ids) + len(keys)))
+        return build_statement(found)
+    return build_statement(_bounded(found, shape, len(user_ids) + len(keys)))
 
 
 def _bounded(found: Piece, shape: ReadShape, texts_beside: int) -> Piece:
@@ -130,20 +130,18 @@ class CountShape:
 def counted(role_view: "RoleView", shape: CountShape) -> Statement:
     writer = Writer(role_view)
     limit = "" if shape.most is None else f" LIMIT {shape.most:d}"
-    return assign_parameter_numbers(
-        *combine(
-            "SELECT count(*) FROM (",
-            writer.queryset(filtered(role_view, shape.rows).values_list("id")),
-            limit,
-            ") _r HAVING ",
-            writer.expression(is_current(), shape.rows.table),
-        )
+    return build_statement(
+        "SELECT count(*) FROM (",
+        writer.queryset(filtered(role_view, shape.rows).values_list("id")),
+        limit,
+        ") _r HAVING ",
+        writer.expression(is_current(), shape.rows.table),
     )
 
 
 def planned(role_view: "RoleView", shape: ReadShape) -> Statement:
-    sql, params = Writer(role_view).queryset(filtered(role_view, shape).values_list("id"))
-    return assign_parameter_numbers(*combine("EXPLAIN (FORMAT JSON) ", (sql, params)))
+    rows = Writer(role_view).queryset(filtered(role_view, shape).values_list("id"))
+    return build_statement("EXPLAIN (FORMAT JSON) ", rows)
 
 
 def filtered(role_view: "RoleView", shape: ReadShape) -> "RowQuerySet":

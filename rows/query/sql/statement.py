@@ -1,5 +1,5 @@
 """A compiled statement and the values that it takes, and the writer of its pieces: Django compiles expressions and
-querysets, `combine` puts text between them, `assign_parameter_numbers` ends it."""
+querysets, `combine` puts text between them, `build_statement` ends it."""
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -66,8 +66,9 @@ class Statement:
         return values
 
 
-def assign_parameter_numbers(sql: str, params: Iterable[Any]) -> Statement:
+def build_statement(*parts: "str | Piece") -> Statement:
     """`%s` becomes `$n`, one number for each (key, type)."""
+    sql, params = combine(*parts)
     numbers: dict[tuple[Key, str], int] = {}
     spelled: list[str] = []
     for param in params:

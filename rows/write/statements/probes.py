@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rows.query.sql.conditions import CURRENT_ROW, RowSource, WrittenRow
 from rows.query.sql.expressions import ALWAYS, Parameter, Sql, boolean
-from rows.query.sql.statement import Statement, Writer, assign_parameter_numbers, is_row
+from rows.query.sql.statement import Statement, Writer, build_statement, is_row
 from rows.schema.model import SQL_TYPES, Table
 from rows.write.row_size import fits
 from rows.write.statements.changes import wanted
@@ -101,15 +101,13 @@ def _verdicts(role_view: "RoleView", table: Table, conditions: Sequence[Any]) ->
     parts: list[Any] = ["SELECT "]
     for condition in conditions:
         parts += [_verdict(condition), ", "]
-    return assign_parameter_numbers(*Writer(role_view).expression(Sql(*parts[:-1]), table.name))
+    return build_statement(Writer(role_view).expression(Sql(*parts[:-1]), table.name))
 
 
 def _verdicts_of_row(role_view: "RoleView", rows: "RowQuerySet", conditions: Sequence[Any]) -> Statement:
     """Each condition by itself, of the row with the id, if it is among `rows`."""
     named = {f"_f{index}": _verdict(condition) for index, condition in enumerate(conditions)}
-    return assign_parameter_numbers(
-        *Writer(role_view).queryset(rows.filter(is_row()).annotate(**named).values_list(*named))
-    )
+    return build_statement(Writer(role_view).queryset(rows.filter(is_row()).annotate(**named).values_list(*named)))
 
 
 def _verdict(condition: Any) -> Sql:

@@ -26,7 +26,7 @@ from rows.query.sql.statement import (
     Cell,
     Statement,
     Writer,
-    assign_parameter_numbers,
+    build_statement,
     combine,
     is_current,
     is_row,
@@ -134,7 +134,7 @@ def bulk_update(role_view: "RoleView", shape: UpdateShape) -> Statement:
     writer, table = Writer(role_view), role_view.schema.tables[shape.table]
     change, changed = _updated(writer, table, shape, is_among("id", Ids()))
     work = with_event(writer, table, change, "update", shape.events, changed, part=0)
-    return assign_parameter_numbers(*combine("WITH ", work, ' SELECT _r."id" FROM _w0 _r'))
+    return build_statement("WITH ", work, ' SELECT _r."id" FROM _w0 _r')
 
 
 def _updated(writer: Writer, table: Table, shape: UpdateShape, which: Sql) -> tuple[Piece, tuple[str, ...]]:
@@ -165,14 +165,12 @@ def delete(role_view: "RoleView", shape: DeleteShape) -> Statement:
     rows = role_view.models[table.name].objects.changeable_by(role_view, "delete").filter(is_row(), is_current())
     rows = with_preconditions(role_view, table, rows, "delete", shape.matches, shape.events)
     flags = ["(SELECT is_due FROM _e)"] if shape.events else []
-    return assign_parameter_numbers(
-        *combine(
-            "WITH ",
-            with_event(writer, table, delete_of(writer, rows), "delete", shape.events, ()),
-            " SELECT ",
-            listed(['_r."id"', *flags]),
-            " FROM _w _r",
-        )
+    return build_statement(
+        "WITH ",
+        with_event(writer, table, delete_of(writer, rows), "delete", shape.events, ()),
+        " SELECT ",
+        listed(['_r."id"', *flags]),
+        " FROM _w _r",
     )
 
 
@@ -184,9 +182,7 @@ def lock_row(role_view: "RoleView", shape: LockShape) -> Statement:
     rows = role_view.models[table.name].objects.changeable_by(role_view, action).filter(is_row(), is_current())
     rows = with_preconditions(role_view, table, rows, action, write.matches, events=True)
     cells = {f"_c{index}": Sql(F(name), AS_TEXT) for index, name in enumerate(shape.cells)}
-    return assign_parameter_numbers(
-        *writer.queryset(rows.select_for_update().annotate(**cells).values_list("id", *cells))
-    )
+    return build_statement(writer.queryset(rows.select_for_update().annotate(**cells).values_list("id", *cells)))
 
 
 def select_rows(role_view: "RoleView", shape: ChosenShape) -> Statement:
@@ -199,7 +195,7 @@ def select_rows(role_view: "RoleView", shape: ChosenShape) -> Statement:
     if shape.after:
         rows = rows.filter(boolean("(", F("id"), " > ", Parameter(After(0), "text"), ")"))
     found = writer.queryset(rows.order_by("id").select_for_update().values_list("id"))
-    return assign_parameter_numbers(*combine(found, (" LIMIT %s::bigint", [Parameter(LIMIT, "bigint")])))
+    return build_statement(found, (" LIMIT %s::bigint", [Parameter(LIMIT, "bigint")]))
 
 
 def _answer(writer: Writer, table: Table, work: Piece, events: bool, number: str = "") -> Statement:
@@ -216,16 +212,14 @@ def _answer(writer: Writer, table: Table, work: Piece, events: bool, number: str
         visible = writer.expression(role_view.rules.condition(read.where, table.name, AliasedRow("_r")), table.name)
         body = combine("CASE WHEN ", visible, " THEN row_to_json(_q) END")
     flags = [combine("(SELECT is_due FROM ", f"_e{number} LIMIT 1)")] if events else []
-    return assign_parameter_numbers(
-        *combine(
-            "WITH ",
-            work,
-            " SELECT ",
-            listed([body, '_r."id"', *flags]),
-            f" FROM _w{number} _r",
-            joins,
-            " CROSS JOIN LATERAL (SELECT ",
-            select,
-            ") _q",
-        )
+    return build_statement(
+        "WITH ",
+        work,
+        " SELECT ",
+        listed([body, '_r."id"', *flags]),
+        f" FROM _w{number} _r",
+        joins,
+        " CROSS JOIN LATERAL (SELECT ",
+        select,
+        ") _q",
     )
