@@ -4,21 +4,18 @@ everywhere. With it the JSON of embedded relations, and the bounds of its size."
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django.db.models import QuerySet
 
 from rows.query import embedded_users
 from rows.query.params import With, WithUser
+from rows.query.role_view import RoleView
 from rows.query.sql.conditions import AliasedRow, RowSource
 from rows.query.sql.expressions import Piece, Sql
 from rows.query.sql.statement import Writer, combine, listed
 from rows.rules.conditions import Condition, Hop
 from rows.schema.model import Column, Table
-
-if TYPE_CHECKING:
-    from rows.query.role_view import RoleView
-
 
 MAX_EMBEDDED: Final = 100
 MAX_ANSWER_BYTES: Final = 16 * 2**20
@@ -50,7 +47,7 @@ def json_format(column: Column) -> tuple[str, str]:
 
 
 def cells(
-    role_view: "RoleView",
+    role_view: RoleView,
     table: Table,
     source: RowSource,
     masked: Callable[[Condition], Any] | None = None,
@@ -80,7 +77,7 @@ def whole_row(table: Table, source: RowSource) -> list[Any]:
     return made[:-1]
 
 
-def etag(role_view: "RoleView", table: Table, source: RowSource) -> Sql:
+def etag(role_view: RoleView, table: Table, source: RowSource) -> Sql:
     return Sql(
         "(SELECT encode(sha256(convert_to(row_to_json(_q)::text, 'UTF8')), 'hex') FROM (SELECT ",
         *cells(role_view, table, source),

@@ -1,14 +1,16 @@
 """The new cells of a row, and what must hold for them to be written: rules, references, If-Match, subscribers."""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django.db.models import Exists, F
 
+from rows.query.role_view import RoleView
 from rows.query.sql.conditions import CURRENT_ROW, RowSource, hops_of
 from rows.query.sql.expressions import ALWAYS, Parameter, Sql, boolean, joined
 from rows.query.sql.row_json import etag
 from rows.query.sql.statement import ROW_ID, Cell
+from rows.query.tables.managers import RowQuerySet
 from rows.rules.access import WriteRule
 from rows.rules.conditions import OLD, Variable, operands
 from rows.schema.model import SQL_TYPES, Column, Table
@@ -16,14 +18,10 @@ from rows.write import update_operators
 from rows.write.statements.changes import wanted
 from rows.write.statements.shapes import ETAGS, Action, Ids, InsertShape, UpdateShape
 
-if TYPE_CHECKING:
-    from rows.query.role_view import RoleView
-    from rows.query.tables.managers import RowQuerySet
-
 STAMP: Final = Sql("statement_timestamp()")
 
 
-def cells_of(role_view: "RoleView", table: Table, shape: InsertShape | UpdateShape) -> dict[str, Any]:
+def cells_of(role_view: RoleView, table: Table, shape: InsertShape | UpdateShape) -> dict[str, Any]:
     """The new cells by column: sent, forced by the rule, or stamped."""
     rule = rule_of(role_view, table, shape)
     if isinstance(shape, InsertShape):
@@ -54,7 +52,7 @@ def _stamp(column: Column) -> Sql:
     return Sql("(statement_timestamp() AT TIME ZONE 'UTC')::date") if column.type == "date" else STAMP
 
 
-def rule_of(role_view: "RoleView", table: Table, shape: InsertShape | UpdateShape) -> WriteRule:
+def rule_of(role_view: RoleView, table: Table, shape: InsertShape | UpdateShape) -> WriteRule:
     access = role_view.access(table.name)
     rule = access.insert if isinstance(shape, InsertShape) else access.update
     if rule is None:
@@ -62,7 +60,7 @@ def rule_of(role_view: "RoleView", table: Table, shape: InsertShape | UpdateShap
     return rule
 
 
-def references_of(role_view: "RoleView", table: Table, shape: InsertShape | UpdateShape) -> list[Column]:
+def references_of(role_view: RoleView, table: Table, shape: InsertShape | UpdateShape) -> list[Column]:
     """The references that the caller sends: each must lead to a row that it can see."""
     if isinstance(shape, UpdateShape):
         return [table.columns[name] for name in shape.columns if table.columns[name].is_reference]
@@ -70,9 +68,7 @@ def references_of(role_view: "RoleView", table: Table, shape: InsertShape | Upda
     return [column for column in table.columns.values() if column.is_reference and column.name in writable]
 
 
-def reference_is_visible(
-    role_view: "RoleView", table: Table, column: Column, cell: Any, before: RowSource | None
-) -> Sql:
+def reference_is_visible(role_view: RoleView, table: Table, column: Column, cell: Any, before: RowSource | None) -> Sql:
     """The reference is null, leads to a row that the caller can see, or stays what the caller sees it to be."""
     seen = role_view.reading.far(column.references or "").filter(boolean("(", F("id"), " = ", cell, ")"))
     unchanged: list[Any] = []
@@ -81,7 +77,7 @@ def reference_is_visible(
     return boolean("(", cell, " IS NULL OR ", Exists(seen), *unchanged, ")")
 
 
-def computability_conditions(role_view: "RoleView", table: Table, shape: UpdateShape) -> list[Any]:
+def computability_conditions(role_view: RoleView, table: Table, shape: UpdateShape) -> list[Any]:
     """For each computed column, whether the caller may read the cell that it is computed from, and whether the result
     fits."""
     flags: list[Any] = []
@@ -97,7 +93,7 @@ def computability_conditions(role_view: "RoleView", table: Table, shape: UpdateS
     return flags
 
 
-def uses_old_row(role_view: "RoleView", table: str, shape: InsertShape | UpdateShape) -> bool:
+def uses_old_row(role_view: RoleView, table: str, shape: InsertShape | UpdateShape) -> bool:
     """Whether a rule for the written row also reads other rows of its table. One statement sees the table as it was
     before, so such a rule is evaluated afterwards, in a second one."""
     known = role_view.cache.get(("uses own table", table, type(shape)))
@@ -111,7 +107,7 @@ def uses_old_row(role_view: "RoleView", table: str, shape: InsertShape | UpdateS
     return bool(known)
 
 
-def depends_on_others(role_view: "RoleView", tables: Iterable[str]) -> bool:
+def depends_on_others(role_view: RoleView, tables: Iterable[str]) -> bool:
     """Whether a rule evaluated for inserts into `tables` may depend on rows of these tables that the new row does not
     refer to, so that it matters which of them are inserted first."""
     inserted = frozenset(tables)
@@ -127,7 +123,7 @@ def depends_on_others(role_view: "RoleView", tables: Iterable[str]) -> bool:
     return bool(known)
 
 
-def compared_with(role_view: "RoleView", table: Table, shape: UpdateShape) -> tuple[str, ...]:
+def compared_with(role_view: RoleView, table: Table, shape: UpdateShape) -> tuple[str, ...]:
     """The columns whose cells before the write its checks name as `$old`, sorted."""
     rule = rule_of(role_view, table, shape)
     found = {
@@ -144,8 +140,8 @@ def is_among(column: str, ids: Ids) -> Sql:
 
 
 def with_preconditions(
-    role_view: "RoleView", table: Table, rows: "RowQuerySet", action: Action, matches: bool, events: bool
-) -> "RowQuerySet":
+    role_view: RoleView, table: Table, rows: RowQuerySet, action: Action, matches: bool, events: bool
+) -> RowQuerySet:
     """`rows` under the request's If-Match and, if no event is recorded, only without subscribers."""
     if matches:
         rows = rows.filter(only_if_changeable(role_view, table, action, [matches_etag(role_view, table)]))
@@ -154,12 +150,12 @@ def with_preconditions(
     return rows
 
 
-def only_if_changeable(role_view: "RoleView", table: Table, action: Action, conditions: Sequence[Any]) -> Any:
+def only_if_changeable(role_view: RoleView, table: Table, action: Action, conditions: Sequence[Any]) -> Any:
     """`conditions`, asked only of a row that may be changed: PostgreSQL asks first what it takes to be cheap, and what
     takes as long as the row's cells are would tell of a hidden row."""
     asked, may = joined(" AND ", conditions, ALWAYS), role_view.may_change(table.name, action)
     return asked if may == ALWAYS else boolean("(CASE WHEN ", may, " THEN ", asked, " END)")
 
 
-def matches_etag(role_view: "RoleView", table: Table) -> Sql:
+def matches_etag(role_view: RoleView, table: Table) -> Sql:
     return boolean("(", etag(role_view, table, CURRENT_ROW), " = ANY (", Parameter(ETAGS, "text[]"), "))")

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rows.query.role_view import RoleView
 from rows.query.sql.conditions import CURRENT_ROW, RowSource, WrittenRow
 from rows.query.sql.expressions import ALWAYS, Parameter, Sql, boolean
 from rows.query.sql.statement import Statement, Writer, build_statement, is_row
+from rows.query.tables.managers import RowQuerySet
 from rows.schema.model import SQL_TYPES, Table
 from rows.write.row_size import fits
 from rows.write.statements.changes import wanted
@@ -20,10 +22,6 @@ from rows.write.statements.conditions import (
 )
 from rows.write.statements.shapes import Action, DeleteShape, InsertShape, OldCell, UpdateShape, WriteShape
 
-if TYPE_CHECKING:
-    from rows.query.role_view import RoleView
-    from rows.query.tables.managers import RowQuerySet
-
 
 @dataclass(frozen=True, slots=True)
 class OldRow:
@@ -35,7 +33,7 @@ class OldRow:
         return Parameter(OldCell(name), SQL_TYPES[self.table.all_columns[name].type])
 
 
-def probe(role_view: "RoleView", shape: WriteShape) -> Statement:
+def probe(role_view: RoleView, shape: WriteShape) -> Statement:
     """The result of each condition of a write that was not made: one row of booleans, or none if no changeable row has
     that id, so that nothing about it is computed. The booleans: If-Match fits (an insert: true); no event is missing;
     then, except for a delete, the conditions of the row after the write (`_after_write`)."""
@@ -53,14 +51,14 @@ def probe(role_view: "RoleView", shape: WriteShape) -> Statement:
             return _verdicts_of_row(role_view, rows, _before_write(role_view, table, "delete", shape))
 
 
-def probe_afterwards(role_view: "RoleView", shape: InsertShape | UpdateShape) -> Statement:
+def probe_afterwards(role_view: RoleView, shape: InsertShape | UpdateShape) -> Statement:
     """The verdicts of `_checks` on the row as a write has left it; what it was is known by its OldCells."""
     table = role_view.schema.tables[shape.table]
     rows = role_view.models[table.name].unruled.using(role_view.alias)
     return _verdicts_of_row(role_view, rows, _checks(role_view, table, shape, CURRENT_ROW, OldRow(table)))
 
 
-def _before_write(role_view: "RoleView", table: Table, action: Action, write: UpdateShape | DeleteShape) -> list[Any]:
+def _before_write(role_view: RoleView, table: Table, action: Action, write: UpdateShape | DeleteShape) -> list[Any]:
     matches = matches_etag(role_view, table) if write.matches else ALWAYS
     return [matches, _needs_no_event(table, action, write)]
 
@@ -71,7 +69,7 @@ def _needs_no_event(table: Table, action: str, write: WriteShape) -> Sql:
 
 
 def _after_write(
-    role_view: "RoleView", table: Table, write: InsertShape | UpdateShape, before: RowSource | None
+    role_view: RoleView, table: Table, write: InsertShape | UpdateShape, before: RowSource | None
 ) -> list[Any]:
     """Of an update two for each computed column; for a large one, whether the row stays small enough; one for each of
     `references_of`; then `_checks`."""
@@ -88,7 +86,7 @@ def _after_write(
 
 
 def _checks(
-    role_view: "RoleView", table: Table, write: InsertShape | UpdateShape, source: RowSource, before: RowSource | None
+    role_view: RoleView, table: Table, write: InsertShape | UpdateShape, source: RowSource, before: RowSource | None
 ) -> list[Any]:
     """One for each clause of the rule's check, and the whole check. `source` is the row that it is asked of."""
     rule, translator = rule_of(role_view, table, write), role_view.rules_with(before)
@@ -96,7 +94,7 @@ def _checks(
     return [translator.condition(check, table.name, source) for check in checks]
 
 
-def _verdicts(role_view: "RoleView", table: Table, conditions: Sequence[Any]) -> Statement:
+def _verdicts(role_view: RoleView, table: Table, conditions: Sequence[Any]) -> Statement:
     """Each condition by itself, of no row in particular."""
     parts: list[Any] = ["SELECT "]
     for condition in conditions:
@@ -104,7 +102,7 @@ def _verdicts(role_view: "RoleView", table: Table, conditions: Sequence[Any]) ->
     return build_statement(Writer(role_view).expression(Sql(*parts[:-1]), table.name))
 
 
-def _verdicts_of_row(role_view: "RoleView", rows: "RowQuerySet", conditions: Sequence[Any]) -> Statement:
+def _verdicts_of_row(role_view: RoleView, rows: RowQuerySet, conditions: Sequence[Any]) -> Statement:
     """Each condition by itself, of the row with the id, if it is among `rows`."""
     named = {f"_f{index}": _verdict(condition) for index, condition in enumerate(conditions)}
     return build_statement(Writer(role_view).queryset(rows.filter(is_row()).annotate(**named).values_list(*named)))

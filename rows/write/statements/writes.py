@@ -11,10 +11,11 @@ that it has locked. Without subscribers, the statement only tests that there are
 reads (`rows.query.sql.select`); `rows.write.execution` runs them."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.db.models import F
 
+from rows.query.role_view import RoleView
 from rows.query.sql.conditions import CURRENT_ROW, AliasedRow, WrittenRow
 from rows.query.sql.expressions import ALWAYS, Parameter, Piece, Sql, boolean, joined
 from rows.query.sql.row_json import select_list
@@ -58,11 +59,8 @@ from rows.write.statements.shapes import (
     UpdateShape,
 )
 
-if TYPE_CHECKING:
-    from rows.query.role_view import RoleView
 
-
-def insert(role_view: "RoleView", shape: InsertShape) -> Statement:
+def insert(role_view: RoleView, shape: InsertShape) -> Statement:
     """One new row. Answers as `_answer`; no row where a check, a reference or the version refused it."""
     writer, table = Writer(role_view), role_view.schema.tables[shape.table]
     change = _inserted(writer, table, shape, cells_of(role_view, table, shape))
@@ -70,7 +68,7 @@ def insert(role_view: "RoleView", shape: InsertShape) -> Statement:
     return _answer(writer, table, work, shape.events)
 
 
-def insert_many(role_view: "RoleView", shape: InsertShape) -> Statement:
+def insert_many(role_view: RoleView, shape: InsertShape) -> Statement:
     """New rows: takes each cell and the id as an array of texts, in the order of the rows. Answers as `_answer`,
     without those that a check or a reference refused. Their timestamps are a microsecond apart, the last one now, so
     that a list by `created_at` shows them in their order."""
@@ -121,7 +119,7 @@ def _inserted(
     )
 
 
-def update(role_view: "RoleView", shape: UpdateShape) -> Statement:
+def update(role_view: RoleView, shape: UpdateShape) -> Statement:
     """One row changed. Answers as `_answer`; no row where there is none to be changed, or something refused it."""
     writer, table = Writer(role_view), role_view.schema.tables[shape.table]
     change, changed = _updated(writer, table, shape, is_row())
@@ -129,7 +127,7 @@ def update(role_view: "RoleView", shape: UpdateShape) -> Statement:
     return _answer(writer, table, work, shape.events)
 
 
-def bulk_update(role_view: "RoleView", shape: UpdateShape) -> Statement:
+def bulk_update(role_view: RoleView, shape: UpdateShape) -> Statement:
     """Updates those of the rows with Ids that all rules allow. Returns their ids."""
     writer, table = Writer(role_view), role_view.schema.tables[shape.table]
     change, changed = _updated(writer, table, shape, is_among("id", Ids()))
@@ -159,7 +157,7 @@ def _updated(writer: Writer, table: Table, shape: UpdateShape, which: Sql) -> tu
     return update_of(writer, rows, cells), tuple(name for name in cells if name != "updated_at")
 
 
-def delete(role_view: "RoleView", shape: DeleteShape) -> Statement:
+def delete(role_view: RoleView, shape: DeleteShape) -> Statement:
     """Delete one row of a table without referrers. Returns its id, and with events whether there were subscribers."""
     writer, table = Writer(role_view), role_view.schema.tables[shape.table]
     rows = role_view.models[table.name].objects.changeable_by(role_view, "delete").filter(is_row(), is_current())
@@ -174,7 +172,7 @@ def delete(role_view: "RoleView", shape: DeleteShape) -> Statement:
     )
 
 
-def lock_row(role_view: "RoleView", shape: LockShape) -> Statement:
+def lock_row(role_view: RoleView, shape: LockShape) -> Statement:
     """The row that a write of this shape may take, locked: its id and its cells as text."""
     writer, write = Writer(role_view), shape.write
     table = role_view.schema.tables[write.table]
@@ -185,7 +183,7 @@ def lock_row(role_view: "RoleView", shape: LockShape) -> Statement:
     return build_statement(writer.queryset(rows.select_for_update().annotate(**cells).values_list("id", *cells)))
 
 
-def select_rows(role_view: "RoleView", shape: ChosenShape) -> Statement:
+def select_rows(role_view: RoleView, shape: ChosenShape) -> Statement:
     """The ids of the rows that a write of many takes."""
     writer = Writer(role_view)
     rows = role_view.models[shape.table].objects.changeable_by(role_view, shape.action).filter(is_current())
