@@ -11,6 +11,7 @@ that it has locked. Without subscribers, the statement only tests that there are
 reads (`rows.query.sql.select`); `rows.write.execution` runs them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from django.db.models import F
@@ -36,21 +37,20 @@ from rows.query.sql.statement import (
 from rows.rules.conditions import TRUE
 from rows.schema.model import Table
 from rows.write.row_size import fits
-from rows.write.statements.changes import delete_of, update_of, wanted, with_event
+from rows.write.statements.changes import delete_of, update_of, with_event
 from rows.write.statements.conditions import (
     STAMP,
     cells_of,
     computability_conditions,
+    has_no_subscribers,
     is_among,
     only_if_changeable,
-    reference_is_visible,
-    references_of,
     rule_of,
     uses_old_row,
+    visible_references,
     with_preconditions,
 )
 from rows.write.statements.shapes import (
-    Action,
     ChosenShape,
     DeleteShape,
     Ids,
@@ -63,7 +63,7 @@ from rows.write.statements.shapes import (
 def insert(role_view: RoleView, shape: InsertShape) -> Statement:
     """One new row. Answers as `_answer`; no row where a check, a reference or the version refused it."""
     writer, table = Writer(role_view), role_view.schema.tables[shape.table]
-    change = _inserted(writer, table, shape, cells_of(role_view, table, shape))
+    change = _inserted(writer, table, shape, cells_of(role_view, shape))
     work = with_event(writer, table, change, "insert", shape.events, tuple(table.columns))
     return _answer(writer, table, work, shape.events)
 
@@ -74,7 +74,7 @@ def insert_many(role_view: RoleView, shape: InsertShape) -> Statement:
     that a list by `created_at` shows them in their order."""
     writer, table = Writer(role_view), role_view.schema.tables[shape.table]
     sent: dict[str, Parameter] = {}
-    cells = cells_of(role_view, table, shape)
+    cells = cells_of(role_view, shape)
     number = ("cardinality(", Parameter(ROW_ID, "text[]"), ") - _s._number")
     for name, cell in cells.items():
         if isinstance(cell, Parameter) and (cell.key == ROW_ID or isinstance(cell.key, Cell)):
@@ -98,15 +98,12 @@ def _inserted(
     """The INSERT of these cells, of one row or of each of `source`, with all that must hold."""
     role_view = writer.role_view
     conditions: list[Any] = [is_current()]
-    rule = rule_of(role_view, table, shape)
-    if not uses_old_row(role_view, table.name, shape):
-        conditions.append(role_view.rules.condition(rule.check, table.name, WrittenRow(cells)))
-    conditions += [
-        reference_is_visible(role_view, table, column, cells[column.name], None)
-        for column in references_of(role_view, table, shape)
-    ]  # fmt: skip
+    if not uses_old_row(role_view, shape):
+        check = rule_of(role_view, shape).check
+        conditions.append(role_view.rules.condition(check, table.name, WrittenRow(cells)))
+    conditions += visible_references(role_view, shape, cells, None)
     if not shape.events:
-        conditions.append(boolean("(NOT ", wanted(table.name, "insert"), ")"))
+        conditions.append(has_no_subscribers(shape))
     select: list[Any] = []
     for name in table.all_columns:
         select += [cells[name], ", "]
@@ -137,23 +134,20 @@ def bulk_update(role_view: RoleView, shape: UpdateShape) -> Statement:
 
 def _updated(writer: Writer, table: Table, shape: UpdateShape, which: Sql) -> tuple[Piece, tuple[str, ...]]:
     """The UPDATE of the rows that `which` is true of, with all that must hold, and the columns that it writes."""
-    role_view, cells = writer.role_view, cells_of(writer.role_view, table, shape)
+    role_view, cells = writer.role_view, cells_of(writer.role_view, shape)
     rows = role_view.models[table.name].objects.changeable_by(role_view, "update").filter(which, is_current())
-    rule = rule_of(role_view, table, shape)
-    conditions = computability_conditions(role_view, table, shape)
-    if not uses_old_row(role_view, table.name, shape):
+    rule = rule_of(role_view, shape)
+    conditions = computability_conditions(role_view, shape)
+    if not uses_old_row(role_view, shape):
         conditions.append(
             role_view.rules_with(CURRENT_ROW).condition(rule.check, table.name, WrittenRow(cells, CURRENT_ROW))
         )
-    conditions += [
-        reference_is_visible(role_view, table, column, cells[column.name], CURRENT_ROW)
-        for column in references_of(role_view, table, shape)
-    ]
+    conditions += visible_references(role_view, shape, cells, CURRENT_ROW)
     if shape.large:
         conditions.append(fits(role_view, table, cells, rule.columns))
     if conditions:
-        rows = rows.filter(only_if_changeable(role_view, table, "update", conditions))
-    rows = with_preconditions(role_view, table, rows, "update", shape.matches, shape.events)
+        rows = rows.filter(only_if_changeable(role_view, shape, conditions))
+    rows = with_preconditions(role_view, rows, shape)
     return update_of(writer, rows, cells), tuple(name for name in cells if name != "updated_at")
 
 
@@ -161,7 +155,7 @@ def delete(role_view: RoleView, shape: DeleteShape) -> Statement:
     """Delete one row of a table without referrers. Returns its id, and with events whether there were subscribers."""
     writer, table = Writer(role_view), role_view.schema.tables[shape.table]
     rows = role_view.models[table.name].objects.changeable_by(role_view, "delete").filter(is_row(), is_current())
-    rows = with_preconditions(role_view, table, rows, "delete", shape.matches, shape.events)
+    rows = with_preconditions(role_view, rows, shape)
     flags = ["(SELECT is_due FROM _e)"] if shape.events else []
     return build_statement(
         "WITH ",
@@ -175,10 +169,8 @@ def delete(role_view: RoleView, shape: DeleteShape) -> Statement:
 def lock_row(role_view: RoleView, shape: LockShape) -> Statement:
     """The row that a write of this shape may take, locked: its id and its cells as text."""
     writer, write = Writer(role_view), shape.write
-    table = role_view.schema.tables[write.table]
-    action: Action = "delete" if isinstance(write, DeleteShape) else "update"
-    rows = role_view.models[table.name].objects.changeable_by(role_view, action).filter(is_row(), is_current())
-    rows = with_preconditions(role_view, table, rows, action, write.matches, events=True)
+    rows = role_view.models[write.table].objects.changeable_by(role_view, write.action).filter(is_row(), is_current())
+    rows = with_preconditions(role_view, rows, replace(write, events=True))
     cells = {f"_c{index}": Sql(F(name), AS_TEXT) for index, name in enumerate(shape.cells)}
     return build_statement(writer.queryset(rows.select_for_update().annotate(**cells).values_list("id", *cells)))
 
