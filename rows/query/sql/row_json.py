@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from django.db.models import QuerySet
 
-from rows.query import embedded_users
 from rows.query.params import With, WithUser
 from rows.query.role_view import RoleView
 from rows.query.sql.conditions import AliasedRow, RowSource
@@ -109,7 +108,9 @@ def select_list(
 
 def relation_json(writer: Writer, one: With | WithUser, table: str, source: RowSource) -> Piece:
     if isinstance(one, WithUser):
-        found = writer.expression(embedded_users.mark(writer.role_view.reading.cell(table, one.column, source)), table)
+        user_id = writer.role_view.reading.cell(table, one.column, source)
+        # A marker that `rows.query.embedded_users` replaces.
+        found = writer.expression(Sql(r"(E'\t' || to_json(", user_id, ")::text)::json"), table)
     else:
         found = embedded(writer, one, table, source)
     return combine(found, f' AS "{one.name}"')
