@@ -11,7 +11,7 @@ from django.db.models import QuerySet
 from rows.query.params import With, WithUser
 from rows.query.role_view import RoleView
 from rows.query.sql.conditions import AliasedRow, RowSource
-from rows.query.sql.expressions import Piece, Sql
+from rows.query.sql.expressions import Piece, Sql, separated
 from rows.query.sql.statement import Writer, combine, listed
 from rows.rules.conditions import Condition, Hop
 from rows.schema.model import Column, Table
@@ -55,7 +55,7 @@ def cells(
     """The select list of a row's JSON: readable cells at `source`, as `json_format` renders them. `masked` applies a
     read condition; `chosen` names the columns, `id` among them (None: all)."""
     ask = masked or (lambda mask: role_view.rules.condition(mask, table.name, source))
-    made: list[Any] = []
+    made: list[list[Any]] = []
     for column in role_view.columns(table.name):
         if chosen is not None and column.name not in chosen:
             continue
@@ -64,16 +64,13 @@ def cells(
         spelled: list[Any] = [before, source.column(column.name), after]
         if mask is not None:
             spelled = ["CASE WHEN ", ask(mask), " THEN ", *spelled, " END"]
-        made += [*spelled, f' AS "{column.name}"', ", "]
-    return made[:-1]
+        made.append([*spelled, f' AS "{column.name}"'])
+    return separated(made)
 
 
 def whole_row(table: Table, source: RowSource) -> list[Any]:
-    made: list[Any] = []
-    for column in table.all_columns.values():
-        before, after = json_format(column)
-        made += [before, source.column(column.name), after, f' AS "{column.name}"', ", "]
-    return made[:-1]
+    formats = {column.name: json_format(column) for column in table.all_columns.values()}
+    return separated([before, source.column(name), after, f' AS "{name}"'] for name, (before, after) in formats.items())
 
 
 def etag(role_view: RoleView, table: Table, source: RowSource) -> Sql:

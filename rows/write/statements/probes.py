@@ -6,7 +6,7 @@ from typing import Any
 
 from rows.query.role_view import RoleView
 from rows.query.sql.conditions import CURRENT_ROW, RowSource, WrittenRow
-from rows.query.sql.expressions import ALWAYS, Parameter, Sql, boolean
+from rows.query.sql.expressions import ALWAYS, Parameter, Sql, boolean, separated
 from rows.query.sql.statement import Statement, Writer, build_statement, is_row
 from rows.query.tables.managers import RowQuerySet
 from rows.schema.model import SQL_TYPES, Table
@@ -79,10 +79,8 @@ def _checks(
 
 def _verdicts(role_view: RoleView, table: Table, conditions: Sequence[Any]) -> Statement:
     """Each condition by itself, of no row in particular."""
-    parts: list[Any] = ["SELECT "]
-    for condition in conditions:
-        parts += [_verdict(condition), ", "]
-    return build_statement(Writer(role_view).expression(Sql(*parts[:-1]), table.name))
+    verdicts = separated([_verdict(condition)] for condition in conditions)
+    return build_statement(Writer(role_view).expression(Sql("SELECT ", *verdicts), table.name))
 
 
 def _verdicts_of_row(role_view: RoleView, rows: RowQuerySet, conditions: Sequence[Any]) -> Statement:

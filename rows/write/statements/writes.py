@@ -18,7 +18,7 @@ from django.db.models import F
 
 from rows.query.role_view import RoleView
 from rows.query.sql.conditions import CURRENT_ROW, AliasedRow, WrittenRow
-from rows.query.sql.expressions import ALWAYS, Parameter, Piece, Sql, boolean, joined
+from rows.query.sql.expressions import ALWAYS, Parameter, Piece, Sql, boolean, joined, separated
 from rows.query.sql.row_json import select_list
 from rows.query.sql.statement import (
     AS_TEXT,
@@ -82,11 +82,12 @@ def insert_many(role_view: RoleView, shape: InsertShape) -> Statement:
             cells[name] = Sql(f'_s."{name}"::{cell.sql_type}')
         elif cell is STAMP:
             cells[name] = Sql("(", STAMP, " - (", *number, ") * interval '1 microsecond')")
-    arrays: list[Any] = []
-    for array in sent.values():
-        arrays += [array, ", "]
     names = ", ".join(f'"{name}"' for name in sent)
-    source = (" FROM unnest(", *arrays[:-1], f") WITH ORDINALITY _s ({names}, _number)")
+    source = (
+        " FROM unnest(",
+        *separated([array] for array in sent.values()),
+        f") WITH ORDINALITY _s ({names}, _number)",
+    )
     change = combine(_inserted(writer, table, shape, cells, source), " ORDER BY _s._number")
     work = with_event(writer, table, change, "insert", shape.events, tuple(table.columns), part=0)
     return _answer(writer, table, work, shape.events, "0")
@@ -104,15 +105,11 @@ def _inserted(
     conditions += visible_references(role_view, shape, cells, None)
     if not shape.events:
         conditions.append(has_no_subscribers(shape))
-    select: list[Any] = []
-    for name in table.all_columns:
-        select += [cells[name], ", "]
+    select = separated([cells[name]] for name in table.all_columns)
     columns = ", ".join(f'"{name}"' for name in table.all_columns)
     return combine(
         f"INSERT INTO {role_view.models[table.name]._meta.db_table} ({columns}) ",
-        writer.expression(
-            Sql("SELECT ", *select[:-1], *source, " WHERE ", joined(" AND ", conditions, ALWAYS)), table.name
-        ),
+        writer.expression(Sql("SELECT ", *select, *source, " WHERE ", joined(" AND ", conditions, ALWAYS)), table.name),
     )
 
 
