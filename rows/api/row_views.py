@@ -89,7 +89,8 @@ class RowViewSet(ApiViewSet):
     @extend_schema(parameters=_LIST_PARAMETERS, responses=serializers.RowPage)
     def list(self, request: HttpRequest, table: str) -> HttpResponseBase:
         """The rows of a table that the caller may read, one page at a time."""
-        return self._list(table, self.query, self.query.get("limit"))
+        asked = self.query
+        return self._list(table, asked, asked.get("limit"))
 
     @extend_schema(operation_id="queryRows", request=serializers.RowQuery, responses=serializers.RowPage)
     def search(self, request: HttpRequest, table: str) -> HttpResponseBase:
