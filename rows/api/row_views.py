@@ -1,6 +1,6 @@
 """REST endpoints of rows: `/v1/rows/{table}` and below. Contract sections 4.6-4.8."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -90,16 +90,7 @@ class RowViewSet(ApiViewSet):
     def list(self, request: HttpRequest, table: str) -> HttpResponseBase:
         """The rows of a table that the caller may read, one page at a time."""
         asked = self.query
-        return self._list(
-            table,
-            where=asked.get("where"),
-            order=asked.get("order"),
-            limit=read_limit(asked.get("limit")),
-            cursor=asked.get("cursor"),
-            withs=asked.get("with"),
-            columns=asked.get("columns"),
-            count=asked.get("count"),
-        )
+        return self._list(table, asked, asked.get("limit"))
 
     @extend_schema(operation_id="queryRows", request=serializers.RowQuery, responses=serializers.RowPage)
     def search(self, request: HttpRequest, table: str) -> HttpResponseBase:
@@ -112,23 +103,18 @@ class RowViewSet(ApiViewSet):
         cursor = body.get("cursor")
         if cursor is not None and not isinstance(cursor, str):
             raise ValidationFailed.of("cursor", "wrong_type", "cursor must be a string.")
-        return self._list(
-            table,
-            where=body.get("where"),
-            order=body.get("order"),
-            limit=read_limit(None if limit is None else str(limit)),
-            cursor=cursor,
-            withs=body.get("with"),
-            columns=body.get("columns"),
-            count=body.get("count"),
-        )
+        return self._list(table, body, None if limit is None else str(limit))
 
-    def _list(self, table: str, *, count: Any, **query: Any) -> HttpResponse:
+    def _list(self, table: str, asked: Mapping[str, Any], limit: str | None) -> HttpResponse:
+        most, count = read_limit(limit), asked.get("count")
         if count is not None and count not in COUNTS:
             raise ValidationFailed.of("count", "not_among", "count must be exact or estimated.")
-        asked = ListQuery(**query, count=count)
-        version = None if asked.withs is None else self._users_version()
-        page = services.list_rows(self.environment, self._principal(), table, asked, self.freshness, version)
+        query = ListQuery(
+            asked.get("where"), asked.get("order"), most, asked.get("cursor"), asked.get("with"), asked.get("columns"),
+            count,
+        )  # fmt: skip
+        version = None if query.withs is None else self._users_version()
+        page = services.list_rows(self.environment, self._principal(), table, query, self.freshness, version)
         return respond(page.body)
 
     @extend_schema(parameters=[_WITH, _COLUMNS, IF_NONE_MATCH], responses={200: serializers.Row, 304: None})

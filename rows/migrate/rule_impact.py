@@ -19,7 +19,7 @@ from rows.migrate.planning import planner
 from rows.query import schema_cache
 from rows.query.schema_cache import CompiledSchema
 from rows.query.sql.expressions import boolean
-from rows.query.sql.statement import Statement, Writer, assign_parameter_numbers, combine
+from rows.query.sql.statement import Statement, Writer, build_statement
 from rows.rules import named
 from rows.rules.principal import ANONYMOUS, MEMBER, SERVER, USER, Principal
 from rows.schema import model as schema_model
@@ -31,12 +31,6 @@ STATEMENT_MS: Final = 1_000
 TOTAL_SECONDS: Final = 6.0
 USERS_PER_ROLE: Final = 2
 _USERS_LOOKED_AT: Final = 200
-
-
-@dataclass(frozen=True, slots=True)
-class ImpactSubject:
-    label: str
-    principal: Principal
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +83,8 @@ def of_change(environment: EnvironmentRef, raw: Any, *, name_users: bool = True)
         if table in unknown:
             continue
         rules = (current["tables"][table].get("rules") or {}, proposed["tables"][table].get("rules") or {})
-        for subject in _impact_subjects({*rules[0], *rules[1]}, newest):
-            impacts.append(_impact(before, after, table, subject, deadline))
+        for label, principal in _impact_subjects({*rules[0], *rules[1]}, newest):
+            impacts.append(_impact(before, after, table, label, principal, deadline))
     return impacts + of_users
 
 
@@ -145,36 +139,36 @@ def _with_role(users: Iterable[User], role: str, named: Iterable[str]) -> list[U
     return wanted[:USERS_PER_ROLE]
 
 
-def _impact_subjects(roles: Iterable[str], users: Iterable[User]) -> Iterator[ImpactSubject]:
+def _impact_subjects(roles: Iterable[str], users: Iterable[User]) -> Iterator[tuple[str, Principal]]:
     named = sorted(roles)
     if SERVER in named:
-        yield ImpactSubject("role server", Principal("key"))
+        yield ("role server", Principal("key"))
     if MEMBER in named:
-        yield ImpactSubject("role member", Principal("account"))
+        yield ("role member", Principal("account"))
     if ANONYMOUS in named:
-        yield ImpactSubject("role anonymous, with a publishable key", Principal("anonymous"))
+        yield ("role anonymous, with a publishable key", Principal("anonymous"))
     for role in named:
         if role in (SERVER, MEMBER, ANONYMOUS):
             continue
-        yield ImpactSubject(f"role {role}, whoever it is", Principal("user", role=None if role == USER else role))
+        yield (f"role {role}, whoever it is", Principal("user", role=None if role == USER else role))
         for user in _with_role(users, role, named):
-            yield ImpactSubject(f"{user.email} (role {role})", Principal.of_user(user))
+            yield (f"{user.email} (role {role})", Principal.of_user(user))
 
 
 def _impact(
-    before: CompiledSchema, after: CompiledSchema, table: str, subject: ImpactSubject, deadline: float
+    before: CompiledSchema, after: CompiledSchema, table: str, label: str, principal: Principal, deadline: float
 ) -> Impact:
-    old, new = _columns(before, table, subject), _columns(after, table, subject)
+    old, new = _columns(before, table, principal), _columns(after, table, principal)
     seen, why_not = None, "Not counted: it takes too long."
     for sample in SAMPLES:
         if time.monotonic() > deadline:
             why_not = "Not counted: there was no time left for it."
             break
-        if (seen := _counted(before, after, table, subject.principal, sample)) is not None:
+        if (seen := _counted(before, after, table, principal, sample)) is not None:
             break
     return Impact(
         table,
-        subject.label,
+        label,
         seen,
         "" if seen else why_not,
         columns_appearing=tuple(name for name in new if name not in old),
@@ -182,8 +176,8 @@ def _impact(
     )
 
 
-def _columns(compiled: CompiledSchema, table: str, subject: ImpactSubject) -> tuple[str, ...]:
-    read = compiled.rules.access(table, compiled.rules.role_key(subject.principal)).read
+def _columns(compiled: CompiledSchema, table: str, principal: Principal) -> tuple[str, ...]:
+    read = compiled.rules.access(table, compiled.rules.role_key(principal)).read
     return read.columns if read else ()
 
 
@@ -216,11 +210,9 @@ def _statement(
     }
     rows = before.models[table].unruled.using(before.alias).annotate(**flags).order_by("-id")
     inner = Writer(role_views[0]).queryset(rows.values_list(*flags)[: sample + 1])
-    return assign_parameter_numbers(
-        *combine(
-            "SELECT count(*) FILTER (WHERE b), count(*) FILTER (WHERE a), count(*) FILTER (WHERE a AND NOT b),"
-            " count(*) FILTER (WHERE b AND NOT a), count(*) FROM (",
-            inner,
-            ") _q (b, a)",
-        )
+    return build_statement(
+        "SELECT count(*) FILTER (WHERE b), count(*) FILTER (WHERE a), count(*) FILTER (WHERE a AND NOT b),"
+        " count(*) FILTER (WHERE b AND NOT a), count(*) FROM (",
+        inner,
+        ") _q (b, a)",
     )

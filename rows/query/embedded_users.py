@@ -4,63 +4,52 @@ one query reads the users. Ids of the rows' own users are cells beside the JSON 
 
 import re
 from collections.abc import Collection, Sequence
-from typing import Any, Final
+from typing import Final
 
 from accounts.directory import user_cache
 from platform_site.http.errors import ValidationFailed
 from platform_site.postgres.libpq import Row
-from rows.query.sql.expressions import Sql
+from rows.query.context import QueryContext
+from rows.query.sql.row_json import MAX_ANSWER_BYTES
 
 MAX_USERS: Final = 10_000
 SIGN: Final = b"\t"
 _MARK: Final = re.compile(rb'\t"([^"\\]*(?:\\.[^"\\]*)*)"')
 
 
-def mark(user_id: Any) -> Sql:
-    return Sql(r"(E'\t' || to_json(", user_id, ")::text)::json")
-
-
-def embed(body: bytes, fields: tuple[str, ...], pool_id: str, version: bytes | None, max_bytes: int) -> bytes:
-    """`body` with each marker replaced by the user's `fields`, or null. At most one query. Raises ValidationFailed
-    naming `with` beyond `max_bytes`, and Django's database errors."""
+def embed(context: QueryContext, body: bytes) -> bytes:
+    """`body` with each marker replaced by the fields of the user that are visible, or null. At most one query. Raises
+    ValidationFailed naming `with` beyond MAX_ANSWER_BYTES, and Django's database errors."""
     parts: list[bytes] = _MARK.split(body)  # text, id, text, id, …, text
-    users = _find(set(parts[1::2]), fields, pool_id, version)
+    users = _find(context, set(parts[1::2]))
     parts[1::2] = [users.get(one, b"null") for one in parts[1::2]]
-    return b"".join(_bounded(parts, max_bytes))
+    return b"".join(_bounded(parts))
 
 
-def append(
-    rows: Sequence[Row],
-    names: Sequence[str],
-    fields: tuple[str, ...],
-    pool_id: str,
-    version: bytes | None,
-    max_bytes: int,
-) -> list[bytes]:
+def append(context: QueryContext, rows: Sequence[Row], names: Sequence[str]) -> list[bytes]:
     """Each row's JSON with its users under `names`, whose ids are the cells after the JSON. As `embed`."""
     end = 1 + len(names)
     asked = {row[1:end] for row in rows}
     ids = {one for each in asked for one in each if one is not None}
-    users = _find(ids, fields, pool_id, version) if ids else {}
+    users = _find(context, ids) if ids else {}
     keys = [b',"%b":' % name.encode() for name in names]
     members = {
         each: b"".join([key + users.get(one or b"", b"null") for key, one in zip(keys, each, strict=True)]) + b"}"
         for each in asked
     }
-    return _bounded([(row[0] or b"")[:-1] + members[row[1:end]] for row in rows], max_bytes)
+    return _bounded([(row[0] or b"")[:-1] + members[row[1:end]] for row in rows])
 
 
-def _find(
-    ids: Collection[bytes], fields: tuple[str, ...], pool_id: str, version: bytes | None
-) -> dict[bytes, bytes]:  # fmt: skip
+def _find(context: QueryContext, ids: Collection[bytes]) -> dict[bytes, bytes]:
     if len(ids) > MAX_USERS:
         raise _too_large(f"The answer would have more than {MAX_USERS:,} different users.")
-    return user_cache.find_cached_users(pool_id, ids, fields, version)
+    fields, pool_id = context.resolver.user_fields, context.environment.pool_id
+    return user_cache.find_cached_users(pool_id, ids, fields, context.users_version)
 
 
-def _bounded(parts: list[bytes], max_bytes: int) -> list[bytes]:
-    if sum(map(len, parts)) > max_bytes:
-        raise _too_large(f"The answer would have more than {max_bytes >> 20} MB.")
+def _bounded(parts: list[bytes]) -> list[bytes]:
+    if sum(map(len, parts)) > MAX_ANSWER_BYTES:
+        raise _too_large(f"The answer would have more than {MAX_ANSWER_BYTES >> 20} MB.")
     return parts
 
 

@@ -3,22 +3,19 @@
 role."""
 
 from collections.abc import Hashable, Mapping
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from django.db.models import Expression
 
 from rows.query.sql.conditions import CURRENT_ROW, ConditionCompiler, RowSource
 from rows.query.sql.expressions import NEVER, Parameter, Sql
+from rows.query.tables.dynamic_models import RowModel
+from rows.query.tables.managers import RowQuerySet
 from rows.rules.access import Access
 from rows.rules.conditions import TRUE, Condition, Constant, Operand, OtherCell, Slot, Variable
 from rows.rules.principal import RoleKey
 from rows.rules.rules import Ruleset
 from rows.schema.model import Column, Schema
-
-if TYPE_CHECKING:
-    from rows.query.tables.dynamic_models import RowModel
-    from rows.query.tables.managers import RowQuerySet
-
 
 CLOCK: Final = b"statement_timestamp()"
 
@@ -48,7 +45,7 @@ class RoleView:
     def __init__(
         self,
         schema: Schema,
-        models: "Mapping[str, type[RowModel]]",
+        models: Mapping[str, type[RowModel]],
         ruleset: Ruleset,
         role_key: RoleKey,
         alias: str,
@@ -108,11 +105,11 @@ class RoleView:
         mask = self.mask(table, column)
         return None if mask is None else self.rules.condition(mask, table, source)
 
-    def _all(self, table: str) -> "RowQuerySet":
+    def _all(self, table: str) -> RowQuerySet:
         rows: RowQuerySet = self.models[table].unruled.using(self.alias)
         return rows
 
-    def _seen(self, table: str) -> "RowQuerySet":
+    def _seen(self, table: str) -> RowQuerySet:
         return self.models[table].objects.visible_to(self)
 
 

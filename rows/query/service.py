@@ -170,15 +170,11 @@ def _check_response_size(rows: Sequence[Row], parameter: str, *, made: int) -> N
 
 def _with_relations(context: QueryContext, rows: Sequence[Row], withs: params.Withs, only_users: bool) -> list[bytes]:
     """The rows as JSON with their relations; users by a second query unless cached."""
-    fields, pool_id = context.resolver.user_fields, context.environment.pool_id
     if only_users:
-        names = [one.name for one in withs]
-        return embedded_users.append(rows, names, fields, pool_id, context.users_version, MAX_ANSWER_BYTES)
+        return embedded_users.append(context, rows, [one.name for one in withs])
     bodies = list(map(_joined, repeat(context), rows))
     body = b",".join(bodies)
-    if embedded_users.SIGN not in body:
-        return bodies
-    return [embedded_users.embed(body, fields, pool_id, context.users_version, MAX_ANSWER_BYTES)]
+    return [embedded_users.embed(context, body)] if embedded_users.SIGN in body else bodies
 
 
 def _joined(context: QueryContext, row: Row) -> bytes:

@@ -18,11 +18,9 @@ from typing import Any, ClassVar, Final, Literal, TypeAlias
 from rows.schema.types import Type
 
 Operator = Literal["eq", "lt", "lte", "gt", "gte", "in", "like", "ilike", "has_any", "has_all", "encloses"]
-"""What a leaf does with its cell `c` and operand `v`, in SQL: eq lt lte gt gte   c = v, c < v, …
-(timestamps as instants, text by code point) in                 c = ANY(v)                      v is an array without
-nulls like ilike         c LIKE v, c ILIKE v             v is a complete, escaped pattern has_any has_all    c && v, c
-@> v                  text[]; for json (operand `text[]`): c ?| v, c ?& v encloses           c @> v
-json"""
+"""What a leaf does with its cell `c` and operand `v`, in SQL: `c = v`, `c < v`, … (timestamps as instants, text by code
+point), `c = ANY(v)` (an array without nulls), `c LIKE v`, `c ILIKE v` (a complete, escaped pattern), `c && v`, `c @> v`
+of text[] (`?|` and `?&` of json), and `c @> v` of json."""
 
 Form = Literal["plain", "one", "like", "exact", "contains", "starts_with", "ends_with", "words"]
 """How a value becomes its operand: unchanged, as a list of one, as a pattern, escaped, or split into words."""
@@ -46,6 +44,9 @@ class _Hashed:
     _contents: "ClassVar[Callable[[Any], Any]]"
     _hash: int
 
+    def __init_subclass__(cls) -> None:
+        cls.__hash__ = _Hashed.__hash__  # type: ignore[method-assign]  # a dataclass would make its own
+
     def __hash__(self) -> int:
         try:
             return self._hash
@@ -62,8 +63,6 @@ class Path(_Hashed):
 
     hops: tuple[Hop, ...]
     column: str
-
-    __hash__ = _Hashed.__hash__
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +114,6 @@ Operand: TypeAlias = Slot | Variable | Constant | OtherCell
 class Always(_Hashed):
     holds: bool
 
-    __hash__ = _Hashed.__hash__
-
 
 TRUE: Final = Always(True)
 FALSE: Final = Always(False)
@@ -132,14 +129,10 @@ class Compare(_Hashed):
     needs: tuple[Variable, ...] = ()
     """Other variables of the clause that must be present (the other bound of `$between`), for `guarded`."""
 
-    __hash__ = _Hashed.__hash__
-
 
 @dataclass(frozen=True, slots=True)
 class IsNull(_Hashed):
     path: Path
-
-    __hash__ = _Hashed.__hash__
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +145,6 @@ class Search(_Hashed):
     paths: tuple[Path, ...]
     operand: Operand
 
-    __hash__ = _Hashed.__hash__
-
 
 @dataclass(frozen=True, slots=True)
 class Present(_Hashed):
@@ -161,28 +152,20 @@ class Present(_Hashed):
 
     variable: Variable
 
-    __hash__ = _Hashed.__hash__
-
 
 @dataclass(frozen=True, slots=True)
 class Not(_Hashed):
     condition: "Leaf"
-
-    __hash__ = _Hashed.__hash__
 
 
 @dataclass(frozen=True, slots=True)
 class And(_Hashed):
     conditions: tuple["Condition", ...]
 
-    __hash__ = _Hashed.__hash__
-
 
 @dataclass(frozen=True, slots=True)
 class Or(_Hashed):
     conditions: tuple["Condition", ...]
-
-    __hash__ = _Hashed.__hash__
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +175,6 @@ class Quantified(_Hashed):
     kind: Literal["some", "none"]
     hop: Hop
     condition: "Condition"
-
-    __hash__ = _Hashed.__hash__
 
 
 for _node in (Path, Always, Compare, IsNull, Search, Present, Not, And, Or, Quantified):

@@ -2,6 +2,7 @@
 the oracle of property tests. What is not in the row comes through `Facts`, a cost limit included.
 tests/rows/test_evaluate.py compares each operator with PostgreSQL."""
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -35,6 +36,9 @@ from rows.schema.values import ELEMENTS, read
 Row = Mapping[str, Any]
 
 _SEPARATOR: Final = "\x1f"
+_COMPARISONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    "eq": operator.eq, "lt": operator.lt, "lte": operator.le, "gt": operator.gt, "gte": operator.ge
+}  # fmt: skip
 _NODE: Final = 3
 """Steps per node of a condition."""
 _AT_ONCE: Final = 2
@@ -171,18 +175,7 @@ def _compare(leaf: Compare, row: Row, facts: Facts) -> bool:
             return encloses(raw, operand, facts.spend)
         case "eq" if type_ == "jsonb":
             return is_same_json(raw, operand)
-    cell = _typed(type_, raw)
-    match leaf.operator:
-        case "eq":
-            return bool(cell == operand)
-        case "lt":
-            return bool(cell < operand)
-        case "lte":
-            return bool(cell <= operand)
-        case "gt":
-            return bool(cell > operand)
-        case "gte":
-            return bool(cell >= operand)
+    return bool(_COMPARISONS[leaf.operator](_typed(type_, raw), operand))
 
 
 def _search(leaf: Search, row: Row, facts: Facts) -> bool:

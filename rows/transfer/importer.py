@@ -26,6 +26,7 @@ from rows.query.sql.row_json import json_format
 from rows.query.tables import table_checks, table_models
 from rows.schema.column_values import LONG_TYPES, MAX_ROW_BYTES
 from rows.schema.model import ID, NOW, SQL_TYPES, Column, Table
+from rows.transfer import branch_copy
 from rows.transfer.copy_lines import CHUNK, LineEncoder
 from rows.transfer.file_formats import RecordFile
 from rows.transfer.import_report import BadLine, BadLines, ChangedDuringImport, NoSuchTable, Report, TooLong
@@ -132,7 +133,7 @@ class _Import:
 
     @property
     def _names(self) -> sql.Composed:
-        return sql.SQL(", ").join(sql.Identifier(column.name) for column in self.columns)
+        return branch_copy.columns_of(self.table)
 
     def _stage(self, source: RecordFile) -> None:
         # Spelled out: made from the table itself, it would hold a lock on it while the file is read.
@@ -271,11 +272,7 @@ class _Import:
 
     def _hold_the_version(self) -> None:
         """Lock the schema version, if it is still the one that lines were read for."""
-        self._execute(
-            "SELECT version FROM platform.rows_currentversion WHERE environment_id = %s FOR SHARE",
-            self.environment.environment_id,
-        )
-        if self.cursor.fetchone() != (self.version,):
+        if branch_copy.hold_version(self.connection, self.environment.environment_id) != self.version:
             raise ChangedDuringImport
 
     def _insert(self) -> None:

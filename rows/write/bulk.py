@@ -106,11 +106,7 @@ def _update_at_once(context: QueryContext, pending: PendingWrite, ids: Sequence[
     shape = pending.shape
     assert isinstance(shape, UpdateShape)  # noqa: S101 - for the type checker
     role_view = context.compiled.role_view(context.role_key)
-    if (
-        not ids
-        or inserts.is_large(pending.table, pending.named)
-        or conditions.uses_old_row(role_view, shape.table, shape)
-    ):
+    if not ids or inserts.is_large(pending.table, pending.named) or conditions.uses_old_row(role_view, shape):
         return frozenset()
     wants = context.compiled.wants_events(shape.table, "update")
     current = pending.with_events(wants)

@@ -63,7 +63,7 @@ def error_of(context: QueryContext, pending: PendingWrite) -> ApiError | None:
         return refusal
     needs_no_event, *verdicts = rest
     if not needs_no_event:  # a subscription began meanwhile: try again, with an event
-        context.compiled.learn_interest(pending.table.name, pending.action, True)
+        context.compiled.learn_interest(pending.table.name, pending.shape.action, True)
         return None
     if isinstance(pending.shape, DeleteShape):
         return None
@@ -78,10 +78,10 @@ def error_of(context: QueryContext, pending: PendingWrite) -> ApiError | None:
             if not fits:
                 grown = (name for name, operator in pending.shape.computed if operator in GROWING)
                 return too_large(row_size.shares(role_view, pending.table, _rule(pending).columns), grown)
-    references = conditions.references_of(role_view, pending.table, pending.shape)
+    references = conditions.references_of(role_view, pending.shape)
     if unseen := _unseen(references, verdicts):
         return ValidationFailed(fields=unseen)
-    if conditions.uses_old_row(role_view, pending.table.name, pending.shape):
+    if conditions.uses_old_row(role_view, pending.shape):
         return None  # its checks are asked afterwards
     return _checked(context, pending, verdicts[len(references) :])
 
@@ -127,7 +127,7 @@ def _checked(context: QueryContext, pending: PendingWrite, verdicts: Sequence[bo
 
 
 def _rule(pending: PendingWrite) -> WriteRule:
-    rule: WriteRule | None = getattr(pending.access, pending.action)
+    rule: WriteRule | None = getattr(pending.access, pending.shape.action)
     if rule is None:
         raise WriteRefused
     return rule
@@ -160,7 +160,7 @@ def unseen_references(context: QueryContext, pending: PendingWrite) -> list[Fiel
     Empty if the row does not exist for this principal, which learns nothing about its references."""
     assert not isinstance(pending.shape, DeleteShape)  # noqa: S101 - for the type checker
     role_view = context.compiled.role_view(context.role_key)
-    references = conditions.references_of(role_view, pending.table, pending.shape)
+    references = conditions.references_of(role_view, pending.shape)
     if not any(pending.named.get(Cell(column.name)) for column in references):
         return []
     found, refusal = run_probe(context, pending.with_events(True))

@@ -21,7 +21,7 @@ def persist(context: QueryContext, pending: PendingWrite, compile: Callable[...,
     """Run the statement that `compile` makes of the write until it wrote a row, which it returns, or a probe says why
     it cannot. Raises what the probe found, or Conflict if others kept changing the row."""
     for _ in range(MAX_RUNS):
-        wants = context.compiled.wants_events(pending.table.name, pending.action)
+        wants = context.compiled.wants_events(pending.table.name, pending.shape.action)
         current = pending.with_events(wants)
         try:
             rows = context.write(context.statement(current.shape, compile), current.named)

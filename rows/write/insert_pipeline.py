@@ -25,7 +25,7 @@ def is_possible(context: QueryContext, pending: PendingWrite) -> bool:
     """Whether one statement inserts the row: no rule asks about the table as it is after the write."""
     assert isinstance(pending.shape, InsertShape)  # noqa: S101 - for the type checker
     role_view = context.compiled.role_view(context.role_key)
-    return not uses_old_row(role_view, pending.table.name, pending.shape)
+    return not uses_old_row(role_view, pending.shape)
 
 
 def insert_in_one_trip(context: QueryContext, pending_writes: Sequence[PendingWrite]) -> list[RowResult]:

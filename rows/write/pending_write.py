@@ -3,7 +3,7 @@ these; `rows.write.errors` explains why one failed. Only recorded events are ann
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from platform_site.http.requests import current_request_id
 from platform_site.identity import ids
@@ -13,7 +13,7 @@ from rows.query.context import QueryContext
 from rows.query.service import RowResult, etag_of
 from rows.rules.access import Access
 from rows.schema.model import Table
-from rows.write.statements.shapes import DEPTH, EVENT_ID, REQUEST, DeleteShape, InsertShape, UpdateShape, WriteShape
+from rows.write.statements.shapes import DEPTH, EVENT_ID, REQUEST, UpdateShape, WriteShape
 from rows.write.update_operators import GROWING, Change
 
 Named = dict[Any, bytes | None]
@@ -29,16 +29,6 @@ class PendingWrite:
     shape: WriteShape
     named: Named
     depth: int = 0
-
-    @property
-    def action(self) -> Literal["insert", "update", "delete"]:
-        match self.shape:
-            case InsertShape():
-                return "insert"
-            case UpdateShape():
-                return "update"
-            case DeleteShape():
-                return "delete"
 
     def computing(self, changes: Mapping[str, Change]) -> "PendingWrite":
         """The same update, where these of its cells are computed and the values that it takes are operands."""
@@ -89,10 +79,10 @@ def announce_recorded(context: QueryContext, pending: PendingWrite, row: Row) ->
         return
     is_due = row[-1]
     if is_due is None:
-        context.compiled.learn_interest(pending.table.name, pending.action, False)
+        context.compiled.learn_interest(pending.table.name, pending.shape.action, False)
         return
-    identity = row[0] if pending.action == "delete" else row[1]
-    announce(context, pending.table.name, pending.action, (identity or b"").decode(), is_due=is_due == b"t")
+    identity = row[0] if pending.shape.action == "delete" else row[1]
+    announce(context, pending.table.name, pending.shape.action, (identity or b"").decode(), is_due=is_due == b"t")
 
 
 def result_of(row_id: str, body: bytes | None) -> RowResult:

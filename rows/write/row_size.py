@@ -12,16 +12,14 @@ docs/explanation/row-isolation.md, "Row size"; docs/reference/limits.md."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from rows.query.role_view import RoleView
 from rows.query.sql.conditions import CURRENT_ROW
 from rows.query.sql.expressions import ALWAYS, Sql, boolean, joined
 from rows.rules.conditions import FALSE
 from rows.schema.column_values import LONG_TYPES, MAX_ROW_BYTES
 from rows.schema.model import Table
-
-if TYPE_CHECKING:
-    from rows.query.role_view import RoleView
 
 LARGE_WRITE: Final = 16 * 1024
 """Bytes, as stored, of an update's new cells above which the row's size is checked. Smaller updates of a table's 200
@@ -49,7 +47,7 @@ class Shares:
         return self.known - _HALF
 
 
-def shares(role_view: "RoleView", table: Table, writable: Collection[str]) -> Shares | None:
+def shares(role_view: RoleView, table: Table, writable: Collection[str]) -> Shares | None:
     """None if the caller may read every long cell of a row that it may read."""
     partial = [name for name in _long(table) if role_view.mask(table.name, name) is not None]
     unread = tuple(name for name in partial if name in writable)
@@ -58,7 +56,7 @@ def shares(role_view: "RoleView", table: Table, writable: Collection[str]) -> Sh
     return Shares(MAX_ROW_BYTES - _UNREAD, unread, _UNREAD // len(unread)) if unread else Shares(MAX_ROW_BYTES)
 
 
-def new_fits(role_view: "RoleView", table: Table, lengths: Mapping[str, int], writable: Collection[str]) -> bool:
+def new_fits(role_view: RoleView, table: Table, lengths: Mapping[str, int], writable: Collection[str]) -> bool:
     """Whether a new row with cells of these `lengths`, as stored, is small enough. Cells that are not `writable` are
     from the document."""
     whole = sum(lengths.values())
@@ -73,7 +71,7 @@ def new_fits(role_view: "RoleView", table: Table, lengths: Mapping[str, int], wr
     return sent + hidden <= MAX_ROW_BYTES and all(lengths.get(name, 0) <= shared.most_unread for name in never)
 
 
-def fits(role_view: "RoleView", table: Table, cells: Mapping[str, Any], writable: Collection[str]) -> Sql:
+def fits(role_view: RoleView, table: Table, cells: Mapping[str, Any], writable: Collection[str]) -> Sql:
     """Whether the new cells have at most LARGE_WRITE bytes, or the whole row fits, or the caller's readable part does
     not grow. PostgreSQL knows the length of a stored text without reading it."""
     shared = shares(role_view, table, writable)

@@ -118,11 +118,11 @@ def update(
         pending = pending.computing(changes)
     if not cells:
         return _unchanged(context, pending, row_id)
-    if not conditions.uses_old_row(context.compiled.role_view(context.role_key), name, shape):
+    if not conditions.uses_old_row(context.compiled.role_view(context.role_key), shape):
         row = persist(context, pending, writes.update)
         return result_of(row_id, row[0])
     with transaction.atomic(using=context.compiled.alias):
-        columns = conditions.compared_with(context.compiled.role_view(context.role_key), table, shape)
+        columns = conditions.compared_with(context.compiled.role_view(context.role_key), shape)
         _, *cells_before = lock(context, pending, columns)
         persist(context, pending, writes.update)
         old: Named = {OldCell(column): cell for column, cell in zip(columns, cells_before, strict=True)}

@@ -253,9 +253,10 @@ def test_a_response_that_users_make_too_large_is_refused(app: App, monkeypatch: 
 
     for path in ("cards?with=owner", "cards?with=board.owner"):
         rows = app.get("alice", path).body.removeprefix(b'{"data":[').removesuffix(b'],"next_cursor":null}')
-        monkeypatch.setattr(service, "MAX_ANSWER_BYTES", len(rows))
+        for module in (service, embedded_users):
+            monkeypatch.setattr(module, "MAX_ANSWER_BYTES", len(rows))
         app.get("alice", path)
-        monkeypatch.setattr(service, "MAX_ANSWER_BYTES", len(rows) - 2)  # there is a comma between the two rows
+        monkeypatch.setattr(embedded_users, "MAX_ANSWER_BYTES", len(rows) - 2)  # there is a comma between the two rows
         assert app.refused("alice", path)[0] == {"with": "too_large"}
         monkeypatch.undo()
     monkeypatch.setattr(embedded_users, "MAX_USERS", 1)

@@ -4,22 +4,20 @@ JSON and the test of the schema version. Floats are summed in order, so equal va
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from platform_site.http import cursors
 from rows.query.aggregates.request import AVERAGE_DIGITS, Output, result_column
 from rows.query.params import OrderKey
+from rows.query.role_view import RoleView
 from rows.query.sql import select, statement
 from rows.query.sql.conditions import CURRENT_ROW, AliasedRow, ConditionCompiler, RowSource
 from rows.query.sql.expressions import ALWAYS, NEVER, Parameter, Piece, boolean, joined
 from rows.query.sql.row_json import json_format, limited
 from rows.query.sql.select import ReadShape
-from rows.query.sql.statement import AS_TEXT, LIMIT, After, Statement, Writer, assign_parameter_numbers, combine, listed
+from rows.query.sql.statement import AS_TEXT, LIMIT, After, Statement, Writer, build_statement, combine, listed
 from rows.rules.conditions import TRUE, Condition, Operand, Slot
 from rows.schema.model import Column, Schema, Table
-
-if TYPE_CHECKING:
-    from rows.query.role_view import RoleView
 
 TIME_ZONE: Final = "time_zone"
 _RESULTS: Final = "results"
@@ -42,7 +40,7 @@ class AggregateShape:
     after: tuple[bool, ...] | None = None
 
 
-def aggregated(role_view: "RoleView", shape: AggregateShape) -> Statement:
+def aggregated(role_view: RoleView, shape: AggregateShape) -> Statement:
     """The statement of a request: the group as JSON (null beyond MAX_ANSWER_BYTES), and each order key for the cursor.
     No rows for a stale version."""
     writer = Writer(role_view)
@@ -57,22 +55,20 @@ def aggregated(role_view: "RoleView", shape: AggregateShape) -> Statement:
     page += [" LIMIT ", ("%s::bigint", [Parameter(LIMIT, "bigint")])]
     keys = [f'left(_a."{key.path.column}"{AS_TEXT}, {cursors.MAX_CHARACTERS})' for key in shape.order]
     texts = [f"_o{number}" for number in range(len(keys))]
-    return assign_parameter_numbers(
-        *combine(
-            "SELECT ",
-            listed([limited("_s._j", "pg_column_size(_s._j)"), *(f"_s.{text}" for text in texts)]),
-            " FROM (SELECT ",
-            listed(["row_to_json(_q)", *keys]),
-            " FROM (",
-            *page,
-            ") _a CROSS JOIN LATERAL (SELECT ",
-            listed([_shown(table, output, columns[output.name]) for output in shape.outputs]),
-            ") _q WHERE ",
-            writer.expression(statement.is_current(), table.name),
-            " OFFSET 0) _s (",
-            listed(["_j", *texts]),
-            ")",
-        )
+    return build_statement(
+        "SELECT ",
+        listed([limited("_s._j", "pg_column_size(_s._j)"), *(f"_s.{text}" for text in texts)]),
+        " FROM (SELECT ",
+        listed(["row_to_json(_q)", *keys]),
+        " FROM (",
+        *page,
+        ") _a CROSS JOIN LATERAL (SELECT ",
+        listed([_shown(table, output, columns[output.name]) for output in shape.outputs]),
+        ") _q WHERE ",
+        writer.expression(statement.is_current(), table.name),
+        " OFFSET 0) _s (",
+        listed(["_j", *texts]),
+        ")",
     )
 
 

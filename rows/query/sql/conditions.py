@@ -4,11 +4,12 @@ what the read rules show. `RoleView` creates both compilers."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from django.db.models import Exists, Expression, F, OuterRef, Subquery
 
-from rows.query.sql.expressions import ALWAYS, NEVER, Sql, boolean, joined
+from rows.query.sql.expressions import ALWAYS, NEVER, Sql, boolean, joined, separated
+from rows.query.tables.managers import RowQuerySet
 from rows.rules.conditions import (
     OLD,
     Always,
@@ -34,9 +35,6 @@ from rows.rules.conditions import (
 )
 from rows.schema.column_values import LONG_TYPES, is_indexed
 from rows.schema.model import ID, Column, Schema, Table
-
-if TYPE_CHECKING:
-    from rows.query.tables.managers import RowQuerySet
 
 _INFIX: Final = {
     "eq": " = ",
@@ -102,7 +100,7 @@ class ConditionCompiler:
     parameter; `old`: the row before the write; `rule`: the condition of `far`."""
 
     schema: Schema
-    far: Callable[[str], "RowQuerySet"]
+    far: Callable[[str], RowQuerySet]
     readable: Callable[[str, str, RowSource], Expression | None]
     operand: Callable[[Operand], Expression]
     old: RowSource | None = None
@@ -128,9 +126,7 @@ class ConditionCompiler:
             case Compare() | IsNull() | Search():
                 return self._leaf(node, table, source, depth)
 
-    def narrowed(
-        self, rows: "RowQuerySet", node: Condition, table: str, rule: Expression, depth: int = 0
-    ) -> "RowQuerySet":
+    def narrowed(self, rows: RowQuerySet, node: Condition, table: str, rule: Expression, depth: int = 0) -> RowQuerySet:
         """`rows` of `table` (those of `rule`) that meet `node`. PostgreSQL may evaluate a cheap filter before the rule,
         and slow conditions would reveal hidden rows by their duration; so they are only evaluated for rows that the
         rule shows. docs/explanation/row-isolation.md."""
@@ -195,11 +191,9 @@ class ConditionCompiler:
         if isinstance(leaf, IsNull):
             return boolean("(", self.cell(table, leaf.path.column, source), " IS NULL)")
         if isinstance(leaf, Search):
-            cells: list[Any] = []
-            for one in leaf.paths:
-                cells += [", ", self.cell(table, one.column, source)]
+            cells = separated([self.cell(table, one.column, source)] for one in leaf.paths)
             operand = self._operand(leaf.operand, depth)
-            return boolean(r"(concat_ws(E'\x1f'", *cells, ") ILIKE ALL (", operand, "))")
+            return boolean(r"(concat_ws(E'\x1f', ", *cells, ") ILIKE ALL (", operand, "))")
         cell = self.cell(table, leaf.path.column, source)
         if isinstance(leaf.operand, OtherCell):
             return boolean("(", cell, _INFIX[leaf.operator], self.cell(table, leaf.operand.column, source), ")")
@@ -235,7 +229,7 @@ class ConditionCompiler:
         found: Any = Exists(self.narrowed(rows, node, hop.table, rule, depth + 1))
         return found if guard is None else boolean("(", guard, " AND ", found, ")")
 
-    def linked(self, hop: Hop, table: str, source: RowSource) -> tuple["RowQuerySet", Expression | None]:
+    def linked(self, hop: Hop, table: str, source: RowSource) -> tuple[RowQuerySet, Expression | None]:
         """The related rows of one hop, and the condition to read the linking cell."""
         rows = self.far(hop.table)
         if hop.many:

@@ -1,7 +1,7 @@
 """Expressions for Django's compiler: a value that is bound later, and SQL around other expressions. Values never become
 part of the text, which comes from constants of this package; columns are quoted by Django's `F`."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Self
 
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -95,8 +95,12 @@ NEVER = boolean("FALSE")
 def joined(separator: str, conditions: Sequence[Expression], neutral: Sql) -> Expression:
     if len(conditions) < 2:
         return conditions[0] if conditions else neutral
-    parts: list[Any] = ["("]
-    for condition in conditions:
-        parts += [condition, separator]
-    parts[-1] = ")"
-    return boolean(*parts)
+    return boolean("(", *separated(([condition] for condition in conditions), separator), ")")
+
+
+def separated(groups: Iterable[Sequence[Any]], separator: str = ", ") -> list[Any]:
+    """The parts of all groups for `Sql`, with `separator` between two groups."""
+    parts: list[Any] = []
+    for group in groups:
+        parts += [*group, separator]
+    return parts[:-1]

@@ -4,21 +4,17 @@ everywhere. With it the JSON of embedded relations, and the bounds of its size."
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django.db.models import QuerySet
 
-from rows.query import embedded_users
 from rows.query.params import With, WithUser
+from rows.query.role_view import RoleView
 from rows.query.sql.conditions import AliasedRow, RowSource
-from rows.query.sql.expressions import Piece, Sql
+from rows.query.sql.expressions import Piece, Sql, separated
 from rows.query.sql.statement import Writer, combine, listed
 from rows.rules.conditions import Condition, Hop
 from rows.schema.model import Column, Table
-
-if TYPE_CHECKING:
-    from rows.query.role_view import RoleView
-
 
 MAX_EMBEDDED: Final = 100
 MAX_ANSWER_BYTES: Final = 16 * 2**20
@@ -50,7 +46,7 @@ def json_format(column: Column) -> tuple[str, str]:
 
 
 def cells(
-    role_view: "RoleView",
+    role_view: RoleView,
     table: Table,
     source: RowSource,
     masked: Callable[[Condition], Any] | None = None,
@@ -59,7 +55,7 @@ def cells(
     """The select list of a row's JSON: readable cells at `source`, as `json_format` renders them. `masked` applies a
     read condition; `chosen` names the columns, `id` among them (None: all)."""
     ask = masked or (lambda mask: role_view.rules.condition(mask, table.name, source))
-    made: list[Any] = []
+    made: list[list[Any]] = []
     for column in role_view.columns(table.name):
         if chosen is not None and column.name not in chosen:
             continue
@@ -68,19 +64,16 @@ def cells(
         spelled: list[Any] = [before, source.column(column.name), after]
         if mask is not None:
             spelled = ["CASE WHEN ", ask(mask), " THEN ", *spelled, " END"]
-        made += [*spelled, f' AS "{column.name}"', ", "]
-    return made[:-1]
+        made.append([*spelled, f' AS "{column.name}"'])
+    return separated(made)
 
 
 def whole_row(table: Table, source: RowSource) -> list[Any]:
-    made: list[Any] = []
-    for column in table.all_columns.values():
-        before, after = json_format(column)
-        made += [before, source.column(column.name), after, f' AS "{column.name}"', ", "]
-    return made[:-1]
+    formats = {column.name: json_format(column) for column in table.all_columns.values()}
+    return separated([before, source.column(name), after, f' AS "{name}"'] for name, (before, after) in formats.items())
 
 
-def etag(role_view: "RoleView", table: Table, source: RowSource) -> Sql:
+def etag(role_view: RoleView, table: Table, source: RowSource) -> Sql:
     return Sql(
         "(SELECT encode(sha256(convert_to(row_to_json(_q)::text, 'UTF8')), 'hex') FROM (SELECT ",
         *cells(role_view, table, source),
@@ -112,7 +105,9 @@ def select_list(
 
 def relation_json(writer: Writer, one: With | WithUser, table: str, source: RowSource) -> Piece:
     if isinstance(one, WithUser):
-        found = writer.expression(embedded_users.mark(writer.role_view.reading.cell(table, one.column, source)), table)
+        user_id = writer.role_view.reading.cell(table, one.column, source)
+        # A marker that `rows.query.embedded_users` replaces.
+        found = writer.expression(Sql(r"(E'\t' || to_json(", user_id, ")::text)::json"), table)
     else:
         found = embedded(writer, one, table, source)
     return combine(found, f' AS "{one.name}"')

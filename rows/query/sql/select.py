@@ -10,12 +10,13 @@ rendered outside of the LIMIT (17 ms instead of 155 ms):
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.db.models import Expression, F, OrderBy, QuerySet
 
 from platform_site.http import cursors
 from rows.query.params import OrderKey, With, Withs, WithUser
+from rows.query.role_view import RoleView
 from rows.query.sql.expressions import NEVER, Parameter, Piece, boolean, joined
 from rows.query.sql.row_json import MAX_ANSWER_BYTES, TrackedRow, limited, needed_columns, relation_json, select_list
 from rows.query.sql.statement import (
@@ -24,18 +25,15 @@ from rows.query.sql.statement import (
     After,
     Statement,
     Writer,
-    assign_parameter_numbers,
+    build_statement,
     combine,
     is_current,
     is_row,
     listed,
 )
+from rows.query.tables.managers import RowQuerySet
 from rows.rules.conditions import TRUE, Condition
 from rows.schema.model import Table
-
-if TYPE_CHECKING:
-    from rows.query.role_view import RoleView
-    from rows.query.tables.managers import RowQuerySet
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,7 @@ class ReadShape:
         return With not in map(type, self.withs)
 
 
-def read(role_view: "RoleView", shape: ReadShape) -> Statement:
+def read(role_view: RoleView, shape: ReadShape) -> Statement:
     """The statement of a list or row: the row as JSON; with `withs` the relations as JSON, or only users' ids; for a
     list the text of each order key. JSON beyond MAX_ANSWER_BYTES is null."""
     writer = Writer(role_view)
@@ -96,8 +94,8 @@ def read(role_view: "RoleView", shape: ReadShape) -> Statement:
         writer.expression(is_current(), table.name),
     )
     if shape.order is None and shape.has_only_users:
-        return assign_parameter_numbers(*found)
-    return assign_parameter_numbers(*_bounded(found, shape, len(user_ids) + len(keys)))
+        return build_statement(found)
+    return build_statement(_bounded(found, shape, len(user_ids) + len(keys)))
 
 
 def _bounded(found: Piece, shape: ReadShape, texts_beside: int) -> Piece:
@@ -127,26 +125,24 @@ class CountShape:
     most: int | None
 
 
-def counted(role_view: "RoleView", shape: CountShape) -> Statement:
+def counted(role_view: RoleView, shape: CountShape) -> Statement:
     writer = Writer(role_view)
     limit = "" if shape.most is None else f" LIMIT {shape.most:d}"
-    return assign_parameter_numbers(
-        *combine(
-            "SELECT count(*) FROM (",
-            writer.queryset(filtered(role_view, shape.rows).values_list("id")),
-            limit,
-            ") _r HAVING ",
-            writer.expression(is_current(), shape.rows.table),
-        )
+    return build_statement(
+        "SELECT count(*) FROM (",
+        writer.queryset(filtered(role_view, shape.rows).values_list("id")),
+        limit,
+        ") _r HAVING ",
+        writer.expression(is_current(), shape.rows.table),
     )
 
 
-def planned(role_view: "RoleView", shape: ReadShape) -> Statement:
-    sql, params = Writer(role_view).queryset(filtered(role_view, shape).values_list("id"))
-    return assign_parameter_numbers(*combine("EXPLAIN (FORMAT JSON) ", (sql, params)))
+def planned(role_view: RoleView, shape: ReadShape) -> Statement:
+    rows = Writer(role_view).queryset(filtered(role_view, shape).values_list("id"))
+    return build_statement("EXPLAIN (FORMAT JSON) ", rows)
 
 
-def filtered(role_view: "RoleView", shape: ReadShape) -> "RowQuerySet":
+def filtered(role_view: RoleView, shape: ReadShape) -> RowQuerySet:
     rows = role_view.models[shape.table].objects.visible_to(role_view)
     if shape.where == TRUE:
         return rows

@@ -1,23 +1,20 @@
 """A compiled statement and the values that it takes, and the writer of its pieces: Django compiles expressions and
-querysets, `combine` puts text between them, `assign_parameter_numbers` ends it."""
+querysets, `combine` puts text between them, `build_statement` ends it."""
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from django.db import connections
 from django.db.models import F, QuerySet
 from django.db.models.sql import Query
 
+from rows.query.role_view import RoleView
 from rows.query.sql.expressions import Parameter, Piece, Sql, boolean
 from rows.query.tables import table_models
 from rows.rules.conditions import Variable
 from rows.rules.principal import Principal, bind
-
-if TYPE_CHECKING:
-    from rows.query.role_view import RoleView
-
 
 AS_TEXT: Final = f'::text COLLATE "{table_models.COLLATION}"'
 """Cast of result columns: PostgreSQL refuses a prepared statement whose result types change."""
@@ -66,8 +63,9 @@ class Statement:
         return values
 
 
-def assign_parameter_numbers(sql: str, params: Iterable[Any]) -> Statement:
+def build_statement(*parts: "str | Piece") -> Statement:
     """`%s` becomes `$n`, one number for each (key, type)."""
+    sql, params = combine(*parts)
     numbers: dict[tuple[Key, str], int] = {}
     spelled: list[str] = []
     for param in params:
@@ -83,7 +81,7 @@ def assign_parameter_numbers(sql: str, params: Iterable[Any]) -> Statement:
 
 
 class Writer:
-    def __init__(self, role_view: "RoleView") -> None:
+    def __init__(self, role_view: RoleView) -> None:
         self.role_view = role_view
         self.connection = connections[role_view.alias]
         self._numbers = count()

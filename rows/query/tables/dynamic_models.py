@@ -13,9 +13,20 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 
 from rows.query.tables.managers import RowManager, UnruledManager
-from rows.schema.model import Column, Schema, Table
+from rows.schema.model import Column, ColumnType, Schema, Table
 
 LABEL: Final = "tenant"
+"""Not an installed app: Django would look for its migrations."""
+PLAIN_FIELDS: Final[Mapping[ColumnType, type["models.Field[Any, Any]"]]] = {
+    "integer": models.BigIntegerField,
+    "float": models.FloatField,
+    "boolean": models.BooleanField,
+    "date": models.DateField,
+    "timestamp": models.DateTimeField,
+    "uuid": models.UUIDField,
+    "json": models.JSONField,
+}
+"""Of the column types that need nothing else."""
 
 
 class RowModel(models.Model):
@@ -118,23 +129,10 @@ def _model(table: Table, environment_id: str) -> type[RowModel]:
 def _field(column: Column) -> "models.Field[Any, Any]":
     facts: dict[str, Any] = {"null": column.null, "blank": column.null}
     match column.type:
-        case "integer":
-            return models.BigIntegerField(**facts)
         case "decimal":
             return models.DecimalField(max_digits=column.precision, decimal_places=column.scale, **facts)
-        case "float":
-            return models.FloatField(**facts)
-        case "boolean":
-            return models.BooleanField(**facts)
-        case "date":
-            return models.DateField(**facts)
-        case "timestamp":
-            return models.DateTimeField(**facts)
-        case "uuid":
-            return models.UUIDField(**facts)
-        case "json":
-            return models.JSONField(**facts)
         case "text[]":
             return ArrayField(models.TextField(), **facts)
         case "text" | "enum" | "reference" | "user":
             return models.TextField(primary_key=column.name == "id", **facts)
+    return PLAIN_FIELDS[column.type](**facts)

@@ -17,15 +17,14 @@ from django.db.models.functions import Abs, Length, Now
 from django.db.models.lookups import GreaterThanOrEqual, LessThan, LessThanOrEqual
 
 from rows.query.tables import table_checks
+from rows.query.tables.dynamic_models import LABEL as LABEL
+from rows.query.tables.dynamic_models import PLAIN_FIELDS
 from rows.rules.checks import read_all
 from rows.rules.conditions import Condition
 from rows.rules.rules import Ruleset
 from rows.schema import identifiers, literals
 from rows.schema.formats import FORMATS
 from rows.schema.model import NOW, RANDOM, Column, IndexSpec, Schema, Table
-
-LABEL: Final = "tenant"
-"""Not an installed app: Django would look for its migrations."""
 
 COLLATION: Final = "pg_c_utf8"
 """The same order on each machine, Unicode case, and prefix searches by a plain btree."""
@@ -217,8 +216,7 @@ def field_for(column: Column, *, constrained: bool = True) -> "models.Field[Any,
     options: dict[str, Any] = {"null": column.null, "blank": column.null}
     if column.default is not None:
         options["db_default"] = _default(column)
-    field: models.Field[Any, Any] = _FIELDS[column.type](column, options, constrained)
-    return field
+    return _field(column, options, constrained)
 
 
 def _default(column: Column) -> Combinable:
@@ -232,33 +230,25 @@ def _default(column: Column) -> Combinable:
 
 
 def _literal(column: Column, value: Any) -> models.Value:
-    return models.Value(value, output_field=_FIELDS[column.type](column, {}, False))
+    return models.Value(value, output_field=_field(column, {}))
 
 
-def _reference(column: Column, options: Mapping[str, Any], constrained: bool) -> "models.Field[Any, Any]":
-    return Reference(
-        f"{LABEL}.{column.references}",
-        on_delete=models.DO_NOTHING,
-        in_database=_IN_DATABASE[column.on_delete or "restrict"],
-        related_name="+",
-        db_index=False,
-        db_constraint=constrained,
-        **options,
-    )
-
-
-_FIELDS: Final[Mapping[str, Any]] = {
-    "text": lambda column, options, _: Text(max_length=column.max_length, db_collation=COLLATION, **options),
-    "integer": lambda column, options, _: models.BigIntegerField(**options),
-    "decimal": lambda column, options, _: Numeric(**options),
-    "float": lambda column, options, _: models.FloatField(**options),
-    "boolean": lambda column, options, _: models.BooleanField(**options),
-    "date": lambda column, options, _: models.DateField(**options),
-    "timestamp": lambda column, options, _: models.DateTimeField(**options),
-    "uuid": lambda column, options, _: models.UUIDField(**options),
-    "json": lambda column, options, _: models.JSONField(**options),
-    "text[]": lambda column, options, _: ArrayField(Text(db_collation=COLLATION), **options),
-    "enum": lambda column, options, _: Text(db_collation=COLLATION, **options),
-    "reference": _reference,
-    "user": lambda column, options, _: Text(db_collation=COLLATION, **options),
-}
+def _field(column: Column, options: Mapping[str, Any], constrained: bool = False) -> "models.Field[Any, Any]":
+    match column.type:
+        case "text" | "enum" | "user":
+            return Text(max_length=column.max_length, db_collation=COLLATION, **options)
+        case "decimal":
+            return Numeric(**options)
+        case "text[]":
+            return ArrayField(Text(db_collation=COLLATION), **options)
+        case "reference":
+            return Reference(
+                f"{LABEL}.{column.references}",
+                on_delete=models.DO_NOTHING,
+                in_database=_IN_DATABASE[column.on_delete or "restrict"],
+                related_name="+",
+                db_index=False,
+                db_constraint=constrained,
+                **options,
+            )
+    return PLAIN_FIELDS[column.type](**options)

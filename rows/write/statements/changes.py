@@ -1,7 +1,7 @@
 """The INSERT, UPDATE or DELETE inside a statement, together with the insert of its event into the outbox."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django.db.models.sql import DeleteQuery, UpdateQuery
 
@@ -10,11 +10,9 @@ from rows.query.sql.conditions import AliasedRow, RowSource
 from rows.query.sql.expressions import Parameter, Piece, Sql, boolean
 from rows.query.sql.row_json import whole_row
 from rows.query.sql.statement import ENVIRONMENT, VERSION, Writer, combine
+from rows.query.tables.managers import RowQuerySet
 from rows.schema.model import Table
 from rows.write.statements.shapes import DEPTH, EVENT_ID, REQUEST, EventIds
-
-if TYPE_CHECKING:
-    from rows.query.tables.managers import RowQuerySet
 
 _OLD_PREFIX: Final = "_o_"
 
@@ -32,13 +30,13 @@ def _constant(text: str) -> Parameter:
     return Parameter(text, "text", text.encode())
 
 
-def update_of(writer: Writer, rows: "RowQuerySet", cells: Mapping[str, Any]) -> Piece:
+def update_of(writer: Writer, rows: RowQuerySet, cells: Mapping[str, Any]) -> Piece:
     query: Any = rows.query.chain(UpdateQuery)
     query.add_update_values(cells)
     return writer.query(query)
 
 
-def delete_of(writer: Writer, rows: "RowQuerySet") -> Piece:
+def delete_of(writer: Writer, rows: RowQuerySet) -> Piece:
     return writer.query(rows.query.chain(DeleteQuery))
 
 

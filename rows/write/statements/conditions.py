@@ -1,31 +1,29 @@
 """The new cells of a row, and what must hold for them to be written: rules, references, If-Match, subscribers."""
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from django.db.models import Exists, F
 
+from rows.query.role_view import RoleView
 from rows.query.sql.conditions import CURRENT_ROW, RowSource, hops_of
 from rows.query.sql.expressions import ALWAYS, Parameter, Sql, boolean, joined
 from rows.query.sql.row_json import etag
 from rows.query.sql.statement import ROW_ID, Cell
+from rows.query.tables.managers import RowQuerySet
 from rows.rules.access import WriteRule
 from rows.rules.conditions import OLD, Variable, operands
-from rows.schema.model import SQL_TYPES, Column, Table
+from rows.schema.model import SQL_TYPES, Column
 from rows.write import update_operators
 from rows.write.statements.changes import wanted
-from rows.write.statements.shapes import ETAGS, Action, Ids, InsertShape, UpdateShape
-
-if TYPE_CHECKING:
-    from rows.query.role_view import RoleView
-    from rows.query.tables.managers import RowQuerySet
+from rows.write.statements.shapes import ETAGS, DeleteShape, Ids, InsertShape, UpdateShape, WriteShape
 
 STAMP: Final = Sql("statement_timestamp()")
 
 
-def cells_of(role_view: "RoleView", table: Table, shape: InsertShape | UpdateShape) -> dict[str, Any]:
+def cells_of(role_view: RoleView, shape: InsertShape | UpdateShape) -> dict[str, Any]:
     """The new cells by column: sent, forced by the rule, or stamped."""
-    rule = rule_of(role_view, table, shape)
+    table, rule = role_view.schema.tables[shape.table], rule_of(role_view, shape)
     if isinstance(shape, InsertShape):
         sent: Iterable[str] = (name for name in table.columns if name not in shape.stamped)
         made: dict[str, Any] = {ROW_ID: Parameter(ROW_ID, "text"), "created_at": STAMP, "updated_at": STAMP}
@@ -54,64 +52,66 @@ def _stamp(column: Column) -> Sql:
     return Sql("(statement_timestamp() AT TIME ZONE 'UTC')::date") if column.type == "date" else STAMP
 
 
-def rule_of(role_view: "RoleView", table: Table, shape: InsertShape | UpdateShape) -> WriteRule:
-    access = role_view.access(table.name)
-    rule = access.insert if isinstance(shape, InsertShape) else access.update
+def rule_of(role_view: RoleView, shape: InsertShape | UpdateShape) -> WriteRule:
+    rule: WriteRule | None = getattr(role_view.access(shape.table), shape.action)
     if rule is None:
         raise LookupError("there is no rule for this write")
     return rule
 
 
-def references_of(role_view: "RoleView", table: Table, shape: InsertShape | UpdateShape) -> list[Column]:
+def references_of(role_view: RoleView, shape: InsertShape | UpdateShape) -> list[Column]:
     """The references that the caller sends: each must lead to a row that it can see."""
+    table = role_view.schema.tables[shape.table]
     if isinstance(shape, UpdateShape):
         return [table.columns[name] for name in shape.columns if table.columns[name].is_reference]
-    writable = rule_of(role_view, table, shape).columns
+    writable = rule_of(role_view, shape).columns
     return [column for column in table.columns.values() if column.is_reference and column.name in writable]
 
 
-def reference_is_visible(
-    role_view: "RoleView", table: Table, column: Column, cell: Any, before: RowSource | None
-) -> Sql:
-    """The reference is null, leads to a row that the caller can see, or stays what the caller sees it to be."""
-    seen = role_view.reading.far(column.references or "").filter(boolean("(", F("id"), " = ", cell, ")"))
-    unchanged: list[Any] = []
-    if before is not None:
-        unchanged = [" OR ", role_view.reading.cell(table.name, column.name, before), " = ", cell]
-    return boolean("(", cell, " IS NULL OR ", Exists(seen), *unchanged, ")")
+def visible_references(
+    role_view: RoleView, shape: InsertShape | UpdateShape, cells: Mapping[str, Any], before: RowSource | None
+) -> list[Sql]:
+    """For each of `references_of`, whether it is null, leads to a row that the caller can see, or stays what the caller
+    sees it to be."""
+    found: list[Sql] = []
+    for column in references_of(role_view, shape):
+        cell = cells[column.name]
+        seen = role_view.reading.far(column.references or "").filter(boolean("(", F("id"), " = ", cell, ")"))
+        unchanged: list[Any] = []
+        if before is not None:
+            unchanged = [" OR ", role_view.reading.cell(shape.table, column.name, before), " = ", cell]
+        found.append(boolean("(", cell, " IS NULL OR ", Exists(seen), *unchanged, ")"))
+    return found
 
 
-def computability_conditions(role_view: "RoleView", table: Table, shape: UpdateShape) -> list[Any]:
+def computability_conditions(role_view: RoleView, shape: UpdateShape) -> list[Any]:
     """For each computed column, whether the caller may read the cell that it is computed from, and whether the result
     fits."""
+    table = role_view.schema.tables[shape.table]
     flags: list[Any] = []
     for name, operator in shape.computed:
-        readable, seen = (
-            role_view.readable(table.name, name, CURRENT_ROW),
-            role_view.reading.cell(table.name, name, CURRENT_ROW),
-        )
-        flags += [
-            ALWAYS if readable is None else readable,
-            update_operators.fits(table.columns[name], operator, seen),
-        ]
+        readable = role_view.readable(table.name, name, CURRENT_ROW)
+        seen = role_view.reading.cell(table.name, name, CURRENT_ROW)
+        flags += [ALWAYS if readable is None else readable, update_operators.fits(table.columns[name], operator, seen)]
     return flags
 
 
-def uses_old_row(role_view: "RoleView", table: str, shape: InsertShape | UpdateShape) -> bool:
+def uses_old_row(role_view: RoleView, shape: InsertShape | UpdateShape) -> bool:
     """Whether a rule for the written row also reads other rows of its table. One statement sees the table as it was
     before, so such a rule is evaluated afterwards, in a second one."""
-    known = role_view.cache.get(("uses own table", table, type(shape)))
+    key = "uses own table", shape.table, shape.action
+    known = role_view.cache.get(key)
     if known is None:
-        read = role_view.access(table).read
-        asked = [rule_of(role_view, role_view.schema.tables[table], shape).check]
+        read = role_view.access(shape.table).read
+        asked = [rule_of(role_view, shape).check]
         if read is not None:
             asked += [read.where, *read.partial.values()]
-        known = any(hop.table == table for condition in asked for hop in hops_of(condition))
-        role_view.cache["uses own table", table, type(shape)] = known
+        known = any(hop.table == shape.table for condition in asked for hop in hops_of(condition))
+        role_view.cache[key] = known
     return bool(known)
 
 
-def depends_on_others(role_view: "RoleView", tables: Iterable[str]) -> bool:
+def depends_on_others(role_view: RoleView, tables: Iterable[str]) -> bool:
     """Whether a rule evaluated for inserts into `tables` may depend on rows of these tables that the new row does not
     refer to, so that it matters which of them are inserted first."""
     inserted = frozenset(tables)
@@ -127,9 +127,9 @@ def depends_on_others(role_view: "RoleView", tables: Iterable[str]) -> bool:
     return bool(known)
 
 
-def compared_with(role_view: "RoleView", table: Table, shape: UpdateShape) -> tuple[str, ...]:
+def compared_with(role_view: RoleView, shape: UpdateShape) -> tuple[str, ...]:
     """The columns whose cells before the write its checks name as `$old`, sorted."""
-    rule = rule_of(role_view, table, shape)
+    rule = rule_of(role_view, shape)
     found = {
         operand.name.removeprefix(OLD)
         for check in (rule.check, *(clause.condition for clause in rule.check_clauses))
@@ -143,23 +143,24 @@ def is_among(column: str, ids: Ids) -> Sql:
     return boolean("(", F(column), " = ANY (", Parameter(ids, "text[]"), "))")
 
 
-def with_preconditions(
-    role_view: "RoleView", table: Table, rows: "RowQuerySet", action: Action, matches: bool, events: bool
-) -> "RowQuerySet":
+def with_preconditions(role_view: RoleView, rows: RowQuerySet, write: UpdateShape | DeleteShape) -> RowQuerySet:
     """`rows` under the request's If-Match and, if no event is recorded, only without subscribers."""
-    if matches:
-        rows = rows.filter(only_if_changeable(role_view, table, action, [matches_etag(role_view, table)]))
-    if not events:
-        rows = rows.filter(boolean("(NOT ", wanted(table.name, action), ")"))
-    return rows
+    if write.matches:
+        rows = rows.filter(only_if_changeable(role_view, write, [matches_etag(role_view, write)]))
+    return rows if write.events else rows.filter(has_no_subscribers(write))
 
 
-def only_if_changeable(role_view: "RoleView", table: Table, action: Action, conditions: Sequence[Any]) -> Any:
+def has_no_subscribers(write: WriteShape) -> Sql:
+    return boolean("(NOT ", wanted(write.table, write.action), ")")
+
+
+def only_if_changeable(role_view: RoleView, write: UpdateShape | DeleteShape, conditions: Sequence[Any]) -> Any:
     """`conditions`, asked only of a row that may be changed: PostgreSQL asks first what it takes to be cheap, and what
     takes as long as the row's cells are would tell of a hidden row."""
-    asked, may = joined(" AND ", conditions, ALWAYS), role_view.may_change(table.name, action)
+    asked, may = joined(" AND ", conditions, ALWAYS), role_view.may_change(write.table, write.action)
     return asked if may == ALWAYS else boolean("(CASE WHEN ", may, " THEN ", asked, " END)")
 
 
-def matches_etag(role_view: "RoleView", table: Table) -> Sql:
+def matches_etag(role_view: RoleView, write: UpdateShape | DeleteShape) -> Sql:
+    table = role_view.schema.tables[write.table]
     return boolean("(", etag(role_view, table, CURRENT_ROW), " = ANY (", Parameter(ETAGS, "text[]"), "))")

@@ -2,27 +2,24 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rows.query.role_view import RoleView
 from rows.query.sql.conditions import CURRENT_ROW, RowSource, WrittenRow
-from rows.query.sql.expressions import ALWAYS, Parameter, Sql, boolean
-from rows.query.sql.statement import Statement, Writer, assign_parameter_numbers, is_row
+from rows.query.sql.expressions import ALWAYS, Parameter, Sql, boolean, separated
+from rows.query.sql.statement import Statement, Writer, build_statement, is_row
+from rows.query.tables.managers import RowQuerySet
 from rows.schema.model import SQL_TYPES, Table
 from rows.write.row_size import fits
-from rows.write.statements.changes import wanted
 from rows.write.statements.conditions import (
     cells_of,
     computability_conditions,
+    has_no_subscribers,
     matches_etag,
-    reference_is_visible,
-    references_of,
     rule_of,
+    visible_references,
 )
-from rows.write.statements.shapes import Action, DeleteShape, InsertShape, OldCell, UpdateShape, WriteShape
-
-if TYPE_CHECKING:
-    from rows.query.role_view import RoleView
-    from rows.query.tables.managers import RowQuerySet
+from rows.write.statements.shapes import InsertShape, OldCell, UpdateShape, WriteShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,81 +32,61 @@ class OldRow:
         return Parameter(OldCell(name), SQL_TYPES[self.table.all_columns[name].type])
 
 
-def probe(role_view: "RoleView", shape: WriteShape) -> Statement:
+def probe(role_view: RoleView, shape: WriteShape) -> Statement:
     """The result of each condition of a write that was not made: one row of booleans, or none if no changeable row has
     that id, so that nothing about it is computed. The booleans: If-Match fits (an insert: true); no event is missing;
     then, except for a delete, the conditions of the row after the write (`_after_write`)."""
     table = role_view.schema.tables[shape.table]
-    match shape:
-        case InsertShape():
-            after = _after_write(role_view, table, shape, None)
-            return _verdicts(role_view, table, [ALWAYS, _needs_no_event(table, "insert", shape), *after])
-        case UpdateShape():
-            after = _after_write(role_view, table, shape, CURRENT_ROW)
-            rows = role_view.models[table.name].objects.changeable_by(role_view, "update")
-            return _verdicts_of_row(role_view, rows, [*_before_write(role_view, table, "update", shape), *after])
-        case DeleteShape():
-            rows = role_view.models[table.name].objects.changeable_by(role_view, "delete")
-            return _verdicts_of_row(role_view, rows, _before_write(role_view, table, "delete", shape))
+    needs_no_event = ALWAYS if shape.events else has_no_subscribers(shape)
+    if isinstance(shape, InsertShape):
+        return _verdicts(role_view, table, [ALWAYS, needs_no_event, *_after_write(role_view, table, shape, None)])
+    verdicts = [matches_etag(role_view, shape) if shape.matches else ALWAYS, needs_no_event]
+    if isinstance(shape, UpdateShape):
+        verdicts += _after_write(role_view, table, shape, CURRENT_ROW)
+    rows = role_view.models[table.name].objects.changeable_by(role_view, shape.action)
+    return _verdicts_of_row(role_view, rows, verdicts)
 
 
-def probe_afterwards(role_view: "RoleView", shape: InsertShape | UpdateShape) -> Statement:
+def probe_afterwards(role_view: RoleView, shape: InsertShape | UpdateShape) -> Statement:
     """The verdicts of `_checks` on the row as a write has left it; what it was is known by its OldCells."""
     table = role_view.schema.tables[shape.table]
     rows = role_view.models[table.name].unruled.using(role_view.alias)
-    return _verdicts_of_row(role_view, rows, _checks(role_view, table, shape, CURRENT_ROW, OldRow(table)))
-
-
-def _before_write(role_view: "RoleView", table: Table, action: Action, write: UpdateShape | DeleteShape) -> list[Any]:
-    matches = matches_etag(role_view, table) if write.matches else ALWAYS
-    return [matches, _needs_no_event(table, action, write)]
-
-
-def _needs_no_event(table: Table, action: str, write: WriteShape) -> Sql:
-    """The write records its event, or there are no subscribers."""
-    return ALWAYS if write.events else boolean("(NOT ", wanted(table.name, action), ")")
+    return _verdicts_of_row(role_view, rows, _checks(role_view, shape, CURRENT_ROW, OldRow(table)))
 
 
 def _after_write(
-    role_view: "RoleView", table: Table, write: InsertShape | UpdateShape, before: RowSource | None
+    role_view: RoleView, table: Table, write: InsertShape | UpdateShape, before: RowSource | None
 ) -> list[Any]:
     """Of an update two for each computed column; for a large one, whether the row stays small enough; one for each of
     `references_of`; then `_checks`."""
-    cells = cells_of(role_view, table, write)
-    computable = computability_conditions(role_view, table, write) if isinstance(write, UpdateShape) else []
+    cells = cells_of(role_view, write)
+    computable = computability_conditions(role_view, write) if isinstance(write, UpdateShape) else []
     small = []
     if isinstance(write, UpdateShape) and write.large:
-        small = [fits(role_view, table, cells, rule_of(role_view, table, write).columns)]
-    seen = [
-        reference_is_visible(role_view, table, column, cells[column.name], before)
-        for column in references_of(role_view, table, write)
-    ]
-    return [*computable, *small, *seen, *_checks(role_view, table, write, WrittenRow(cells, before), before)]
+        small = [fits(role_view, table, cells, rule_of(role_view, write).columns)]
+    seen = visible_references(role_view, write, cells, before)
+    return [*computable, *small, *seen, *_checks(role_view, write, WrittenRow(cells, before), before)]
 
 
 def _checks(
-    role_view: "RoleView", table: Table, write: InsertShape | UpdateShape, source: RowSource, before: RowSource | None
+    role_view: RoleView, write: InsertShape | UpdateShape, source: RowSource, before: RowSource | None
 ) -> list[Any]:
     """One for each clause of the rule's check, and the whole check. `source` is the row that it is asked of."""
-    rule, translator = rule_of(role_view, table, write), role_view.rules_with(before)
+    rule, translator = rule_of(role_view, write), role_view.rules_with(before)
     checks = [*(clause.condition for clause in rule.check_clauses), rule.check]
-    return [translator.condition(check, table.name, source) for check in checks]
+    return [translator.condition(check, write.table, source) for check in checks]
 
 
-def _verdicts(role_view: "RoleView", table: Table, conditions: Sequence[Any]) -> Statement:
+def _verdicts(role_view: RoleView, table: Table, conditions: Sequence[Any]) -> Statement:
     """Each condition by itself, of no row in particular."""
-    parts: list[Any] = ["SELECT "]
-    for condition in conditions:
-        parts += [_verdict(condition), ", "]
-    return assign_parameter_numbers(*Writer(role_view).expression(Sql(*parts[:-1]), table.name))
+    verdicts = separated([_verdict(condition)] for condition in conditions)
+    return build_statement(Writer(role_view).expression(Sql("SELECT ", *verdicts), table.name))
 
 
-def _verdicts_of_row(role_view: "RoleView", rows: "RowQuerySet", conditions: Sequence[Any]) -> Statement:
+def _verdicts_of_row(role_view: RoleView, rows: RowQuerySet, conditions: Sequence[Any]) -> Statement:
     """Each condition by itself, of the row with the id, if it is among `rows`."""
     named = {f"_f{index}": _verdict(condition) for index, condition in enumerate(conditions)}
-    return assign_parameter_numbers(
-        *Writer(role_view).queryset(rows.filter(is_row()).annotate(**named).values_list(*named))
-    )
+    return build_statement(Writer(role_view).queryset(rows.filter(is_row()).annotate(**named).values_list(*named)))
 
 
 def _verdict(condition: Any) -> Sql:

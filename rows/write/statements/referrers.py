@@ -1,37 +1,31 @@
 """Statements on the rows that refer to given rows: find, detach or delete them. They ignore rules."""
 
-from typing import TYPE_CHECKING
-
+from rows.query.role_view import RoleView
 from rows.query.sql.expressions import Sql
-from rows.query.sql.statement import Statement, Writer, assign_parameter_numbers, combine, listed
+from rows.query.sql.statement import Statement, Writer, build_statement, listed
+from rows.query.tables.managers import RowQuerySet
 from rows.write.statements.changes import delete_of, update_of, with_event
 from rows.write.statements.conditions import STAMP, is_among
 from rows.write.statements.shapes import ChildrenShape, DeleteWithEventsShape, Ids, ReleaseShape
 
-if TYPE_CHECKING:
-    from rows.query.role_view import RoleView
-    from rows.query.tables.managers import RowQuerySet
 
-
-def children(role_view: "RoleView", shape: ChildrenShape) -> Statement:
+def children(role_view: RoleView, shape: ChildrenShape) -> Statement:
     """The ids of the rows whose `column` is among Ids, locked in the order of their ids."""
     writer = Writer(role_view)
     rows = _among(role_view, shape.table, shape.column, Ids())
-    return assign_parameter_numbers(
-        *writer.queryset(rows.order_by("id").select_for_update().values_list("id")[: shape.most])
-    )
+    return build_statement(writer.queryset(rows.order_by("id").select_for_update().values_list("id")[: shape.most]))
 
 
-def release(role_view: "RoleView", shape: ReleaseShape) -> Statement:
+def release(role_view: RoleView, shape: ReleaseShape) -> Statement:
     """The rows with Ids refer to nothing by `column` any more. Answers their ids."""
     writer, table = Writer(role_view), role_view.schema.tables[shape.table]
     rows = _among(role_view, table.name, "id", Ids())
     change = update_of(writer, rows, {shape.column: Sql("NULL::text"), "updated_at": STAMP})
     work = with_event(writer, table, change, "update", shape.events, (shape.column,), part=0)
-    return assign_parameter_numbers(*combine("WITH ", work, ' SELECT _r."id" FROM _w0 _r'))
+    return build_statement("WITH ", work, ' SELECT _r."id" FROM _w0 _r')
 
 
-def delete_with_events(role_view: "RoleView", shape: DeleteWithEventsShape) -> Statement:
+def delete_with_events(role_view: RoleView, shape: DeleteWithEventsShape) -> Statement:
     """All the given rows gone, in one statement: rows that refer to each other in a circle have no order to go in, and
     what PostgreSQL's own cascade took would go without its event. Answers how many."""
     writer = Writer(role_view)
@@ -48,11 +42,9 @@ def delete_with_events(role_view: "RoleView", shape: DeleteWithEventsShape) -> S
         for number, (name, events) in enumerate(shape.parts)
     ]
     gone = [f"SELECT FROM _w{number}" for number in range(len(work))]
-    return assign_parameter_numbers(
-        *combine("WITH ", listed(work), " SELECT count(*) FROM (", listed(gone, " UNION ALL "), ") _r")
-    )
+    return build_statement("WITH ", listed(work), " SELECT count(*) FROM (", listed(gone, " UNION ALL "), ") _r")
 
 
-def _among(role_view: "RoleView", table: str, column: str, ids: Ids) -> "RowQuerySet":
+def _among(role_view: RoleView, table: str, column: str, ids: Ids) -> RowQuerySet:
     rows: RowQuerySet = role_view.models[table].unruled.using(role_view.alias)
     return rows.filter(is_among(column, ids))

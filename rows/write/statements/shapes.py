@@ -2,7 +2,7 @@
 compiled for one shape: a write of several rows, and its probes, for that of the write."""
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from rows.rules.conditions import Condition
 from rows.write.update_operators import Operator
@@ -18,6 +18,7 @@ DEPTH: Final = "depth"
 class InsertShape:
     """`stamped` are the columns that were not sent and whose default is the moment."""
 
+    action: ClassVar[Literal["insert"]] = "insert"
     table: str
     stamped: tuple[str, ...] = ()
     events: bool = False
@@ -29,6 +30,7 @@ class UpdateShape:
     `row_size.LARGE_WRITE`, so the row's size must be checked. `computed`: the columns whose new cells an operator
     computes from the old ones, sorted."""
 
+    action: ClassVar[Action] = "update"
     table: str
     columns: tuple[str, ...]
     matches: bool = False
@@ -39,6 +41,7 @@ class UpdateShape:
 
 @dataclass(frozen=True, slots=True)
 class DeleteShape:
+    action: ClassVar[Action] = "delete"
     table: str
     matches: bool = False
     events: bool = False

@@ -11,12 +11,14 @@ that it has locked. Without subscribers, the statement only tests that there are
 reads (`rows.query.sql.select`); `rows.write.execution` runs them."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
 from django.db.models import F
 
+from rows.query.role_view import RoleView
 from rows.query.sql.conditions import CURRENT_ROW, AliasedRow, WrittenRow
-from rows.query.sql.expressions import ALWAYS, Parameter, Piece, Sql, boolean, joined
+from rows.query.sql.expressions import ALWAYS, Parameter, Piece, Sql, boolean, joined, separated
 from rows.query.sql.row_json import select_list
 from rows.query.sql.statement import (
     AS_TEXT,
@@ -26,7 +28,7 @@ from rows.query.sql.statement import (
     Cell,
     Statement,
     Writer,
-    assign_parameter_numbers,
+    build_statement,
     combine,
     is_current,
     is_row,
@@ -35,21 +37,20 @@ from rows.query.sql.statement import (
 from rows.rules.conditions import TRUE
 from rows.schema.model import Table
 from rows.write.row_size import fits
-from rows.write.statements.changes import delete_of, update_of, wanted, with_event
+from rows.write.statements.changes import delete_of, update_of, with_event
 from rows.write.statements.conditions import (
     STAMP,
     cells_of,
     computability_conditions,
+    has_no_subscribers,
     is_among,
     only_if_changeable,
-    reference_is_visible,
-    references_of,
     rule_of,
     uses_old_row,
+    visible_references,
     with_preconditions,
 )
 from rows.write.statements.shapes import (
-    Action,
     ChosenShape,
     DeleteShape,
     Ids,
@@ -58,25 +59,22 @@ from rows.write.statements.shapes import (
     UpdateShape,
 )
 
-if TYPE_CHECKING:
-    from rows.query.role_view import RoleView
 
-
-def insert(role_view: "RoleView", shape: InsertShape) -> Statement:
+def insert(role_view: RoleView, shape: InsertShape) -> Statement:
     """One new row. Answers as `_answer`; no row where a check, a reference or the version refused it."""
     writer, table = Writer(role_view), role_view.schema.tables[shape.table]
-    change = _inserted(writer, table, shape, cells_of(role_view, table, shape))
+    change = _inserted(writer, table, shape, cells_of(role_view, shape))
     work = with_event(writer, table, change, "insert", shape.events, tuple(table.columns))
     return _answer(writer, table, work, shape.events)
 
 
-def insert_many(role_view: "RoleView", shape: InsertShape) -> Statement:
+def insert_many(role_view: RoleView, shape: InsertShape) -> Statement:
     """New rows: takes each cell and the id as an array of texts, in the order of the rows. Answers as `_answer`,
     without those that a check or a reference refused. Their timestamps are a microsecond apart, the last one now, so
     that a list by `created_at` shows them in their order."""
     writer, table = Writer(role_view), role_view.schema.tables[shape.table]
     sent: dict[str, Parameter] = {}
-    cells = cells_of(role_view, table, shape)
+    cells = cells_of(role_view, shape)
     number = ("cardinality(", Parameter(ROW_ID, "text[]"), ") - _s._number")
     for name, cell in cells.items():
         if isinstance(cell, Parameter) and (cell.key == ROW_ID or isinstance(cell.key, Cell)):
@@ -84,11 +82,12 @@ def insert_many(role_view: "RoleView", shape: InsertShape) -> Statement:
             cells[name] = Sql(f'_s."{name}"::{cell.sql_type}')
         elif cell is STAMP:
             cells[name] = Sql("(", STAMP, " - (", *number, ") * interval '1 microsecond')")
-    arrays: list[Any] = []
-    for array in sent.values():
-        arrays += [array, ", "]
     names = ", ".join(f'"{name}"' for name in sent)
-    source = (" FROM unnest(", *arrays[:-1], f") WITH ORDINALITY _s ({names}, _number)")
+    source = (
+        " FROM unnest(",
+        *separated([array] for array in sent.values()),
+        f") WITH ORDINALITY _s ({names}, _number)",
+    )
     change = combine(_inserted(writer, table, shape, cells, source), " ORDER BY _s._number")
     work = with_event(writer, table, change, "insert", shape.events, tuple(table.columns), part=0)
     return _answer(writer, table, work, shape.events, "0")
@@ -100,28 +99,21 @@ def _inserted(
     """The INSERT of these cells, of one row or of each of `source`, with all that must hold."""
     role_view = writer.role_view
     conditions: list[Any] = [is_current()]
-    rule = rule_of(role_view, table, shape)
-    if not uses_old_row(role_view, table.name, shape):
-        conditions.append(role_view.rules.condition(rule.check, table.name, WrittenRow(cells)))
-    conditions += [
-        reference_is_visible(role_view, table, column, cells[column.name], None)
-        for column in references_of(role_view, table, shape)
-    ]  # fmt: skip
+    if not uses_old_row(role_view, shape):
+        check = rule_of(role_view, shape).check
+        conditions.append(role_view.rules.condition(check, table.name, WrittenRow(cells)))
+    conditions += visible_references(role_view, shape, cells, None)
     if not shape.events:
-        conditions.append(boolean("(NOT ", wanted(table.name, "insert"), ")"))
-    select: list[Any] = []
-    for name in table.all_columns:
-        select += [cells[name], ", "]
+        conditions.append(has_no_subscribers(shape))
+    select = separated([cells[name]] for name in table.all_columns)
     columns = ", ".join(f'"{name}"' for name in table.all_columns)
     return combine(
         f"INSERT INTO {role_view.models[table.name]._meta.db_table} ({columns}) ",
-        writer.expression(
-            Sql("SELECT ", *select[:-1], *source, " WHERE ", joined(" AND ", conditions, ALWAYS)), table.name
-        ),
+        writer.expression(Sql("SELECT ", *select, *source, " WHERE ", joined(" AND ", conditions, ALWAYS)), table.name),
     )
 
 
-def update(role_view: "RoleView", shape: UpdateShape) -> Statement:
+def update(role_view: RoleView, shape: UpdateShape) -> Statement:
     """One row changed. Answers as `_answer`; no row where there is none to be changed, or something refused it."""
     writer, table = Writer(role_view), role_view.schema.tables[shape.table]
     change, changed = _updated(writer, table, shape, is_row())
@@ -129,67 +121,58 @@ def update(role_view: "RoleView", shape: UpdateShape) -> Statement:
     return _answer(writer, table, work, shape.events)
 
 
-def bulk_update(role_view: "RoleView", shape: UpdateShape) -> Statement:
+def bulk_update(role_view: RoleView, shape: UpdateShape) -> Statement:
     """Updates those of the rows with Ids that all rules allow. Returns their ids."""
     writer, table = Writer(role_view), role_view.schema.tables[shape.table]
     change, changed = _updated(writer, table, shape, is_among("id", Ids()))
     work = with_event(writer, table, change, "update", shape.events, changed, part=0)
-    return assign_parameter_numbers(*combine("WITH ", work, ' SELECT _r."id" FROM _w0 _r'))
+    return build_statement("WITH ", work, ' SELECT _r."id" FROM _w0 _r')
 
 
 def _updated(writer: Writer, table: Table, shape: UpdateShape, which: Sql) -> tuple[Piece, tuple[str, ...]]:
     """The UPDATE of the rows that `which` is true of, with all that must hold, and the columns that it writes."""
-    role_view, cells = writer.role_view, cells_of(writer.role_view, table, shape)
+    role_view, cells = writer.role_view, cells_of(writer.role_view, shape)
     rows = role_view.models[table.name].objects.changeable_by(role_view, "update").filter(which, is_current())
-    rule = rule_of(role_view, table, shape)
-    conditions = computability_conditions(role_view, table, shape)
-    if not uses_old_row(role_view, table.name, shape):
+    rule = rule_of(role_view, shape)
+    conditions = computability_conditions(role_view, shape)
+    if not uses_old_row(role_view, shape):
         conditions.append(
             role_view.rules_with(CURRENT_ROW).condition(rule.check, table.name, WrittenRow(cells, CURRENT_ROW))
         )
-    conditions += [
-        reference_is_visible(role_view, table, column, cells[column.name], CURRENT_ROW)
-        for column in references_of(role_view, table, shape)
-    ]
+    conditions += visible_references(role_view, shape, cells, CURRENT_ROW)
     if shape.large:
         conditions.append(fits(role_view, table, cells, rule.columns))
     if conditions:
-        rows = rows.filter(only_if_changeable(role_view, table, "update", conditions))
-    rows = with_preconditions(role_view, table, rows, "update", shape.matches, shape.events)
+        rows = rows.filter(only_if_changeable(role_view, shape, conditions))
+    rows = with_preconditions(role_view, rows, shape)
     return update_of(writer, rows, cells), tuple(name for name in cells if name != "updated_at")
 
 
-def delete(role_view: "RoleView", shape: DeleteShape) -> Statement:
+def delete(role_view: RoleView, shape: DeleteShape) -> Statement:
     """Delete one row of a table without referrers. Returns its id, and with events whether there were subscribers."""
     writer, table = Writer(role_view), role_view.schema.tables[shape.table]
     rows = role_view.models[table.name].objects.changeable_by(role_view, "delete").filter(is_row(), is_current())
-    rows = with_preconditions(role_view, table, rows, "delete", shape.matches, shape.events)
+    rows = with_preconditions(role_view, rows, shape)
     flags = ["(SELECT is_due FROM _e)"] if shape.events else []
-    return assign_parameter_numbers(
-        *combine(
-            "WITH ",
-            with_event(writer, table, delete_of(writer, rows), "delete", shape.events, ()),
-            " SELECT ",
-            listed(['_r."id"', *flags]),
-            " FROM _w _r",
-        )
+    return build_statement(
+        "WITH ",
+        with_event(writer, table, delete_of(writer, rows), "delete", shape.events, ()),
+        " SELECT ",
+        listed(['_r."id"', *flags]),
+        " FROM _w _r",
     )
 
 
-def lock_row(role_view: "RoleView", shape: LockShape) -> Statement:
+def lock_row(role_view: RoleView, shape: LockShape) -> Statement:
     """The row that a write of this shape may take, locked: its id and its cells as text."""
     writer, write = Writer(role_view), shape.write
-    table = role_view.schema.tables[write.table]
-    action: Action = "delete" if isinstance(write, DeleteShape) else "update"
-    rows = role_view.models[table.name].objects.changeable_by(role_view, action).filter(is_row(), is_current())
-    rows = with_preconditions(role_view, table, rows, action, write.matches, events=True)
+    rows = role_view.models[write.table].objects.changeable_by(role_view, write.action).filter(is_row(), is_current())
+    rows = with_preconditions(role_view, rows, replace(write, events=True))
     cells = {f"_c{index}": Sql(F(name), AS_TEXT) for index, name in enumerate(shape.cells)}
-    return assign_parameter_numbers(
-        *writer.queryset(rows.select_for_update().annotate(**cells).values_list("id", *cells))
-    )
+    return build_statement(writer.queryset(rows.select_for_update().annotate(**cells).values_list("id", *cells)))
 
 
-def select_rows(role_view: "RoleView", shape: ChosenShape) -> Statement:
+def select_rows(role_view: RoleView, shape: ChosenShape) -> Statement:
     """The ids of the rows that a write of many takes."""
     writer = Writer(role_view)
     rows = role_view.models[shape.table].objects.changeable_by(role_view, shape.action).filter(is_current())
@@ -199,7 +182,7 @@ def select_rows(role_view: "RoleView", shape: ChosenShape) -> Statement:
     if shape.after:
         rows = rows.filter(boolean("(", F("id"), " > ", Parameter(After(0), "text"), ")"))
     found = writer.queryset(rows.order_by("id").select_for_update().values_list("id"))
-    return assign_parameter_numbers(*combine(found, (" LIMIT %s::bigint", [Parameter(LIMIT, "bigint")])))
+    return build_statement(found, (" LIMIT %s::bigint", [Parameter(LIMIT, "bigint")]))
 
 
 def _answer(writer: Writer, table: Table, work: Piece, events: bool, number: str = "") -> Statement:
@@ -216,16 +199,14 @@ def _answer(writer: Writer, table: Table, work: Piece, events: bool, number: str
         visible = writer.expression(role_view.rules.condition(read.where, table.name, AliasedRow("_r")), table.name)
         body = combine("CASE WHEN ", visible, " THEN row_to_json(_q) END")
     flags = [combine("(SELECT is_due FROM ", f"_e{number} LIMIT 1)")] if events else []
-    return assign_parameter_numbers(
-        *combine(
-            "WITH ",
-            work,
-            " SELECT ",
-            listed([body, '_r."id"', *flags]),
-            f" FROM _w{number} _r",
-            joins,
-            " CROSS JOIN LATERAL (SELECT ",
-            select,
-            ") _q",
-        )
+    return build_statement(
+        "WITH ",
+        work,
+        " SELECT ",
+        listed([body, '_r."id"', *flags]),
+        f" FROM _w{number} _r",
+        joins,
+        " CROSS JOIN LATERAL (SELECT ",
+        select,
+        ") _q",
     )
