@@ -178,10 +178,12 @@ class _Merging:
             elif old is None:
                 merged[name] = dict(our) if our is not None else self._new(path, their or {}, trust)
             elif not _is_same(our or their or {}, old, trust):  # deleted by one side, and changed by the other
-                three = [MISSING if each is None else dict(each) for each in (old, our, their)]
+                three = (MISSING if each is None else each for each in (old, our, their))
                 found = self.merger.value(path, *three)
-                if found is not MISSING and found is not None:
-                    merged[name] = self._new(path, found, trust) if found is three[2] else _checked(path, found)
+                if found is their and their is not None:
+                    merged[name] = self._new(path, their, trust)
+                elif found is not MISSING and found is not None:
+                    merged[name] = dict(_checked(path, found))
         return merged
 
     def _new(self, path: str, item: Mapping[str, Any], trust: frozenset[str]) -> dict[str, Any]:
@@ -213,8 +215,8 @@ class _Merging:
         return versions.filter(source_hash=digest).values_list("source", flat=True).first()
 
 
-def _checked(path: str, resolution: Any) -> dict[str, Any]:
-    if not isinstance(resolution, dict):
+def _checked(path: str, resolution: Any) -> Mapping[str, Any]:
+    if not isinstance(resolution, Mapping):
         raise ValidationFailed.of(f"resolve.{path}", "not_an_object", 'Must be "ours", "theirs", an object, or null.')
     return resolution
 
