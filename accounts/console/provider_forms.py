@@ -136,7 +136,7 @@ class NewProviderForm(_ProviderFields, PoolForm):
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
         if self.errors:
             return cleaned
-        if not isinstance(cleaned["profile_fields"] or {}, dict):
+        if not isinstance(cleaned["profile_fields"], dict | None):
             self.add_error("profile_fields", "This must be an object.")
             return cleaned
         _, wrong = providers.draft(cleaned["environment_id"], **self.given())

@@ -89,10 +89,15 @@ def read_password(options: dict[str, Any]) -> str | None:
     return first
 
 
-def validated(serializer: type[Serializer], options: dict[str, Any]) -> dict[str, Any]:
+def validated_options(serializer: type[Serializer], options: dict[str, Any]) -> dict[str, Any]:
     """The options that have a field's name and were given, validated as in the API. Raises ValidationFailed."""
-    fields = serializer().get_fields()
-    checked = serializer(data={name: options[name] for name in fields if options.get(name) is not None})
+    names = serializer().get_fields()
+    return validated(serializer, {name: options[name] for name in names if options.get(name) is not None})
+
+
+def validated(serializer: type[Serializer], values: dict[str, Any]) -> dict[str, Any]:
+    """`values`, validated as in the API. Raises ValidationFailed."""
+    checked = serializer(data=values)
     if not checked.is_valid():
         raise failed(checked.errors)
     return dict(checked.validated_data)

@@ -32,8 +32,8 @@ def path_to(*segments: str) -> str:
 
 def data_of(response: HttpResponse) -> dict[str, Any]:
     """Empty without a body. Raises the ApiError of a response from status 400 on."""
-    error: ApiError | None = response.__dict__.get(ERROR_ATTRIBUTE)
-    if error is not None:
+    if response.status_code >= 400:
+        error: ApiError = response.__dict__[ERROR_ATTRIBUTE]
         raise error
     data: dict[str, Any] = exact_json.loads(response.content) if response.content else {}
     return data

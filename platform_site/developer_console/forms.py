@@ -48,7 +48,7 @@ class Field:
             return self.name in asked
         if self.kind == "textarea":
             return lines_of(text)
-        if self.kind == "code":
+        if self.kind == "code" and self.language == "json":
             return json_of(text, self.name)
         if self.kind == "datetime-local":
             return moment_of(text)

@@ -258,12 +258,10 @@ class TestBothSides:
         )
         [conflict] = pair.plan()["conflicts"]
         assert (conflict["path"], conflict["ours"]) == (path, None)
-        for resolution in (5, "other", []):
+        for resolution in (5, "other", [], {"source": "export default () => 'other'"}):
             answer = pair.ask(pair.production, pair.branch, resolve={path: resolution})
-            assert (answer.status, answer.fields) == (422, {f"resolve.{path}": "not_an_object"})
+            assert (answer.status, answer.fields) == (422, {f"resolve.{path}": "not_among"})
         assert pair.plan(resolve={path: None})["changes"] == pair.plan(resolve={path: "ours"})["changes"] == []
-        other = {"source": "export default () => 'other'"}
-        assert paths(pair.plan(resolve={path: other})) == {path}
         with_trust = paths(pair.plan(path, resolve={path: "theirs"}))
         assert with_trust == {path, *(f"{path}.{name}" for name in settings)}
         plan = pair.merge(resolve={path: "theirs"})

@@ -81,7 +81,7 @@ class Command(terminal.Command):
             "private_key": _text_of(key_file) if key_file else None,
             "client_secret": self._secret(options),
         }
-        values = terminal.validated(serializers.NewProvider, given)
+        values = terminal.validated_options(serializers.NewProvider, given)
         if "issuer" in values:
             values["issuer"] = discovery.check(values["issuer"], pool_id)
         provider = providers.add(pool_id, actor=audit.SYSTEM, **values)

@@ -22,7 +22,7 @@ class Command(terminal.Command):
         terminal.add_password_arguments(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        values = terminal.validated(serializers.UserFields, options)
+        values = terminal.validated_options(serializers.UserFields, options)
         user = user_service.create_user(
             pool_id=None,
             password=terminal.read_password(options),

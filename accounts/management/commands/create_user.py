@@ -34,7 +34,7 @@ class Command(terminal.Command):
 
     def handle(self, *args: Any, **options: Any) -> None:
         pool_id = terminal.environment_ref_named(options["environment"]).pool_id
-        values = terminal.validated(serializers.UserFields, options)
+        values = terminal.validated_options(serializers.UserFields, options)
         user = user_service.create_user(
             pool_id=pool_id, password=terminal.read_password(options), actor=audit.SYSTEM, **values
         )

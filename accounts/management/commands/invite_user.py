@@ -21,7 +21,7 @@ class Command(terminal.Command):
 
     def handle(self, *args: Any, **options: Any) -> None:
         pool_id = terminal.pool(options)
-        values = terminal.validated(InvitationInput, options)
+        values = terminal.validated_options(InvitationInput, options)
         made = invitations.invite(pool_id=pool_id, actor=audit.SYSTEM, most=pool_settings.most_users(pool_id), **values)
         self.answer(
             serializers.Invitation(made).data | {"environment_id": pool_id},

@@ -61,7 +61,7 @@ class Command(terminal.Command):
         days: int | None = options["expires_in_days"]
         opened = publishable_key_exposure.by_key(authority.environment_id, scopes) if options["publishable"] else None
         key, secret = user_service.issue_key(
-            name=terminal.validated(serializers.KeyName, options)["name"],
+            name=terminal.validated_options(serializers.KeyName, options)["name"],
             scopes=scopes,
             authority=authority,
             actor=audit.SYSTEM,

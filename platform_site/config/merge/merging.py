@@ -104,8 +104,6 @@ class _Merging:
         theirs = current.with_sources(self.source, Configuration({"functions": sides[2]}))["functions"]
         for name, item in merged.items():
             digest = item.pop("source_sha256", None)
-            if "source" in item:  # given by a resolution
-                continue
             if digest == sides[1].get(name, {}).get("source_sha256"):
                 continue
             is_theirs = digest == sides[2].get(name, {}).get("source_sha256")
@@ -182,8 +180,10 @@ class _Merging:
                 found = self.merger.value(path, *three)
                 if found is their and their is not None:
                     merged[name] = self._new(path, their, trust)
+                elif found is our and our is not None:
+                    merged[name] = dict(our)
                 elif found is not MISSING and found is not None:
-                    merged[name] = dict(_checked(path, found))
+                    raise ValidationFailed.of(f"resolve.{path}", "not_among", 'Must be "ours", "theirs" or null.')
         return merged
 
     def _new(self, path: str, item: Mapping[str, Any], trust: frozenset[str]) -> dict[str, Any]:
@@ -213,12 +213,6 @@ class _Merging:
         ids = [self.environment.environment_id, self.source.environment_id]
         versions = Version.objects.using(self.environment.cluster).filter(function__environment_id__in=ids)
         return versions.filter(source_hash=digest).values_list("source", flat=True).first()
-
-
-def _checked(path: str, resolution: Any) -> Mapping[str, Any]:
-    if not isinstance(resolution, Mapping):
-        raise ValidationFailed.of(f"resolve.{path}", "not_an_object", 'Must be "ours", "theirs", an object, or null.')
-    return resolution
 
 
 def _is_same(item: Mapping[str, Any], base: Mapping[str, Any], trust: frozenset[str]) -> bool:

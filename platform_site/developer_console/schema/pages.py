@@ -73,7 +73,7 @@ def _edit_part(console: Console, current: dict[str, Any]) -> dict[str, Any]:
             part = part_forms.save(draft, current["document"], part, asked)
         else:
             remove(draft, part)
-    except ApiError as refusal:
+    except ValidationFailed as refusal:
         if refusal.fields[0].field == "part":  # it is not there
             raise
         at = part.table or asked.get("at")

@@ -18,7 +18,7 @@ _MAY_WRITE: Final = Field("may_write", "May change rows and the schema, cancel r
 
 @signed_in_page
 def access(request: HttpRequest, client: ApiClient) -> HttpResponse:
-    client.call("GET", "/v1/auth/me")  # raises Refused if the session has ended
+    client.call("GET", "/v1/auth/me")  # raises ApiError if the session has ended
     user = staff.may_ask(client.signed_in)
     if user is None:
         message = "Only staff get access here, with a second factor where one is set up or required."

@@ -24,7 +24,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         owner = terminal.account(options["owner"])
         with terminal.command_errors():
-            values = terminal.validated(NewProject, options)
+            values = terminal.validated_options(NewProject, options)
             project = services.create_project(account_id=owner.pk, actor=audit.SYSTEM, **values)
         self.stdout.write(f"project      {project.pk}  {project.region}")
         for environment in project.environments.order_by("name"):
