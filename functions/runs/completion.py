@@ -13,6 +13,7 @@ from functions.runs.sampled_sizes import sampled_size
 from functions.runs.start import CreatedRun
 from functions.runs.statement_batching import StatementBatcher
 from platform_site.concurrency import loop_requests
+from platform_site.http.errors import Unavailable
 from platform_site.http.requests import current_request_id
 from platform_site.identity import ids, signals
 from platform_site.postgres import prepared, sql_files
@@ -45,7 +46,8 @@ class RunResult:
 
 def end(started: CreatedRun, result: RunResult) -> tuple[bool, bool]:
     """Record the outcome and its event. Returns (it counts, its event has subscribers): it counts only while the run
-    belongs to this attempt. One statement; one more if PostgreSQL crashed and lost a synchronous run (`start_run`)."""
+    belongs to this attempt. One statement; one more if PostgreSQL crashed and lost a synchronous run (`start_run`).
+    Raises DatabaseError if the outcome cannot be recorded; Unavailable for a synchronous run."""
     what = stored_values(started.caller_kind, started.trigger, started.input_text, result.output, result.logs)
     values = [
         started.run_id.encode(),
@@ -65,16 +67,19 @@ def end(started: CreatedRun, result: RunResult) -> tuple[bool, bool]:
             [(counted, has_event, _)] = _end_batcher.run(started.cluster, values)
             if counted != b"t" and not started.is_async:
                 [(counted, has_event)] = prepared.run(started.cluster, _WRITE_WHOLE, [*values, *_whole(started, what)])
-            if has_event == b"t":
-                signals.run_finished.send(sender=None, using=started.cluster)
-            return counted == b"t", has_event == b"t"
-        except (OperationalError, InterfaceError):
+            break
+        except (OperationalError, InterfaceError) as error:
             # The connection is gone, with or without our outcome: `attempts` and `phase` make a second try harmless.
-            if pause is None or connections[started.cluster].in_atomic_block:
+            if connections[started.cluster].in_atomic_block or (pause is None and started.is_async):
                 raise
+            if pause is None:
+                # Not the database's error, for which the request would be repeated, and with it the code.
+                raise Unavailable from error
             connections[started.cluster].close()
             loop_requests.sleep(pause)
-    raise AssertionError("unreachable")
+    if has_event == b"t":
+        signals.run_finished.send(sender=None, using=started.cluster)
+    return counted == b"t", has_event == b"t"
 
 
 def _whole(started: CreatedRun, what: StoredRun) -> list[bytes | None]:

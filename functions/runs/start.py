@@ -127,7 +127,7 @@ _start_anonymous_batcher: Final = StatementBatcher(_SQL_OF_ANONYMOUS["start"].en
 _queue_batcher: Final = StatementBatcher(_SQL["start"].encode(), is_durable=True)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class NewRun:
     """A call of a function, from which `start_run` creates a run."""
 

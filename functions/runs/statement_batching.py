@@ -16,7 +16,6 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from platform_site.concurrency import loop_requests
 from platform_site.postgres import prepared
-from platform_site.postgres.base import note_commit
 from platform_site.postgres.libpq import Row
 
 Values = Sequence[bytes | None]
@@ -66,7 +65,6 @@ class StatementBatcher:
             self._lead(using, queue, ticket.batch)
         if isinstance(ticket.outcome, BaseException):
             raise ticket.outcome
-        note_commit()
         return ticket.outcome
 
     def _lead(self, using: str, queue: "_Queue", batch: list["_Ticket"]) -> None:

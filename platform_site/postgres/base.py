@@ -26,11 +26,6 @@ def commits_of_this_thread() -> int:
     return _commits.count
 
 
-def note_commit() -> None:
-    """Of a statement that is a transaction by itself, and changes something."""
-    _commits.count += 1
-
-
 class SchemaEditor(schema.DatabaseSchemaEditor):
     def _create_like_index_sql(self, model: Any, field: Any) -> None:
         """Not made: it would cost every insert, and nothing searches such a column by a prefix."""

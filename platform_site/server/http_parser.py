@@ -107,7 +107,7 @@ class RequestParser(Connection, asyncio.Protocol):
         return f"POST / HTTP/1.1\r\n{framing}\r\n".encode()
 
     def on_message_begin(self) -> None:
-        if self._upgrades:
+        if self._upgrades or self._state == "done":
             return
         if len(self._waiting) >= MAX_PIPELINED:
             raise Refused(errors.InvalidRequest("Too many requests were sent before the first was answered."))

@@ -10,7 +10,7 @@ _METHOD: Final = re.compile(r"[A-Z]{1,16}", re.ASCII)
 
 
 def is_too_large(stated: str) -> bool:
-    digits = stated.lstrip("0")
+    digits = stated.strip().lstrip("0")
     return len(digits) > len(str(BODY_LIMIT)) or int(digits or "0") > BODY_LIMIT
 
 

@@ -245,3 +245,22 @@ def test_a_host_that_cannot_be_read_hides_no_other(served: Served) -> None:
         served.run()
         assert served.begun[0].refusal is not None
         assert served.begun[0].refusal.status == 400
+
+
+def test_nothing_is_begun_after_a_last_request_that_is_answered_at_once(served: Served) -> None:
+    served.server.begin = lambda message: (served.begun.append(message), message.respond(200, [], b""))
+    upgrade = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close, upgrade\r\nUpgrade: h2c\r\n\r\n"
+    with served.client() as client:
+        client.sendall(upgrade + REQUEST)
+        served.run()
+        assert [each.path for each in served.begun] == ["/"]
+
+
+@pytest.mark.parametrize("length", [b"0 ", b" 0\t", b"2 "])
+def test_spaces_around_a_length_are_ignored(served: Served, length: bytes) -> None:
+    head = REQUEST.replace(b"GET", b"POST")[:-2] + b"Content-Length: " + length + b"\r\n\r\n"
+    with served.client() as client:
+        client.sendall(head + b"ab"[: int(length)])
+        served.run()
+        assert served.begun[0].refusal is None
+        assert served.begun[0].body == b"ab"[: int(length)]
