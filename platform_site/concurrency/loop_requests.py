@@ -256,8 +256,8 @@ _threads: ThreadPoolExecutor | None = None
 _max_threads = 32
 
 
-def serve_by(threads: int) -> None:
-    """As `availability.serve_by`, with twice as many connections, so that a silent database leaves some for others."""
+def limit_helper_threads(threads: int) -> None:
+    """Use at most twice `threads` helper threads, so that a silent database does not occupy all of them."""
     global _max_threads
     _max_threads = 2 * threads
 

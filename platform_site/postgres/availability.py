@@ -30,7 +30,7 @@ USUAL_LATENCY_FACTOR: Final = 8
 ANSWER_SECONDS: Final = 2
 """Seconds to connect in a probe, and for an empty statement."""
 
-_most: float = float("inf")
+_max_waiting_threads: float = float("inf")
 
 
 class AvailabilityWatch:
@@ -49,24 +49,29 @@ class AvailabilityWatch:
         self.is_unavailable = False
 
     def enter(
-        self, by: BaseDatabaseWrapper | None = None, *, whatever: bool = False, connects_for_loop: bool = False
+        self,
+        connection: BaseDatabaseWrapper | None = None,
+        *,
+        never_refuse: bool = False,
+        connects_for_loop: bool = False,
     ) -> bool:
-        """Start to wait; after True, call `leave` or `lost`. False: this thread is waiting already. Raises psycopg's
-        ConnectionTimeout if the database is unavailable, or too many threads wait without progress; never with
-        `whatever`."""
-        me = getcurrent()
+        """Register a wait of this thread or loop request for the database. After True, call `leave` at its end, and
+        `lost` before that if no response came. False: it is registered already, by a caller further up. Raises
+        psycopg's ConnectionTimeout if the database is unavailable or too many threads wait without progress, unless
+        `never_refuse`."""
+        waiter = getcurrent()
         waiting = self._waiting
-        if me in waiting:
+        if waiter in waiting:
             return False
-        holds_thread = type(me) is greenlet and not connects_for_loop
-        if not whatever:
+        holds_thread = type(waiter) is greenlet and not connects_for_loop
+        if not never_refuse:
             if self.is_unavailable:
                 raise psycopg.errors.ConnectionTimeout(f"database {self._alias} does not answer")
-            if holds_thread and len(waiting) >= _most and self._too_many_wait():
+            if holds_thread and len(waiting) >= _max_waiting_threads and self._too_many_wait():
                 raise psycopg.errors.ConnectionTimeout(f"enough threads wait for database {self._alias}")
         if not _guard_runs:
             _start_guard()
-        waiting[me] = time.monotonic(), by, holds_thread
+        waiting[waiter] = time.monotonic(), connection, holds_thread
         return True
 
     def leave(self) -> None:
@@ -103,7 +108,7 @@ class AvailabilityWatch:
 
     def _too_many_wait(self) -> bool:
         """Whether as many threads wait as may, without the usual progress."""
-        if sum(holds_thread for _, _, holds_thread in list(self._waiting.values())) < _most:
+        if sum(holds_thread for _, _, holds_thread in list(self._waiting.values())) < _max_waiting_threads:
             return False
         return self._seconds_without_progress() > max(MIN_WAIT_SECONDS, USUAL_LATENCY_FACTOR * self._usual)
 
@@ -121,10 +126,12 @@ class AvailabilityWatch:
         if self.is_unavailable:
             self._cut(timeout)
         elif not self._is_being_checked:
-            by = next((by for _, by, _ in list(self._waiting.values()) if by is not None), None)
-            if by is not None:
+            connection = next(
+                (connection for _, connection, _ in list(self._waiting.values()) if connection is not None), None
+            )
+            if connection is not None:
                 self._is_being_checked = True
-                self._is_being_checked = self._in_background(self._check, by.get_connection_params())
+                self._is_being_checked = self._in_background(self._check, connection.get_connection_params())
 
     def _check(self, parameters: dict[str, Any]) -> None:
         try:
@@ -138,12 +145,12 @@ class AvailabilityWatch:
             self._is_being_checked = False
 
     def _cut(self, timeout: float) -> None:
-        for me, waited in list(self._waiting.items()):
-            began, by, _ = waited
-            if by is None or time.monotonic() - began < timeout:
+        for waiter, waited in list(self._waiting.items()):
+            began, connection, _ = waited
+            if connection is None or time.monotonic() - began < timeout:
                 continue
             with self._lock, suppress(psycopg.Error, OSError):
-                if self._waiting.get(me) is waited and (opened := by.connection) is not None:
+                if self._waiting.get(waiter) is waited and (opened := connection.connection) is not None:
                     _shut_down(opened.pgconn)
                     logger.warning("cut a connection to database %s, which has stalled", self._alias)
 
@@ -197,10 +204,10 @@ def watch(alias: str) -> AvailabilityWatch:
     return found if found is not None else _watches.setdefault(alias, AvailabilityWatch(alias))
 
 
-def serve_by(threads: int) -> None:
+def limit_waiting_threads(threads: int) -> None:
     """Limit waits by the process's `threads`; default: unlimited."""
-    global _most
-    _most = max(1, threads * 3 // 4)
+    global _max_waiting_threads
+    _max_waiting_threads = max(1, threads * 3 // 4)
 
 
 _guard_runs = False

@@ -100,7 +100,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
     def _end_transaction(self, end: Callable[[], None]) -> None:
         """By psycopg, past cursors. Never refused: locks must be released."""
         watched = watch(self.alias)
-        entered = watched.enter(self, whatever=True)
+        entered = watched.enter(self, never_refuse=True)
         try:
             end()
         except Exception:

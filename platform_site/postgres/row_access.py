@@ -39,7 +39,7 @@ def forbid_unruled_statements(
     text = sql if isinstance(sql, str) else _spelled(sql)
     if _TENANT_TABLE.search(text) and not _DEFINES.match(text):
         if not _row_access_allowed.get():
-            raise RowsClosed("rows are reached through the row manager: visible_to(principal), or unruled")
+            raise RowsClosed("read rows through the row manager: visible_to(role_view), or unruled")
         wrapper = context["connection"]
         note_tables(wrapper, prepared_on(wrapper.connection), text.encode())
     return execute(sql, params, many, context)

@@ -1,4 +1,4 @@
-"""Maps SQLSTATEs to API errors: PostgreSQL's messages only go to the log. Reliability section 3."""
+"""Maps SQLSTATEs to API errors. PostgreSQL's messages only go to the log."""
 
 from collections.abc import Iterator
 from typing import Final

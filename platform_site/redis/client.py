@@ -110,7 +110,8 @@ class Store:
                     self._pending = {key: entry for key, entry in self._pending.items() if due.get(key) is not entry}
 
     def _try(self, packed: bytes, expected: int, *, ignore_breaker: bool = False) -> bool:
-        """`ignore_breaker`: ignore the circuit breaker."""
+        """Whether Redis executed all commands. `ignore_breaker` tries although the circuit breaker is open; after a
+        slow failure it is disregarded for BREAKER_SECONDS."""
         began = time.monotonic()
         ignore_breaker = ignore_breaker and began >= self._respect_breaker_until
         try:
@@ -131,7 +132,8 @@ class Store:
         return self._exchange(packed, expected, fills)
 
     def _may_probe(self) -> bool:
-        """After the pause one thread tries, and others wait for its result."""
+        """True for one caller after the pause, which then probes Redis. Other callers are refused until the probe
+        succeeds or the next pause ends."""
         now = time.monotonic()
         with self._lock:
             if now < self._open_until:

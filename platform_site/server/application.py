@@ -48,7 +48,7 @@ class Exchange:
 
     def end(self) -> None:
         if self.parked is not None:
-            self.parked.give_up()
+            self.parked.release()
 
 
 class Application:
@@ -95,7 +95,8 @@ class Application:
         self._handler = handler
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Called in the thread of `loop`, the clock of pool and bodies."""
+        """Create the thread pool and prepare the database for use on the loop. Called once per worker, in the thread of
+        `loop`, which also runs the pool's timers."""
         from django.conf import settings
         from django.db import connections
 
@@ -111,8 +112,8 @@ class Application:
                 loop.call_soon_threadsafe(loop.call_later, delay, call)
 
         self._loop = loop
-        availability.serve_by(settings.WEB_THREADS)
-        loop_requests.serve_by(settings.WEB_THREADS)
+        availability.limit_waiting_threads(settings.WEB_THREADS)
+        loop_requests.limit_helper_threads(settings.WEB_THREADS)
         self._has_replicas = bool(settings.REPLICAS)
         self._pool = ElasticThreadPool(
             work=self._work,
@@ -137,7 +138,7 @@ class Application:
         self._pool.stop()
         self._loop_connections.close_all()
         for handler in logging.getLogger("platform.access").handlers:
-            handler.flush()  # a process of multiprocessing ends without logging's own farewell
+            handler.flush()  # the worker ends by os._exit, which skips logging.shutdown
 
     def check(self, message: Message, peer: Peer) -> errors.ApiError | None:
         """Complete META from the head; returns why to refuse, or None."""
@@ -251,7 +252,7 @@ class Application:
         queue = response.detach()
         message, parked = exchange.message, exchange.parked
         if parked is not None:
-            parked.give_up()
+            parked.release()
         self._loop.call_soon_threadsafe(
             partial(start_stream, self._loop, message, head, queue), context=contextvars.Context()
         )

@@ -35,7 +35,11 @@ class Refused(Exception):
 
 
 class _HeadTooLarge(errors.ApiError):
-    status, code, message = 431, "invalid_request", f"The head of a request has at most {HEAD_BYTES >> 10} KB."
+    status, code, message = (
+        431,
+        "invalid_request",
+        f"The request headers are too large: at most {HEAD_BYTES >> 10} KB and {MAX_HEADERS} headers are allowed.",
+    )
 
 
 class RequestParser(Connection, asyncio.Protocol):

@@ -143,13 +143,13 @@ class _MainProcess:
             old, new = self._workers[index], self._start(listener)
             if not self._wait_until(new.ready.poll, new.ready, START_SECONDS) or new.served_at is None:
                 if not self._must_stop:
-                    logger.error("a new worker ended before it served; those that serve stay, with the code they have")
+                    logger.error("a new worker did not start serving; the old workers keep running, with the old code")
                 new.process.kill()
                 return
             self._workers[index] = new
             old.process.terminate()
             if not self._wait_until(lambda: not old.is_alive, old.process.sentinel, STOP_SECONDS):  # noqa: B023
-                logger.info("a worker that was replaced ends what it has in hand", extra={"pid": old.process.pid})
+                logger.info("a replaced worker is finishing its requests", extra={"pid": old.process.pid})
                 old.kill_at = time.monotonic() + REPLACED_SECONDS
                 self._replaced.append(old)
 

@@ -283,7 +283,7 @@ class _Import:
         if self.events:
             self._record_events()
         else:
-            watched_tables.renew(self.environment.environment_id, self.environment.cluster)
+            watched_tables.invalidate_positions(self.environment.environment_id, self.environment.cluster)
         self._execute(sql.SQL("ANALYZE {}").format(self._target))
 
     def _record_events(self) -> None:

@@ -37,7 +37,7 @@ def read_insert(
     cells, changes, errors = _read_columns(table, body, known, frozenset(readable))
     for name, change in changes.items():
         try:
-            cells[name] = change.first()
+            cells[name] = change.initial_cell()
         except InvalidValue as error:
             errors.append(FieldError(name, error.code, error.message))
     given = {*cells, *(error.field for error in errors)}

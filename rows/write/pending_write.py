@@ -37,7 +37,7 @@ class PendingWrite:
         large = self.shape.large or any(operator in GROWING for _, operator in operators)
         named = dict(self.named)
         for change in changes.values():
-            named |= change.room
+            named |= change.bounds
         return replace(self, shape=replace(self.shape, computed=operators, large=large), named=named)
 
     def with_events(self, wanted: bool) -> "PendingWrite":

@@ -45,7 +45,7 @@ _INFINITE: Final = 2**1024 - 2**970
 
 
 @dataclass(frozen=True, slots=True)
-class SizeLimit:
+class IncrementBound:
     """The least or the greatest number of a column to which the operand of its $inc can be added."""
 
     column: str
@@ -66,19 +66,22 @@ class Change:
         return wire(SQL_TYPES[self.column.type], self.operand)
 
     @property
-    def room(self) -> "dict[SizeLimit, bytes]":
-        """The other values that `cell` and `has_room` take."""
+    def bounds(self) -> "dict[IncrementBound, bytes]":
+        """The bounds between which `cell` and `fits` accept the old value of a $inc; empty for other operators."""
         if self.operator != "$inc":
             return {}
         name, type_ = self.column.name, SQL_TYPES[self.column.type]
-        least, greatest = _room(self.column, self.operand)
-        return {SizeLimit(name, "least"): wire(type_, least), SizeLimit(name, "greatest"): wire(type_, greatest)}
+        least, greatest = _increment_bounds(self.column, self.operand)
+        return {
+            IncrementBound(name, "least"): wire(type_, least),
+            IncrementBound(name, "greatest"): wire(type_, greatest),
+        }
 
-    def first(self) -> bytes:
+    def initial_cell(self) -> bytes:
         """The cell of a new row, computed from its column's default. Raises InvalidValue."""
         default, type_ = self.column.default, SQL_TYPES[self.column.type]
         if self.operator == "$inc":
-            least, greatest = _room(self.column, self.operand)
+            least, greatest = _increment_bounds(self.column, self.operand)
             number = 0 if default is None else read_cell(self.column, default)
             if not least <= number <= greatest:
                 raise too_large(self.operator)
@@ -143,7 +146,7 @@ def too_large(operator: Operator) -> InvalidValue:
     return InvalidValue("too_long", f"{operator}: the list would have more than {MAX_LIST_BYTES >> 20} MB.")
 
 
-def _room(column: Column, operand: Any) -> tuple[Any, Any]:
+def _increment_bounds(column: Column, operand: Any) -> tuple[Any, Any]:
     """The least and the greatest number that `operand` can be added to."""
     least, greatest = column.min, column.max
     match column.type:
@@ -207,7 +210,7 @@ def fits(column: Column, operator: Operator, seen: Any) -> Sql:
     if operator != "$inc":
         return boolean("(octet_length(", cell(column, operator, seen), f"::text) <= {MAX_LIST_BYTES})")
     type_ = SQL_TYPES[column.type]
-    least, greatest = (Parameter(SizeLimit(column.name, end), type_) for end in ("least", "greatest"))
+    least, greatest = (Parameter(IncrementBound(column.name, end), type_) for end in ("least", "greatest"))
     return boolean("(", _before(column, seen), " BETWEEN ", least, " AND ", greatest, ")")
 
 

@@ -324,7 +324,7 @@ def test_connecting_to_redis_counts_towards_the_budget(loop: Loop) -> None:
 
 
 def test_those_who_wait_for_a_silent_database_leave_threads_for_others(loop: Loop) -> None:
-    loop_requests.serve_by(4)
+    loop_requests.limit_helper_threads(4)
     release = threading.Event()
 
     def stuck() -> Any:

@@ -35,9 +35,9 @@ def parameters(listener: socket.socket) -> dict[str, Any]:
 
 @pytest.fixture
 def four_threads() -> Iterator[None]:
-    availability.serve_by(4)
+    availability.limit_waiting_threads(4)
     yield
-    availability._most = float("inf")
+    availability._max_waiting_threads = float("inf")
 
 
 def test_first_request_waits_and_others_are_refused_until_recovery(mute: socket.socket) -> None:
@@ -131,9 +131,9 @@ def test_a_database_that_answers_one_after_the_other_may_have_everybody() -> Non
     time.sleep(availability.MIN_WAIT_SECONDS * 1.5)
     answered = threading.Event()
     answered.set()
-    availability._most, most = float("inf"), availability._most
+    availability._max_waiting_threads, most = float("inf"), availability._max_waiting_threads
     wait_in(watched, answered).join()  # a fourth, which is answered at once: progress
-    availability._most = most
+    availability._max_waiting_threads = most
     assert watched.enter()
     watched.leave()
     release.set()

@@ -1,6 +1,7 @@
-"""A circuit breaker per receiver (host and port), in one worker. Concurrency starts low, doubles by quick responses,
-and falls to one after a hang; after several timeouts nothing is claimed during a cooldown, then one attempt probes.
-Receivers without earned concurrency share a bound, so hanging ones delay no others. Pure; the clock is an argument."""
+"""A circuit breaker per receiver (host and port), in one worker. Concurrency starts low, doubles with a fast response,
+is halved by a slow one, and falls to one after a timeout or connection error. After FAILURE_THRESHOLD such failures in
+a row nothing is claimed during a cooldown; then one attempt probes the receiver. Receivers at or below the initial
+concurrency share one limit, so that hanging ones delay no others. Pure; the clock is an argument."""
 
 from collections import OrderedDict
 from dataclasses import dataclass

@@ -112,7 +112,7 @@ def _relay(using: str, batch: int, only: str | None, *, why: str | None = None) 
                 outcome = why or f"an event of {event.size >> 20} MB is not sent"
                 made.add(_failure_of(event, webhook, outcome) for webhook in interested)
             elif interested:
-                made.add(_decisions_of(event, interested, payloads))
+                made.add(_deliveries_of(event, interested, payloads))
             budget.charge(event.environment_id)
             last = event.environment_id
         made.write()
@@ -241,8 +241,9 @@ class _Created:
         self._waiting, self._waiting_characters = [], 0
 
 
-def _decisions_of(event: OutboxEvent, interested: Iterable[Webhook], payloads: Payloads) -> Iterator[NewDelivery]:
-    """A delivery of the event per webhook, or its failure. None if the row is hidden."""
+def _deliveries_of(event: OutboxEvent, interested: Iterable[Webhook], payloads: Payloads) -> Iterator[NewDelivery]:
+    """Yields a delivery of the event for each webhook, an exhausted one if its payload cannot be made. Yields nothing
+    if the row is hidden from role `server`."""
     data: dict[str, Any] | None = None
     for webhook in interested:
         try:

@@ -37,7 +37,7 @@ def schedule(environment: EnvironmentRef, since: datetime) -> PendingUserReferen
 def settle(environment: EnvironmentRef, due: PendingUserReferences) -> None:
     """`delete_references` after the commit, when a concurrent deletion has either ended or sees the committed rows. May
     run twice."""
-    failpoints.reach("departures.before_letting_go")
+    failpoints.reach("deleted_users.before_settle")
     with transaction.atomic():
         branching.block_user_deletion(environment.pool_id)
     delete_references(environment, due.since)

@@ -150,11 +150,11 @@ _BATCH: Final = 500
 def apply_user_deletion(
     environment: EnvironmentRef, user_id: str, *, pending: PendingUserDeletion | None, depth: int = 0
 ) -> None:
-    """Apply the policy of each user column to the rows that name a user who is no more: `null` or `delete`, in batches,
-    each a transaction with its events. `depth` counts the webhooks and functions that led to it. may run twice.
-    `pending` is recorded with each batch, for a user whose deletion is pending (`user_deletion`). Raises Conflict for a
-    row that another one refers to and that may not be deleted; batches before it stay done. None: the user is deleted
-    already, and such a row stays as it is."""
+    """Apply the policy (`null` or `delete`) of each user column to the rows that name a deleted user, in batches, each
+    a transaction with its events. May run twice. `depth` counts the webhooks and functions that led to the deletion.
+    `pending` is recorded with each batch while the deletion is pending (`user_deletion`); then a row that may not be
+    deleted raises Conflict, and earlier batches stay committed. With None the user is deleted already, and such a row
+    stays as it is."""
     run(environment, _OPERATOR, lambda context: _apply_user_deletion(context, user_id, pending, depth))
 
 
