@@ -156,7 +156,7 @@ def execute(started: CreatedRun, caller: Caller, environment: EnvironmentRef) ->
     if result.status == "failed" and started.is_async and outcome.reason != "cancelled":
         if run_queue.retry_later(started, timedelta(seconds=min(60, 2**started.attempt))):
             return CallResult(result, outcome.reason == "timeout")
-    completion.end(started, result)
+    completion.record_end(started, result)
     return CallResult(result, outcome.reason == "timeout", response)
 
 

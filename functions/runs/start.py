@@ -158,12 +158,12 @@ def start_run(new: NewRun) -> CreatedRun:
     """Create the run, executing (with a lease of this process) or queued. One statement; one more for a queued run of
     an anonymous caller, and now and then for others (`functions.quotas.queue_quotas`). An executing run is committed
     when this returns, and on disk before it can have any effect: its row writes and its end come later in the same log,
-    and `make_durable` precedes everything that leaves the database. So a synchronous call waits for the disk once. If
-    PostgreSQL crashes in between, `end` finds no run and writes all of it. In a transaction of the caller, and for a
-    queued run, the commit waits as usual. If the connection is lost before the response, the run is looked up on a new
-    connection by its id, and created if it does not exist: no one else would execute it, and it would hold its slot
-    until its lease ends. Raises NoSuchFunction (also if this kind of caller may not invoke it), CallLoopError,
-    TooManyRuns, TooManyAnonymousCalls, TooManyQueued."""
+    and `wait_until_durable` precedes everything that leaves the database. So a synchronous call waits for the disk
+    once. If PostgreSQL crashes in between, `record_end` finds no run and writes all of it. In a transaction of the
+    caller, and for a queued run, the commit waits as usual. If the connection is lost before the response, the run is
+    looked up on a new connection by its id, and created if it does not exist: no one else would execute it, and it
+    would hold its slot until its lease ends. Raises NoSuchFunction (also if this kind of caller may not invoke it),
+    CallLoopError, TooManyRuns, TooManyAnonymousCalls, TooManyQueued."""
     if not NAME.fullmatch(new.function_name):
         raise NoSuchFunction
     if new.depth >= call_depth.MAX_DEPTH:

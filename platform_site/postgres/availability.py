@@ -120,7 +120,7 @@ class AvailabilityWatch:
             return 0.0
         return time.monotonic() - since
 
-    def look(self, timeout: float) -> None:
+    def check(self, timeout: float) -> None:
         if self._seconds_without_progress() < timeout:
             return
         if self.is_unavailable:
@@ -230,7 +230,7 @@ def _guard() -> None:
         time.sleep(PROBE_SECONDS)
         for watched in list(_watches.values()):
             try:
-                watched.look(settings.DATABASE_SILENCE_SECONDS)
+                watched.check(settings.DATABASE_SILENCE_SECONDS)
             except Exception:
                 logger.exception("a database could not be looked after")
 

@@ -42,7 +42,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.execute_wrappers.append(bounded)
+        self.execute_wrappers.append(run_under_watch)
 
     def connect(self) -> None:
         request = loop_requests.current()
@@ -53,11 +53,11 @@ class DatabaseWrapper(base.DatabaseWrapper):
             request.in_thread(super().connect)
 
     def cursor(self) -> Any:
-        loop_requests.must_not_wait()
+        loop_requests.require_thread()
         return super().cursor()
 
     def _set_autocommit(self, autocommit: bool) -> None:
-        loop_requests.must_not_wait()  # a transaction of several statements begins or ends
+        loop_requests.require_thread()  # a transaction of several statements begins or ends
         super()._set_autocommit(autocommit)  # type: ignore[misc]
 
     def _close(self) -> None:
@@ -111,10 +111,10 @@ class DatabaseWrapper(base.DatabaseWrapper):
                 watched.leave()
 
 
-def bounded(
+def run_under_watch(
     execute: Callable[[Any, Any, bool, dict[str, Any]], Any], sql: Any, params: Any, many: bool, context: dict[str, Any]
 ) -> Any:
-    """Execute wrapper: cursors' statements wait under the watch."""
+    """Execute wrapper: runs a cursor's statement under the availability watch."""
     wrapper = context["connection"]
     watched = watch(wrapper.alias)
     with wrapper.wrap_database_errors:

@@ -9,7 +9,7 @@ from django.conf import settings
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from platform_site.postgres.base import bounded
+from platform_site.postgres.base import run_under_watch
 
 
 def is_pooled(alias: str) -> bool:
@@ -30,7 +30,7 @@ def own_connection(alias: str) -> Generator[BaseDatabaseWrapper]:
 def without_timeouts(alias: str) -> Generator[BaseDatabaseWrapper]:
     """A direct connection for a statement of hours with a session lock; ends when its client dies."""
     with own_connection(alias) as own:
-        own.execute_wrappers.remove(bounded)
+        own.execute_wrappers.remove(run_under_watch)
         with own.cursor() as cursor:
             cursor.execute(
                 "SELECT set_config('statement_timeout', '0', false), set_config('lock_timeout', '0', false),"

@@ -17,13 +17,15 @@ class RowsClosed(RuntimeError):
     pass
 
 
-_row_access_allowed: ContextVar[bool] = ContextVar("rows_door_is_open", default=False)
+_row_access_allowed: ContextVar[bool] = ContextVar("row_access_allowed", default=False)
 _TENANT_TABLE: Final = re.compile(r'\benv_[0-9a-z]{26}"?\s*\.')
 _DEFINES: Final = re.compile(r"\s*(?:CREATE|ALTER|DROP|COMMENT|GRANT|REVOKE)\b", re.IGNORECASE)
 
 
 @contextmanager
 def row_access() -> Generator[None]:
+    """Allow SQL over tenant tables in this block. For the row manager's queries, and for migrations and transfers of
+    whole environments."""
     token = _row_access_allowed.set(True)
     try:
         yield

@@ -145,7 +145,7 @@ class Store:
         request = loop_requests.current()
         if request is None:
             return self._exchange_in_thread(packed, expected, fills)
-        request.may_be_counted = True
+        request.has_used_redis = True
         shared = self._loop_connection
         if shared is not None and not shared.is_closed:
             try:

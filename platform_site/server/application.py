@@ -26,7 +26,7 @@ from platform_site.server.elastic_pool import ElasticThreadPool
 from platform_site.server.event_streams import start_stream
 from platform_site.server.http_message import Message
 from platform_site.server.http_protocol import Peer
-from platform_site.server.incoming import Forwarding, Incoming, headers_into, mark_unreadable
+from platform_site.server.incoming import Forwarding, Incoming, add_headers, mark_unreadable
 from platform_site.server.outgoing import headers_of, send
 from platform_site.server.request_checks import check_host, check_request
 
@@ -57,9 +57,9 @@ class Application:
     def __init__(self) -> None:
         self._pool: ElasticThreadPool[Exchange]
         self._handler: Any
-        self._front: Callable[[Any], Any]
-        self._is_for_machines: Callable[[str], bool]
-        self._look_after: Callable[[], None]
+        self._api_middleware: Callable[[Any], Any]
+        self._is_api_path: Callable[[str], bool]
+        self._clean_connections: Callable[[], None]
         self._loop_connections: Any
         self._loop: asyncio.AbstractEventLoop
         self._has_replicas = False
@@ -87,11 +87,11 @@ class Application:
             handler.load_middleware()
         _walk(get_resolver())
         self._forwarding = Forwarding(settings.TRUSTED_PROXIES)
-        connection_cleanup.take_over()
-        self._look_after = connection_cleanup.watch_connection
-        self._is_for_machines = is_api_path
-        # Without the wrapper that makes answers of exceptions: the front does so itself for machines.
-        self._front = inspect.unwrap(handler._middleware_chain)  # type: ignore[attr-defined]
+        connection_cleanup.disconnect_django_signals()
+        self._clean_connections = connection_cleanup.close_unusable_connections
+        self._is_api_path = is_api_path
+        # Without Django's exception wrapper: ApiMiddleware makes the error responses for API paths itself.
+        self._api_middleware = inspect.unwrap(handler._middleware_chain)  # type: ignore[attr-defined]
         self._handler = handler
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -103,10 +103,10 @@ class Application:
         from platform_site.postgres import availability, loop_connections
 
         self._loop_connections = loop_connections
-        of_the_loop = threading.get_ident()
+        loop_thread = threading.get_ident()
 
-        def later(delay: float, call: Callable[[], None]) -> None:
-            if threading.get_ident() == of_the_loop:  # a timer that sets itself again need not wake the loop
+        def call_later_from_any_thread(delay: float, call: Callable[[], None]) -> None:
+            if threading.get_ident() == loop_thread:  # on the loop's own thread no wake-up is needed
                 loop.call_later(delay, call)
             else:
                 loop.call_soon_threadsafe(loop.call_later, delay, call)
@@ -119,7 +119,7 @@ class Application:
             work=self._work,
             refuse=self._refuse,
             on_retire=connections.close_all,
-            later=later,
+            later=call_later_from_any_thread,
             max_threads=settings.WEB_THREADS,
             max_waiting=min(settings.WEB_THREADS_WAITING, settings.WEB_THREADS - 1),
             stuck_after=settings.WEB_THREAD_STUCK,
@@ -127,7 +127,7 @@ class Application:
         )
 
         def will_block() -> None:
-            loop_requests.must_not_wait()
+            loop_requests.require_thread()
             self._pool.will_wait()
 
         server_hints.on_will_block = will_block
@@ -143,7 +143,7 @@ class Application:
     def check(self, message: Message, peer: Peer) -> errors.ApiError | None:
         """Complete META from the head; returns why to refuse, or None."""
         meta, path, headers = message.meta, message.path, message.headers
-        message.repeated = repeated = headers_into(meta, headers)
+        message.repeated = repeated = add_headers(meta, headers)
         client, server, port = peer
         mark_unreadable(meta, message.unreadable)
         meta["REMOTE_ADDR"], message.scheme = self._forwarding.client(client, "http", headers)
@@ -163,7 +163,8 @@ class Application:
             return error
         return None
 
-    def begin(self, message: Message) -> None:
+    def handle(self, message: Message) -> None:
+        """Answer a complete request: refuse it, or run it on the loop or in a thread."""
         if message.refusal is not None:
             _send_error(message, message.refusal, message.meta.get("HTTP_X_REQUEST_ID"), close=True)
             return
@@ -194,7 +195,7 @@ class Application:
             self._answer(exchange, exchange.request)
         except server_hints.Parked:
             again = Exchange.of(exchange.message)
-            if here is not None and here.may_be_counted:
+            if here is not None and here.has_used_redis:
                 again.request.__dict__[server_hints.REPEATED] = True
             self._pool.submit(again)
         except BaseException:
@@ -217,7 +218,7 @@ class Application:
             exchange.parked = parked
             request.__dict__[server_hints.REPEATED] = True
             parked.then(lambda: self._pool.submit(exchange))
-        self._look_after()
+        self._clean_connections()
 
     def _answer(self, exchange: Exchange, request: Incoming) -> None:
         """Send the response. Raises Parked."""
@@ -225,7 +226,7 @@ class Application:
         goes_on = False
         try:
             # What Django's handler does around its middleware (URLconf, error log) is for the HTML pages.
-            answer = self._front if self._is_for_machines(request.path) else self._handler.get_response
+            answer = self._api_middleware if self._is_api_path(request.path) else self._handler.get_response
             response = answer(request)
             if isinstance(response, EventStreamResponse):
                 self._begin_stream(exchange, response)

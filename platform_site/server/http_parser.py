@@ -45,7 +45,7 @@ class _HeadTooLarge(errors.ApiError):
 class RequestParser(Connection, asyncio.Protocol):
     """Makes messages of what `feed` gets, for a subclass."""
 
-    __slots__ = ("_current", "_head_bytes", "_parser", "_pieces", "_size", "_state", "_upgrades", "_url", "_waiting")
+    __slots__ = ("_head_bytes", "_parser", "_parsing", "_pieces", "_size", "_state", "_upgrades", "_url", "_waiting")
 
     def __init__(self) -> None:
         self._parser = httptools.HttpRequestParser(self)
@@ -53,7 +53,7 @@ class RequestParser(Connection, asyncio.Protocol):
         """idle, head, body, drain (an oversized body), done."""
         self._upgrades = False
         """Whether the head asks for another protocol: httptools then skips its body (`_head_without_upgrade`)."""
-        self._current: Message | None = None
+        self._parsing: Message | None = None
         self._url = b""
         self._head_bytes = 0
         self._pieces: list[bytes] = []
@@ -104,7 +104,7 @@ class RequestParser(Connection, asyncio.Protocol):
     def _head_without_upgrade(self) -> bytes:
         """A head after which a new parser reads the body of the current request, which stays HTTP/1.1 (RFC 9110, 7.8).
         Read as a request of its own, the body would be one that a proxy never saw."""
-        meta = self._current.meta if self._current is not None else {}
+        meta = self._parsing.meta if self._parsing is not None else {}
         length, encoding = meta.get("CONTENT_LENGTH"), meta.get("HTTP_TRANSFER_ENCODING")
         framing = f"content-length: {length}\r\n" if length is not None else ""
         framing += f"transfer-encoding: {encoding}\r\n" if encoding is not None else ""
@@ -115,7 +115,7 @@ class RequestParser(Connection, asyncio.Protocol):
             return
         if len(self._waiting) >= MAX_PIPELINED:
             raise Refused(errors.InvalidRequest("Too many requests were sent before the first was answered."))
-        self._current = Message(self)
+        self._parsing = Message(self)
         self._state = "head"
         self._url = b""
         self._pieces = []
@@ -125,7 +125,7 @@ class RequestParser(Connection, asyncio.Protocol):
         self._url += part
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        message = self._current
+        message = self._parsing
         if message is None:
             return
         if self._state != "head":
@@ -143,7 +143,7 @@ class RequestParser(Connection, asyncio.Protocol):
             raise Refused(errors.InvalidRequest("A header has a control character."))
 
     def on_headers_complete(self) -> None:
-        message = self._current
+        message = self._parsing
         if message is None or self._upgrades:
             self._upgrades = False
             return
@@ -181,10 +181,10 @@ class RequestParser(Connection, asyncio.Protocol):
                 self._drain()
 
     def on_message_complete(self) -> None:
-        message = self._current
+        message = self._parsing
         if message is None or self._upgrades:
             return
-        self._current = None
+        self._parsing = None
         is_too_long, self._state = self._state == "drain", "idle"
         self._head_bytes = 0
         if is_too_long:

@@ -1,3 +1,5 @@
+"""Checks of a request head before Django sees it: the host, the method, repeated headers and the length of the body."""
+
 import re
 from functools import lru_cache
 from typing import Any, Final
@@ -19,18 +21,18 @@ def check_host(named: str | None, meta: dict[str, Any]) -> None:
     if named is None and meta["SERVER_PROTOCOL"] == "HTTP/1.1":
         raise errors.InvalidRequest("The request has no Host.")
     host = meta.get("HTTP_HOST")
-    if host is not None and not (_is_usual(host) if len(host) <= 255 else _may_be_host(host)):
+    if host is not None and not (_is_valid_host_cached(host) if len(host) <= 255 else _is_valid_host(host)):
         raise errors.InvalidRequest("The Host header is empty, or its port is invalid.")
 
 
-def _may_be_host(host: str) -> bool:
+def _is_valid_host(host: str) -> bool:
     name, colon, port = host.rpartition(":")
     if not colon or port.endswith("]"):  # no port, or the end of an IPv6 address
         return host != ""
     return name != "" and (not port.isdigit() or (len(port) < 6 and int(port) < 65536))
 
 
-_is_usual: Final = lru_cache(maxsize=512)(_may_be_host)
+_is_valid_host_cached: Final = lru_cache(maxsize=512)(_is_valid_host)
 
 
 def check_request(meta: dict[str, Any], path: str, repeated: frozenset[str]) -> None:

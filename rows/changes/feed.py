@@ -96,7 +96,7 @@ class Feed:
                 Listener(self._using, self.wake, lambda: self._thread is not None).start()
         if is_ending():
             stream.end("restarting")
-            stream_counts.leave([stream])
+            stream_counts.remove([stream])
         self._woken.set()
 
     def wake(self) -> None:
@@ -166,7 +166,7 @@ class Feed:
                 self._thread = None
             now = time.monotonic()
             lag, self._lag = max([self._lag, *(now - since for since in self._busy.values())]), 0.0
-        stream_counts.leave(ended)
+        stream_counts.remove(ended)
         metrics.CHANGE_STREAMS.labels(self._using).set(len(streams))
         metrics.CHANGE_LAG.labels(self._using).set(lag)
         metrics.CHANGE_SLOW_READERS.labels(self._using).inc(sum(each.queue.is_overflowed for each in ended))
@@ -331,9 +331,9 @@ class Feed:
             stream.clear_resets()  # the pass that sends the rest finds them again
             self.wake()
         resets, count = stream.encode_resets(time.monotonic())
-        if batch.number or count:
+        if batch.message_count or count:
             stream.put(batch.encoded + resets)
-            metrics.CHANGE_MESSAGES.labels(self._using).inc(batch.number + count)
+            metrics.CHANGE_MESSAGES.labels(self._using).inc(batch.message_count + count)
         elif time.monotonic() - stream.sent_at >= PING_SECONDS:
             stream.send("ping", has_id=not stream.is_reset_due)
 
@@ -394,4 +394,4 @@ def end_all() -> None:
         streams = feed.open_streams()
         for stream in streams:
             stream.end("restarting")
-        stream_counts.leave(streams)  # here, because the threads may end first
+        stream_counts.remove(streams)  # here, because the threads may end first

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 MAX_RUNS: Final = 3
 _STALE: Final = frozenset({"42703", "42P01", "3F000", "42883", "42804", "42846", "0A000", "26000"})
-_NAME_GONE: Final = "26000"
+_UNKNOWN_STATEMENT: Final = "26000"
 
 _statements: Final[Memo[tuple[int, Any, Any], Statement]] = Memo(2_048)
 
@@ -127,11 +127,11 @@ class QueryContext:
         self, statement: Statement, named: Mapping[Any, bytes | None], filter_values: Sequence[bytes] = ()
     ) -> list[Row]:
         if settings.REPLICAS:
-            loop_requests.must_not_wait()  # the mark for replicas waits
+            loop_requests.require_thread()  # the mark for replicas waits
         loop_requests.will_write()  # what is written is committed, here or later, and a commit waits for the disk
         found = run_on(self.connection, statement.sql, self._bound(statement, named, filter_values))
         if settings.REPLICAS:
-            replicas.written(self.compiled.alias, self.compiled.environment_id)
+            replicas.raise_mark_on_commit(self.compiled.alias, self.compiled.environment_id)
         return found
 
     def write_all(self, writes: Sequence[tuple[Statement, Mapping[Any, bytes | None]]]) -> list[list[Row]]:
@@ -141,7 +141,7 @@ class QueryContext:
             self.connection, [(statement.sql, self._bound(statement, named, ())) for statement, named in writes]
         )
         if settings.REPLICAS:
-            replicas.written(self.compiled.alias, self.compiled.environment_id)
+            replicas.raise_mark_on_commit(self.compiled.alias, self.compiled.environment_id)
         return found
 
     def _bound(
@@ -201,4 +201,4 @@ def _is_worth_another_run(compiled: CompiledSchema, error: DatabaseError) -> boo
         return False
     if sqlstates.is_repeatable(error):
         return not connection.in_atomic_block
-    return state == _NAME_GONE or (state in _STALE and not schema_cache.is_current(compiled))
+    return state == _UNKNOWN_STATEMENT or (state in _STALE and not schema_cache.is_current(compiled))

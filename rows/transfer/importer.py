@@ -58,7 +58,7 @@ def import_rows(
     with _interference(), transaction.atomic(using=environment.cluster), row_access():
         job = _Import(environment, state, table, skip_bad=skip_bad, events=events)
         report = job.run(source)
-        replicas.written(environment.cluster, environment.environment_id)
+        replicas.raise_mark_on_commit(environment.cluster, environment.environment_id)
         due = deleted_users.schedule(environment, since)
         transaction.set_rollback(dry_run, using=environment.cluster)
     if not dry_run:

@@ -81,7 +81,7 @@ def error_of(context: QueryContext, pending: PendingWrite) -> ApiError | None:
     references = conditions.references_of(role_view, pending.shape)
     if unseen := _unseen(references, verdicts):
         return ValidationFailed(fields=unseen)
-    if conditions.uses_old_row(role_view, pending.shape):
+    if conditions.needs_second_statement(role_view, pending.shape):
         return None  # its checks are asked afterwards
     return _checked(context, pending, verdicts[len(references) :])
 

@@ -43,7 +43,7 @@ class Served:
 def served() -> Iterator[Served]:
     made = Served()
     yield made
-    made.server.leave()
+    made.server.stop_listening()
     made.server.close_idle()
     made.run(0.05)
     made.loop.close()

@@ -97,7 +97,7 @@ def test_a_transaction_goes_to_a_thread_and_nothing_of_it_was_sent(loop: Loop) -
     [
         lambda: connections[REGION].cursor(),
         lambda: connections["default"].cursor(),
-        loop_requests.must_not_wait,
+        loop_requests.require_thread,
     ],
 )
 def test_what_would_stop_the_loop_goes_to_a_thread(loop: Loop, wait: Callable[[], Any]) -> None:

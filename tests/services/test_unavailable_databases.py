@@ -14,7 +14,7 @@ from django.db import OperationalError, connections
 
 from platform_site.postgres import availability, prepared, sqlstates
 from platform_site.postgres.availability import AvailabilityWatch
-from platform_site.postgres.base import DatabaseWrapper, bounded
+from platform_site.postgres.base import DatabaseWrapper, run_under_watch
 from tests.support.service import wait_for
 from tests.support.timing import within
 
@@ -275,4 +275,4 @@ def test_slow_statement_continues_while_the_database_responds(settings: Any, rel
 
 def test_every_database_is_watched() -> None:
     for alias in connections:
-        assert bounded in connections[alias].execute_wrappers
+        assert run_under_watch in connections[alias].execute_wrappers

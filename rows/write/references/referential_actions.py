@@ -21,7 +21,7 @@ from rows.schema import values
 from rows.schema.model import Column, Table
 from rows.write.pending_write import Named, announce, event_values
 from rows.write.statements import referrers
-from rows.write.statements.shapes import ChildrenShape, DeleteWithEventsShape, EventIds, Ids, ReleaseShape
+from rows.write.statements.shapes import ChildrenShape, DeleteWithEventsShape, DetachShape, EventIds, Ids
 
 MAX_CASCADE: Final = 10_000
 """Rows that one delete may take with it or change."""
@@ -109,7 +109,7 @@ def _detach(context: QueryContext, table: str, column: str, rows: list[str], dep
     if not rows:
         return
     wants = context.compiled.wants_events(table, "update")
-    statement = context.statement(ReleaseShape(table, column, wants), referrers.release)
+    statement = context.statement(DetachShape(table, column, wants), referrers.detach)
     try:
         context.write(statement, event_values(depth) | rows_and_events(0, rows))
     except IntegrityError as error:

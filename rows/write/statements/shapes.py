@@ -51,7 +51,7 @@ WriteShape = InsertShape | UpdateShape | DeleteShape
 
 
 @dataclass(frozen=True, slots=True)
-class ReleaseShape:
+class DetachShape:
     """A referential action: sets `column` of given rows to null, without rules."""
 
     table: str

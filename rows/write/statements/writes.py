@@ -44,9 +44,9 @@ from rows.write.statements.conditions import (
     computability_conditions,
     has_no_subscribers,
     is_among,
+    needs_second_statement,
     only_if_changeable,
     rule_of,
-    uses_old_row,
     visible_references,
     with_preconditions,
 )
@@ -99,7 +99,7 @@ def _inserted(
     """The INSERT of these cells, of one row or of each of `source`, with all that must hold."""
     role_view = writer.role_view
     conditions: list[Any] = [is_current()]
-    if not uses_old_row(role_view, shape):
+    if not needs_second_statement(role_view, shape):
         check = rule_of(role_view, shape).check
         conditions.append(role_view.rules.condition(check, table.name, WrittenRow(cells)))
     conditions += visible_references(role_view, shape, cells, None)
@@ -135,7 +135,7 @@ def _updated(writer: Writer, table: Table, shape: UpdateShape, which: Sql) -> tu
     rows = role_view.models[table.name].objects.changeable_by(role_view, "update").filter(which, is_current())
     rule = rule_of(role_view, shape)
     conditions = computability_conditions(role_view, shape)
-    if not uses_old_row(role_view, shape):
+    if not needs_second_statement(role_view, shape):
         conditions.append(
             role_view.rules_with(CURRENT_ROW).condition(rule.check, table.name, WrittenRow(cells, CURRENT_ROW))
         )
