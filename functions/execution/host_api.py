@@ -86,7 +86,7 @@ class RunHost:
         with self._as_host_errors(operation):
             answer = partial(self._answer, operation, bodies.read(arguments), seconds)
             try:
-                found = loop_requests.run_or_repeat_in_thread(answer, partial(_then_release, answer))
+                found = loop_requests.run_or_repeat_in_thread(answer, partial(_answer_and_release, answer))
             finally:
                 loop_connections.release()
         return partial(self._answer_async, operation, found) if callable(found) else found
@@ -285,7 +285,7 @@ class RunHost:
         return orjson.dumps(shown)
 
 
-def _then_release(answer: Callable[[], _Answer]) -> _Answer:
+def _answer_and_release(answer: Callable[[], _Answer]) -> _Answer:
     try:
         return answer()
     finally:

@@ -4,9 +4,9 @@ A queued run is claimed (`queue`), its executor holds the lease (`leases`), and 
 is one statement. `attempts` is the run's fencing token and `claimed_until` its lease, in database time: an outcome
 counts only for the current attempt of a run that has not ended. A periodic job finds expired leases. `slot` is the
 concurrency slot of an executing run, unique in its environment: 1 to the plan's limit for synchronous runs, -1 to
--limit for queued ones, so that these take no slot of a waiting caller. Anonymous callers may only use the first half of
-each (`anonymous_slots`), which others take last; so do runs of events (`functions.triggers.events`).
-"""
+-limit for queued ones, so that queued runs never take the slot of a waiting caller. Anonymous callers may only use the
+first half of each, which other callers take last (`anonymous_slots`); so do runs of events
+(`functions.triggers.events`)."""
 
 import random
 from collections.abc import Mapping
@@ -181,7 +181,7 @@ def start_run(new: NewRun) -> CreatedRun:
 
 
 def _invoker(caller: Caller) -> bytes:
-    """The caller's kind as a function's `invoke` has it."""
+    """The kind of caller in the terms of a function's `invoke`: `user`, `anonymous` or `key`."""
     return caller.kind.encode() if caller.kind in ("user", "anonymous") else b"key"
 
 

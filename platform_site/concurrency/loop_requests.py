@@ -1,6 +1,6 @@
-"""Requests on the event loop, each in a greenlet that yields while it waits: for `platform_site.postgres.libpq`, Redis,
-a warm process of a function, and its own threads. What would block otherwise calls `require_thread`, and the request is
-repeated in a thread."""
+"""Requests on the event loop. Each runs in a greenlet, which yields to the loop while it waits for PostgreSQL
+(`platform_site.postgres.libpq`), Redis, a warm function process or a helper thread. Code that would block in any other
+way calls `require_thread` first, and the request is repeated in a thread."""
 
 import asyncio
 import contextvars
@@ -41,7 +41,8 @@ class LoopRequest:
         """Whether it may have changed something and cannot be repeated."""
 
     def switch(self, outcome: Any = None) -> None:
-        """On the loop: begin the work, or go on with `outcome` as what `wait` returns. Nothing after its end."""
+        """Called on the loop: start the work, or resume it; `outcome` is then the result of `wait`. Does nothing after
+        its end."""
         worker = self._worker
         if worker is None:
             worker = _idle.workers.pop() if _idle.workers else _Worker()
@@ -192,7 +193,7 @@ def sleep(seconds: float) -> None:
 
 
 class Readiness:
-    """Waits until a socket can be read, by a duplicate of the descriptor: libpq may close its own."""
+    """Waits until a socket is readable. Uses a duplicate of the descriptor, because libpq may close its own."""
 
     __slots__ = ("_descriptor", "_loop", "_request")
 

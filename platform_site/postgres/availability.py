@@ -40,8 +40,8 @@ class AvailabilityWatch:
         self._alias = alias
         self._lock = threading.Lock()
         self._waiting: dict[greenlet, tuple[float, BaseDatabaseWrapper | None, bool]] = {}
-        """By waiting thread or loop request: since when (monotonic), its connection (None: connecting), and whether a
-        thread of requests waits. None does for the event loop, whose pool limits its connections."""
+        """By waiting thread or loop request: the start of the wait (monotonic), the connection (None: connecting), and
+        whether the wait occupies a request thread, which those on the event loop do not."""
         self._progress_at = 0.0
         self._usual = 0.0
         """Moving average of a statement's seconds."""
@@ -75,7 +75,7 @@ class AvailabilityWatch:
         return True
 
     def leave(self) -> None:
-        with self._lock:  # whoever cuts connections must not do so behind our back
+        with self._lock:  # so that `_cut` cannot close a connection whose wait has ended
             waited = self._waiting.pop(getcurrent(), None)
         if waited is not None:
             self._progress_at = now = time.monotonic()
@@ -107,7 +107,7 @@ class AvailabilityWatch:
         return True
 
     def _too_many_wait(self) -> bool:
-        """Whether as many threads wait as may, without the usual progress."""
+        """Whether `_max_waiting_threads` threads wait, and longer than usual without progress."""
         if sum(holds_thread for _, _, holds_thread in list(self._waiting.values())) < _max_waiting_threads:
             return False
         return self._seconds_without_progress() > max(MIN_WAIT_SECONDS, USUAL_LATENCY_FACTOR * self._usual)

@@ -33,7 +33,7 @@ def note_commit() -> None:
 
 class SchemaEditor(schema.DatabaseSchemaEditor):
     def _create_like_index_sql(self, model: Any, field: Any) -> None:
-        """Not made: it would cost every insert, and nothing searches such a column by a prefix."""
+        """Creates no LIKE index: it would slow down every insert, and no such column is searched by prefix."""
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
@@ -48,7 +48,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
         request = loop_requests.current()
         if request is None:
             super().connect()
-        else:  # to resolve a name or to shake hands may take as long as it likes
+        else:  # resolving a name and the handshake may take long
             self._connects_for_loop = True
             request.in_thread(super().connect)
 
@@ -98,7 +98,8 @@ class DatabaseWrapper(base.DatabaseWrapper):
         self._end_transaction(super()._rollback)  # type: ignore[misc]
 
     def _end_transaction(self, end: Callable[[], None]) -> None:
-        """By psycopg, past cursors. Never refused: locks must be released."""
+        """Commit or roll back under the watch: psycopg does that without a cursor, so without the execute wrapper.
+        Never refused, because locks must be released."""
         watched = watch(self.alias)
         entered = watched.enter(self, never_refuse=True)
         try:

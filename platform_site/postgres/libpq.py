@@ -1,8 +1,8 @@
 """Statements through libpq on psycopg's connection, because a cursor costs 20-35 µs more. Inside `atomic()` it sends
-psycopg's lazy BEGIN first. A statement is prepared at its second use (41 KB in the server for a list), by a name that
-is a digest of its text, so a pooler can lose or occupy it but never change its meaning. psycopg's DEALLOCATE ALL is why
-nothing is prepared in transactions of the control database. A backend caches each table (20 KB), so a connection with
-TABLES_PER_CONNECTION of them is replaced."""
+psycopg's lazy BEGIN first. A statement is prepared at its second use (a list takes 41 KB in the server). Its name is a
+digest of its text, so behind a pooler the name may be unknown or taken, but never means another statement. In
+transactions of the control database nothing is prepared: after a DEALLOCATE ALL by psycopg, an unknown name would abort
+them. A backend caches each table (20 KB), so a connection with TABLES_PER_CONNECTION of them is replaced."""
 
 import re
 import select
@@ -69,7 +69,7 @@ def execute(wrapper: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | N
             return result
         if result.error_field(pq.DiagnosticField.SQLSTATE) != _UNKNOWN_STATEMENT:
             return checked(wrapper, libpq, result)
-        prepared.names.clear()  # who deallocates one deallocates all
+        prepared.names.clear()  # DEALLOCATE ALL has dropped all of them
         if libpq.transaction_status != _IDLE:
             return checked(wrapper, libpq, result)  # the transaction is lost; its owner may run it again
     if libpq.transaction_status in _TAKES_ONE_MORE and _is_second_use(wrapper, prepared, sql):
@@ -184,7 +184,7 @@ def _remember_prepared(wrapper: BaseDatabaseWrapper, libpq: Any, prepared: _Prep
 
 
 def pipeline_each(wrapper: BaseDatabaseWrapper, statements: Sequence[Statement]) -> list[pq.abc.PGresult]:
-    """Each result or error, in libpq's pipeline mode."""
+    """Run the statements in one pipeline, each in its own transaction. Returns the result or error of each."""
     if wrapper.in_atomic_block:
         raise RuntimeError("a pipeline of transactions inside of a transaction")
     libpq, prepared = opened(wrapper)
@@ -199,7 +199,7 @@ def pipeline_each(wrapper: BaseDatabaseWrapper, statements: Sequence[Statement])
         for sql, values in statements:
             _send(libpq, prepared.names.get(sql), sql, values)
             libpq.pipeline_sync()
-        # What fails at its commit has a result and then an error, which is the last word.
+        # A statement that fails at its commit has a result and then an error: the last one counts.
         results = [each[-1] for each in _receive(libpq, prepared, len(statements))]
         libpq.exit_pipeline_mode()
     except BaseException:
@@ -349,7 +349,7 @@ def checked(wrapper: BaseDatabaseWrapper, libpq: Any, result: pq.abc.PGresult) -
     if result.status in _DONE:
         return result
     if result.error_field(pq.DiagnosticField.SQLSTATE) is None:
-        # libpq's own words, not PostgreSQL's: the connection broke, which its status does not always say yet.
+        # Without SQLSTATE the error is libpq's: the connection is broken, even if its status does not show that yet.
         libpq.finish()
         wrapper.errors_occurred = True
         raise psycopg.OperationalError("the connection to the database was lost")

@@ -1,6 +1,6 @@
-"""Passes requests to Django, and its responses back. `/healthz` is answered at once, requests for rows and calls of
-functions run on the event loop (`platform_site.concurrency.loop_requests`), others in threads, so stalled clients cost
-no thread. Refusals have the common error envelope."""
+"""Runs Django for the HTTP server. `/healthz` is answered at once. Requests for rows and synchronous function calls run
+on the event loop (`platform_site.concurrency.loop_requests`), all others in threads. A request arrives complete, and
+its response is buffered, so slow clients occupy no thread. Errors before Django have the same envelope as the API's."""
 
 import asyncio
 import contextvars
@@ -37,13 +37,15 @@ _HEALTHY: Final = b'{"status":"ok"}'
 
 @dataclass(slots=True)
 class Exchange:
+    """One request: its HTTP message and the Django request made from it."""
+
     request: Incoming
     message: Message
     parked: server_hints.Parked | None = None
-    """What a parked request waits for, or got."""
+    """Set if the request was parked; released at the end."""
 
     @classmethod
-    def of(cls, message: Message) -> "Exchange":
+    def from_message(cls, message: Message) -> "Exchange":
         return cls(Incoming(message.path, message.meta, message.body, message.scheme), message)
 
     def end(self) -> None:
@@ -66,7 +68,8 @@ class Application:
         self._forwarding = Forwarding(())
 
     def load(self) -> None:
-        """Import Django and everything of a first request. Safe before a fork: opens no connection."""
+        """Import Django and everything that the first request needs. Opens no connection, so it can run before a
+        fork."""
         if hasattr(self, "_handler"):
             return
         import django
@@ -85,7 +88,7 @@ class Application:
             # Static files come from the packages themselves when collectstatic was not run.
             warnings.filterwarnings("ignore", message="No directory at")
             handler.load_middleware()
-        _walk(get_resolver())
+        _import_views(get_resolver())
         self._forwarding = Forwarding(settings.TRUSTED_PROXIES)
         connection_cleanup.disconnect_django_signals()
         self._clean_connections = connection_cleanup.close_unusable_connections
@@ -131,7 +134,7 @@ class Application:
             self._pool.will_wait()
 
         server_hints.on_will_block = will_block
-        os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"  # what must not wait on the loop, our own backend refuses
+        os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"  # our database backend itself refuses what would block the loop.
         loop_connections.install()
 
     def stop(self) -> None:
@@ -141,7 +144,7 @@ class Application:
             handler.flush()  # the worker ends by os._exit, which skips logging.shutdown
 
     def check(self, message: Message, peer: Peer) -> errors.ApiError | None:
-        """Complete META from the head; returns why to refuse, or None."""
+        """Complete META from the request head. Returns the error to refuse the request with, or None."""
         meta, path, headers = message.meta, message.path, message.headers
         message.repeated = repeated = add_headers(meta, headers)
         client, server, port = peer
@@ -154,7 +157,8 @@ class Application:
         meta["SERVER_PORT"] = str(port)
         try:
             if "x-forwarded-for" in message.unreadable and self._forwarding.trusts(client):
-                raise errors.InvalidRequest("X-Forwarded-For has bytes outside ASCII.")  # whose client is it?
+                # the client's IP cannot be determined
+                raise errors.InvalidRequest("X-Forwarded-For has bytes outside ASCII.")
             if "host" in message.unreadable:
                 raise errors.InvalidRequest("The Host header has bytes outside ASCII.")
             check_host(named, meta)
@@ -172,8 +176,8 @@ class Application:
         if path == "/healthz" and method in {"GET", "HEAD"}:
             _send_health(message)
             return
-        exchange = Exchange.of(message)
-        if _is_plain_call(message) or (path.startswith("/v1/rows/") and not self._needs_thread(message)):
+        exchange = Exchange.from_message(message)
+        if _is_synchronous_call(message) or (path.startswith("/v1/rows/") and not self._needs_thread(message)):
             LoopRequest(self._loop, partial(self._work_on_loop, exchange)).switch()
         else:
             self._pool.submit(exchange)
@@ -188,13 +192,14 @@ class Application:
         return self._has_replicas or not is_plain or "HTTP_IDEMPOTENCY_KEY" in meta
 
     def _work_on_loop(self, exchange: Exchange) -> None:
-        """A greenlet must not raise: that would end in another request's callback."""
+        """Run the request in its greenlet, and again in a thread if it would block. Never raises: the error would
+        surface in the callback of another request."""
         here = loop_requests.current()
         try:
             exchange.request.__dict__[server_hints.REPEATABLE] = True
             self._answer(exchange, exchange.request)
         except server_hints.Parked:
-            again = Exchange.of(exchange.message)
+            again = Exchange.from_message(exchange.message)
             if here is not None and here.has_used_redis:
                 again.request.__dict__[server_hints.REPEATED] = True
             self._pool.submit(again)
@@ -221,34 +226,34 @@ class Application:
         self._clean_connections()
 
     def _answer(self, exchange: Exchange, request: Incoming) -> None:
-        """Send the response. Raises Parked."""
+        """Pass the request to Django and send the response. Raises Parked."""
         response = None
-        goes_on = False
+        is_unfinished = False
         try:
             # What Django's handler does around its middleware (URLconf, error log) is for the HTML pages.
             answer = self._api_middleware if self._is_api_path(request.path) else self._handler.get_response
             response = answer(request)
             if isinstance(response, EventStreamResponse):
                 self._begin_stream(exchange, response)
-                goes_on = True
+                is_unfinished = True
             else:
                 send(exchange.message, response)
         except server_hints.Parked:
-            goes_on = True
+            is_unfinished = True
             raise
         except BaseException:
             logger.exception("a request was not answered by Django")
             # If the answer has begun, this is ignored; else the client gets the envelope rather than an empty 500.
             _send_error(exchange.message, errors.Internal(), request.META.get("HTTP_X_REQUEST_ID"))
         finally:
-            if not goes_on:
+            if not is_unfinished:
                 exchange.end()
                 # After the client has its answer.
                 if response is not None:
                     response.close()
 
     def _begin_stream(self, exchange: Exchange, response: EventStreamResponse) -> None:
-        """Sent by the loop; the request is released, since a stream may last for days."""
+        """Let the event loop send the stream and release the request, since a stream may last for days."""
         head = (response.status_code, headers_of(response))
         queue = response.detach()
         message, parked = exchange.message, exchange.parked
@@ -259,8 +264,8 @@ class Application:
         )
 
 
-def _is_plain_call(message: Message) -> bool:
-    """Whether it calls a function and waits for its end, without a record of its key."""
+def _is_synchronous_call(message: Message) -> bool:
+    """Whether this is a synchronous function call, without Idempotency-Key and Prefer."""
     meta, path = message.meta, message.path
     return (
         path.startswith("/v1/functions/")
@@ -271,10 +276,11 @@ def _is_plain_call(message: Message) -> bool:
     )
 
 
-def _walk(resolver: Any) -> None:
+def _import_views(resolver: Any) -> None:
+    """Import all URLconfs and their views."""
     for pattern in resolver.url_patterns:
         if hasattr(pattern, "url_patterns"):
-            _walk(pattern)
+            _import_views(pattern)
 
 
 def _send_health(message: Message) -> None:
@@ -283,7 +289,7 @@ def _send_health(message: Message) -> None:
 
 
 def _send_error(message: Message, error: errors.ApiError, offered_id: str | None, *, close: bool = False) -> None:
-    """The error envelope, without Django, unless a response was sent."""
+    """Send the error envelope without Django. Ignored if a response was sent."""
     token = open_request(offered_id)
     request_id = current_request_id()
     headers = [

@@ -1,4 +1,5 @@
-"""A request as it arrived, and its response, which any thread may send once."""
+"""`Message`: one HTTP request as parsed, and the methods that send its response, once and from any thread.
+`Connection`: what a message needs of its connection; implemented by `http_protocol`."""
 
 import email.utils
 import time
@@ -58,6 +59,7 @@ class Message:
         self.body: bytes = b""
         self.refusal: errors.ApiError | None = None
         self.is_last = False
+        """Whether the connection is closed after the response."""
 
     def release(self) -> None:
         """Release the request, for a long response."""

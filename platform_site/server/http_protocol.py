@@ -1,5 +1,5 @@
-"""HTTP/1.1 on the event loop (uvloop, httptools). One request of a connection at a time; pipelined ones wait. Limits as
-in docs/explanation/reliability.md: HEAD_SECONDS, BODY_SECONDS, WRITE_SECONDS."""
+"""HTTP/1.1 on the event loop (uvloop, httptools). A connection answers one request at a time; pipelined requests wait.
+Limits as in docs/explanation/reliability.md: HEAD_SECONDS, BODY_SECONDS, WRITE_SECONDS."""
 
 import asyncio
 import logging
@@ -36,17 +36,18 @@ class RequestTimeout(errors.ApiError):
 
 
 class HttpServer:
-    """A process's connections, on the loop. `check(message, peer)` returns why to refuse a head; `begin(message)` takes
-    a whole request. Beyond `most`, connections are closed."""
+    """All connections of a process, on its event loop. `check(message, peer)` returns the error to refuse a request
+    head with, or None; `handle(message)` answers a complete request. Connections beyond `max_connections` are
+    closed."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         check: Callable[[Message, Peer], errors.ApiError | None],
         handle: Callable[[Message], None],
-        most: int,
+        max_connections: int,
     ) -> None:
-        self.loop, self.check, self.handle, self._most = loop, check, handle, most
+        self.loop, self.check, self.handle, self._max_connections = loop, check, handle, max_connections
         self._thread = threading.get_ident()
         self.connections: set[HttpConnection] = set()
         self.is_stopping = False
@@ -56,8 +57,8 @@ class HttpServer:
         return threading.get_ident() == self._thread
 
     def add(self, connection: "HttpConnection") -> bool:
-        if len(self.connections) >= self._most:
-            logger.warning("a connection was closed: there are %d", self._most)
+        if len(self.connections) >= self._max_connections:
+            logger.warning("a connection was closed: there are %d", self._max_connections)
             return False
         self.connections.add(connection)
         return True
@@ -231,8 +232,8 @@ class HttpConnection(RequestParser):
             self._server.loop.call_soon_threadsafe(self._finish, data, is_last)
 
     def _write_now(self, data: bytes) -> bool:
-        """Write a whole response in this thread, without waking the loop. False if it failed before it began."""
-        with self._writing:  # or its descriptor could be closed now, and be that of another connection
+        """Write a whole response in this thread, without waking the loop. False if nothing was written."""
+        with self._writing:  # otherwise the descriptor could be closed meanwhile and reused by another connection
             if self.is_gone:
                 return False
             try:
@@ -245,7 +246,7 @@ class HttpConnection(RequestParser):
             return True
         self.deadline = loop.time() + IDLE_SECONDS
         self._answering = None
-        if self._waiting or self._state != "idle" or self._is_reading_paused:  # looked at after the line before
+        if self._waiting or self._state != "idle" or self._is_reading_paused:  # read after `_answering` was cleared
             loop.call_soon_threadsafe(self._go_on)
         return True
 
@@ -260,7 +261,8 @@ class HttpConnection(RequestParser):
             self._state = "done"
             self._waiting.clear()
             if is_refused and self._transport.can_write_eof():
-                # What the client still sends is dropped for a moment: a reset would take the response from it.
+                # Drop the client's input for DRAIN_SECONDS: closing now would send a reset, and the client could lose
+                # the response.
                 self._transport.write_eof()
                 self.deadline = self._server.loop.time() + DRAIN_SECONDS
             else:
@@ -270,7 +272,7 @@ class HttpConnection(RequestParser):
         self._go_on()
 
     def _go_on(self) -> None:
-        """The next request, once the response is read."""
+        """Go on with the next request, once the client has read the response."""
         now = self._server.loop.time()
         if self.is_paused:
             self._unwritten = self._transport.get_write_buffer_size()

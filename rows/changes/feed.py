@@ -34,10 +34,11 @@ WORKERS: Final = 4
 SETTLE_POLL_SECONDS: Final = 0.05
 PAUSE_SECONDS: Final = 0.01
 LONGEST_PAUSE_SECONDS: Final = 0.08
-"""Between the beginnings of two passes: under load each serves the writes of that time together. While writes follow
-one another the pause doubles up to the longest one: a pass costs as much as a write, in each web process."""
+"""The pause between the starts of two passes, so that under load one pass serves many writes: it costs as much as a
+write, in every web process. While writes keep coming the pause doubles from PAUSE_SECONDS up to
+LONGEST_PAUSE_SECONDS."""
 WATCH_SECONDS: Final = 60
-"""A table is watched for ten minutes at least after each time (`change_retention_seconds`)."""
+"""How often the watched tables are renewed. Each renewal lasts for `change_retention_seconds`, at least ten minutes."""
 PING_SECONDS: Final = 15
 SETTLE_SECONDS: Final = 10
 MAX_FAILURE_SECONDS: Final = 10
@@ -156,7 +157,7 @@ class Feed:
             connections.close_all()
 
     def _take_streams(self) -> tuple[list[Stream], list[Stream]]:
-        """The open ones, and which of them are new. Without one the feed ends."""
+        """The open streams, and those of them that are new. If there are none, the feed ends."""
         with self._lock:
             ended = [each for each in self._streams if each.queue.is_closed]
             self._streams = [each for each in self._streams if not each.queue.is_closed]

@@ -40,7 +40,7 @@ class Seal:
     facts: tuple[cursors.Fact, ...]
 
     def write(self, position: Position) -> str | None:
-        """None if it would be too long, while very many transactions are open."""
+        """The sealed position; None if it would be too long, because very many transactions are open."""
         return _sealed(self.facts, position)
 
     def read(self, text: str) -> Position:

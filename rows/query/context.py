@@ -110,8 +110,9 @@ class QueryContext:
         *,
         is_short: bool = False,
     ) -> list[Row]:
-        """Run a reading statement; again if the connection is dead. `limit_ms` is its timeout; one that `is_short` may
-        share a pipeline. A replica's result is final, but not its absence: it may be at another schema version."""
+        """Run a reading statement, and again if the connection was lost. `limit_ms` is its timeout; with `is_short` it
+        may share a pipeline. Rows from a replica are final. If a replica returns none, the primary is asked, because
+        the replica may be at another schema version."""
         values = self._bound(statement, named, filter_values)
         if self.freshness is not None and CLOCK not in statement.sql:
             found = run_on_replica(self.compiled.alias, self.freshness, statement.sql, values, limit_ms)
@@ -127,7 +128,7 @@ class QueryContext:
         self, statement: Statement, named: Mapping[Any, bytes | None], filter_values: Sequence[bytes] = ()
     ) -> list[Row]:
         if settings.REPLICAS:
-            loop_requests.require_thread()  # the mark for replicas waits
+            loop_requests.require_thread()  # raising the replicas' mark blocks
         loop_requests.will_write()  # what is written is committed, here or later, and a commit waits for the disk
         found = run_on(self.connection, statement.sql, self._bound(statement, named, filter_values))
         if settings.REPLICAS:
@@ -175,7 +176,8 @@ def run(
         try:
             if not connection.in_atomic_block:
                 return operation(context)
-            with transaction.atomic(using=compiled.alias):  # a savepoint: an error leaves the rest to its owner
+            # A savepoint, so that an error leaves the caller's transaction intact
+            with transaction.atomic(using=compiled.alias):
                 return operation(context)
         except StaleVersion:
             pass

@@ -48,7 +48,8 @@ class WriteRefused(NotFound):
 
 
 def run_probe(context: QueryContext, pending: PendingWrite) -> tuple[list[bool], ApiError | None]:
-    """The probe of a write that is not made yet: its verdicts from the second on, and the error of the row itself."""
+    """Probe a write that has not been made. Returns the verdicts after the first one, and the error if the row cannot
+    be changed."""
     rows = context.read(context.statement(pending.shape, probes.probe), pending.named)
     if not rows:
         return [], WriteRefused()
@@ -82,7 +83,7 @@ def error_of(context: QueryContext, pending: PendingWrite) -> ApiError | None:
     if unseen := _unseen(references, verdicts):
         return ValidationFailed(fields=unseen)
     if conditions.needs_second_statement(role_view, pending.shape):
-        return None  # its checks are asked afterwards
+        return None  # its checks are evaluated after the write
     return _checked(context, pending, verdicts[len(references) :])
 
 
@@ -196,8 +197,8 @@ def error_of_constraint(context: QueryContext, pending: PendingWrite, error: Dat
 
 
 def _violated(context: QueryContext, table: Table, name: str, known: set[str]) -> ApiError:
-    """What the CHECK constraint `name` refused: a check of the table, or a value that the rules set or that was
-    computed. A check is named together with the columns that the principal may know of, if there are any."""
+    """The error of the violated CHECK constraint `name`: a check of the table, or a value that the rules set or that
+    was computed. A check is named together with the columns that the principal may know of, if there are any."""
     for check in table.checks:
         if name == constraint_name(table.name, check):
             author = Ruleset(context.compiled.schema).author
@@ -214,9 +215,9 @@ def _violated(context: QueryContext, table: Table, name: str, known: set[str]) -
 
 
 def _taken(table: Table, name: str, known: set[str]) -> ApiError:
-    """What the unique index `name` refused."""
+    """The error of the violated unique index `name`."""
     if name.startswith(identifiers.prefix("nu")):
-        # A change under way holds writers to a unique that it may yet have to give up
+        # A running schema change already enforces its new unique constraint, which it may still have to abandon
         # (`rows.migrate.concurrent_unique_indexes`).
         return Unavailable("The schema is changing. Try again shortly.")
     unique = next((unique for unique in table.unique if name == table_models.unique_name(table.name, unique)), None)

@@ -182,8 +182,9 @@ def _greatest_below(bound: Fraction) -> float:
 
 
 def cell(column: Column, operator: Operator, seen: Any) -> Sql:
-    """The new cell; null if a sum does not fit. `seen` is the old cell as the caller sees it: null if it may not. Texts
-    are found by hashing (`NOT IN (SELECT …)`), unlike `= ANY` of a list: a thousand in a list of 8 MB."""
+    """The expression of the new cell; null if a sum does not fit. `seen` is the old cell as the caller sees it, null if
+    it may not read it. `NOT IN (SELECT …)` searches texts by hashing, `= ANY` of a list would not: the list may have 8
+    MB."""
     operand = Parameter(Cell(column.name), SQL_TYPES[column.type])
     before = _before(column, seen)
     match operator:
@@ -204,7 +205,7 @@ def cell(column: Column, operator: Operator, seen: Any) -> Sql:
 
 
 def fits(column: Column, operator: Operator, seen: Any) -> Sql:
-    """Whether the new cell is a value that the column may get so. How long the row becomes is asked of the row."""
+    """Whether the new cell fits its column. The size of the whole row is checked by `row_size`."""
     if operator == "$remove":
         return ALWAYS
     if operator != "$inc":

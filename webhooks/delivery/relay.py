@@ -151,7 +151,8 @@ def _due(using: str, batch: int, only: str | None) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """Environments with ids in between; None for no bound; or the one that both name."""
+    """The environments with ids between `low` and `high`, both excluded and None for no bound; or the one environment
+    that both name."""
 
     low: str | None
     high: str | None

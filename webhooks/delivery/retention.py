@@ -1,4 +1,5 @@
-"""Deletes expired data in batches. Times of suspended projects do not count."""
+"""Drops deliveries held for too long, and deletes old deliveries and events and deleted webhooks, in batches. The time
+of a suspension does not count."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final

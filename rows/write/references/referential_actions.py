@@ -66,7 +66,8 @@ def _find_referrers(
     while waiting:
         parent, parents = waiting.pop()
         for child, column in referring_columns(context, parent):
-            # Rows to delete may be found once more: with as many as there are of them, none hides another.
+            # Rows that are to be deleted already may be found again. The limit allows for all of them, so that they
+            # hide no others.
             found = _referring(context, child, column, parents, budget + 1 + len(deleted[child.name]))
             fresh = [row_id for row_id in found if row_id not in deleted[child.name]]
             if column.on_delete == "restrict":
@@ -80,7 +81,7 @@ def _find_referrers(
             elif fresh:
                 deleted[child.name].update(dict.fromkeys(fresh))
                 waiting.append((child.name, fresh))
-    # A row that restricts, but is deleted itself by another of its columns, prevents nothing.
+    # A restricting row prevents nothing if it is deleted through another of its columns.
     if any(found - deleted[child].keys() for child, found in referencing.items()):
         raise _referenced_error()
     return deleted, detached
@@ -98,7 +99,7 @@ def _referring(context: QueryContext, table: Table, column: Column, targets: Seq
 
 
 def _refresh_interests(context: QueryContext) -> None:
-    """Know for sure who listens: these statements do not test it."""
+    """Reload which events have subscribers, because these statements do not test it."""
     compiled = context.compiled
     interests = EventInterest.objects.using(compiled.alias).filter(environment_id=compiled.environment_id)
     compiled.set_interests(set(interests.values_list("table_name", "action")))
@@ -141,7 +142,7 @@ def rows_and_events(number: int, rows: Sequence[str]) -> Named:
     }
 
 
-# ── Users who are gone ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── Deleted users ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 _OPERATOR: Final = Principal("key", bypass=True)
 _BATCH: Final = 500
@@ -179,7 +180,8 @@ def _apply_batch(
     kept: set[str],
     depth: int,
 ) -> bool:
-    """One batch. Whether there may be more. Without `pending`, `kept` takes up the rows that may not go."""
+    """One batch. Whether there may be more. Without `pending`, rows that may not be deleted or changed are added to
+    `kept`."""
     using = context.compiled.alias
     with transaction.atomic(using=using):
         found = _referring(context, table, column, [user_id], _BATCH + len(kept))
@@ -205,7 +207,7 @@ def _delete_or_detach(context: QueryContext, table: Table, column: Column, rows:
 def _delete_or_detach_each(
     context: QueryContext, table: Table, column: Column, rows: list[str], kept: set[str], depth: int
 ) -> None:
-    """`_delete_or_detach` of what may go: all at once or, where some may not, each by itself."""
+    """`_delete_or_detach` where possible: all at once or, if a row prevents that, each by itself."""
     try:
         with transaction.atomic(using=context.compiled.alias):
             _delete_or_detach(context, table, column, rows, depth)

@@ -51,9 +51,9 @@ def with_event(
     *,
     part: int | None = None,
 ) -> Piece:
-    """`_w AS (the change), _e AS (its event)`, numbered where there are several parts, each of many rows. `_w` has the
-    columns of the row after (of a deleted one, before), and, where an event is to tell of it, under a prefix those of
-    the row before. `_e` has a row `is_due` if there were subscribers: whether the relay has to take up the event."""
+    """`_w AS (the change), _e AS (its event)`, with the number `part` if several parts change many rows each. `_w` has
+    the columns of the changed row (of a deleted one, as it was) and, for an update with an event, the previous values
+    with a prefix. If there were subscribers, `_e` has a row with `is_due`: whether the relay must process the event."""
     number = "" if part is None else str(part)
     kept = "_o" if action == "delete" else "_n"
     columns = [f'{kept}."{name}" AS "{name}"' for name in table.all_columns]

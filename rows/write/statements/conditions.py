@@ -155,8 +155,8 @@ def has_no_subscribers(write: WriteShape) -> Sql:
 
 
 def only_if_changeable(role_view: RoleView, write: UpdateShape | DeleteShape, conditions: Sequence[Any]) -> Any:
-    """`conditions`, asked only of a row that may be changed: PostgreSQL asks first what it takes to be cheap, and what
-    takes as long as the row's cells are would tell of a hidden row."""
+    """`conditions`, evaluated only for rows that may be changed. PostgreSQL would otherwise evaluate first what it
+    considers cheap, and the duration of a condition would reveal the length of a hidden row's cells."""
     asked, may = joined(" AND ", conditions, ALWAYS), role_view.may_change(write.table, write.action)
     return asked if may == ALWAYS else boolean("(CASE WHEN ", may, " THEN ", asked, " END)")
 

@@ -26,8 +26,8 @@ def detach(role_view: RoleView, shape: DetachShape) -> Statement:
 
 
 def delete_with_events(role_view: RoleView, shape: DeleteWithEventsShape) -> Statement:
-    """All the given rows gone, in one statement: rows that refer to each other in a circle have no order to go in, and
-    what PostgreSQL's own cascade took would go without its event. Answers how many."""
+    """Deletes all given rows in one statement: rows that refer to each other in a cycle cannot be deleted one after the
+    other, and rows deleted by PostgreSQL's own cascade would have no event. Returns how many were deleted."""
     writer = Writer(role_view)
     work = [
         with_event(
