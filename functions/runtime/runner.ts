@@ -470,7 +470,7 @@ function prepareGlobals(): void {
   }
   // Libraries ask `typeof process` before they use it, and Deno's own throws at its mention without `Deno.execPath`.
   defineProperty(globalThis, "process", { value: emptyProcess(), writable: true, configurable: true });
-  (globalThis as any).fetch = () => NativePromise.reject(new NativeError("there is no network here but ctx.fetch, and only to the function's allowed_hosts"));
+  (globalThis as any).fetch = () => NativePromise.reject(new NativeError("fetch is not available: use ctx.fetch, which reaches the function's allowed_hosts"));
   const version = freeze({ ...Deno.version });
   defineProperty(globalThis, "Deno", { value: freeze({ version, inspect }), writable: false, configurable: false });
 }
@@ -515,10 +515,10 @@ async function run(frame: any, handler: (input: unknown, ctx: unknown) => unknow
     if (mapSize(unhandled)) await new NativePromise<void>((resolve) => startTimer(resolve, 0));
     mapForEach(unhandled, ({ reason }: { reason: unknown }) => { throw reason; });
     if (output instanceof NativeResponse) {
-      throw new NativeTypeError("a function returns its output itself, not a Response: return {ok: true}, say, or {$response: {status, headers, body}} to a provider");
+      throw new NativeTypeError("a function must return plain data, not a Response: for example {ok: true}, or {$response: {status, headers, body}} for an inbound endpoint");
     }
     if (isStream(output)) {
-      throw new NativeTypeError("a function returns its output whole, not a generator or a stream: gather its items into an array");
+      throw new NativeTypeError("a function must return plain data, not a generator or a stream: collect its items in an array");
     }
     let body: string | undefined;
     try {

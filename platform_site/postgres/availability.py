@@ -68,7 +68,7 @@ class AvailabilityWatch:
             if self.is_unavailable:
                 raise psycopg.errors.ConnectionTimeout(f"database {self._alias} does not answer")
             if holds_thread and len(waiting) >= _max_waiting_threads and self._too_many_wait():
-                raise psycopg.errors.ConnectionTimeout(f"enough threads wait for database {self._alias}")
+                raise psycopg.errors.ConnectionTimeout(f"too many threads wait for database {self._alias}")
         if not _guard_runs:
             _start_guard()
         waiting[waiter] = time.monotonic(), connection, holds_thread
@@ -94,7 +94,7 @@ class AvailabilityWatch:
                 return
             self.is_unavailable = True
         if self._in_background(self._probe, parameters):
-            logger.warning("database %s does not answer; its requests are refused until it does", self._alias)
+            logger.warning("database %s does not respond; requests for it are refused until it does", self._alias)
         else:
             self.is_unavailable = False  # otherwise its return would not be noticed
 
@@ -140,7 +140,7 @@ class AvailabilityWatch:
             elif self._seconds_without_progress():
                 self._mark_unavailable(parameters)
         except Exception:  # psycopg's wait for an answer takes a descriptor, and there may be none
-            logger.exception("database %s could not be asked whether it is there", self._alias)
+            logger.exception("the probe of database %s failed", self._alias)
         finally:
             self._is_being_checked = False
 
@@ -152,7 +152,7 @@ class AvailabilityWatch:
             with self._lock, suppress(psycopg.Error, OSError):
                 if self._waiting.get(waiter) is waited and (opened := connection.connection) is not None:
                     _shut_down(opened.pgconn)
-                    logger.warning("cut a connection to database %s, which has stalled", self._alias)
+                    logger.warning("closed a stalled connection to database %s", self._alias)
 
     def _probe(self, parameters: dict[str, Any]) -> None:
         while self.is_unavailable:
@@ -161,10 +161,10 @@ class AvailabilityWatch:
                 if not _responds(parameters):
                     continue
             except Exception:  # as in `_check`
-                logger.exception("database %s could not be asked whether it is back", self._alias)
+                logger.exception("the probe of database %s failed", self._alias)
                 continue
             self.is_unavailable = False
-        logger.warning("database %s answers again", self._alias)
+        logger.warning("database %s responds again", self._alias)
 
 
 def _responds(parameters: dict[str, Any]) -> bool:
@@ -232,7 +232,7 @@ def _guard() -> None:
             try:
                 watched.check(settings.DATABASE_SILENCE_SECONDS)
             except Exception:
-                logger.exception("a database could not be looked after")
+                logger.exception("the availability check of a database failed")
 
 
 def _after_fork() -> None:

@@ -56,6 +56,9 @@ class _Prepared:
 
 
 def execute(wrapper: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | None]) -> pq.abc.PGresult:
+    """Run a statement, prepared if it was used before, and return its result. Inside `atomic()` it is part of that
+    transaction. Raises psycopg's errors; a statement that PostgreSQL no longer knows is run again, unless that has
+    aborted a transaction."""
     libpq, prepared = opened(wrapper)
     if wrapper.in_atomic_block:
         _begin(wrapper, libpq)
@@ -214,6 +217,7 @@ def pipeline_each(wrapper: BaseDatabaseWrapper, statements: Sequence[Statement])
 
 
 def pipeline_in_transaction(wrapper: BaseDatabaseWrapper, statements: Sequence[Statement]) -> list[pq.abc.PGresult]:
+    """The results of the statements, pipelined inside `atomic()` on a region's database. Raises the first error."""
     if not wrapper.in_atomic_block or wrapper.alias == DEFAULT_DB_ALIAS:
         raise RuntimeError("a pipeline in a transaction needs atomic() on a region's database")
     libpq, prepared = opened(wrapper)

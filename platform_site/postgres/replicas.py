@@ -174,11 +174,11 @@ class Region:
 
 
 _IN_WORDS: Final[dict[State, str]] = {
-    "ok": "up to date: it answers reads",
-    "lagging": "behind by more than REPLICA_LAG_LIMIT_MS: it answers nothing until it has caught up",
-    "down": "not answering",
-    "primary": "no replica but a primary: it answers nothing",
-    "foreign": "a replica of another cluster or database: it answers nothing",
+    "ok": "up to date: it serves reads",
+    "lagging": "behind by more than REPLICA_LAG_LIMIT_MS: it serves no reads until it has caught up",
+    "down": "not responding",
+    "primary": "a primary, not a replica: it serves no reads",
+    "foreign": "a replica of another cluster or database: it serves no reads",
 }
 
 
@@ -190,7 +190,7 @@ def _watch(check: Callable[[], None], close: Callable[[], None]) -> None:
         except Error:  # unavailable, restarting, full: the next time a new connection is tried
             _close_and_log(close)
         except Exception:  # psycopg's wait for an answer takes a descriptor, and there may be none
-            logger.exception("a replica or its primary could not be looked at")
+            logger.exception("a replica or its primary could not be checked")
             _close_and_log(close)
         time.sleep(settings.REPLICA_LAG_LIMIT / _CHECKS_PER_LAG_LIMIT)
 
@@ -199,7 +199,7 @@ def _close_and_log(close: Callable[[], None]) -> None:
     try:
         close()
     except Exception:  # the next check finds out what there is
-        logger.exception("the connection of a look could not be closed")
+        logger.exception("the connection of a failed check could not be closed")
 
 
 _regions: dict[str, Region] = {}

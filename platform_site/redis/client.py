@@ -63,11 +63,13 @@ class Store:
         return RoundTrip(self.exchange)
 
     def fill(self, key: str, value: bytes, ttl: int = RECORD_TTL) -> None:
+        """Store a record unless the key exists. Never raises."""
         trip = self.trip()
         trip.fill(key, value, ttl)
         trip.run()
 
     def put(self, values: Mapping[str, bytes], ttl: int) -> bool:
+        """Store values for `ttl` seconds. False on failure. Never raises."""
         return not values or self._try(_pack_sets(values, ttl), len(values))
 
     def mark(self, marks: Mapping[str, bytes], ttl: int = MARKER_TTL) -> bool:

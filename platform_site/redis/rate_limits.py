@@ -104,6 +104,7 @@ class Counting:
 
 
 def _apply(request: HttpRequest, *outcomes: tuple[str, str, int | None], message: str | None = None) -> None:
+    """Add both headers of all outcomes to the response. Raises RateLimited if a limit is exceeded."""
     policy, state, longest = outcomes[0]
     for another, left, wait in outcomes[1:]:
         policy, state, longest = f"{policy}, {another}", f"{state}, {left}", max(longest or 0, wait or 0) or None
@@ -131,6 +132,7 @@ class CallerLimit:
             self.settle(plan, caller_id)
 
     def settle(self, plan: str, caller_id: str | None = None) -> None:
+        """Compare the count with the plan's limit, once it is known. Raises RateLimited."""
         allowed = plan_limits(plan)
         quota = allowed.visitor_requests_per_minute if self._is_anonymous else allowed.requests_per_minute
         try:

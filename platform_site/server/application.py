@@ -210,7 +210,7 @@ class Application:
                 self._loop_connections.give_back(here)
 
     def _refuse(self, exchange: Exchange) -> None:
-        logger.error("no thread became free in time")  # and not for whom: a path may hold a secret
+        logger.error("no thread became free in time")  # the path is not logged: it may contain a secret
         _send_error(exchange.message, errors.Unavailable(), exchange.request.META.get("HTTP_X_REQUEST_ID"))
         exchange.end()
 
@@ -242,7 +242,7 @@ class Application:
             is_unfinished = True
             raise
         except BaseException:
-            logger.exception("a request was not answered by Django")
+            logger.exception("Django failed to answer a request")
             # If the answer has begun, this is ignored; else the client gets the envelope rather than an empty 500.
             _send_error(exchange.message, errors.Internal(), request.META.get("HTTP_X_REQUEST_ID"))
         finally:

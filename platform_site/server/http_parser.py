@@ -24,8 +24,8 @@ MAX_PIECES: Final = 1024
 """Of a body, before they are joined: an object per byte would take 40 times the memory."""
 _ABSOLUTE: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://([^/?#]*)(.*)")
 _FIRST_LINE: Final = re.compile(rb"[A-Za-z]{1,16} /")
-_NOT_HTTP: Final = "This is not a request by HTTP/1.1."
-_TRAILERS: Final = "The request body broke off, or has trailers."
+_NOT_HTTP: Final = "This is not a valid HTTP/1.1 request."
+_TRAILERS: Final = "The request body has trailers, which are not supported."
 
 
 class Refused(Exception):
@@ -92,7 +92,7 @@ class RequestParser(Connection, asyncio.Protocol):
         except httptools.HttpParserCallbackError as error:
             cause = error.__context__
             if not isinstance(cause, Refused):
-                logger.error("a request could not be read", exc_info=error)
+                logger.error("a request could not be parsed", exc_info=error)
             self._refuse(cause.error if isinstance(cause, Refused) else errors.Internal())
         except httptools.HttpParserInvalidMethodError:
             is_word = _FIRST_LINE.match(data) is not None
@@ -114,7 +114,7 @@ class RequestParser(Connection, asyncio.Protocol):
         if self._upgrades:
             return
         if len(self._waiting) >= MAX_PIPELINED:
-            raise Refused(errors.InvalidRequest("Too many requests were sent before the first was answered."))
+            raise Refused(errors.InvalidRequest("Too many pipelined requests are waiting for a response."))
         self._parsing = Message(self)
         self._state = "head"
         self._url = b""

@@ -47,7 +47,10 @@ class Seal:
         """Raises ValidationFailed on the field `Last-Event-ID`."""
         values: Any = cursors.decode_if_of(_KIND, self.facts, text)
         if values is None:
-            message = "This is not an id of this stream: the caller or the subscriptions differ. Open it without an id."
+            message = (
+                "This id belongs to another stream: its caller or its subscriptions differ. Open the stream without "
+                "Last-Event-ID."
+            )
             raise ValidationFailed.of(HEADER, "invalid_position", message)
         return Position(*values)
 

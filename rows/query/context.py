@@ -89,8 +89,8 @@ class QueryContext:
 
     def readable(self, name: str) -> Table:
         table, access = self.table(name)
-        if access.read is None:  # it may insert, so it may know that the table exists
-            raise NotFound(f"The rows of {name} can be written and not read in {self.compiled.environment_id}.")
+        if access.read is None:  # a caller that may insert may know that the table exists
+            raise NotFound(f"The rows of {name} can be written but not read in {self.compiled.environment_id}.")
         return table
 
     def statement(self, shape: Any, compile: Callable[[RoleView, Any], Statement]) -> Statement:

@@ -160,7 +160,7 @@ def _why(clause: Clause, facts: _Facts) -> str:
         if each.condition in facts.held:
             reasons.append(f"{each.path} is {_json(facts.held[each.condition])}")
         else:
-            reasons += [f"the rows of {path} are asked" for path in _unique(_relation_paths(each.condition))]
+            reasons += [f"the rows of {path} are checked" for path in _unique(_relation_paths(each.condition))]
     for variable in _unique(_variables(clause.condition)):
         value = resolve(variable, facts.principal, facts.now)
         if value is None:

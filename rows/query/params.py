@@ -58,7 +58,7 @@ def _parse_cached(
     found = memo.get(key)
     if found is None:
         if not all(map(str.strip, text.split(","))):
-            message = f'A name is empty: names stand between commas. To ask for none, leave "{field}" out.'
+            message = f'A name is empty. Separate names by single commas, or omit "{field}".'
             raise ValidationFailed.of(field, "unknown", message)
         found = parse(text, table, resolver)
         memo.put(key, found)
@@ -80,7 +80,7 @@ def _read_order(order: str, table: str, resolver: NameResolver) -> tuple[OrderKe
     for text in texts:
         key = order_key(text.strip(), table, resolver)
         if any(key.path == other.path for other in keys):
-            raise ValidationFailed.of("order", "invalid", f"{shown(text)}: is named twice.")
+            raise ValidationFailed.of("order", "invalid", f"{shown(text)}: appears twice.")
         keys.append(key)
     for number, key in enumerate(keys, 1):
         if key.path == ID_KEY.path:
@@ -103,7 +103,7 @@ def order_key(text: str, table: str, resolver: NameResolver) -> OrderKey:
                 message = f"{shown(text)}: rows cannot be ordered by fields of users, only by {user}."
                 raise ValidationFailed.of("order", "unknown", message)
             if hop is None and resolver.column(table, step) is not None:
-                message = f"{shown(text)}: after the column comes asc or desc, then nullsfirst or nullslast."
+                message = f"{shown(text)}: a column is followed by asc or desc, then nullsfirst or nullslast."
                 raise ValidationFailed.of("order", "invalid", message)
             raise _unknown_order(text)
         hops.append(hop)
@@ -124,8 +124,8 @@ def _unknown_order(text: str) -> ValidationFailed:
     return ValidationFailed.of(
         "order",
         "unknown",
-        f"{shown(text)}: there is no such column. An order is written column.asc or column.desc, with .nullsfirst or "
-        ".nullslast behind it if need be.",
+        f"{shown(text)}: there is no such column. Write column.asc or column.desc, optionally "
+        "followed by .nullsfirst or .nullslast.",
     )
 
 
@@ -189,7 +189,7 @@ def _with_hops(path: str, table: str, resolver: NameResolver) -> Iterator[Hop | 
             yield _with_user(path, step, number == len(steps) - 1, resolver)
             return
         if hop.table in visited and hop.table != table:
-            raise ValidationFailed.of("with", "cyclic", f"{shown(path)}: comes back to {hop.table}.")
+            raise ValidationFailed.of("with", "cyclic", f"{shown(path)}: returns to {hop.table}.")
         visited.add(hop.table)
         table = hop.table
         yield hop
@@ -206,7 +206,9 @@ def _embeddable(table: str, resolver: NameResolver) -> Iterator[str]:
 
 def _with_user(path: str, name: str, is_last: bool, resolver: NameResolver) -> WithUser:
     if not resolver.user_fields:
-        message = f'{shown(path)}: no field of users is open to your role. "users" of the schema document opens them.'
+        message = (
+            f'{shown(path)}: your role may not read any field of users. "users" in the schema document allows fields.'
+        )
         raise ValidationFailed.of("with", "unknown", message)
     if not is_last:
         raise ValidationFailed.of("with", "unknown", f"{shown(path)}: {name} is a user, which has no relations.")
@@ -245,7 +247,7 @@ def parse_columns(text: Any, table: str, resolver: NameResolver, withs: Withs) -
     for hops in chosen:
         if hops not in found:
             path = ".".join(hop.relation for hop in hops)
-            raise ValidationFailed.of("columns", "invalid", f'{path}: is not embedded: put it into "with", too.')
+            raise ValidationFailed.of("columns", "invalid", f'{path}: is not embedded: add it to "with".')
     return chosen.get(()), narrowed
 
 
@@ -314,7 +316,7 @@ def _chosen(pattern: str, table: str, resolver: NameResolver) -> tuple[Hops, str
             raise ValidationFailed.of("columns", "invalid", message)
         raise _unknown_column(pattern, name, [one for one in resolver.names(table) if resolver.column(table, one)])
     if name == ID.name and pattern.startswith("-"):
-        raise ValidationFailed.of("columns", "invalid", f"{shown(pattern)}: the id is always there.")
+        raise ValidationFailed.of("columns", "invalid", f"{shown(pattern)}: the id cannot be excluded.")
     return tuple(hops), table, name
 
 

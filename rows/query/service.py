@@ -163,7 +163,7 @@ def _check_response_size(rows: Sequence[Row], parameter: str, *, json_cells: int
     cells = [cell for row in rows for cell in row[:json_cells]]
     if None in cells or sum(map(len, cells)) > MAX_ANSWER_BYTES:  # type: ignore[arg-type]
         message = (
-            f"The answer would have more than {MAX_ANSWER_BYTES >> 20} MB. Ask for fewer rows, relations or columns."
+            f"The response would be larger than {MAX_ANSWER_BYTES >> 20} MB. Ask for fewer rows, relations or columns."
         )
         raise ValidationFailed.of(parameter, "too_large", message)
 

@@ -43,7 +43,7 @@ def read_insert(
     given = {*cells, *(error.field for error in errors)}
     for column in table.columns.values() if len(errors) < MAX_ERRORS else ():  # else it was not read to its end
         if column.name not in given and not column.null and column.default is None and column.name in known:
-            errors.append(FieldError(column.name, "required", "Must be given."))
+            errors.append(FieldError(column.name, "required", "Required."))
     _refuse(errors, cells, extra_check)
     return cells
 
@@ -95,7 +95,7 @@ def _read_columns(
 def _not_writable(table: Table, name: str, writable: frozenset[str], readable: frozenset[str]) -> InvalidValue:
     """A visible column is read-only; a hidden one does not exist. Only writable columns are suggested."""
     if name == ID.name or name in readable:
-        by = "the table's rules do not let you" if name in table.columns else "the platform keeps it"
+        by = "the table's rules do not let you" if name in table.columns else "the platform sets it"
         return InvalidValue("read_only", f"Cannot be set: {by}.")
     return InvalidValue("unknown", f"There is no such column{respelled(name, writable) or '.'}")
 

@@ -189,10 +189,10 @@ def error_of_constraint(context: QueryContext, pending: PendingWrite, error: Dat
             if name == table_models.foreign_key_name(table.name, column.name) and column.name in known:
                 return ValidationFailed.of(column.name, missing.code, missing.message)
     if state == sqlstates.TOO_LONG_FOR_AN_INDEX and (long := table_models.too_long_together(table, name)):
-        message = "Too long together for an index of these columns (about 2,700 bytes)."
+        message = "Together, the values of these columns are too long for an index (about 2,700 bytes)."
         if known.issuperset(long):
             return ValidationFailed(fields=[FieldError(column, "too_long", message) for column in long])
-        return ValidationFailed.of(WHOLE_BODY, "too_long", "Values are too long together for an index.")
+        return ValidationFailed.of(WHOLE_BODY, "too_long", "The values are too long for an index.")
     return sqlstates.error_for(error) if isinstance(error, IntegrityError) else None
 
 
@@ -222,10 +222,10 @@ def _taken(table: Table, name: str, known: set[str]) -> ApiError:
         return Unavailable("The schema is changing. Try again shortly.")
     unique = next((unique for unique in table.unique if name == table_models.unique_name(table.name, unique)), None)
     if unique is None:
-        return Conflict("The id is taken.")
+        return Conflict("A row with this id already exists.")
     if not known.issuperset(unique):
-        return ValidationFailed.of(WHOLE_BODY, "taken", "Another row has these values already.")
-    message = "Another row has this value already." if len(unique) == 1 else "Another row has these values."
+        return ValidationFailed.of(WHOLE_BODY, "taken", "Another row already has these values.")
+    message = "Another row already has this value." if len(unique) == 1 else "Another row already has these values."
     return ValidationFailed(fields=[FieldError(column, "taken", message) for column in unique])
 
 
@@ -250,8 +250,8 @@ def too_large(shared: Shares | None, grown: Iterable[str] = ()) -> ValidationFai
     message = f"The row would be larger than {MAX_ROW_BYTES >> 20} MB."
     if shared is not None:
         message = (
-            f"The columns that you may read would be larger than {shared.own >> 20} MB, or than their share of a row "
-            "whose other columns have more than half of it."
+            f"The columns that you may read would be larger than {shared.own >> 20} MB, or than the space "
+            "that the other columns leave if these take more than half of the row."
         )
         if shared.unread:
             message += f" A column that you may write but not read can hold {shared.most_unread >> 10} KB."

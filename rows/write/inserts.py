@@ -127,7 +127,7 @@ def _new_row(context: QueryContext, table: Table, access: Access, body: Any, dep
     def extra_check(cells: body_parsing.Cells, errors: list[FieldError]) -> list[FieldError]:
         found = unknown_users(context, table, cells)
         if (chosen := cells.get(ROW_ID)) is not None and chosen.decode() in column_values.RESERVED_IDS:
-            found.append(FieldError(ROW_ID, "reserved", "Is a word of the API; choose another."))
+            found.append(FieldError(ROW_ID, "reserved", "This id is reserved by the API. Choose another one."))
         if errors or found:
             whole: Named = {Cell(name): cells.get(name) for name in table.columns} | {ROW_ID: b""}
             found += unseen_references(context, PendingWrite(table, access, InsertShape(table.name), whole))

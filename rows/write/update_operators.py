@@ -107,15 +107,15 @@ def read(column: Column, value: Mapping[str, Any]) -> Change | None:
     if column.type == "json" or not value or not all(name.startswith("$") for name in value):
         return None
     fitting = OPERATORS.get(column.type, ())
-    strange = next((name for name in value if name not in fitting), None)
-    if strange in _ALL:
-        raise InvalidValue("misplaced", f"{strange} does not fit a column of type {column.type}.")
+    unknown = next((name for name in value if name not in fitting), None)
+    if unknown in _ALL:
+        raise InvalidValue("misplaced", f"{unknown} cannot be used on a column of type {column.type}.")
     if not fitting:
         return None
-    if strange is not None:
-        raise InvalidValue("unknown_operator", f"There is no such operator; here fits {' or '.join(fitting)}.")
+    if unknown is not None:
+        raise InvalidValue("unknown_operator", f"There is no such operator. This column takes {' or '.join(fitting)}.")
     if len(value) > 1:
-        raise InvalidValue("too_many", "Takes one operator.")
+        raise InvalidValue("too_many", "Use one operator.")
     [operator] = [name for name in fitting if name in value]
     try:
         return Change(column, operator, _operand(column, operator, value[operator]))

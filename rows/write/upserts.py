@@ -90,7 +90,7 @@ def _refuse_computed(
     for number, (pending, body) in enumerate(zip(pending_writes, bodies, strict=True)):
         for name in key:
             if pending.table.all_columns[name].type in update_operators.OPERATORS and isinstance(body.get(name), dict):
-                error = FieldError(name, "misplaced", "A row is found by this value: send it as it is.")
+                error = FieldError(name, "misplaced", "An `on_conflict` column needs a plain value, not an operator.")
                 raise inserts.with_row_number(ValidationFailed(fields=[error]), number, numbered=numbered)
 
 

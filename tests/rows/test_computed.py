@@ -231,8 +231,8 @@ def test_what_is_no_operator_is_refused_and_names_its_column(tracker: Tracker) -
     told = [field["message"] for field in everything.json["error"]["fields"]]
     assert told[:3] == [
         "$inc: must not be null.",
-        "There is no such operator; here fits $inc.",
-        "$inc does not fit a column of type text[].",
+        "There is no such operator. This column takes $inc.",
+        "$inc cannot be used on a column of type text[].",
     ]
     assert held(tracker, "a") == before
 

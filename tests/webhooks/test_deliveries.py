@@ -205,7 +205,7 @@ def test_a_filter_that_cannot_be_decided_fails_its_own_webhook_alone(
     told = [deliveries(tracker, hook) for hook in hooks]
     assert [[each["status"] for each in found] for found in told] == [["delivered"], ["exhausted"], ["delivered"]]
     assert told[1][0]["outcome"] == "no payload: InvalidValue"
-    assert "no delivery can be made of it" in caplog.text
+    assert "no payload could be made for an event" in caplog.text
 
 
 def test_a_failing_receiver_is_tried_again_with_the_same_id_and_body(

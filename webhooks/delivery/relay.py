@@ -73,7 +73,7 @@ def _relay_or_isolate(using: str, batch: int, *, only: str | None = None) -> int
             # One delivery cannot be written, and the error does not say which. Write the first one alone; if it
             # succeeds, the next batch continues after it.
             return _relay_or_isolate(using, 1, only=only)
-        logger.exception("event parked: its deliveries cannot be written")
+        logger.exception("an event was recorded as undeliverable: its deliveries cannot be written")
         return _relay(using, 1, only, why=f"no delivery: {type(error).__name__}")
 
 
@@ -254,12 +254,14 @@ def _deliveries_of(event: OutboxEvent, interested: Iterable[Webhook], payloads: 
             return
         except TooCostly:
             # A webhook without a filter still gets its delivery: it is these conditions that cannot be decided.
-            made = _failure_of(event, webhook, "the filter or a rule would take too long on a row as large as this")
+            made = _failure_of(
+                event, webhook, "evaluating the filter or a rule on a row this large would take too long"
+            )
         except Exception as error:
             if lost_connection(error):
                 raise
             facts = {"event_id": event.event_id, "webhook_id": webhook.id}
-            logger.exception("event parked: no delivery can be made of it", extra=facts)
+            logger.exception("no payload could be made for an event", extra=facts)
             made = _failure_of(event, webhook, f"no payload: {type(error).__name__}")
         yield made
 
