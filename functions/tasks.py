@@ -116,7 +116,7 @@ def purge_anonymous_runs(using: str) -> None:
 @periodic_job_per_region(every=300)
 def shorten_histories(using: str) -> None:
     """Delete the oldest runs of histories that exceed the plan."""
-    run_retention.shorten(using)
+    run_retention.shorten_histories(using)
 
 
 @shared_task

@@ -139,7 +139,7 @@ class Worker:
         if again is None or is_gone:
             who = _CALLER_NAMES[Run.Trigger(started.trigger)]
             gone = {"name": "CallerGone", "reason": "caller_gone", "message": f"{who} may no longer act here"}
-            completion.end(started, RunResult("failed", 0, error=gone))
+            completion.record_end(started, RunResult("failed", 0, error=gone))
         elif again[1].is_suspended:  # suspended after the claim
             suspension.evict(self.using)
             run_queue.release(started, timedelta())

@@ -36,7 +36,7 @@ def remove_versions(*, environment_id: str, cluster: str, **_: Any) -> None:
 
 def read_nothing_older(*, environment: EnvironmentRef, **_: Any) -> None:
     """Replicas must have this change before they answer."""
-    replicas.written(environment.cluster, environment.environment_id)
+    replicas.raise_mark_on_commit(environment.cluster, environment.environment_id)
 
 
 def delete_user_references(*, user_id: str, pool_id: str | None, actor: Caller | Actor, **_: Any) -> None:
@@ -47,7 +47,7 @@ def delete_user_references(*, user_id: str, pool_id: str | None, actor: Caller |
     branching_of_projects.block_new_branches(pool_id)
     environments = Environment.objects.filter(pool_id=pool_id).values_list("pk", flat=True)
     refs = [ref for each in environments if (ref := environment_ref(each)) is not None]
-    user_deletion.begin(refs, user_id, pool_id=pool_id, actor=actor)
+    user_deletion.apply_policies(refs, user_id, pool_id=pool_id, actor=actor)
 
 
 def apply_user_deletions_since(*, environment: EnvironmentRef, since: datetime | None, **_: Any) -> None:

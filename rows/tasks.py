@@ -83,7 +83,7 @@ def finish_user_deletions() -> None:
         with log_failures(f"users who are leaving, in {cluster}", using=cluster):
             for each in PendingUserDeletion.objects.using(cluster).order_by("pk"):
                 with log_failures(f"{each}", Conflict, using=cluster):
-                    user_deletion.finish(cluster, each)
+                    user_deletion.complete(cluster, each)
 
 
 @shared_task

@@ -43,6 +43,6 @@ def test_replica_monitor_survives_any_exception(monkeypatch: pytest.MonkeyPatch,
     def close() -> None:
         raise OSError("too many open files")
 
-    monkeypatch.setattr(replicas, "_LOOKS_IN_A_LIMIT", 1e9)  # no pause between them
+    monkeypatch.setattr(replicas, "_CHECKS_PER_LAG_LIMIT", 1e9)  # no pause between them
     with pytest.raises(Enough):
         replicas._watch(look, close)

@@ -16,7 +16,7 @@ from platform_site.outbound.ssrf import networks
 from rows.outbox import audit as audit_outbox
 from rows.outbox import subscriptions
 from webhooks import notify as webhook_notify
-from webhooks.delivery.attempts import attempt
+from webhooks.delivery.attempts import make_attempt
 from webhooks.delivery.queue import AttemptOutcome, ClaimedDelivery, claim, disable, record
 from webhooks.delivery.relay import relay_batch
 from webhooks.models import Webhook
@@ -75,7 +75,7 @@ class Listener:
             if not made:
                 return
             [claimed] = made
-            result = attempt(claimed, self._client)
+            result = make_attempt(claimed, self._client)
             for found in record(using, [result], disable_after=settings.WEBHOOK_DISABLE_AFTER):
                 disable(using, found)
             yield claimed, result

@@ -16,7 +16,7 @@ from webhooks.delivery import control_events, dispatcher_thread
 from webhooks.delivery import retention as delivery_retention
 from webhooks.delivery.clock_skew import repair_future_times
 from webhooks.delivery.queue import longest_wait
-from webhooks.delivery.reconciler import settle
+from webhooks.delivery.reconciler import reconcile
 
 logger = logging.getLogger("platform.webhooks")
 
@@ -71,7 +71,7 @@ def dispatch_due(using: str) -> None:
 
 @periodic_job_per_region(every=settings.WEBHOOK_JOB_SECONDS)
 def settle_deliveries(using: str) -> None:
-    if settle(using):
+    if reconcile(using):
         background_dispatch.send_now(dispatch.name, using)
 
 

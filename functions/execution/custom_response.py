@@ -82,7 +82,7 @@ def _status(given: Any) -> int:
 
 def _headers(given: Any) -> dict[str, str]:
     if not isinstance(given, dict):
-        raise BadResponse('headers is an object, {"content-type": "text/xml"} say')
+        raise BadResponse('headers must be an object, such as {"content-type": "text/xml"}')
     headers: dict[str, str] = {}
     for written, value in given.items():
         name = written.lower()

@@ -119,11 +119,11 @@ def execute(started: CreatedRun, caller: Caller, environment: EnvironmentRef) ->
             max_output=limits.run_output_bytes,
         )
         try:
-            lease_renewer.begin(started)
+            lease_renewer.start_renewing(started)
             loop_connections.release()
             outcome = pool().call(program, call, host)
         finally:
-            lease_renewer.end(started)
+            lease_renewer.stop_renewing(started)
         sandbox_layers = outcome.sandbox_layers
     except LoadFailed as error:
         outcome = _failure("user_error", "LoadFailed", str(error))
@@ -132,7 +132,7 @@ def execute(started: CreatedRun, caller: Caller, environment: EnvironmentRef) ->
     except Busy:
         outcome = _failure("platform", "Busy", "no process was free to run the function; try again shortly")
     except keyring.KeyringError as error:
-        if isinstance(error, keyring.UnknownKey) and _waits_for_key(started):
+        if isinstance(error, keyring.UnknownKey) and _may_wait_for_key(started):
             run_queue.release(started, _UNKNOWN_KEY_DELAY)
             return CallResult(RunResult("failed", 0), is_timeout=False)
         outcome = _failure("platform", "SecretsClosed", "the secrets of the function cannot be opened")
@@ -156,7 +156,7 @@ def execute(started: CreatedRun, caller: Caller, environment: EnvironmentRef) ->
     if result.status == "failed" and started.is_async and outcome.reason != "cancelled":
         if run_queue.retry_later(started, timedelta(seconds=min(60, 2**started.attempt))):
             return CallResult(result, outcome.reason == "timeout")
-    completion.end(started, result)
+    completion.record_end(started, result)
     return CallResult(result, outcome.reason == "timeout", response)
 
 
@@ -175,8 +175,9 @@ def _program(started: CreatedRun) -> Program:
     return Program(key, started.environment_id, source, started.memory_mb)
 
 
-def _waits_for_key(started: CreatedRun) -> bool:
-    """So that no accepted run is lost while encryption keys are rotated and some processes lack the new one."""
+def _may_wait_for_key(started: CreatedRun) -> bool:
+    """Whether to queue the run again: it is a queued run younger than _UNKNOWN_KEY_LIMIT. While encryption keys are
+    rotated, another process may have the key that this one lacks."""
     return started.is_async and datetime.now(UTC) - ids.created_at(started.run_id) < _UNKNOWN_KEY_LIMIT
 
 

@@ -86,7 +86,7 @@ class RunHost:
         with self._as_host_errors(operation):
             answer = partial(self._answer, operation, bodies.read(arguments), seconds)
             try:
-                found = loop_requests.repeated_in_thread(answer, partial(_then_release, answer))
+                found = loop_requests.run_or_repeat_in_thread(answer, partial(_answer_and_release, answer))
             finally:
                 loop_connections.release()
         return partial(self._answer_async, operation, found) if callable(found) else found
@@ -249,7 +249,7 @@ class RunHost:
                 raise HostError("timeout_ms is not a number", code="refused", name="TypeError")
             seconds = min(seconds, timeout_ms / 1000)
         if not self._is_durable:  # a sent request cannot be undone, so its run must survive a crash
-            statement_batching.make_durable(self._environment.cluster)
+            statement_batching.wait_until_durable(self._environment.cluster)
             self._is_durable = True
         return partial(self._request, method, target.url, sent, body, min(FETCH_SECONDS, max(0.01, seconds)))
 
@@ -285,7 +285,7 @@ class RunHost:
         return orjson.dumps(shown)
 
 
-def _then_release(answer: Callable[[], _Answer]) -> _Answer:
+def _answer_and_release(answer: Callable[[], _Answer]) -> _Answer:
     try:
         return answer()
     finally:

@@ -213,8 +213,8 @@ class ConcurrencyLimiter:
             _add(self._networks, admission.anonymous.network, by)
 
     def _pause(self, admission: Admission, now: float) -> None:
-        """After a call that had a slot of the plan. After a long one the slot stays free briefly for other
-        processes."""
+        """Called after a call that had a slot of the plan: end the pause of its kind. After a long call begin a new
+        one, so that other processes can take the slot."""
         self._paused.pop(admission.kind, None)
         pause = min(_MAX_PAUSE, (now - admission.held_since) * PAUSE_FRACTION)
         if admission.limit is not None and admission.limit <= self._slots_each and pause >= _MIN_PAUSE:
@@ -325,9 +325,10 @@ def admission_of(new: NewRun) -> Admission:
 
 
 def with_slot(request: HttpRequest, admission: Admission, timeout: Callable[[], float], work: Callable[[], _T]) -> _T:
-    """The result of `work`, which begins and executes one call and raises TooManyRuns where the plan has no slot. Waits
-    for a slot up to `timeout()` seconds, which is only asked if the call has to wait. In a thread of the server the
-    request gives that back meanwhile and is repeated from its beginning; elsewhere it waits. Raises TooManyCalls."""
+    """Run `work` with a slot and return its result. `work` creates and executes one run, and raises TooManyRuns if the
+    plan has no free slot. Waits for a slot for at most `timeout()` seconds; `timeout` is called only if the call has to
+    wait. Meanwhile a request in a server thread is parked and repeated from its beginning; elsewhere it waits here.
+    Raises TooManyCalls."""
     loop_connections.release()  # waiting calls must not hold connections that others need
     admission = request.__dict__.pop(_ATTRIBUTE, admission)
     if admission.state is State.NEW:

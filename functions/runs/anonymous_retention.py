@@ -32,9 +32,9 @@ def stores_input(caller_kind: str, trigger: str, input_text: bytes) -> bool:
     return (caller_kind != KIND and trigger != _ON_EVENTS) or len(input_text) <= MAX_STORED_BYTES
 
 
-def end_without_outcome(when: str = "true") -> str:
-    """Three assignments of an UPDATE that ends runs `r`: a large input is removed, and the rest is sampled. `when` is
-    SQL."""
+def end_without_outcome_sql(when: str = "true") -> str:
+    """Three SQL assignments for an UPDATE that ends runs `r` without an outcome: an input that is too large is removed,
+    and the size of the rest is sampled. `when` is an SQL condition."""
     is_anonymous_input = f"(r.caller_kind = '{KIND}' OR r.trigger = '{_ON_EVENTS}')"
     is_too_large = f"{when} AND {is_anonymous_input} AND octet_length(r.input) > {MAX_STORED_BYTES}"
     weight = sampled_size(f"CASE WHEN {is_too_large} THEN 0 ELSE octet_length(r.input) END", "r.caller_kind")

@@ -8,7 +8,7 @@ from typing import Any, Final
 import orjson
 from django.db import InterfaceError, OperationalError, connections
 
-from functions.runs.anonymous_retention import StoredRun, end_without_outcome, stored_values
+from functions.runs.anonymous_retention import StoredRun, end_without_outcome_sql, stored_values
 from functions.runs.sampled_sizes import sampled_size
 from functions.runs.start import CreatedRun
 from functions.runs.statement_batching import StatementBatcher
@@ -25,10 +25,10 @@ _SQL: Final = sql_files.load(
         f"CASE WHEN 'input' = ANY ($11::text[]) THEN 0 ELSE octet_length(input) END + {_SIZE_OF_OUTCOME}", "caller_kind"
     ),
     weight_of_whole=sampled_size(f"octet_length($14::text) + {_SIZE_OF_OUTCOME}", "$15::text"),
-    end_without_outcome=end_without_outcome("r.phase = 'queued'"),
+    end_without_outcome=end_without_outcome_sql("r.phase = 'queued'"),
 )
 EVENT_OF_RUN: Final = _SQL["event_of_run"]
-_WRITE_WHOLE: Final = _SQL["write_whole"].encode()
+_INSERT_ENDED: Final = _SQL["insert_ended"].encode()
 _end_batcher: Final = StatementBatcher(_SQL["end"].encode(), is_durable=True)
 
 
@@ -44,29 +44,32 @@ class RunResult:
     sandbox_layers: tuple[str, ...] = ()
 
 
-def end(started: CreatedRun, result: RunResult) -> tuple[bool, bool]:
-    """Record the outcome and its event. Returns (it counts, its event has subscribers): it counts only while the run
-    belongs to this attempt. One statement; one more if PostgreSQL crashed and lost a synchronous run (`start_run`).
-    Raises DatabaseError if the outcome cannot be recorded; Unavailable for a synchronous run."""
-    what = stored_values(started.caller_kind, started.trigger, started.input_text, result.output, result.logs)
+def record_end(started: CreatedRun, result: RunResult) -> tuple[bool, bool]:
+    """Record the outcome and its event. Returns whether the outcome counts, which it does only while the run belongs to
+    this attempt, and whether its event has subscribers. One statement; one more if PostgreSQL crashed and lost a
+    synchronous run (`start_run`). Raises DatabaseError if the outcome cannot be recorded; Unavailable for a synchronous
+    run."""
+    stored = stored_values(started.caller_kind, started.trigger, started.input_text, result.output, result.logs)
     values = [
         started.run_id.encode(),
         b"%d" % started.attempt,
         result.status.encode(),
-        None if what.output is None else what.output.encode(),
+        None if stored.output is None else stored.output.encode(),
         None if result.error is None else orjson.dumps(result.error),
-        orjson.dumps(what.logs),
+        orjson.dumps(stored.logs),
         b"{%b}" % ",".join(result.sandbox_layers).encode(),
         b"%d" % result.duration_ms,
         ids.new("evt").encode(),
         started.function_name.encode(),
-        b"{%b}" % ",".join(what.not_stored).encode() if what.not_stored else None,
+        b"{%b}" % ",".join(stored.not_stored).encode() if stored.not_stored else None,
     ]
     for pause in (0.1, 0.5, 2.0, None):
         try:
             [(counted, has_event, _)] = _end_batcher.run(started.cluster, values)
             if counted != b"t" and not started.is_async:
-                [(counted, has_event)] = prepared.run(started.cluster, _WRITE_WHOLE, [*values, *_whole(started, what)])
+                [(counted, has_event)] = prepared.run(
+                    started.cluster, _INSERT_ENDED, [*values, *_insert_values(started, stored)]
+                )
             break
         except (OperationalError, InterfaceError) as error:
             # The connection is gone, with or without our outcome: `attempts` and `phase` make a second try harmless.
@@ -82,13 +85,13 @@ def end(started: CreatedRun, result: RunResult) -> tuple[bool, bool]:
     return counted == b"t", has_event == b"t"
 
 
-def _whole(started: CreatedRun, what: StoredRun) -> list[bytes | None]:
-    """The values of `write_whole` beyond the outcome."""
+def _insert_values(started: CreatedRun, stored: StoredRun) -> list[bytes | None]:
+    """The values of `insert_ended` beyond the outcome."""
     request_id = current_request_id()
     return [
         started.function_id.encode(),
         b"%d" % started.version,
-        b"" if "input" in what.not_stored else started.input_text.encode(),
+        b"" if "input" in stored.not_stored else started.input_text.encode(),
         started.caller_kind.encode(),
         started.caller_id.encode(),
         None if request_id is None else request_id.encode(),

@@ -16,7 +16,7 @@ WITH ended AS (
 SELECT EXISTS (SELECT 1 FROM ended), EXISTS (SELECT 1 FROM outbox_event),
        CASE WHEN $12::boolean THEN set_config('synchronous_commit', 'off', true) END, $13::text
 
--- name: write_whole
+-- name: insert_ended
 -- As `end` up to $11, and then $12 function, $13 version, $14 input, $15 kind of caller, $16 its id, $17 request, $18
 -- depth, $19 trigger, $20 inbound endpoint.
 WITH ended AS (

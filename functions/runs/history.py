@@ -28,8 +28,8 @@ def newest_of(runs: QuerySet[Run], filtered_by: Collection[str], limit: int) -> 
 
 
 def last_of(cluster: str, environment_id: str, names: Sequence[str]) -> dict[str, Run]:
-    """The newest run of each of these functions that has one, by the function's name: one look into the index for each,
-    and one statement for all runs found. Inputs, outputs and logs are not read."""
+    """The newest run of each of these functions that has one, by the function's name: one index lookup for each, and
+    one statement for all runs found. Inputs, outputs and logs are not read."""
     newest = Run.objects.filter(function=OuterRef("pk")).order_by(*_ORDER).values("pk")[:1]
     functions = Function.objects.using(cluster).filter(environment_id=environment_id, name__in=names)
     ids = dict(functions.values_list("name", Subquery(newest)))

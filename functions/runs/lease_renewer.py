@@ -1,7 +1,7 @@
 """Renews the leases of the runs that this process executes, and ends cancelled ones. A thread per region checks every
-half second, only while something executes, so most short runs never meet it. So a lease can be short however long a
-function may run, and any process can cancel a run. A run whose lease another process has taken over is ended here,
-since its outcome would not count any more."""
+half second while runs execute, so most short runs end before a check. Because leases are renewed, a lease can be short
+however long a function may run, and any process can cancel a run. A run whose lease another process has taken over is
+ended here, since its outcome would not count any more."""
 
 import logging
 import os
@@ -24,19 +24,19 @@ RENEW_SECONDS: Final = 0.5
 
 
 class LeaseRenewer:
-    """The runs that this process executes. `end(run_id)` ends one of them. Each region has its own thread, so that an
-    unavailable region does not delay the leases of others."""
+    """Renews the leases of the runs that this process executes. `cancel(run_id)` ends one of them. Each region has its
+    own thread, so that an unavailable region does not delay the leases of others."""
 
-    def __init__(self, end: Callable[[str], object]) -> None:
-        self._end = end
+    def __init__(self, cancel: Callable[[str], object]) -> None:
+        self._cancel = cancel
         self._lock = threading.Lock()
         self._executing: dict[str, dict[str, CreatedRun]] = defaultdict(dict)
         """For each region, by run id."""
         self._threads: dict[str, threading.Thread] = {}
         self._pid = os.getpid()
 
-    def begin(self, started: CreatedRun) -> None:
-        """Renew the lease of the run until `end`, which must be called even if this raises."""
+    def start_renewing(self, started: CreatedRun) -> None:
+        """Renew the lease of the run until `stop_renewing`, which must be called even if this raises."""
         using = started.cluster
         with self._lock:
             if self._pid != os.getpid():  # forked: the parent renews its own leases
@@ -51,7 +51,7 @@ class LeaseRenewer:
                 thread.start()
                 self._threads[using] = thread
 
-    def end(self, started: CreatedRun) -> None:
+    def stop_renewing(self, started: CreatedRun) -> None:
         with self._lock:
             self._executing[started.cluster].pop(started.run_id, None)
 
@@ -93,4 +93,4 @@ class LeaseRenewer:
             with self._lock:
                 still_ours = run_id in self._executing[using]
             if still_ours:
-                self._end(run_id)
+                self._cancel(run_id)

@@ -8,7 +8,7 @@ from typing import Any, Final
 from django.conf import settings
 from django.db import connections
 
-from functions.runs.anonymous_retention import end_without_outcome
+from functions.runs.anonymous_retention import end_without_outcome_sql
 from functions.runs.completion import EVENT_OF_RUN
 from functions.runs.start import CreatedRun
 from platform_site.identity import signals
@@ -19,7 +19,7 @@ LOST_ATTEMPTS: Final = 3
 _LONGEST_LEASE: Final = timedelta(hours=2)
 """Longer than any FUNCTION_LEASE_SECONDS and any wait for the next attempt."""
 
-_SQL: Final = sql_files.load(__file__, end_without_outcome=end_without_outcome(), event_of_run=EVENT_OF_RUN)
+_SQL: Final = sql_files.load(__file__, end_without_outcome=end_without_outcome_sql(), event_of_run=EVENT_OF_RUN)
 
 
 def renew(using: str, executing: Collection[CreatedRun]) -> set[str]:

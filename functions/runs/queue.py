@@ -79,7 +79,7 @@ def claim(using: str) -> tuple[CreatedRun, bool] | None:
 
 
 def is_due(using: str) -> bool:
-    """Whether `claim` would look for a slot for anything."""
+    """Whether any run of the region is due, whether or not a slot is free."""
     suspended = suspended_in(using)
     with connections[using].cursor() as cursor:
         cursor.execute(_SQL["is_due"], [suspended])

@@ -32,10 +32,11 @@ def purge(using: str, *, older_than: timedelta = RETENTION) -> int:
     return _in_batches(using, _SQL["purge"], {"oldest": oldest, "age": older_than})
 
 
-def purge_anonymous_runs(using: str, *, but: int = MAX_ANONYMOUS_RUNS) -> int:
-    """Delete anonymous callers' ended runs except the newest `but` of each environment. Returns how many."""
+def purge_anonymous_runs(using: str, *, keep: int = MAX_ANONYMOUS_RUNS) -> int:
+    """Delete the ended runs of anonymous callers, except for the newest `keep` of each environment. Returns how many
+    were deleted."""
     with by_index(using) as cursor:
-        cursor.execute(_SQL["over_limit"], [but])
+        cursor.execute(_SQL["over_limit"], [keep])
         over_limit = cursor.fetchall()
     return sum(
         _in_batches(using, _SQL["purge_anonymous"], {"environment_id": environment_id, "newest": newest})
@@ -43,7 +44,7 @@ def purge_anonymous_runs(using: str, *, but: int = MAX_ANONYMOUS_RUNS) -> int:
     )
 
 
-def shorten(using: str) -> int:
+def shorten_histories(using: str) -> int:
     """Delete the oldest ended runs of environments whose history exceeds their plan. Returns how many. Reads plans from
     the control database if needed. Raises OperationalError while it is unavailable."""
     with by_index(using) as cursor:
@@ -52,13 +53,13 @@ def shorten(using: str) -> int:
     gone = 0
     for environment_id, plan in (plans_of_active(large) if large else {}).items():
         weights = large[environment_id]
-        most = level(list(weights.values()), plan_limits(plan).run_history_bytes)
-        for function_id in [each for each, weight in weights.items() if weight > most]:
-            gone += _shorten(using, environment_id, function_id, most)
+        limit = common_limit(list(weights.values()), plan_limits(plan).run_history_bytes)
+        for function_id in [each for each, weight in weights.items() if weight > limit]:
+            gone += _shorten(using, environment_id, function_id, limit)
     return gone
 
 
-def level(weights: list[int], budget: int) -> int:
+def common_limit(weights: list[int], budget: int) -> int:
     """The common maximum of each history so that their sum fits the budget."""
     left = budget
     for position, weight in enumerate(sorted(weights)):

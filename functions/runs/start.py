@@ -4,9 +4,9 @@ A queued run is claimed (`queue`), its executor holds the lease (`leases`), and 
 is one statement. `attempts` is the run's fencing token and `claimed_until` its lease, in database time: an outcome
 counts only for the current attempt of a run that has not ended. A periodic job finds expired leases. `slot` is the
 concurrency slot of an executing run, unique in its environment: 1 to the plan's limit for synchronous runs, -1 to
--limit for queued ones, so that these take no slot of a waiting caller. Anonymous callers may only use the first half of
-each (`anonymous_slots`), which others take last; so do runs of events (`functions.triggers.events`).
-"""
+-limit for queued ones, so that queued runs never take the slot of a waiting caller. Anonymous callers may only use the
+first half of each, which other callers take last (`anonymous_slots`); so do runs of events
+(`functions.triggers.events`)."""
 
 import random
 from collections.abc import Mapping
@@ -158,12 +158,12 @@ def start_run(new: NewRun) -> CreatedRun:
     """Create the run, executing (with a lease of this process) or queued. One statement; one more for a queued run of
     an anonymous caller, and now and then for others (`functions.quotas.queue_quotas`). An executing run is committed
     when this returns, and on disk before it can have any effect: its row writes and its end come later in the same log,
-    and `make_durable` precedes everything that leaves the database. So a synchronous call waits for the disk once. If
-    PostgreSQL crashes in between, `end` finds no run and writes all of it. In a transaction of the caller, and for a
-    queued run, the commit waits as usual. If the connection is lost before the response, the run is looked up on a new
-    connection by its id, and created if it does not exist: no one else would execute it, and it would hold its slot
-    until its lease ends. Raises NoSuchFunction (also if this kind of caller may not invoke it), CallLoopError,
-    TooManyRuns, TooManyAnonymousCalls, TooManyQueued."""
+    and `wait_until_durable` precedes everything that leaves the database. So a synchronous call waits for the disk
+    once. If PostgreSQL crashes in between, `record_end` finds no run and writes all of it. In a transaction of the
+    caller, and for a queued run, the commit waits as usual. If the connection is lost before the response, the run is
+    looked up on a new connection by its id, and created if it does not exist: no one else would execute it, and it
+    would hold its slot until its lease ends. Raises NoSuchFunction (also if this kind of caller may not invoke it),
+    CallLoopError, TooManyRuns, TooManyAnonymousCalls, TooManyQueued."""
     if not NAME.fullmatch(new.function_name):
         raise NoSuchFunction
     if new.depth >= call_depth.MAX_DEPTH:
@@ -181,7 +181,7 @@ def start_run(new: NewRun) -> CreatedRun:
 
 
 def _invoker(caller: Caller) -> bytes:
-    """The caller's kind as a function's `invoke` has it."""
+    """The kind of caller in the terms of a function's `invoke`: `user`, `anonymous` or `key`."""
     return caller.kind.encode() if caller.kind in ("user", "anonymous") else b"key"
 
 

@@ -5,9 +5,9 @@
 -- $16 its network, $17 its delay in the queue; $18 trigger, $19 inbound endpoint; the last two are those of
 -- `StatementBatcher`. OFFSET 0 keeps the order of the slots, which a join would not.
 --
--- PostgreSQL plans a statement at every call while plans for given values seem cheaper than one for all. So there are
--- two texts: one would pay for the check of the network even where there is none. And no estimate of the runs depends
--- on a value: they are compared with columns, and with `(SELECT $20)`, which the planner does not look into.
+-- PostgreSQL plans a statement again at every call while custom plans look cheaper than a generic one. So there are two
+-- statements: with one, all calls would pay for the network check of anonymous callers. And no row estimate depends on
+-- a value: runs are compared with columns, or with `(SELECT $20)`, whose value the planner does not know.
 WITH chosen AS (
     SELECT f.id, f.name, f.active_version, f.timeout_ms, f.memory_mb, f.allowed_hosts, v.source_hash,
            (SELECT jsonb_object_agg(s.name, encode(s.sealed_value, 'hex'))
@@ -55,7 +55,7 @@ AND (SELECT count(*) FILTER (WHERE r.network = $16::bigint) = 0 OR 2 * count(*) 
       WHERE r.environment_id = f.environment_id AND r.slot BETWEEN 1 AND (SELECT $20::int))
 
 -- name: find
--- $1 run. As the row of `start`.
+-- $1 run. Returns the columns of `start`.
 SELECT f.id, f.name, r.version, v.source_hash, f.timeout_ms, f.memory_mb, array_to_json(f.allowed_hosts),
        (SELECT jsonb_object_agg(s.name, encode(s.sealed_value, 'hex'))
           FROM platform.functions_secret s WHERE s.function_id = f.id AND s.sealed_value IS NOT NULL),

@@ -26,8 +26,8 @@ _DURABLE: Final = b"SELECT pg_logical_emit_message(true, 'functions', '')"
 # A commit that waits for the disk also waits for all earlier records of the log.
 
 
-def make_durable(using: str) -> None:
-    """Return when all earlier commits are on disk."""
+def wait_until_durable(using: str) -> None:
+    """Wait until all earlier commits of this database are on disk."""
     prepared.run(using, _DURABLE, [])
 
 

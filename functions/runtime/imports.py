@@ -1,7 +1,7 @@
-"""Which modules a function may import besides itself: an import map for its process, and what to load ahead of it. A
-function is one module, so what is left to import are Node's modules, which Deno has built in. Those that need nothing
-of the host are there, under both spellings (`node:crypto`, `crypto`); all others are refused by the map, before
-anything of them is loaded. `tests/functions/test_imports.py` holds the two lists to be all that this Deno has. Pure
+"""Which modules a function may import: the import map of its process, and the modules to load before its code. A
+function is bundled into one module, so it only imports Node's modules, which are built into Deno. Those that need no
+access to the host are allowed, under both spellings (`node:crypto`, `crypto`); the map refuses all others before any of
+their code is loaded. `tests/functions/test_imports.py` checks that the two lists cover all modules of this Deno. Pure
 computation. Used by `functions.runtime.process` and `launch`."""
 
 import base64
@@ -63,15 +63,15 @@ def ahead(source: bytes) -> list[str]:
 
 
 def required(source: bytes) -> list[str]:
-    """The allowed modules that a bundle requires: what a bundler made of CommonJS calls a global `require` where there
-    is one, and asks for it first (`typeof require`)."""
+    """The allowed modules that a bundle requires. CommonJS code in a bundle calls a global `require` if there is one
+    (`typeof require`)."""
     if b"typeof require" not in source:
         return []
     return sorted({name.decode() for name in _REQUIRED.findall(source)} & set(ALLOWED))
 
 
 def instead_of(specifier: str) -> str | None:
-    """What replaces a refused module here, if anything does."""
+    """The alternative to a refused module, if there is one."""
     return _INSTEAD.get(specifier.removeprefix("node:"))
 
 

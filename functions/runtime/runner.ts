@@ -155,11 +155,11 @@ function parse(json: string): any {
 let tag: string | null = null;
 let lines = 0;
 /** Requests of the call: how many were made, sent, answered. */
-let questions = 0, sent = 0, answered = 0;
-let asked = new NativeMap<number, { text: string; resolve: (value: unknown) => void; reject: (error: unknown) => void; refusal: Error }>();
+let requestCount = 0, sent = 0, answered = 0;
+let pendingRequests = new NativeMap<number, { text: string; resolve: (value: unknown) => void; reject: (error: unknown) => void; refusal: Error }>();
 let allSent: (() => void) | null = null;
 /** Wakes the main loop, which waits for the end of the call or for its next request. */
-let goOn: (() => void) | null = null;
+let wakeMainLoop: (() => void) | null = null;
 const timers: number[] = [];
 let failCall: ((error: unknown) => void) | null = null;
 /** Rejected promises of this call that are not handled so far. */
@@ -180,24 +180,24 @@ function describe(error: unknown): { name: string; message: string; stack: strin
 /** An error with its cause, and the errors of an AggregateError. */
 function stackOf(error: unknown, depth: number): string {
   if (!(error instanceof NativeError)) return text(typeof error === "string" ? error : inspect(error), 1000);
-  let told = text(cleaned(NativeString(error.stack)), 4000);
-  if (depth > 5) return told;
+  let stackText = text(cleaned(NativeString(error.stack)), 4000);
+  if (depth > 5) return stackText;
   const several = (error as any).errors;
-  if (isArray(several)) for (let i = 0; i < several.length && i < 5; i++) told += "\nOne of: " + stackOf(several[i], depth + 1);
-  if (error.cause !== undefined) told += "\nCaused by: " + stackOf(error.cause, depth + 1);
-  return told;
+  if (isArray(several)) for (let i = 0; i < several.length && i < 5; i++) stackText += "\nOne of: " + stackOf(several[i], depth + 1);
+  if (error.cause !== undefined) stackText += "\nCaused by: " + stackOf(error.cause, depth + 1);
+  return stackText;
 }
 
 /** The refused columns or parameters, if the error is an uncaught one of `ctx.rows`. */
 function refused(error: any): string {
-  let told = "";
+  let details = "";
   try {
     const fields = error.fields;
-    if (isArray(fields)) for (let i = 0; i < fields.length && i < 10; i++) told += " " + text(fields[i].field, 200) + ": " + text(fields[i].message, 300);
+    if (isArray(fields)) for (let i = 0; i < fields.length && i < 10; i++) details += " " + text(fields[i].field, 200) + ": " + text(fields[i].message, 300);
   } catch {
     // an error of the code's own, whose `fields` are something else
   }
-  return told;
+  return details;
 }
 
 /** As JSON, string by string: for an object, a `toJSON` that the code may have put on a prototype would be called. */
@@ -236,9 +236,9 @@ function formatted(parts: unknown[]): unknown[] {
     if (typeof value === "object" || typeof value === "symbol") return "NaN";
     return NativeString(mark === "%d" ? toNumber(value) : mark === "%i" ? toInteger(value) : toFloat(value));
   });
-  const told: unknown[] = [line];
-  while (next < parts.length) told[told.length] = parts[next++];
-  return told;
+  const values: unknown[] = [line];
+  while (next < parts.length) values[values.length] = parts[next++];
+  return values;
 }
 
 /** Ignores code of earlier calls and of the module's top level, since the log is shown to the caller. */
@@ -275,18 +275,18 @@ function ask(mine: string, op: string, args: unknown): Promise<any> {
       reject(error);
       return;
     }
-    const n = ++questions;
+    const n = ++requestCount;
     const text = '{"t":"call","tag":"' + mine + '","n":' + n + ',"op":"' + op + '","args":' + (body ?? "null") + "}";
-    mapSet(asked, n, { text, resolve, reject, refusal });
+    mapSet(pendingRequests, n, { text, resolve, reject, refusal });
     sendQuestions();
   });
 }
 
 /** At most what the host reads while its own write blocks: with a larger burst both sides would block on writing. */
 function sendQuestions(): void {
-  while (sent < questions && sent - answered < MAX_ASKED) send(mapGet(asked, ++sent)!.text);
-  goOn?.();
-  if (sent === questions && allSent) {
+  while (sent < requestCount && sent - answered < MAX_ASKED) send(mapGet(pendingRequests, ++sent)!.text);
+  wakeMainLoop?.();
+  if (sent === requestCount && allSent) {
     allSent();
     allSent = null;
   }
@@ -294,9 +294,9 @@ function sendQuestions(): void {
 
 /** Settle a request with its reply, or with the error that was created where the request was made. */
 function settle(reply: any): void {
-  const waiting = mapGet(asked, reply.n);
+  const waiting = mapGet(pendingRequests, reply.n);
   if (!waiting) return;
-  mapDelete(asked, reply.n);
+  mapDelete(pendingRequests, reply.n);
   answered++;
   sendQuestions();
   if (reply.ok) {
@@ -348,10 +348,10 @@ function coded(error: Error, code: string): Error {
 
 /** `ctx.fetch`, like the `fetch` of browsers: the host makes the request, to allowed hosts only. */
 function fetchOf(mine: string) {
-  const fetch = async (address: string | URL | Request, init: any = {}): Promise<Response> => {
-    if (address instanceof NativeRequest) {
-      const { url, method, headers, body, signal } = new NativeRequest(address, init);
-      return await fetch(url, { method, headers, body, signal });
+  const fetch = async (url: string | URL | Request, init: any = {}): Promise<Response> => {
+    if (url instanceof NativeRequest) {
+      const { url: target, method, headers, body, signal } = new NativeRequest(url, init);
+      return await fetch(target, { method, headers, body, signal });
     }
     const headers = new NativeHeaders(init.headers ?? {});
     let body: string | null = null;
@@ -365,7 +365,7 @@ function fetchOf(mine: string) {
     if (signal?.aborted) throw signal.reason;
     const until = signal && deadlineOf(deadlines, signal);
     const question = {
-      url: NativeString(address), method: init.method ?? "GET", headers: fromEntries(headers), body,
+      url: NativeString(url), method: init.method ?? "GET", headers: fromEntries(headers), body,
       timeout_ms: until === undefined ? undefined : until - now() + SIGNAL_GRACE_MS,
     };
     const answer = await unlessAborted(signal, ask(mine, "fetch", question));
@@ -453,7 +453,7 @@ function prepareTimers(): void {
   }
 }
 
-function prepareWorld(): void {
+function prepareGlobals(): void {
   keepCallAndApply();
   // A BigInt is written as the JSON number that it is, by this program and by the function's own JSON.stringify.
   defineProperty(BigInt.prototype, "toJSON", { value: function (this: bigint) { return rawJSON(NativeString(this)); }, writable: true, configurable: true });
@@ -470,7 +470,7 @@ function prepareWorld(): void {
   }
   // Libraries ask `typeof process` before they use it, and Deno's own throws at its mention without `Deno.execPath`.
   defineProperty(globalThis, "process", { value: emptyProcess(), writable: true, configurable: true });
-  (globalThis as any).fetch = () => NativePromise.reject(new NativeError("there is no network here but ctx.fetch, and only to the function's allowed_hosts"));
+  (globalThis as any).fetch = () => NativePromise.reject(new NativeError("fetch is not available: use ctx.fetch, which reaches the function's allowed_hosts"));
   const version = freeze({ ...Deno.version });
   defineProperty(globalThis, "Deno", { value: freeze({ version, inspect }), writable: false, configurable: false });
 }
@@ -502,9 +502,9 @@ async function run(frame: any, handler: (input: unknown, ctx: unknown) => unknow
   const mine: string = frame.tag;
   tag = mine;
   lines = 0;
-  asked = new NativeMap();
+  pendingRequests = new NativeMap();
   unhandled = new NativeMap();
-  sent = answered = questions = 0;
+  sent = answered = requestCount = 0;
   let answer: string;
   try {
     const stopped = new NativePromise((_, reject) => { failCall = reject; });
@@ -515,10 +515,10 @@ async function run(frame: any, handler: (input: unknown, ctx: unknown) => unknow
     if (mapSize(unhandled)) await new NativePromise<void>((resolve) => startTimer(resolve, 0));
     mapForEach(unhandled, ({ reason }: { reason: unknown }) => { throw reason; });
     if (output instanceof NativeResponse) {
-      throw new NativeTypeError("a function returns its output itself, not a Response: return {ok: true}, say, or {$response: {status, headers, body}} to a provider");
+      throw new NativeTypeError("a function must return plain data, not a Response: for example {ok: true}, or {$response: {status, headers, body}} for an inbound endpoint");
     }
     if (isStream(output)) {
-      throw new NativeTypeError("a function returns its output whole, not a generator or a stream: gather its items into an array");
+      throw new NativeTypeError("a function must return plain data, not a generator or a stream: collect its items in an array");
     }
     let body: string | undefined;
     try {
@@ -534,13 +534,13 @@ async function run(frame: any, handler: (input: unknown, ctx: unknown) => unknow
     answer = '{"t":"failed","tag":"' + mine + '","reason":"user_error","error":' + errorText(describe(error)) + "}";
   }
   // Requests that the code did not await are completed before the call ends.
-  if (sent < questions) await new NativePromise<void>((resolve) => { allSent = resolve; });
+  if (sent < requestCount) await new NativePromise<void>((resolve) => { allSent = resolve; });
   tag = null;
   failCall = null;
   for (let i = 0; i < timers.length; i++) clearTimer(timers[i]);
   timers.length = 0;
   send(answer);
-  goOn?.();
+  wakeMainLoop?.();
 }
 
 /**
@@ -550,13 +550,13 @@ async function run(frame: any, handler: (input: unknown, ctx: unknown) => unknow
 async function loadAhead(names: string[]): Promise<void> {
   const node = "node:"; // a literal import would be loaded before the first line of this program
   for (const name of names) await import(node + name);
-  const { default: theirs } = await import(node + "process");
+  const { default: nodeProcess } = await import(node + "process");
   const { prototype: emitter } = (await import(node + "events")).default;
-  for (let part = theirs; part !== emitter; part = Object.getPrototypeOf(part)) {
+  for (let part = nodeProcess; part !== emitter; part = Object.getPrototypeOf(part)) {
     for (const name of Reflect.ownKeys(part)) if (!NEEDED_OF_PROCESS.has(name)) Reflect.deleteProperty(part, name);
   }
-  emitter.removeAllListeners.call(theirs);
-  Object.assign(theirs, emptyProcess());
+  emitter.removeAllListeners.call(nodeProcess);
+  Object.assign(nodeProcess, emptyProcess());
 }
 const NEEDED_OF_PROCESS = new Set<PropertyKey>(["nextTick", "constructor", "_events", "_eventsCount", "_maxListeners", "versions"]);
 
@@ -589,8 +589,8 @@ async function main(): Promise<void> {
   let handler: any = null;
   let first: Waiting | null = null, last: Waiting | null = null;
   while (true) {
-    if (tag !== null && sent === answered) await new NativePromise<void>((resolve) => { goOn = resolve; });
-    goOn = null;
+    if (tag !== null && sent === answered) await new NativePromise<void>((resolve) => { wakeMainLoop = resolve; });
+    wakeMainLoop = null;
     if (tag !== null) await arrival();
     const next: Waiting | null = tag === null ? first : null;
     if (next !== null) first = next.behind;
@@ -599,11 +599,11 @@ async function main(): Promise<void> {
       try {
         const required = frame.required ?? [];
         if (frame.ahead?.length) await loadAhead(frame.ahead);
-        prepareWorld();
+        prepareGlobals();
         if (required.length) await defineRequire(required);
         // A variable specifier: a literal one, or user code as the entry point, could import any host file.
-        const address: string = "data:application/typescript;base64," + frame.source;
-        handler = (await import(address)).default;
+        const url: string = "data:application/typescript;base64," + frame.source;
+        handler = (await import(url)).default;
         if (typeof handler !== "function") throw new NativeError("the module has no default export that is a function: export default async (input, ctx) => output");
         send('{"t":"loaded"}');
       } catch (error) {

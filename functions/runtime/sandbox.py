@@ -43,9 +43,9 @@ class PathBeneathAttr(ctypes.Structure):
 
 
 def own_namespaces() -> str | None:
-    """A network, IPC and UTS namespace of our own. An unprivileged user reaches them through a user namespace. In that
-    one we have our own name only if the host lets us say so; some give the namespaces and refuse that (AppArmor on
-    Ubuntu 24.04, a /proc that is read-only). To the kernel we are the same user with and without it."""
+    """Enter new network, IPC and UTS namespaces. An unprivileged user needs a user namespace for that. Mapping its uid
+    and gid there is optional: some hosts permit the namespaces and refuse the mapping (AppArmor on Ubuntu 24.04, a
+    read-only /proc). To the kernel we are the same user either way."""
     wanted = CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS
     if os.geteuid() == 0:
         return "namespaces" if libc.unshare(wanted) == 0 else None
@@ -59,7 +59,8 @@ def own_namespaces() -> str | None:
 
 
 def landlock(program: str, scratch: str) -> str | None:
-    """Close the file system but for `program`, the system's libraries (read, execute) and `scratch` (read, write)."""
+    """Restrict file access to `program`, the system's libraries (read, execute), DEVICES and `scratch` (read, write);
+    where the kernel can, also forbid TCP and signals to other processes."""
     abi = libc.syscall(LANDLOCK_CREATE_RULESET, None, 0, 1)
     if abi < 1:
         return None

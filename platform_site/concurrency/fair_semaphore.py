@@ -1,7 +1,8 @@
-"""A fair semaphore for slow operations whose duration a tenant decides. An owner's share shrinks with the number of
-others. The last quarter of the slots is for owners whose operations were fast, the last half is closed to slow ones
-(an operation longer than `slow_after` seconds; the penalty doubles from a minute to an hour). After that time a slot
-can be reclaimed for another owner (`on_reclaim`). A bounded queue admits by reputation, slots held and age."""
+"""A fair semaphore for operations whose duration a tenant controls. An owner's share shrinks with the slots that others
+hold. An owner is slow for a minute, doubling up to an hour, after an operation longer than `slow_after` seconds; it is
+proven after a fast one. Slow owners cannot take the last half of the slots, and only proven owners the last quarter. A
+slot held for `slow_after` seconds can be reclaimed for another owner (`on_reclaim`). The bounded queue is served by
+reputation, slots held and age."""
 
 import math
 import threading

@@ -1,6 +1,6 @@
-"""Requests on the event loop, each in a greenlet that yields while it waits: for `platform_site.postgres.libpq`, Redis,
-a warm process of a function, and its own threads. What would block otherwise calls `must_not_wait`, and the request is
-repeated in a thread."""
+"""Requests on the event loop. Each runs in a greenlet, which yields to the loop while it waits for PostgreSQL
+(`platform_site.postgres.libpq`), Redis, a warm function process or a helper thread. Code that would block in any other
+way calls `require_thread` first, and the request is repeated in a thread."""
 
 import asyncio
 import contextvars
@@ -29,18 +29,20 @@ logger = logging.getLogger(__name__)
 class LoopRequest:
     """A request on the loop; `connections` are the borrowed ones, by alias."""
 
-    __slots__ = ("_worker", "connections", "has_written", "loop", "may_be_counted", "work")
+    __slots__ = ("_worker", "connections", "has_used_redis", "has_written", "loop", "work")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
         self.loop, self.work = loop, work
         self._worker: _Worker | None = None
         self.connections: dict[str, Any] = {}
-        self.may_be_counted = False
+        self.has_used_redis = False
+        """Whether a round trip to Redis has begun, so that rate limits may have counted the request."""
         self.has_written = False
         """Whether it may have changed something and cannot be repeated."""
 
     def switch(self, outcome: Any = None) -> None:
-        """On the loop: begin the work, or go on with `outcome` as what `wait` returns. Nothing after its end."""
+        """Called on the loop: start the work, or resume it; `outcome` is then the result of `wait`. Does nothing after
+        its end."""
         worker = self._worker
         if worker is None:
             worker = _idle.workers.pop() if _idle.workers else _Worker()
@@ -56,7 +58,7 @@ class LoopRequest:
         self.wait()
 
     def in_thread(self, call: Callable[[], Result]) -> Result:
-        """What `call()` returns or raises, in another thread and the context of this request."""
+        """Run `call()` in a helper thread, in the context of this request, and return its result."""
         future = _executor().submit(contextvars.copy_context().run, call)
         future.add_done_callback(lambda _: self.loop.call_soon_threadsafe(self.switch))
         self.wait()
@@ -102,8 +104,9 @@ def current() -> LoopRequest | None:
     return here.request if type(here) is _Worker else None
 
 
-def must_not_wait() -> None:
-    """Before blocking: raises Parked on the loop, to repeat the request in a thread, unless it has written."""
+def require_thread() -> None:
+    """Call before an operation that blocks. On the event loop it raises Parked, so that the request is repeated in a
+    thread; if the request has already written, it only logs a warning. In a thread it does nothing."""
     request = current()
     if request is not None:
         if request.has_written:
@@ -122,16 +125,15 @@ def will_write() -> None:
 
 
 def in_thread(call: Callable[[], Result]) -> Result:
-    """What `call()`, which waits, returns or raises: here, or for a request on the loop in another thread."""
+    """Run a blocking `call()` and return its result: directly in a thread, or in a helper thread for a request on the
+    loop."""
     request = current()
     return call() if request is None else request.in_thread(call)
 
 
-def repeated_in_thread(call: Callable[[], Result], in_thread: Callable[[], Result]) -> Result:
-    """What `call()` returns or raises: a part of a request on the loop, which as a whole cannot be repeated.
-
-    If it would block the loop before it has written, it is started again in a thread: `in_thread()`.
-    """
+def run_or_repeat_in_thread(call: Callable[[], Result], fallback: Callable[[], Result]) -> Result:
+    """Run `call()`, one part of a request that cannot be repeated as a whole, and return its result. If it would block
+    the loop before it has written anything, `fallback()` is run in a thread instead."""
     request = current()
     if request is None:
         return call()
@@ -139,7 +141,7 @@ def repeated_in_thread(call: Callable[[], Result], in_thread: Callable[[], Resul
     try:
         return call()
     except server_hints.Parked:
-        return request.in_thread(in_thread)
+        return request.in_thread(fallback)
     finally:
         request.has_written = request.has_written or had_written
 
@@ -191,7 +193,7 @@ def sleep(seconds: float) -> None:
 
 
 class Readiness:
-    """Waits until a socket can be read, by a duplicate of the descriptor: libpq may close its own."""
+    """Waits until a socket is readable. Uses a duplicate of the descriptor, because libpq may close its own."""
 
     __slots__ = ("_descriptor", "_loop", "_request")
 
@@ -256,8 +258,8 @@ _threads: ThreadPoolExecutor | None = None
 _max_threads = 32
 
 
-def serve_by(threads: int) -> None:
-    """As `availability.serve_by`, with twice as many connections, so that a silent database leaves some for others."""
+def limit_helper_threads(threads: int) -> None:
+    """Use at most twice `threads` helper threads, so that a silent database does not occupy all of them."""
     global _max_threads
     _max_threads = 2 * threads
 

@@ -20,12 +20,14 @@ def will_block() -> None:
 
 
 class Parked(BaseException):
-    """Raised by a request that has had no effect yet: repeat it. `then(callback)` calls back once, from any thread,
-    when it can go on; `give_up()` releases what it waits for. Not an Exception, so no handler answers it."""
+    """Raised to give the thread back: the request, which has had no effect yet, is repeated from its beginning.
+    `then(callback)` calls `callback` once, from any thread, when the request can be repeated. `release()` releases what
+    it waits for or has obtained; it is called when the request ends. Not an Exception, so that no handler turns it into
+    a response."""
 
-    def __init__(self, then: Callable[[Callable[[], None]], None], give_up: Callable[[], None]) -> None:
+    def __init__(self, then: Callable[[Callable[[], None]], None], release: Callable[[], None]) -> None:
         super().__init__()
-        self.then, self.give_up = then, give_up
+        self.then, self.release = then, release
 
 
 def can_be_repeated(request: HttpRequest) -> bool:

@@ -14,54 +14,54 @@ from django.conf import settings
 
 logger = logging.getLogger(__name__)
 
-Thing = TypeVar("Thing")
+Item = TypeVar("Item")
 
 PAUSE: Final = 0.05
 """Seconds to gather items."""
 
 
-class Batch(Generic[Thing]):
-    """`deal` gets all new items, in order. Thread-safe; empty after a fork."""
+class Batch(Generic[Item]):
+    """`process` is called with all new items, in order. Thread-safe; empty after a fork."""
 
-    def __init__(self, deal: Callable[[list[Thing]], None], *, most: int) -> None:
-        self._deal, self._most = deal, most
-        self._forget()
+    def __init__(self, process: Callable[[list[Item]], None], *, max_items: int) -> None:
+        self._process, self._max_items = process, max_items
+        self._reset()
         _all.add(self)
 
-    def _forget(self) -> None:
-        self._waiting: deque[Thing] = deque()
+    def _reset(self) -> None:
+        self._waiting: deque[Item] = deque()
         self._lock = threading.Lock()
-        self._dealing = threading.Lock()
+        self._processing = threading.Lock()
         self._wanted = threading.Event()
-        self._is_called = False
+        self._is_woken = False
         self._thread: threading.Thread | None = None
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def put(self, thing: Thing) -> bool:
-        """False, and nothing done, if too many wait."""
+    def put(self, item: Item) -> bool:
+        """False, and the item is dropped, if `max_items` are waiting."""
         waiting = self._waiting
-        if len(waiting) >= self._most:
+        if len(waiting) >= self._max_items:
             return False
-        waiting.append(thing)
+        waiting.append(item)
         if not settings.FASTPATH:
             self.flush()
-        elif not self._is_called:
-            self._call()
+        elif not self._is_woken:
+            self._wake_thread()
         return True
 
     def flush(self) -> None:
-        with self._dealing:
+        with self._processing:
             waiting = self._waiting
             taken = [waiting.popleft() for _ in range(len(waiting))]
             if taken:
                 try:
-                    self._deal(taken)
+                    self._process(taken)
                 except Exception:
                     logger.exception("a batch was lost")
 
-    def _call(self) -> None:
+    def _wake_thread(self) -> None:
         with self._lock:
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="batch", daemon=True)
@@ -70,7 +70,7 @@ class Batch(Generic[Thing]):
                 except RuntimeError:  # the system has no more threads: the next item tries again
                     return
                 self._thread = thread
-            self._is_called = True
+            self._is_woken = True
             self._wanted.set()
 
     def _run(self) -> None:
@@ -78,7 +78,7 @@ class Batch(Generic[Thing]):
             self._wanted.wait()
             self._wanted.clear()
             time.sleep(PAUSE)
-            self._is_called = False  # before checking, so that a later item starts it again
+            self._is_woken = False  # before checking, so that a later item starts it again
             self.flush()
 
 
@@ -88,7 +88,7 @@ _all: Final["weakref.WeakSet[Batch[Any]]"] = weakref.WeakSet()
 def _after_fork() -> None:
     """The child has no threads; the items are the parent's."""
     for each in _all:
-        each._forget()
+        each._reset()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -21,7 +21,7 @@ class _Opened(threading.local):
 _opened = _Opened()
 
 
-def take_over() -> None:
+def disconnect_django_signals() -> None:
     """Replace Django's receivers in this process; idempotent."""
     if not settings.FASTPATH:
         return
@@ -33,8 +33,8 @@ def take_over() -> None:
     connection_created.connect(_remember, dispatch_uid="platform_site.fastpath.connection_cleanup")
 
 
-def give_back() -> None:
-    """Undo `take_over`, for tests."""
+def reconnect_django_signals() -> None:
+    """Undo `disconnect_django_signals`, for tests."""
     connection_created.disconnect(_remember, dispatch_uid="platform_site.fastpath.connection_cleanup")
     signals.request_started.connect(db.reset_queries)
     signals.request_started.connect(db.close_old_connections)
@@ -47,8 +47,8 @@ def _remember(connection: BaseDatabaseWrapper, **_: Any) -> None:
     _opened.connections[connection.alias] = connection
 
 
-def watch_connection() -> None:
-    """Called after a response, in its thread."""
+def close_unusable_connections() -> None:
+    """Close this thread's connections that are unusable or too old. Called after each response."""
     for connection in _opened.connections.values():
         if connection.queries_log:
             connection.queries_log.clear()  # filled under DEBUG alone

@@ -37,8 +37,8 @@ class Routes:
     def __init__(self, resolver: URLResolver) -> None:
         self._resolver = resolver
         self._routes: dict[tuple[_Head, int], list[_Route]] = {}
-        self._opaque: set[_Head] = set()
-        self._lay_out(resolver.url_patterns, "")
+        self._left_to_django: set[_Head] = set()
+        self._add_patterns(resolver.url_patterns, "")
 
     def resolve(self, path: str) -> ResolverMatch:
         words = path[1:].split("/")
@@ -49,7 +49,7 @@ class Routes:
                     return found
         return self._resolver.resolve(path)
 
-    def _lay_out(self, patterns: list[URLPattern | URLResolver], before: str) -> None:
+    def _add_patterns(self, patterns: list[URLPattern | URLResolver], before: str) -> None:
         for pattern in patterns:
             route = pattern.pattern
             text = before + str(route)
@@ -59,7 +59,7 @@ class Routes:
                 if pattern.namespace or pattern.app_name or pattern.default_kwargs:
                     self._leave_to_django(text)
                 else:
-                    self._lay_out(pattern.url_patterns, text)
+                    self._add_patterns(pattern.url_patterns, text)
             else:
                 self._add(pattern, text)
 
@@ -77,7 +77,7 @@ class Routes:
                 return self._leave_to_django(text + "/")
         if pattern.default_args or any(index < 2 for index, _ in variables):
             return self._leave_to_django(text + "/")
-        if self._is_hidden(words):
+        if self._is_left_to_django(words):
             return None
         match = ResolverMatch(pattern.callback, (), {}, pattern.name, route=text, extra_kwargs={})
         key = (tuple(words[:2]), len(words))
@@ -88,10 +88,10 @@ class Routes:
     def _leave_to_django(self, text: str) -> None:
         words = text.split("/")
         whole = [word for word in words[:-1] if "<" not in word][:2]
-        self._opaque.add(tuple(whole) if words[: len(whole)] == whole else ())
+        self._left_to_django.add(tuple(whole) if words[: len(whole)] == whole else ())
 
-    def _is_hidden(self, words: list[str]) -> bool:
-        return any(tuple(words[:count]) in self._opaque for count in range(3))
+    def _is_left_to_django(self, words: list[str]) -> bool:
+        return any(tuple(words[:count]) in self._left_to_django for count in range(3))
 
 
 class _Current:

@@ -207,7 +207,7 @@ class AccessHandler(logging.StreamHandler[TextIO]):
 
     def __init__(self, stream: TextIO | None = None) -> None:
         super().__init__(stream)
-        self.lines: Batch[logging.LogRecord] = Batch(self._write, most=self.MAX_WAITING)
+        self.lines: Batch[logging.LogRecord] = Batch(self._write, max_items=self.MAX_WAITING)
 
     def handle(self, record: logging.LogRecord) -> bool:
         return self.lines.put(record)

@@ -109,7 +109,7 @@ def _count(answered: list[tuple[str, str, int, float]]) -> None:
             RATE_LIMITED.labels(route).inc(len(taken))
 
 
-_answered: Final = Batch(_count, most=50_000)
+_answered: Final = Batch(_count, max_items=50_000)
 
 
 def count_now() -> None:

@@ -30,7 +30,7 @@ USUAL_LATENCY_FACTOR: Final = 8
 ANSWER_SECONDS: Final = 2
 """Seconds to connect in a probe, and for an empty statement."""
 
-_most: float = float("inf")
+_max_waiting_threads: float = float("inf")
 
 
 class AvailabilityWatch:
@@ -40,8 +40,8 @@ class AvailabilityWatch:
         self._alias = alias
         self._lock = threading.Lock()
         self._waiting: dict[greenlet, tuple[float, BaseDatabaseWrapper | None, bool]] = {}
-        """By waiting thread or loop request: since when (monotonic), its connection (None: connecting), and whether a
-        thread of requests waits. None does for the event loop, whose pool limits its connections."""
+        """By waiting thread or loop request: the start of the wait (monotonic), the connection (None: connecting), and
+        whether the wait occupies a request thread, which those on the event loop do not."""
         self._progress_at = 0.0
         self._usual = 0.0
         """Moving average of a statement's seconds."""
@@ -49,28 +49,33 @@ class AvailabilityWatch:
         self.is_unavailable = False
 
     def enter(
-        self, by: BaseDatabaseWrapper | None = None, *, whatever: bool = False, connects_for_loop: bool = False
+        self,
+        connection: BaseDatabaseWrapper | None = None,
+        *,
+        never_refuse: bool = False,
+        connects_for_loop: bool = False,
     ) -> bool:
-        """Start to wait; after True, call `leave` or `lost`. False: this thread is waiting already. Raises psycopg's
-        ConnectionTimeout if the database is unavailable, or too many threads wait without progress; never with
-        `whatever`."""
-        me = getcurrent()
+        """Register a wait of this thread or loop request for the database. After True, call `leave` at its end, and
+        `lost` before that if no response came. False: it is registered already, by a caller further up. Raises
+        psycopg's ConnectionTimeout if the database is unavailable or too many threads wait without progress, unless
+        `never_refuse`."""
+        waiter = getcurrent()
         waiting = self._waiting
-        if me in waiting:
+        if waiter in waiting:
             return False
-        holds_thread = type(me) is greenlet and not connects_for_loop
-        if not whatever:
+        holds_thread = type(waiter) is greenlet and not connects_for_loop
+        if not never_refuse:
             if self.is_unavailable:
                 raise psycopg.errors.ConnectionTimeout(f"database {self._alias} does not answer")
-            if holds_thread and len(waiting) >= _most and self._too_many_wait():
-                raise psycopg.errors.ConnectionTimeout(f"enough threads wait for database {self._alias}")
+            if holds_thread and len(waiting) >= _max_waiting_threads and self._too_many_wait():
+                raise psycopg.errors.ConnectionTimeout(f"too many threads wait for database {self._alias}")
         if not _guard_runs:
             _start_guard()
-        waiting[me] = time.monotonic(), by, holds_thread
+        waiting[waiter] = time.monotonic(), connection, holds_thread
         return True
 
     def leave(self) -> None:
-        with self._lock:  # whoever cuts connections must not do so behind our back
+        with self._lock:  # so that `_cut` cannot close a connection whose wait has ended
             waited = self._waiting.pop(getcurrent(), None)
         if waited is not None:
             self._progress_at = now = time.monotonic()
@@ -89,7 +94,7 @@ class AvailabilityWatch:
                 return
             self.is_unavailable = True
         if self._in_background(self._probe, parameters):
-            logger.warning("database %s does not answer; its requests are refused until it does", self._alias)
+            logger.warning("database %s does not respond; requests for it are refused until it does", self._alias)
         else:
             self.is_unavailable = False  # otherwise its return would not be noticed
 
@@ -102,8 +107,8 @@ class AvailabilityWatch:
         return True
 
     def _too_many_wait(self) -> bool:
-        """Whether as many threads wait as may, without the usual progress."""
-        if sum(holds_thread for _, _, holds_thread in list(self._waiting.values())) < _most:
+        """Whether `_max_waiting_threads` threads wait, and longer than usual without progress."""
+        if sum(holds_thread for _, _, holds_thread in list(self._waiting.values())) < _max_waiting_threads:
             return False
         return self._seconds_without_progress() > max(MIN_WAIT_SECONDS, USUAL_LATENCY_FACTOR * self._usual)
 
@@ -115,16 +120,18 @@ class AvailabilityWatch:
             return 0.0
         return time.monotonic() - since
 
-    def look(self, timeout: float) -> None:
+    def check(self, timeout: float) -> None:
         if self._seconds_without_progress() < timeout:
             return
         if self.is_unavailable:
             self._cut(timeout)
         elif not self._is_being_checked:
-            by = next((by for _, by, _ in list(self._waiting.values()) if by is not None), None)
-            if by is not None:
+            connection = next(
+                (connection for _, connection, _ in list(self._waiting.values()) if connection is not None), None
+            )
+            if connection is not None:
                 self._is_being_checked = True
-                self._is_being_checked = self._in_background(self._check, by.get_connection_params())
+                self._is_being_checked = self._in_background(self._check, connection.get_connection_params())
 
     def _check(self, parameters: dict[str, Any]) -> None:
         try:
@@ -133,19 +140,19 @@ class AvailabilityWatch:
             elif self._seconds_without_progress():
                 self._mark_unavailable(parameters)
         except Exception:  # psycopg's wait for an answer takes a descriptor, and there may be none
-            logger.exception("database %s could not be asked whether it is there", self._alias)
+            logger.exception("the probe of database %s failed", self._alias)
         finally:
             self._is_being_checked = False
 
     def _cut(self, timeout: float) -> None:
-        for me, waited in list(self._waiting.items()):
-            began, by, _ = waited
-            if by is None or time.monotonic() - began < timeout:
+        for waiter, waited in list(self._waiting.items()):
+            began, connection, _ = waited
+            if connection is None or time.monotonic() - began < timeout:
                 continue
             with self._lock, suppress(psycopg.Error, OSError):
-                if self._waiting.get(me) is waited and (opened := by.connection) is not None:
+                if self._waiting.get(waiter) is waited and (opened := connection.connection) is not None:
                     _shut_down(opened.pgconn)
-                    logger.warning("cut a connection to database %s, which has stalled", self._alias)
+                    logger.warning("closed a stalled connection to database %s", self._alias)
 
     def _probe(self, parameters: dict[str, Any]) -> None:
         while self.is_unavailable:
@@ -154,10 +161,10 @@ class AvailabilityWatch:
                 if not _responds(parameters):
                     continue
             except Exception:  # as in `_check`
-                logger.exception("database %s could not be asked whether it is back", self._alias)
+                logger.exception("the probe of database %s failed", self._alias)
                 continue
             self.is_unavailable = False
-        logger.warning("database %s answers again", self._alias)
+        logger.warning("database %s responds again", self._alias)
 
 
 def _responds(parameters: dict[str, Any]) -> bool:
@@ -197,10 +204,10 @@ def watch(alias: str) -> AvailabilityWatch:
     return found if found is not None else _watches.setdefault(alias, AvailabilityWatch(alias))
 
 
-def serve_by(threads: int) -> None:
+def limit_waiting_threads(threads: int) -> None:
     """Limit waits by the process's `threads`; default: unlimited."""
-    global _most
-    _most = max(1, threads * 3 // 4)
+    global _max_waiting_threads
+    _max_waiting_threads = max(1, threads * 3 // 4)
 
 
 _guard_runs = False
@@ -223,9 +230,9 @@ def _guard() -> None:
         time.sleep(PROBE_SECONDS)
         for watched in list(_watches.values()):
             try:
-                watched.look(settings.DATABASE_SILENCE_SECONDS)
+                watched.check(settings.DATABASE_SILENCE_SECONDS)
             except Exception:
-                logger.exception("a database could not be looked after")
+                logger.exception("the availability check of a database failed")
 
 
 def _after_fork() -> None:

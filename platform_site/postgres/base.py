@@ -28,7 +28,7 @@ def commits_of_this_thread() -> int:
 
 class SchemaEditor(schema.DatabaseSchemaEditor):
     def _create_like_index_sql(self, model: Any, field: Any) -> None:
-        """Not made: it would cost every insert, and nothing searches such a column by a prefix."""
+        """Creates no LIKE index: it would slow down every insert, and no such column is searched by prefix."""
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
@@ -37,22 +37,22 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.execute_wrappers.append(bounded)
+        self.execute_wrappers.append(run_under_watch)
 
     def connect(self) -> None:
         request = loop_requests.current()
         if request is None:
             super().connect()
-        else:  # to resolve a name or to shake hands may take as long as it likes
+        else:  # resolving a name and the handshake may take long
             self._connects_for_loop = True
             request.in_thread(super().connect)
 
     def cursor(self) -> Any:
-        loop_requests.must_not_wait()
+        loop_requests.require_thread()
         return super().cursor()
 
     def _set_autocommit(self, autocommit: bool) -> None:
-        loop_requests.must_not_wait()  # a transaction of several statements begins or ends
+        loop_requests.require_thread()  # a transaction of several statements begins or ends
         super()._set_autocommit(autocommit)  # type: ignore[misc]
 
     def _close(self) -> None:
@@ -93,9 +93,10 @@ class DatabaseWrapper(base.DatabaseWrapper):
         self._end_transaction(super()._rollback)  # type: ignore[misc]
 
     def _end_transaction(self, end: Callable[[], None]) -> None:
-        """By psycopg, past cursors. Never refused: locks must be released."""
+        """Commit or roll back under the watch: psycopg does that without a cursor, so without the execute wrapper.
+        Never refused, because locks must be released."""
         watched = watch(self.alias)
-        entered = watched.enter(self, whatever=True)
+        entered = watched.enter(self, never_refuse=True)
         try:
             end()
         except Exception:
@@ -106,10 +107,10 @@ class DatabaseWrapper(base.DatabaseWrapper):
                 watched.leave()
 
 
-def bounded(
+def run_under_watch(
     execute: Callable[[Any, Any, bool, dict[str, Any]], Any], sql: Any, params: Any, many: bool, context: dict[str, Any]
 ) -> Any:
-    """Execute wrapper: cursors' statements wait under the watch."""
+    """Execute wrapper: runs a cursor's statement under the availability watch."""
     wrapper = context["connection"]
     watched = watch(wrapper.alias)
     with wrapper.wrap_database_errors:

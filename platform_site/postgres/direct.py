@@ -9,7 +9,7 @@ from django.conf import settings
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from platform_site.postgres.base import bounded
+from platform_site.postgres.base import run_under_watch
 
 
 def is_pooled(alias: str) -> bool:
@@ -28,9 +28,10 @@ def own_connection(alias: str) -> Generator[BaseDatabaseWrapper]:
 
 @contextmanager
 def without_timeouts(alias: str) -> Generator[BaseDatabaseWrapper]:
-    """A direct connection for a statement of hours with a session lock; ends when its client dies."""
+    """A direct connection without timeouts, for a statement that runs for hours under a session lock. PostgreSQL ends
+    the statement when its client dies."""
     with own_connection(alias) as own:
-        own.execute_wrappers.remove(bounded)
+        own.execute_wrappers.remove(run_under_watch)
         with own.cursor() as cursor:
             cursor.execute(
                 "SELECT set_config('statement_timeout', '0', false), set_config('lock_timeout', '0', false),"
@@ -51,7 +52,7 @@ def session(alias: str) -> Generator[BaseDatabaseWrapper]:
 
 
 def go_direct(alias: str) -> None:
-    """Make this thread's connection direct, for commands of DDL."""
+    """Make this thread's connection direct, for commands that change the database schema."""
     shared = connections[alias]
     if is_pooled(alias):
         shared.close()

@@ -1,8 +1,8 @@
 """Statements through libpq on psycopg's connection, because a cursor costs 20-35 µs more. Inside `atomic()` it sends
-psycopg's lazy BEGIN first. A statement is prepared at its second use (41 KB in the server for a list), by a name that
-is a digest of its text, so a pooler can lose or occupy it but never change its meaning. psycopg's DEALLOCATE ALL is why
-nothing is prepared in transactions of the control database. A backend caches each table (20 KB), so a connection with
-TABLES_PER_CONNECTION of them is replaced."""
+psycopg's lazy BEGIN first. A statement is prepared at its second use (a list takes 41 KB in the server). Its name is a
+digest of its text, so behind a pooler the name may be unknown or taken, but never means another statement. In
+transactions of the control database nothing is prepared: after a DEALLOCATE ALL by psycopg, an unknown name would abort
+them. A backend caches each table (20 KB), so a connection with TABLES_PER_CONNECTION of them is replaced."""
 
 import re
 import select
@@ -30,8 +30,8 @@ _DONE: Final = frozenset({pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK})
 _IDLE: Final = pq.TransactionStatus.IDLE
 _TAKES_ONE_MORE: Final = frozenset({_IDLE, pq.TransactionStatus.INTRANS})
 _BAD: Final = pq.ConnStatus.BAD
-_NAME_GONE: Final = b"26000"
-_LOOK_UP_MS: Final = 100
+_UNKNOWN_STATEMENT: Final = b"26000"
+_POLL_MS: Final = 100
 
 
 class _Prepared:
@@ -56,6 +56,9 @@ class _Prepared:
 
 
 def execute(wrapper: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | None]) -> pq.abc.PGresult:
+    """Run a statement, prepared if it was used before, and return its result. Inside `atomic()` it is part of that
+    transaction. Raises psycopg's errors; a statement that PostgreSQL no longer knows is run again, unless that has
+    aborted a transaction."""
     libpq, prepared = opened(wrapper)
     if wrapper.in_atomic_block:
         _begin(wrapper, libpq)
@@ -67,12 +70,12 @@ def execute(wrapper: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | N
         result = _exec(libpq, prepared, name, sql, values)
         if result.status in _DONE:
             return result
-        if result.error_field(pq.DiagnosticField.SQLSTATE) != _NAME_GONE:
+        if result.error_field(pq.DiagnosticField.SQLSTATE) != _UNKNOWN_STATEMENT:
             return checked(wrapper, libpq, result)
-        prepared.names.clear()  # who deallocates one deallocates all
+        prepared.names.clear()  # DEALLOCATE ALL has dropped all of them
         if libpq.transaction_status != _IDLE:
             return checked(wrapper, libpq, result)  # the transaction is lost; its owner may run it again
-    if libpq.transaction_status in _TAKES_ONE_MORE and _is_repeated(wrapper, prepared, sql):
+    if libpq.transaction_status in _TAKES_ONE_MORE and _is_second_use(wrapper, prepared, sql):
         name = _prepare(wrapper, libpq, prepared, sql)
         return checked(wrapper, libpq, _exec(libpq, prepared, name, sql, values))
     return checked(wrapper, libpq, _exec(libpq, prepared, None, sql, values))
@@ -145,7 +148,9 @@ def opened(wrapper: Any) -> tuple[Any, _Prepared]:
     return connection.pgconn, connection.__dict__.get("_rows_prepared") or prepared_on(connection)
 
 
-def _is_repeated(wrapper: BaseDatabaseWrapper, prepared: _Prepared, sql: bytes) -> bool:
+def _is_second_use(wrapper: BaseDatabaseWrapper, prepared: _Prepared, sql: bytes) -> bool:
+    """Whether the connection runs this statement for the second time, so that it is to be prepared. Remembers the first
+    time."""
     if sql in prepared.seen and settings.PREPARED_STATEMENTS:
         del prepared.seen[sql]
         return True
@@ -166,7 +171,7 @@ def _prepare(wrapper: BaseDatabaseWrapper, libpq: Any, prepared: _Prepared, sql:
         libpq.send_prepare(name, sql)
         made = _result_on_loop(libpq, prepared, request)
     checked(wrapper, libpq, made)
-    _keep(wrapper, libpq, prepared, sql)
+    _remember_prepared(wrapper, libpq, prepared, sql)
     return name
 
 
@@ -174,15 +179,15 @@ def _name_of(sql: bytes) -> bytes:
     return b"rows_" + sha256(sql).hexdigest()[:40].encode()
 
 
-def _keep(wrapper: BaseDatabaseWrapper, libpq: Any, prepared: _Prepared, sql: bytes) -> None:
+def _remember_prepared(wrapper: BaseDatabaseWrapper, libpq: Any, prepared: _Prepared, sql: bytes) -> None:
     prepared.names[sql] = _name_of(sql)
     if len(prepared.names) > PREPARED_PER_CONNECTION:
         _, oldest = prepared.names.popitem(last=False)
-        _forget(wrapper, libpq, prepared, oldest)
+        _close_prepared(wrapper, libpq, prepared, oldest)
 
 
 def pipeline_each(wrapper: BaseDatabaseWrapper, statements: Sequence[Statement]) -> list[pq.abc.PGresult]:
-    """Each result or error, in libpq's pipeline mode."""
+    """Run the statements in one pipeline, each in its own transaction. Returns the result or error of each."""
     if wrapper.in_atomic_block:
         raise RuntimeError("a pipeline of transactions inside of a transaction")
     libpq, prepared = opened(wrapper)
@@ -197,14 +202,14 @@ def pipeline_each(wrapper: BaseDatabaseWrapper, statements: Sequence[Statement])
         for sql, values in statements:
             _send(libpq, prepared.names.get(sql), sql, values)
             libpq.pipeline_sync()
-        # What fails at its commit has a result and then an error, which is the last word.
+        # A statement that fails at its commit has a result and then an error: the last one counts.
         results = [each[-1] for each in _receive(libpq, prepared, len(statements))]
         libpq.exit_pipeline_mode()
     except BaseException:
         libpq.finish()  # further results could not be attributed
         raise
     for number, result in enumerate(results):
-        if result.error_field(pq.DiagnosticField.SQLSTATE) == _NAME_GONE:
+        if result.error_field(pq.DiagnosticField.SQLSTATE) == _UNKNOWN_STATEMENT:
             prepared.names.clear()
             sql, values = statements[number]
             results[number] = libpq.exec_params(sql, values)
@@ -212,6 +217,7 @@ def pipeline_each(wrapper: BaseDatabaseWrapper, statements: Sequence[Statement])
 
 
 def pipeline_in_transaction(wrapper: BaseDatabaseWrapper, statements: Sequence[Statement]) -> list[pq.abc.PGresult]:
+    """The results of the statements, pipelined inside `atomic()` on a region's database. Raises the first error."""
     if not wrapper.in_atomic_block or wrapper.alias == DEFAULT_DB_ALIAS:
         raise RuntimeError("a pipeline in a transaction needs atomic() on a region's database")
     libpq, prepared = opened(wrapper)
@@ -237,7 +243,7 @@ def pipeline_in_order(
         libpq.enter_pipeline_mode()
         for sql, values in statements:
             name = prepared.names.get(sql) or just_made.get(sql)
-            if name is None and _is_repeated(wrapper, prepared, sql):
+            if name is None and _is_second_use(wrapper, prepared, sql):
                 name = just_made[sql] = _name_of(sql)
                 libpq.send_prepare(name, sql)
                 made.append(sql)
@@ -257,7 +263,7 @@ def pipeline_in_order(
         if sql_made is None:
             wanted.append(result)
         else:
-            _keep(wrapper, libpq, prepared, sql_made)
+            _remember_prepared(wrapper, libpq, prepared, sql_made)
     return wanted
 
 
@@ -273,7 +279,7 @@ def _receive(
 ) -> list[list[pq.abc.PGresult]]:
     """The results between `syncs`. Raises OperationalError if the connection is lost or the server `is_silent`."""
     request = loop_requests.current()
-    seconds = None if is_silent is None else _LOOK_UP_MS / 1000
+    seconds = None if is_silent is None else _POLL_MS / 1000
     has_waited = False
 
     def wait(*, writable: bool = False) -> None:
@@ -310,7 +316,7 @@ def _receive(
 def _poll(descriptor: int, *, writable: bool) -> bool:
     poll = select.poll()
     poll.register(descriptor, select.POLLIN | (select.POLLOUT if writable else 0))
-    return bool(poll.poll(_LOOK_UP_MS))
+    return bool(poll.poll(_POLL_MS))
 
 
 def prepared_on(connection: "psycopg.Connection[Any]") -> _Prepared:
@@ -332,7 +338,7 @@ def discard_when_idle(wrapper: BaseDatabaseWrapper) -> None:
 _QUALIFIED: Final = re.compile(rb'"env_[0-9a-z]{26}"\."[^"]+"')
 
 
-def _forget(wrapper: BaseDatabaseWrapper, libpq: Any, prepared: _Prepared, name: bytes) -> None:
+def _close_prepared(wrapper: BaseDatabaseWrapper, libpq: Any, prepared: _Prepared, name: bytes) -> None:
     """Close a prepared statement by a protocol message, which poolers translate."""
     request = loop_requests.current()
     if request is None:
@@ -347,7 +353,7 @@ def checked(wrapper: BaseDatabaseWrapper, libpq: Any, result: pq.abc.PGresult) -
     if result.status in _DONE:
         return result
     if result.error_field(pq.DiagnosticField.SQLSTATE) is None:
-        # libpq's own words, not PostgreSQL's: the connection broke, which its status does not always say yet.
+        # Without SQLSTATE the error is libpq's: the connection is broken, even if its status does not show that yet.
         libpq.finish()
         wrapper.errors_occurred = True
         raise psycopg.OperationalError("the connection to the database was lost")

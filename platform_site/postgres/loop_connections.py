@@ -67,7 +67,7 @@ class _Pool:
         self._waiting: deque[_Waiter] = deque()
 
     def borrow(self, request: LoopRequest) -> BaseDatabaseWrapper:
-        """May have to be opened. Raises Unavailable."""
+        """A connection of the pool, which may not be open yet. Raises Unavailable."""
         if self._idle:
             wrapper = self._idle.pop()
         elif self._made < self._most:
@@ -93,7 +93,7 @@ class _Pool:
         return waiter.given
 
     def give_back(self, wrapper: BaseDatabaseWrapper) -> None:
-        """Closes a connection in an uncertain state."""
+        """Return a connection to the pool. One in an uncertain state is closed first."""
         connection: Any = wrapper.connection
         if connection is not None and (
             wrapper.errors_occurred
@@ -127,7 +127,7 @@ def install() -> None:
 
 
 def _create_connection(alias: str) -> Any:
-    return made(alias, lambda: _create(alias))
+    return create_or_borrow(alias, lambda: _create(alias))
 
 
 def connection(alias: str) -> Any:
@@ -141,8 +141,8 @@ def connection(alias: str) -> Any:
     return found
 
 
-def made(alias: str, create: Callable[[], BaseDatabaseWrapper]) -> BaseDatabaseWrapper:
-    """`create`'s connection for a thread; for a request on the loop one of the pool. Raises Unavailable."""
+def create_or_borrow(alias: str, create: Callable[[], BaseDatabaseWrapper]) -> BaseDatabaseWrapper:
+    """In a thread a new connection, made by `create`; for a request on the loop one of the pool. Raises Unavailable."""
     request = loop_requests.current()
     if request is None:
         return create()
@@ -153,8 +153,8 @@ def made(alias: str, create: Callable[[], BaseDatabaseWrapper]) -> BaseDatabaseW
 
 
 def release() -> None:
-    """Before a wait that needs no database: give back what the request at hand has borrowed. In a thread, connections
-    are kept, and checked before their next statement."""
+    """Call before a wait that needs no database. Returns the connections that the current request has borrowed to the
+    pool. In a thread, connections stay open and are checked before their next statement."""
     request = loop_requests.current()
     if request is not None:
         give_back(request)

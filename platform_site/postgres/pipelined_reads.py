@@ -1,6 +1,7 @@
-"""Reads that requests on the event loop ask for in the same turn, in one pipeline of one connection. Each is a
-transaction of its own, so it sees what is committed and fails alone. Only reads with the same statement share one:
-none waits behind a read that is slower or waits for the lock of another table."""
+"""Sends the reads that requests on the event loop make in the same iteration of the loop through one connection, in one
+pipeline. Each read is its own transaction, so it sees everything committed before and fails alone. Only reads with the
+same statement share a pipeline, so that none waits behind a slower read or one that waits for a lock on another
+table."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -31,7 +32,7 @@ _gathering: Final[dict[tuple[str, bytes], list[_Read]]] = {}
 
 
 def run(connection: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | None]) -> list[Row]:
-    """As `prepared.retry_if_lost`, which it is in a thread or in a transaction. Raises Django's errors."""
+    """As `prepared.retry_if_lost`, which a thread or transaction uses directly. Raises Django's errors."""
     request = loop_requests.current()
     if request is None or connection.in_atomic_block:
         return prepared.retry_if_lost(connection, sql, values)
@@ -55,13 +56,14 @@ def run(connection: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | No
 
 
 def _read_all(connection: BaseDatabaseWrapper, sql: bytes, reads: list[_Read]) -> None:
-    """For the first one, whose connection it is, and the others, which go on in the next turn in any case."""
+    """Run all reads on the first one's connection, and resume the other requests in the next iteration, also after an
+    error."""
     try:
         outcomes = prepared.run_each(connection, [(sql, each.values) for each in reads])
         for each, outcome in zip(reads, outcomes, strict=True):
             each.outcome = outcome
     except Error:
-        pass  # of the connection
+        pass  # the connection failed: each request repeats its read
     finally:
         for each in reads[1:]:
             each.request.call_soon(each.request.switch)

@@ -73,7 +73,8 @@ def _watched(connection: BaseDatabaseWrapper, work: Callable[..., Result], *argu
             if entered:
                 watched.leave()
     except psycopg.Error:
-        with connection.wrap_database_errors:  # which makes them Django's; around all of it, it would be two calls more
+        # Converts it to Django's error; around everything, this would cost two calls more
+        with connection.wrap_database_errors:
             raise
 
 

@@ -1,8 +1,8 @@
 """Read replicas (`REGION_*_REPLICA_URLS`). A replica serves a read only if it has replayed the primary's log up to both
-the environment's mark (its last acknowledged write, raised in Redis by `written`, read with the caller's record;
-without it the primary is used) and the end of the log REPLICA_LAG_LIMIT ago. The replica itself is asked in the read's
-round trip (`platform_site.postgres.prepared.run_on_replica`), because earlier knowledge may concern another server. A
-thread per replica watches it. Positions need no clocks."""
+the environment's mark (its last acknowledged write, raised in Redis by `raise_mark_on_commit`, read with the caller's
+record; without it the primary is used) and the end of the log REPLICA_LAG_LIMIT ago. The replica itself is asked in the
+read's round trip (`platform_site.postgres.prepared.run_on_replica`), because earlier knowledge may concern another
+server. A thread per replica watches it. Positions need no clocks."""
 
 import itertools
 import logging
@@ -31,9 +31,9 @@ REACHED: Final = "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_l
 _WRITTEN: Final = "SELECT pg_current_wal_insert_lsn() - '0/0'"
 """Written position, beyond every acknowledged commit."""
 _IDENTITY: Final = "SELECT system_identifier || '/' || current_database() FROM pg_control_system()"
-_LOOK_AT_REPLICA: Final = f"SELECT ({_IDENTITY}), ({REACHED})"
-_LOOK_AT_PRIMARY: Final = f"SELECT ({_IDENTITY}), ({_WRITTEN})"
-_LOOKS_IN_A_LIMIT: Final = 4
+_REPLICA_STATE: Final = f"SELECT ({_IDENTITY}), ({REACHED})"
+_PRIMARY_STATE: Final = f"SELECT ({_IDENTITY}), ({_WRITTEN})"
+_CHECKS_PER_LAG_LIMIT: Final = 4
 _REMEMBERED: Final = 60.0
 """Seconds of samples."""
 _MARK_SECONDS: Final = 3600
@@ -68,7 +68,7 @@ class Replica:
         except ConnectionDoesNotExist:
             primary = connections[self._region.alias]
             own = {**deepcopy(primary.settings_dict), **settings.REPLICAS[self._region.alias][self.name]}
-            wrapper = loop_connections.made(self.name, lambda: type(primary)(own, self.name))
+            wrapper = loop_connections.create_or_borrow(self.name, lambda: type(primary)(own, self.name))
             connections[self.name] = wrapper
         return wrapper
 
@@ -96,9 +96,9 @@ class Replica:
             return "down"
         return self._fault or ("ok" if self.lag() <= settings.REPLICA_LAG_LIMIT else "lagging")
 
-    def look(self) -> None:
+    def check(self) -> None:
         with self.connection.cursor() as cursor:
-            cursor.execute(_LOOK_AT_REPLICA)
+            cursor.execute(_REPLICA_STATE)
             identity, reached = cursor.fetchone()
         if reached is None:
             self._fault = "primary"
@@ -125,8 +125,8 @@ class Region:
         self.replicas = [Replica(name, self) for name in settings.REPLICAS[alias]]
         self._turns = itertools.count()
         self._began = time.monotonic()
-        for look, close in [(self.look, self.close), *((one.look, one.close) for one in self.replicas)]:
-            threading.Thread(target=_watch, args=(look, close), name="replicas", daemon=True).start()
+        for check, close in [(self.check, self.close), *((one.check, one.close) for one in self.replicas)]:
+            threading.Thread(target=_watch, args=(check, close), name="replicas", daemon=True).start()
 
     def choose(self, freshness: Freshness) -> tuple[Replica, int] | None:
         """A replica and the position that it needs; None for the primary."""
@@ -141,11 +141,11 @@ class Region:
             return None
         return fit[next(self._turns) % len(fit)], max(floor, freshness.position)
 
-    def look(self) -> None:
+    def check(self) -> None:
         try:
             began = time.monotonic()
             with connections[self.alias].cursor() as cursor:
-                cursor.execute(_LOOK_AT_PRIMARY)
+                cursor.execute(_PRIMARY_STATE)
                 self.identity, position = cursor.fetchone()
             kept = [sample for sample in self.samples if began - sample[0] < _REMEMBERED]
             self.samples = (*kept, (began, int(position)))
@@ -174,32 +174,32 @@ class Region:
 
 
 _IN_WORDS: Final[dict[State, str]] = {
-    "ok": "up to date: it answers reads",
-    "lagging": "behind by more than REPLICA_LAG_LIMIT_MS: it answers nothing until it has caught up",
-    "down": "not answering",
-    "primary": "no replica but a primary: it answers nothing",
-    "foreign": "a replica of another cluster or database: it answers nothing",
+    "ok": "up to date: it serves reads",
+    "lagging": "behind by more than REPLICA_LAG_LIMIT_MS: it serves no reads until it has caught up",
+    "down": "not responding",
+    "primary": "a primary, not a replica: it serves no reads",
+    "foreign": "a replica of another cluster or database: it serves no reads",
 }
 
 
-def _watch(look: Callable[[], None], close: Callable[[], None]) -> None:
+def _watch(check: Callable[[], None], close: Callable[[], None]) -> None:
     """Without it no replica answers, and no mark is raised."""
     while True:
         try:
-            look()
+            check()
         except Error:  # unavailable, restarting, full: the next time a new connection is tried
-            _closed(close)
+            _close_and_log(close)
         except Exception:  # psycopg's wait for an answer takes a descriptor, and there may be none
-            logger.exception("a replica or its primary could not be looked at")
-            _closed(close)
-        time.sleep(settings.REPLICA_LAG_LIMIT / _LOOKS_IN_A_LIMIT)
+            logger.exception("a replica or its primary could not be checked")
+            _close_and_log(close)
+        time.sleep(settings.REPLICA_LAG_LIMIT / _CHECKS_PER_LAG_LIMIT)
 
 
-def _closed(close: Callable[[], None]) -> None:
+def _close_and_log(close: Callable[[], None]) -> None:
     try:
         close()
-    except Exception:  # the next look finds out what there is
-        logger.exception("the connection of a look could not be closed")
+    except Exception:  # the next check finds out what there is
+        logger.exception("the connection of a failed check could not be closed")
 
 
 _regions: dict[str, Region] = {}
@@ -249,18 +249,18 @@ def freshness(alias: str, name: str, mark: int | None) -> Freshness | None:
     return None if mark is None or name in unmarked else Freshness(mark)
 
 
-def written(alias: str, environment_id: str) -> None:
+def raise_mark_on_commit(alias: str, environment_id: str) -> None:
     """Raise the environment's mark after a write's commit on `alias`. Called in the transaction or after an autocommit.
     Two round trips. Never raises."""
     name = mark_name(alias, environment_id)
     if name is not None:
-        raising = _Raising(alias, name)
+        raising = _MarkRaiser(alias, name)
         if not any(raising in hook for hook in connections[alias].run_on_commit):
             transaction.on_commit(raising, using=alias)
 
 
 @dataclass(frozen=True, slots=True)
-class _Raising:
+class _MarkRaiser:
     alias: str
     name: str
 

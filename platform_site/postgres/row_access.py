@@ -17,13 +17,15 @@ class RowsClosed(RuntimeError):
     pass
 
 
-_row_access_allowed: ContextVar[bool] = ContextVar("rows_door_is_open", default=False)
+_row_access_allowed: ContextVar[bool] = ContextVar("row_access_allowed", default=False)
 _TENANT_TABLE: Final = re.compile(r'\benv_[0-9a-z]{26}"?\s*\.')
 _DEFINES: Final = re.compile(r"\s*(?:CREATE|ALTER|DROP|COMMENT|GRANT|REVOKE)\b", re.IGNORECASE)
 
 
 @contextmanager
 def row_access() -> Generator[None]:
+    """Allow SQL over tenant tables in this block. For the row manager's queries, and for migrations and transfers of
+    whole environments."""
     token = _row_access_allowed.set(True)
     try:
         yield
@@ -39,7 +41,7 @@ def forbid_unruled_statements(
     text = sql if isinstance(sql, str) else _spelled(sql)
     if _TENANT_TABLE.search(text) and not _DEFINES.match(text):
         if not _row_access_allowed.get():
-            raise RowsClosed("rows are reached through the row manager: visible_to(principal), or unruled")
+            raise RowsClosed("read rows through the row manager: visible_to(role_view), or unruled")
         wrapper = context["connection"]
         note_tables(wrapper, prepared_on(wrapper.connection), text.encode())
     return execute(sql, params, many, context)

@@ -1,4 +1,4 @@
-"""Maps SQLSTATEs to API errors: PostgreSQL's messages only go to the log. Reliability section 3."""
+"""Maps SQLSTATEs to API errors. PostgreSQL's messages only go to the log."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -96,7 +96,7 @@ def error_for(error: BaseException) -> ApiError:
     if state in INVALID:
         return _invalid("invalid", "A value is missing, malformed or out of range.")
     if state in CONFLICTS:
-        return _invalid("conflict", "A value is taken already, or refers to something that is not there.")
+        return _invalid("conflict", "A value is already taken, or refers to something that does not exist.")
     if state == CANCELLED:
         return Unavailable("The query took too long and was cancelled. Narrow it, or ask for less at once.")
     if state in REPEATABLE or state in BUSY or state.startswith("08"):

@@ -1,3 +1,5 @@
+"""PostgreSQL settings for the current transaction: timeouts of long work, and reads that must use an index."""
+
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final

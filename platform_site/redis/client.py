@@ -63,11 +63,13 @@ class Store:
         return RoundTrip(self.exchange)
 
     def fill(self, key: str, value: bytes, ttl: int = RECORD_TTL) -> None:
+        """Store a record unless the key exists. Never raises."""
         trip = self.trip()
         trip.fill(key, value, ttl)
         trip.run()
 
     def put(self, values: Mapping[str, bytes], ttl: int) -> bool:
+        """Store values for `ttl` seconds. False on failure. Never raises."""
         return not values or self._try(_pack_sets(values, ttl), len(values))
 
     def mark(self, marks: Mapping[str, bytes], ttl: int = MARKER_TTL) -> bool:
@@ -110,7 +112,8 @@ class Store:
                     self._pending = {key: entry for key, entry in self._pending.items() if due.get(key) is not entry}
 
     def _try(self, packed: bytes, expected: int, *, ignore_breaker: bool = False) -> bool:
-        """`ignore_breaker`: ignore the circuit breaker."""
+        """Whether Redis executed all commands. `ignore_breaker` tries although the circuit breaker is open; after a
+        slow failure it is disregarded for BREAKER_SECONDS."""
         began = time.monotonic()
         ignore_breaker = ignore_breaker and began >= self._respect_breaker_until
         try:
@@ -131,7 +134,8 @@ class Store:
         return self._exchange(packed, expected, fills)
 
     def _may_probe(self) -> bool:
-        """After the pause one thread tries, and others wait for its result."""
+        """True for one caller after the pause, which then probes Redis. Other callers are refused until the probe
+        succeeds or the next pause ends."""
         now = time.monotonic()
         with self._lock:
             if now < self._open_until:
@@ -143,7 +147,7 @@ class Store:
         request = loop_requests.current()
         if request is None:
             return self._exchange_in_thread(packed, expected, fills)
-        request.may_be_counted = True
+        request.has_used_redis = True
         shared = self._loop_connection
         if shared is not None and not shared.is_closed:
             try:

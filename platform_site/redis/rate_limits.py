@@ -104,6 +104,7 @@ class Counting:
 
 
 def _apply(request: HttpRequest, *outcomes: tuple[str, str, int | None], message: str | None = None) -> None:
+    """Add both headers of all outcomes to the response. Raises RateLimited if a limit is exceeded."""
     policy, state, longest = outcomes[0]
     for another, left, wait in outcomes[1:]:
         policy, state, longest = f"{policy}, {another}", f"{state}, {left}", max(longest or 0, wait or 0) or None
@@ -131,6 +132,7 @@ class CallerLimit:
             self.settle(plan, caller_id)
 
     def settle(self, plan: str, caller_id: str | None = None) -> None:
+        """Compare the count with the plan's limit, once it is known. Raises RateLimited."""
         allowed = plan_limits(plan)
         quota = allowed.visitor_requests_per_minute if self._is_anonymous else allowed.requests_per_minute
         try:
@@ -158,8 +160,8 @@ def count_operations(request: HttpRequest, operations: int, plan: str, caller_id
 
 
 def count_refused(request: HttpRequest, about: str = "") -> None:
-    """Count a refused token for the client's IP, or with `about` (such as its environment) only there, since a
-    provider's IP serves many customers. One round trip. Raises RateLimited."""
+    """Count a refused token against the client's IP, or with `about` (such as an environment) against that IP there
+    only, since one IP of a provider serves many customers. One round trip. Raises RateLimited."""
     _count_ip_address(request, "refused", IP_ADDRESS_LIMITS.refused_requests_per_minute, about)
 
 
@@ -223,9 +225,9 @@ def count_token_request(request: HttpRequest, *, pool_id: str | None = None, ema
 def count_email_request(
     request: HttpRequest, *, kind: str, pool_id: str | None, email: str, plan: str = "free"
 ) -> None:
-    """Count a request for an email, by hour for recipient and client IP, and as a sign-in attempt, whether or not an
-    account exists. Kinds are separate: else a sign-up could use up a person's password resets. In this process if Redis
-    is unavailable. Raises RateLimited."""
+    """Count a request for an email, per hour for the recipient and the client IP, and as a sign-in attempt, whether or
+    not an account exists. Each kind has its own count: otherwise sign-ups could use up a person's password resets.
+    Counted in this process while Redis is unavailable. Raises RateLimited."""
     trip = redis_client.round_trip()
     network = client_ip.network_of(request)
     by_network = Counting(request, trip, "sign-in-address", network)
@@ -248,8 +250,8 @@ def count_pool_email(request: HttpRequest, *, pool_id: str | None, plan: str) ->
 
 
 def wait_to_send(*, kind: str, pool_id: str | None, recipient: str, plan: str) -> int | None:
-    """Count an email to an account, by hour for pool and recipient; returns seconds to wait, or None. By the worker,
-    since requests for unknown emails do not count. In this process if Redis is unavailable."""
+    """Count an email to an account, by hour for pool and recipient; returns seconds to wait, or None. Called by the
+    worker, so requests for unknown emails do not count. Counted in this process while Redis is unavailable."""
     trip = redis_client.round_trip()
     by_pool = Counting(None, trip, "emails-to-users", pool_id or "", period=HOUR)
     by_email = Counting(None, trip, "emails-sent", f"{pool_id or ''}\0{kind}\0{normalize(recipient)}", period=HOUR)

@@ -1,3 +1,5 @@
+"""One pipelined round trip to Redis: commands are collected, sent together, and their replies are read afterwards."""
+
 import logging
 from collections.abc import Callable, Sequence
 from functools import lru_cache

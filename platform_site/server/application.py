@@ -1,6 +1,6 @@
-"""Passes requests to Django, and its responses back. `/healthz` is answered at once, requests for rows and calls of
-functions run on the event loop (`platform_site.concurrency.loop_requests`), others in threads, so stalled clients cost
-no thread. Refusals have the common error envelope."""
+"""Runs Django for the HTTP server. `/healthz` is answered at once. Requests for rows and synchronous function calls run
+on the event loop (`platform_site.concurrency.loop_requests`), all others in threads. A request arrives complete, and
+its response is buffered, so slow clients occupy no thread. Errors before Django have the same envelope as the API's."""
 
 import asyncio
 import contextvars
@@ -26,7 +26,7 @@ from platform_site.server.elastic_pool import ElasticThreadPool
 from platform_site.server.event_streams import start_stream
 from platform_site.server.http_message import Message
 from platform_site.server.http_protocol import Peer
-from platform_site.server.incoming import Forwarding, Incoming, headers_into, mark_unreadable
+from platform_site.server.incoming import Forwarding, Incoming, add_headers, mark_unreadable
 from platform_site.server.outgoing import headers_of, send
 from platform_site.server.request_checks import check_host, check_request
 
@@ -37,18 +37,20 @@ _HEALTHY: Final = b'{"status":"ok"}'
 
 @dataclass(slots=True)
 class Exchange:
+    """One request: its HTTP message and the Django request made from it."""
+
     request: Incoming
     message: Message
     parked: server_hints.Parked | None = None
-    """What a parked request waits for, or got."""
+    """Set if the request was parked; released at the end."""
 
     @classmethod
-    def of(cls, message: Message) -> "Exchange":
+    def from_message(cls, message: Message) -> "Exchange":
         return cls(Incoming(message.path, message.meta, message.body, message.scheme), message)
 
     def end(self) -> None:
         if self.parked is not None:
-            self.parked.give_up()
+            self.parked.release()
 
 
 class Application:
@@ -57,16 +59,17 @@ class Application:
     def __init__(self) -> None:
         self._pool: ElasticThreadPool[Exchange]
         self._handler: Any
-        self._front: Callable[[Any], Any]
-        self._is_for_machines: Callable[[str], bool]
-        self._look_after: Callable[[], None]
+        self._api_middleware: Callable[[Any], Any]
+        self._is_api_path: Callable[[str], bool]
+        self._clean_connections: Callable[[], None]
         self._loop_connections: Any
         self._loop: asyncio.AbstractEventLoop
         self._has_replicas = False
         self._forwarding = Forwarding(())
 
     def load(self) -> None:
-        """Import Django and everything of a first request. Safe before a fork: opens no connection."""
+        """Import Django and everything that the first request needs. Opens no connection, so it can run before a
+        fork."""
         if hasattr(self, "_handler"):
             return
         import django
@@ -85,40 +88,41 @@ class Application:
             # Static files come from the packages themselves when collectstatic was not run.
             warnings.filterwarnings("ignore", message="No directory at")
             handler.load_middleware()
-        _walk(get_resolver())
+        _import_views(get_resolver())
         self._forwarding = Forwarding(settings.TRUSTED_PROXIES)
-        connection_cleanup.take_over()
-        self._look_after = connection_cleanup.watch_connection
-        self._is_for_machines = is_api_path
-        # Without the wrapper that makes answers of exceptions: the front does so itself for machines.
-        self._front = inspect.unwrap(handler._middleware_chain)  # type: ignore[attr-defined]
+        connection_cleanup.disconnect_django_signals()
+        self._clean_connections = connection_cleanup.close_unusable_connections
+        self._is_api_path = is_api_path
+        # Without Django's exception wrapper: ApiMiddleware makes the error responses for API paths itself.
+        self._api_middleware = inspect.unwrap(handler._middleware_chain)  # type: ignore[attr-defined]
         self._handler = handler
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Called in the thread of `loop`, the clock of pool and bodies."""
+        """Create the thread pool and prepare the database for use on the loop. Called once per worker, in the thread of
+        `loop`, which also runs the pool's timers."""
         from django.conf import settings
         from django.db import connections
 
         from platform_site.postgres import availability, loop_connections
 
         self._loop_connections = loop_connections
-        of_the_loop = threading.get_ident()
+        loop_thread = threading.get_ident()
 
-        def later(delay: float, call: Callable[[], None]) -> None:
-            if threading.get_ident() == of_the_loop:  # a timer that sets itself again need not wake the loop
+        def call_later_from_any_thread(delay: float, call: Callable[[], None]) -> None:
+            if threading.get_ident() == loop_thread:  # on the loop's own thread no wake-up is needed
                 loop.call_later(delay, call)
             else:
                 loop.call_soon_threadsafe(loop.call_later, delay, call)
 
         self._loop = loop
-        availability.serve_by(settings.WEB_THREADS)
-        loop_requests.serve_by(settings.WEB_THREADS)
+        availability.limit_waiting_threads(settings.WEB_THREADS)
+        loop_requests.limit_helper_threads(settings.WEB_THREADS)
         self._has_replicas = bool(settings.REPLICAS)
         self._pool = ElasticThreadPool(
             work=self._work,
             refuse=self._refuse,
             on_retire=connections.close_all,
-            later=later,
+            later=call_later_from_any_thread,
             max_threads=settings.WEB_THREADS,
             max_waiting=min(settings.WEB_THREADS_WAITING, settings.WEB_THREADS - 1),
             stuck_after=settings.WEB_THREAD_STUCK,
@@ -126,23 +130,23 @@ class Application:
         )
 
         def will_block() -> None:
-            loop_requests.must_not_wait()
+            loop_requests.require_thread()
             self._pool.will_wait()
 
         server_hints.on_will_block = will_block
-        os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"  # what must not wait on the loop, our own backend refuses
+        os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"  # our database backend itself refuses what would block the loop.
         loop_connections.install()
 
     def stop(self) -> None:
         self._pool.stop()
         self._loop_connections.close_all()
         for handler in logging.getLogger("platform.access").handlers:
-            handler.flush()  # a process of multiprocessing ends without logging's own farewell
+            handler.flush()  # the worker ends by os._exit, which skips logging.shutdown
 
     def check(self, message: Message, peer: Peer) -> errors.ApiError | None:
-        """Complete META from the head; returns why to refuse, or None."""
+        """Complete META from the request head. Returns the error to refuse the request with, or None."""
         meta, path, headers = message.meta, message.path, message.headers
-        message.repeated = repeated = headers_into(meta, headers)
+        message.repeated = repeated = add_headers(meta, headers)
         client, server, port = peer
         mark_unreadable(meta, message.unreadable)
         meta["REMOTE_ADDR"], message.scheme = self._forwarding.client(client, "http", headers)
@@ -153,7 +157,8 @@ class Application:
         meta["SERVER_PORT"] = str(port)
         try:
             if "x-forwarded-for" in message.unreadable and self._forwarding.trusts(client):
-                raise errors.InvalidRequest("X-Forwarded-For has bytes outside ASCII.")  # whose client is it?
+                # the client's IP cannot be determined
+                raise errors.InvalidRequest("X-Forwarded-For has bytes outside ASCII.")
             if "host" in message.unreadable:
                 raise errors.InvalidRequest("The Host header has bytes outside ASCII.")
             check_host(named, meta)
@@ -162,7 +167,8 @@ class Application:
             return error
         return None
 
-    def begin(self, message: Message) -> None:
+    def handle(self, message: Message) -> None:
+        """Answer a complete request: refuse it, or run it on the loop or in a thread."""
         if message.refusal is not None:
             _send_error(message, message.refusal, message.meta.get("HTTP_X_REQUEST_ID"), close=True)
             return
@@ -170,8 +176,8 @@ class Application:
         if path == "/healthz" and method in {"GET", "HEAD"}:
             _send_health(message)
             return
-        exchange = Exchange.of(message)
-        if _is_plain_call(message) or (path.startswith("/v1/rows/") and not self._needs_thread(message)):
+        exchange = Exchange.from_message(message)
+        if _is_synchronous_call(message) or (path.startswith("/v1/rows/") and not self._needs_thread(message)):
             LoopRequest(self._loop, partial(self._work_on_loop, exchange)).switch()
         else:
             self._pool.submit(exchange)
@@ -186,14 +192,15 @@ class Application:
         return self._has_replicas or not is_plain or "HTTP_IDEMPOTENCY_KEY" in meta
 
     def _work_on_loop(self, exchange: Exchange) -> None:
-        """A greenlet must not raise: that would end in another request's callback."""
+        """Run the request in its greenlet, and again in a thread if it would block. Never raises: the error would
+        surface in the callback of another request."""
         here = loop_requests.current()
         try:
             exchange.request.__dict__[server_hints.REPEATABLE] = True
             self._answer(exchange, exchange.request)
         except server_hints.Parked:
-            again = Exchange.of(exchange.message)
-            if here is not None and here.may_be_counted:
+            again = Exchange.from_message(exchange.message)
+            if here is not None and here.has_used_redis:
                 again.request.__dict__[server_hints.REPEATED] = True
             self._pool.submit(again)
         except BaseException:
@@ -203,7 +210,7 @@ class Application:
                 self._loop_connections.give_back(here)
 
     def _refuse(self, exchange: Exchange) -> None:
-        logger.error("no thread became free in time")  # and not for whom: a path may hold a secret
+        logger.error("no thread became free in time")  # the path is not logged: it may contain a secret
         _send_error(exchange.message, errors.Unavailable(), exchange.request.META.get("HTTP_X_REQUEST_ID"))
         exchange.end()
 
@@ -216,49 +223,49 @@ class Application:
             exchange.parked = parked
             request.__dict__[server_hints.REPEATED] = True
             parked.then(lambda: self._pool.submit(exchange))
-        self._look_after()
+        self._clean_connections()
 
     def _answer(self, exchange: Exchange, request: Incoming) -> None:
-        """Send the response. Raises Parked."""
+        """Pass the request to Django and send the response. Raises Parked."""
         response = None
-        goes_on = False
+        is_unfinished = False
         try:
             # What Django's handler does around its middleware (URLconf, error log) is for the HTML pages.
-            answer = self._front if self._is_for_machines(request.path) else self._handler.get_response
+            answer = self._api_middleware if self._is_api_path(request.path) else self._handler.get_response
             response = answer(request)
             if isinstance(response, EventStreamResponse):
                 self._begin_stream(exchange, response)
-                goes_on = True
+                is_unfinished = True
             else:
                 send(exchange.message, response)
         except server_hints.Parked:
-            goes_on = True
+            is_unfinished = True
             raise
         except BaseException:
-            logger.exception("a request was not answered by Django")
+            logger.exception("Django failed to answer a request")
             # If the answer has begun, this is ignored; else the client gets the envelope rather than an empty 500.
             _send_error(exchange.message, errors.Internal(), request.META.get("HTTP_X_REQUEST_ID"))
         finally:
-            if not goes_on:
+            if not is_unfinished:
                 exchange.end()
                 # After the client has its answer.
                 if response is not None:
                     response.close()
 
     def _begin_stream(self, exchange: Exchange, response: EventStreamResponse) -> None:
-        """Sent by the loop; the request is released, since a stream may last for days."""
+        """Let the event loop send the stream and release the request, since a stream may last for days."""
         head = (response.status_code, headers_of(response))
         queue = response.detach()
         message, parked = exchange.message, exchange.parked
         if parked is not None:
-            parked.give_up()
+            parked.release()
         self._loop.call_soon_threadsafe(
             partial(start_stream, self._loop, message, head, queue), context=contextvars.Context()
         )
 
 
-def _is_plain_call(message: Message) -> bool:
-    """Whether it calls a function and waits for its end, without a record of its key."""
+def _is_synchronous_call(message: Message) -> bool:
+    """Whether this is a synchronous function call, without Idempotency-Key and Prefer."""
     meta, path = message.meta, message.path
     return (
         path.startswith("/v1/functions/")
@@ -269,10 +276,11 @@ def _is_plain_call(message: Message) -> bool:
     )
 
 
-def _walk(resolver: Any) -> None:
+def _import_views(resolver: Any) -> None:
+    """Import all URLconfs and their views."""
     for pattern in resolver.url_patterns:
         if hasattr(pattern, "url_patterns"):
-            _walk(pattern)
+            _import_views(pattern)
 
 
 def _send_health(message: Message) -> None:
@@ -281,7 +289,7 @@ def _send_health(message: Message) -> None:
 
 
 def _send_error(message: Message, error: errors.ApiError, offered_id: str | None, *, close: bool = False) -> None:
-    """The error envelope, without Django, unless a response was sent."""
+    """Send the error envelope without Django. Ignored if a response was sent."""
     token = open_request(offered_id)
     request_id = current_request_id()
     headers = [

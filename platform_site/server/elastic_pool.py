@@ -1,7 +1,7 @@
-"""A thread pool with one active thread, since threads compete for the interpreter lock. With queued jobs another (of at
-most `max_threads`) becomes active after `stuck_after`, or at once if the job says that it will wait, unless
-`max_waiting` others do. Jobs queued for `queue_timeout` are refused. `submit`, `stop` and the timer run on the loop's
-thread."""
+"""A thread pool with one active thread, because threads compete for the interpreter lock. While jobs are queued,
+another thread (of at most `max_threads`) becomes active when the current job has run for `stuck_after`, or at once when
+that job calls `will_wait`, unless `max_waiting` jobs already wait. Jobs queued for `queue_timeout` are refused.
+`submit` may be called from any thread; `refuse` and the timer run on the loop's thread."""
 
 import logging
 import threading

@@ -15,7 +15,7 @@ def start_stream(
 ) -> None:
     """Answer `message` with `queue` until one side ends it. `head` is status and headers."""
     stream = _Stream(message, head, queue)
-    queue.notify = partial(_wake_ups_of(loop).set, stream)
+    queue.notify = partial(_wake_ups_of(loop).add, stream)
     message.connection.on_change = stream.send
     stream.send()
 
@@ -53,22 +53,22 @@ class _Stream:
 
 
 class _WakeUps:
-    """Wakes a thousand streams with one wake-up of the loop."""
+    """Collects the streams that have data, so that the loop is woken once for all of them."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._due: deque[_Stream] = deque()
-        self._is_called = False
+        self._is_scheduled = False
 
-    def set(self, stream: _Stream) -> None:
+    def add(self, stream: _Stream) -> None:
         self._due.append(stream)
-        if not self._is_called:
-            self._is_called = True
+        if not self._is_scheduled:
+            self._is_scheduled = True
             with contextlib.suppress(RuntimeError):  # the process ends
                 self._loop.call_soon_threadsafe(self._send_all)
 
     def _send_all(self) -> None:
-        self._is_called = False  # first: what comes from now on calls again
+        self._is_scheduled = False  # first: what comes from now on calls again
         while self._due:
             self._due.popleft().send()
 

@@ -1,4 +1,5 @@
-"""A request as it arrived, and its response, which any thread may send once."""
+"""`Message`: one HTTP request as parsed, and the methods that send its response, once and from any thread.
+`Connection`: what a message needs of its connection; implemented by `http_protocol`."""
 
 import email.utils
 import time
@@ -21,10 +22,12 @@ class Connection:
     """Called when the client disconnects, or has read everything."""
 
     @property
-    def is_leaving(self) -> bool:
+    def is_stopping(self) -> bool:
         raise NotImplementedError
 
-    def take_turn(self, message: "Message") -> bool:
+    def claim_response(self, message: "Message") -> bool:
+        """Whether `message` may be answered: it is the current request of the connection, and no response was sent.
+        True only once."""
         raise NotImplementedError
 
     def write(self, data: bytes) -> None:
@@ -56,6 +59,7 @@ class Message:
         self.body: bytes = b""
         self.refusal: errors.ApiError | None = None
         self.is_last = False
+        """Whether the connection is closed after the response."""
 
     def release(self) -> None:
         """Release the request, for a long response."""
@@ -63,9 +67,9 @@ class Message:
 
     def respond(self, status: int, headers: Headers, body: bytes) -> None:
         connection = self.connection
-        if not connection.take_turn(self):
+        if not connection.claim_response(self):
             return
-        lines, is_last = _head(status, headers, self.is_last or connection.is_leaving)
+        lines, is_last = _head(status, headers, self.is_last or connection.is_stopping)
         if status >= 200 and status not in (204, 304):
             if "Content-Length" not in dict(headers):
                 lines.append(b"content-length: %d\r\n" % len(body))
@@ -76,12 +80,12 @@ class Message:
 
     def respond_in_pieces(self, status: int, headers: Headers) -> "ResponseStream":
         connection = self.connection
-        if not connection.take_turn(self):
+        if not connection.claim_response(self):
             return ResponseStream(connection, chunked=False, silent=True, is_last=True)
         chunked = self.meta.get("SERVER_PROTOCOL") == "HTTP/1.1" and not any(
             name.lower() == "content-length" for name, _ in headers
         )
-        lines, is_last = _head(status, headers, self.is_last or connection.is_leaving or not chunked)
+        lines, is_last = _head(status, headers, self.is_last or connection.is_stopping or not chunked)
         lines.append(b"transfer-encoding: chunked\r\n\r\n" if chunked else b"\r\n")
         connection.write(b"".join(lines))
         silent = self.meta.get("REQUEST_METHOD") == "HEAD"

@@ -24,8 +24,8 @@ MAX_PIECES: Final = 1024
 """Of a body, before they are joined: an object per byte would take 40 times the memory."""
 _ABSOLUTE: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://([^/?#]*)(.*)")
 _FIRST_LINE: Final = re.compile(rb"[A-Za-z]{1,16} /")
-_NOT_HTTP: Final = "This is not a request by HTTP/1.1."
-_TRAILERS: Final = "The request body broke off, or has trailers."
+_NOT_HTTP: Final = "This is not a valid HTTP/1.1 request."
+_TRAILERS: Final = "The request body has trailers, which are not supported."
 
 
 class Refused(Exception):
@@ -35,13 +35,17 @@ class Refused(Exception):
 
 
 class _HeadTooLarge(errors.ApiError):
-    status, code, message = 431, "invalid_request", f"The head of a request has at most {HEAD_BYTES >> 10} KB."
+    status, code, message = (
+        431,
+        "invalid_request",
+        f"The request headers are too large: at most {HEAD_BYTES >> 10} KB and {MAX_HEADERS} headers are allowed.",
+    )
 
 
 class RequestParser(Connection, asyncio.Protocol):
     """Makes messages of what `feed` gets, for a subclass."""
 
-    __slots__ = ("_current", "_head_bytes", "_parser", "_pieces", "_size", "_state", "_upgrades", "_url", "_waiting")
+    __slots__ = ("_head_bytes", "_parser", "_parsing", "_pieces", "_size", "_state", "_upgrades", "_url", "_waiting")
 
     def __init__(self) -> None:
         self._parser = httptools.HttpRequestParser(self)
@@ -49,7 +53,7 @@ class RequestParser(Connection, asyncio.Protocol):
         """idle, head, body, drain (an oversized body), done."""
         self._upgrades = False
         """Whether the head asks for another protocol: httptools then skips its body (`_head_without_upgrade`)."""
-        self._current: Message | None = None
+        self._parsing: Message | None = None
         self._url = b""
         self._head_bytes = 0
         self._pieces: list[bytes] = []
@@ -88,7 +92,7 @@ class RequestParser(Connection, asyncio.Protocol):
         except httptools.HttpParserCallbackError as error:
             cause = error.__context__
             if not isinstance(cause, Refused):
-                logger.error("a request could not be read", exc_info=error)
+                logger.error("a request could not be parsed", exc_info=error)
             self._refuse(cause.error if isinstance(cause, Refused) else errors.Internal())
         except httptools.HttpParserInvalidMethodError:
             is_word = _FIRST_LINE.match(data) is not None
@@ -100,7 +104,7 @@ class RequestParser(Connection, asyncio.Protocol):
     def _head_without_upgrade(self) -> bytes:
         """A head after which a new parser reads the body of the current request, which stays HTTP/1.1 (RFC 9110, 7.8).
         Read as a request of its own, the body would be one that a proxy never saw."""
-        meta = self._current.meta if self._current is not None else {}
+        meta = self._parsing.meta if self._parsing is not None else {}
         length, encoding = meta.get("CONTENT_LENGTH"), meta.get("HTTP_TRANSFER_ENCODING")
         framing = f"content-length: {length}\r\n" if length is not None else ""
         framing += f"transfer-encoding: {encoding}\r\n" if encoding is not None else ""
@@ -110,8 +114,8 @@ class RequestParser(Connection, asyncio.Protocol):
         if self._upgrades or self._state == "done":
             return
         if len(self._waiting) >= MAX_PIPELINED:
-            raise Refused(errors.InvalidRequest("Too many requests were sent before the first was answered."))
-        self._current = Message(self)
+            raise Refused(errors.InvalidRequest("Too many pipelined requests are waiting for a response."))
+        self._parsing = Message(self)
         self._state = "head"
         self._url = b""
         self._pieces = []
@@ -121,7 +125,7 @@ class RequestParser(Connection, asyncio.Protocol):
         self._url += part
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        message = self._current
+        message = self._parsing
         if message is None:
             return
         if self._state != "head":
@@ -139,7 +143,7 @@ class RequestParser(Connection, asyncio.Protocol):
             raise Refused(errors.InvalidRequest("A header has a control character."))
 
     def on_headers_complete(self) -> None:
-        message = self._current
+        message = self._parsing
         if message is None or self._upgrades:
             self._upgrades = False
             return
@@ -177,10 +181,10 @@ class RequestParser(Connection, asyncio.Protocol):
                 self._drain()
 
     def on_message_complete(self) -> None:
-        message = self._current
+        message = self._parsing
         if message is None or self._upgrades:
             return
-        self._current = None
+        self._parsing = None
         is_too_long, self._state = self._state == "drain", "idle"
         self._head_bytes = 0
         if is_too_long:

@@ -1,5 +1,5 @@
-"""HTTP/1.1 on the event loop (uvloop, httptools). One request of a connection at a time; pipelined ones wait. Limits as
-in docs/explanation/reliability.md: HEAD_SECONDS, BODY_SECONDS, WRITE_SECONDS."""
+"""HTTP/1.1 on the event loop (uvloop, httptools). A connection answers one request at a time; pipelined requests wait.
+Limits as in docs/explanation/reliability.md: HEAD_SECONDS, BODY_SECONDS, WRITE_SECONDS."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ IDLE_SECONDS: Final = 75.0
 WRITE_SECONDS: Final = 60.0
 _PAUSE_AT: Final = 8
 """Waiting requests at which reading pauses."""
-_LOOK_SECONDS: Final = 0.5
+_EXPIRY_CHECK_SECONDS: Final = 0.5
 _NEVER: Final = float("inf")
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -36,46 +36,47 @@ class RequestTimeout(errors.ApiError):
 
 
 class HttpServer:
-    """A process's connections, on the loop. `check(message, peer)` returns why to refuse a head; `begin(message)` takes
-    a whole request. Beyond `most`, connections are closed."""
+    """All connections of a process, on its event loop. `check(message, peer)` returns the error to refuse a request
+    head with, or None; `handle(message)` answers a complete request. Connections beyond `max_connections` are
+    closed."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         check: Callable[[Message, Peer], errors.ApiError | None],
-        begin: Callable[[Message], None],
-        most: int,
+        handle: Callable[[Message], None],
+        max_connections: int,
     ) -> None:
-        self.loop, self.check, self.begin, self._most = loop, check, begin, most
+        self.loop, self.check, self.handle, self._max_connections = loop, check, handle, max_connections
         self._thread = threading.get_ident()
         self.connections: set[HttpConnection] = set()
-        self.leaving = False
+        self.is_stopping = False
         self._server: asyncio.Server | None = None
 
     def is_on_loop(self) -> bool:
         return threading.get_ident() == self._thread
 
     def add(self, connection: "HttpConnection") -> bool:
-        if len(self.connections) >= self._most:
-            logger.warning("a connection was closed: there are %d", self._most)
+        if len(self.connections) >= self._max_connections:
+            logger.warning("a connection was closed: there are %d", self._max_connections)
             return False
         self.connections.add(connection)
         return True
 
     async def start(self, listener: Any) -> None:
         self._server = await self.loop.create_server(lambda: HttpConnection(self), sock=listener, backlog=BACKLOG)
-        if self.leaving:  # asked to end before it had begun
+        if self.is_stopping:  # stopped before it had started
             self._server.close()
-        self._look()
+        self._expire_connections()
 
-    def _look(self) -> None:
+    def _expire_connections(self) -> None:
         now = self.loop.time()
         for connection in [each for each in self.connections if each.deadline <= now]:
             connection.expire(now)
-        self.loop.call_later(_LOOK_SECONDS, self._look)
+        self.loop.call_later(_EXPIRY_CHECK_SECONDS, self._expire_connections)
 
-    def leave(self) -> None:
-        self.leaving = True
+    def stop_listening(self) -> None:
+        self.is_stopping = True
         if self._server is not None:
             self._server.close()
 
@@ -91,7 +92,7 @@ class HttpServer:
 
 class HttpConnection(RequestParser):
     __slots__ = (
-        "_descriptor", "_in_hand", "_is_all_written", "_is_answered", "_is_reading_paused", "_peer", "_server",
+        "_answering", "_descriptor", "_is_all_written", "_is_answered", "_is_reading_paused", "_peer", "_server",
         "_transport", "_unwritten", "_writing", "_written_at", "deadline",
     )  # fmt: skip
 
@@ -99,7 +100,7 @@ class HttpConnection(RequestParser):
         super().__init__()
         self._server = server
         self._transport: Any = None
-        self._in_hand: Message | None = None
+        self._answering: Message | None = None
         self._is_answered = False
         self.on_change = None
         self._unwritten = 0
@@ -114,8 +115,8 @@ class HttpConnection(RequestParser):
         self.is_paused = False
 
     @property
-    def is_leaving(self) -> bool:
-        return self._server.leaving
+    def is_stopping(self) -> bool:
+        return self._server.is_stopping
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
@@ -133,7 +134,7 @@ class HttpConnection(RequestParser):
         self.deadline = _NEVER
         self._server.connections.discard(self)
         self._waiting.clear()
-        self._current = None
+        self._parsing = None
         if self.on_change is not None:
             self.on_change()
 
@@ -142,7 +143,7 @@ class HttpConnection(RequestParser):
         if (
             self.on_change is not None
             or self._state in ("head", "body", "drain")
-            or (self._in_hand is None and not self._waiting)
+            or (self._answering is None and not self._waiting)
         ):
             return False
         self._state = "done"
@@ -155,13 +156,13 @@ class HttpConnection(RequestParser):
         self.is_paused = False
         if self.on_change is not None:
             self.on_change()
-        elif self._in_hand is None:
+        elif self._answering is None:
             self._go_on()
 
     def data_received(self, data: bytes) -> None:
         if self._state == "done":
             return
-        if self._in_hand is None:
+        if self._answering is None:
             if self._state == "idle":
                 self.deadline = self._server.loop.time() + HEAD_SECONDS
         elif len(self._waiting) >= _PAUSE_AT:
@@ -179,35 +180,35 @@ class HttpConnection(RequestParser):
             if "HTTP_EXPECT" in meta:
                 raise Refused(errors.PayloadTooLarge())
             self._drain()
-        elif "HTTP_EXPECT" in meta and (stated or "HTTP_TRANSFER_ENCODING" in meta) and self._in_hand is None:
+        elif "HTTP_EXPECT" in meta and (stated or "HTTP_TRANSFER_ENCODING" in meta) and self._answering is None:
             if meta["HTTP_EXPECT"].lower() == "100-continue" and meta["SERVER_PROTOCOL"] == "HTTP/1.1":
                 self._put(_CONTINUE)
-        if self._in_hand is None:
+        if self._answering is None:
             self.deadline = self._server.loop.time() + (DRAIN_SECONDS if self._state == "drain" else BODY_SECONDS)
 
     def _queue(self, message: Message) -> None:
-        if self._in_hand is None and not self._waiting:
+        if self._answering is None and not self._waiting:
             is_written = self._written_at != self._server.loop.time() and not self._transport.get_write_buffer_size()
-            self._begin(message, is_all_written=is_written)
+            self._handle(message, is_all_written=is_written)
         else:
             self._waiting.append(message)
-            if self._in_hand is None:  # a thread has just answered it
+            if self._answering is None:  # a thread has just answered it
                 self._go_on()
 
-    def _begin(self, message: Message, *, is_all_written: bool = False) -> None:
-        self._in_hand, self._is_answered, self._is_all_written = message, False, is_all_written
+    def _handle(self, message: Message, *, is_all_written: bool = False) -> None:
+        self._answering, self._is_answered, self._is_all_written = message, False, is_all_written
         self.deadline = _NEVER
-        self._server.begin(message)
+        self._server.handle(message)
 
     def _refuse(self, error: errors.ApiError) -> None:
-        message = self._current or Message(self)
-        self._current = None
+        message = self._parsing or Message(self)
+        self._parsing = None
         self._state = "done"
         message.refusal, message.is_last = error, True
         self._queue(message)
 
-    def take_turn(self, message: Message) -> bool:
-        if self._in_hand is not message or self._is_answered:
+    def claim_response(self, message: Message) -> bool:
+        if self._answering is not message or self._is_answered:
             return False
         self._is_answered = True
         return True
@@ -227,12 +228,12 @@ class HttpConnection(RequestParser):
     def finish(self, data: bytes, is_last: bool) -> None:
         if self._server.is_on_loop():
             self._finish(data, is_last)
-        elif is_last or self._server.leaving or not self._is_all_written or not self._write_now(data):
+        elif is_last or self._server.is_stopping or not self._is_all_written or not self._write_now(data):
             self._server.loop.call_soon_threadsafe(self._finish, data, is_last)
 
     def _write_now(self, data: bytes) -> bool:
-        """Write a whole response in this thread, without waking the loop. False if it failed before it began."""
-        with self._writing:  # or its descriptor could be closed now, and be that of another connection
+        """Write a whole response in this thread, without waking the loop. False if nothing was written."""
+        with self._writing:  # otherwise the descriptor could be closed meanwhile and reused by another connection
             if self.is_gone:
                 return False
             try:
@@ -244,23 +245,24 @@ class HttpConnection(RequestParser):
             loop.call_soon_threadsafe(self._finish, data[written:], False)
             return True
         self.deadline = loop.time() + IDLE_SECONDS
-        self._in_hand = None
-        if self._waiting or self._state != "idle" or self._is_reading_paused:  # looked at after the line before
+        self._answering = None
+        if self._waiting or self._state != "idle" or self._is_reading_paused:  # read after `_answering` was cleared
             loop.call_soon_threadsafe(self._go_on)
         return True
 
     def _finish(self, data: bytes, is_last: bool) -> None:
-        is_refused = self._in_hand is not None and self._in_hand.refusal is not None
-        self._in_hand = None
+        is_refused = self._answering is not None and self._answering.refusal is not None
+        self._answering = None
         if self.is_gone:
             return
         if data:
             self._put(data)
-        if is_last or self._server.leaving:
+        if is_last or self._server.is_stopping:
             self._state = "done"
             self._waiting.clear()
             if is_refused and self._transport.can_write_eof():
-                # What the client still sends is dropped for a moment: a reset would take the response from it.
+                # Drop the client's input for DRAIN_SECONDS: closing now would send a reset, and the client could lose
+                # the response.
                 self._transport.write_eof()
                 self.deadline = self._server.loop.time() + DRAIN_SECONDS
             else:
@@ -270,12 +272,12 @@ class HttpConnection(RequestParser):
         self._go_on()
 
     def _go_on(self) -> None:
-        """The next request, once the response is read."""
+        """Go on with the next request, once the client has read the response."""
         now = self._server.loop.time()
         if self.is_paused:
             self._unwritten = self._transport.get_write_buffer_size()
             self.deadline = now + WRITE_SECONDS
-        elif self._in_hand is None:
+        elif self._answering is None:
             if self._waiting:
                 self._server.loop.call_soon(self._begin_next)
             elif self._state == "done":  # the client has closed its half
@@ -294,8 +296,8 @@ class HttpConnection(RequestParser):
             self._transport.resume_reading()
 
     def _begin_next(self) -> None:
-        if self._in_hand is None and self._waiting and not self.is_gone:
-            self._begin(self._waiting.popleft())
+        if self._answering is None and self._waiting and not self.is_gone:
+            self._handle(self._waiting.popleft())
 
     def abort(self) -> None:
         self._server.loop.call_soon_threadsafe(self._transport.abort)
@@ -313,5 +315,5 @@ class HttpConnection(RequestParser):
             self.deadline = now + WRITE_SECONDS
 
     def close_if_idle(self) -> None:
-        if self._in_hand is None and not self._waiting and self._state in ("idle", "head", "done"):
+        if self._answering is None and not self._waiting and self._state in ("idle", "head", "done"):
             self._transport.close()

@@ -71,15 +71,16 @@ def meta_name(header: str) -> str | None:
     return name if name in {"CONTENT_TYPE", "CONTENT_LENGTH"} else f"HTTP_{name}"
 
 
-_usual_name: Final = lru_cache(maxsize=512)(meta_name)
-_USUAL: Final = 64
+_cached_meta_name: Final = lru_cache(maxsize=512)(meta_name)
+_MAX_CACHED_NAME: Final = 64
 """Characters. Longer names are not cached."""
 
 
-def headers_into(meta: dict[str, Any], headers: Iterable[tuple[str, str]]) -> frozenset[str]:
+def add_headers(meta: dict[str, Any], headers: Iterable[tuple[str, str]]) -> frozenset[str]:
+    """Add the headers to `meta`. Returns the names of those that occur more than once."""
     repeated: set[str] | None = None
     for header, value in headers:
-        name = _usual_name(header) if len(header) <= _USUAL else meta_name(header)
+        name = _cached_meta_name(header) if len(header) <= _MAX_CACHED_NAME else meta_name(header)
         if name is None:
             continue
         if name in meta:
@@ -95,7 +96,7 @@ _NONE: Final[frozenset[str]] = frozenset()
 
 UNREADABLE: Final = "\N{REPLACEMENT CHARACTER}"
 """Replaces a value with bytes above 0x7F, which every reader then refuses."""
-_READ: Final = frozenset(
+_USED_HEADERS: Final = frozenset(
     {
         "authorization",
         "content-type",
@@ -113,7 +114,7 @@ _READ: Final = frozenset(
 
 def mark_unreadable(meta: dict[str, Any], names: Iterable[str]) -> None:
     """Mark unreadable headers that the service uses; others are ignored (RFC 9110, 5.5)."""
-    for header in _READ.intersection(names):
+    for header in _USED_HEADERS.intersection(names):
         meta[str(meta_name(header))] = UNREADABLE
 
 

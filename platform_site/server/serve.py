@@ -1,7 +1,8 @@
-"""The main process of the web. Each listening socket has a worker process: with one socket (no SO_REUSEPORT), a single
-worker takes all connections. The sockets are held here or by `manage.py up`, so that clients wait for the next worker
-instead of being reset. A worker that ends is started again, unless five in a row end before they serve. SIGHUP replaces
-one worker after the other, each once its successor serves; it ends its calls. Workers end with the main process."""
+"""The main process of the web server. Each listening socket has a worker process: with one socket (no SO_REUSEPORT), a
+single worker takes all connections. The sockets are held here or by `manage.py up`, so that clients wait for the next
+worker instead of being reset. A worker that ends is started again, unless five in a row end before they serve. SIGHUP
+replaces the workers one after the other: a worker stops when its successor serves, after finishing its requests.
+Workers end with the main process."""
 
 import contextlib
 import gc
@@ -25,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 STOP_SECONDS: Final = 8
 REPLACED_SECONDS: Final = 330
-"""When replaced, which delays nothing: a function may take 300 s."""
+"""How long a replaced worker may take to finish its requests: a function may run for 300 s."""
 START_SECONDS: Final = 60
 MAX_CONNECTIONS: Final = 16_384
 """Of one worker; 16 KB each."""
@@ -41,7 +42,7 @@ class _Worker:
     ready: Any
     """A pipe that is readable once the worker serves, or has ended."""
     kill_at: float = 0.0
-    """Of one that was replaced, by `time.monotonic`."""
+    """When to kill a replaced worker (`time.monotonic`)."""
     _served_at: float | None = None
 
     @property
@@ -86,7 +87,7 @@ class _MainProcess:
                     self._received.discard(signal.SIGHUP)
                     self._replace_all()
                 else:
-                    # Nothing but the time tells that a worker that was replaced must be killed.
+                    # Wake up every second while replaced workers run, to kill those that are late.
                     self._wait([each.process.sentinel for each in self._workers], 1.0 if self._replaced else None)
                 self._restart_ended()
                 self._kill_late()
@@ -143,13 +144,13 @@ class _MainProcess:
             old, new = self._workers[index], self._start(listener)
             if not self._wait_until(new.ready.poll, new.ready, START_SECONDS) or new.served_at is None:
                 if not self._must_stop:
-                    logger.error("a new worker ended before it served; those that serve stay, with the code they have")
+                    logger.error("a new worker did not start serving; the old workers keep running, with the old code")
                 new.process.kill()
                 return
             self._workers[index] = new
             old.process.terminate()
             if not self._wait_until(lambda: not old.is_alive, old.process.sentinel, STOP_SECONDS):  # noqa: B023
-                logger.info("a worker that was replaced ends what it has in hand", extra={"pid": old.process.pid})
+                logger.info("a replaced worker is finishing its requests", extra={"pid": old.process.pid})
                 old.kill_at = time.monotonic() + REPLACED_SECONDS
                 self._replaced.append(old)
 
@@ -184,8 +185,9 @@ def _allow_connections() -> int:
 
 
 def serve(listeners: list[socket.socket], *, preload: bool) -> None:
-    """Serve by one worker per socket until SIGTERM or SIGINT; SIGHUP replaces workers one by one. Raises SystemExit(1).
-    `preload`: import the application here, for fast starts and shared memory; a reload then keeps the code."""
+    """Serve with one worker per socket until SIGTERM or SIGINT; SIGHUP replaces workers one by one. Raises
+    SystemExit(1). `preload`: import the application here, for fast starts and shared memory; a reload then keeps the
+    code."""
     if preload:
         application.load()
         gc.collect()

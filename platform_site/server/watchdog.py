@@ -1,5 +1,6 @@
-"""Logs what stops the event loop for more than 50 ms, with its stack: the loop's thread computes, or sleeps elsewhere.
-A thread without a core or the interpreter, which wakes every 5 ms, is not counted."""
+"""Logs what blocks the event loop for more than 50 ms, with its stack: its thread computes, or sleeps outside of the
+loop's own wait. A thread that only waits for a CPU core or for the interpreter lock, for which it wakes every 5 ms, is
+not reported."""
 
 import asyncio
 import logging

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LEAVE_SECONDS: Final = 0.5
+GRACE_SECONDS: Final = 0.5
 """How long a stopping worker still answers, closing connections."""
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Those that the main process handles. A worker starts with them blocked."""
@@ -46,7 +46,7 @@ def work(listener: socket.socket, max_connections: int, ready: Any, parent: int)
     loop = uvloop.new_event_loop()
     asyncio.set_event_loop(loop)
     listener.setblocking(False)
-    server = HttpServer(loop, application.check, application.begin, max_connections)
+    server = HttpServer(loop, application.check, application.handle, max_connections)
     loop.run_until_complete(_serve(loop, application, server, listener, ready))
     sys.stdout.flush()
     sys.stderr.flush()
@@ -58,17 +58,17 @@ async def _serve(
 ) -> None:
     ended = asyncio.Event()
 
-    def leave() -> None:
+    def stop() -> None:
         """Refuse new connections, and close busy ones with their response: closing an idle one could lose a request."""
-        if not server.leaving:
+        if not server.is_stopping:
             for end in server_hints.on_shutdown:
                 end()
-            server.leave()
-            loop.call_later(LEAVE_SECONDS, ended.set)
+            server.stop_listening()
+            loop.call_later(GRACE_SECONDS, ended.set)
 
     # Here, in the running loop: uvloop loses a signal that comes before. Until now it ends the process at once.
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, leave)
+        loop.add_signal_handler(number, stop)
     application.start(loop)
     reporters = _start_reporters()
     await server.start(listener)

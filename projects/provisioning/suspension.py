@@ -68,7 +68,7 @@ def evict(cluster: str) -> None:
     _known.pop(cluster, None)
 
 
-def not_suspended(cluster: str, time_to_act: timedelta) -> list[str]:
+def suspended_or_recently_resumed(cluster: str, time_to_act: timedelta) -> list[str]:
     """Ids of environments that are suspended or were resumed less than `time_to_act` ago."""
     lately = Environment.objects.filter(project__resumed_at__gt=Now() - time_to_act)
     return _in_thread(_ids(Environment.objects.suspended() | lately, cluster))

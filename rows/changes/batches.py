@@ -22,7 +22,7 @@ class Message(NamedTuple):
 
 class Batch(NamedTuple):
     encoded: bytes
-    number: int
+    message_count: int
     position: Position
     """The stream's position after this batch: the end of the pass, or an earlier one if the rest is too long."""
 

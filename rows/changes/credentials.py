@@ -89,8 +89,8 @@ _known: "Final[WeakValueDictionary[Hashable, SharedCredential]]" = WeakValueDict
 def shared_credential(
     key: Hashable, authenticate: Callable[[], Caller], caller: Caller, lookup: Lookup | None
 ) -> SharedCredential:
-    """The one of this process. `key` contains everything of the request that `authenticate` depends on; `caller` is the
-    request's caller."""
+    """This process's credential for `key`, created if necessary. `key` contains everything of the request that
+    `authenticate` depends on; `caller` is the request's caller."""
     with _lock:
         found = _known.get(key)
         if found is None:

@@ -17,9 +17,9 @@ MAX_EVENTS: Final = 5_000
 MAX_BYTES: Final = 32 * 2**20
 """Maximum bytes of one pass. A stream that is further behind gets a reset."""
 
-# One statement, hence one snapshot, which it also returns. `unseen` is not in order: a stream that is further behind
-# than its limit is not sent them, and must not cost a sort of them. An id that this snapshot does not know either is
-# of another server, whose dump was restored here.
+# One statement, hence one snapshot, which it also returns. `unseen` is not sorted: a stream with more events than the
+# limit is sent none of them, so sorting them would be wasted. A position beyond the current snapshot is of another
+# server, whose dump was restored here.
 _READ: Final = """
 WITH unseen AS (
     SELECT environment_id, sequence, data

@@ -34,10 +34,11 @@ WORKERS: Final = 4
 SETTLE_POLL_SECONDS: Final = 0.05
 PAUSE_SECONDS: Final = 0.01
 LONGEST_PAUSE_SECONDS: Final = 0.08
-"""Between the beginnings of two passes: under load each serves the writes of that time together. While writes follow
-one another the pause doubles up to the longest one: a pass costs as much as a write, in each web process."""
+"""The pause between the starts of two passes, so that under load one pass serves many writes: it costs as much as a
+write, in every web process. While writes keep coming the pause doubles from PAUSE_SECONDS up to
+LONGEST_PAUSE_SECONDS."""
 WATCH_SECONDS: Final = 60
-"""A table is watched for ten minutes at least after each time (`change_retention_seconds`)."""
+"""How often the watched tables are renewed. Each renewal lasts for `change_retention_seconds`, at least ten minutes."""
 PING_SECONDS: Final = 15
 SETTLE_SECONDS: Final = 10
 MAX_FAILURE_SECONDS: Final = 10
@@ -96,7 +97,7 @@ class Feed:
                 Listener(self._using, self.wake, lambda: self._thread is not None).start()
         if is_ending():
             stream.end("restarting")
-            stream_counts.leave([stream])
+            stream_counts.remove([stream])
         self._woken.set()
 
     def wake(self) -> None:
@@ -156,7 +157,7 @@ class Feed:
             connections.close_all()
 
     def _take_streams(self) -> tuple[list[Stream], list[Stream]]:
-        """The open ones, and which of them are new. Without one the feed ends."""
+        """The open streams, and those of them that are new. If there are none, the feed ends."""
         with self._lock:
             ended = [each for each in self._streams if each.queue.is_closed]
             self._streams = [each for each in self._streams if not each.queue.is_closed]
@@ -166,7 +167,7 @@ class Feed:
                 self._thread = None
             now = time.monotonic()
             lag, self._lag = max([self._lag, *(now - since for since in self._busy.values())]), 0.0
-        stream_counts.leave(ended)
+        stream_counts.remove(ended)
         metrics.CHANGE_STREAMS.labels(self._using).set(len(streams))
         metrics.CHANGE_LAG.labels(self._using).set(lag)
         metrics.CHANGE_SLOW_READERS.labels(self._using).inc(sum(each.queue.is_overflowed for each in ended))
@@ -331,9 +332,9 @@ class Feed:
             stream.clear_resets()  # the pass that sends the rest finds them again
             self.wake()
         resets, count = stream.encode_resets(time.monotonic())
-        if batch.number or count:
+        if batch.message_count or count:
             stream.put(batch.encoded + resets)
-            metrics.CHANGE_MESSAGES.labels(self._using).inc(batch.number + count)
+            metrics.CHANGE_MESSAGES.labels(self._using).inc(batch.message_count + count)
         elif time.monotonic() - stream.sent_at >= PING_SECONDS:
             stream.send("ping", has_id=not stream.is_reset_due)
 
@@ -394,4 +395,4 @@ def end_all() -> None:
         streams = feed.open_streams()
         for stream in streams:
             stream.end("restarting")
-        stream_counts.leave(streams)  # here, because the threads may end first
+        stream_counts.remove(streams)  # here, because the threads may end first

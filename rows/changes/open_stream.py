@@ -36,13 +36,13 @@ def open_stream(
     position = None if last_id is None else seal.read(last_id)
     stream = Stream(environment, caller, principal, subscriptions, compiled, credential, seal, position)
     stream.must_relist = position is not None
-    stream_counts.enter(stream)
+    stream_counts.add(stream)
     try:
         watched_tables.watch(
             environment.environment_id, stream.tables, environment.cluster, retention_of(environment.plan)
         )
     except BaseException:
-        stream_counts.leave([stream])
+        stream_counts.remove([stream])
         raise
     feed_of(environment.cluster).add(stream)
     return stream

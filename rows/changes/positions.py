@@ -40,14 +40,17 @@ class Seal:
     facts: tuple[cursors.Fact, ...]
 
     def write(self, position: Position) -> str | None:
-        """None if it would be too long, while very many transactions are open."""
+        """The sealed position; None if it would be too long, because very many transactions are open."""
         return _sealed(self.facts, position)
 
     def read(self, text: str) -> Position:
         """Raises ValidationFailed on the field `Last-Event-ID`."""
         values: Any = cursors.decode_if_of(_KIND, self.facts, text)
         if values is None:
-            message = "This is not an id of this stream: the caller or the subscriptions differ. Open it without an id."
+            message = (
+                "This id belongs to another stream: its caller or its subscriptions differ. Open the stream without "
+                "Last-Event-ID."
+            )
             raise ValidationFailed.of(HEADER, "invalid_position", message)
         return Position(*values)
 

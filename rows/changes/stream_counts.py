@@ -38,7 +38,7 @@ def count_all() -> int | None:
         return None
 
 
-def enter(stream: Stream) -> None:
+def add(stream: Stream) -> None:
     """Count a stream that is about to open. Raises RateLimited if the plan allows no more."""
     environment, caller = stream.environment, stream.caller
     allowed = plan_limits(environment.plan)
@@ -56,7 +56,7 @@ def enter(stream: Stream) -> None:
         return
     in_all, of_caller = found[3], found[7]  # of each key: removed, added, expiry set, counted
     if in_all > allowed.streams_per_environment or of_caller > own:
-        leave([stream])
+        remove([stream])
         message = "The environment has too many open streams."
         if of_caller > own:
             message = f"This caller has {own} open streams. Put several subscriptions into one stream."
@@ -69,12 +69,12 @@ def _add(pipe: Any, key: str, stream_ids: Iterable[str]) -> None:
 
 
 def refresh(streams: Iterable[Stream]) -> None:
-    """Report them as still open."""
+    """Report these streams as still open."""
     _execute(streams, _add)
 
 
-def leave(streams: Iterable[Stream]) -> None:
-    """Count them no longer."""
+def remove(streams: Iterable[Stream]) -> None:
+    """Stop counting these streams."""
     _execute(streams, lambda pipe, key, stream_ids: pipe.zrem(key, *stream_ids))
 
 

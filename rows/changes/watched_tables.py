@@ -25,7 +25,8 @@ def watch(environment_id: str, tables: Collection[str], using: str, keep: timede
     """Watch `tables` for the time `keep` from now, or a little longer."""
     watched = WatchedTable.objects.using(using).filter(environment_id=environment_id)
     with transaction.atomic(using=using):
-        # Rarely: a thousand streams that open one after the other would wait for as many commits of the same row.
+        # Extended only when too little time is left, and by a margin: otherwise each of a thousand streams that open
+        # one after the other would wait for a commit of the same row.
         watched.filter(table_name__in=tables, expires_at__lt=Now() + keep).update(expires_at=Now() + keep + _EXTRA)
         if watched.filter(table_name__in=tables).count() < len(tables):
             subscriptions.lock(environment_id, using)
@@ -44,13 +45,14 @@ def watch(environment_id: str, tables: Collection[str], using: str, keep: timede
             subscriptions.refresh(environment_id, using)
 
 
-def renew(environment_id: str, using: str) -> None:
-    """Called in a transaction that writes rows without events: each stream of the environment sends a reset."""
+def invalidate_positions(environment_id: str, using: str) -> None:
+    """Invalidate the positions of all streams of the environment, so that each sends a reset. Called in a transaction
+    that writes rows without recording events."""
     WatchedTable.objects.using(using).filter(environment_id=environment_id).update(generation=uuid.uuid4().hex)
 
 
 def expire(using: str) -> None:
-    """Delete the watched tables without streams, so that their writes record no more events for live changes."""
+    """Delete expired watched tables, so that their writes record no more events for live changes."""
     over = WatchedTable.objects.using(using).filter(expires_at__lt=Now())
     watched = WatchedTable.objects.using(using).filter(environment_id=OuterRef("environment_id"))
     lost = EventInterest.objects.using(using).filter(~Exists(watched), is_for_relay=False)  # by a crash

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 MAX_RUNS: Final = 3
 _STALE: Final = frozenset({"42703", "42P01", "3F000", "42883", "42804", "42846", "0A000", "26000"})
-_NAME_GONE: Final = "26000"
+_UNKNOWN_STATEMENT: Final = "26000"
 
 _statements: Final[Memo[tuple[int, Any, Any], Statement]] = Memo(2_048)
 
@@ -89,8 +89,8 @@ class QueryContext:
 
     def readable(self, name: str) -> Table:
         table, access = self.table(name)
-        if access.read is None:  # it may insert, so it may know that the table exists
-            raise NotFound(f"The rows of {name} can be written and not read in {self.compiled.environment_id}.")
+        if access.read is None:  # a caller that may insert may know that the table exists
+            raise NotFound(f"The rows of {name} can be written but not read in {self.compiled.environment_id}.")
         return table
 
     def statement(self, shape: Any, compile: Callable[[RoleView, Any], Statement]) -> Statement:
@@ -110,8 +110,9 @@ class QueryContext:
         *,
         is_short: bool = False,
     ) -> list[Row]:
-        """Run a reading statement; again if the connection is dead. `limit_ms` is its timeout; one that `is_short` may
-        share a pipeline. A replica's result is final, but not its absence: it may be at another schema version."""
+        """Run a reading statement, and again if the connection was lost. `limit_ms` is its timeout; with `is_short` it
+        may share a pipeline. Rows from a replica are final. If a replica returns none, the primary is asked, because
+        the replica may be at another schema version."""
         values = self._bound(statement, named, filter_values)
         if self.freshness is not None and CLOCK not in statement.sql:
             found = run_on_replica(self.compiled.alias, self.freshness, statement.sql, values, limit_ms)
@@ -127,11 +128,11 @@ class QueryContext:
         self, statement: Statement, named: Mapping[Any, bytes | None], filter_values: Sequence[bytes] = ()
     ) -> list[Row]:
         if settings.REPLICAS:
-            loop_requests.must_not_wait()  # the mark for replicas waits
+            loop_requests.require_thread()  # raising the replicas' mark blocks
         loop_requests.will_write()  # what is written is committed, here or later, and a commit waits for the disk
         found = run_on(self.connection, statement.sql, self._bound(statement, named, filter_values))
         if settings.REPLICAS:
-            replicas.written(self.compiled.alias, self.compiled.environment_id)
+            replicas.raise_mark_on_commit(self.compiled.alias, self.compiled.environment_id)
         return found
 
     def write_all(self, writes: Sequence[tuple[Statement, Mapping[Any, bytes | None]]]) -> list[list[Row]]:
@@ -141,7 +142,7 @@ class QueryContext:
             self.connection, [(statement.sql, self._bound(statement, named, ())) for statement, named in writes]
         )
         if settings.REPLICAS:
-            replicas.written(self.compiled.alias, self.compiled.environment_id)
+            replicas.raise_mark_on_commit(self.compiled.alias, self.compiled.environment_id)
         return found
 
     def _bound(
@@ -175,7 +176,8 @@ def run(
         try:
             if not connection.in_atomic_block:
                 return operation(context)
-            with transaction.atomic(using=compiled.alias):  # a savepoint: an error leaves the rest to its owner
+            # A savepoint, so that an error leaves the caller's transaction intact
+            with transaction.atomic(using=compiled.alias):
                 return operation(context)
         except StaleVersion:
             pass
@@ -201,4 +203,4 @@ def _is_worth_another_run(compiled: CompiledSchema, error: DatabaseError) -> boo
         return False
     if sqlstates.is_repeatable(error):
         return not connection.in_atomic_block
-    return state == _NAME_GONE or (state in _STALE and not schema_cache.is_current(compiled))
+    return state == _UNKNOWN_STATEMENT or (state in _STALE and not schema_cache.is_current(compiled))

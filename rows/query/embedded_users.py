@@ -42,14 +42,14 @@ def append(context: QueryContext, rows: Sequence[Row], names: Sequence[str]) -> 
 
 def _find(context: QueryContext, ids: Collection[bytes]) -> dict[bytes, bytes]:
     if len(ids) > MAX_USERS:
-        raise _too_large(f"The answer would have more than {MAX_USERS:,} different users.")
+        raise _too_large(f"The response would have more than {MAX_USERS:,} different users.")
     fields, pool_id = context.resolver.user_fields, context.environment.pool_id
     return user_cache.find_cached_users(pool_id, ids, fields, context.users_version)
 
 
 def _bounded(parts: list[bytes]) -> list[bytes]:
     if sum(map(len, parts)) > MAX_ANSWER_BYTES:
-        raise _too_large(f"The answer would have more than {MAX_ANSWER_BYTES >> 20} MB.")
+        raise _too_large(f"The response would be larger than {MAX_ANSWER_BYTES >> 20} MB.")
     return parts
 
 

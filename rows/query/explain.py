@@ -74,7 +74,7 @@ class _Rule:
     clauses: tuple[Clause, ...]
 
 
-def _subject_of(access: Access) -> list[_Rule]:
+def _rules_of(access: Access) -> list[_Rule]:
     found = [_Rule("read", grant.where, grant.clauses) for grant in access.read.grants] if access.read else []
     for action, rule in (("update", access.update), ("delete", access.delete)):
         if rule is not None:
@@ -88,16 +88,16 @@ def _explain(context: QueryContext, name: str, row_id: str, seen_as: Principal, 
         raise NotFound
     other = QueryContext(context.environment, seen_as, context.compiled, context.connection)
     access = context.compiled.rules.access(name, other.role_key)
-    rules = _subject_of(access)
+    rules = _rules_of(access)
     clauses = [clause for rule in rules for clause in rule.clauses]
-    paths = _once(path for clause in clauses for path in _paths(clause.condition) if _is_known(context, name, path))
+    paths = _unique(path for clause in clauses for path in _paths(clause.condition) if _is_known(context, name, path))
     author = context.compiled.rules.author
     quantifiers = {clause: [*_quantifiers(json.loads(clause.text), name, author)] for clause in clauses}
-    quantified = _once(
+    quantified = _unique(
         each.condition
         for clause in clauses
         for each in quantifiers[clause]
-        if (knows_users or _names_no_user(each.condition)) and _is_open(context, name, each.condition)
+        if (knows_users or _names_no_user(each.condition)) and _is_fully_visible(context, name, each.condition)
     )
     named = {ROW_ID: row_id.encode()}
     shown = context.read(context.statement(_Cells(name, paths), _cells), named)
@@ -154,14 +154,14 @@ def _why(clause: Clause, facts: _Facts) -> str:
     """The values of row, related rows and principal that the clause uses."""
     cells = facts.cells
     reasons = [
-        f"{canonical_text(path)} is {_json(cells[path])}" for path in _once(_paths(clause.condition)) if path in cells
+        f"{canonical_text(path)} is {_json(cells[path])}" for path in _unique(_paths(clause.condition)) if path in cells
     ]
     for each in facts.quantifiers[clause]:
         if each.condition in facts.held:
             reasons.append(f"{each.path} is {_json(facts.held[each.condition])}")
         else:
-            reasons += [f"the rows of {way} are asked" for way in _once(_ways(each.condition))]
-    for variable in _once(_variables(clause.condition)):
+            reasons += [f"the rows of {path} are checked" for path in _unique(_relation_paths(each.condition))]
+    for variable in _unique(_variables(clause.condition)):
         value = resolve(variable, facts.principal, facts.now)
         if value is None:
             reasons.append(f"${variable.name} is missing, which makes the clause false")
@@ -172,7 +172,7 @@ def _why(clause: Clause, facts: _Facts) -> str:
     return "; ".join(reasons)
 
 
-def _once(found: Iterable[T]) -> tuple[T, ...]:
+def _unique(found: Iterable[T]) -> tuple[T, ...]:
     return tuple(dict.fromkeys(found))
 
 
@@ -218,11 +218,11 @@ def _quantifiers(document: Mapping[str, Any], table: str, author: NameResolver, 
                     yield _Quantifier(f"{at}{key}.{word}", condition)
 
 
-def _is_open(context: QueryContext, table: str, condition: Condition) -> bool:
+def _is_fully_visible(context: QueryContext, table: str, condition: Condition) -> bool:
     """Whether the asker sees each row and cell that decides the condition."""
     for part in parts(condition):
         if isinstance(part, Quantified) and not (
-            _sees_whole(context, table, part.hop) and _is_open(context, part.hop.table, part.condition)
+            _sees_whole(context, table, part.hop) and _is_fully_visible(context, part.hop.table, part.condition)
         ):
             return False
         for path in paths_of(part):
@@ -256,11 +256,11 @@ def _names_no_user(condition: Condition) -> bool:
     return all(variable.name in _PUBLIC_VARIABLES for variable in _variables(condition))
 
 
-def _ways(condition: Condition) -> Iterable[str]:
+def _relation_paths(condition: Condition) -> Iterable[str]:
     """The relations that a condition uses, such as `board.members`, to say that hidden rows may matter."""
     for part in parts(condition):
         if isinstance(part, Quantified):
-            further = [f"{part.hop.relation}.{way}" for way in _ways(part.condition)]
+            further = [f"{part.hop.relation}.{path}" for path in _relation_paths(part.condition)]
             yield from further or [part.hop.relation]
 
 
@@ -295,7 +295,7 @@ def _cells(role_view: RoleView, shape: _Cells) -> Statement:
 def _verdicts(role_view: RoleView, shape: _Verdicts) -> Statement:
     access = role_view.access(shape.table)
     conditions: list[Condition] = [*shape.quantified]
-    for rule in _subject_of(access):
+    for rule in _rules_of(access):
         conditions += [rule.condition, *(clause.condition for clause in rule.clauses)]
     conditions += access.read.partial.values() if access.read else []
     flags = {

@@ -40,27 +40,27 @@ Made = TypeVar("Made")
 _orders: Final[Memo[tuple[int, str, str], tuple[OrderKey, ...]]] = Memo(1_024)
 
 
-def _worded(
-    member: str,
+def _parse_cached(
+    field: str,
     text: Any,
     table: str,
     resolver: NameResolver,
     memo: Memo[tuple[int, str, str], Made],
-    read: Callable[[str, str, NameResolver], Made],
-    longest: int = _MAX_TEXT,
+    parse: Callable[[str, str, NameResolver], Made],
+    max_length: int = _MAX_TEXT,
 ) -> Made:
-    """`read` of a text of bounded length, cached in `memo`. Raises ValidationFailed on `member`."""
+    """`parse` of a text of bounded length, cached in `memo`. Raises ValidationFailed on `field`."""
     if not isinstance(text, str):
-        raise ValidationFailed.of(member, "wrong_type", "Must be a string.")
-    if len(text) > longest:
-        raise ValidationFailed.of(member, "too_long", f"Must have at most {longest} characters.")
+        raise ValidationFailed.of(field, "wrong_type", "Must be a string.")
+    if len(text) > max_length:
+        raise ValidationFailed.of(field, "too_long", f"Must have at most {max_length} characters.")
     key = (resolver.token, table, text)
     found = memo.get(key)
     if found is None:
         if not all(map(str.strip, text.split(","))):
-            message = f'A name is empty: names stand between commas. To ask for none, leave "{member}" out.'
-            raise ValidationFailed.of(member, "unknown", message)
-        found = read(text, table, resolver)
+            message = f'A name is empty. Separate names by single commas, or omit "{field}".'
+            raise ValidationFailed.of(field, "unknown", message)
+        found = parse(text, table, resolver)
         memo.put(key, found)
     return found
 
@@ -69,7 +69,7 @@ def parse_order(order: Any, table: str, resolver: NameResolver) -> tuple[OrderKe
     """A caller's `order`, at most MAX_ORDER keys, made total by `id`. Raises ValidationFailed on `order`."""
     if order is None:
         return DEFAULT_ORDER
-    return _worded("order", order, table, resolver, _orders, _read_order)
+    return _parse_cached("order", order, table, resolver, _orders, _read_order)
 
 
 def _read_order(order: str, table: str, resolver: NameResolver) -> tuple[OrderKey, ...]:
@@ -80,7 +80,7 @@ def _read_order(order: str, table: str, resolver: NameResolver) -> tuple[OrderKe
     for text in texts:
         key = order_key(text.strip(), table, resolver)
         if any(key.path == other.path for other in keys):
-            raise ValidationFailed.of("order", "invalid", f"{shown(text)}: is named twice.")
+            raise ValidationFailed.of("order", "invalid", f"{shown(text)}: appears twice.")
         keys.append(key)
     for number, key in enumerate(keys, 1):
         if key.path == ID_KEY.path:
@@ -103,7 +103,7 @@ def order_key(text: str, table: str, resolver: NameResolver) -> OrderKey:
                 message = f"{shown(text)}: rows cannot be ordered by fields of users, only by {user}."
                 raise ValidationFailed.of("order", "unknown", message)
             if hop is None and resolver.column(table, step) is not None:
-                message = f"{shown(text)}: after the column comes asc or desc, then nullsfirst or nullslast."
+                message = f"{shown(text)}: a column is followed by asc or desc, then nullsfirst or nullslast."
                 raise ValidationFailed.of("order", "invalid", message)
             raise _unknown_order(text)
         hops.append(hop)
@@ -124,8 +124,8 @@ def _unknown_order(text: str) -> ValidationFailed:
     return ValidationFailed.of(
         "order",
         "unknown",
-        f"{shown(text)}: there is no such column. An order is written column.asc or column.desc, with .nullsfirst or "
-        ".nullslast behind it if need be.",
+        f"{shown(text)}: there is no such column. Write column.asc or column.desc, optionally "
+        "followed by .nullsfirst or .nullslast.",
     )
 
 
@@ -156,7 +156,7 @@ def parse_with(text: Any, table: str, resolver: NameResolver) -> Withs:
     except by self-references (`parent.parent`). Raises ValidationFailed on `with`."""
     if text is None:
         return ()
-    return _worded("with", text, table, resolver, _withs, _read_with)
+    return _parse_cached("with", text, table, resolver, _withs, _read_with)
 
 
 def _read_with(text: str, table: str, resolver: NameResolver) -> Withs:
@@ -168,7 +168,7 @@ def _read_with(text: str, table: str, resolver: NameResolver) -> Withs:
         branch = tree
         for hop in _with_hops(path.strip(), table, resolver):
             branch = branch.setdefault(hop, {})
-    found = _grown(tree)
+    found = _to_withs(tree)
     if sum(1 for _ in _walk_with(found)) > MAX_RELATIONS:
         raise ValidationFailed.of("with", "too_many", f"At most {MAX_RELATIONS} relations.")
     return found
@@ -189,7 +189,7 @@ def _with_hops(path: str, table: str, resolver: NameResolver) -> Iterator[Hop | 
             yield _with_user(path, step, number == len(steps) - 1, resolver)
             return
         if hop.table in visited and hop.table != table:
-            raise ValidationFailed.of("with", "cyclic", f"{shown(path)}: comes back to {hop.table}.")
+            raise ValidationFailed.of("with", "cyclic", f"{shown(path)}: returns to {hop.table}.")
         visited.add(hop.table)
         table = hop.table
         yield hop
@@ -206,15 +206,17 @@ def _embeddable(table: str, resolver: NameResolver) -> Iterator[str]:
 
 def _with_user(path: str, name: str, is_last: bool, resolver: NameResolver) -> WithUser:
     if not resolver.user_fields:
-        message = f'{shown(path)}: no field of users is open to your role. "users" of the schema document opens them.'
+        message = (
+            f'{shown(path)}: your role may not read any field of users. "users" in the schema document allows fields.'
+        )
         raise ValidationFailed.of("with", "unknown", message)
     if not is_last:
         raise ValidationFailed.of("with", "unknown", f"{shown(path)}: {name} is a user, which has no relations.")
     return WithUser(name, f"{name}_id")
 
 
-def _grown(tree: Mapping[Hop | WithUser, Any]) -> Withs:
-    return tuple(one if isinstance(one, WithUser) else With(one, _grown(inside)) for one, inside in tree.items())
+def _to_withs(tree: Mapping[Hop | WithUser, Any]) -> Withs:
+    return tuple(one if isinstance(one, WithUser) else With(one, _to_withs(inside)) for one, inside in tree.items())
 
 
 def _walk_with(withs: Withs) -> Iterator[With | WithUser]:
@@ -237,28 +239,28 @@ def parse_columns(text: Any, table: str, resolver: NameResolver, withs: Withs) -
     ValidationFailed on `columns`."""
     if text is None:
         return None, withs
-    chosen = _worded("columns", text, table, resolver, _choices, _read_columns, MAX_COLUMNS_TEXT)
+    chosen = _parse_cached("columns", text, table, resolver, _choices, _read_columns, MAX_COLUMNS_TEXT)
     if len(chosen) == 1 and () in chosen:
         return chosen[()], withs
     found: set[Hops] = {()}
-    narrowed = _narrowed(withs, chosen, (), found)
+    narrowed = _with_columns(withs, chosen, (), found)
     for hops in chosen:
         if hops not in found:
-            way = ".".join(hop.relation for hop in hops)
-            raise ValidationFailed.of("columns", "invalid", f'{way}: is not embedded: put it into "with", too.')
+            path = ".".join(hop.relation for hop in hops)
+            raise ValidationFailed.of("columns", "invalid", f'{path}: is not embedded: add it to "with".')
     return chosen.get(()), narrowed
 
 
-def _narrowed(withs: Withs, chosen: Chosen, way: Hops, found: set[Hops]) -> Withs:
+def _with_columns(withs: Withs, chosen: Chosen, path: Hops, found: set[Hops]) -> Withs:
     """The tree with the chosen columns; adds all paths to `found`."""
     made: list[With | WithUser] = []
     for one in withs:
         if isinstance(one, WithUser):
             made.append(one)
             continue
-        here = (*way, one.hop)
+        here = (*path, one.hop)
         found.add(here)
-        made.append(With(one.hop, _narrowed(one.inside, chosen, here, found), chosen.get(here)))
+        made.append(With(one.hop, _with_columns(one.inside, chosen, here, found), chosen.get(here)))
     return tuple(made)
 
 
@@ -314,7 +316,7 @@ def _chosen(pattern: str, table: str, resolver: NameResolver) -> tuple[Hops, str
             raise ValidationFailed.of("columns", "invalid", message)
         raise _unknown_column(pattern, name, [one for one in resolver.names(table) if resolver.column(table, one)])
     if name == ID.name and pattern.startswith("-"):
-        raise ValidationFailed.of("columns", "invalid", f"{shown(pattern)}: the id is always there.")
+        raise ValidationFailed.of("columns", "invalid", f"{shown(pattern)}: the id cannot be excluded.")
     return tuple(hops), table, name
 
 

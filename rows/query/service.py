@@ -1,4 +1,4 @@
-"""Reads rows as bytes made by PostgreSQL, never parsed. Contract sections 4.6 and 4.7."""
+"""Reads rows as JSON that PostgreSQL renders; it is not parsed here."""
 
 import hashlib
 from collections.abc import Sequence
@@ -111,7 +111,7 @@ def _retrieve(context: QueryContext, name: str, row_id: str, withs: Any, columns
     [row] = rows
     only_users = With not in map(type, embedded)
     if not only_users:
-        _check_response_size(rows, "with", made=2)
+        _check_response_size(rows, "with", json_cells=2)
     etag = etag_of(row[0] or b"") if chosen is None else None
     if not embedded:
         return RowResult(row_id, row[0] or b"", etag)
@@ -149,7 +149,7 @@ def _list(context: QueryContext, name: str, query: ListQuery) -> Page:
             next_cursor = _relation_cursor(context, name, relation.column, relation.id, (keys[0] or b"").decode())
     only_users = With not in map(type, withs)
     if withs or len(rows) > 1:
-        _check_response_size(rows, "with" if len(rows) == 1 else "limit", made=1 if only_users else 2)
+        _check_response_size(rows, "with" if len(rows) == 1 else "limit", json_cells=1 if only_users else 2)
     bodies = _with_relations(context, rows, withs, only_users) if withs else [row[0] or b"" for row in rows]
     parts = [b'{"data":[', b",".join(bodies), b"]"]
     if query.count is not None:
@@ -158,12 +158,12 @@ def _list(context: QueryContext, name: str, query: ListQuery) -> Page:
     return Page(b"".join(parts), next_cursor)
 
 
-def _check_response_size(rows: Sequence[Row], parameter: str, *, made: int) -> None:
+def _check_response_size(rows: Sequence[Row], parameter: str, *, json_cells: int) -> None:
     """Raise ValidationFailed naming `parameter` for too large a response; never for a single row."""
-    cells = [cell for row in rows for cell in row[:made]]
+    cells = [cell for row in rows for cell in row[:json_cells]]
     if None in cells or sum(map(len, cells)) > MAX_ANSWER_BYTES:  # type: ignore[arg-type]
         message = (
-            f"The answer would have more than {MAX_ANSWER_BYTES >> 20} MB. Ask for fewer rows, relations or columns."
+            f"The response would be larger than {MAX_ANSWER_BYTES >> 20} MB. Ask for fewer rows, relations or columns."
         )
         raise ValidationFailed.of(parameter, "too_large", message)
 

@@ -62,7 +62,7 @@ def _reset(
         using=using,
         committed=using,
     )
-    watched_tables.renew(target.environment_id, using)
+    watched_tables.invalidate_positions(target.environment_id, using)
     if actor is not None:
         audit_outbox.record(
             target,

@@ -42,7 +42,7 @@ class LineEncoder:
             if value is MISSING:
                 filler = self.fillers[name]
                 if filler is None:
-                    bad.append(BadLine(number, name, "Must be given."))
+                    bad.append(BadLine(number, name, "Required."))
                 else:
                     parts.append(filler if type(filler) is bytes else filler())  # type: ignore[operator]
                 continue

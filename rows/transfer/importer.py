@@ -58,7 +58,7 @@ def import_rows(
     with _interference(), transaction.atomic(using=environment.cluster), row_access():
         job = _Import(environment, state, table, skip_bad=skip_bad, events=events)
         report = job.run(source)
-        replicas.written(environment.cluster, environment.environment_id)
+        replicas.raise_mark_on_commit(environment.cluster, environment.environment_id)
         due = deleted_users.schedule(environment, since)
         transaction.set_rollback(dry_run, using=environment.cluster)
     if not dry_run:
@@ -283,7 +283,7 @@ class _Import:
         if self.events:
             self._record_events()
         else:
-            watched_tables.renew(self.environment.environment_id, self.environment.cluster)
+            watched_tables.invalidate_positions(self.environment.environment_id, self.environment.cluster)
         self._execute(sql.SQL("ANALYZE {}").format(self._target))
 
     def _record_events(self) -> None:

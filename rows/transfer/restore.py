@@ -110,7 +110,7 @@ def _restore_into(
             if part.is_empty(environment)
         }
         due = deleted_users.schedule(environment, began)
-        watched_tables.renew(environment.environment_id, environment.cluster)
+        watched_tables.invalidate_positions(environment.environment_id, environment.cluster)
         audit_outbox.record(
             environment,
             "environment.restored",

@@ -99,20 +99,20 @@ def execute(
     ValidationFailed, as the single write. After an error nothing has changed. Runs again as a whole after a deadlock,
     at most three times."""
 
-    def pending(context: QueryContext, *, in_one_trip: bool) -> list[Result]:
+    def run_all(context: QueryContext, *, in_one_trip: bool) -> list[Result]:
         with transaction.atomic(using=context.compiled.alias):
             results = _Batch(context, operations, depth, in_one_trip=in_one_trip).run()
             if dry_run:
                 transaction.set_rollback(True, using=context.compiled.alias)
         return results
 
-    def operation(context: QueryContext) -> list[Result]:
+    def run_batch(context: QueryContext) -> list[Result]:
         try:
-            return pending(context, in_one_trip=True)
+            return run_all(context, in_one_trip=True)
         except NotInOneTrip:
-            return pending(context, in_one_trip=False)
+            return run_all(context, in_one_trip=False)
 
-    return run(environment, principal, operation)
+    return run(environment, principal, run_batch)
 
 
 def as_json(results: Sequence[Result]) -> bytes:
@@ -147,7 +147,7 @@ class _Batch:
     def run(self) -> list[Result]:
         for number, operation in enumerate(self._operations):
             try:
-                if not self._wait(operation):
+                if not self._defer(operation):
                     self._send()
                     self._results.append(self._write(operation))
                     self._check_size()
@@ -160,8 +160,9 @@ class _Batch:
         self._send()
         return self._results
 
-    def _wait(self, operation: Operation) -> bool:
-        """Whether the operation is an insert that can be sent with others; then it waits."""
+    def _defer(self, operation: Operation) -> bool:
+        """Whether the operation is an insert that can be sent later with others; then it is added to the waiting
+        ones."""
         if not self._in_one_trip or operation.op != "insert":
             return False
         [pending] = inserts.new_rows(

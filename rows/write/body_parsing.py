@@ -16,8 +16,8 @@ from rows.write.update_operators import Change
 
 Cells = Mapping[str, bytes | None]
 """Columns as wire text, None for null."""
-ExtraField = Callable[[Cells, list[FieldError]], Iterable[FieldError]]
-"""Errors of valid cells that only a database finds, given the errors of the others."""
+ExtraCheck = Callable[[Cells, list[FieldError]], Iterable[FieldError]]
+"""Finds errors in otherwise valid cells with the help of the database. Also receives the errors found so far."""
 
 
 def read_insert(
@@ -26,41 +26,41 @@ def read_insert(
     *,
     writable: Iterable[str],
     readable: Iterable[str],
-    further: ExtraField | None = None,
+    extra_check: ExtraCheck | None = None,
 ) -> dict[str, bytes | None]:
     """The columns of a new row that `body` sets, as wire text or None for null, in the order of the body. `writable`
     (with `id` if the caller may choose it, without columns that rules `set`) and `readable` are by this caller's rules.
     Columns that are not in `body` get their default, null, or the value that a rule sets; a writable column without any
     of these is required. An operator computes the cell from its default. Raises ValidationFailed naming every invalid
-    field, also what `further` finds."""
+    field, also what `extra_check` finds."""
     known = frozenset(writable)
     cells, changes, errors = _read_columns(table, body, known, frozenset(readable))
     for name, change in changes.items():
         try:
-            cells[name] = change.first()
+            cells[name] = change.initial_cell()
         except InvalidValue as error:
             errors.append(FieldError(name, error.code, error.message))
     given = {*cells, *(error.field for error in errors)}
     for column in table.columns.values() if len(errors) < MAX_ERRORS else ():  # else it was not read to its end
         if column.name not in given and not column.null and column.default is None and column.name in known:
-            errors.append(FieldError(column.name, "required", "Must be given."))
-    _refuse(errors, cells, further)
+            errors.append(FieldError(column.name, "required", "Required."))
+    _refuse(errors, cells, extra_check)
     return cells
 
 
 def read_update(
-    table: Table, body: Any, *, writable: Iterable[str], readable: Iterable[str], further: ExtraField | None = None
+    table: Table, body: Any, *, writable: Iterable[str], readable: Iterable[str], extra_check: ExtraCheck | None = None
 ) -> tuple[dict[str, bytes | None], dict[str, Change]]:
     """The columns that `body` changes, as wire text or None for null, and the computed ones among them, whose text is
     the operand. Arguments and errors as for `read_insert`. An update never accepts `id`, even if it is `writable`."""
     cells, changes, errors = _read_columns(table, body, frozenset(writable) - {ID.name}, frozenset(readable))
-    _refuse(errors, cells, further)
+    _refuse(errors, cells, extra_check)
     return cells, changes
 
 
-def _refuse(errors: list[FieldError], cells: Cells, further: ExtraField | None) -> None:
-    if further is not None and len(errors) < MAX_ERRORS:
-        errors += further(cells, errors)
+def _refuse(errors: list[FieldError], cells: Cells, extra_check: ExtraCheck | None) -> None:
+    if extra_check is not None and len(errors) < MAX_ERRORS:
+        errors += extra_check(cells, errors)
     if errors:
         raise ValidationFailed(fields=errors)
 
@@ -95,7 +95,7 @@ def _read_columns(
 def _not_writable(table: Table, name: str, writable: frozenset[str], readable: frozenset[str]) -> InvalidValue:
     """A visible column is read-only; a hidden one does not exist. Only writable columns are suggested."""
     if name == ID.name or name in readable:
-        by = "the table's rules do not let you" if name in table.columns else "the platform keeps it"
+        by = "the table's rules do not let you" if name in table.columns else "the platform sets it"
         return InvalidValue("read_only", f"Cannot be set: {by}.")
     return InvalidValue("unknown", f"There is no such column{respelled(name, writable) or '.'}")
 

@@ -95,10 +95,12 @@ def _change(context: QueryContext, table: Table, access: Access, body: Any, dept
         body,
         writable=rule.columns,
         readable=context.resolver.columns(table.name),
-        further=lambda cells, errors: unknown_users(context, table, cells),
+        extra_check=lambda cells, errors: unknown_users(context, table, cells),
     )
     named = {Cell(column): cell for column, cell in cells.items()}
-    return PendingWrite(table, access, UpdateShape(table.name, tuple(sorted(cells))), named, depth).computing(changes)
+    return PendingWrite(table, access, UpdateShape(table.name, tuple(sorted(cells))), named, depth).with_computed_cells(
+        changes
+    )
 
 
 def _update_at_once(context: QueryContext, pending: PendingWrite, ids: Sequence[str]) -> frozenset[str]:
@@ -106,7 +108,7 @@ def _update_at_once(context: QueryContext, pending: PendingWrite, ids: Sequence[
     shape = pending.shape
     assert isinstance(shape, UpdateShape)  # noqa: S101 - for the type checker
     role_view = context.compiled.role_view(context.role_key)
-    if not ids or inserts.is_large(pending.table, pending.named) or conditions.uses_old_row(role_view, shape):
+    if not ids or inserts.is_large(pending.table, pending.named) or conditions.needs_second_statement(role_view, shape):
         return frozenset()
     wants = context.compiled.wants_events(shape.table, "update")
     current = pending.with_events(wants)

@@ -48,7 +48,8 @@ class WriteRefused(NotFound):
 
 
 def run_probe(context: QueryContext, pending: PendingWrite) -> tuple[list[bool], ApiError | None]:
-    """The probe of a write that is not made yet: its verdicts from the second on, and the error of the row itself."""
+    """Probe a write that has not been made. Returns the verdicts after the first one, and the error if the row cannot
+    be changed."""
     rows = context.read(context.statement(pending.shape, probes.probe), pending.named)
     if not rows:
         return [], WriteRefused()
@@ -81,8 +82,8 @@ def error_of(context: QueryContext, pending: PendingWrite) -> ApiError | None:
     references = conditions.references_of(role_view, pending.shape)
     if unseen := _unseen(references, verdicts):
         return ValidationFailed(fields=unseen)
-    if conditions.uses_old_row(role_view, pending.shape):
-        return None  # its checks are asked afterwards
+    if conditions.needs_second_statement(role_view, pending.shape):
+        return None  # its checks are evaluated after the write
     return _checked(context, pending, verdicts[len(references) :])
 
 
@@ -188,16 +189,16 @@ def error_of_constraint(context: QueryContext, pending: PendingWrite, error: Dat
             if name == table_models.foreign_key_name(table.name, column.name) and column.name in known:
                 return ValidationFailed.of(column.name, missing.code, missing.message)
     if state == sqlstates.TOO_LONG_FOR_AN_INDEX and (long := table_models.too_long_together(table, name)):
-        message = "Too long together for an index of these columns (about 2,700 bytes)."
+        message = "Together, the values of these columns are too long for an index (about 2,700 bytes)."
         if known.issuperset(long):
             return ValidationFailed(fields=[FieldError(column, "too_long", message) for column in long])
-        return ValidationFailed.of(WHOLE_BODY, "too_long", "Values are too long together for an index.")
+        return ValidationFailed.of(WHOLE_BODY, "too_long", "The values are too long for an index.")
     return sqlstates.error_for(error) if isinstance(error, IntegrityError) else None
 
 
 def _violated(context: QueryContext, table: Table, name: str, known: set[str]) -> ApiError:
-    """What the CHECK constraint `name` refused: a check of the table, or a value that the rules set or that was
-    computed. A check is named together with the columns that the principal may know of, if there are any."""
+    """The error of the violated CHECK constraint `name`: a check of the table, or a value that the rules set or that
+    was computed. A check is named together with the columns that the principal may know of, if there are any."""
     for check in table.checks:
         if name == constraint_name(table.name, check):
             author = Ruleset(context.compiled.schema).author
@@ -214,17 +215,17 @@ def _violated(context: QueryContext, table: Table, name: str, known: set[str]) -
 
 
 def _taken(table: Table, name: str, known: set[str]) -> ApiError:
-    """What the unique index `name` refused."""
+    """The error of the violated unique index `name`."""
     if name.startswith(identifiers.prefix("nu")):
-        # A change under way holds writers to a unique that it may yet have to give up
+        # A running schema change already enforces its new unique constraint, which it may still have to abandon
         # (`rows.migrate.concurrent_unique_indexes`).
         return Unavailable("The schema is changing. Try again shortly.")
     unique = next((unique for unique in table.unique if name == table_models.unique_name(table.name, unique)), None)
     if unique is None:
-        return Conflict("The id is taken.")
+        return Conflict("A row with this id already exists.")
     if not known.issuperset(unique):
-        return ValidationFailed.of(WHOLE_BODY, "taken", "Another row has these values already.")
-    message = "Another row has this value already." if len(unique) == 1 else "Another row has these values."
+        return ValidationFailed.of(WHOLE_BODY, "taken", "Another row already has these values.")
+    message = "Another row already has this value." if len(unique) == 1 else "Another row already has these values."
     return ValidationFailed(fields=[FieldError(column, "taken", message) for column in unique])
 
 
@@ -249,8 +250,8 @@ def too_large(shared: Shares | None, grown: Iterable[str] = ()) -> ValidationFai
     message = f"The row would be larger than {MAX_ROW_BYTES >> 20} MB."
     if shared is not None:
         message = (
-            f"The columns that you may read would be larger than {shared.own >> 20} MB, or than their share of a row "
-            "whose other columns have more than half of it."
+            f"The columns that you may read would be larger than {shared.own >> 20} MB, or than the space "
+            "that the other columns leave if these take more than half of the row."
         )
         if shared.unread:
             message += f" A column that you may write but not read can hold {shared.most_unread >> 10} KB."

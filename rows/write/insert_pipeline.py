@@ -13,7 +13,7 @@ from rows.query.sql.statement import ROW_ID, Cell, Statement
 from rows.schema import values
 from rows.write.pending_write import Named, PendingWrite, announce_recorded, result_of
 from rows.write.statements import writes
-from rows.write.statements.conditions import depends_on_others, uses_old_row
+from rows.write.statements.conditions import depends_on_insert_order, needs_second_statement
 from rows.write.statements.shapes import EVENT_ID, EventIds, InsertShape
 
 
@@ -25,7 +25,7 @@ def is_possible(context: QueryContext, pending: PendingWrite) -> bool:
     """Whether one statement inserts the row: no rule asks about the table as it is after the write."""
     assert isinstance(pending.shape, InsertShape)  # noqa: S101 - for the type checker
     role_view = context.compiled.role_view(context.role_key)
-    return not uses_old_row(role_view, pending.shape)
+    return not needs_second_statement(role_view, pending.shape)
 
 
 def insert_in_one_trip(context: QueryContext, pending_writes: Sequence[PendingWrite]) -> list[RowResult]:
@@ -54,7 +54,7 @@ def _groups(context: QueryContext, pending_writes: Sequence[PendingWrite]) -> li
     """The inserts of one statement each, in the order of the statements: those of the same shape, but a row behind
     those that it refers to, and each by itself where their order matters. Raises NotInOneTrip if a row refers to a
     later one."""
-    if len(pending_writes) == 1 or depends_on_others(
+    if len(pending_writes) == 1 or depends_on_insert_order(
         context.compiled.role_view(context.role_key), {pending.table.name for pending in pending_writes}
     ):
         return [[pending] for pending in pending_writes]

@@ -60,7 +60,7 @@ def new_rows(
             pending_writes.append(pending)
             size += length
         except ValidationFailed as error:
-            errors += of_row(error, number, numbered=numbered).fields
+            errors += with_row_number(error, number, numbered=numbered).fields
         if size > MAX_ANSWER_BYTES:
             message = f"The rows of one insert hold at most {MAX_ANSWER_BYTES >> 20} MB. Send fewer at once."
             raise ValidationFailed.of(WHOLE_BODY, "too_large", message)
@@ -88,8 +88,9 @@ def insert_all(
         return {number: _insert_one(context, pending_writes[number], number, numbered=numbered) for number in order}
 
 
-def of_row(error: ValidationFailed, number: int, *, numbered: bool) -> ValidationFailed:
-    """The error as one of the row `number` of several: `3.title`; as it is, if they are not `numbered`."""
+def with_row_number(error: ValidationFailed, number: int, *, numbered: bool) -> ValidationFailed:
+    """The error with the row's number before each field (`3.title`), if several rows were sent (`numbered`); else
+    unchanged."""
     if not numbered:
         return error
     return ValidationFailed(fields=[replace(field, field=f"{number}.{field.field}") for field in error.fields])
@@ -123,17 +124,17 @@ def _new_row(context: QueryContext, table: Table, access: Access, body: Any, dep
     rule = access.insert
     assert rule is not None  # noqa: S101 - asked by the caller
 
-    def further(cells: body_parsing.Cells, errors: list[FieldError]) -> list[FieldError]:
+    def extra_check(cells: body_parsing.Cells, errors: list[FieldError]) -> list[FieldError]:
         found = unknown_users(context, table, cells)
         if (chosen := cells.get(ROW_ID)) is not None and chosen.decode() in column_values.RESERVED_IDS:
-            found.append(FieldError(ROW_ID, "reserved", "Is a word of the API; choose another."))
+            found.append(FieldError(ROW_ID, "reserved", "This id is reserved by the API. Choose another one."))
         if errors or found:
             whole: Named = {Cell(name): cells.get(name) for name in table.columns} | {ROW_ID: b""}
             found += unseen_references(context, PendingWrite(table, access, InsertShape(table.name), whole))
         return found
 
     given = body_parsing.read_insert(
-        table, body, writable=rule.columns, readable=context.resolver.columns(table.name), further=further
+        table, body, writable=rule.columns, readable=context.resolver.columns(table.name), extra_check=extra_check
     )
     named: Named = {}
     stamped: list[str] = []
@@ -209,4 +210,4 @@ def _insert_one(context: QueryContext, pending: PendingWrite, number: int, *, nu
                 raise refusal
             return read_back(context, pending.table.name, (row[1] or b"").decode())
     except ValidationFailed as error:
-        raise of_row(error, number, numbered=numbered) from error
+        raise with_row_number(error, number, numbered=numbered) from error

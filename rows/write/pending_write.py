@@ -30,14 +30,15 @@ class PendingWrite:
     named: Named
     depth: int = 0
 
-    def computing(self, changes: Mapping[str, Change]) -> "PendingWrite":
-        """The same update, where these of its cells are computed and the values that it takes are operands."""
+    def with_computed_cells(self, changes: Mapping[str, Change]) -> "PendingWrite":
+        """The same update, in which operators compute these cells. Their values become operands, and the bounds of $inc
+        are added."""
         assert isinstance(self.shape, UpdateShape)  # noqa: S101 - for the type checker
         operators = tuple(sorted((column, change.operator) for column, change in changes.items()))
         large = self.shape.large or any(operator in GROWING for _, operator in operators)
         named = dict(self.named)
         for change in changes.values():
-            named |= change.room
+            named |= change.bounds
         return replace(self, shape=replace(self.shape, computed=operators, large=large), named=named)
 
     def with_events(self, wanted: bool) -> "PendingWrite":

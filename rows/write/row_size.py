@@ -1,11 +1,11 @@
-"""Limits the size of a row, without an error that reveals the length of cells which the caller may not read. `fits` is
-an expression for `rows.write.statements`: whether the row stays small enough. `shares` says how the bytes are divided.
-A row has at most MAX_ROW_BYTES. That is the limit for callers that may read all of it. Others could measure hidden
-cells by a limit of the whole row: they could fill what they may write until it is refused. So for them
+"""Limits the size of a row without revealing the length of cells that the caller may not read. `fits` is an SQL
+condition for `rows.write.statements`: whether the row stays small enough; `shares` divides its bytes. A row has at most
+MAX_ROW_BYTES, which is the limit for callers that may read all of it. Other callers could measure hidden cells by that
+limit, by writing more until a write is refused. So for them
 
 - each column that they may write and not read has its own limit;
-- half of the row is reserved for all other columns that they may not read, with or without content. Beyond that half,
-  these count in whole megabytes: only of such rows does the limit of the readable part reveal something;
+- half of the row is reserved for all other columns that they may not read, whether these have content or not. Beyond
+  that half, their size is counted in whole megabytes, so that the limit reveals little, and only for such rows;
 - the columns that they may read share the remainder.
 
 docs/explanation/row-isolation.md, "Row size"; docs/reference/limits.md."""
@@ -28,8 +28,7 @@ columns exceed MAX_ROW_BYTES by at most 3 MB."""
 _HALF: Final = MAX_ROW_BYTES // 2
 _UNIT: Final = 2**20
 _UNREAD: Final = _UNIT
-"""Of the half that a caller may fill, the part for all columns that it may write and not always read: as much as the
-body of a request."""
+"""The part of the caller's half for all columns that it may write but not always read: as large as a request body."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ def update(
         raise WriteRefused
     rule = access.update
 
-    def further(cells: body_parsing.Cells, errors: list[FieldError]) -> list[FieldError]:
+    def extra_check(cells: body_parsing.Cells, errors: list[FieldError]) -> list[FieldError]:
         found = unknown_users(context, table, cells)
         if errors or found:
             references = {key: cell for key, cell in cells.items() if table.columns[key].is_reference}
@@ -106,7 +106,7 @@ def update(
         return found
 
     cells, changes = body_parsing.read_update(
-        table, body, writable=rule.columns, readable=context.resolver.columns(name), further=further
+        table, body, writable=rule.columns, readable=context.resolver.columns(name), extra_check=extra_check
     )
     named: Named = {Cell(column): cell for column, cell in cells.items()}
     named[ROW_ID] = row_id.encode()
@@ -115,14 +115,14 @@ def update(
     shape = UpdateShape(name, tuple(sorted(cells)), matches is not None, large=is_large(table, named))
     pending = PendingWrite(table, access, shape, named, depth)
     if changes:
-        pending = pending.computing(changes)
+        pending = pending.with_computed_cells(changes)
     if not cells:
         return _unchanged(context, pending, row_id)
-    if not conditions.uses_old_row(context.compiled.role_view(context.role_key), shape):
+    if not conditions.needs_second_statement(context.compiled.role_view(context.role_key), shape):
         row = persist(context, pending, writes.update)
         return result_of(row_id, row[0])
     with transaction.atomic(using=context.compiled.alias):
-        columns = conditions.compared_with(context.compiled.role_view(context.role_key), shape)
+        columns = conditions.old_columns(context.compiled.role_view(context.role_key), shape)
         _, *cells_before = lock(context, pending, columns)
         persist(context, pending, writes.update)
         old: Named = {OldCell(column): cell for column, cell in zip(columns, cells_before, strict=True)}

@@ -45,7 +45,7 @@ _INFINITE: Final = 2**1024 - 2**970
 
 
 @dataclass(frozen=True, slots=True)
-class SizeLimit:
+class IncrementBound:
     """The least or the greatest number of a column to which the operand of its $inc can be added."""
 
     column: str
@@ -66,19 +66,22 @@ class Change:
         return wire(SQL_TYPES[self.column.type], self.operand)
 
     @property
-    def room(self) -> "dict[SizeLimit, bytes]":
-        """The other values that `cell` and `has_room` take."""
+    def bounds(self) -> "dict[IncrementBound, bytes]":
+        """The bounds between which `cell` and `fits` accept the old value of a $inc; empty for other operators."""
         if self.operator != "$inc":
             return {}
         name, type_ = self.column.name, SQL_TYPES[self.column.type]
-        least, greatest = _room(self.column, self.operand)
-        return {SizeLimit(name, "least"): wire(type_, least), SizeLimit(name, "greatest"): wire(type_, greatest)}
+        least, greatest = _increment_bounds(self.column, self.operand)
+        return {
+            IncrementBound(name, "least"): wire(type_, least),
+            IncrementBound(name, "greatest"): wire(type_, greatest),
+        }
 
-    def first(self) -> bytes:
+    def initial_cell(self) -> bytes:
         """The cell of a new row, computed from its column's default. Raises InvalidValue."""
         default, type_ = self.column.default, SQL_TYPES[self.column.type]
         if self.operator == "$inc":
-            least, greatest = _room(self.column, self.operand)
+            least, greatest = _increment_bounds(self.column, self.operand)
             number = 0 if default is None else read_cell(self.column, default)
             if not least <= number <= greatest:
                 raise too_large(self.operator)
@@ -104,15 +107,15 @@ def read(column: Column, value: Mapping[str, Any]) -> Change | None:
     if column.type == "json" or not value or not all(name.startswith("$") for name in value):
         return None
     fitting = OPERATORS.get(column.type, ())
-    strange = next((name for name in value if name not in fitting), None)
-    if strange in _ALL:
-        raise InvalidValue("misplaced", f"{strange} does not fit a column of type {column.type}.")
+    unknown = next((name for name in value if name not in fitting), None)
+    if unknown in _ALL:
+        raise InvalidValue("misplaced", f"{unknown} cannot be used on a column of type {column.type}.")
     if not fitting:
         return None
-    if strange is not None:
-        raise InvalidValue("unknown_operator", f"There is no such operator; here fits {' or '.join(fitting)}.")
+    if unknown is not None:
+        raise InvalidValue("unknown_operator", f"There is no such operator. This column takes {' or '.join(fitting)}.")
     if len(value) > 1:
-        raise InvalidValue("too_many", "Takes one operator.")
+        raise InvalidValue("too_many", "Use one operator.")
     [operator] = [name for name in fitting if name in value]
     try:
         return Change(column, operator, _operand(column, operator, value[operator]))
@@ -143,7 +146,7 @@ def too_large(operator: Operator) -> InvalidValue:
     return InvalidValue("too_long", f"{operator}: the list would have more than {MAX_LIST_BYTES >> 20} MB.")
 
 
-def _room(column: Column, operand: Any) -> tuple[Any, Any]:
+def _increment_bounds(column: Column, operand: Any) -> tuple[Any, Any]:
     """The least and the greatest number that `operand` can be added to."""
     least, greatest = column.min, column.max
     match column.type:
@@ -179,8 +182,9 @@ def _greatest_below(bound: Fraction) -> float:
 
 
 def cell(column: Column, operator: Operator, seen: Any) -> Sql:
-    """The new cell; null if a sum does not fit. `seen` is the old cell as the caller sees it: null if it may not. Texts
-    are found by hashing (`NOT IN (SELECT …)`), unlike `= ANY` of a list: a thousand in a list of 8 MB."""
+    """The expression of the new cell; null if a sum does not fit. `seen` is the old cell as the caller sees it, null if
+    it may not read it. `NOT IN (SELECT …)` searches texts by hashing, `= ANY` of a list would not: the list may have 8
+    MB."""
     operand = Parameter(Cell(column.name), SQL_TYPES[column.type])
     before = _before(column, seen)
     match operator:
@@ -201,13 +205,13 @@ def cell(column: Column, operator: Operator, seen: Any) -> Sql:
 
 
 def fits(column: Column, operator: Operator, seen: Any) -> Sql:
-    """Whether the new cell is a value that the column may get so. How long the row becomes is asked of the row."""
+    """Whether the new cell fits its column. The size of the whole row is checked by `row_size`."""
     if operator == "$remove":
         return ALWAYS
     if operator != "$inc":
         return boolean("(octet_length(", cell(column, operator, seen), f"::text) <= {MAX_LIST_BYTES})")
     type_ = SQL_TYPES[column.type]
-    least, greatest = (Parameter(SizeLimit(column.name, end), type_) for end in ("least", "greatest"))
+    least, greatest = (Parameter(IncrementBound(column.name, end), type_) for end in ("least", "greatest"))
     return boolean("(", _before(column, seen), " BETWEEN ", least, " AND ", greatest, ")")
 
 

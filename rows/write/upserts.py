@@ -90,8 +90,8 @@ def _refuse_computed(
     for number, (pending, body) in enumerate(zip(pending_writes, bodies, strict=True)):
         for name in key:
             if pending.table.all_columns[name].type in update_operators.OPERATORS and isinstance(body.get(name), dict):
-                error = FieldError(name, "misplaced", "A row is found by this value: send it as it is.")
-                raise inserts.of_row(ValidationFailed(fields=[error]), number, numbered=numbered)
+                error = FieldError(name, "misplaced", "An `on_conflict` column needs a plain value, not an operator.")
+                raise inserts.with_row_number(ValidationFailed(fields=[error]), number, numbered=numbered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +196,6 @@ class _Upsert:
         try:
             return write_service.update(self.context, self.name, row_id, changes, self.depth)
         except ValidationFailed as error:
-            raise inserts.of_row(error, number, numbered=self.numbered) from error
+            raise inserts.with_row_number(error, number, numbered=self.numbered) from error
         except NotFound as error:
             raise refusal from error

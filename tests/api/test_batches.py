@@ -32,7 +32,7 @@ class Dealt:
 
 def test_batch_items_are_processed_in_order_in_the_batch_thread() -> None:
     dealt = Dealt()
-    batch = Batch(dealt, most=1000)
+    batch = Batch(dealt, max_items=1000)
     assert all([batch.put(number) for number in range(500)])
     wait_for("all are dealt with", lambda: len(dealt.all) == 500, 5)
     assert dealt.all == list(range(500))
@@ -44,7 +44,7 @@ def test_batch_items_are_processed_in_order_in_the_batch_thread() -> None:
 
 def test_many_threads_lose_nothing() -> None:
     dealt = Dealt()
-    batch = Batch(dealt, most=100_000)
+    batch = Batch(dealt, max_items=100_000)
 
     def hand_in(of: int) -> None:
         for number in range(1000):
@@ -63,7 +63,7 @@ def test_many_threads_lose_nothing() -> None:
 def test_what_is_too_much_is_refused_and_the_rest_stays() -> None:
     dealt = Dealt()
     dealt.gate.clear()
-    batch = Batch(dealt, most=10)
+    batch = Batch(dealt, max_items=10)
     batch.put(0)
     wait_for("the thread has taken it", lambda: not len(batch), 5)
     assert [batch.put(number) for number in range(1, 13)] == [True] * 10 + [False] * 2
@@ -79,7 +79,7 @@ def test_a_dealer_that_fails_loses_its_batch_alone(caplog: pytest.LogCaptureFixt
             raise ValueError("no ones")
         seen.extend(things)
 
-    batch = Batch(deal, most=10)
+    batch = Batch(deal, max_items=10)
     batch.put(1)
     wait_for("it fails", lambda: "a batch was lost" in caplog.text, 5)
     batch.put(2)
@@ -88,7 +88,7 @@ def test_a_dealer_that_fails_loses_its_batch_alone(caplog: pytest.LogCaptureFixt
 
 def test_a_fork_deals_with_its_own_and_not_with_its_parents() -> None:
     read, write = os.pipe()
-    batch: Batch[bytes] = Batch(lambda things: [os.write(write, thing) for thing in things] and None, most=10)
+    batch: Batch[bytes] = Batch(lambda things: [os.write(write, thing) for thing in things] and None, max_items=10)
     batch.put(b"p")
     child = os.fork()
     if not child:

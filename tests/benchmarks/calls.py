@@ -53,10 +53,10 @@ def answers() -> Answer:
     logging.getLogger("platform.access").handlers[0].setStream(open("/dev/null", "w"))
 
     def begin(message: Message) -> None:
-        application._work(Exchange.of(message))
+        application._work(Exchange.from_message(message))
 
     transport = Transport()
-    connection = HttpConnection(HttpServer(asyncio.new_event_loop(), application.check, begin, most=1))
+    connection = HttpConnection(HttpServer(asyncio.new_event_loop(), application.check, begin, max_connections=1))
     connection.connection_made(transport)
 
     def answer(request: bytes) -> None:

@@ -93,7 +93,7 @@ def test_others_take_all_slots_and_the_anonymous_half_last(open_to_all: Tracker,
     assert taken(environment) == [*range(1, FREE + 1)]
     for who in ("visitor", "server"):
         assert invoke(open_to_all, "sum", {"a": 1, "b": 1}, who=who).status == 429
-    completion.end(mine[0], RunResult("succeeded", 1, "1"))
+    completion.record_end(mine[0], RunResult("succeeded", 1, "1"))
     assert invoke(open_to_all, "sum", {"a": 1, "b": 1}, who="visitor").status == 429, "not one of theirs"
     assert invoke(open_to_all, "sum", {"a": 1, "b": 1}, who="server").status == 200
 

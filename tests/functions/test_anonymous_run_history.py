@@ -114,7 +114,7 @@ def test_a_run_that_a_crash_of_postgresql_forgot_is_written_down_as_small(
 ) -> None:
     started = start_run(NewRun(environment, anonymous_caller(environment), "sum", f'{{"a":"{LARGE}"}}'))
     Run.objects.using(environment.cluster).all().delete()
-    assert completion.end(started, RunResult("succeeded", 1, f'"{LARGE}"')) == (True, False)
+    assert completion.record_end(started, RunResult("succeeded", 1, f'"{LARGE}"')) == (True, False)
     run = Run.objects.using(environment.cluster).get()
     assert (run.pk, run.input, run.output, run.not_stored) == (started.run_id, "", None, ["input", "output"])
 
@@ -239,7 +239,7 @@ def test_no_run_of_others_is_written_again_for_its_end(echoing: Tracker, environ
     )
     before = kept_at()
     assert before is not None
-    completion.end(started, RunResult("succeeded", 1, "1"))
+    completion.record_end(started, RunResult("succeeded", 1, "1"))
     assert kept_at() == before
 
 
@@ -285,11 +285,11 @@ def test_newest_anonymous_runs_and_all_others_are_kept(
     visits = kept.filter(caller_kind="anonymous")
     newest = list(visits.order_by("-pk").values_list("pk", flat=True)[:12])
     assert set(waiting) <= set(newest)
-    assert run_retention.purge_anonymous_runs(using, but=12) == 20
+    assert run_retention.purge_anonymous_runs(using, keep=12) == 20
     assert sorted(visits.values_list("pk", flat=True)) == sorted(newest)
     assert kept.filter(caller_kind="key").count() == 30
-    assert run_retention.purge_anonymous_runs(using, but=12) == 0
-    assert run_retention.purge_anonymous_runs(using, but=0) == 10, "what waits stays"
+    assert run_retention.purge_anonymous_runs(using, keep=12) == 0
+    assert run_retention.purge_anonymous_runs(using, keep=0) == 10, "what waits stays"
     assert sorted(visits.values_list("pk", flat=True)) == sorted(waiting)
 
 

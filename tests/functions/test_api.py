@@ -257,7 +257,7 @@ def test_a_function_embeds_users_as_its_caller(tracker: Tracker) -> None:
         return {...found, data: data.map((row: any) => [row.owner, row.list.owner])} }"""
     assert deploy(tracker, "owners", source).status == 201
     closed = invoke(tracker, "owners", {"id": task}, who="alice").json["error"]
-    assert "no field of users is open to your role" in closed
+    assert "your role may not read any field of users" in closed
     tracker.apply({**DOCUMENT, "users": {"user": ["name"]}})
     alice = {"name": "alice"}
     got = invoke(tracker, "owners", {"id": task}, who="alice").json["output"]

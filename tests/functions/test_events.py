@@ -634,7 +634,7 @@ def test_flood_of_events_delays_neither_own_calls_nor_other_tenants(
     assert len(began) - len(of_ours) == 1, "the neighbour does not wait"
     late = tracker.post("owner", "/functions/tell/invoke", body).json["run_id"]
     for started in of_ours[:2]:
-        completion.end(started, RunResult("succeeded", 1, "1"))
+        completion.record_end(started, RunResult("succeeded", 1, "1"))
     found = run_queue.claim(using)
     assert found is not None
     assert found[0].run_id == late, "half of the slots are never theirs"

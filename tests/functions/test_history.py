@@ -124,7 +124,7 @@ def kind(name: str) -> str:
 
 @given(some.lists(some.integers(1, 1000), min_size=1, max_size=8), some.integers(1, 4000))
 def test_each_keeps_as_much_as_makes_the_budget_together(weights: list[int], budget: int) -> None:
-    most = run_retention.level(weights, budget)
+    most = run_retention.common_limit(weights, budget)
     left = sum(min(each, most) for each in weights)
     assert left <= budget
     assert left == sum(weights) or left > budget - len(weights), "and no less"
@@ -149,13 +149,13 @@ def test_a_storm_pushes_out_its_own_history_and_no_others(
     pile_up(environment, "sum", 3, None, phase="queued")
     pile_up(environment, "sum", 40, share)
     weighed_ones = [run.pk for run in kept(environment, "sum") if run.weight]
-    assert run_retention.shorten(environment.cluster) > 0
+    assert run_retention.shorten_histories(environment.cluster) > 0
     left = kept(environment, "sum")
     assert [run.pk for run in left if run.weight] == weighed_ones[-24:]
     assert len([run for run in left if run.phase == "queued"]) == 3, "what waits stays"
     assert len(kept(environment, "other")) == 8
     assert len(kept(neighbour, "sum")) == 32
-    assert run_retention.shorten(environment.cluster) == 0
+    assert run_retention.shorten_histories(environment.cluster) == 0
     shown = {name: busy.get("owner", f"/functions/{name}").json["runs_since"] for name in ("sum", "other", "first")}
     since = (
         Function.objects.using(environment.cluster)
@@ -183,10 +183,10 @@ def test_what_was_cut_off_after_its_batches_is_said_all_the_same(
         return execute(sql, *further)
 
     with connections[environment.cluster].execute_wrapper(cut_at_the_third), pytest.raises(OperationalError):
-        run_retention.shorten(environment.cluster)
+        run_retention.shorten_histories(environment.cluster)
     connections[environment.cluster].close()
     assert len(kept(environment, "sum")) == 16
-    assert run_retention.shorten(environment.cluster) == 0
+    assert run_retention.shorten_histories(environment.cluster) == 0
     assert busy.get("owner", "/functions/sum").json["runs_since"] is not None
 
 
@@ -200,7 +200,7 @@ def test_the_largest_plan_shortens_later(busy: Tracker, environment: Environment
     pile_up(environment, "sum", 20, BUDGET // 8)
     busy.project.plan = "pro"
     busy.project.save()
-    assert run_retention.shorten(environment.cluster) == 0
+    assert run_retention.shorten_histories(environment.cluster) == 0
     assert len(kept(environment, "sum")) == 20
 
 
@@ -212,11 +212,11 @@ def test_a_look_reads_the_sample_and_what_goes(busy: Tracker, environment: Envir
     if statistics:
         gather_statistics(environment.cluster)
     with count_touched_rows(environment.cluster, "platform.functions_run") as cost:
-        assert run_retention.shorten(environment.cluster) == 0
+        assert run_retention.shorten_histories(environment.cluster) == 0
     assert cost.read <= 35
     pile_up(environment, "first", 90, BUDGET // 60)
     with count_touched_rows(environment.cluster, "platform.functions_run") as cost:
-        gone = run_retention.shorten(environment.cluster)
+        gone = run_retention.shorten_histories(environment.cluster)
     assert gone in (60, 61)
     assert cost.read <= 400
     assert len(kept(environment, "sum")) == 6_000

@@ -68,7 +68,7 @@ def test_ten_concurrent_calls_take_exactly_the_plans_slots(tracker: Tracker, env
     refused = invoke(tracker, "sum", {"a": 1, "b": 1})
     assert (refused.status, refused.error, refused.headers["Retry-After"]) == (429, "rate_limited", "1")
     ending = next(each for each in began if isinstance(each, CreatedRun))
-    completion.end(ending, RunResult("succeeded", 1, "1"))
+    completion.record_end(ending, RunResult("succeeded", 1, "1"))
     assert invoke(tracker, "sum", {"a": 1, "b": 1}).json["output"] == {"sum": 2}
 
 
@@ -148,14 +148,14 @@ def test_synchronous_run_lost_in_postgresql_crash_is_recorded_at_its_end(
         start_run(NewRun(environment, key_of(environment), "sum", '{"a":2}', address_id="inb_x")) for _ in range(2)
     ]
     kept.filter(pk=started[0].run_id).delete()  # its commit had not reached the disk
-    assert [completion.end(each, ending) for each in started] == [(True, True), (True, True)]
+    assert [completion.record_end(each, ending) for each in started] == [(True, True), (True, True)]
     forgotten, remembered = (kept.values(*whole).get(pk=each.run_id) for each in started)
     assert forgotten == remembered
     # Once, and not if it is gone because its function is.
-    assert completion.end(started[0], ending) == (False, False)
+    assert completion.record_end(started[0], ending) == (False, False)
     last = start_run(NewRun(environment, key_of(environment), "sum", "{}"))
     deploy_service.delete_function(environment, "sum", actor=key_of(environment))
-    assert completion.end(last, ending) == (False, False)
+    assert completion.record_end(last, ending) == (False, False)
     assert not kept.filter(environment_id=environment.environment_id).exists()
 
 
@@ -181,7 +181,7 @@ def test_a_run_is_on_disk_before_anything_of_it_leaves(tracker: Tracker, environ
             start_run(NewRun(environment, key_of(environment), "sum", "{}"))
             cursor.execute("SELECT pg_current_wal_insert_lsn()")
             (lsn,) = cursor.fetchone()
-            statement_batching.make_durable(environment.cluster)
+            statement_batching.wait_until_durable(environment.cluster)
             cursor.execute("SELECT pg_current_wal_flush_lsn() >= %s::pg_lsn", [lsn])
             assert cursor.fetchone() == (True,)
             cursor.execute("SHOW synchronous_commit")
@@ -231,7 +231,7 @@ def test_queued_runs_have_separate_slots(tracker: Tracker, environment: Environm
     mine = [claimed(environment.cluster) for _ in range(FREE + 2)]
     assert [each is not None for each in mine] == [True] * FREE + [False] * 2
     assert mine[0] is not None
-    completion.end(mine[0], RunResult("succeeded", 1, "1"))
+    completion.record_end(mine[0], RunResult("succeeded", 1, "1"))
     assert claimed(environment.cluster) is not None
 
 
@@ -344,7 +344,7 @@ def test_a_run_that_executes_is_cancelled_by_the_first_who_asks(tracker: Tracker
     asked_at = run.get().cancel_requested_at
     assert tracker.post("owner", path, {}).json["phase"] == "executing"
     assert run.get().cancel_requested_at == asked_at
-    completion.end(started, RunResult("succeeded", 1, "1"))
+    completion.record_end(started, RunResult("succeeded", 1, "1"))
     assert tracker.post("owner", path, {}).status == 409
     assert AuditEntry.objects.filter(action="run.cancelled").count() == 1
 

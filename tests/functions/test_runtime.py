@@ -165,7 +165,7 @@ def test_the_secrets_and_the_caller_are_given_and_frozen(run_code: RunCode) -> N
         ("const a: any = {}; a.a = a; return a", "not JSON"),
         ("Promise.reject(new Error('unhandled')); await new Promise((done) => setTimeout(done, 20))", "unhandled"),
         ("Deno.exit(0)", "not a function"),
-        ("return new Response('hello')", "returns its output itself, not a Response"),
+        ("return new Response('hello')", "a function must return plain data, not a Response"),
         ("return (async function* () { yield 1 })()", "not a generator or a stream"),
         ("return (function* () { yield 1 })()", "not a generator or a stream"),
         ("return new Response('hello').body", "not a generator or a stream"),

@@ -281,7 +281,7 @@ def test_it_is_passed_over_while_its_last_run_has_not_ended(
     assert shown(tracker, "tell")["last_skipped_at"] == timestamp(passed)
     assert stored(environment, "tell").next_run_at > datetime.now(UTC)  # type: ignore[operator]
     if started is not None:
-        completion.end(started[0], RunResult("succeeded", 1, "1"))
+        completion.record_end(started[0], RunResult("succeeded", 1, "1"))
     else:
         assert Worker(using).run() == 1
     make_due(environment, "tell")

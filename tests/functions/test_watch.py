@@ -31,10 +31,10 @@ def started(run_id: str, cluster: str) -> CreatedRun:
 def over(watch: LeaseRenewer, run: CreatedRun) -> Iterator[None]:
     """While the run executes."""
     try:
-        watch.begin(run)
+        watch.start_renewing(run)
         yield
     finally:
-        watch.end(run)
+        watch.stop_renewing(run)
 
 
 @pytest.fixture(autouse=True)

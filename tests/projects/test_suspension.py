@@ -391,7 +391,7 @@ def test_while_the_control_database_is_away_workers_go_by_what_it_said(
         suspension.evict("us-east-1")
         assert suspension.suspended_in("us-east-1") == known
         with pytest.raises(OperationalError):
-            suspension.not_suspended("us-east-1", timedelta(days=7))
+            suspension.suspended_or_recently_resumed("us-east-1", timedelta(days=7))
     suspension.evict("us-east-1")
     assert suspension.suspended_in("us-east-1") == known
     resume(project)
@@ -423,13 +423,13 @@ def test_what_may_not_expire_is_known_for_as_long_as_its_owner_needs(project: Pr
     make_project(alice, "Other")
     ours = sorted(project.environments.values_list("pk", flat=True))
     week = timedelta(days=7)
-    assert suspension.not_suspended("us-east-1", week) == []
+    assert suspension.suspended_or_recently_resumed("us-east-1", week) == []
     suspend(project)
-    assert sorted(suspension.not_suspended("us-east-1", week)) == ours
+    assert sorted(suspension.suspended_or_recently_resumed("us-east-1", week)) == ours
     resume(project)
-    assert sorted(suspension.not_suspended("us-east-1", week)) == ours
+    assert sorted(suspension.suspended_or_recently_resumed("us-east-1", week)) == ours
     Project.objects.update(resumed_at=F("resumed_at") - week)
-    assert suspension.not_suspended("us-east-1", week) == []
+    assert suspension.suspended_or_recently_resumed("us-east-1", week) == []
 
 
 # ── Commands ────────────────────────────────────────────────────────────────────────────────────────────────────────

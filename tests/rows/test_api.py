@@ -126,7 +126,7 @@ def test_users_cannot_be_embedded_unless_the_document_opens_them(tracker: Tracke
     refused = tracker.get("alice", "/rows/tasks?with=owner")
     assert (refused.status, refused.fields) == (422, {"with": "unknown"})
     told = refused.json["error"]["fields"][0]["message"]
-    assert told == 'owner: no field of users is open to your role. "users" of the schema document opens them.'
+    assert told == 'owner: your role may not read any field of users. "users" in the schema document allows fields.'
 
 
 def test_conditional_requests(tracker: Tracker) -> None:

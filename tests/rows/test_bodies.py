@@ -72,7 +72,7 @@ def test_a_hidden_column_is_refused_like_an_unknown_one() -> None:
 
 
 def test_who_keeps_a_column_from_being_written_is_told() -> None:
-    for name, why in (("priority", "the table's rules do not let you"), ("created_at", "the platform keeps it")):
+    for name, why in (("priority", "the table's rules do not let you"), ("created_at", "the platform sets it")):
         with pytest.raises(ValidationFailed) as refused:
             read_update(TASKS, {name: 1}, writable=SENT, readable=SEEN)
         assert refused.value.fields[0].message == f"Cannot be set: {why}."

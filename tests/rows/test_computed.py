@@ -231,8 +231,8 @@ def test_what_is_no_operator_is_refused_and_names_its_column(tracker: Tracker) -
     told = [field["message"] for field in everything.json["error"]["fields"]]
     assert told[:3] == [
         "$inc: must not be null.",
-        "There is no such operator; here fits $inc.",
-        "$inc does not fit a column of type text[].",
+        "There is no such operator. This column takes $inc.",
+        "$inc cannot be used on a column of type text[].",
     ]
     assert held(tracker, "a") == before
 
@@ -399,7 +399,7 @@ def test_a_sequence_of_operators_is_what_python_makes_of_it(data: st.DataObject)
 def test_the_room_of_a_float_ends_where_the_sum_is_infinite(operand: float, nearby: int) -> None:
     change = update_operators.read(Column("w", "w", "float"), {"$inc": operand})
     assert change is not None
-    least, greatest = (float(wire) for wire in change.room.values())
+    least, greatest = (float(wire) for wire in change.bounds.values())
     for end in (least, greatest):
         cell = end
         for _ in range(abs(nearby)):

@@ -67,7 +67,7 @@ def test_columns_may_leave_the_id_out(app: App) -> None:
 
 
 def test_without_an_open_field_there_is_nothing_to_embed(app: App) -> None:
-    closed = 'owner: no field of users is open to your role. "users" of the schema document opens them.'
+    closed = 'owner: your role may not read any field of users. "users" in the schema document allows fields.'
     for who in ("page", "owner", "viewer"):
         assert app.refused(who, "cards?with=owner") == ({"with": "unknown"}, closed), who
     app.tracker.apply({"tables": TABLES})

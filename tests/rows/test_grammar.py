@@ -868,7 +868,7 @@ def test_relations_come_back_to_no_table_on_the_way_either() -> None:
         parse_with("tasks.comments.task", "lists", ALICE)
     assert (refused.value.fields[0].code, refused.value.fields[0].message) == (
         "cyclic",
-        "tasks.comments.task: comes back to tasks.",
+        "tasks.comments.task: returns to tasks.",
     )
 
 

@@ -636,7 +636,7 @@ class TestAmongOthers:
         order = {"do": "import", "environment": environment.environment_id, "table": "tasks", "file": file}
         other = another_who_writes(environment)
         with ThreadPoolExecutor(1) as pool:
-            dying = pool.submit(run_and_kill, **order, failpoint="departures.before_letting_go")
+            dying = pool.submit(run_and_kill, **order, failpoint="deleted_users.before_settle")
             wait_until(an_insert_waits)
             accounts.delete_user(User.objects.get(pk=gone.pk), actor=audit.SYSTEM)
             other.rollback()
@@ -657,7 +657,7 @@ class TestAmongOthers:
         run("backup", environment.environment_id, "--to", file, "--no-progress")
         order = {"do": "restore into", "environment": environment.environment_id, "file": file}
         began = deleted_users.now()
-        assert run_and_kill(**order, failpoint="departures.before_letting_go")["signal"] == 9
+        assert run_and_kill(**order, failpoint="deleted_users.before_settle")["signal"] == 9
         due = PendingUserReferences.objects.using(REGION).get(environment_id=environment.environment_id)
         assert began <= due.since <= deleted_users.now()
 

@@ -445,7 +445,7 @@ def test_explain_tells_no_quantifier_about_what_the_asker_does_not_see() -> None
     ):
         verdict, why = told(member)
         assert verdict is True
-        assert "the rows of notes are asked" in why, member
+        assert "the rows of notes are checked" in why, member
         assert "$or.0" not in why, member
 
 
@@ -459,7 +459,7 @@ def test_explain_reveals_user_dependent_quantifiers_only_with_permission() -> No
         [clause] = explained(tenant, OPERATOR, note, alice, knows_users=knows_users)["rules"][0]["clauses"]
         assert clause["verdict"] is True
         assert ("$or.0.notes.$some is true" in clause["why"]) is knows_users
-        assert ("the rows of notes are asked" in clause["why"]) is not knows_users
+        assert ("the rows of notes are checked" in clause["why"]) is not knows_users
 
 
 def test_explain_finds_no_row_that_the_asker_does_not_see() -> None:

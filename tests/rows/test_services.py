@@ -441,7 +441,7 @@ def test_a_table_that_can_only_be_written_to_is_not_suggested_for_itself() -> No
     assert tenant.insert(ALICE, "drops", body="x").keys() == {"id"}
     with pytest.raises(NotFound) as caught:
         tenant.rows(ALICE, "drops")
-    assert caught.value.text == f"The rows of drops can be written and not read in {tenant.environment.environment_id}."
+    assert caught.value.text == f"The rows of drops can be written but not read in {tenant.environment.environment_id}."
     with pytest.raises(NotFound, match='did you mean "drops"'):
         tenant.rows(ALICE, "drop")
 

@@ -16,7 +16,7 @@ from platform_site.identity import signals
 from rows import tasks
 from rows.models import PendingUserDeletion
 from rows.write.references import referential_actions
-from rows.write.references.user_deletion import finish
+from rows.write.references.user_deletion import complete
 from tests.projects.conftest import token_of
 from tests.rows.conftest import Tracker
 from tests.support.tenants import REGION
@@ -160,7 +160,7 @@ def test_who_was_told_that_a_row_keeps_the_user_finds_the_user_later(
     assert leaving() == []
     assert tracker.delete("key", f"/rows/receipts/{keeps}").status == 204
     tasks.finish_user_deletions()
-    finish(REGION, read_before)
+    complete(REGION, read_before)
     assert (is_there(tracker), len(notes(tracker)), entries(tracker)) == (True, 1, [])
 
 

@@ -18,7 +18,7 @@ def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop]:
     yield made
     loop_connections.close_all()
     loop_connections._pools.clear()
-    loop_requests.serve_by(16)
+    loop_requests.limit_helper_threads(16)
     if loop_requests._threads is not None:
         loop_requests._threads.shutdown()
         loop_requests._threads = None

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from platform_site.server import incoming, request_checks
-from platform_site.server.incoming import Forwarding, Incoming, headers_into, host_of, meta_name
+from platform_site.server.incoming import Forwarding, Incoming, add_headers, host_of, meta_name
 
 
 def test_a_repeated_header_is_joined_and_named() -> None:
@@ -17,7 +17,7 @@ def test_a_repeated_header_is_joined_and_named() -> None:
         ("cookie", "a=1"),
         ("cookie", "b=2"),
     ]
-    assert headers_into(meta, headers) == {"authorization", "cookie"}
+    assert add_headers(meta, headers) == {"authorization", "cookie"}
     assert meta == {"HTTP_AUTHORIZATION": "Bearer a,Bearer b", "HTTP_ACCEPT": "x", "HTTP_COOKIE": "a=1; b=2"}
 
 
@@ -27,7 +27,7 @@ def test_a_repeated_header_is_joined_and_named() -> None:
 def test_underscores_and_forwarding_headers_never_reach_meta(header: str) -> None:
     assert meta_name(header) is None
     meta: dict[str, str] = {}
-    headers_into(meta, [(header, "10.0.0.1")])
+    add_headers(meta, [(header, "10.0.0.1")])
     assert meta == {}
 
 
@@ -136,12 +136,15 @@ def test_the_body_is_read_once_or_twice_as_django_promises() -> None:
 
 def test_what_is_long_is_not_remembered() -> None:
     """Anybody can send names of 60 KB, and no two alike."""
-    names, hosts = incoming._usual_name.cache_info().currsize, request_checks._is_usual.cache_info().currsize
+    names, hosts = (
+        incoming._cached_meta_name.cache_info().currsize,
+        request_checks._is_valid_host_cached.cache_info().currsize,
+    )
     for number in range(20):
         long = f"x-{number}-" + "a" * 60_000
         meta: dict[str, Any] = {"SERVER_PROTOCOL": "HTTP/1.1"}
-        headers_into(meta, [(long, "1")])
+        add_headers(meta, [(long, "1")])
         assert meta[meta_name(long) or ""] == "1"
         request_checks.check_host(long, {**meta, "HTTP_HOST": long})
-    assert incoming._usual_name.cache_info().currsize == names
-    assert request_checks._is_usual.cache_info().currsize == hosts
+    assert incoming._cached_meta_name.cache_info().currsize == names
+    assert request_checks._is_valid_host_cached.cache_info().currsize == hosts

@@ -24,7 +24,7 @@ class Served:
     def __init__(self) -> None:
         self.loop = uvloop.new_event_loop()
         self.begun: list[Message] = []
-        self.server = HttpServer(self.loop, Application().check, self.begun.append, most=100)
+        self.server = HttpServer(self.loop, Application().check, self.begun.append, max_connections=100)
         listener = socket.create_server(("127.0.0.1", 0))
         listener.setblocking(False)
         self.address = listener.getsockname()
@@ -43,7 +43,7 @@ class Served:
 def served() -> Iterator[Served]:
     made = Served()
     yield made
-    made.server.leave()
+    made.server.stop_listening()
     made.server.close_idle()
     made.run(0.05)
     made.loop.close()

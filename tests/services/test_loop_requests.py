@@ -97,7 +97,7 @@ def test_a_transaction_goes_to_a_thread_and_nothing_of_it_was_sent(loop: Loop) -
     [
         lambda: connections[REGION].cursor(),
         lambda: connections["default"].cursor(),
-        loop_requests.must_not_wait,
+        loop_requests.require_thread,
     ],
 )
 def test_what_would_stop_the_loop_goes_to_a_thread(loop: Loop, wait: Callable[[], Any]) -> None:
@@ -324,7 +324,7 @@ def test_connecting_to_redis_counts_towards_the_budget(loop: Loop) -> None:
 
 
 def test_those_who_wait_for_a_silent_database_leave_threads_for_others(loop: Loop) -> None:
-    loop_requests.serve_by(4)
+    loop_requests.limit_helper_threads(4)
     release = threading.Event()
 
     def stuck() -> Any:

@@ -14,7 +14,7 @@ from django.db import OperationalError, connections
 
 from platform_site.postgres import availability, prepared, sqlstates
 from platform_site.postgres.availability import AvailabilityWatch
-from platform_site.postgres.base import DatabaseWrapper, bounded
+from platform_site.postgres.base import DatabaseWrapper, run_under_watch
 from tests.support.service import wait_for
 from tests.support.timing import within
 
@@ -35,9 +35,9 @@ def parameters(listener: socket.socket) -> dict[str, Any]:
 
 @pytest.fixture
 def four_threads() -> Iterator[None]:
-    availability.serve_by(4)
+    availability.limit_waiting_threads(4)
     yield
-    availability._most = float("inf")
+    availability._max_waiting_threads = float("inf")
 
 
 def test_first_request_waits_and_others_are_refused_until_recovery(mute: socket.socket) -> None:
@@ -115,7 +115,7 @@ def test_three_of_four_threads_may_wait_for_a_stalled_database() -> None:
     watched, release = AvailabilityWatch("slow"), threading.Event()
     threads = [wait_in(watched, release) for _ in range(3)]
     time.sleep(availability.MIN_WAIT_SECONDS * 1.5)
-    with pytest.raises(psycopg.errors.ConnectionTimeout, match="enough threads wait"):
+    with pytest.raises(psycopg.errors.ConnectionTimeout, match="too many threads wait"):
         watched.enter()
     release.set()
     for thread in threads:
@@ -131,9 +131,9 @@ def test_a_database_that_answers_one_after_the_other_may_have_everybody() -> Non
     time.sleep(availability.MIN_WAIT_SECONDS * 1.5)
     answered = threading.Event()
     answered.set()
-    availability._most, most = float("inf"), availability._most
+    availability._max_waiting_threads, most = float("inf"), availability._max_waiting_threads
     wait_in(watched, answered).join()  # a fourth, which is answered at once: progress
-    availability._most = most
+    availability._max_waiting_threads = most
     assert watched.enter()
     watched.leave()
     release.set()
@@ -275,4 +275,4 @@ def test_slow_statement_continues_while_the_database_responds(settings: Any, rel
 
 def test_every_database_is_watched() -> None:
     for alias in connections:
-        assert bounded in connections[alias].execute_wrappers
+        assert run_under_watch in connections[alias].execute_wrappers

@@ -13,12 +13,12 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def taken_over(with_fastpath: None) -> Iterator[None]:
-    connection_cleanup.take_over()
-    connection_cleanup.take_over()
+    connection_cleanup.disconnect_django_signals()
+    connection_cleanup.disconnect_django_signals()
     try:
         yield
     finally:
-        connection_cleanup.give_back()
+        connection_cleanup.reconnect_django_signals()
 
 
 def in_a_thread(run: object) -> None:
@@ -34,16 +34,16 @@ def test_failed_or_old_connection_is_closed_and_good_one_kept() -> None:
     def requests() -> None:
         connection.ensure_connection()
         connection.close_at = None
-        connection_cleanup.watch_connection()
+        connection_cleanup.close_unusable_connections()
         found.append(connection.connection is not None)
         connection.close_at = 0
-        connection_cleanup.watch_connection()
+        connection_cleanup.close_unusable_connections()
         found.append(connection.connection is not None)
         connection.ensure_connection()
         connection.close_at = None
         connection.errors_occurred = True
         connection.connection.close()
-        connection_cleanup.watch_connection()
+        connection_cleanup.close_unusable_connections()
         found.append(connection.connection is not None)
         connections.close_all()
 
@@ -59,7 +59,7 @@ def test_a_kept_connection_is_asked_for_its_health_once_in_each_request() -> Non
         connection.ensure_connection()
         connection.close_at = None
         connection.health_check_done = True
-        connection_cleanup.watch_connection()
+        connection_cleanup.close_unusable_connections()
         found.append(connection.health_check_done)
         connections.close_all()
 
@@ -83,7 +83,7 @@ def test_the_connections_of_another_thread_are_left_alone() -> None:
     thread = threading.Thread(target=other)
     thread.start()
     ready.wait(10)
-    connection_cleanup.watch_connection()
+    connection_cleanup.close_unusable_connections()
     done.set()
     thread.join()
     assert found == [True]

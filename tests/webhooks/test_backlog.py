@@ -20,7 +20,7 @@ from tests.webhooks.conftest import Post, bodies
 from webhooks.delivery import reconciler
 from webhooks.delivery import retention as delivery_retention
 from webhooks.delivery.queue import Failing, claim, disable, longest_wait
-from webhooks.delivery.reconciler import BATCH, MAX_ATTEMPTS, REQUEST_BATCH, settle, settle_one
+from webhooks.delivery.reconciler import BATCH, MAX_ATTEMPTS, REQUEST_BATCH, reconcile, reconcile_webhook
 from webhooks.delivery.relay import relay_batch
 from webhooks.models import Delivery, Webhook
 from webhooks.subscriptions import service as webhook_service
@@ -35,7 +35,7 @@ Dispatch = Callable[[], int]
 
 
 def settle_all(using: str, batch: int = BATCH) -> int:
-    return settle(using, batch=batch, seconds=600)
+    return reconcile(using, batch=batch, seconds=600)
 
 
 def patch(tracker: Tracker, webhook: dict[str, Any], **values: Any) -> None:
@@ -208,7 +208,7 @@ def test_a_sweep_stops_after_its_time_and_serves_webhooks_in_turn(
     long, short = subscribe(events=["lists.insert"]), subscribe(events=["lists.insert"])
     pile_up(tracker, long, 1_000, "held")
     pile_up(tracker, short, 10, "held")
-    assert settle(using, batch=100, seconds=0) == 0
+    assert reconcile(using, batch=100, seconds=0) == 0
     turns = 0
 
     def time_is_over_in_the_third(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
@@ -287,7 +287,7 @@ def test_deliveries_being_dropped_are_not_released_if_the_drop_fails(
     def drop_and_fail() -> None:
         try:
             with transaction.atomic(using=using):
-                settle_one(using, webhook["id"], batch=20)
+                reconcile_webhook(using, webhook["id"], batch=20)
                 is_dropping.set()
                 may_fail.wait(30)
                 transaction.set_rollback(True, using=using)
@@ -393,7 +393,7 @@ def test_failed_deliveries_are_resent_once_and_new_failures_are_kept(
     while True:
         lost.filter(status="pending").update(schedule_from=-9)
         made = dispatch()
-        if not made and not settle(using, batch=300):
+        if not made and not reconcile(using, batch=300):
             break
         tries += made
     assert tries == 2 * REQUEST_BATCH - 1

@@ -35,7 +35,7 @@ from tests.support.tracker import DOCUMENT
 from tests.support.unavailable import database_unavailable, terminate_connection
 from tests.webhooks.conftest import Post, bodies
 from webhooks.delivery.dispatcher import Dispatcher
-from webhooks.delivery.reconciler import settle
+from webhooks.delivery.reconciler import reconcile
 from webhooks.models import Attempt, Delivery, Webhook
 from webhooks.subscriptions import service as webhook_service
 
@@ -205,7 +205,7 @@ def test_a_filter_that_cannot_be_decided_fails_its_own_webhook_alone(
     told = [deliveries(tracker, hook) for hook in hooks]
     assert [[each["status"] for each in found] for found in told] == [["delivered"], ["exhausted"], ["delivered"]]
     assert told[1][0]["outcome"] == "no payload: InvalidValue"
-    assert "no delivery can be made of it" in caplog.text
+    assert "no payload could be made for an event" in caplog.text
 
 
 def test_a_failing_receiver_is_tried_again_with_the_same_id_and_body(
@@ -363,7 +363,7 @@ def test_receiver_failing_for_days_is_disabled_unless_it_succeeds_once(
         dispatch()
         (told,) = bodies(watcher)
     assert told["data"] == {"webhook_id": webhook["id"], "url": webhook["url"], "reason": "failing"}
-    assert settle(tracker.project.cluster) == 4
+    assert reconcile(tracker.project.cluster) == 4
     # What is not over is held, and enabling the webhook makes it due.
     assert {each["status"] for each in deliveries(tracker, webhook)} == {"delivered", "held"}
     assert tracker.patch("owner", f"/webhooks/{webhook['id']}", {"enabled": True}).json["failing_since"] is None

@@ -19,7 +19,7 @@ from tests.webhooks.conftest import Post
 from webhooks.delivery import queue as delivery_queue
 from webhooks.delivery import relay
 from webhooks.delivery.queue import claim, longest_wait
-from webhooks.delivery.reconciler import settle
+from webhooks.delivery.reconciler import reconcile
 from webhooks.delivery.relay import relay_batch
 from webhooks.models import Delivery, Webhook
 
@@ -352,10 +352,10 @@ def test_fixing_does_not_read_ended_deliveries(
         gather_statistics(using)
     Delivery.objects.using(using).filter(sequence__lte=4_990).update(status="delivered", next_attempt_at=None)
     with count_touched_rows(using) as nothing:
-        assert settle(using) == 0
+        assert reconcile(using) == 0
     Delivery.objects.using(using).filter(sequence__gt=4_995).update(status="held", next_attempt_at=None)
     with count_touched_rows(using) as few:
-        assert settle(using) == 5
+        assert reconcile(using) == 5
     assert (nothing.changed, few.changed) == (0, 5)
     assert nothing.read + few.read < 200, "of some 5,000"
     assert Delivery.objects.using(using).filter(status="pending").count() == 10

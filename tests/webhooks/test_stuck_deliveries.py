@@ -20,7 +20,7 @@ from tests.webhooks.conftest import Post, bodies
 from webhooks.delivery.clock_skew import repair_future_times
 from webhooks.delivery.dispatcher import Dispatcher
 from webhooks.delivery.queue import longest_wait
-from webhooks.delivery.reconciler import MAX_ATTEMPTS, settle
+from webhooks.delivery.reconciler import MAX_ATTEMPTS, reconcile
 from webhooks.delivery.relay import relay_batch
 from webhooks.models import Delivery, Webhook
 
@@ -40,13 +40,13 @@ def test_delivery_that_contradicts_its_webhook_is_fixed(
     webhooks.update(enabled=False)  # as if the relay had read the webhook a moment before it was disabled
     assert dispatch() == 0
     assert longest_wait(using) is None  # the periodic job does not notify workers for it for ever
-    assert settle(using) == 1
+    assert reconcile(using) == 1
     assert [each["status"] for each in deliveries(tracker, webhook)] == ["held"]
     webhooks.update(enabled=True)  # as if the relay had read it a moment before it was enabled
     Delivery.objects.using(using).update(attempts=3)
     assert dispatch() == 0
-    assert settle(using) == 1
-    assert settle(using) == 0
+    assert reconcile(using) == 1
+    assert reconcile(using) == 0
     assert Delivery.objects.using(using).get().schedule_from == 3, "all its attempts are before it again"
     assert dispatch() == 1
     assert [each["status"] for each in deliveries(tracker, webhook)] == ["delivered"]

@@ -28,11 +28,11 @@ class PreviousSecret:
     until: datetime
 
 
-def unsealed(sealed: bytes | memoryview) -> str:
+def unseal_secret(sealed: bytes | memoryview) -> str:
     return keyring.unseal(sealed, purpose=SECRET_PURPOSE).decode()
 
 
-def sealed_previous(secrets: Sequence[PreviousSecret]) -> bytes:
+def seal_previous_secrets(secrets: Sequence[PreviousSecret]) -> bytes:
     listed = [[secret.text, secret.until.isoformat()] for secret in secrets]
     return keyring.seal(json.dumps(listed).encode(), purpose=SECRET_PURPOSE)
 
@@ -41,11 +41,11 @@ def previous_secrets(sealed: bytes | memoryview | None, until: datetime | None, 
     """The secrets that still sign at `now`, newest first. `until` is the newest one's end. Raises KeyringError."""
     if sealed is None or until is None or until <= now:
         return []
-    listed = [PreviousSecret(each, datetime.fromisoformat(end)) for each, end in json.loads(unsealed(sealed))]
+    listed = [PreviousSecret(each, datetime.fromisoformat(end)) for each, end in json.loads(unseal_secret(sealed))]
     return [secret for secret in listed if secret.until > now]
 
 
-def attempt(claimed: ClaimedDelivery, client: outbound.Client | None = None) -> AttemptOutcome:
+def make_attempt(claimed: ClaimedDelivery, client: outbound.Client | None = None) -> AttemptOutcome:
     """Make one attempt. Never raises: the delivery would wait for the end of its lease."""
     at, started = claimed.now(), time.monotonic()
     try:
@@ -103,7 +103,7 @@ def _wait(claimed: ClaimedDelivery, retry_after: timedelta | None) -> timedelta 
 def _headers(claimed: ClaimedDelivery) -> dict[str, str]:
     now = claimed.now()
     previous = previous_secrets(claimed.sealed_previous_secret, claimed.previous_secret_until, now)
-    secrets = [unsealed(claimed.sealed_secret), *(secret.text for secret in previous)]
+    secrets = [unseal_secret(claimed.sealed_secret), *(secret.text for secret in previous)]
     signed = signing.headers(secrets, claimed.event_id, now, claimed.body)
     return {
         "content-type": "application/json",

@@ -1,6 +1,7 @@
-"""A circuit breaker per receiver (host and port), in one worker. Concurrency starts low, doubles by quick responses,
-and falls to one after a hang; after several timeouts nothing is claimed during a cooldown, then one attempt probes.
-Receivers without earned concurrency share a bound, so hanging ones delay no others. Pure; the clock is an argument."""
+"""A circuit breaker per receiver (host and port), in one worker. Concurrency starts low, doubles with a fast response,
+is halved by a slow one, and falls to one after a timeout or connection error. After FAILURE_THRESHOLD such failures in
+a row nothing is claimed during a cooldown; then one attempt probes the receiver. Receivers at or below the initial
+concurrency share one limit, so that hanging ones delay no others. Pure; the clock is an argument."""
 
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -37,9 +38,9 @@ class Receiver:
     open_until: float = 0.0
     latest_seconds: float = 0.0
 
-    def free(self, now: float) -> int:
-        is_ahead = self.concurrency == MAX_CONCURRENCY and self.latest_seconds <= PREFETCH_SECONDS
-        claims = self.concurrency * PREFETCH_FACTOR if is_ahead else self.concurrency
+    def free_slots(self, now: float) -> int:
+        may_prefetch = self.concurrency == MAX_CONCURRENCY and self.latest_seconds <= PREFETCH_SECONDS
+        claims = self.concurrency * PREFETCH_FACTOR if may_prefetch else self.concurrency
         return 0 if now < self.open_until else max(0, claims - self.in_flight)
 
 
@@ -66,14 +67,15 @@ class Receivers:
                 return
 
     def limits(self, now: float) -> tuple[list[str], list[int], int]:
-        """The receivers with a special limit, these limits (0: paused), and the default."""
+        """The receivers whose limit differs from the default, their limits (0: paused), and the default."""
         unproven = sum(r.in_flight for r in self._known.values() if r.concurrency <= INITIAL_CONCURRENCY)
-        first = INITIAL_CONCURRENCY if unproven < MAX_IN_FLIGHT_UNPROVEN else 0
+        initial_limit = INITIAL_CONCURRENCY if unproven < MAX_IN_FLIGHT_UNPROVEN else 0
         limits = {
-            host: r.free(now) if first or r.concurrency > INITIAL_CONCURRENCY else 0 for host, r in self._known.items()
+            host: r.free_slots(now) if initial_limit or r.concurrency > INITIAL_CONCURRENCY else 0
+            for host, r in self._known.items()
         }
-        differing = [(host, free) for host, free in limits.items() if free != first]
-        return [host for host, _ in differing], [free for _, free in differing], first
+        special = [(host, free) for host, free in limits.items() if free != initial_limit]
+        return [host for host, _ in special], [free for _, free in special], initial_limit
 
     def started(self, host: str) -> None:
         self._receiver(host).in_flight += 1

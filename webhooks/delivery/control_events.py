@@ -32,8 +32,8 @@ SELECT event.event_id, event.environment_id, event.type, event.data, event.reque
 def move_to_region(using: str) -> int:
     """Move due events to the region `using`; returns how many, at most BATCH. Raises DatabaseError."""
     with transaction.atomic(using=DEFAULT_DB_ALIAS):
-        # A range of one in the order of both, which one index alone offers, and no sorting: whatever the statistics of
-        # a moment say, what waits for others is not read.
+        # A range of one cluster in the order of (cluster, sequence), and no sorting: only one index can serve that, so
+        # the planner never reads the events of other regions, whatever its statistics say.
         with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
             cursor.execute("SELECT set_config('enable_sort', 'off', true)")
         due = list(

@@ -16,7 +16,7 @@ from django.conf import settings
 from django.db import DatabaseError, InterfaceError, OperationalError, connections
 
 from platform_site.background.periodic import log_failures
-from webhooks.delivery.attempts import attempt
+from webhooks.delivery.attempts import make_attempt
 from webhooks.delivery.circuit_breaker import Receivers
 from webhooks.delivery.queue import START_WITHIN, AttemptOutcome, ClaimedDelivery, claim, disable, record, release
 from webhooks.delivery.relay import relay_batch
@@ -69,7 +69,7 @@ class SenderThreads:
         while (claimed := self._work.get()) is not None:
             following: ClaimedDelivery | None = claimed
             while following is not None:
-                self.outcomes.put(following if _is_stale(following) else attempt(following))
+                self.outcomes.put(following if _is_stale(following) else make_attempt(following))
                 following = self._next(claimed.host)
 
     def _next(self, host: str) -> ClaimedDelivery | None:

@@ -28,8 +28,8 @@ START_WITHIN: Final = timedelta(seconds=1)
 CLAIM_LATENCY_ALLOWANCE: Final = timedelta(seconds=0.25)
 """For the time from a claim's commit to its arrival, and from an attempt's start to the socket."""
 POLL_INTERVAL: Final = 0.05
-CANDIDATE_LIMIT: Final = 500
-"""The longest-due deliveries that a claim examines."""
+CLAIM_CHECK_LIMIT: Final = 500
+"""Deliveries per webhook that `wait_for_claims` examines."""
 ORDERED_CANDIDATE_LIMIT: Final = 2000
 """Due deliveries of a webhook with `ordering: "row"` that a claim examines, to find other rows behind those of one."""
 
@@ -126,16 +126,16 @@ def claim(
 
 
 def wait_for_claims(using: str, *webhook_ids: str) -> None:
-    """Return when no attempt of these webhooks that was claimed before can start: once nothing is claimed (if that can
-    be checked), else after START_WITHIN and CLAIM_LATENCY_ALLOWANCE. Call it after their commit. Raises
-    DatabaseError if that takes as long."""
+    """Return when no delivery of these webhooks that is claimed now can still start: as soon as none is claimed, or
+    after START_WITHIN and CLAIM_LATENCY_ALLOWANCE. Call it after committing the change that stops them. If PostgreSQL
+    fails, it waits for the whole time and then raises DatabaseError."""
     server_hints.will_block()
     end = time.monotonic() + (START_WITHIN + CLAIM_LATENCY_ALLOWANCE).total_seconds()
     try:
         for webhook_id in webhook_ids:
             while (left := end - time.monotonic()) > 0:
                 with connections[using].cursor() as cursor:
-                    cursor.execute(SQL["oldest_claims"], {"webhook": webhook_id, "most": CANDIDATE_LIMIT})
+                    cursor.execute(SQL["oldest_claims"], {"webhook": webhook_id, "most": CLAIM_CHECK_LIMIT})
                     has_claims, is_all = cursor.fetchone()
                 if is_all and not has_claims:
                     break

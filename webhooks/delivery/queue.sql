@@ -97,7 +97,7 @@ RETURNING d.id, d.attempts, d.attempts - d.schedule_from, d.webhook_id, d.enviro
           clock_timestamp()
 
 -- name: longest_wait
--- The times since which the oldest event waits for a relay, and the first delivery of each webhook for a worker.
+-- The longest time that an unrelayed event, or a due delivery of any webhook, has been waiting.
 WITH RECURSIVE {of_each_webhook}
 SELECT max(now() - waiting.since)
   FROM ((SELECT created_at FROM platform.rows_outboxevent WHERE relayed_at IS NULL ORDER BY sequence LIMIT 1)

@@ -36,22 +36,22 @@ class Step:
     is_last: bool
 
 
-def settle(using: str, *, batch: int = BATCH, seconds: float = SECONDS) -> int:
+def reconcile(using: str, *, batch: int = BATCH, seconds: float = SECONDS) -> int:
     """Update deliveries of changed webhooks in batches, until done or out of time. Returns how many."""
     with connections[using].cursor() as cursor:
-        cursor.execute(SQL["not_queued"])
+        cursor.execute(SQL["webhooks_to_reconcile"])
         waiting = deque(webhook_id for (webhook_id,) in cursor.fetchall())
     changed, end = 0, time.monotonic() + seconds
     while waiting and time.monotonic() < end:
         webhook_id = waiting.popleft()
-        step = settle_one(using, webhook_id, batch=batch)
+        step = reconcile_webhook(using, webhook_id, batch=batch)
         changed += step.changed
         if not step.is_last:
             waiting.append(webhook_id)
     return changed
 
 
-def settle_one(using: str, webhook_id: str, *, batch: int) -> Step:
+def reconcile_webhook(using: str, webhook_id: str, *, batch: int) -> Step:
     """One batch of one webhook, in a transaction. Does nothing if the webhook is locked or deleted."""
     facts: dict[str, Any] = {"webhook": webhook_id, "batch": batch, "most": MAX_ATTEMPTS}
     with transaction.atomic(using=using), connections[using].cursor() as cursor:

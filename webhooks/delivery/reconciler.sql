@@ -1,4 +1,4 @@
--- name: not_queued
+-- name: webhooks_to_reconcile
 WITH RECURSIVE {holding},
 {waiting}
 SELECT w.id FROM holding JOIN platform.webhooks_webhook w ON w.id = holding.webhook_id
@@ -47,7 +47,7 @@ WITH locked AS (
 ), places AS ({positions}
 ), released AS (
     UPDATE platform.webhooks_delivery d SET {again} WHERE d.id = ANY (ARRAY (SELECT id FROM to_be_sent))
-), given_up AS (
+), exhausted AS (
     UPDATE platform.webhooks_delivery d
        SET status = 'exhausted', outcome = 'attempted ' || %(most)s::int || ' times or more'
      WHERE d.id = ANY (ARRAY (SELECT id FROM locked WHERE attempts >= %(most)s::int))

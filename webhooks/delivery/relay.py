@@ -73,7 +73,7 @@ def _relay_or_isolate(using: str, batch: int, *, only: str | None = None) -> int
             # One delivery cannot be written, and the error does not say which. Write the first one alone; if it
             # succeeds, the next batch continues after it.
             return _relay_or_isolate(using, 1, only=only)
-        logger.exception("event parked: its deliveries cannot be written")
+        logger.exception("an event was recorded as undeliverable: its deliveries cannot be written")
         return _relay(using, 1, only, why=f"no delivery: {type(error).__name__}")
 
 
@@ -112,7 +112,7 @@ def _relay(using: str, batch: int, only: str | None, *, why: str | None = None) 
                 outcome = why or f"an event of {event.size >> 20} MB is not sent"
                 made.add(_failure_of(event, webhook, outcome) for webhook in interested)
             elif interested:
-                made.add(_decisions_of(event, interested, payloads))
+                made.add(_deliveries_of(event, interested, payloads))
             budget.charge(event.environment_id)
             last = event.environment_id
         made.write()
@@ -151,7 +151,8 @@ def _due(using: str, batch: int, only: str | None) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """Environments with ids in between; None for no bound; or the one that both name."""
+    """The environments with ids between `low` and `high`, both excluded and None for no bound; or the one environment
+    that both name."""
 
     low: str | None
     high: str | None
@@ -241,8 +242,9 @@ class _Created:
         self._waiting, self._waiting_characters = [], 0
 
 
-def _decisions_of(event: OutboxEvent, interested: Iterable[Webhook], payloads: Payloads) -> Iterator[NewDelivery]:
-    """A delivery of the event per webhook, or its failure. None if the row is hidden."""
+def _deliveries_of(event: OutboxEvent, interested: Iterable[Webhook], payloads: Payloads) -> Iterator[NewDelivery]:
+    """Yields a delivery of the event for each webhook, an exhausted one if its payload cannot be made. Yields nothing
+    if the row is hidden from role `server`."""
     data: dict[str, Any] | None = None
     for webhook in interested:
         try:
@@ -252,12 +254,14 @@ def _decisions_of(event: OutboxEvent, interested: Iterable[Webhook], payloads: P
             return
         except TooCostly:
             # A webhook without a filter still gets its delivery: it is these conditions that cannot be decided.
-            made = _failure_of(event, webhook, "the filter or a rule would take too long on a row as large as this")
+            made = _failure_of(
+                event, webhook, "evaluating the filter or a rule on a row this large would take too long"
+            )
         except Exception as error:
             if lost_connection(error):
                 raise
             facts = {"event_id": event.event_id, "webhook_id": webhook.id}
-            logger.exception("event parked: no delivery can be made of it", extra=facts)
+            logger.exception("no payload could be made for an event", extra=facts)
             made = _failure_of(event, webhook, f"no payload: {type(error).__name__}")
         yield made
 

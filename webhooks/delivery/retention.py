@@ -1,4 +1,5 @@
-"""Deletes expired data in batches. Times of suspended projects do not count."""
+"""Drops deliveries held for too long, and deletes old deliveries and events and deleted webhooks, in batches. The time
+of a suspension does not count."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -9,7 +10,7 @@ from platform_site.background.skip_scan import UNCLAIMED, first_of_each
 from platform_site.identity import ids
 from platform_site.postgres import sql_files
 from platform_site.postgres.transaction_settings import by_index
-from projects.provisioning.suspension import not_suspended
+from projects.provisioning.suspension import suspended_or_recently_resumed
 
 BATCH: Final = 1000
 
@@ -18,7 +19,9 @@ _SQL: Final = sql_files.load(__file__, unclaimed=UNCLAIMED, holding=first_of_eac
 
 def expire_held(using: str, *, older_than: timedelta) -> int:
     """Drop deliveries that a disabled webhook has held for too long. Returns how many."""
-    return _repeat(using, _SQL["expire"], {"age": older_than, "spared": not_suspended(using, older_than)})
+    return _repeat(
+        using, _SQL["expire"], {"age": older_than, "spared": suspended_or_recently_resumed(using, older_than)}
+    )
 
 
 def purge(using: str, *, older_than: timedelta) -> int:

@@ -19,11 +19,12 @@ UPDATE platform.webhooks_delivery d SET status = 'dropped', outcome = 'held long
  WHERE d.id = ANY (ARRAY (SELECT id FROM locked))
 
 -- name: is_over
--- A page of the oldest rows, and the expired ones among them. The others may stay for months and are passed once. The
--- page has no upper bound: without statistics the planner expects few rows between two ids, and would read all.
 d.status NOT IN ('pending', 'held') AND greatest(d.created_at, d.last_attempt_at) < now() - %(age)s
 
 -- name: purge_deliveries
+-- Deletes the expired deliveries among a page of the oldest ones; the others may stay for months, and each run reads
+-- them once. The page has no upper bound: without statistics the planner expects few rows between two ids, and would
+-- read all.
 WITH page AS (
     SELECT d.id, d.id < %(oldest)s AND {is_over} AS is_over FROM platform.webhooks_delivery d
      WHERE d.id > %(after)s ORDER BY d.id LIMIT %(batch)s

@@ -1,3 +1,5 @@
+"""When a failed delivery is attempted again."""
+
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Final

@@ -16,7 +16,7 @@ def new_secret() -> str:
 
 
 def headers(signing_secrets: Sequence[str], message_id: str, sent_at: datetime, body: str) -> dict[str, str]:
-    """`sent_at` is that of this attempt, in UTC; `body` the text sent."""
+    """The signature headers of an attempt. `sent_at`: its time in UTC; `body`: the text that is sent."""
     return {
         "webhook-id": message_id,
         "webhook-timestamp": str(int(sent_at.timestamp())),

@@ -27,7 +27,7 @@ from webhooks.delivery import attempts, signing
 from webhooks.delivery.attempts import SECRET_PURPOSE
 from webhooks.delivery.circuit_breaker import host_of
 from webhooks.delivery.queue import wait_for_claims
-from webhooks.delivery.reconciler import MAX_ATTEMPTS, REQUEST_BATCH, settle_one
+from webhooks.delivery.reconciler import MAX_ATTEMPTS, REQUEST_BATCH, reconcile_webhook
 from webhooks.errors import (
     NameTaken,
     NoSuchDelivery,
@@ -113,7 +113,7 @@ def change_webhook(
             webhook.updated_at = Now()
             webhook.save(using=using)
             if webhook.enabled != was_enabled:
-                settle_one(using, webhook.pk, batch=REQUEST_BATCH)
+                reconcile_webhook(using, webhook.pk, batch=REQUEST_BATCH)
             audit_outbox.record(
                 environment, "webhook.changed", actor=actor, target_id=webhook.pk, fields=sorted(values)
             )
@@ -152,7 +152,7 @@ def rotate_secret(environment: EnvironmentRef, webhook_id: str, *, actor: Caller
         until = sql_functions.now(using) + SECRET_OVERLAP
         previous = _previous_after_rotation(webhook, until)
         Webhook.objects.using(using).filter(pk=webhook.pk).update(
-            sealed_previous_secret=attempts.sealed_previous(previous),
+            sealed_previous_secret=attempts.seal_previous_secrets(previous),
             previous_secret_until=until,
             sealed_secret=_sealed(secret),
             updated_at=Now(),
@@ -166,7 +166,7 @@ def _previous_after_rotation(webhook: Webhook, until: datetime) -> list[attempts
     try:
         now = until - SECRET_OVERLAP
         older = attempts.previous_secrets(webhook.sealed_previous_secret, webhook.previous_secret_until, now)
-        current = attempts.PreviousSecret(attempts.unsealed(webhook.sealed_secret), until)
+        current = attempts.PreviousSecret(attempts.unseal_secret(webhook.sealed_secret), until)
     except keyring.KeyringError:
         return []
     if len(older) >= MAX_PREVIOUS_SECRETS:
@@ -235,7 +235,7 @@ def recover(environment: EnvironmentRef, webhook_id: str, since: datetime, *, ac
         webhook.recover_from = since if webhook.recover_from is None else min(since, webhook.recover_from)
         webhook.recover_until = Now()
         webhook.save(using=using, update_fields=["recover_from", "recover_until"])
-        count = settle_one(using, webhook.pk, batch=REQUEST_BATCH).changed
+        count = reconcile_webhook(using, webhook.pk, batch=REQUEST_BATCH).changed
         webhook.refresh_from_db(using=using, fields=["recover_from"])
         audit_outbox.record(environment, "webhook.recovered", actor=actor, target_id=webhook_id, deliveries=count)
         webhook_notify.after_commit(using)

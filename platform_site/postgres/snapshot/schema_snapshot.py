@@ -15,8 +15,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.loader import MigrationLoader
 
-_OF_THE_SESSION: Final = ("SELECT", "SET ", "RESET ", "SAVEPOINT ", "RELEASE ")
-_BESIDE_THE_TRAFFIC: Final = re.compile(r"^\s*((?:CREATE|DROP)(?: UNIQUE)? INDEX) CONCURRENTLY\b", re.IGNORECASE)
+_SESSION_STATEMENTS: Final = ("SELECT", "SET ", "RESET ", "SAVEPOINT ", "RELEASE ")
+_CONCURRENTLY: Final = re.compile(r"^\s*((?:CREATE|DROP)(?: UNIQUE)? INDEX) CONCURRENTLY\b", re.IGNORECASE)
 _APPLIED: Final = re.compile(r"""^(INSERT INTO "django_migrations" .*)'[^']+'::timestamptz\) RETURNING .*$""")
 
 
@@ -31,13 +31,13 @@ def recorded(connection: Any, loader: MigrationLoader) -> str | None:
 
 
 def record(connection: Any) -> str:
-    said: list[str] = []
+    statements: list[str] = []
     connection.ensure_connection()  # a new connection changes the list of wrappers, and this must be the last
-    with _recording(connection, said):
+    with _recording(connection, statements):
         make_schema(connection)
         executor = MigrationExecutor(connection)
         executor.migrate(executor.loader.graph.leaf_nodes())
-    return "\n".join([_first_line(connection, executor.loader), *(f"{statement};" for statement in said), ""])
+    return "\n".join([_first_line(connection, executor.loader), *(f"{statement};" for statement in statements), ""])
 
 
 def make_schema(connection: BaseDatabaseWrapper) -> None:
@@ -55,16 +55,17 @@ def _first_line(connection: Any, loader: MigrationLoader) -> str:
 
 
 @contextmanager
-def _recording(connection: Any, said: list[str]) -> Iterator[None]:
+def _recording(connection: Any, statements: list[str]) -> Iterator[None]:
     """Records changes of the block, without queries, locks and settings."""
 
-    def write_down(execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
-        if not str(sql).lstrip().upper().startswith(_OF_THE_SESSION):
+    def record_statement(execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
+        if not str(sql).lstrip().upper().startswith(_SESSION_STATEMENTS):
             for values in params if many else [params]:
                 text = connection.ops.compose_sql(str(sql), values).strip().rstrip(";")
-                # In a new database there is no traffic to stay beside, and all of this is said in one transaction.
-                said.append(_APPLIED.sub(r"\1now())", _BESIDE_THE_TRAFFIC.sub(r"\1", text)))
+                # A new database has no traffic, and all of this runs in one transaction, where CONCURRENTLY is not
+                # allowed.
+                statements.append(_APPLIED.sub(r"\1now())", _CONCURRENTLY.sub(r"\1", text)))
         return execute(sql, params, many, context)
 
-    with connection.execute_wrapper(write_down):
+    with connection.execute_wrapper(record_statement):
         yield

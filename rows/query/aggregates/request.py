@@ -75,7 +75,9 @@ def parse(body: Mapping[str, Any], table: str, resolver: NameResolver) -> Aggreg
     for kind in TAKES:
         _add_values(results, kind, body.get(kind), table, resolver)
     if not results:
-        raise ValidationFailed.of("group", "required", 'Ask for something: "count": true, "sum", or a "group".')
+        raise ValidationFailed.of(
+            "group", "required", 'Request at least one result: "count": true, a function such as "sum", or a "group".'
+        )
     if len(results) - len(keys) > MAX_VALUES:
         raise ValidationFailed.of("count", "too_many", f"Ask for at most {MAX_VALUES} values.")
     outputs = tuple(output for output, _ in results.values())
@@ -204,7 +206,7 @@ def _order(text: str | None, keys: list[str], results: _Results) -> tuple[OrderK
         for one in texts:
             key = params.order_key(one.strip(), "", results)
             if any(key.path == other.path for other in chosen):
-                raise ValidationFailed.of("order", "invalid", f"{shown(one.strip())}: is named twice.")
+                raise ValidationFailed.of("order", "invalid", f"{shown(one.strip())}: appears twice.")
             chosen.append(key)
     named = {key.path.column for key in chosen}
     for name in keys:

@@ -1,5 +1,5 @@
-"""A row as JSON, the select list of its cells: of every response, relation, event and `ETag`, so bytes are the same
-everywhere. With it the JSON of embedded relations, and the bounds of its size."""
+"""Renders a row as JSON: the select list of its cells, used by every response, relation, event and `ETag`, so that the
+bytes are always the same. Also renders embedded relations, and limits their size."""
 
 import re
 from collections.abc import Callable, Collection
@@ -114,8 +114,9 @@ def relation_json(writer: Writer, one: With | WithUser, table: str, source: RowS
 
 
 def embedded(writer: Writer, one: With, table: str, source: RowSource) -> Piece:
-    """The JSON of relation `one`: a row or null, or an array of at most MAX_EMBEDDED, with a CONTINUATION element if
-    there are more. Beyond MAX_ANSWER_BYTES, an oversized text instead, so that what contains it is left out as well."""
+    """The JSON of relation `one`: a row or null, or an array of at most MAX_EMBEDDED rows, with a CONTINUATION element
+    if there are more. If it exceeds MAX_ANSWER_BYTES, a text of that size replaces it, so that everything that contains
+    it is left out as well."""
     far = writer.role_view.schema.tables[one.hop.table]
     seen, guard = writer.role_view.reading.linked(one.hop, table, source)
     number = writer.number()

@@ -1,6 +1,6 @@
 """Django models of an environment's tables, in registries of their own, made to compile statements and not cached. They
-have no relation fields, so no join can bypass the rules: each hop is a subquery over a queryset of the row manager.
-Default and base manager are closed (`rows.query.tables.managers`)."""
+have no relation fields, so no join can bypass the rules: each hop is a subquery over a queryset of the row manager. The
+default and the base manager refuse all access (`rows.query.tables.managers`)."""
 
 import threading
 from collections.abc import Iterator, Mapping

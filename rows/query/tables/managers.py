@@ -1,7 +1,8 @@
 """Managers and querysets of tenant rows: rows are only read through `visible_to(role_view)` or `unruled`.
-`RowManager.get_queryset` raises, so no other access is left open, and only a `RuledQuery` may run SQL over tenant
-tables (`platform_site.postgres.row_access`). Those of a role are compiled, since only statements have values of a
-principal (`rows.query.sql`). Querysets only read; `rows.write` writes."""
+`RowManager.get_queryset` raises, so the models give no other access. SQL over tenant tables is refused unless a
+`RuledQuery`, or a migration or transfer, runs it (`platform_site.postgres.row_access`). Querysets of a role are
+compiled and never run, because a principal's values are bound to the compiled statement (`rows.query.sql`). Querysets
+only read; `rows.write` writes."""
 
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 

@@ -1,3 +1,5 @@
+"""The `checks` of a table as CHECK constraints."""
+
 from types import MappingProxyType
 from typing import Any
 

@@ -22,13 +22,13 @@ def now() -> datetime:
 
 
 def delete_references(environment: EnvironmentRef, since: datetime) -> None:
-    """Apply the policies of user columns for all who went at `since` or later, as far as other rows allow."""
+    """Apply the policies of user columns for all users deleted at `since` or later, where no other row prevents it."""
     for user_id in audit.users_deleted(environment.pool_id, since):
         referential_actions.apply_user_deletion(environment, user_id, pending=None)
 
 
 def schedule(environment: EnvironmentRef, since: datetime) -> PendingUserReferences:
-    """Note in the region's transaction at hand, with the rows, that `settle` is due once they are committed."""
+    """Record in the region's current transaction, together with the rows, that `settle` must run after the commit."""
     return PendingUserReferences.objects.using(environment.cluster).create(
         environment_id=environment.environment_id, since=since
     )
@@ -37,7 +37,7 @@ def schedule(environment: EnvironmentRef, since: datetime) -> PendingUserReferen
 def settle(environment: EnvironmentRef, due: PendingUserReferences) -> None:
     """`delete_references` after the commit, when a concurrent deletion has either ended or sees the committed rows. May
     run twice."""
-    failpoints.reach("departures.before_letting_go")
+    failpoints.reach("deleted_users.before_settle")
     with transaction.atomic():
         branching.block_user_deletion(environment.pool_id)
     delete_references(environment, due.since)

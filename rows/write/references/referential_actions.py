@@ -21,7 +21,7 @@ from rows.schema import values
 from rows.schema.model import Column, Table
 from rows.write.pending_write import Named, announce, event_values
 from rows.write.statements import referrers
-from rows.write.statements.shapes import ChildrenShape, DeleteWithEventsShape, EventIds, Ids, ReleaseShape
+from rows.write.statements.shapes import ChildrenShape, DeleteWithEventsShape, DetachShape, EventIds, Ids
 
 MAX_CASCADE: Final = 10_000
 """Rows that one delete may take with it or change."""
@@ -66,7 +66,8 @@ def _find_referrers(
     while waiting:
         parent, parents = waiting.pop()
         for child, column in referring_columns(context, parent):
-            # Rows to delete may be found once more: with as many as there are of them, none hides another.
+            # Rows that are to be deleted already may be found again. The limit allows for all of them, so that they
+            # hide no others.
             found = _referring(context, child, column, parents, budget + 1 + len(deleted[child.name]))
             fresh = [row_id for row_id in found if row_id not in deleted[child.name]]
             if column.on_delete == "restrict":
@@ -80,7 +81,7 @@ def _find_referrers(
             elif fresh:
                 deleted[child.name].update(dict.fromkeys(fresh))
                 waiting.append((child.name, fresh))
-    # A row that restricts, but is deleted itself by another of its columns, prevents nothing.
+    # A restricting row prevents nothing if it is deleted through another of its columns.
     if any(found - deleted[child].keys() for child, found in referencing.items()):
         raise _referenced_error()
     return deleted, detached
@@ -98,7 +99,7 @@ def _referring(context: QueryContext, table: Table, column: Column, targets: Seq
 
 
 def _refresh_interests(context: QueryContext) -> None:
-    """Know for sure who listens: these statements do not test it."""
+    """Reload which events have subscribers, because these statements do not test it."""
     compiled = context.compiled
     interests = EventInterest.objects.using(compiled.alias).filter(environment_id=compiled.environment_id)
     compiled.set_interests(set(interests.values_list("table_name", "action")))
@@ -109,7 +110,7 @@ def _detach(context: QueryContext, table: str, column: str, rows: list[str], dep
     if not rows:
         return
     wants = context.compiled.wants_events(table, "update")
-    statement = context.statement(ReleaseShape(table, column, wants), referrers.release)
+    statement = context.statement(DetachShape(table, column, wants), referrers.detach)
     try:
         context.write(statement, event_values(depth) | rows_and_events(0, rows))
     except IntegrityError as error:
@@ -141,7 +142,7 @@ def rows_and_events(number: int, rows: Sequence[str]) -> Named:
     }
 
 
-# ── Users who are gone ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── Deleted users ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 _OPERATOR: Final = Principal("key", bypass=True)
 _BATCH: Final = 500
@@ -150,11 +151,11 @@ _BATCH: Final = 500
 def apply_user_deletion(
     environment: EnvironmentRef, user_id: str, *, pending: PendingUserDeletion | None, depth: int = 0
 ) -> None:
-    """Apply the policy of each user column to the rows that name a user who is no more: `null` or `delete`, in batches,
-    each a transaction with its events. `depth` counts the webhooks and functions that led to it. may run twice.
-    `pending` is recorded with each batch, for a user whose deletion is pending (`user_deletion`). Raises Conflict for a
-    row that another one refers to and that may not be deleted; batches before it stay done. None: the user is deleted
-    already, and such a row stays as it is."""
+    """Apply the policy (`null` or `delete`) of each user column to the rows that name a deleted user, in batches, each
+    a transaction with its events. May run twice. `depth` counts the webhooks and functions that led to the deletion.
+    `pending` is recorded with each batch while the deletion is pending (`user_deletion`); then a row that may not be
+    deleted raises Conflict, and earlier batches stay committed. With None the user is deleted already, and such a row
+    stays as it is."""
     run(environment, _OPERATOR, lambda context: _apply_user_deletion(context, user_id, pending, depth))
 
 
@@ -179,7 +180,8 @@ def _apply_batch(
     kept: set[str],
     depth: int,
 ) -> bool:
-    """One batch. Whether there may be more. Without `pending`, `kept` takes up the rows that may not go."""
+    """One batch. Whether there may be more. Without `pending`, rows that may not be deleted or changed are added to
+    `kept`."""
     using = context.compiled.alias
     with transaction.atomic(using=using):
         found = _referring(context, table, column, [user_id], _BATCH + len(kept))
@@ -205,7 +207,7 @@ def _delete_or_detach(context: QueryContext, table: Table, column: Column, rows:
 def _delete_or_detach_each(
     context: QueryContext, table: Table, column: Column, rows: list[str], kept: set[str], depth: int
 ) -> None:
-    """`_delete_or_detach` of what may go: all at once or, where some may not, each by itself."""
+    """`_delete_or_detach` where possible: all at once or, if a row prevents that, each by itself."""
     try:
         with transaction.atomic(using=context.compiled.alias):
             _delete_or_detach(context, table, column, rows, depth)

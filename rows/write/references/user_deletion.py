@@ -21,7 +21,9 @@ from rows.models import PendingUserDeletion
 from rows.write.references import referential_actions
 
 
-def begin(environments: Collection[EnvironmentRef], user_id: str, *, pool_id: str, actor: Caller | Actor) -> None:
+def apply_policies(
+    environments: Collection[EnvironmentRef], user_id: str, *, pool_id: str, actor: Caller | Actor
+) -> None:
     """Apply the policies of user columns in all environments of a pool, in the control transaction that deletes the
     user. Raises Conflict as `referential_actions.apply_user_deletion`; then no deletion is pending."""
     pending = PendingUserDeletion(
@@ -38,19 +40,19 @@ def begin(environments: Collection[EnvironmentRef], user_id: str, *, pool_id: st
             referential_actions.apply_user_deletion(environment, user_id, pending=pending, depth=depth)
     except Conflict:
         for using in clusters:
-            _forget(using, user_id)  # an earlier try may have put it down, too
+            _delete_record(using, user_id)  # an earlier attempt may have recorded it, too
         raise
     for using in clusters:
-        after_commit("a user who left", _forget, using, user_id, using=using)
+        after_commit("a pending user deletion", _delete_record, using, user_id, using=using)
 
 
-def finish(using: str, pending: PendingUserDeletion) -> None:
+def complete(using: str, pending: PendingUserDeletion) -> None:
     """Complete a pending user deletion, unless it is still running. May run twice. Raises Conflict if a row prevents
     the deletion now; the user then stays."""
     users, records = User.objects.filter(pk=pending.pk), PendingUserDeletion.objects.using(using).filter(pk=pending.pk)
     with transaction.atomic(durable=True):
         user = users.select_for_update(skip_locked=True).first()
-        # The record is read under the lock: a refused deletion held it and has told its caller.
+        # Read under the user's lock: a deletion that was refused has removed its record under it.
         if user is not None and records.exists():
             _delete(user, pending)
     if user is None and not users.exists():
@@ -65,5 +67,5 @@ def _delete(user: User, pending: PendingUserDeletion) -> None:
         close_request(request)
 
 
-def _forget(using: str, user_id: str) -> None:
+def _delete_record(using: str, user_id: str) -> None:
     PendingUserDeletion.objects.using(using).filter(pk=user_id).delete()

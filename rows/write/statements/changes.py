@@ -17,12 +17,13 @@ from rows.write.statements.shapes import DEPTH, EVENT_ID, REQUEST, EventIds
 _OLD_PREFIX: Final = "_o_"
 
 
-def wanted(table: str, action: str, *, by_relay: bool = False) -> Sql:
-    """Whether `action` on `table` has subscribers in the environment; `by_relay`: others than live changes."""
+def has_subscribers(table: str, action: str, *, for_relay: bool = False) -> Sql:
+    """Whether `action` on `table` has subscribers in the environment; `for_relay`: subscribers other than live
+    changes."""
     return boolean(
         '(EXISTS (SELECT FROM "platform"."rows_eventinterest" WHERE environment_id = ', Parameter(ENVIRONMENT, "text"),
         " AND table_name IN (", _constant(table), ", ", _constant(ANY), ") AND action IN (",
-        _constant(action), ", ", _constant(ANY), ")", " AND is_for_relay" if by_relay else "", "))",
+        _constant(action), ", ", _constant(ANY), ")", " AND is_for_relay" if for_relay else "", "))",
     )  # fmt: skip
 
 
@@ -50,9 +51,9 @@ def with_event(
     *,
     part: int | None = None,
 ) -> Piece:
-    """`_w AS (the change), _e AS (its event)`, numbered where there are several parts, each of many rows. `_w` has the
-    columns of the row after (of a deleted one, before), and, where an event is to tell of it, under a prefix those of
-    the row before. `_e` has a row `is_due` if there were subscribers: whether the relay has to take up the event."""
+    """`_w AS (the change), _e AS (its event)`, with the number `part` if several parts change many rows each. `_w` has
+    the columns of the changed row (of a deleted one, as it was) and, for an update with an event, the previous values
+    with a prefix. If there were subscribers, `_e` has a row with `is_due`: whether the relay must process the event."""
     number = "" if part is None else str(part)
     kept = "_o" if action == "delete" else "_n"
     columns = [f'{kept}."{name}" AS "{name}"' for name in table.all_columns]
@@ -94,7 +95,7 @@ def _event(writer: Writer, table: Table, action: str, changed: tuple[str, ...], 
         "(event_id, environment_id, type, subject, schema_version, request_id, depth, relayed_at, data) SELECT ",
         writer.expression(about, table.name),
         ", CASE WHEN NOT ",
-        writer.expression(wanted(table.name, action, by_relay=True), table.name),
+        writer.expression(has_subscribers(table.name, action, for_relay=True), table.name),
         " THEN statement_timestamp() END",
         ", (SELECT row_to_json(_d)::text FROM (SELECT ",
         writer.expression(Sql(_constant(table.name)), table.name),
@@ -108,6 +109,6 @@ def _event(writer: Writer, table: Table, action: str, changed: tuple[str, ...], 
         new_join,
         old_join,
         " WHERE ",
-        writer.expression(wanted(table.name, action), table.name),
+        writer.expression(has_subscribers(table.name, action), table.name),
         " RETURNING relayed_at IS NULL AS is_due",
     )

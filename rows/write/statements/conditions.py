@@ -15,7 +15,7 @@ from rows.rules.access import WriteRule
 from rows.rules.conditions import OLD, Variable, operands
 from rows.schema.model import SQL_TYPES, Column
 from rows.write import update_operators
-from rows.write.statements.changes import wanted
+from rows.write.statements.changes import has_subscribers
 from rows.write.statements.shapes import ETAGS, DeleteShape, Ids, InsertShape, UpdateShape, WriteShape
 
 STAMP: Final = Sql("statement_timestamp()")
@@ -96,9 +96,9 @@ def computability_conditions(role_view: RoleView, shape: UpdateShape) -> list[An
     return flags
 
 
-def uses_old_row(role_view: RoleView, shape: InsertShape | UpdateShape) -> bool:
+def needs_second_statement(role_view: RoleView, shape: InsertShape | UpdateShape) -> bool:
     """Whether a rule for the written row also reads other rows of its table. One statement sees the table as it was
-    before, so such a rule is evaluated afterwards, in a second one."""
+    before the write, so such a rule is evaluated by a second one."""
     key = "uses own table", shape.table, shape.action
     known = role_view.cache.get(key)
     if known is None:
@@ -111,11 +111,11 @@ def uses_old_row(role_view: RoleView, shape: InsertShape | UpdateShape) -> bool:
     return bool(known)
 
 
-def depends_on_others(role_view: RoleView, tables: Iterable[str]) -> bool:
-    """Whether a rule evaluated for inserts into `tables` may depend on rows of these tables that the new row does not
-    refer to, so that it matters which of them are inserted first."""
+def depends_on_insert_order(role_view: RoleView, tables: Iterable[str]) -> bool:
+    """Whether the order of inserts into `tables` matters, because a rule may read rows of these tables that the new row
+    does not refer to."""
     inserted = frozenset(tables)
-    known = role_view.cache.get(("depends on others", inserted))
+    known = role_view.cache.get(("depends on insert order", inserted))
     if known is None:
         asked = [access.insert.check for name in inserted if (access := role_view.access(name)).insert is not None]
         for name in role_view.schema.tables:
@@ -123,12 +123,12 @@ def depends_on_others(role_view: RoleView, tables: Iterable[str]) -> bool:
             if read is not None:
                 asked += [read.where, *read.partial.values()]
         known = any(hop.many and hop.table in inserted for condition in asked for hop in hops_of(condition))
-        role_view.cache["depends on others", inserted] = known
+        role_view.cache["depends on insert order", inserted] = known
     return bool(known)
 
 
-def compared_with(role_view: RoleView, shape: UpdateShape) -> tuple[str, ...]:
-    """The columns whose cells before the write its checks name as `$old`, sorted."""
+def old_columns(role_view: RoleView, shape: UpdateShape) -> tuple[str, ...]:
+    """The columns whose previous cells the rule's checks read (`$old.…`), sorted."""
     rule = rule_of(role_view, shape)
     found = {
         operand.name.removeprefix(OLD)
@@ -151,12 +151,12 @@ def with_preconditions(role_view: RoleView, rows: RowQuerySet, write: UpdateShap
 
 
 def has_no_subscribers(write: WriteShape) -> Sql:
-    return boolean("(NOT ", wanted(write.table, write.action), ")")
+    return boolean("(NOT ", has_subscribers(write.table, write.action), ")")
 
 
 def only_if_changeable(role_view: RoleView, write: UpdateShape | DeleteShape, conditions: Sequence[Any]) -> Any:
-    """`conditions`, asked only of a row that may be changed: PostgreSQL asks first what it takes to be cheap, and what
-    takes as long as the row's cells are would tell of a hidden row."""
+    """`conditions`, evaluated only for rows that may be changed. PostgreSQL would otherwise evaluate first what it
+    considers cheap, and the duration of a condition would reveal the length of a hidden row's cells."""
     asked, may = joined(" AND ", conditions, ALWAYS), role_view.may_change(write.table, write.action)
     return asked if may == ALWAYS else boolean("(CASE WHEN ", may, " THEN ", asked, " END)")
 

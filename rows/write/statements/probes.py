@@ -24,7 +24,7 @@ from rows.write.statements.shapes import InsertShape, OldCell, UpdateShape, Writ
 
 @dataclass(frozen=True, slots=True)
 class OldRow:
-    """The source of a row that is no more: its cells are OldCells."""
+    """The row before the write, whose cells are parameters (OldCell)."""
 
     table: Table
 

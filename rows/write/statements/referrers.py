@@ -6,7 +6,7 @@ from rows.query.sql.statement import Statement, Writer, build_statement, listed
 from rows.query.tables.managers import RowQuerySet
 from rows.write.statements.changes import delete_of, update_of, with_event
 from rows.write.statements.conditions import STAMP, is_among
-from rows.write.statements.shapes import ChildrenShape, DeleteWithEventsShape, Ids, ReleaseShape
+from rows.write.statements.shapes import ChildrenShape, DeleteWithEventsShape, DetachShape, Ids
 
 
 def children(role_view: RoleView, shape: ChildrenShape) -> Statement:
@@ -16,8 +16,8 @@ def children(role_view: RoleView, shape: ChildrenShape) -> Statement:
     return build_statement(writer.queryset(rows.order_by("id").select_for_update().values_list("id")[: shape.most]))
 
 
-def release(role_view: RoleView, shape: ReleaseShape) -> Statement:
-    """The rows with Ids refer to nothing by `column` any more. Answers their ids."""
+def detach(role_view: RoleView, shape: DetachShape) -> Statement:
+    """Sets `column` of the rows in Ids to null. Returns their ids."""
     writer, table = Writer(role_view), role_view.schema.tables[shape.table]
     rows = _among(role_view, table.name, "id", Ids())
     change = update_of(writer, rows, {shape.column: Sql("NULL::text"), "updated_at": STAMP})
@@ -26,8 +26,8 @@ def release(role_view: RoleView, shape: ReleaseShape) -> Statement:
 
 
 def delete_with_events(role_view: RoleView, shape: DeleteWithEventsShape) -> Statement:
-    """All the given rows gone, in one statement: rows that refer to each other in a circle have no order to go in, and
-    what PostgreSQL's own cascade took would go without its event. Answers how many."""
+    """Deletes all given rows in one statement: rows that refer to each other in a cycle cannot be deleted one after the
+    other, and rows deleted by PostgreSQL's own cascade would have no event. Returns how many were deleted."""
     writer = Writer(role_view)
     work = [
         with_event(

@@ -16,7 +16,7 @@ DEPTH: Final = "depth"
 
 @dataclass(frozen=True, slots=True)
 class InsertShape:
-    """`stamped` are the columns that were not sent and whose default is the moment."""
+    """`stamped` are the columns that were not sent and whose default is the current time."""
 
     action: ClassVar[Literal["insert"]] = "insert"
     table: str
@@ -51,7 +51,7 @@ WriteShape = InsertShape | UpdateShape | DeleteShape
 
 
 @dataclass(frozen=True, slots=True)
-class ReleaseShape:
+class DetachShape:
     """A referential action: sets `column` of given rows to null, without rules."""
 
     table: str
@@ -69,7 +69,7 @@ class DeleteWithEventsShape:
 
 @dataclass(frozen=True, slots=True)
 class LockShape:
-    """The row that an update or delete may take, locked, with the text of `cells`."""
+    """Locks the row of an update or delete, and returns `cells` as text."""
 
     write: UpdateShape | DeleteShape
     cells: tuple[str, ...] = ()
@@ -77,8 +77,8 @@ class LockShape:
 
 @dataclass(frozen=True, slots=True)
 class ChosenShape:
-    """The rows that an `action` on many may take and that fit `where`, in the order of their ids, locked, at most
-    LIMIT. `after`: only those behind an id."""
+    """Locks the rows that a bulk `action` may change and that match `where`, in the order of their ids, at most LIMIT.
+    `after`: only those with an id greater than the cursor's."""
 
     table: str
     action: Action
@@ -88,7 +88,7 @@ class ChosenShape:
 
 @dataclass(frozen=True, slots=True)
 class ChildrenShape:
-    """Which rows of `table` refer to given rows by `column`; locked, at most `most`."""
+    """Locks at most `most` rows of `table` whose `column` refers to given rows."""
 
     table: str
     column: str

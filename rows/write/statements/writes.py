@@ -44,9 +44,9 @@ from rows.write.statements.conditions import (
     computability_conditions,
     has_no_subscribers,
     is_among,
+    needs_second_statement,
     only_if_changeable,
     rule_of,
-    uses_old_row,
     visible_references,
     with_preconditions,
 )
@@ -61,17 +61,18 @@ from rows.write.statements.shapes import (
 
 
 def insert(role_view: RoleView, shape: InsertShape) -> Statement:
-    """One new row. Answers as `_answer`; no row where a check, a reference or the version refused it."""
+    """Inserts one row. Returns the columns of `_returning`, or no row if a check, a reference or the schema version
+    refused it."""
     writer, table = Writer(role_view), role_view.schema.tables[shape.table]
     change = _inserted(writer, table, shape, cells_of(role_view, shape))
     work = with_event(writer, table, change, "insert", shape.events, tuple(table.columns))
-    return _answer(writer, table, work, shape.events)
+    return _returning(writer, table, work, shape.events)
 
 
 def insert_many(role_view: RoleView, shape: InsertShape) -> Statement:
-    """New rows: takes each cell and the id as an array of texts, in the order of the rows. Answers as `_answer`,
-    without those that a check or a reference refused. Their timestamps are a microsecond apart, the last one now, so
-    that a list by `created_at` shows them in their order."""
+    """Inserts rows. Takes the id and each cell as an array of texts, in the order of the rows. Returns the columns of
+    `_returning` for each row that no check or reference refused. Their timestamps are a microsecond apart, the last one
+    now, so that a list by `created_at` shows them in their order."""
     writer, table = Writer(role_view), role_view.schema.tables[shape.table]
     sent: dict[str, Parameter] = {}
     cells = cells_of(role_view, shape)
@@ -90,7 +91,7 @@ def insert_many(role_view: RoleView, shape: InsertShape) -> Statement:
     )
     change = combine(_inserted(writer, table, shape, cells, source), " ORDER BY _s._number")
     work = with_event(writer, table, change, "insert", shape.events, tuple(table.columns), part=0)
-    return _answer(writer, table, work, shape.events, "0")
+    return _returning(writer, table, work, shape.events, "0")
 
 
 def _inserted(
@@ -99,7 +100,7 @@ def _inserted(
     """The INSERT of these cells, of one row or of each of `source`, with all that must hold."""
     role_view = writer.role_view
     conditions: list[Any] = [is_current()]
-    if not uses_old_row(role_view, shape):
+    if not needs_second_statement(role_view, shape):
         check = rule_of(role_view, shape).check
         conditions.append(role_view.rules.condition(check, table.name, WrittenRow(cells)))
     conditions += visible_references(role_view, shape, cells, None)
@@ -114,11 +115,12 @@ def _inserted(
 
 
 def update(role_view: RoleView, shape: UpdateShape) -> Statement:
-    """One row changed. Answers as `_answer`; no row where there is none to be changed, or something refused it."""
+    """Updates one row. Returns the columns of `_returning`, or no row if there is none to be changed or something
+    refused it."""
     writer, table = Writer(role_view), role_view.schema.tables[shape.table]
     change, changed = _updated(writer, table, shape, is_row())
     work = with_event(writer, table, change, "update", shape.events, changed)
-    return _answer(writer, table, work, shape.events)
+    return _returning(writer, table, work, shape.events)
 
 
 def bulk_update(role_view: RoleView, shape: UpdateShape) -> Statement:
@@ -135,7 +137,7 @@ def _updated(writer: Writer, table: Table, shape: UpdateShape, which: Sql) -> tu
     rows = role_view.models[table.name].objects.changeable_by(role_view, "update").filter(which, is_current())
     rule = rule_of(role_view, shape)
     conditions = computability_conditions(role_view, shape)
-    if not uses_old_row(role_view, shape):
+    if not needs_second_statement(role_view, shape):
         conditions.append(
             role_view.rules_with(CURRENT_ROW).condition(rule.check, table.name, WrittenRow(cells, CURRENT_ROW))
         )
@@ -173,7 +175,7 @@ def lock_row(role_view: RoleView, shape: LockShape) -> Statement:
 
 
 def select_rows(role_view: RoleView, shape: ChosenShape) -> Statement:
-    """The ids of the rows that a write of many takes."""
+    """Locks the rows that a bulk write changes, and returns their ids."""
     writer = Writer(role_view)
     rows = role_view.models[shape.table].objects.changeable_by(role_view, shape.action).filter(is_current())
     if shape.where != TRUE:
@@ -185,10 +187,9 @@ def select_rows(role_view: RoleView, shape: ChosenShape) -> Statement:
     return build_statement(found, (" LIMIT %s::bigint", [Parameter(LIMIT, "bigint")]))
 
 
-def _answer(writer: Writer, table: Table, work: Piece, events: bool, number: str = "") -> Statement:
-    """The result of `work`, a `with_event` of one row, or of many under a `number`: the row as JSON (null if the caller
-    may not read it any more), its id, and with `events` whether its event is due to the relay, null without
-    subscribers."""
+def _returning(writer: Writer, table: Table, work: Piece, events: bool, number: str = "") -> Statement:
+    """Selects the result of `work`, a `with_event` of one row, or of many under a `number`: the row as JSON (null if
+    the caller may no longer read it), its id, and with `events` whether its event is due (null without subscribers)."""
     role_view = writer.role_view
     read = role_view.access(table.name).read
     select, joins = select_list(writer, table, AliasedRow("_r"))
