@@ -1,7 +1,8 @@
 """The difference between `backend/` and an environment, and its application."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from platform_site.developer_cli.api import path_part
 from platform_site.developer_cli.backend_files import Backend, JsonFile, suspicious_sources
@@ -9,6 +10,9 @@ from platform_site.developer_cli.failures import Failure
 
 if TYPE_CHECKING:
     from platform_site.developer_cli.api import Answer, Api
+
+_SIGN_UP: Final = {"off": 0, "invited": 1, "open": 2}
+"""From the narrowest to the widest. One that this command does not know has to be confirmed."""
 
 
 @dataclass
@@ -23,6 +27,13 @@ class Change:
     """The function's name or the webhook's id; empty for a new webhook."""
     file: JsonFile | None = None
     prefix: str = ""
+    access: str = ""
+    """The path of a setting that admits more people."""
+
+    @property
+    def to_confirm(self) -> str:
+        """What `--confirm` has to name; empty for most changes."""
+        return self.change if self.destructive else self.access
 
     def as_json(self) -> dict[str, Any]:
         return {"part": self.part, "change": self.change, "destructive": self.destructive, "sql": self.sql}
@@ -36,6 +47,9 @@ class Plan:
     """Functions and webhooks missing in the folder. They stay."""
     schema_version: int = 0
     auth: dict[str, Any] = field(default_factory=dict)
+
+    def unconfirmed(self, confirmed: Collection[str] = ()) -> list[str]:
+        return [name for each in self.changes if (name := each.to_confirm) and name not in confirmed]
 
 
 def make(api: "Api", backend: Backend) -> Plan:
@@ -112,11 +126,17 @@ def _plan_auth(api: "Api", file: JsonFile, plan: Plan) -> None:
         plan.auth = api.send("POST", "/config/plan", {"config": {"auth": file.value}}, authored=True)
     except Failure as error:
         raise _located(error, file, "config.auth.") from None
-    plan.changes += [
-        Change("auth", f"{'change' if each['kind'] == 'trust' else each['kind']} {each['path']}", each["destructive"])
-        for each in plan.auth["changes"]
-    ]
+    plan.changes += [_auth_change(each) for each in plan.auth["changes"]]
     plan.warnings += [f"{path} must be set." for path in plan.auth["missing_secrets"]]
+
+
+def _auth_change(found: dict[str, Any]) -> Change:
+    what = f"{'change' if found['kind'] == 'trust' else found['kind']} {found['path']}"
+    if found["path"] != "auth.sign_up":
+        return Change("auth", what, found["destructive"])
+    before, after = found["before"], found["after"]
+    widens = _SIGN_UP.get(after, 3) > _SIGN_UP.get(before, -1)
+    return Change("auth", f"{what}: {before} → {after}", access=found["path"] if widens else "")
 
 
 def apply(api: "Api", plan: Plan) -> list[dict[str, Any]]:

@@ -81,6 +81,18 @@ def test_sign_in_settings_are_pushed_and_pulled(files: Files) -> None:
     cli.run("push")
 
 
+def test_wider_sign_up_is_confirmed_by_name(files: Files) -> None:
+    cli, target = files.cli, ("-e", "production")
+    files.write("auth.json", {"sign_up": "open"})
+    planned = cli.run("plan", *target)
+    assert "change auth.sign_up: off → open (more people can sign up)" in planned.stdout
+    error = cli.error("push", *target, code=2)
+    assert (error["code"], [each["message"] for each in error["fields"]]) == ("unconfirmed", ["auth.sign_up"])
+    assert _changes(cli, "push", "--confirm", "auth.sign_up", *target) == ["change auth.sign_up: off → open"]
+    files.write("auth.json", {"sign_up": "off"})
+    assert _changes(cli, "push", *target) == ["change auth.sign_up: open → off"]
+
+
 def test_a_push_changes_only_what_differs(files: Files) -> None:
     cli = files.cli
     _pushed(files)

@@ -117,7 +117,10 @@ def push(
     folder: Folder = Path("backend"),
     confirm: Annotated[
         list[str] | None,
-        typer.Option(help='A change that loses data, as in the plan: "drop column tasks.internal". Repeatable.'),
+        typer.Option(
+            help='A change that loses data, as in the plan: "drop column tasks.internal"; "auth.sign_up" if more '
+            "people could sign up. Repeatable."
+        ),
     ] = None,
     show_secrets: Annotated[bool, typer.Option("--show-secrets", help="Print the secrets of new webhooks.")] = False,
     environment: Environment = None,
@@ -143,14 +146,18 @@ def push(
 
 
 def _check_confirmed(found: planning.Plan, confirmed: list[str]) -> None:
-    missing = [each.change for each in found.changes if each.destructive and each.change not in confirmed]
+    missing = found.unconfirmed(confirmed)
     if not missing:
         return
-    if output.is_terminal() and typer.confirm(f"This loses data: {'; '.join(missing)}. Go on?", err=True):
+    if output.is_terminal() and typer.confirm(f"To confirm: {'; '.join(missing)}. Go on?", err=True):
         return
     fields = [{"field": "--confirm", "code": "unconfirmed", "message": each} for each in missing]
     raise Failure(
-        Exit.USAGE, "unconfirmed", "The push would lose data.", "Name each of these changes with --confirm.", fields
+        Exit.USAGE,
+        "unconfirmed",
+        "The push has changes that must be confirmed.",
+        "Name each of these with --confirm.",
+        fields,
     )
 
 
@@ -158,7 +165,8 @@ def _show(found: planning.Plan) -> None:
     if output.is_json():
         return
     for each in found.changes:
-        print(output.plain(each.change + (" (loses data)" if each.destructive else "")))
+        mark = " (loses data)" if each.destructive else " (more people can sign up)" if each.access else ""
+        print(output.plain(each.change + mark))
         for statement in each.sql:
             print(output.plain(f"    {statement}"))
     for warning in found.warnings:

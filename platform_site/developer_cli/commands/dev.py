@@ -22,7 +22,7 @@ Seen = dict[Path, tuple[int, int]]
 
 
 def dev(folder: Folder = Path("backend"), environment: Environment = None, json: Json = False) -> None:
-    """Push backend/, then each file that you save, until Ctrl-C. Changes that lose data are left to push."""
+    """Push backend/, then each file that you save, until Ctrl-C. Changes that must be confirmed are left to push."""
     api = session.environment_api(environment)
     folder = backend_folder(folder)
     backend_files.read(folder)
@@ -82,11 +82,13 @@ def _push(api: Api, folder: Path, changed: set[Path]) -> list[dict[str, Any]]:
     plan = planning.make(api, _only(backend_files.read(folder), folder, changed))
     for warning in plan.warnings:
         output.note(f"Warning: {warning}")
-    lossy = [each.change for each in plan.changes if each.destructive]
-    if lossy:
-        options = " ".join(f'--confirm "{each}"' for each in lossy)
+    if unconfirmed := plan.unconfirmed():
+        options = " ".join(f'--confirm "{each}"' for each in unconfirmed)
         raise Failure(
-            Exit.USAGE, "unconfirmed", f"This would lose data: {'; '.join(lossy)}.", f"Run: platform push {options}"
+            Exit.USAGE,
+            "unconfirmed",
+            f"This must be confirmed: {'; '.join(unconfirmed)}.",
+            f"Run: platform push {options}",
         )
     planning.apply(api, plan)
     if any(each.part == "schema" for each in plan.changes):
