@@ -16,6 +16,9 @@ class Directory(Protocol):
     def environment_ref_named(self, text: str) -> EnvironmentRef | None:
         pass
 
+    def project_name(self, environment_id: str) -> str | None:
+        pass
+
     def lock_shared(self, environment_id: str) -> None:
         """Prevent deletion of the environment until the control transaction ends. Raises a 404 error."""
 

@@ -55,7 +55,7 @@ def link(email: AccountEmail, token: str) -> str:
 
 
 def message(email: AccountEmail, token: str | None, *, says: str | None = None) -> EmailMultiAlternatives:
-    """The email to send; `says` names another template. A repeated email has the same Message-ID. One query."""
+    """The email to send; `says` names another template. A repeated email has the same Message-ID. At most 2 queries."""
     name = says or email.kind
     found = pool_settings.settings_of(email.environment_id)
     facts = {

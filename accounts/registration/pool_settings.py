@@ -92,7 +92,11 @@ def open_sign_up(pool_id: str) -> None:
 def app_name(found: PoolSettings) -> str:
     if found.app_name:
         return found.app_name
-    return "the application" if found.environment_id else "the backend platform"
+    if found.environment_id is None:
+        return "the backend platform"
+    project = environment_directory.directory().project_name(found.environment_id) or ""
+    printable = "".join(character if character.isprintable() else " " for character in project)
+    return " ".join(printable.split()) or "the application"
 
 
 def change_settings(

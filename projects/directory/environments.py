@@ -50,6 +50,10 @@ def environment_ref(environment_id: str) -> EnvironmentRef | None:
     return None if found is None else environment_cache.from_json(found)
 
 
+def project_name(environment_id: str) -> str | None:
+    return Environment.objects.filter(pk=environment_id).values_list("project__name", flat=True).first()
+
+
 def record_of(environment_id: str) -> bytes:
     found = _columns(environment_id)
     return environment_cache.to_record([] if found is None else [found])

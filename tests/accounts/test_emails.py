@@ -18,7 +18,7 @@ from accounts.models import AccountEmail, User
 from accounts.registration import email_outbox, email_templates, one_time_links, pool_settings
 from platform_site.background.periodic import all_jobs
 from platform_site.http.errors import InvalidGrant
-from projects.models import Environment
+from projects.models import Environment, Project
 from tests.support.postbox import Postbox, html_of, link_in, text_of, token_in
 
 pytestmark = pytest.mark.django_db(databases="__all__")
@@ -227,6 +227,18 @@ def test_expired_email_is_deleted_and_not_sent(production: Environment, postbox:
 
 
 # ── What emails say ──
+
+
+@pytest.mark.parametrize(
+    ("project", "said"),
+    [("Shop", "Shop"), ("A\r\nBcc: x@example.com \u202e", "A Bcc: x@example.com"), ("\u202e", "the application")],
+)
+def test_by_default_emails_name_the_project(production: Environment, postbox: Postbox, project: str, said: str) -> None:
+    Project.objects.filter(pk=production.project_id).update(name=project)
+    write(production)
+    email_outbox.send_due()
+    assert postbox.last(UNA)["Subject"] == f"Choose a new password for {said}"
+    assert pool_settings.settings_of(production.pk).app_name == ""
 
 
 def test_every_kind_has_a_text_and_html_that_say_the_same(production: Environment, una: User, postbox: Postbox) -> None:

@@ -134,11 +134,11 @@ def test_sign_up_ends_the_invitation(api: Api, production: Environment, manager:
     by_link = {message["Subject"]: token_in(message) for message in postbox.messages}
     signed_up = api.post(
         "/v1/auth/signup/confirm",
-        json={"token": by_link["Confirm your email for the application"], "password": PASSWORD},
+        json={"token": by_link["Confirm your email for Tracker"], "password": PASSWORD},
         environment=production.pk,
     )
     assert signed_up.status == 200
-    assert accept(api, by_link["You are invited to the application"], production).fields == {"token": "unknown"}
+    assert accept(api, by_link["You are invited to Tracker"], production).fields == {"token": "unknown"}
 
 
 @pytest.mark.parametrize("mode", ["off", "invited", "open"])

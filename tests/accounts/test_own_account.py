@@ -128,7 +128,7 @@ def test_email_changes_on_confirmation_and_old_address_is_notified(
     assert (shown["email"], shown["email_verified"], shown["pending_email"]) == (NEW, True, None)
     email_outbox.send_due()
     told = postbox.last("una@example.com")
-    assert told["Subject"] == "Your email at the application was changed"
+    assert told["Subject"] == "Your email at Tracker was changed"
     assert NEW in text_of(told)
     assert NEW in html_of(told)
     assert token(api, email=NEW, password=PASSWORD, environment=production.pk).status == 200
@@ -269,7 +269,7 @@ def test_new_password_is_announced_by_email(api: Api, me: SignedIn, postbox: Pos
     body = {"password": "a different horse", "current_password": PASSWORD}
     assert api.patch("/v1/auth/me", token=me.access_token, json=body).status == 200
     email_outbox.send_due()
-    assert postbox.last("una@example.com")["Subject"] == "Your password at the application was changed"
+    assert postbox.last("una@example.com")["Subject"] == "Your password at Tracker was changed"
 
 
 def test_an_address_that_nobody_proved_is_told_nothing(api: Api, una: User, postbox: Postbox) -> None:

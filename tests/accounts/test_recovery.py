@@ -75,7 +75,7 @@ def test_a_link_sets_a_new_password_and_ends_every_session(
         una.pk, "password_reset", ["email_verified_at", "password"]
     )  # fmt: skip
     email_outbox.send_due()
-    assert postbox.last(UNA)["Subject"] == "Your password at the application was changed"
+    assert postbox.last(UNA)["Subject"] == "Your password at Tracker was changed"
 
 
 def test_no_secret_of_a_link_is_stored(sent: Callable[[], str]) -> None:

@@ -26,8 +26,7 @@ def choice(providers: Iterable[IdentityProvider], query: Mapping[str, str], pool
     links = [
         {"name": each.display_name, "address": "?" + urlencode({**query, "provider": each.name})} for each in providers
     ]
-    app_name = pool_settings.settings_of(pool_id).app_name
-    title = f"Sign in to {app_name}" if app_name else "Sign in"
+    title = f"Sign in to {pool_settings.app_name(pool_settings.settings_of(pool_id))}"
     return _page("accounts/choose_provider.html", 200, {"links": links, "title": title})
 
 
