@@ -50,6 +50,9 @@ export class Connection {
   readonly #fetch: typeof fetch;
 
   constructor(options: ClientOptions) {
+    for (const name of ["url", "key"] as const) {
+      if (!options?.[name]) throw new TypeError(`createClient: the option "${name}" is missing.`);
+    }
     const url = new URL(options.url);
     if (!/^https?:$/.test(url.protocol)) throw new TypeError("url must begin with http:// or https://.");
     if (options.key.startsWith("sk_") && typeof document !== "undefined") {
@@ -88,7 +91,7 @@ export class Connection {
         return { status: 204, body: undefined };
       }
       const wait = received || isRepeatable ? delay(received, attempt) : undefined;
-      if (wait === undefined) throw failure(received);
+      if (wait === undefined) throw failure(received, this.base);
       await pause(wait, options.signal);
     }
   }

@@ -7,7 +7,7 @@ export class PlatformError extends Error {
   override name = "PlatformError";
   readonly status: number;
   readonly code: string;
-  /** The invalid fields of a `validation_failed`. */
+  /** The invalid fields of a `validation_failed`; `message` has them, too. */
   readonly fields: { field: string; code: string; message: string }[];
   readonly requestId?: string;
   readonly runId?: string;
@@ -15,7 +15,7 @@ export class PlatformError extends Error {
   readonly operation?: number;
 
   constructor(status: number, problem: Problem) {
-    super(problem.message);
+    super([problem.message, ...(problem.fields ?? []).map((each) => `${each.field}: ${each.message}`)].join(" "));
     this.status = status;
     this.code = problem.code;
     this.fields = problem.fields ?? [];
@@ -26,8 +26,8 @@ export class PlatformError extends Error {
 }
 
 /** The exception for a response that is an error, or for none. */
-export function failure(received: { status: number; text: string } | undefined): PlatformError {
-  if (!received) return new PlatformError(0, { code: "network_error", message: "The service did not respond." });
+export function failure(received: { status: number; text: string } | undefined, url = ""): PlatformError {
+  if (!received) return new PlatformError(0, { code: "network_error", message: `${url} did not respond.` });
   try {
     return new PlatformError(received.status, JSON.parse(received.text).error);
   } catch {

@@ -148,7 +148,9 @@ def test_the_application_is_live(served: Up, application: Application, window: C
         first.get_by_role("button", name=button).click()
 
     first.goto(application.origin)
-    enter("Create account")
+    with first.expect_event("dialog", lambda dialog: dialog.message == "Check your email"):
+        first.once("dialog", lambda dialog: dialog.accept())
+        enter("Create account")
     first.goto(link_to(served, email, "confirm-sign-up"))
     first.get_by_label("Password").fill(PASSWORD)
     first.get_by_role("button", name="Confirm my account").click()

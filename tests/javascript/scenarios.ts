@@ -196,6 +196,7 @@ const scenarios: Record<string, () => Promise<void>> = {
     const error = await failing(client.rows("tasks").insert({ titel: "a" }));
     equal([error.status, error.code], [422, "validation_failed"]);
     equal(error.fields.map((each) => [each.field, each.code]).slice(0, 1), [["titel", "unknown"]]);
+    equal(error.message.startsWith("One or more fields are invalid. titel: "), true);
     equal([/^req_/.test(error.requestId!), error.name, error instanceof Error], [true, "PlatformError", true]);
   },
 
@@ -385,6 +386,19 @@ const scenarios: Record<string, () => Promise<void>> = {
     const { client } = make({ url: "http://127.0.0.1:9" });
     const error = await failing(client.rows("lists").list());
     equal([error.status, error.code], [0, "network_error"]);
+    equal(error.message, "http://127.0.0.1:9/v1 did not respond.");
+  },
+
+  // deno-lint-ignore require-await
+  async a_missing_option_is_named() {
+    for (const [options, missing] of [[{}, "url"], [{ url: "http://127.0.0.1:9" }, "key"]]) {
+      try {
+        createClient(options as Parameters<typeof createClient>[0]);
+        throw new Error("it was accepted");
+      } catch (error) {
+        equal((error as Error).message, `createClient: the option "${missing}" is missing.`);
+      }
+    }
   },
 
   async a_call_can_be_aborted() {

@@ -1,6 +1,6 @@
 // The front end. `deno check app.js` finds misspelled tables, columns and relations.
 /** @import { Row, RowWith, Tables } from "./types.ts" */
-import { createClient, PlatformError, service } from "./config.js";
+import { createClient, service } from "./config.js";
 
 /** @type {import("./config.js").PlatformClient<Tables>} */
 const client = createClient(service);
@@ -51,8 +51,7 @@ async function attempt(action) {
     return true;
   } catch (error) {
     if (error instanceof DOMException && error.name === "AbortError") return false;
-    const fields = error instanceof PlatformError ? error.fields.map((each) => `${each.field}: ${each.message}`) : [];
-    find("message").textContent = [error instanceof Error ? error.message : error, ...fields].join(" ");
+    find("message").textContent = error instanceof Error ? error.message : String(error);
     return false;
   }
 }

@@ -374,7 +374,7 @@ declare class PlatformError extends Error {
     name: string;
     readonly status: number;
     readonly code: string;
-    /** The invalid fields of a `validation_failed`. */
+    /** The invalid fields of a `validation_failed`; `message` has them, too. */
     readonly fields: {
         field: string;
         code: string;
@@ -390,7 +390,7 @@ declare class PlatformError extends Error {
 declare function failure(received: {
     status: number;
     text: string;
-} | undefined): PlatformError;
+} | undefined, url?: string): PlatformError;
 /** The JSON of a response. What is not JSON comes from a proxy, or from a page that blocks the network. */
 declare function parsed(received: {
     status: number;

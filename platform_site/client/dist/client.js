@@ -5,12 +5,15 @@
   name = "PlatformError";
   status;
   code;
-  /** The invalid fields of a `validation_failed`. */ fields;
+  /** The invalid fields of a `validation_failed`; `message` has them, too. */ fields;
   requestId;
   runId;
   /** The number of the failed operation of a batch, from 0. */ operation;
   constructor(status, problem){
-    super(problem.message);
+    super([
+      problem.message,
+      ...(problem.fields ?? []).map((each)=>`${each.field}: ${each.message}`)
+    ].join(" "));
     this.status = status;
     this.code = problem.code;
     this.fields = problem.fields ?? [];
@@ -19,10 +22,10 @@
     this.operation = problem.operation;
   }
 }
-/** The exception for a response that is an error, or for none. */ function failure(received) {
+/** The exception for a response that is an error, or for none. */ function failure(received, url = "") {
   if (!received) return new PlatformError(0, {
     code: "network_error",
-    message: "The service did not respond."
+    message: `${url} did not respond.`
   });
   try {
     return new PlatformError(received.status, JSON.parse(received.text).error);
@@ -52,6 +55,12 @@ const ATTEMPTS = 4;
   etags = new WeakMap();
   #fetch;
   constructor(options){
+    for (const name of [
+      "url",
+      "key"
+    ]){
+      if (!options?.[name]) throw new TypeError(`createClient: the option "${name}" is missing.`);
+    }
     const url = new URL(options.url);
     if (!/^https?:$/.test(url.protocol)) throw new TypeError("url must begin with http:// or https://.");
     if (options.key.startsWith("sk_") && typeof document !== "undefined") {
@@ -97,7 +106,7 @@ const ATTEMPTS = 4;
         };
       }
       const wait = received || isRepeatable ? delay(received, attempt) : undefined;
-      if (wait === undefined) throw failure(received);
+      if (wait === undefined) throw failure(received, this.base);
       await pause(wait, options.signal);
     }
   }
