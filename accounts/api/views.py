@@ -67,7 +67,7 @@ def device_of(request: HttpRequest) -> Device:
 
 _NO_ENVIRONMENT: Final = (
     "The credentials are wrong. No environment is named, so they were checked as those of a platform account: an "
-    "application's users sign in with the header X-Environment."
+    "application's users sign in with the header X-Environment (the client's option `environment`)."
 )
 
 

@@ -40,7 +40,7 @@ def test_credentials_that_others_can_read_are_refused(cli: Cli) -> None:
 def test_a_wrong_password(signed_out: Cli, served: Up) -> None:
     email = served.facts["account"]["email"]
     error = signed_out.error("login", "--url", served.base_url, "--email", email, stdin="wrong\n", code=4)
-    assert error["code"] == "invalid_grant"
+    assert (error["code"], error["message"]) == ("invalid_grant", "The email or the password is wrong.")
     assert not signed_out.credentials.exists()
     assert signed_out.error("login", "--url", served.base_url, "--email", email, code=2)["code"] == "no_input"
 

@@ -48,18 +48,20 @@ def login(
         found = _granted(Api(service, None), browser_sign_in.sign_in)
     else:
         grant = {"grant_type": "password", "email": email, "password": secret_input("Password")}
-        found = _granted(Api(service, None), lambda api: api.send("POST", "/auth/token", grant))
+        found = _granted(Api(service, None), lambda api: api.send("POST", "/auth/token", grant), is_password=True)
     with store.locked():
         store.save_credentials(service, found)
     output.result({"url": service, "name": found.name}, f"Signed in to {service} as {found.name}.")
 
 
-def _granted(api: Api, grant: Callable[[Api], Answer]) -> store.Credentials:
+def _granted(api: Api, grant: Callable[[Api], Answer], *, is_password: bool = False) -> store.Credentials:
     try:
         tokens = grant(api)
     except Failure as error:
         if error.code == "invalid_grant":
             error.exit_code = Exit.CREDENTIALS
+            if is_password and not error.fields:
+                error.message = "The email or the password is wrong."
         raise
     return store.Credentials(tokens["access_token"], tokens["refresh_token"], tokens["user"]["email"])
 
