@@ -93,6 +93,8 @@ def test_users(cli: Cli, app: App) -> None:
     assert changed["disabled_at"]
     assert cli.error("users", "set", email, code=2)["code"] == "nothing_to_change"
     assert cli.error("users", "delete", email, code=2)["code"] == "unconfirmed"
+    header, shown = cli.run("users", "list", "--email", email).stdout.splitlines()
+    assert shown.split("\t")[header.split("\t").index("role")] == "user"
     cli.run("users", "delete", email, "--yes")
     assert cli.error("users", "delete", email, "--yes", code=5)["code"] == "not_found"
 

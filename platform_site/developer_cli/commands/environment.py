@@ -180,7 +180,10 @@ def users_list(
 ) -> None:
     """List users, newest first."""
     found = session.environment_api(environment).pages("/users", email=email, limit=min(limit, 100))
-    output.table(list(islice(found, limit)), _USER_COLUMNS, "There are no users.")
+    rows = list(islice(found, limit))
+    if not output.is_json():
+        rows = [{**each, "role": each["role"] or "user"} for each in rows]
+    output.table(rows, _USER_COLUMNS, "There are no users.")
 
 
 @users.command("add")
