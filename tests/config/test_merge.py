@@ -365,7 +365,9 @@ class TestRefused:
         elsewhere.id = environment_of(theirs).pk
         assert pair.ask(pair.production, elsewhere).fields == {"from": "unknown"}
         elsewhere.id = environment_of(project, "development").pk
-        assert pair.ask(pair.production, elsewhere).status == 409
+        refused = pair.ask(pair.production, elsewhere)
+        assert refused.status == 409
+        assert refused.json["error"]["message"].endswith("`platform push -e production`.")
 
     def test_after_the_parent_was_deleted(self, pair: Pair, project: Project) -> None:
         child = copy.copy(pair.branch)

@@ -49,7 +49,9 @@ def test_a_branch_is_merged_and_merged_again(cli: Cli, app: App) -> None:
 def test_mistakes(cli: Cli) -> None:
     assert cli.error("merge", "nothing", code=5)["code"] == "not_found"
     assert cli.error("merge", "production", code=3)["fields"][0]["code"] == "same"
-    assert cli.error("merge", "development", code=7)["code"] == "conflict", "no common base"
+    without_base = cli.error("merge", "development", code=7)
+    assert without_base["code"] == "conflict"
+    assert without_base["message"].endswith("`platform push -e production`.")
     assert cli.error("merge", "development", "--include", "rows", code=3)["fields"][0]["field"] == "include"
     link = cli.folder / "platform.json"
     linked = json.loads(link.read_text())

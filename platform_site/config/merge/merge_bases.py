@@ -48,7 +48,10 @@ def _of(one: EnvironmentRef, other: EnvironmentRef) -> Any:
 def find(one: EnvironmentRef, other: EnvironmentRef) -> Base:
     found = _of(one, other).first()
     if found is None:
-        raise Conflict("These environments have no common base: neither was branched from the other.")
+        raise Conflict(
+            "These environments have no common base: neither was branched from the other. Pull one into a folder and "
+            f"push it to the other: `platform push -e {one.environment_name}`."
+        )
     return Base(found.parts, found.names)
 
 
