@@ -9,6 +9,7 @@ from json.decoder import scanstring  # type: ignore[attr-defined]  # it has no t
 from pathlib import Path
 from typing import Any
 
+from platform_site.developer_cli import store
 from platform_site.developer_cli.failures import Exit, Failure
 
 FUNCTION_SETTINGS = ("timeout_ms", "memory_mb", "allowed_hosts", "invoke", "attempts", "schedule", "on")
@@ -48,7 +49,10 @@ class Backend:
 
 def read(folder: Path) -> Backend:
     if not folder.is_dir():
-        raise Failure(Exit.USAGE, "no_folder", f"There is no folder {folder}.", "Run `platform pull` to create it.")
+        hint = "Run `platform pull` to create it."
+        if store.find_link() is None:
+            hint = "Create a project with `platform init NAME`, or run `platform link PROJECT` and `platform pull`."
+        raise Failure(Exit.USAGE, "no_folder", f"There is no folder {folder}.", hint)
     found = Backend(
         _read_json(folder / "schema.json", dict),
         _read_json(folder / "functions.json", dict),

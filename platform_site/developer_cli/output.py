@@ -94,6 +94,10 @@ def _cell(value: Any) -> str:
     return plain(value)
 
 
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def note(text: str) -> None:
     if not _State.json:
         print(plain(text), file=sys.stderr)

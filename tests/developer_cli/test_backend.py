@@ -48,6 +48,7 @@ def test_an_environment_is_pushed_and_pulled(files: Files) -> None:
     assert planned == ["create table items", "create function sum", "create webhook http://127.0.0.1:8999/hook"]
     done = cli.run("push")
     assert "CREATE TABLE" in done.stdout
+    assert "Applied 3 changes." in done.stderr
     assert "whsec_" not in done.stdout + done.stderr
     assert _changes(cli, "plan") == []
     assert json.loads(cli.run("invoke", "sum", '{"a": 1, "b": 2}').stdout) == {"sum": 3}
@@ -250,7 +251,9 @@ def test_a_new_project(signed_out: Cli, served: Up) -> None:
 
 
 def test_no_folder(signed_out: Cli) -> None:
-    assert signed_out.error("push", code=2)["code"] == "no_folder"
+    error = signed_out.error("push", code=2)
+    assert error["code"] == "no_folder"
+    assert "`platform init NAME`" in error["hint"]
 
 
 def test_a_function_of_the_service_cannot_lead_out_of_the_folder() -> None:

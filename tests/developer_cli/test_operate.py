@@ -119,12 +119,16 @@ def test_a_branch(cli: Cli, app: App) -> None:
     assert cli.error("branch", "create", "other", "--from", "nothing", code=3)["fields"][0]["field"] == "from"
     assert cli.error("branch", "reset", "try/it", code=2)["code"] == "unconfirmed"
     assert cli.json("branch", "reset", "try/it", "--data", "--yes")["id"] == made["id"]
-    assert cli.error("branch", "reset", "production", "--yes", code=7)["code"] == "conflict"
     assert cli.error("branch", "delete", "try/it", code=2)["code"] == "unconfirmed"
     cli.run("branch", "use", "production")
     cli.run("branch", "delete", "try/it", "--yes")
     assert cli.error("branch", "use", "try/it", code=5)["code"] == "not_found"
-    assert cli.error("branch", "delete", "production", "--yes", code=7)["code"] == "conflict"
+    for command in ("delete", "reset"):  # without the question
+        error = cli.error("branch", command, "production", code=7)
+        assert (error["code"], error["message"]) == (
+            "conflict",
+            "Only preview branches can be reset or deleted, not production.",
+        )
     assert {each["name"] for each in cli.json("branch", "list")} == {"development", "production"}
 
 

@@ -142,7 +142,7 @@ def push(
             print(output.plain(f"{url} {secret}"))
         else:
             output.note(f"The signing secret of {url} is not shown. Use --show-secrets, or rotate it later.")
-    output.note(f"Applied {len(found.changes)} changes." if found.changes else "Nothing to change.")
+    output.note(f"Applied {output.count(len(found.changes), 'change')}." if found.changes else "Nothing to change.")
 
 
 def _check_confirmed(found: planning.Plan, confirmed: list[str]) -> None:

@@ -40,14 +40,14 @@ def merge(
         raise Failure(
             Exit.CONFLICT,
             "merge_conflicts",
-            f"Both environments changed {len(plan['conflicts'])} things. Nothing was merged.",
+            f"Both environments changed {output.count(len(plan['conflicts']), 'thing')}. Nothing was merged.",
             "Repeat the command with --ours PATH or --theirs PATH for each.",
             [{"field": each["path"], "code": "conflict", "message": _sides(each)} for each in plan["conflicts"]],
         )
     status = None
     if not dry_run and (plan["changes"] or resolve):
         names = f" This includes: {'; '.join(plan['confirm'])}." if plan["confirm"] else ""
-        confirm(f"Merge {len(plan['changes'])} changes from {source}?{names}", yes)
+        confirm(f"Merge {output.count(len(plan['changes']), 'change')} from {source}?{names}", yes)
         status = api.send("POST", "/config/apply", {"plan": plan["plan"], "confirm": plan["confirm"]})["status"]
     if output.is_json():
         output.print_json({**plan, "applied": status is not None, "status": status})

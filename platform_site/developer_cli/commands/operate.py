@@ -23,6 +23,7 @@ branch = typer.Typer(no_args_is_help=True, help="List, create, use, reset and de
 
 Function = Annotated[str, typer.Argument(help="The function.")]
 POLL_SECONDS = 1.0
+FIXED = ("development", "production")
 LATE_SECONDS = 30
 """Batched entries may appear this much later."""
 
@@ -157,6 +158,15 @@ def _chosen(name: str) -> tuple["Api", str, dict[str, Any]]:
     return api, f"{path}/{path_part(target['id'])}", target
 
 
+def _chosen_branch(name: str) -> tuple["Api", str, dict[str, Any]]:
+    """The service refuses the other two environments, too: here before the question."""
+    api, path, target = _chosen(name)
+    if target["name"] in FIXED:
+        message = f"Only preview branches can be reset or deleted, not {target['name']}."
+        raise Failure(Exit.CONFLICT, "conflict", message)
+    return api, path, target
+
+
 @branch.command("list")
 def branch_list(json: Json = False) -> None:
     """List the project's environments, with the linked one marked."""
@@ -220,7 +230,7 @@ def branch_reset(
     json: Json = False,
 ) -> None:
     """Replace what a preview branch has by a copy of its source, and wait until it is ready."""
-    api, path, target = _chosen(name)
+    api, path, target = _chosen_branch(name)
     confirm(f"Replace the tables, rows, functions and webhooks of {target['name']} ({target['id']})?", yes)
     made = _when_ready(api, path, api.send("POST", f"{path}/reset", {"data": "full" if data else "none"}))
     output.result(made, f"{made['name']} is reset, at schema version {made['schema_version']}.")
@@ -233,7 +243,7 @@ def branch_delete(
     json: Json = False,
 ) -> None:
     """Delete a preview branch with its rows."""
-    api, path, target = _chosen(name)
+    api, path, target = _chosen_branch(name)
     confirm(f"Delete {target['name']} ({target['id']}) with its rows?", yes)
     api.send("DELETE", path)
     output.result({"id": target["id"], "deleted": True}, f"{target['name']} is deleted.")
