@@ -13,6 +13,8 @@ from rows.migrate import lock_estimates
 from rows.migrate import service as schema_service
 from rows.migrate.apply import Operation
 from rows.migrate.lock_estimates import TableLock
+from rows.outbox import event_types
+from rows.schema.identifiers import did_you_mean
 from rows.schema.model import InvalidDocument
 
 Kind = Literal["add", "change", "remove", "trust"]
@@ -78,7 +80,26 @@ def plan(environment: EnvironmentRef, now: Configuration, parts: Item) -> Plan:
         _compare_auth(now.parts["auth"], parts["auth"], found)
     if "origins" in parts and now.parts["origins"] != parts["origins"]:
         found.changes.append(Change("origins", "trust", before=now.parts["origins"], after=parts["origins"]))
+    found.warnings += _unknown_tables(environment, now, parts)
     return found
+
+
+def _unknown_tables(environment: EnvironmentRef, now: Configuration, parts: Item) -> Iterator[FieldError]:
+    """Of events that the document adds."""
+    added = [
+        (f"{part}.{name}.{setting}", event_types.table_of(event))
+        for part, setting in (("functions", "on"), ("webhooks", "events"))
+        for name, item in sorted(parts.get(part, {}).items())
+        for event in item.get(setting) or ()
+        if event not in (now.parts[part].get(name, {}).get(setting) or ())
+    ]
+    if not any(table for _, table in added):
+        return
+    schema = parts["schema"] if "schema" in parts else schema_service.current(environment).schema.document
+    for path, table in dict.fromkeys(added):
+        if table is not None and table not in schema["tables"]:
+            suggestion = did_you_mean(table, schema["tables"]) or "."
+            yield FieldError(path, "no_such_table", f"There is no table {table}{suggestion}")
 
 
 def _check_limits(environment: EnvironmentRef, now: Configuration, parts: Item) -> None:

@@ -3,7 +3,7 @@ Reading reports invalid JSON, duplicate keys, and secrets."""
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from json.decoder import scanstring  # type: ignore[attr-defined]  # it has no type
 from pathlib import Path
@@ -19,6 +19,7 @@ _SECRET = re.compile(
     r"(?:\b(?:sk|rt|whsec|ghp|gho|xox[bp]|sk_live|sk_test|rk_live)[_-][A-Za-z0-9+/_-]{16,}|\bAKIA[A-Z0-9]{16}\b"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY)"
 )
+_ROW_EVENT = re.compile(r"([a-z][a-z0-9_]*)\.(?:insert|update|delete|\*)")
 _SPACE = re.compile(r"\s*")
 
 
@@ -163,6 +164,30 @@ def suspicious_sources(found: Backend) -> list[str]:
         for path, text in found.sources.values()
         if (secret := _SECRET.search(text))
     ]
+
+
+def unknown_tables(found: Backend) -> list[str]:
+    """Warnings about events of tables that schema.json lacks."""
+    tables = found.schema.value.get("tables") if found.schema else None
+    if not isinstance(tables, dict):
+        return []
+    events: list[tuple[str, Any]] = []
+    if found.webhooks:
+        events += _listed(found.webhooks, "events", enumerate(found.webhooks.value))
+    if found.settings:
+        events += _listed(found.settings, "on", found.settings.value.items())
+    return [
+        f"{place}: schema.json has no table {table[1]}."
+        for place, event in events
+        if isinstance(event, str) and (table := _ROW_EVENT.fullmatch(event)) and table[1] not in tables
+    ]
+
+
+def _listed(file: JsonFile, setting: str, items: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, Any]]:
+    for key, item in items:
+        events = item.get(setting) if isinstance(item, dict) else None
+        for event in events if isinstance(events, list) else ():
+            yield file.at(f"{key}.{setting}"), event
 
 
 def _mistake(message: str, hint: str = "") -> Failure:

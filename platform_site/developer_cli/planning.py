@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from platform_site.developer_cli.api import path_part
-from platform_site.developer_cli.backend_files import Backend, JsonFile, suspicious_sources
+from platform_site.developer_cli.backend_files import Backend, JsonFile, suspicious_sources, unknown_tables
 from platform_site.developer_cli.failures import Failure
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Plan:
 
 def make(api: "Api", backend: Backend) -> Plan:
     """Raises Failure if the service refuses the schema."""
-    plan = Plan(warnings=suspicious_sources(backend))
+    plan = Plan(warnings=[*suspicious_sources(backend), *unknown_tables(backend)])
     if backend.schema is not None:
         _plan_schema(api, backend.schema, plan)
     _plan_functions(api, backend, plan)

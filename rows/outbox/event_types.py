@@ -38,6 +38,12 @@ def problem_with(pattern: str) -> str | None:
     )
 
 
+def table_of(pattern: str) -> str | None:
+    """The one table that `pattern` names."""
+    found = _ROW_PATTERN.fullmatch(pattern)
+    return found["table"] if found and found["table"] != "*" else None
+
+
 def matches(patterns: Iterable[str], event_type: str) -> bool:
     """`*` covers all but `webhook.test`; other wildcards only cover events of rows."""
     table, _, action = event_type.rpartition(".")

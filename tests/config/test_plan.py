@@ -140,6 +140,19 @@ def test_sign_in_and_origins_are_always_to_be_confirmed(configured: Configured) 
     assert len(plan["confirm"]) == 6
 
 
+def test_added_events_of_unknown_tables_are_warned_of(configured: Configured) -> None:
+    hook = {"url": "https://example.com/hook", "events": ["nots.insert", "notes.insert", "*.delete", "*"]}
+    function = {"source": SOURCE, "on": ["tasks.insert"]}
+    plan = configured.plan(webhooks={"w": hook}, functions={"f": function})
+    assert plan["warnings"] == [
+        {"field": "functions.f.on", "code": "no_such_table", "message": "There is no table tasks."},
+        {"field": "webhooks.w.events", "code": "no_such_table",
+         "message": 'There is no table nots; did you mean "notes"?'},
+    ]  # fmt: skip
+    tables = {name: SCHEMA["tables"]["notes"] for name in ("notes", "nots")}
+    assert configured.plan(schema={"tables": tables}, webhooks={"w": hook})["warnings"] == []
+
+
 def test_a_source_that_seems_to_hold_a_secret_is_warned_of_and_not_quoted(configured: Configured) -> None:
     answer = configured.ask({"config": {"functions": {"digest": {"source": "\nconst k = 'sk_live_0123456789abcdef'"}}}})
     assert answer.json["warnings"] == [

@@ -268,3 +268,17 @@ def test_a_source_with_a_secret_is_warned_about(tmp_path: Path) -> None:
     [warning] = backend_files.suspicious_sources(backend_files.read(tmp_path))
     assert "pay.ts:2" in warning
     assert "sk_live" not in warning
+
+
+def test_events_of_unknown_tables_are_warned_about(tmp_path: Path) -> None:
+    (tmp_path / "functions").mkdir()
+    (tmp_path / "functions" / "pay.ts").write_text("export default () => 1;")
+    events = ["nots.insert", "notes.*", "*.delete", "*", "schema.migrated"]
+    hooks = [{"url": "https://example.com", "events": events}]
+    for name, value in (
+        ("schema.json", {"tables": {"notes": {}}}), ("webhooks.json", hooks), ("functions.json", {"pay": {"on": events}})
+    ):  # fmt: skip
+        (tmp_path / name).write_text(json.dumps(value))
+    assert backend_files.unknown_tables(backend_files.read(tmp_path)) == [
+        f"{tmp_path}/{name}.json:1: schema.json has no table nots." for name in ("webhooks", "functions")
+    ]
