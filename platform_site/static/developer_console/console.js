@@ -56,7 +56,8 @@ document.addEventListener("htmx:afterSwap", (event) => {
   if (isRenewal && !pressed) return;
   if (!isRenewal) document.querySelector("main .problem, main .notice")?.scrollIntoView({ block: "nearest" });
   const target = document.querySelector("main [data-focus]");
-  if (target) return (target.querySelector("input:not([type=hidden]), select, textarea") ?? target).focus();
+  const first = target?.querySelector('[aria-invalid="true"]') ?? target?.querySelector("input:not([type=hidden]), select, textarea");
+  if (target) return (first ?? target).focus();
   if (document.activeElement !== document.body) return;
   const isSame = (each) =>
     each.value === pressed?.value && each.textContent === pressed?.textContent && each.checkVisibility();
