@@ -61,6 +61,7 @@ urlpatterns = [
     path("", frame.start, name="start"),
     path("sign-in", member_sign_in.sign_in, name="sign-in"),
     path("sign-in/code", member_sign_in.code, name="code"),
+    path("sign-in/forgotten", member_sign_in.forgotten, name="forgotten"),
     path("command-line", command_line.command_line, name="command-line"),
     path("sign-out", member_sign_in.sign_out, name="sign-out"),
     path("staff", staff_pages.access, name="staff"),
