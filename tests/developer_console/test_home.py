@@ -98,13 +98,17 @@ def test_an_account_without_a_project_creates_its_first(tracker: Tracker) -> Non
         user_service.create_user(pool_id=None, email="new@x.example", password=None, name="", actor=audit.SYSTEM)
     )
     browser = sign_in(newcomer, Client())
-    assert "New project" in browser.get("/console/").content.decode()
+    page = browser.get("/console/").content.decode()
+    assert "New project" in page
+    assert 'maxlength="64"' in page
+    assert "Cancel" not in page
     refused = browser.post("/console/", {"name": "", "region": "us-east-1"})
     assert refused.status_code == 422
-    assert "name" in refused.content.decode()
+    assert 'id="new-name-problem"' in refused.content.decode()
     made = browser.post("/console/", {"name": "First", "region": "eu-west-1"})
     assert made.status_code == 302
     assert "First" in browser.get(made["Location"]).content.decode()
+    assert "Cancel" in browser.get("/console/?new=1").content.decode()
     assert member(tracker.project, "owner")  # the other project is as it was
 
 
