@@ -19,7 +19,6 @@ from platform_site.developer_console.api_calls import ApiClient
 from platform_site.developer_console.staff import grants as staff
 from platform_site.http.errors import ApiError, Forbidden, InvalidRequest, NotFound, ProjectSuspended
 from platform_site.http.requests import current_request_id
-from platform_site.identity import ids
 from platform_site.identity.callers import EnvironmentRef
 from projects.directory.environments import environment_ref
 
