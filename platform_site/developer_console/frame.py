@@ -1,7 +1,7 @@
 """What every page of the console has: account, project, environment, sidebar, errors."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
 from typing import Any, Final
@@ -21,6 +21,7 @@ from platform_site.http.errors import ApiError, Forbidden, InvalidRequest, NotFo
 from platform_site.http.requests import current_request_id
 from platform_site.identity.callers import EnvironmentRef
 from projects.directory.environments import environment_ref
+from projects.models import Member
 
 _GZIP: Final = GZipMiddleware(lambda request: HttpResponse())
 """For pages alone: random padding and a different CSRF token per page prevent BREACH."""
@@ -102,6 +103,11 @@ class Console:
 
     def tabs(self, titles: Mapping[str, str], *arguments: str) -> list[tuple[str, str]]:
         return [(self.url(name, *arguments), title) for name, title in titles.items()]
+
+    def emails_of(self, user_ids: Iterable[str]) -> dict[str, str]:
+        """Of members of the project."""
+        found = Member.objects.filter(project_id=self.project["id"], user_id__in=set(user_ids))
+        return dict(found.values_list("user_id", "user__email"))
 
     @cached_property
     def projects(self) -> list[dict[str, Any]]:

@@ -51,6 +51,7 @@ def test_a_change_is_planned_and_then_applied(tracker: Tracker, desk: Desk) -> N
     assert version_of(tracker) == 1
     applied = apply(desk, LARGER, planned)
     assert "The schema is at version 2." in text_of(applied)
+    assert re.search(r'<br><bdi title="usr_\w+">owner@\S+</bdi>', text_of(applied))
     assert version_of(tracker) == 2
 
 

@@ -45,7 +45,7 @@ def schema(console: Console) -> HttpResponse:
             "current": current,
             "text": text,
             "version": current["version"] if is_applied else asked.get("version") or current["version"],
-            "history": console.listed(f"{_PATH}/versions", {"limit": "20"}),
+            "history": _history(console),
             "revert": "" if is_applied else asked.get("revert", ""),
             "confirmed": asked.getlist("confirm"),
             **_forms(console, current["document"], text, context),
@@ -53,6 +53,12 @@ def schema(console: Console) -> HttpResponse:
         },
         context.pop("status", None),
     )
+
+
+def _history(console: Console) -> list[dict[str, Any]]:
+    found = console.listed(f"{_PATH}/versions", {"limit": "20"})
+    emails = console.emails_of(each["applied_by"] for each in found)
+    return [each | {"email": emails.get(each["applied_by"])} for each in found]
 
 
 def _edits_part(asked: Any) -> bool:
