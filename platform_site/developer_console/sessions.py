@@ -16,6 +16,25 @@ _PASSWORD: Final = (
 )
 
 
+_BROWSERS: Final = {"Edg/": "Edge", "OPR/": "Opera", "Firefox/": "Firefox", "Chrome/": "Chrome", "Safari/": "Safari"}
+_SYSTEMS: Final = {
+    "Android": "Android",
+    "iPhone": "iOS",
+    "iPad": "iPadOS",
+    "Windows": "Windows",
+    "Macintosh": "macOS",
+    "CrOS": "ChromeOS",
+    "Linux": "Linux",
+}
+"""By a part of the user agent; the first that it has counts."""
+
+
+def _program(user_agent: str) -> str:
+    browser = next((name for part, name in _BROWSERS.items() if part in user_agent), None)
+    system = next((name for part, name in _SYSTEMS.items() if part in user_agent), None)
+    return f"{browser} on {system}" if browser and system else user_agent
+
+
 def _change_password(console: Console) -> dict[str, Any]:
     body = {each.name: console.request.POST.get(each.name, "") for each in _PASSWORD}
     console.client.call("PATCH", "/v1/auth/me", body)
@@ -37,6 +56,7 @@ def sessions(console: Console) -> HttpResponse:
     found = console.client.call("GET", "/v1/auth/sessions", query={"limit": "100"})
     methods = account_sessions.methods_of([each["id"] for each in found["data"]])
     for each in found["data"]:
+        each["program"] = _program(each["user_agent"] or "")
         each["by"] = _PROGRAMS.get(methods.get(each["id"], "").partition(",")[0], "API")
     context = {
         "sessions": found["data"],

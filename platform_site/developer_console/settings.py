@@ -19,9 +19,9 @@ from projects import staff_access
 from projects.models import StaffGrant
 
 _TITLES: Final = {
-    "queued_bytes": "Input of queued runs",
-    "visitor_queued_runs": "Queued runs of anonymous callers",
-    "visitor_queued_bytes": "Input of queued runs of anonymous callers",
+    "queued_bytes": "Queued input",
+    "visitor_queued_runs": "Queued runs, anonymous callers",
+    "visitor_queued_bytes": "Queued input, anonymous callers",
 }
 ROLES: Final = ("owner", "developer", "viewer")
 

@@ -28,10 +28,13 @@ def test_one_session_is_ended_and_the_others_stay(tracker: Tracker, desk: Desk) 
     owner = member(tracker.project, "owner")
     phone, laptop = sign_in(owner), sign_in(owner)
     Session.objects.filter(pk=others(desk)[1]).update(user_agent="<b>Phone</b>")
+    agent = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/150.0 Safari/537.36"
+    Session.objects.filter(pk=others(desk)[0]).update(user_agent=agent)
     newest, second, *_ = others(desk)
     page = desk.get("sessions").content.decode()
     assert page.count(">this session</span>") == 1
-    assert "&lt;b&gt;Phone&lt;/b&gt;" in page
+    assert ">&lt;b&gt;Phone&lt;/b&gt;<" in page
+    assert f'title="{agent}">Chrome on Linux<' in page
     ended = desk.post("sessions", {"what": "end", "session": newest})
     assert "The session has ended." in ended.content.decode()
     assert newest not in others(desk)
