@@ -149,13 +149,13 @@ def test_a_session_ends_after_a_while_without_a_request_and_at_its_age(
 def test_a_cookie_of_another_making_is_none(ada: User) -> None:
     browser = sign_in(ada)
     values = signing.loads(
-        browser.cookies["console_session"].value, salt="platform_site.developer_console.console_session"
+        browser.cookies["console_session"].value, salt="platform_site.developer_console.2.console_session"
     )
     for text in (
         "",
         "junk",
         signing.dumps(values),
-        signing.dumps(values, salt="platform_site.developer_console.console_pending"),
+        signing.dumps(values, salt="platform_site.developer_console.2.console_pending"),
     ):
         forged = Client()
         forged.cookies["console_session"] = text
