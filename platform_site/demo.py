@@ -148,7 +148,12 @@ def _webhook(facts: Facts) -> None:
         return
     for interrupted in _own_webhooks(environment):  # its secret was shown to a run that did not get to writing it down
         webhooks.delete_webhook(environment, interrupted.pk, actor=SYSTEM)
-    values = {"url": url, "events": ["tasks.*", "comments.insert"], "description": "The demo: the service tells itself"}
+    values = {
+        "name": "demo",
+        "url": url,
+        "events": ["tasks.*", "comments.insert"],
+        "description": "The demo: the service tells itself",
+    }
     webhook, secret = webhooks.create_webhook(environment, values, actor=SYSTEM)
     facts["webhook"] = {"id": webhook.pk, "secret": secret}
 

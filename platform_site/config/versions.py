@@ -1,4 +1,5 @@
 import zlib
+from datetime import datetime
 from typing import Any, Final
 
 from django.db.models.functions import Now
@@ -33,6 +34,12 @@ def store(environment: EnvironmentRef, now: Configuration) -> None:
     own = ConfigVersion.objects.using(using).filter(environment_id=environment.environment_id)
     surplus = own.order_by("-created_at", "-pk").values_list("pk", flat=True)[MAX_VERSIONS:]
     own.filter(pk__in=list(surplus)).delete()
+
+
+def stored_in(environment: EnvironmentRef) -> list[tuple[str, datetime, int]]:
+    """Version, time and schema version of each, the newest first."""
+    own = ConfigVersion.objects.using(environment.cluster).filter(environment_id=environment.environment_id)
+    return list(own.order_by("-created_at", "-pk").values_list("version", "created_at", "schema_version"))
 
 
 def document_of(environment: EnvironmentRef, version: str) -> dict[str, Any]:

@@ -25,6 +25,7 @@ class Field:
     help: str = ""
     choices: Sequence[tuple[str, str]] = ()
     required: bool = False
+    max_length: int | None = None
     placeholder: str = ""
     rows: int = 3
     suggestions: Sequence[str] = ()

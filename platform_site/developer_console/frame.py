@@ -1,7 +1,7 @@
 """What every page of the console has: account, project, environment, sidebar, errors."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
 from typing import Any, Final
@@ -19,9 +19,9 @@ from platform_site.developer_console.api_calls import ApiClient
 from platform_site.developer_console.staff import grants as staff
 from platform_site.http.errors import ApiError, Forbidden, InvalidRequest, NotFound, ProjectSuspended
 from platform_site.http.requests import current_request_id
-from platform_site.identity import ids
 from platform_site.identity.callers import EnvironmentRef
 from projects.directory.environments import environment_ref
+from projects.models import Member
 
 _GZIP: Final = GZipMiddleware(lambda request: HttpResponse())
 """For pages alone: random padding and a different CSRF token per page prevent BREACH."""
@@ -103,6 +103,11 @@ class Console:
 
     def tabs(self, titles: Mapping[str, str], *arguments: str) -> list[tuple[str, str]]:
         return [(self.url(name, *arguments), title) for name, title in titles.items()]
+
+    def emails_of(self, user_ids: Iterable[str]) -> dict[str, str]:
+        """Of members of the project."""
+        found = Member.objects.filter(project_id=self.project["id"], user_id__in=set(user_ids))
+        return dict(found.values_list("user_id", "user__email"))
 
     @cached_property
     def projects(self) -> list[dict[str, Any]]:
@@ -230,40 +235,3 @@ def _refused(request: HttpRequest, refusal: ApiError) -> HttpResponse:
     return render(
         request, "console/refused.html", {"refusal": refusal, "request_id": current_request_id()}, status=refusal.status
     )
-
-
-@signed_in_page
-def start(request: HttpRequest, client: ApiClient) -> HttpResponse:
-    """`/console/`: the newest project, or the form to create one."""
-    context: dict[str, Any] = {}
-    status = 200
-    if request.method == "POST":
-        try:
-            body = {"name": request.POST.get("name", ""), "region": request.POST.get("region", "")}
-            made = client.call("POST", "/v1/projects", body)
-            return redirect(_home_of(client, made))
-        except ApiError as refusal:
-            context, status = {"refusal": refusal, "asked": request.POST}, refusal.status
-    elif "new" not in request.GET:
-        newest = client.call("GET", "/v1/projects", query={"limit": "1"})["data"]
-        if newest:
-            return redirect(_home_of(client, client.call("GET", f"/v1/projects/{newest[0]['id']}")))
-    return render(request, "console/new_project.html", context, status=status)
-
-
-@signed_in_page
-def open_project(request: HttpRequest, client: ApiClient, project_id: str) -> HttpResponse:
-    """`/console/{project_id}`: one of its environments."""
-    if not ids.matches("prj", project_id):
-        raise NotFound("There is no such project.")
-    return redirect(_home_of(client, client.call("GET", f"/v1/projects/{project_id}")))
-
-
-def _home_of(client: ApiClient, project: Mapping[str, Any]) -> str:
-    """The first environment with a schema, development first; else development."""
-    try:
-        environments = client.call("GET", f"/v1/projects/{project['id']}/environments")["data"]
-    except ApiError:  # the region is unavailable
-        environments = project["environments"]
-    chosen = min(environments, key=lambda each: (not each.get("schema_version"), each["name"] != "development"))
-    return reverse("developer_console:home", args=[project["id"], chosen["id"]])

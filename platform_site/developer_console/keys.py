@@ -1,7 +1,9 @@
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from platform_site.developer_console.api_calls import path_to
+from platform_site.developer_console.forms import invalid
 from platform_site.developer_console.frame import Console
 from platform_site.http.errors import ApiError
 
@@ -37,13 +39,15 @@ PRESETS: Final = (
     ),
 )
 
+_EXPIRY: Final = (("", "Never"), ("30", "In 30 days"), ("90", "In 90 days"), ("365", "In 365 days"))
+
 
 def panel(console: Console) -> dict[str, Any]:
     try:
         found = console.listed("/v1/keys", {"limit": "100"})
     except ApiError as refusal:
         return {"keys_refused": refusal, "presets": ()}
-    return {"keys": found, "presets": PRESETS if console.may_write else ()}
+    return {"keys": found, "presets": PRESETS if console.may_write else (), "key_expiry": _EXPIRY}
 
 
 def revoke(console: Console) -> dict[str, Any]:
@@ -60,6 +64,10 @@ def create(console: Console) -> dict[str, Any]:
         "publishable": preset.publishable,
         "environment_id": console.environment["id"],
     }
+    if days := asked.get("expires"):
+        if days not in dict(_EXPIRY):
+            raise invalid("expires", "Choose one of the times.")
+        body["expires_at"] = (datetime.now(UTC) + timedelta(days=int(days))).isoformat()
     return {"new_key": console.api("POST", "/v1/keys", body), "new_key_preset": preset}
 
 

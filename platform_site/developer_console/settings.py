@@ -7,19 +7,21 @@ from django.template.defaultfilters import filesizeformat
 from django.urls import reverse
 
 from accounts.audit import Actor
+from accounts.models.registration import SignUpMode
+from accounts.registration import pool_settings
 from platform_site.developer_console import keys
 from platform_site.developer_console.api_calls import path_to
 from platform_site.developer_console.forms import invalid
 from platform_site.developer_console.frame import WRITERS, Change, Console, go_to, page
-from platform_site.http.errors import Forbidden
+from platform_site.http.errors import Forbidden, ValidationFailed
 from platform_site.templatetags.developer_console import isolated
 from projects import staff_access
 from projects.models import StaffGrant
 
 _TITLES: Final = {
-    "queued_bytes": "Input of queued runs",
-    "visitor_queued_runs": "Queued runs of anonymous callers",
-    "visitor_queued_bytes": "Input of queued runs of anonymous callers",
+    "queued_bytes": "Queued input",
+    "visitor_queued_runs": "Queued runs, anonymous callers",
+    "visitor_queued_bytes": "Queued input, anonymous callers",
 }
 ROLES: Final = ("owner", "developer", "viewer")
 
@@ -64,7 +66,14 @@ def _usage(name: str, limit: dict[str, int]) -> str:
 def _add_member(console: Console) -> dict[str, Any]:
     asked = console.request.POST
     body = {"email": asked.get("email", "").strip(), "role": asked.get("role", "")}
-    made = console.api("POST", _project(console, "members"), body)
+    try:
+        made = console.api("POST", _project(console, "members"), body)
+    except ValidationFailed as refusal:
+        is_unknown = any(each.field == "email" and each.code == "unknown" for each in refusal.fields)
+        if is_unknown and pool_settings.settings_of(None).sign_up == SignUpMode.OFF:
+            message = "No account has this email. The operator can invite them: manage.py invite_user --platform EMAIL"
+            raise invalid("email", message) from None
+        raise
     came_of_it = "is a member now" if "user_id" in made else "is invited by email"
     return {"notice": f"{isolated(body['email'])} {came_of_it}."}
 
@@ -127,6 +136,7 @@ def settings(console: Console) -> HttpResponse:
     shown = {
         "members": console.listed(_project(console, "members"), {"limit": "100"}),
         "invitations": console.listed(_project(console, "invitations")) if console.is_owner else [],
+        "asked": console.request.POST,
         "roles": ROLES,
         "staff_grants": _staff_grants(console),
         "environment_detail": console.api("GET", _environment(console)),

@@ -2,7 +2,7 @@
 
 import logging
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from django import forms
 from django.http import HttpRequest, HttpResponse
@@ -15,6 +15,9 @@ from django.views.decorators.http import require_POST
 
 from accounts.api.views import device_of
 from accounts.models import User
+from accounts.models.registration import AccountEmail
+from accounts.registration import email_templates, password_reset
+from accounts.registration.pool_settings import OF_PLATFORM, Pool
 from accounts.staff import second_factor
 from accounts.users import emails, passwords, sessions
 from platform_site.developer_console import session
@@ -22,6 +25,7 @@ from platform_site.developer_console.api_calls import ApiClient
 from platform_site.http.errors import ApiError, RateLimited, Unauthorized
 from platform_site.redis import rate_limits
 
+_RESET: Final = AccountEmail.Kind.RESET_PASSWORD
 WRONG: Final = "The email or the password is wrong."
 
 log = logging.getLogger(__name__)
@@ -35,6 +39,12 @@ class SignInForm(forms.Form):
         strip=False,
         max_length=passwords.LONGEST_OFFERED,
         widget=forms.PasswordInput(attrs={"autocomplete": "current-password"}),
+    )
+
+
+class ForgottenForm(forms.Form):
+    email = forms.CharField(
+        max_length=emails.MAX_LENGTH, widget=forms.EmailInput(attrs={"autocomplete": "username", "autofocus": True})
     )
 
 
@@ -92,6 +102,25 @@ def code(request: HttpRequest) -> HttpResponse:
             session.end_pending(response)
             return response
     return render(request, "console/code.html", {"form": form, "email": user.email}, status=status)
+
+
+@never_cache
+@csrf_protect
+def forgotten(request: HttpRequest) -> HttpResponse:
+    form = ForgottenForm(request.POST if request.method == "POST" else None)
+    facts: dict[str, Any] = {"form": form}
+    status = 200
+    if form.is_bound and form.is_valid():
+        email = form.cleaned_data["email"]
+        try:
+            rate_limits.count_email_request(request, kind=_RESET, pool_id=None, email=email, plan=OF_PLATFORM)
+            password_reset.request_reset(Pool(None, None, OF_PLATFORM), email=email)
+        except ApiError as error:
+            form.add_error("email", _text(error))
+            status = error.status
+        else:
+            facts |= {"sent_to": email, "lifetime": email_templates.words(email_templates.LIFETIMES[_RESET])}
+    return render(request, "console/forgotten.html", facts, status=status)
 
 
 @never_cache

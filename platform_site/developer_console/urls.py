@@ -1,6 +1,6 @@
 from django.urls import include, path
 
-from platform_site.developer_console import activity, command_line, frame, home, logs, search, sessions, settings
+from platform_site.developer_console import activity, command_line, home, logs, search, sessions, settings, start
 from platform_site.developer_console import sign_in as member_sign_in
 from platform_site.developer_console.auth import providers, sign_up, users
 from platform_site.developer_console.branches import merging
@@ -58,12 +58,13 @@ environment_urlpatterns = [
     path("tables/<str:table>/rows/<str:row_id>/why", tables.why, name="why"),
 ]
 urlpatterns = [
-    path("", frame.start, name="start"),
+    path("", start.start, name="start"),
     path("sign-in", member_sign_in.sign_in, name="sign-in"),
     path("sign-in/code", member_sign_in.code, name="code"),
+    path("sign-in/forgotten", member_sign_in.forgotten, name="forgotten"),
     path("command-line", command_line.command_line, name="command-line"),
     path("sign-out", member_sign_in.sign_out, name="sign-out"),
     path("staff", staff_pages.access, name="staff"),
-    path("<str:project_id>", frame.open_project, name="project"),
+    path("<str:project_id>", start.open_project, name="project"),
     path("<str:project_id>/<str:environment_id>/", include(environment_urlpatterns)),
 ]

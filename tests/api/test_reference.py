@@ -33,6 +33,7 @@ def test_the_reference_is_drawn_and_keeps_its_policy_and_theme(window: Callable[
         lambda request: elsewhere.append(request.url) if not request.url.startswith(served.base_url) else None,
     )
     page.goto(f"{served.base_url}/docs")
+    page.locator("#operations-tag-projects").click()
     listing = page.locator("#operations-projects-listEnvironments")
     listing.get_by_text("/v1/projects/{project_id}/environments", exact=True).wait_for()
     page.locator("#operations-projects-createProject").click()
@@ -52,6 +53,7 @@ def test_a_call_can_be_tried_from_it_in_the_dark(window: Callable[..., Page], se
     page.locator(".auth-container input").fill(served.facts["server_key"])
     page.locator(".auth-btn-wrapper .authorize").click()
     page.locator(".auth-btn-wrapper .btn-done").click()
+    page.locator("#operations-tag-projects").click()
     operation = page.locator("#operations-projects-listProjects")
     operation.click()
     operation.locator(".execute").click()

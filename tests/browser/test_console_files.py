@@ -1,6 +1,7 @@
 """Files of a table in a real browser: progress, rejected lines, downloads."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -48,10 +49,13 @@ def test_a_large_file_is_imported_in_parts(
     page.get_by_label("CSV or NDJSON file").set_input_files(file)
     page.get_by_role("button", name="Import").click()
     expect(page.get_by_role("progressbar")).to_be_visible()
+    expect(page.locator("#file-progress label")).to_have_text(re.compile(r"[1-9]\d* rows imported, \d rejected"))
     save_screenshot(page, f"import-progress-{width}")
     expect(page.locator("#file-report")).to_contain_text(f"{LINES - 2} rows imported, 2 rejected.")
     for line in rejected:
         expect(page.locator("#file-report")).to_contain_text(f"Line {line}:")
+    expect(page.locator(".grid tbody tr[data-id]")).to_have_count(50)
+    expect(page.locator("#live-state")).to_have_text("Live")
     save_screenshot(page, f"import-report-{width}-{theme}")
     fits(page)
     assert findings(page) == []
@@ -64,6 +68,17 @@ def test_a_large_file_is_imported_in_parts(
     assert exported.value.suggested_filename == f"{table}.{name[2:]}"
     assert text.count("text text") == (LINES - 2) * 5
     expect(page.locator("#grid-status")).to_contain_text(f"{LINES - 2} rows exported.")
+
+
+def test_a_file_without_rows_says_so(window: Callable[..., Page], served: Up, tmp_path: Path) -> None:
+    page = window()
+    page.goto(enter_console(page, served) + "tables/tasks")
+    for text, said in (("", "The file is empty."), ("title\n", "The file has no rows.")):
+        file = tmp_path / "tasks.csv"
+        file.write_text(text)
+        page.get_by_label("CSV or NDJSON file").set_input_files(file)
+        page.get_by_role("button", name="Import").click()
+        expect(page.locator("#file-report")).to_have_text(said)
 
 
 @pytest.mark.parametrize(("width", "theme"), [(WIDE, "light"), (NARROW, "dark")])

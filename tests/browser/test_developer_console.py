@@ -300,6 +300,41 @@ def test_search_works_on_a_phone(window: Callable[..., Page], served: Up) -> Non
     save_screenshot(page, "console-search-390")
 
 
+@pytest.mark.parametrize(("width", "theme"), [(WIDE, "light"), (NARROW, "dark")])
+def test_many_tables_and_a_long_name_leave_room(
+    window: Callable[..., Page], served: Up, width: int, theme: str
+) -> None:
+    api, token = owner(served)
+    name = f"A project with a long name that is shown at {width} pixels"
+    made = api.post("/v1/projects", token=token, json={"name": name, "region": "us-east-1"}).json
+    environment = next(each["id"] for each in made["environments"] if each["name"] == "development")
+    document = {"tables": {f"table_{number}": {"columns": {"title": {"type": "text"}}} for number in range(60)}}
+    assert api.put("/v1/schema", token=token, environment=environment, json={"document": document}).status == 200
+    page = window(width=width, theme=theme)
+    enter_console(page, served)
+    base = f"{served.base_url}/console/{made['id']}/{environment}/"
+    page.goto(f"{base}tables/table_55")
+    expect(page.get_by_label("Account")).to_be_in_viewport()
+    expect(page.get_by_role("link", name="table_55")).to_be_in_viewport()
+    expect(page.get_by_role("button", name="New row")).to_be_in_viewport()
+    save_screenshot(page, f"many-tables-{width}-{theme}")
+    fits(page)
+    assert findings(page) == []
+    page.get_by_label("Find a table").fill("E_41")
+    expect(page.get_by_label("Tables", exact=True).get_by_role("link")).to_have_count(1)
+    page.get_by_label("Find a table").press("Enter")
+    page.wait_for_url("**/tables/table_41")
+    page.goto(f"{base}schema?table=table_41")
+    page.get_by_label("Find a table").fill("table_3")
+    page.get_by_label("Find a table").press("Enter")
+    expect(page.get_by_role("heading", name="table_3", exact=True)).to_be_visible()
+    fits(page)
+    page.goto(f"{base}schema/diagram")
+    page.get_by_label("Fit the page").check()
+    picture = page.locator(".diagram")
+    assert picture.evaluate("each => each.scrollWidth <= each.clientWidth")
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_filters_of_logs_are_folded_on_a_phone(window: Callable[..., Page], served: Up, theme: str) -> None:
     page = window(width=NARROW, theme=theme)

@@ -197,6 +197,8 @@ def test_a_merge_with_a_rename_and_the_way_back(branched: Branched) -> None:
     assert "There is nothing to change." in text_of(branched.ask())
     version = hidden(planned)["replaced"]
     assert version in text_of(applied)
+    merging = branched.desk.get("branches/merge").content.decode()
+    assert re.search(rf'<option value="{version}" >\d{{4}}-\d\d-\d\d \d\d:\d\d UTC, schema version 1</option>', merging)
     into = {"into": branched.desk.environment_id, "version": version}
     back = branched.desk.post("branches/merge", {"what": "plan", **into})
     assert "Back to" in text_of(back)

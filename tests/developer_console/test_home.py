@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
 from accounts import audit
 from accounts.models import AuditEntry, ServerKey
@@ -30,6 +32,17 @@ def test_a_key_of_each_preset_is_shown_once_and_works(
     assert api.get("/v1/rows/tasks", token=found[1]).status == allowed
     assert AuditEntry.objects.filter(action="key.issued", actor_id=member_id(desk)).exists()
     assert found[1] not in desk.get().content.decode()
+
+
+def test_a_key_has_a_name_and_an_expiry(desk: Desk) -> None:
+    values = {"what": "create-key", "preset": "server", "name": "Billing", "expires": "30"}
+    assert desk.post("", values).status_code == 200
+    made = ServerKey.objects.filter(environment_id=desk.environment_id).latest("created_at")
+    assert made.name == "Billing"
+    assert made.expires_at is not None
+    assert timedelta(days=29) < made.expires_at - timezone.now() <= timedelta(days=30)
+    assert f"{made.expires_at:%Y-%m-%d}" in desk.get().content.decode()
+    assert desk.post("", values | {"expires": "forever"}).status_code == 422
 
 
 def member_id(desk: Desk) -> str:
@@ -98,13 +111,17 @@ def test_an_account_without_a_project_creates_its_first(tracker: Tracker) -> Non
         user_service.create_user(pool_id=None, email="new@x.example", password=None, name="", actor=audit.SYSTEM)
     )
     browser = sign_in(newcomer, Client())
-    assert "New project" in browser.get("/console/").content.decode()
+    page = browser.get("/console/").content.decode()
+    assert "New project" in page
+    assert 'maxlength="64"' in page
+    assert "Cancel" not in page
     refused = browser.post("/console/", {"name": "", "region": "us-east-1"})
     assert refused.status_code == 422
-    assert "name" in refused.content.decode()
+    assert 'id="new-name-problem"' in refused.content.decode()
     made = browser.post("/console/", {"name": "First", "region": "eu-west-1"})
     assert made.status_code == 302
     assert "First" in browser.get(made["Location"]).content.decode()
+    assert "Cancel" in browser.get("/console/?new=1").content.decode()
     assert member(tracker.project, "owner")  # the other project is as it was
 
 

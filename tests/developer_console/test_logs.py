@@ -175,6 +175,7 @@ def test_owners_read_the_audit_log(tracker: Tracker, desk: Desk) -> None:
     tracker.call("owner", "PATCH", f"/projects/{tracker.project.pk}", json={"name": "<i>Renamed</i>"})
     page = desk.get("logs/audit")
     assert "project.changed" in text_of(page)
+    assert re.search(r'<bdi title="usr_\w+">owner@\S+</bdi>', page.content.decode())
     assert "<i>" not in page.content.decode()
     assert "No entry matches this filter." in text_of(desk.get("logs/audit?action=function.*"))
     wrong = desk.get("logs/audit?action=everything")

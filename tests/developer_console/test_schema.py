@@ -51,6 +51,7 @@ def test_a_change_is_planned_and_then_applied(tracker: Tracker, desk: Desk) -> N
     assert version_of(tracker) == 1
     applied = apply(desk, LARGER, planned)
     assert "The schema is at version 2." in text_of(applied)
+    assert re.search(r'<br><bdi title="usr_\w+">owner@\S+</bdi>', text_of(applied))
     assert version_of(tracker) == 2
 
 
@@ -128,12 +129,15 @@ def test_the_plan_counts_what_a_rule_shows_and_hides(tracker: Tracker, desk: Des
     document["tables"]["tasks"]["rules"]["user"]["read"] = {"where": {"done": True}}
     page = " ".join(text_of(plan(desk, document)).split())
     assert "Impact of the rules" in page
-    assert re.search(r"alice@\S+ \(role user\)", page)
+    assert re.search(r"<code>tasks</code>, <bdi>alice@\S+ \(role user\)</bdi>: \d+ more rows?, \d+ fewer", page)
     assert "Impact of the rules" not in text_of(plan(desk, LARGER))
 
 
-def test_a_table_is_added_by_form(tracker: Tracker, desk: Desk) -> None:
-    columns = "title text\ndue date?\ntask reference tasks\n"
+def test_a_table_is_added_by_form(desk: Desk) -> None:
+    columns = (
+        "title text\ndue date?\ntask reference tasks\nparent reference(notes)?\ntotal decimal(10, 2)?\n"
+        "state enum (open, in progress)\n"
+    )
     planned = plan(desk, DOCUMENT, what="add-table", table="notes", columns=columns)
     assert "create table notes" in text_of(planned)
     made = json.loads(re.search(r"<textarea id=\"document\"[^>]*>(.*?)</textarea>", text_of(planned), re.S)[1])  # type: ignore[index]
@@ -141,11 +145,39 @@ def test_a_table_is_added_by_form(tracker: Tracker, desk: Desk) -> None:
         "title": {"type": "text"},
         "due": {"type": "date", "null": True},
         "task": {"type": "reference", "to": "tasks"},
+        "parent": {"type": "reference", "to": "notes", "null": True},
+        "total": {"type": "decimal", "precision": 10, "scale": 2, "null": True},
+        "state": {"type": "enum", "values": ["open", "in progress"]},
     }
-    for table, wrong in (("tasks", "a text"), ("notes", "only_a_name"), ("Not A Name", "a text")):
-        refused = plan(desk, DOCUMENT, what="add-table", table=table, columns=wrong)
-        assert refused.status_code == 422
+    assert 'name="table" type="text" value=""' in text_of(planned)
+
+
+@pytest.mark.parametrize(
+    ("table", "columns", "field", "said"),
+    [
+        ("tasks", "a text", "table", "There is a table tasks already."),
+        ("", "a text", "table", "Write a name."),
+        ("Not A Name", "a text", "table", "name"),
+        ("notes", "only_a_name", "columns", "only_a_name: write a name and a type"),
+        ("notes", "a text\na text", "columns", "a text: there is a column a already."),
+        ("notes", "a text\ntotal decimal", "columns", "total.precision: "),
+        ("notes", "a text\nstate enum", "columns", "state.values: "),
+        ("notes", "a number", "columns", "a.type: "),
+    ],
+)
+def test_a_refused_table_keeps_its_form(
+    tracker: Tracker, desk: Desk, table: str, columns: str, field: str, said: str
+) -> None:
+    refused = plan(desk, DOCUMENT, what="add-table", table=table, columns=columns)
+    assert refused.status_code == 422
+    page = text_of(refused)
+    assert re.search(rf'id="new-table-{field}-problem"[^>]*>\s*<p><bdi>[^<]*{re.escape(said)}', page)
+    assert f'name="table" type="text" value="{table}"' in page
+    assert f">\n{columns}</textarea>" in page
+    assert "data-line" not in page, "the document has no line of the table"
     assert version_of(tracker) == 1
+    kept = plan(desk, DOCUMENT, table=table, columns=columns)
+    assert f">\n{columns}</textarea>" in text_of(kept)
 
 
 def test_a_viewer_reads_it_and_changes_nothing(tracker: Tracker, desk_of: Callable[[str], Desk]) -> None:

@@ -14,6 +14,7 @@ from django_otp.oath import TOTP
 
 from accounts import audit
 from accounts.models import AuditEntry, Session, User
+from accounts.models.registration import AccountEmail
 from accounts.staff import second_factor
 from accounts.users import service as user_service
 from platform_site.developer_console import frame
@@ -148,13 +149,13 @@ def test_a_session_ends_after_a_while_without_a_request_and_at_its_age(
 def test_a_cookie_of_another_making_is_none(ada: User) -> None:
     browser = sign_in(ada)
     values = signing.loads(
-        browser.cookies["console_session"].value, salt="platform_site.developer_console.console_session"
+        browser.cookies["console_session"].value, salt="platform_site.developer_console.2.console_session"
     )
     for text in (
         "",
         "junk",
         signing.dumps(values),
-        signing.dumps(values, salt="platform_site.developer_console.console_pending"),
+        signing.dumps(values, salt="platform_site.developer_console.2.console_pending"),
     ):
         forged = Client()
         forged.cookies["console_session"] = text
@@ -231,3 +232,24 @@ def test_every_section_of_a_suspended_project_says_so(tracker: Tracker, desk: De
         assert "This project is suspended." in page, section
         assert "You don't have access" not in page, section
         assert 'id="sidebar"' in page, section
+
+
+def test_a_forgotten_password_is_reset_by_email(ada: User) -> None:
+    browser = Client()
+    assert 'href="/console/sign-in/forgotten"' in browser.get("/console/sign-in").content.decode()
+    assert "Send the link" in browser.get("/console/sign-in/forgotten").content.decode()
+    for email in (ada.email, "nobody@x.example"):
+        asked = browser.post("/console/sign-in/forgotten", {"email": email})
+        assert f"If <bdi>{email}</bdi> has an account" in asked.content.decode()
+    found = AccountEmail.objects.filter(kind=AccountEmail.Kind.RESET_PASSWORD, environment_id=None)
+    assert set(found.values_list("recipient", flat=True)) == {ada.email, "nobody@x.example"}
+    wrong = browser.post("/console/sign-in/forgotten", {"email": "nothing"})
+    assert wrong.status_code == 422
+    assert 'role="alert"' in wrong.content.decode()
+
+
+def test_reset_links_are_limited(ada: User, settings: Any) -> None:
+    settings.RATE_LIMIT_FACTOR = 1
+    answers = [Client().post("/console/sign-in/forgotten", {"email": ada.email}) for _ in range(30)]
+    assert answers[-1].status_code == 429
+    assert "Too many attempts. Try again in" in answers[-1].content.decode()

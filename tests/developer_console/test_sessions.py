@@ -6,9 +6,9 @@ import pytest
 from django.test import Client
 
 from accounts.models import AuditEntry, Session
-from accounts.users import sessions
+from accounts.users import passwords, sessions
 from accounts.users.sessions import Device
-from tests.developer_console.conftest import Desk, desk_at, member, sign_in, without_token
+from tests.developer_console.conftest import PASSWORD, Desk, desk_at, member, sign_in, without_token
 from tests.rows.conftest import Tracker
 from tests.support.statements import counted
 
@@ -28,10 +28,13 @@ def test_one_session_is_ended_and_the_others_stay(tracker: Tracker, desk: Desk) 
     owner = member(tracker.project, "owner")
     phone, laptop = sign_in(owner), sign_in(owner)
     Session.objects.filter(pk=others(desk)[1]).update(user_agent="<b>Phone</b>")
+    agent = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/150.0 Safari/537.36"
+    Session.objects.filter(pk=others(desk)[0]).update(user_agent=agent)
     newest, second, *_ = others(desk)
     page = desk.get("sessions").content.decode()
     assert page.count(">this session</span>") == 1
-    assert "&lt;b&gt;Phone&lt;/b&gt;" in page
+    assert ">&lt;b&gt;Phone&lt;/b&gt;<" in page
+    assert f'title="{agent}">Chrome on Linux<' in page
     ended = desk.post("sessions", {"what": "end", "session": newest})
     assert "The session has ended." in ended.content.decode()
     assert newest not in others(desk)
@@ -78,3 +81,19 @@ def test_sessions_of_others_stay(tracker: Tracker, desk: Desk) -> None:
     assert without_token(desk).post("sessions", {"what": "end-others"}).status_code == 403
     assert others(desk) == before
     assert is_in(desk.browser, desk)
+
+
+def test_the_password_is_changed_and_other_sessions_end(tracker: Tracker, desk: Desk) -> None:
+    owner = member(tracker.project, "owner")
+    other = sign_in(owner)
+    assert f'href="{desk.url("sessions")}#password"' in desk.get().content.decode()
+    values = {"what": "password", "current_password": PASSWORD, "password": "another horse battery"}
+    for wrong, field in (({"current_password": "wrong"}, "current_password"), ({"password": "short"}, "password")):
+        refused = desk.post("sessions", values | wrong)
+        assert refused.status_code == 422
+        assert f'id="password-{field}-problem"' in refused.content.decode()
+    changed = desk.post("sessions", values)
+    assert "The password is changed. All other sessions have ended." in changed.content.decode()
+    assert (is_in(desk.browser, desk), is_in(other, desk)) == (True, False)
+    owner.refresh_from_db()
+    assert passwords.is_correct("another horse battery", owner.password)

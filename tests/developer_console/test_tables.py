@@ -15,7 +15,7 @@ from django.utils.html import escape
 from accounts import audit
 from platform_site.developer_console.tables.pages import ROWS
 from projects import services
-from tests.developer_console.conftest import Desk, member
+from tests.developer_console.conftest import DOCUMENT, Desk, desk_at, member
 from tests.rows.conftest import Tracker
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
@@ -222,6 +222,10 @@ def test_rows_hidden_from_a_user_are_marked_and_explained(tracker: Tracker, desk
     assert "Hidden from" in text
     assert '{"owner_id":"$user.id"}' in text.replace(" ", "")
     assert "2 of 2 rows" in desk.get("tables/tasks", data={"as": "anonymous"}).content.decode()
+    told = desk.get(f"tables/tasks/rows/{his['id']}/why", data={"as": "anonymous"}).content.decode()
+    text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", told))
+    assert "No rule of tasks lets the role anonymous read. Add one" in text
+    assert f'href="{desk.url("schema")}?table=tasks"' in told
     unknown = desk.get("tables/tasks", data={"as": "usr_nobody"})
     assert unknown.status_code == 422
     assert "Must be a user of this environment" in unknown.content.decode()
@@ -268,3 +272,14 @@ def test_a_file_that_is_none_imports_nothing(tracker: Tracker, desk: Desk, conte
     assert answer.status_code == 200
     assert "0 rows imported" in answer.content.decode()
     assert tracker.get("owner", "/rows/tasks").json["data"] == []
+
+
+def test_many_tables_are_searched(make_tracker: Callable[..., Tracker]) -> None:
+    tables = {f"t{number}": {"columns": {"title": {"type": "text"}}} for number in range(13)}
+    desk = desk_at(make_tracker({"tables": tables}))
+    few = desk_at(make_tracker(DOCUMENT, "Few"))
+    for path in ("tables/t7", "schema?table=t7"):
+        page = desk.get(path).content.decode()
+        assert 'aria-label="Find a table"' in page
+        assert 'class="tabs many"' in page
+        assert "Find a table" not in few.get(path.replace("t7", "tasks")).content.decode()

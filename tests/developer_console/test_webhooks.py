@@ -65,7 +65,20 @@ def test_the_first_webhook_shows_its_secret_once(tracker: Tracker, desk: Desk, r
     assert listed[0]["events"] == ["tasks.insert", "tasks.delete"]
     assert made["HX-Push-Url"] == desk.url(f"webhooks/{listed[0]['id']}")
     assert secret[1] not in text_of(desk.get(f"webhooks/{listed[0]['id']}"))
-    assert receiver.url() in text_of(desk.get("webhooks/"))
+    page = text_of(desk.get("webhooks/"))
+    assert receiver.url() in page
+    assert "no delivery yet" in page
+    assert "100 %" not in page
+
+
+def test_a_new_webhook_is_named_after_its_host(tracker: Tracker, desk: Desk) -> None:
+    hooks = [("https://Hooks.example.com/a", ""), ("https://hooks.example.com:8443/b", ""), ("https://127.0.0.1/", "")]
+    for url, name in [*hooks, ("https://hooks.example.com/c", ""), ("https://example.com/", "crm")]:
+        made = desk.post("webhooks/", {"what": "new", "url": url, "events": "*", "name": name})
+        assert made.status_code == 200, text_of(made)
+    found = Webhook.objects.using(tracker.project.cluster).live(tracker.environment_id).order_by("created_at")
+    names = ["hooks-example-com", "hooks-example-com-8443", "host-127-0-0-1", "hooks-example-com-2", "crm"]
+    assert list(found.values_list("name", flat=True)) == names
 
 
 @pytest.mark.parametrize(
@@ -136,7 +149,9 @@ def test_a_test_event_arrives_and_is_sent_again(
     page = desk.browser.get(sent["Location"])
     assert "Test event sent. Status below." in text_of(page)
     assert 'hx-trigger="every 1s"' in page.content.decode()
+    assert "no delivery yet" in text_of(desk.get(f"webhooks/{webhook['id']}"))
     Dispatcher(tracker.project.cluster).run(linger=0)
+    assert "100 %" in text_of(desk.get(f"webhooks/{webhook['id']}"))
     page = desk.browser.get(sent["Location"])
     assert "webhook.test" in text_of(page)
     assert "delivered" in text_of(page)

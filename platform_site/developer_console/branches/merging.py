@@ -7,9 +7,11 @@ from typing import Any, Final
 
 from django.http import HttpResponse
 
+from platform_site.config import versions
 from platform_site.developer_console import forms
 from platform_site.developer_console.frame import Console, environment_of, page
 from platform_site.http.errors import ApiError, ValidationFailed
+from projects.directory.environments import environment_ref
 
 _GROUPS: Final = (
     ("add", "Added"),
@@ -132,11 +134,22 @@ def _shown(console: Console, asked: _Asked, context: dict[str, Any]) -> dict[str
         "from_errors": [each.message for each in refused_fields if each.field == "from"],
         "environments": console.project["environments"],
         "includes": _includes(console, asked),
+        "stored": _stored(console, asked),
         "resolved": [
             (len(open_paths) + number, path, choice)
             for number, (path, choice) in enumerate(each for each in asked.resolve.items() if each[0] not in open_paths)
         ],
     }
+
+
+def _stored(console: Console, asked: _Asked) -> list[tuple[str, str]]:
+    into = environment_ref(asked.into["id"]) if console.may_write else None
+    if into is None:
+        return []
+    return [
+        (version, f"{at:%Y-%m-%d %H:%M} UTC, schema version {schema_version}")
+        for version, at, schema_version in versions.stored_in(into)
+    ]
 
 
 def _includes(console: Console, asked: _Asked) -> list[dict[str, Any]]:

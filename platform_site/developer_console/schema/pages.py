@@ -11,14 +11,13 @@ from django.http import HttpResponse
 
 from platform_site.developer_console.forms import Form, integer_of, invalid
 from platform_site.developer_console.frame import Console, page
-from platform_site.developer_console.schema import outline, part_forms
+from platform_site.developer_console.schema import new_table, outline, part_forms
 from platform_site.developer_console.schema.parts import Part, part_of, remove
 from platform_site.http import exact_json
 from platform_site.http.errors import ApiError, FieldError, ValidationFailed
 
 _PATH: Final = "/v1/schema"
 _invalid: Final = partial(invalid, summary="The document cannot be read.")
-_COLUMN: Final = re.compile(r"(?P<name>\w+) (?P<type>[\w\[\]]+)(?P<null>\??)(?: (?P<to>\w+))?", re.ASCII)
 
 
 @page("schema")
@@ -28,7 +27,10 @@ def schema(console: Console) -> HttpResponse:
     context: dict[str, Any] = {}
     if console.request.method == "POST":
         try:
-            context = _edit_part(console, current) if _edits_part(asked) else _change(console)
+            if asked.get("what") == "add-table":
+                context = _add_table(console)
+            else:
+                context = _edit_part(console, current) if _edits_part(asked) else _change(console)
         except ApiError as refusal:
             console.refusal, context = refusal, {"problems": _problems(refusal, _text(console))}
     is_applied = "applied" in context
@@ -43,7 +45,7 @@ def schema(console: Console) -> HttpResponse:
             "current": current,
             "text": text,
             "version": current["version"] if is_applied else asked.get("version") or current["version"],
-            "history": console.listed(f"{_PATH}/versions", {"limit": "20"}),
+            "history": _history(console),
             "revert": "" if is_applied else asked.get("revert", ""),
             "confirmed": asked.getlist("confirm"),
             **_forms(console, current["document"], text, context),
@@ -51,6 +53,12 @@ def schema(console: Console) -> HttpResponse:
         },
         context.pop("status", None),
     )
+
+
+def _history(console: Console) -> list[dict[str, Any]]:
+    found = console.listed(f"{_PATH}/versions", {"limit": "20"})
+    emails = console.emails_of(each["applied_by"] for each in found)
+    return [each | {"email": emails.get(each["applied_by"])} for each in found]
 
 
 def _edits_part(asked: Any) -> bool:
@@ -128,7 +136,15 @@ def _forms(console: Console, current: Any, text: str, context: dict[str, Any]) -
         "user_fields": outline.user_fields(draft, current, problems),
         "is_changed": draft != current,
         "form": form,
+        "table_form": _table_form(console, context),
     }
+
+
+def _table_form(console: Console, context: dict[str, Any]) -> Form:
+    asked = console.request.POST
+    is_open = "is_added" not in context and any(asked.get(each.name) for each in new_table.FIELDS)
+    refusal = context.get("table_refusal")
+    return Form("new-table", new_table.FIELDS, {}, refusal, asked if is_open or refusal else None)
 
 
 def _draft(text: str) -> dict[str, Any]:
@@ -156,8 +172,6 @@ def _text(console: Console) -> str:
 def _change(console: Console) -> dict[str, Any]:
     asked, text = console.request.POST, _text(console)
     what = asked.get("what")
-    if what == "add-table":
-        text = _with_table(text, asked.get("table", "").strip(), asked.get("columns", ""))
     mark = _mark(console, text)
     if what == "apply" and asked.get("planned") == mark:
         confirmed = [each.strip() for each in asked.getlist("confirm") if each.strip()]
@@ -170,8 +184,24 @@ def _change(console: Console) -> dict[str, Any]:
         return {"applied": done, "notice": f"The schema is at version {done['version']}."}
     plan = _send(console, text, dry_run=True)
     edited = "The document has changed since its plan. This is the new plan." if what == "apply" else None
-    at = asked.get("table", "").strip() if what == "add-table" else asked.get("at")
-    return {"plan": plan, "planned": mark, "notice": edited, "text": text, "at": at}
+    return {"plan": plan, "planned": mark, "notice": edited, "text": text, "at": asked.get("at")}
+
+
+def _add_table(console: Console) -> dict[str, Any]:
+    name = console.request.POST.get("table", "").strip()
+    draft = _draft(_text(console))
+    try:
+        text = new_table.add_to(draft, console.request.POST)
+    except ApiError as refusal:
+        return {"table_refusal": refusal, "status": refusal.status}
+    try:
+        plan = _send(console, text, dry_run=True)
+        return {"plan": plan, "planned": _mark(console, text), "text": text, "at": name, "is_added": True}
+    except ApiError as refusal:
+        own = new_table.own_errors(refusal, name)
+        if own is None:
+            raise
+        return {"table_refusal": own, "status": refusal.status}
 
 
 def _send(console: Console, text: str, *, dry_run: bool, confirm: list[str] | None = None) -> dict[str, Any]:
@@ -185,29 +215,6 @@ def _send(console: Console, text: str, *, dry_run: bool, confirm: list[str] | No
     # The text itself, so that the API reads what was written: names that come twice, integers of any size.
     exact = b'{"document": %s, %s' % (text.encode(), exact_json.dumps(options)[1:].encode())
     return console.api("PUT", _PATH, exact, headers=headers)
-
-
-def _with_table(text: str, name: str, columns: str) -> str:
-    """The document with a new table; lines of `columns` are `name type`, `name type?` or `name reference to`."""
-    document = _draft(text)
-    tables = document.get("tables")
-    if not isinstance(tables, dict):
-        raise _invalid("document", "The document has no tables.")
-    if name in tables:
-        raise _invalid("table", f"There is a table {name} already.")
-    made: dict[str, Any] = {}
-    for line in filter(None, map(str.strip, columns.splitlines())):
-        found = _COLUMN.fullmatch(" ".join(line.split()))
-        if found is None:
-            raise _invalid("columns", f"{line}: write a name and a type, such as title text or list reference lists.")
-        column: dict[str, Any] = {"type": found["type"]}
-        if found["to"]:
-            column["to"] = found["to"]
-        if found["null"]:
-            column["null"] = True
-        made[found["name"]] = column
-    tables[name] = {"columns": made}
-    return exact_json.dumps(document, indent=True)
 
 
 def _problems(refusal: ApiError, text: str) -> list[dict[str, Any]]:

@@ -210,6 +210,9 @@ def why(console: Console, table: str, row_id: str) -> HttpResponse:
     context: dict[str, Any] = {"table": table, "row_id": row_id, "seen_as": seen_as}
     try:
         context["explanation"] = console.api("POST", f"/v1/rows/{table}/explain", body)
+        if console.ref is not None:
+            principal = principal_named(console.ref.pool_id, body["as"])
+            context["role"] = principal.role or ("user" if principal.user_id else seen_as)
     except ApiError as refusal:
         console.refusal = refusal
     return console.render("console/why.html", context)

@@ -1,5 +1,9 @@
+import re
+from dataclasses import replace
+from itertools import chain, count
 from typing import Any, Final
 
+from django.db.models import Exists, OuterRef
 from django.http import HttpResponse
 from django.utils.http import urlencode
 
@@ -10,6 +14,7 @@ from platform_site.developer_console.frame import Change, Console, go_to, page
 from platform_site.developer_console.staff import grants as staff
 from platform_site.developer_console.tables.pages import schema_tables
 from platform_site.http.errors import ApiError
+from webhooks.models import Delivery, Webhook
 from webhooks.subscriptions import service as webhook_service
 
 _NEW: Final = (
@@ -21,11 +26,11 @@ _NEW: Final = (
         required=True,
         help="Such as tasks.insert, tasks.*, *.delete, auth.user.created or function.run.failed; * is everything.",
     ),
+    Field("name", "Name", help="Needed to merge it. Empty: the host of the URL."),
     Field("description", "Description"),
 )
 _ALL: Final = (
-    Field("name", "Name", help="Optional. Configurations use it instead of the id."),
-    *_NEW,
+    *(replace(each, help="Needed to merge it.") if each.name == "name" else each for each in _NEW),
     Field("filter", "Filter (JSON)", "code", placeholder='{"done": true}', help="Empty: all rows."),
     Field(
         "columns",
@@ -41,6 +46,8 @@ _ALL: Final = (
         choices=(("none", "Off: faster"), ("row", "Events of one row arrive in order")),
     ),
 )
+_NOT_IN_NAMES: Final = re.compile(r"[^a-z0-9_-]+")
+_HOST_LENGTH: Final = 38  # of a name's 48 characters
 TABS: Final = {"webhook": "Settings", "deliveries": "Deliveries"}
 
 
@@ -105,17 +112,42 @@ def _delete(console: Console, webhook_id: str) -> HttpResponse:
 
 
 def _create(console: Console) -> HttpResponse:
-    made = console.api("POST", "/v1/webhooks", forms.read(_NEW, console.request.POST))
+    body = forms.read(_NEW, console.request.POST)
+    body["name"] = body["name"] or _free_name(console, body["url"])
+    made = console.api("POST", "/v1/webhooks", body)
     console.done = {"secret": made["secret"], "notice": "The webhook is created."}
     response = _show(console, made)
     response["HX-Push-Url"] = console.url("webhook", made["id"])
     return response
 
 
+def _free_name(console: Console, url: str) -> str | None:
+    """From the host, with a number if another webhook has that name."""
+    host = url.partition("://")[2].partition("/")[0].rpartition("@")[2].lower()
+    name = _NOT_IN_NAMES.sub("-", host).strip("-")[:_HOST_LENGTH]
+    if not name or console.ref is None:
+        return None
+    name = name if name[0].isalpha() and not name.startswith("wh_") else f"host-{name}"
+    live = Webhook.objects.using(console.ref.cluster).live(console.ref.environment_id)
+    taken = set(live.filter(name__startswith=name).values_list("name", flat=True))
+    return next(each for each in chain([name], (f"{name}-{number}" for number in count(2))) if each not in taken)
+
+
+def _attempted(console: Console, found: list[dict[str, Any]]) -> set[str]:
+    """The ids of those with an attempted delivery: before the first, the API's success rate is 1."""
+    if console.ref is None:
+        return set()
+    tried = Delivery.objects.filter(webhook=OuterRef("pk"), last_attempt_at__isnull=False)
+    of_these = Webhook.objects.using(console.ref.cluster).filter(pk__in=[each["id"] for each in found])
+    return set(of_these.filter(Exists(tried)).values_list("pk", flat=True))
+
+
 @page("webhooks", {"new": _create})
 def webhooks(console: Console) -> HttpResponse:
+    found = console.listed("/v1/webhooks")
     context = {
-        "webhooks": console.listed("/v1/webhooks"),
+        "webhooks": found,
+        "attempted": _attempted(console, found),
         "form": forms.form_of(console, "new", _NEW, {"events": [_example(console)]}),
     }
     return console.render("console/webhooks.html", context)
@@ -139,4 +171,5 @@ def webhook(console: Console, webhook_id: str) -> HttpResponse:
 
 def _show(console: Console, found: dict[str, Any]) -> HttpResponse:
     form = forms.form_of(console, "edit", _ALL, found, seen=found["updated_at"])
-    return render(console, "console/webhook.html", found, {"form": form, "here": console.url("webhook", found["id"])})
+    context = {"form": form, "here": console.url("webhook", found["id"]), "attempted": _attempted(console, [found])}
+    return render(console, "console/webhook.html", found, context)

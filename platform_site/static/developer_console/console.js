@@ -52,11 +52,13 @@ document.addEventListener("htmx:beforeSwap", () => (pressed = document.activeEle
 document.addEventListener("htmx:afterSwap", (event) => {
   showTypes();
   nameCells();
+  showCurrentTab();
   const isRenewal = event.detail.requestConfig.verb === "get";
   if (isRenewal && !pressed) return;
   if (!isRenewal) document.querySelector("main .problem, main .notice")?.scrollIntoView({ block: "nearest" });
   const target = document.querySelector("main [data-focus]");
-  if (target) return (target.querySelector("input:not([type=hidden]), select, textarea") ?? target).focus();
+  const first = target?.querySelector('[aria-invalid="true"]') ?? target?.querySelector("input:not([type=hidden]), select, textarea");
+  if (target) return (first ?? target).focus();
   if (document.activeElement !== document.body) return;
   const isSame = (each) =>
     each.value === pressed?.value && each.textContent === pressed?.textContent && each.checkVisibility();
@@ -162,6 +164,31 @@ document.addEventListener("keydown", (event) => {
     editor.dispatchEvent(new Event("input", { bubbles: true }));
   } else if (event.key !== "Shift") leaves = false;
 });
+
+// Of many tables, only those are shown whose name has the text; Enter opens the first. The current one is in view.
+function tabsOf(find) {
+  return [...find.nextElementSibling.children];
+}
+
+document.addEventListener("input", (event) => {
+  if (!event.target.matches("[data-find-tab]")) return;
+  const text = event.target.value.trim().toLowerCase();
+  for (const tab of tabsOf(event.target)) tab.hidden = !tab.textContent.toLowerCase().includes(text);
+});
+
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "Enter" || !event.target.matches("[data-find-tab]")) return;
+  event.preventDefault();
+  tabsOf(event.target).find((tab) => !tab.hidden)?.click();
+});
+
+function showCurrentTab() {
+  const tabs = document.querySelector(".tabs.many");
+  const current = tabs?.querySelector("[aria-current]");
+  if (current) tabs.scrollTop = current.offsetTop - tabs.offsetTop - tabs.clientHeight / 2;
+}
+
+showCurrentTab();
 
 // Search: Ctrl K opens it, the arrow keys choose a result, Enter opens the first or the chosen one.
 const searchDialog = document.getElementById("search");

@@ -30,6 +30,12 @@ function keepTabStop() {
   return next;
 }
 
+// Keys of the cell do what these controls do, so that Tab does not stop at each row.
+function skipControls() {
+  for (const each of grid.querySelectorAll("tbody :is(a, [data-select])")) each.tabIndex = -1;
+  keepTabStop();
+}
+
 // After the focused control was removed or disabled.
 function keepFocus() {
   const cell = keepTabStop();
@@ -144,7 +150,5 @@ if (grid.hasAttribute("data-editable")) {
     const text = event.clipboardData.getData("text/plain");
     inTurn(() => paste(cell, text));
   });
-  // Keys of the cell do what these controls do, so that Tab does not stop at each row.
-  for (const each of grid.querySelectorAll("tbody :is(a, [data-select])")) each.tabIndex = -1;
-  keepTabStop();
+  skipControls();
 }

@@ -3,6 +3,7 @@
 
 const liveState = document.getElementById("live-state");
 const added = new Set();
+let ownUntil = 0; // Until then new rows are taken for those of an import from this page.
 let lastId = null;
 let listening = null; // aborts the stream
 
@@ -49,7 +50,7 @@ function receive(name, data) {
   if (name === "row") {
     const row = rowWith(data.id);
     if (row) refresh(row);
-    else {
+    else if (Date.now() > ownUntil) {
       added.add(data.id);
       showState(`${added.size} row${added.size === 1 ? "" : "s"} added or changed elsewhere.`, true);
     }
@@ -57,18 +58,42 @@ function receive(name, data) {
     const row = rowWith(data.id);
     if (row) leave(row);
     isShown(data.id);
-  } else if (name === "reset") showState("The table has changed.", true);
+  } else if (name === "reset" && Date.now() > ownUntil) showState("The table has changed.", true);
   else if (name === "ready") {
     showState("Live");
     catchUp();
   }
 }
 
+async function currentPage() {
+  const response = await fetch(location.href);
+  if (!response.ok || response.redirected) return null;
+  return new DOMParser().parseFromString(await response.text(), "text/html");
+}
+
+// All rows again, after an import. The stream tells of the imported rows a little later.
+async function reloadRows() {
+  ownUntil = Date.now() + 10_000;
+  const page = grid.querySelector("td.editing") ? null : await currentPage();
+  if (!page) return showState("The table has changed.", true);
+  grid.tBodies[0].replaceWith(page.querySelector("table.grid").tBodies[0]);
+  for (const part of ["[data-count]", ".pages"]) {
+    document.querySelector(part)?.remove();
+    const now = page.querySelector(part);
+    if (now) part === ".pages" ? document.getElementById("new-row").before(now) : liveState.after(" ", now);
+  }
+  const columns = stored("order", []);
+  if (columns.length) applyOrder(columns);
+  if (added.size) showState("Live");
+  added.clear();
+  skipControls();
+  enableDelete();
+}
+
 // What has changed after the page was made and before the stream began.
 async function catchUp() {
-  const response = await fetch(location.href);
-  if (!response.ok || response.redirected) return;
-  const page = new DOMParser().parseFromString(await response.text(), "text/html");
+  const page = await currentPage();
+  if (!page) return;
   const etags = new Map([...page.querySelectorAll("tr[data-etag]")].map((row) => [row.dataset.id, row.dataset.etag]));
   for (const row of grid.querySelectorAll("tr[data-etag]")) {
     if (etags.get(row.dataset.id) !== row.dataset.etag) refresh(row);

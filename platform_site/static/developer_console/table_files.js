@@ -2,6 +2,8 @@
 "use strict";
 
 const PART = 256 * 1024; // bytes
+const FIRST_PART = 32 * 1024; // each next one is twice as large, so that also small files show progress
+const LONGEST_RECORD = 1024 * 1024;
 const SHOWN = 100; // rejected lines
 const progress = document.getElementById("file-progress");
 const report = document.getElementById("file-report");
@@ -22,8 +24,8 @@ function download(name, parts) {
 }
 
 // The bytes of whole records from `start` on, and how many lines they are. A line break inside quotes of CSV ends none.
-async function partOf(file, start, isCsv) {
-  for (let size = PART; ; size *= 2) {
+async function partOf(file, start, isCsv, least) {
+  for (let size = least; ; size *= 2) {
     const bytes = new Uint8Array(await file.slice(start, start + size).arrayBuffer());
     const isLast = start + bytes.length >= file.size;
     let quotes = 0;
@@ -39,7 +41,7 @@ async function partOf(file, start, isCsv) {
     }
     if (isLast) return { bytes, lines: seen };
     if (end) return { bytes: bytes.slice(0, end), lines };
-    if (size > PART * 4) return null;
+    if (size > LONGEST_RECORD) return null;
   }
 }
 
@@ -65,9 +67,11 @@ async function importFile(form, file) {
   const total = { inserted: 0, rejected: [], skipped: [], stopped: null };
   let linesBefore = 0;
   isStopped = false;
-  for (let start = 0; start < file.size && !total.stopped; ) {
-    showProgress(`${total.inserted} rows imported, ${total.rejected.length} rejected`, start / file.size);
-    const part = await partOf(file, start, isCsv);
+  if (!file.size) total.stopped = "The file is empty.";
+  for (let [start, size] = [0, FIRST_PART]; start < file.size && !total.stopped; size = Math.min(size * 2, PART)) {
+    ownUntil = Infinity;
+    showProgress(`${countOf(total.inserted)} imported, ${total.rejected.length} rejected`, start / file.size);
+    const part = await partOf(file, start, isCsv, size);
     if (!part) {
       total.stopped = `Stopped after line ${linesBefore}: a record is longer than 1 MB.`;
       break;
@@ -83,6 +87,7 @@ async function importFile(form, file) {
     if (isStopped && start < file.size) total.stopped ??= `Stopped after line ${linesBefore}.`;
   }
   progress.hidden = true;
+  if (!total.inserted && !total.rejected.length) total.stopped ??= "The file has no rows.";
   return total;
 }
 
@@ -90,8 +95,9 @@ function showReport(total, name) {
   const box = document.createElement("div");
   box.className = total.rejected.length || total.stopped ? "problem" : "notice";
   const summary = document.createElement("p");
-  const rows = `${total.inserted} row${total.inserted === 1 ? "" : "s"} imported`;
-  summary.textContent = [`${rows}, ${total.rejected.length} rejected.`, total.stopped ?? ""].join(" ");
+  const counts = `${countOf(total.inserted)} imported, ${total.rejected.length} rejected.`;
+  const isNothing = !total.inserted && !total.rejected.length;
+  summary.textContent = [isNothing ? "" : counts, total.stopped ?? ""].join(" ").trim();
   box.append(summary);
   if (total.skipped.length) {
     const skipped = document.createElement("p");
@@ -109,17 +115,19 @@ function showReport(total, name) {
   if (total.rejected.length) {
     const quoted = (text) => `"${text.replaceAll('"', '""')}"`;
     const lines = ["line,reason", ...total.rejected.map(([line, reason]) => `${line},${quoted(reason)}`)];
-    const all = button(`Download all ${total.rejected.length} reasons`, () =>
+    const all = button(total.rejected.length === 1 ? "Download the reason" : `Download all ${total.rejected.length} reasons`, () =>
       download(`${name}.rejected.csv`, [`${lines.join("\r\n")}\r\n`]),
     );
     box.append(list, all);
   }
-  const link = document.createElement("a");
-  link.href = location.pathname;
-  link.textContent = "Show the rows";
-  const last = document.createElement("p");
-  last.append(link);
-  box.append(last);
+  if (total.inserted && location.search) {
+    const link = document.createElement("a");
+    link.href = location.pathname;
+    link.textContent = "Show the rows without the filter";
+    const last = document.createElement("p");
+    last.append(link);
+    box.append(last);
+  }
   report.replaceChildren(box);
   box.scrollIntoView({ block: "nearest" });
 }
@@ -159,9 +167,11 @@ document.querySelector("[data-import]")?.addEventListener("submit", async (event
   report.replaceChildren();
   try {
     showReport(await importFile(form, file), file.name);
+    await reloadRows();
   } catch {
     showStatus("The connection broke. Rows of complete parts are imported: compare before you repeat.");
     progress.hidden = true;
+    ownUntil = 0;
   }
   submit.disabled = false;
 });

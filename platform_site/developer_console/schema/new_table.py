@@ -1,0 +1,80 @@
+"""The form that adds a table to the draft: its columns are lines such as `total decimal(10,2)`."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from platform_site.developer_console.forms import Field, integer_of, lines_of
+from platform_site.http import exact_json
+from platform_site.http.errors import ApiError, FieldError, ValidationFailed
+from rows.schema.document_checks import DocumentPath
+from rows.schema.model import SQL_TYPES
+
+_COLUMN: Final = re.compile(
+    r"(?P<name>\w+) (?P<type>[\w\[\]]+)(?P<null>\??)"
+    r"(?: ?\((?P<settings>[^()]*)\)| (?P<to>\w+))?(?P<null_after>\??)",
+    re.ASCII,
+)
+_WITH_SETTINGS: Final = {"decimal": "decimal(10,2)", "enum": "enum(open,done)", "reference": "reference(table)"}
+_EXAMPLE: Final = "state enum(open,done)"
+FIELDS: Final = (
+    Field("table", "Name"),
+    Field(
+        "columns",
+        "Columns, one per line: name and type; ? allows null",
+        "textarea",
+        help=f"Types: {', '.join(_WITH_SETTINGS.get(each, each) for each in SQL_TYPES)}.",
+        placeholder="title text\ndue_on date?\ntotal decimal(10,2)\nlist reference(lists)\nowner user",
+        rows=5,
+    ),
+)
+
+
+def add_to(document: dict[str, Any], asked: Mapping[str, str]) -> str:
+    """The text of the document with the table. Raises ValidationFailed."""
+    name, tables = asked.get("table", "").strip(), document.get("tables")
+    errors = []
+    if not isinstance(tables, dict):
+        errors.append(("table", "The document has no tables."))
+    elif not name or name in tables:
+        errors.append(("table", f"There is a table {name} already." if name else "Write a name."))
+    columns: dict[str, Any] = {}
+    for line in lines_of(asked.get("columns", "")):
+        found = _COLUMN.fullmatch(" ".join(line.split()))
+        if found is None:
+            errors.append(("columns", f"{line}: write a name and a type, such as title text or {_EXAMPLE}."))
+        elif found["name"] in columns:
+            errors.append(("columns", f"{line}: there is a column {found['name']} already."))
+        else:
+            columns[found["name"]] = _column(found)
+    if errors:
+        raise ValidationFailed("No table was added.", fields=[FieldError(at, "invalid", text) for at, text in errors])
+    document["tables"][name] = {"columns": columns}
+    return exact_json.dumps(document, indent=True)
+
+
+def _column(found: re.Match[str]) -> dict[str, Any]:
+    column: dict[str, Any] = {"type": found["type"]}
+    settings = [each.strip() for each in (found["settings"] or found["to"] or "").split(",") if each.strip()]
+    if found["type"] == "enum":
+        column["values"] = settings
+    elif found["type"] == "decimal":
+        column |= zip(("precision", "scale"), map(integer_of, settings), strict=False)
+    elif settings:
+        column["to"] = settings[0]
+    if found["null"] or found["null_after"]:
+        column["null"] = True
+    return column
+
+
+def own_errors(refusal: ApiError, name: str) -> ApiError | None:
+    """The API's errors about the new table, at the fields of the form."""
+    at = (DocumentPath("document.tables") / name).text
+    found = []
+    for each in refusal.fields:
+        if each.field != at and not each.field.startswith(f"{at}."):
+            continue
+        below = each.field.removeprefix(at).removeprefix(".").removeprefix("columns").removeprefix(".")
+        text = f"{below}: {each.message}" if below else each.message
+        found.append(FieldError("columns" if below else "table", each.code, text))
+    return ValidationFailed("No table was added.", fields=found) if found else None
