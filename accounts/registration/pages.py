@@ -169,9 +169,9 @@ class LinkPage(FormView):  # type: ignore[type-arg]
 
 
 def _way_back(pool: PoolSettings, found: AccountEmail) -> str:
-    if pool.app_url or found.user is None or not found.user.is_staff:
+    if pool.app_url or found.environment_id is not None or found.user is None:
         return pool.app_url
-    return reverse("admin:index")
+    return reverse("admin:index" if found.user.is_staff else "developer_console:start")
 
 
 def _signs_in_later(user: User) -> User:

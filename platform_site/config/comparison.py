@@ -98,7 +98,8 @@ def _unknown_tables(environment: EnvironmentRef, now: Configuration, parts: Item
     schema = parts["schema"] if "schema" in parts else schema_service.current(environment).schema.document
     for path, table in dict.fromkeys(added):
         if table is not None and table not in schema["tables"]:
-            suggestion = did_you_mean(table, schema["tables"]) or "."
+            # The names of tables are for callers who may read the schema.
+            suggestion = (did_you_mean(table, schema["tables"]) if "schema" in parts else "") or "."
             yield FieldError(path, "no_such_table", f"There is no table {table}{suggestion}")
 
 

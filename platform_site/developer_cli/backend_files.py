@@ -176,11 +176,12 @@ def unknown_tables(found: Backend) -> list[str]:
         events += _listed(found.webhooks, "events", enumerate(found.webhooks.value))
     if found.settings:
         events += _listed(found.settings, "on", found.settings.value.items())
-    return [
+    found_warnings = (
         f"{place}: schema.json has no table {table[1]}."
         for place, event in events
         if isinstance(event, str) and (table := _ROW_EVENT.fullmatch(event)) and table[1] not in tables
-    ]
+    )
+    return [*dict.fromkeys(found_warnings)]
 
 
 def _listed(file: JsonFile, setting: str, items: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, Any]]:

@@ -36,7 +36,13 @@ class Change:
         return self.change if self.destructive else self.access
 
     def as_json(self) -> dict[str, Any]:
-        return {"part": self.part, "change": self.change, "destructive": self.destructive, "sql": self.sql}
+        return {
+            "part": self.part,
+            "change": self.change,
+            "destructive": self.destructive,
+            "confirm": self.to_confirm or None,
+            "sql": self.sql,
+        }
 
 
 @dataclass

@@ -3,20 +3,24 @@ from typing import Any, Final
 from django.http import HttpResponse
 
 from accounts.users import sessions as account_sessions
-from platform_site.developer_console.api_calls import path_to
+from platform_site.developer_console.api_calls import ApiClient, path_to
 from platform_site.developer_console.forms import Field, form_of
 from platform_site.developer_console.frame import Console, page
 
 _PROGRAMS: Final = {"console": "Console", "command line": "Command platform"}
-
-
 _PASSWORD: Final = (
     Field("current_password", "Current password", "password", required=True),
     Field("password", "New password", "password", required=True),
 )
-
-
-_BROWSERS: Final = {"Edg/": "Edge", "OPR/": "Opera", "Firefox/": "Firefox", "Chrome/": "Chrome", "Safari/": "Safari"}
+_BROWSERS: Final = {
+    "Edg": "Edge",
+    "OPR/": "Opera",
+    "Firefox/": "Firefox",
+    "FxiOS/": "Firefox",
+    "Chrome/": "Chrome",
+    "CriOS/": "Chrome",
+    "Safari/": "Safari",
+}
 _SYSTEMS: Final = {
     "Android": "Android",
     "iPhone": "iOS",
@@ -35,19 +39,24 @@ def _program(user_agent: str) -> str:
     return f"{browser} on {system}" if browser and system else user_agent
 
 
+def _own_client(console: Console) -> ApiClient:
+    """Without a staff grant: the account's own affairs are in no project's audit log."""
+    return ApiClient(console.request, console.client.signed_in)
+
+
 def _change_password(console: Console) -> dict[str, Any]:
     body = {each.name: console.request.POST.get(each.name, "") for each in _PASSWORD}
-    console.client.call("PATCH", "/v1/auth/me", body)
+    _own_client(console).call("PATCH", "/v1/auth/me", body)
     return {"notice": "The password is changed. All other sessions have ended."}
 
 
 def _end(console: Console) -> dict[str, Any]:
-    console.client.call("DELETE", path_to("auth", "sessions", console.request.POST.get("session", "")))
+    _own_client(console).call("DELETE", path_to("auth", "sessions", console.request.POST.get("session", "")))
     return {"notice": "The session has ended."}
 
 
 def _end_others(console: Console) -> dict[str, Any]:
-    console.client.call("POST", "/v1/auth/revoke", {"scope": "others"})
+    _own_client(console).call("POST", "/v1/auth/revoke", {"scope": "others"})
     return {"notice": "All other sessions have ended."}
 
 

@@ -108,7 +108,7 @@ def code(request: HttpRequest) -> HttpResponse:
 @csrf_protect
 def forgotten(request: HttpRequest) -> HttpResponse:
     form = ForgottenForm(request.POST if request.method == "POST" else None)
-    facts: dict[str, Any] = {"form": form}
+    facts: dict[str, Any] = {"form": form, "next": _target(request, request.GET.get("next") or "")}
     status = 200
     if form.is_bound and form.is_valid():
         email = form.cleaned_data["email"]

@@ -42,6 +42,16 @@ def test_the_sign_in_page_leads_to_a_link_that_works_once(boss: User, postbox: P
         assert answer.status_code == status
 
 
+def test_others_find_the_way_back_to_their_console(make_user: Callable[..., User], postbox: Postbox) -> None:
+    make_user("dev", email="dev@example.com")
+    browser = Client()
+    browser.post("/console/sign-in/forgotten", {"email": "dev@example.com"})
+    email_outbox.send_due()
+    link = token_in(postbox.last("dev@example.com"))
+    done = browser.post("/auth/reset-password", {"token": link, "password": BETTER, "again": BETTER})
+    assert reverse("developer_console:start") in done.content.decode()
+
+
 def test_it_reveals_no_accounts(boss: User, postbox: Postbox) -> None:
     seen = []
     for email in ("boss@example.com", "nobo@example.com"):

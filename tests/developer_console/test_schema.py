@@ -163,6 +163,9 @@ def test_a_table_is_added_by_form(desk: Desk) -> None:
         ("notes", "a text\ntotal decimal", "columns", "total.precision: "),
         ("notes", "a text\nstate enum", "columns", "state.values: "),
         ("notes", "a number", "columns", "a.type: "),
+        ("notes", "a text(50)", "columns", "a text(50): write a name and a type"),
+        ("notes", "a decimal(10,2,5)", "columns", "a decimal(10,2,5): write a name and a type"),
+        ("notes", "a reference(tasks,notes)", "columns", "a reference(tasks,notes): write a name and a type"),
     ],
 )
 def test_a_refused_table_keeps_its_form(

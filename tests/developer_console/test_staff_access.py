@@ -18,11 +18,12 @@ from accounts.staff import roles, second_factor
 from accounts.staff.roles import StaffRole
 from accounts.users import service as user_service
 from platform_site.developer_console.api_calls import ApiClient
+from platform_site.developer_console.frame import Console
 from platform_site.developer_console.session import SignedIn
 from platform_site.developer_console.staff import grants as staff
 from platform_site.http.errors import ApiError, NotFound, Unauthorized
 from projects import services, staff_access
-from projects.models import StaffGrant
+from projects.models import Member, StaffGrant
 from rows.changes import credentials, open_stream
 from rows.changes.credentials import SharedCredential
 from tests.developer_console.conftest import PASSWORD, Desk, environment_of, give_password, sign_in
@@ -90,8 +91,13 @@ def test_a_grant_reads_and_its_owner_sees_it(tracker: Tracker, hired: Hire, desk
         assert "Staff access, read-only" in page.content.decode()
     for path in ("auth/", "logs/audit", "settings"):
         assert theirs.get(path).status_code == 403, path
+    passwords = {"current_password": PASSWORD, "password": "a different horse"}
+    assert "The password is changed." in unescape(
+        theirs.post("sessions", {"what": "password", **passwords}).content.decode()
+    )
     shown = unescape(desk.get("logs/audit").content.decode())
     assert "staff_access.granted" in shown
+    assert "user.changed" not in shown, "the affairs of staff are not the project's"
     assert "ticket 7" in shown
     assert user.pk not in shown
     assert "ticket 7" in desk.get("settings").content.decode()
@@ -263,6 +269,17 @@ def test_a_second_factor_counts_as_in_admin(tracker: Tracker, hired: Hire, setti
     second_factor.confirm_enrolment(user, f"{totp.token():06d}")
     assert verified.get().status_code == 404
     assert browser.get("/console/staff").status_code == 403
+
+
+def test_staff_see_no_emails_of_members(tracker: Tracker, desk: Desk, rf: RequestFactory) -> None:
+    """Whose list the API refuses them: schema versions and schedules name their authors by ids alone."""
+    members = Member.objects.filter(project=tracker.project, user__isnull=False)
+    emails = dict(members.values_list("user_id", "user__email"))
+    assert emails
+    for grant, expected in ((None, emails), (StaffGrant(), {})):
+        client = ApiClient(rf.get("/"), SignedIn("usr_x", "ses_x", 0, 0), grant)
+        console = Console(rf.get("/"), client, "schema", {"id": tracker.project.pk}, {}, {})
+        assert console.emails_of(emails) == expected
 
 
 def test_a_session_that_has_ended_asks_for_no_access(tracker: Tracker, hired: Hire) -> None:

@@ -71,6 +71,13 @@ def test_the_first_webhook_shows_its_secret_once(tracker: Tracker, desk: Desk, r
     assert "100 %" not in page
 
 
+def test_a_name_is_the_host_and_no_secret_of_the_url(tracker: Tracker, desk: Desk) -> None:
+    desk.post("webhooks/", {"what": "new", "url": "https://Example.com?key=c4n4ryc4n4ry", "events": "tasks.insert"})
+    assert Webhook.objects.using(tracker.project.cluster).get().name == "example-com"
+    refused = desk.post("webhooks/", {"what": "new", "url": "https://[x", "events": "tasks.insert"})
+    assert refused.status_code == 422
+
+
 def test_a_new_webhook_is_named_after_its_host(tracker: Tracker, desk: Desk) -> None:
     hooks = [("https://Hooks.example.com/a", ""), ("https://hooks.example.com:8443/b", ""), ("https://127.0.0.1/", "")]
     for url, name in [*hooks, ("https://hooks.example.com/c", ""), ("https://example.com/", "crm")]:

@@ -143,11 +143,15 @@ def _shown(console: Console, asked: _Asked, context: dict[str, Any]) -> dict[str
 
 
 def _stored(console: Console, asked: _Asked) -> list[tuple[str, str]]:
-    into = environment_ref(asked.into["id"]) if console.may_write else None
+    """Those of the environment into which is merged. A staff grant is for one environment."""
+    is_open = console.may_write and (
+        console.client.staff_grant is None or asked.into["id"] == console.environment["id"]
+    )
+    into = environment_ref(asked.into["id"]) if is_open else None
     if into is None:
         return []
     return [
-        (version, f"{at:%Y-%m-%d %H:%M} UTC, schema version {schema_version}")
+        (version, f"{at:%Y-%m-%d %H:%M:%S} UTC, schema version {schema_version} ({version})")
         for version, at, schema_version in versions.stored_in(into)
     ]
 

@@ -41,7 +41,7 @@ def add_to(document: dict[str, Any], asked: Mapping[str, str]) -> str:
     columns: dict[str, Any] = {}
     for line in lines_of(asked.get("columns", "")):
         found = _COLUMN.fullmatch(" ".join(line.split()))
-        if found is None:
+        if found is None or not _has_its_settings(found):
             errors.append(("columns", f"{line}: write a name and a type, such as title text or {_EXAMPLE}."))
         elif found["name"] in columns:
             errors.append(("columns", f"{line}: there is a column {found['name']} already."))
@@ -53,9 +53,19 @@ def add_to(document: dict[str, Any], asked: Mapping[str, str]) -> str:
     return exact_json.dumps(document, indent=True)
 
 
+def _settings(found: re.Match[str]) -> list[str]:
+    return [each.strip() for each in (found["settings"] or found["to"] or "").split(",") if each.strip()]
+
+
+def _has_its_settings(found: re.Match[str]) -> bool:
+    """Whether the type has as many settings as it takes; what is missing, the schema says."""
+    most = {"decimal": 2, "reference": 1}.get(found["type"], 0)
+    return found["type"] == "enum" or len(_settings(found)) <= most
+
+
 def _column(found: re.Match[str]) -> dict[str, Any]:
     column: dict[str, Any] = {"type": found["type"]}
-    settings = [each.strip() for each in (found["settings"] or found["to"] or "").split(",") if each.strip()]
+    settings = _settings(found)
     if found["type"] == "enum":
         column["values"] = settings
     elif found["type"] == "decimal":

@@ -2,6 +2,7 @@ import re
 from dataclasses import replace
 from itertools import chain, count
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from django.db.models import Exists, OuterRef
 from django.http import HttpResponse
@@ -123,7 +124,10 @@ def _create(console: Console) -> HttpResponse:
 
 def _free_name(console: Console, url: str) -> str | None:
     """From the host, with a number if another webhook has that name."""
-    host = url.partition("://")[2].partition("/")[0].rpartition("@")[2].lower()
+    try:
+        host = urlsplit(url).netloc.rpartition("@")[2].lower()
+    except ValueError:
+        return None
     name = _NOT_IN_NAMES.sub("-", host).strip("-")[:_HOST_LENGTH]
     if not name or console.ref is None:
         return None

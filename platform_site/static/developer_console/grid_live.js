@@ -75,7 +75,7 @@ async function currentPage() {
 async function reloadRows() {
   ownUntil = Date.now() + 10_000;
   const page = grid.querySelector("td.editing") ? null : await currentPage();
-  if (!page) return showState("The table has changed.", true);
+  if (!page || grid.querySelector("td.editing")) return showState("The table has changed.", true);
   grid.tBodies[0].replaceWith(page.querySelector("table.grid").tBodies[0]);
   for (const part of ["[data-count]", ".pages"]) {
     document.querySelector(part)?.remove();

@@ -167,7 +167,7 @@ document.querySelector("[data-import]")?.addEventListener("submit", async (event
   report.replaceChildren();
   try {
     showReport(await importFile(form, file), file.name);
-    await reloadRows();
+    await reloadRows().catch(() => showState("The table has changed.", true));
   } catch {
     showStatus("The connection broke. Rows of complete parts are imported: compare before you repeat.");
     progress.hidden = true;
