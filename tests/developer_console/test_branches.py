@@ -198,7 +198,8 @@ def test_a_merge_with_a_rename_and_the_way_back(branched: Branched) -> None:
     version = hidden(planned)["replaced"]
     assert version in text_of(applied)
     merging = branched.desk.get("branches/merge").content.decode()
-    assert re.search(rf'<option value="{version}" >\d{{4}}-\d\d-\d\d \d\d:\d\d UTC, schema version 1</option>', merging)
+    title = rf"\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d UTC, schema version 1 \({version}\)"
+    assert re.search(rf'<option value="{version}" >{title}</option>', merging)
     into = {"into": branched.desk.environment_id, "version": version}
     back = branched.desk.post("branches/merge", {"what": "plan", **into})
     assert "Back to" in text_of(back)
