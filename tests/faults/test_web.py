@@ -133,7 +133,7 @@ def test_code_that_does_not_start_replaces_no_worker(battered: Up, tmp_path: Pat
         before = workers()
         (release / "rest_framework_simplejwt.py").write_text("raise ImportError('a bad release')")
         main.send_signal(signal.SIGHUP)
-        wait_for("it is said", lambda: "those that serve stay" in log.read_text())
+        wait_for("it is said", lambda: "the old workers keep running" in log.read_text())
         wait_for("the new one is gone", lambda: workers() == before)
         assert "a bad release" in log.read_text()
         assert sign_in(there)

@@ -1,5 +1,6 @@
 """HTTP by hand: bytes into a socket, bytes out, for what no client library would send."""
 
+import re
 import socket
 import time
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ class Answers:
 
     @property
     def statuses(self) -> list[int]:
-        return [int(part[:3]) for part in self.raw.replace(b"HTTP/1.0 ", b"HTTP/1.1 ").split(b"HTTP/1.1 ")[1:]]
+        return [int(status) for status in re.findall(rb"HTTP/1\.[01] (\d{3}) ", self.raw)]
 
     @property
     def body(self) -> Any:

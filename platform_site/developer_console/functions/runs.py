@@ -2,12 +2,17 @@ from typing import Any, Final
 
 from django.http import HttpResponse
 
+from accounts.audit import Actor
+from functions.directory import function_of
+from functions.errors import NoSuchRun
 from functions.execution import calls
+from functions.models import Run
 from platform_site.developer_console.forms import integer_of
 from platform_site.developer_console.frame import Console, page
 from platform_site.developer_console.functions.pages import path_of, render, shown_run
 from platform_site.developer_console.staff import grants as staff
 from platform_site.http.errors import ValidationFailed
+from platform_site.identity.callers import EnvironmentRef
 
 STATUSES: Final = ("succeeded", "failed", "running")
 TRIGGERS: Final = ("call", "schedule", "event", "inbound")
@@ -25,8 +30,17 @@ def runs(console: Console, name: str) -> HttpResponse:
     return render(console, "console/function_runs.html", name, context)
 
 
+def _cancel_run(environment: EnvironmentRef, name: str, run_id: str, *, actor: Actor) -> None:
+    """Raises NoSuchFunction, NoSuchRun, RunEnded."""
+    function = function_of(environment, name)
+    run = Run.objects.using(environment.cluster).filter(function=function, pk=run_id).first()
+    if run is None:
+        raise NoSuchRun
+    calls.cancel(environment, run, actor=actor)
+
+
 def _cancel(console: Console, name: str, run_id: str) -> dict[str, Any]:
-    if not staff.stop(console.client, calls.cancel, name, run_id):
+    if not staff.stop(console.client, _cancel_run, name, run_id):
         console.api("POST", path_of(name, "runs", run_id, "cancel"))
     return {"notice": "The run is cancelled."}
 
