@@ -236,8 +236,12 @@ def test_every_section_of_a_suspended_project_says_so(tracker: Tracker, desk: De
 
 def test_a_forgotten_password_is_reset_by_email(ada: User) -> None:
     browser = Client()
-    assert 'href="/console/sign-in/forgotten"' in browser.get("/console/sign-in").content.decode()
-    assert "Send the link" in browser.get("/console/sign-in/forgotten").content.decode()
+    asked_for = "next=%2Fconsole%2Fcommand-line"
+    shown = browser.get(f"/console/sign-in?{asked_for}").content.decode()
+    assert f'href="/console/sign-in/forgotten?{asked_for}"' in shown
+    form = browser.get(f"/console/sign-in/forgotten?{asked_for}").content.decode()
+    assert "Send the link" in form
+    assert f'href="/console/sign-in?{asked_for}"' in form
     for email in (ada.email, "nobody@x.example"):
         asked = browser.post("/console/sign-in/forgotten", {"email": email})
         assert f"If <bdi>{email}</bdi> has an account" in asked.content.decode()
