@@ -104,11 +104,11 @@ class Console:
     def tabs(self, titles: Mapping[str, str], *arguments: str) -> list[tuple[str, str]]:
         return [(self.url(name, *arguments), title) for name, title in titles.items()]
 
-    def emails_of(self, user_ids: Iterable[str]) -> dict[str, str]:
+    def emails_of(self, user_ids: Iterable[str | None]) -> dict[str, str]:
         """Of members of the project; not for staff, whom the API refuses the list of members."""
         if self.client.staff_grant is not None:
             return {}
-        found = Member.objects.filter(project_id=self.project["id"], user_id__in=set(user_ids))
+        found = Member.objects.filter(project_id=self.project["id"], user_id__in=set(user_ids) - {None})
         return dict(found.values_list("user_id", "user__email"))
 
     @cached_property

@@ -53,7 +53,7 @@ def logs(console: Console) -> HttpResponse:
 def audit(console: Console) -> HttpResponse:
     context = _listed(console, "/v1/audit", _AUDIT, {"project": console.project["id"]})
     named = {each["target_id"] for each in context["entries"]} | {each["actor"]["id"] for each in context["entries"]}
-    emails = console.emails_of(each for each in named if each)
+    emails = console.emails_of(named)
     for entry in context["entries"]:
         entry["actor_email"], entry["target_email"] = emails.get(entry["actor"]["id"]), emails.get(entry["target_id"])
         entry["detail_text"] = exact_json.dumps(entry["detail"], indent=True) if entry["detail"] else ""

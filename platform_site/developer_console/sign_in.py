@@ -17,7 +17,7 @@ from accounts.api.views import device_of
 from accounts.models import User
 from accounts.models.registration import AccountEmail
 from accounts.registration import email_templates, password_reset
-from accounts.registration.pool_settings import OF_PLATFORM, Pool
+from accounts.registration.pool_settings import PLATFORM
 from accounts.staff import second_factor
 from accounts.users import emails, passwords, sessions
 from platform_site.developer_console import session
@@ -113,8 +113,8 @@ def forgotten(request: HttpRequest) -> HttpResponse:
     if form.is_bound and form.is_valid():
         email = form.cleaned_data["email"]
         try:
-            rate_limits.count_email_request(request, kind=_RESET, pool_id=None, email=email, plan=OF_PLATFORM)
-            password_reset.request_reset(Pool(None, None, OF_PLATFORM), email=email)
+            rate_limits.count_email_request(request, kind=_RESET, pool_id=None, email=email, plan=PLATFORM.plan)
+            password_reset.request_reset(PLATFORM, email=email)
         except ApiError as error:
             form.add_error("email", _text(error))
             status = error.status

@@ -12,6 +12,7 @@ from platform_site.developer_console.frame import Console, page
 from platform_site.developer_console.functions.pages import path_of, render, shown_run
 from platform_site.developer_console.staff import grants as staff
 from platform_site.http.errors import ValidationFailed
+from platform_site.identity import ids
 from platform_site.identity.callers import EnvironmentRef
 
 STATUSES: Final = ("succeeded", "failed", "running")
@@ -33,7 +34,8 @@ def runs(console: Console, name: str) -> HttpResponse:
 def _cancel_run(environment: EnvironmentRef, name: str, run_id: str, *, actor: Actor) -> None:
     """Raises NoSuchFunction, NoSuchRun, RunEnded."""
     function = function_of(environment, name)
-    run = Run.objects.using(environment.cluster).filter(function=function, pk=run_id).first()
+    runs_of_function = Run.objects.using(environment.cluster).filter(function=function)
+    run = runs_of_function.filter(pk=run_id).first() if ids.matches("run", run_id) else None
     if run is None:
         raise NoSuchRun
     calls.cancel(environment, run, actor=actor)

@@ -147,6 +147,6 @@ def settings(console: Console, name: str) -> HttpResponse:
         "secret": form_of(console, "secret", _SECRET, {}),
         "inbound": form_of(console, "inbound", _INBOUND, {"async": True}),
         "endpoints": console.listed(path_of(name, "inbound")),
-        "scheduled_as_email": console.emails_of([detail["scheduled_as"] or ""]).get(detail["scheduled_as"]),
+        "scheduled_as_email": console.emails_of([detail["scheduled_as"]]).get(detail["scheduled_as"]),
     }
     return render(console, "console/function_settings.html", name, context)
