@@ -7,6 +7,13 @@ from typing import Final
 from accounts.directory import environments as environment_directory
 from platform_site.identity.callers import EnvironmentRef
 
+_SCOPES_OF: Final = {
+    "read": {"rows:read"},
+    "insert": {"rows:write"},
+    "update": {"rows:read", "rows:write"},
+    "delete": {"rows:read", "rows:write"},
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
@@ -21,7 +28,7 @@ class Exposure:
     def within(self, scopes: Iterable[str]) -> "Exposure":
         held = set(scopes)
         reached = {
-            name: [action for action in actions if ("rows:read" if action == "read" else "rows:write") in held]
+            name: [action for action in actions if held.issuperset(_SCOPES_OF[action])]
             for name, actions in self.tables.items()
         }
         return Exposure(

@@ -157,6 +157,8 @@ class RunHost:
                 "rows.insert" | "rows.upsert" | "rows.update" | "rows.remove" | "rows.update_many" | "rows.remove_many"
             ):
                 self._caller.need("rows:write")
+                if operation != "rows.insert":
+                    self._caller.need("rows:read")
                 with self._interruptible():
                     return self._write(operation, arguments)
             case "rows.batch":
@@ -208,6 +210,8 @@ class RunHost:
 
     def _batch(self, arguments: dict[str, Any]) -> bytes:
         operations = batch.read_operations(arguments.get("operations"), etags.read_if_match)
+        if batch.reads_rows(operations):
+            self._caller.need("rows:read")
         return batch.as_json(batch.execute(self._environment, self._principal, operations, depth=self._depth + 1))
 
     def _write_many(self, operation: str, table: str, arguments: dict[str, Any], depth: int) -> bytes:

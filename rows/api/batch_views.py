@@ -37,6 +37,8 @@ class BatchViewSet(ApiViewSet):
         if not isinstance(dry_run, bool):
             raise ValidationFailed.of("dry_run", "wrong_type", "Must be true or false.")
         operations = batch.read_operations(body["operations"], etags.read_if_match)
+        if batch.reads_rows(operations):
+            self.caller.need("rows:read")
         rate_limits.count_operations(self.http_request, len(operations), self.caller.plan, self.caller.id)
         depth = call_depth.depth_of(meta, self.environment.environment_id)
         results = batch.execute(self.environment, Principal.of(self.caller), operations, depth=depth, dry_run=dry_run)

@@ -68,6 +68,7 @@ class RowViewSet(ApiViewSet):
         "bulk_destroy": "rows:write",
         "explain": "schema:read",
     }
+    """Updates, upserts and deletions need `rows:read` too: their filters and responses say what a row holds."""
     query_parameters = {
         "list": QUERY_FIELDS,
         "retrieve": frozenset({"with", "columns"}),
@@ -161,6 +162,7 @@ class RowViewSet(ApiViewSet):
         return created(f"/v1/rows/{table}/{row.id}", row.body, _headers(row))
 
     def _upsert(self, table: str, body: Any, key: str) -> HttpResponse:
+        self.caller.need("rows:read")
         if isinstance(body, list):
             made = services.upsert_rows(self.environment, self._principal(), table, body, key, depth=self._depth())
             joined = _several([one.row for one in made])
@@ -174,6 +176,7 @@ class RowViewSet(ApiViewSet):
     @extend_schema(parameters=[IF_MATCH], request=serializers.Cells, responses=serializers.Row)
     def partial_update(self, request: HttpRequest, table: str, row_id: str) -> HttpResponseBase:
         """Change some columns of a row. Columns that are not sent stay as they are."""
+        self.caller.need("rows:read")
         etags.refuse(self.http_request.META, ("If-None-Match",), etags.ONLY_IF_MATCH)
         row = services.update_row(
             self.environment,
@@ -189,6 +192,7 @@ class RowViewSet(ApiViewSet):
     @extend_schema(parameters=[IF_MATCH], responses={204: None})
     def destroy(self, request: HttpRequest, table: str, row_id: str) -> HttpResponseBase:
         """Delete a row, and the rows that its schema cascades to."""
+        self.caller.need("rows:read")
         etags.refuse(self.http_request.META, ("If-None-Match",), etags.ONLY_IF_MATCH)
         services.delete_row(
             self.environment, self._principal(), table, row_id, matches=self._if_match(), depth=self._depth()
@@ -221,6 +225,7 @@ class RowViewSet(ApiViewSet):
         return respond(_changed(services.delete_rows(self.environment, self._principal(), table, which, depth=depth)))
 
     def _bulk_query(self) -> BulkQuery:
+        self.caller.need("rows:read")
         self._refuse_tags(_CONDITION_IN_WHERE)
         etags.refuse(self.http_request.META, ("If-None-Match",), _CONDITION_IN_WHERE)
         limit = self.query.get("limit")

@@ -86,6 +86,11 @@ def read_operations(body: Any, read_tags: Any) -> list[Operation]:
     return operations
 
 
+def reads_rows(operations: Sequence[Operation]) -> bool:
+    """Whether they need the scope `rows:read` too: others than inserts find rows that exist, and return them."""
+    return any(operation.op != "insert" for operation in operations)
+
+
 def execute(
     environment: EnvironmentRef,
     principal: Principal,

@@ -382,6 +382,24 @@ def test_function_has_the_rights_of_its_anonymous_caller(visited: Tracker) -> No
     assert invoke(visited, "look", {"list": home}, who="narrow").json["output"][1] == "forbidden"
 
 
+def test_function_of_a_caller_that_may_not_read_rows_only_inserts(tracker: Tracker) -> None:
+    home = tracker.post("key", "/rows/lists", {"name": "Home", "owner_id": tracker.users["alice"]}).json["id"]
+    source = """export default async ({list, owner_id}, {rows}) => {
+      const tried = async (what) => { try { await what(); return "done" } catch (error) { return error.code } };
+      const insert = {op: "insert", table: "lists", values: {name: "Mine", owner_id}};
+      return [await tried(() => rows.insert("lists", insert.values)), await tried(() => rows.batch([insert])),
+        await tried(() => rows.batch([insert, {op: "update", table: "lists", id: list, values: {}}])),
+        await tried(() => rows.update("lists", list, {})), await tried(() => rows.remove("lists", list)),
+        await tried(() => rows.updateMany("lists", {where: {}}, {})), await tried(() => rows.removeMany("lists", {where: {}})),
+        await tried(() => rows.upsert("lists", {id: list, name: "x", owner_id}, {onConflict: "id"}))]
+    }"""
+    deploy(tracker, "write", source)
+    tracker.tokens["writer"] = key_for(tracker.environment_id, "rows:write", "functions:invoke")
+    sent = {"list": home, "owner_id": tracker.users["alice"]}
+    output = invoke(tracker, "write", sent, who="writer").json["output"]
+    assert output == ["done", "done", *["forbidden"] * 6]
+
+
 def test_anonymous_caller_neither_sees_nor_cancels_runs(visited: Tracker) -> None:
     """Not even its own: all callers share the key, and would see the inputs of each other."""
     deploy(visited, "sum", SUM, invoke="public")

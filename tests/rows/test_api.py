@@ -255,6 +255,34 @@ def test_who_lacks_a_scope_is_told_in_words_for_them(tracker: Tracker) -> None:
         assert (answer.status, answer.json["error"]["message"]) == (403, message)
 
 
+def test_key_that_may_not_read_rows_only_inserts(tracker: Tracker) -> None:
+    """Filters and responses of the other writes say what rows hold, also where nothing is changed."""
+    tracker.tokens["writer"] = key_for(tracker.environment_id, "rows:write")
+    home = new_list(tracker, "alice")
+    sent = {"name": "Mine", "owner_id": tracker.users["alice"]}
+    insert = {"op": "insert", "table": "lists", "values": sent}
+    assert tracker.post("writer", "/rows/lists", sent).status == 201
+    assert tracker.post("writer", "/batch", {"operations": [insert]}).status == 200
+    refused = [
+        tracker.patch("writer", "/rows/lists?where={}", {}),
+        tracker.delete("writer", "/rows/lists?where={}"),
+        tracker.patch("writer", f"/rows/lists/{home}", {}),
+        tracker.delete("writer", f"/rows/lists/{home}"),
+        tracker.post("writer", "/rows/lists?on_conflict=id", sent | {"id": home}),
+        *(
+            tracker.post("writer", "/batch", {"operations": [insert, other]})
+            for other in (
+                {"op": "update", "table": "lists", "id": home, "values": {}},
+                {"op": "upsert", "table": "lists", "values": sent | {"id": home}, "on_conflict": "id"},
+                {"op": "delete", "table": "lists", "id": home},
+            )
+        ),
+    ]
+    for answer in refused:
+        assert (answer.status, answer.json["error"]["message"]) == (403, "This needs the scope rows:read.")
+    assert [row["name"] for row in tracker.get("key", "/rows/lists").json["data"]] == ["Home", "Mine", "Mine"]
+
+
 def test_many_rows_at_once_and_the_same_request_twice(tracker: Tracker) -> None:
     home = new_list(tracker, "alice")
     bodies = [{"title": str(number), "list_id": home} for number in range(3)]
