@@ -24,7 +24,7 @@ from accounts.users import identity_lookup
 from accounts.users import service as user_service
 from accounts.users.identity_lookup import Identity
 from platform_site.concurrency.memo import Memo
-from platform_site.http.errors import Forbidden, NotFound, Unauthorized, ValidationFailed
+from platform_site.http.errors import Forbidden, NotFound, Unauthorized, Unavailable, ValidationFailed
 from platform_site.http.requests import named_environment
 from platform_site.identity import ids
 from platform_site.identity.callers import Caller, CallerKind, EnvironmentRef
@@ -33,7 +33,7 @@ from platform_site.redis import client as redis_client
 from platform_site.redis import rate_limits, round_trip
 from projects import staff_access
 from projects.api import pending_records, users_version
-from projects.directory import environment_cache, roles
+from projects.directory import environment_cache, environments, roles
 
 EnvironmentUse = Literal["required", "optional", "unused"]
 HEADER: Final = "X-Environment"
@@ -179,6 +179,8 @@ def _check_environment(lookup: Lookup, found: _Found, use: EnvironmentUse) -> No
     named, identity = lookup.named, found.identity
     if identity.environment_id is not None:
         if not found.environments:
+            if environments.is_being_created(identity.environment_id):
+                raise Unavailable("The environment is being created or reset. Try again shortly.")
             raise Unauthorized  # its environment is gone, and with it every user and key of it
         if named is not None and named != identity.environment_id:
             raise NotFound("The token belongs to a different environment than the request names.")

@@ -50,6 +50,11 @@ def environment_ref(environment_id: str) -> EnvironmentRef | None:
     return None if found is None else environment_cache.from_json(found)
 
 
+def is_being_created(environment_id: str) -> bool:
+    """Also while a branch is reset: then users and keys of it exist."""
+    return Environment.objects.live().filter(pk=environment_id, status=Environment.Status.CREATING).exists()
+
+
 def project_name(environment_id: str) -> str | None:
     return Environment.objects.filter(pk=environment_id).values_list("project__name", flat=True).first()
 
