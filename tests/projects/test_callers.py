@@ -186,14 +186,12 @@ def test_an_environment_that_is_being_made_is_not_there_yet(
     Environment.objects.filter(pk=production.pk).update(status="creating")
     token = token_of(alice)
     assert required(api, token, environment=production.pk).status == 404
-    for of_it in (
-        key_for(production.pk, "rows:read"),
-        token_of(make_account("uma", pool_id=production.pk), production.pk),
-    ):
+    key = key_for(production.pk, "rows:read")
+    for of_it in (key, token_of(make_account("uma", pool_id=production.pk), production.pk)):
         for use in ("required", "unused"):
             assert api.get(f"/v1/test/{use}", token=of_it).status == 503
     Environment.objects.filter(pk=production.pk).update(status="deleting")
-    assert api.get("/v1/test/required", token=key_for(production.pk, "rows:read")).status == 401
+    assert api.get("/v1/test/required", token=key).status == 401
     Environment.objects.filter(pk=production.pk).update(status="ready")
     assert required(api, token, environment=production.pk).status == 200
 
