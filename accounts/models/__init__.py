@@ -1,6 +1,7 @@
 """Tables of `accounts`, in the control database. A null `environment_id` is the platform's pool (owners and staff)."""
 
 from typing import Any, ClassVar
+from urllib.parse import urlsplit
 
 from django.contrib.auth.models import AbstractBaseUser, BaseUserManager, PermissionsMixin
 from django.contrib.postgres.fields import ArrayField
@@ -208,6 +209,23 @@ class AuditEntry(models.Model):
 
     def __str__(self) -> str:
         return f"{self.action} {self.target_id or ''}"
+
+    @property
+    def actor_id_for_members(self) -> str | None:
+        """Members of the project do not learn who of the staff it was."""
+        return None if self.actor_kind == "staff" else self.actor_id
+
+    @property
+    def detail_for_members(self) -> dict[str, Any]:
+        """Receivers' URLs as scheme and host: the rest is often a credential."""
+        url = self.detail.get("url")
+        if not isinstance(url, str):
+            return self.detail
+        try:
+            parts = urlsplit(url)
+            return self.detail | {"url": f"{parts.scheme}://{parts.hostname or ''}"}
+        except ValueError:
+            return self.detail | {"url": ""}
 
 
 # Django looks for an app's tables here. At the end: they refer to the ones above.

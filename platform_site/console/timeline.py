@@ -148,7 +148,7 @@ class _Gathered:
         for entry in self.cut(list(newest)):
             if entry.request_id:
                 self.requests.add(entry.request_id)
-            self.add([audit_entry(entry)])
+            self.add([audit_entry(entry, for_members=self._within is not None)])
 
     def logged(self, using: str, requests: list[str]) -> None:
         if "request" in self._kinds:

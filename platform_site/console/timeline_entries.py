@@ -52,13 +52,14 @@ def request_entry(entry: dict[str, Any], using: str) -> Entry:
     )
 
 
-def audit_entry(entry: AuditEntry) -> Entry:
+def audit_entry(entry: AuditEntry, *, for_members: bool) -> Entry:
+    actor_id = entry.actor_id_for_members if for_members else entry.actor_id
     details = [
         (name, (", ".join(map(str, value)) if isinstance(value, list) else str(value))[:200])
-        for name, value in entry.detail.items()
+        for name, value in (entry.detail_for_members if for_members else entry.detail).items()
     ]
     facts = (
-        *_facts(("by", f"{entry.actor_kind} {entry.actor_id or ''}".strip()), ("on", entry.target_id)),
+        *_facts(("by", f"{entry.actor_kind} {actor_id or ''}".strip()), ("on", entry.target_id)),
         *details,
         *_facts(("request", entry.request_id)),
     )

@@ -1,7 +1,6 @@
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, ClassVar, Final
-from urllib.parse import urlsplit
 
 from django.core.validators import RegexValidator
 from django.db.models import F, Q, QuerySet
@@ -57,24 +56,7 @@ class AuditFilter(FilterSet):  # type: ignore[misc]  # the library is not typed
 
 class AuditActor(Serializer):
     kind = fields.ChoiceField(choices=["account", "user", "key", "staff", "system"], source="actor_kind")
-    id = fields.CharField(source="actor_id", allow_null=True, help_text="Null for `staff` and `system`.")
-
-    def to_representation(self, entry: AuditEntry) -> dict[str, Any]:
-        shown: dict[str, Any] = super().to_representation(entry)
-        return shown | {"id": None} if entry.actor_kind == "staff" else shown
-
-
-class AuditDetailField(fields.ObjectField):
-    def to_representation(self, value: Any) -> Any:
-        """Receivers' URLs as scheme and host: the rest is often a credential."""
-        url = value.get("url")
-        if not isinstance(url, str):
-            return value
-        try:
-            parts = urlsplit(url)
-            return value | {"url": f"{parts.scheme}://{parts.hostname or ''}"}
-        except ValueError:
-            return value | {"url": ""}
+    id = fields.CharField(source="actor_id_for_members", allow_null=True, help_text="Null for `staff` and `system`.")
 
 
 class AuditEntryDetail(Serializer):
@@ -84,7 +66,7 @@ class AuditEntryDetail(Serializer):
     actor = AuditActor(source="*")
     target_id = fields.CharField(allow_null=True)
     environment_id = fields.CharField(allow_null=True)
-    detail = AuditDetailField()
+    detail = fields.ObjectField(source="detail_for_members")
     request_id = fields.CharField(allow_null=True)
 
 

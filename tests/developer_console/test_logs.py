@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.db import OperationalError
 
+from accounts import audit
 from functions.models import Run
 from platform_site.identity import ids
 from platform_site.request_log import recording
@@ -181,6 +182,23 @@ def test_owners_read_the_audit_log(tracker: Tracker, desk: Desk) -> None:
     wrong = desk.get("logs/audit?action=everything")
     assert wrong.status_code == 422
     assert 'id="logs-action-problem"' in wrong.content.decode()
+
+
+def test_the_timeline_names_no_staff_and_no_secret_of_a_url(tracker: Tracker, desk: Desk) -> None:
+    staff_id, webhook_id = ids.new("usr"), ids.new("wh")
+    audit.record(
+        "webhook.changed",
+        webhook_id,
+        actor=audit.Actor("staff", staff_id),
+        project_id=tracker.project.pk,
+        environment_id=tracker.environment_id,
+        url="https://hooks.example/s3cret?token=s3cret",
+    )
+    page = desk.get("logs/timeline", data={"id": webhook_id}).content.decode()
+    assert "webhook.changed" in page
+    assert "https://hooks.example" in page
+    assert staff_id not in page
+    assert "s3cret" not in page
 
 
 def test_a_viewer_reads_neither_log(desk_of: Callable[[str], Desk]) -> None:

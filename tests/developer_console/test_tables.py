@@ -13,6 +13,7 @@ from django.test import Client
 from django.utils.html import escape
 
 from accounts import audit
+from accounts.models import User
 from platform_site.developer_console.tables.pages import ROWS
 from projects import services
 from tests.developer_console.conftest import DOCUMENT, Desk, desk_at, member
@@ -207,7 +208,9 @@ def test_the_tables_of_a_user_are_one_link_away(tracker: Tracker, desk: Desk) ->
     assert first["Location"] == desk.url(f"tables/tasks?as={alice}")
 
 
-def test_rows_hidden_from_a_user_are_marked_and_explained(tracker: Tracker, desk: Desk) -> None:
+def test_rows_hidden_from_a_user_are_marked_and_explained(
+    tracker: Tracker, desk: Desk, desk_of: Callable[[str], Desk]
+) -> None:
     hers = add(tracker, title="hers", owner_id=tracker.users["alice"], points=3)
     his = add(tracker, title="his", owner_id=tracker.users["bob"])
     for name in (tracker.users["alice"], "alice@tracker.example"):
@@ -222,10 +225,14 @@ def test_rows_hidden_from_a_user_are_marked_and_explained(tracker: Tracker, desk
     assert "Hidden from" in text
     assert '{"owner_id":"$user.id"}' in text.replace(" ", "")
     assert "2 of 2 rows" in desk.get("tables/tasks", data={"as": "anonymous"}).content.decode()
-    told = desk.get(f"tables/tasks/rows/{his['id']}/why", data={"as": "anonymous"}).content.decode()
-    text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", told))
+    why = desk.get(f"tables/tasks/rows/{his['id']}/why", data={"as": "anonymous"}).content.decode()
+    text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", why))
     assert "No rule of tasks lets the role anonymous read. Add one" in text
-    assert f'href="{desk.url("schema")}?table=tasks"' in told
+    assert f'href="{desk.url("schema")}?table=tasks"' in why
+    User.objects.filter(pk=tracker.users["alice"]).update(role="editor")
+    for reader, role in ((desk, "editor"), (desk_of("viewer"), "user")):
+        told = reader.get(f"tables/tasks/rows/{his['id']}/why", data={"as": tracker.users["alice"]})
+        assert told.context["role"] == role, "a user's role is shown to those who may manage users"
     unknown = desk.get("tables/tasks", data={"as": "usr_nobody"})
     assert unknown.status_code == 422
     assert "Must be a user of this environment" in unknown.content.decode()

@@ -212,7 +212,9 @@ def why(console: Console, table: str, row_id: str) -> HttpResponse:
         context["explanation"] = console.api("POST", f"/v1/rows/{table}/explain", body)
         if console.ref is not None:
             principal = principal_named(console.ref.pool_id, body["as"])
-            context["role"] = principal.role or ("user" if principal.user_id else seen_as)
+            context["role"] = seen_as if principal.user_id is None else "user"
+            if principal.role and "users:manage" in console.me["scopes"]:
+                context["role"] = principal.role
     except ApiError as refusal:
         console.refusal = refusal
     return console.render("console/why.html", context)
