@@ -2,6 +2,7 @@
 that they were stored for, whatever a cloned link says."""
 
 import fcntl
+import ipaddress
 import json
 import os
 import re
@@ -65,12 +66,19 @@ def normal_url(url: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or port == -1:
         raise Failure(Exit.USAGE, "invalid_url", f"{url} is not a URL such as https://platform.example.com.")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    if parts.scheme == "http" and not (parts.hostname in ("localhost", "::1") or parts.hostname.startswith("127.")):
+    if parts.scheme == "http" and not _is_this_machine(parts.hostname):
         raise Failure(
             Exit.USAGE, "invalid_url", f"{url} would send your credentials without encryption.", "Use https://."
         )
     default = {"http": 80, "https": 443}[parts.scheme]
     return f"{parts.scheme}://{host}" + ("" if port in (None, default) else f":{port}")
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def write_file(path: Path, text: str, mode: int | None = None) -> None:

@@ -66,7 +66,15 @@ def test_a_token_in_the_environment_needs_its_url(signed_out: Cli, served: Up) -
 
 
 @pytest.mark.parametrize(
-    "url", ["http://platform.example.com", "ftp://x", "platform", "https://u:p@x", "http://x:99999"]
+    "url",
+    [
+        "http://platform.example.com",
+        "http://127.evil.example",
+        "ftp://x",
+        "platform",
+        "https://u:p@x",
+        "http://x:99999",
+    ],
 )
 def test_a_url_that_would_send_credentials_in_the_clear_or_is_none(signed_out: Cli, url: str) -> None:
     assert signed_out.error("login", "--url", url, "--email", "a@example.com", code=2)["code"] == "invalid_url"
