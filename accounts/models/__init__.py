@@ -218,14 +218,15 @@ class AuditEntry(models.Model):
     @property
     def detail_for_members(self) -> dict[str, Any]:
         """Receivers' URLs as scheme and host: the rest is often a credential."""
-        url = self.detail.get("url")
+        detail: dict[str, Any] = self.detail
+        url = detail.get("url")
         if not isinstance(url, str):
-            return self.detail
+            return detail
         try:
             parts = urlsplit(url)
-            return self.detail | {"url": f"{parts.scheme}://{parts.hostname or ''}"}
+            return detail | {"url": f"{parts.scheme}://{parts.hostname or ''}"}
         except ValueError:
-            return self.detail | {"url": ""}
+            return detail | {"url": ""}
 
 
 # Django looks for an app's tables here. At the end: they refer to the ones above.
