@@ -117,9 +117,11 @@ class Pass:
         key = environment_id, tables
         if key not in self._positions:
             watched = self.watched.get(environment_id, {})
-            is_watched = watched.keys() >= tables
-            generations = digest(tuple((table, watched[table]) for table in sorted(tables))) if is_watched else ""
-            self._positions[key] = Position(self.snapshot, self.timeline, generations) if is_watched else None
+            self._positions[key] = None
+            if watched.keys() >= tables:
+                of_tables = tuple((table, watched[table]) for table in sorted(tables))
+                generations = digest(self.versions.get(environment_id, 0), of_tables)
+                self._positions[key] = Position(self.snapshot, self.timeline, generations)
         return self._positions[key]
 
 

@@ -26,7 +26,6 @@ from rows.changes.event_reader import Pass, by_environment, by_position, current
 from rows.changes.notifications import POLL_SECONDS, Listener
 from rows.changes.positions import Position
 from rows.changes.streams import Stream
-from rows.rules.principal import Principal
 
 logger = logging.getLogger("platform.changes")
 
@@ -270,15 +269,10 @@ class Feed:
                 stream.end("unavailable")
 
     def _is_authorized(self, stream: Stream) -> bool:
-        """Whether it is open. A caller whose role, claims or email changed gets a reset. Raises ApiError if the request
-        would be refused now."""
+        """Whether it is open. Raises ApiError if the request would be refused now."""
         caller = stream.credential.caller()
         if caller is not stream.caller:
-            if caller != stream.caller:
-                caller.need("rows:read")
-            stream.caller, principal = caller, Principal.of(caller)
-            if principal != stream.principal or principal.claims != stream.principal.claims:
-                stream.principal, stream.compiled = principal, None
+            stream.set_caller(caller)
         return not stream.queue.is_closed
 
     def _renew(self, streams: Sequence[Stream]) -> None:
@@ -316,7 +310,7 @@ class Feed:
             self._make_ready(stream, found, now)
             return
         if found.events is None or (seen.timeline, seen.generations) != (now.timeline, now.generations):
-            # Too many events, another server, or a time without recorded events.
+            # Too many events, another server or schema, or a time without recorded events.
             stream.clear_position()
             return
         seal = None if stream.is_reset_due else stream.seal  # messages before a reset must not have an id

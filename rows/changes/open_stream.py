@@ -32,10 +32,10 @@ def open_stream(
     subscriptions = read_subscriptions(body)
     principal = Principal.of(caller)
     compiled = compile_subscriptions(environment, principal, subscriptions)
-    seal = seal_of(environment, caller, body["subscriptions"])
+    seal = seal_of(environment, caller, principal, body["subscriptions"])
     position = None if last_id is None else seal.read(last_id)
     stream = Stream(environment, caller, principal, subscriptions, compiled, credential, seal, position)
-    stream.must_relist = position is not None
+    stream.must_relist = last_id is not None
     stream_counts.add(stream)
     try:
         watched_tables.watch(

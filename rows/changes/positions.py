@@ -2,13 +2,14 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
 
 from platform_site.http import cursors, exact_json
 from platform_site.http.errors import ValidationFailed
 from platform_site.identity.callers import Caller, EnvironmentRef
+from rows.rules.principal import Principal
 
 _KIND: Final = "changes"
 HEADER: Final = "Last-Event-ID"
@@ -24,7 +25,7 @@ class Position:
     timeline: int
     """Of the server. With `generations` it shows whether the position is still valid."""
     generations: str
-    """Of the watched tables."""
+    """Of the watched tables and the schema."""
     until: str | None = None
     sequence: int = 0
 
@@ -38,13 +39,15 @@ class Seal:
     """Binds positions to environment, caller and subscriptions: with others they cannot be read."""
 
     facts: tuple[cursors.Fact, ...]
+    rights: str
+    """A hash of what rules know of the caller."""
 
     def write(self, position: Position) -> str | None:
         """The sealed position; None if it would be too long, because very many transactions are open."""
-        return _sealed(self.facts, position)
+        return _sealed(self, position)
 
-    def read(self, text: str) -> Position:
-        """Raises ValidationFailed on the field `Last-Event-ID`."""
+    def read(self, text: str) -> Position | None:
+        """None if the caller's rights were others. Raises ValidationFailed on the field `Last-Event-ID`."""
         values: Any = cursors.decode_if_of(_KIND, self.facts, text)
         if values is None:
             message = (
@@ -52,27 +55,40 @@ class Seal:
                 "Last-Event-ID."
             )
             raise ValidationFailed.of(HEADER, "invalid_position", message)
-        return Position(*values)
+        position = Position(*values)
+        if not position.generations.endswith(self.rights):
+            return None
+        return replace(position, generations=position.generations.removesuffix(self.rights))
 
 
 @lru_cache(maxsize=1_024)
-def _sealed(facts: tuple[cursors.Fact, ...], position: Position) -> str | None:
+def _sealed(seal: Seal, position: Position) -> str | None:
     """Cached, since equal streams of one caller have the same."""
-    values: list[cursors.Value] = [position.snapshot, position.timeline, position.generations]
+    values: list[cursors.Value] = [position.snapshot, position.timeline, position.generations + seal.rights]
     if position.until is not None:
         values += [position.until, position.sequence]
     try:
-        return cursors.encode(_KIND, facts, values)
+        return cursors.encode(_KIND, seal.facts, values)
     except cursors.CursorTooLong:
         return None
 
 
-def seal_of(environment: EnvironmentRef, caller: Caller, subscriptions: Mapping[str, Any]) -> Seal:
+def seal_of(
+    environment: EnvironmentRef, caller: Caller, principal: Principal, subscriptions: Mapping[str, Any]
+) -> Seal:
     wanted = hashlib.sha256(exact_json.canonical(subscriptions)).hexdigest()
-    return Seal((environment.environment_id, caller.kind, caller.id, wanted))
+    return Seal((environment.environment_id, caller.kind, caller.id, wanted), rights_of(principal))
+
+
+def rights_of(principal: Principal) -> str:
+    return _short_hash(asdict(principal))
 
 
 @lru_cache(maxsize=1_024)
-def digest(generations: tuple[tuple[str, str], ...]) -> str:
-    """A hash of the generations of tables, in the order of the tables."""
-    return hashlib.sha256(exact_json.canonical(generations)).hexdigest()[:16]
+def digest(version: int, generations: tuple[tuple[str, str], ...]) -> str:
+    """A hash of the schema's version and the generations of tables, in the order of the tables."""
+    return _short_hash([version, generations])
+
+
+def _short_hash(value: Any) -> str:
+    return hashlib.sha256(exact_json.canonical(value)).hexdigest()[:16]

@@ -13,7 +13,7 @@ from platform_site.http.errors import FieldError, ValidationFailed
 from platform_site.http.event_streams import MessageQueue, message
 from platform_site.identity.callers import Caller, EnvironmentRef
 from rows.changes.credentials import SharedCredential
-from rows.changes.positions import Position, Seal
+from rows.changes.positions import Position, Seal, rights_of
 from rows.events.payloads import columns_by_table
 from rows.query import params
 from rows.query import where as query_where
@@ -193,6 +193,17 @@ class Stream:
         """Compile for the current schema and caller. Raises as `compile_subscriptions`."""
         self.compiled = compile_subscriptions(self.environment, self.principal, self.subscriptions)
         self._update_tables()
+
+    def set_caller(self, caller: Caller) -> None:
+        """Continue as `caller`. If its role, claims or email have changed, the next pass sends a reset. Raises ApiError
+        if it may read no rows."""
+        if caller != self.caller:
+            caller.need("rows:read")
+        self.caller, principal = caller, Principal.of(caller)
+        rights = rights_of(principal)
+        if rights != self.seal.rights:
+            self.principal, self.compiled = principal, None
+            self.seal = replace(self.seal, rights=rights)
 
     def _update_tables(self) -> None:
         self.tables = frozenset(table for each in self.subscriptions for table in (each.table, *each.related))

@@ -262,6 +262,63 @@ def test_a_change_of_role_is_a_reset_with_the_new_rights(app: App) -> None:
         assert stream.is_silent()
 
 
+def test_a_break_over_a_change_of_rules_ends_with_a_reset(app: App) -> None:
+    made = task(app, "bob")
+    with app.live("ada") as stream:
+        assert stream.next() == READY
+    opened = copy.deepcopy(DOCUMENT)
+    opened["tables"]["tasks"]["rules"]["user"]["read"] = {}
+    app.ok("owner", "PUT", "/schema", document=opened)
+    with app.live("ada", last_id=stream.last_id) as again:
+        assert again.next() == ("reset", {"subscription": "tasks"})
+        app.change("tasks", made["id"], title="Open")
+        assert again.next() == row(seen(app, "ada", made["id"]))
+    app.ok("owner", "PUT", "/schema", document=DOCUMENT)
+    with app.live("ada", last_id=again.last_id) as third:
+        assert third.next() == ("reset", {"subscription": "tasks"})
+        app.change("tasks", made["id"], title="Closed")
+        assert third.is_silent()
+    with app.live("ada", last_id=third.last_id) as last:
+        assert last.is_silent(), "nothing was missed since the reset"
+
+
+def test_a_break_over_a_reused_column_name_shows_no_old_cell(app: App) -> None:
+    with app.live("ada") as stream:
+        assert stream.next() == READY
+    made = task(app, secret="hidden")
+    renamed = copy.deepcopy(DOCUMENT)
+    columns = renamed["tables"]["tasks"]["columns"]
+    columns["old"] = columns["secret"] | {"renamed_from": "secret"}
+    columns["secret"] = {"type": "text", "null": True}
+    renamed["tables"]["tasks"]["rules"]["user"]["read"]["columns"] = ["*", "-old"]
+    app.ok("owner", "PUT", "/schema", document=renamed)
+    with app.live("ada", last_id=stream.last_id) as again:
+        assert again.next() == ("reset", {"subscription": "tasks"})
+        assert seen(app, "ada", made["id"])["secret"] is None
+        assert again.is_silent()
+    app.ok("owner", "PUT", "/schema", document=DOCUMENT, confirm=["drop column tasks.old"])
+
+
+@pytest.mark.parametrize("change", [{"role": "editor"}, {"claims": {"level": 1}}], ids=["role", "claims"])
+def test_a_break_over_other_rights_ends_with_a_reset(app: App, change: Any) -> None:
+    former: dict[str, Any] = {"role": None, "claims": {}}
+    path = f"/users/{app.users['ada']}"
+    with app.live("ada") as stream:
+        assert stream.next() == READY
+    app.ok("owner", "PATCH", path, **change)
+    with app.live("ada", last_id=stream.last_id) as again:
+        assert again.next() == ("reset", {"subscription": "tasks"})
+        app.ok("owner", "PATCH", path, **former)
+        assert again.next() == ("reset", {"subscription": "tasks"})
+    with app.live("ada", last_id=again.last_id) as third:
+        assert third.is_silent(), "its id is of the present rights"
+    app.ok("owner", "PATCH", path, **change)
+    app.ok("owner", "PATCH", path, **former)
+    made = task(app)
+    with app.live("ada", last_id=third.last_id) as last:
+        assert last.next() == row(seen(app, "ada", made["id"])), "these rights were other ones only in between"
+
+
 def test_a_new_stream_never_goes_by_the_role_that_others_still_have(app: App) -> None:
     made = task(app, "bob")
     with app.live("ada"):
