@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from platform_site.http import exact_json
-from platform_site.http.errors import FieldError, ValidationFailed
+from platform_site.http.errors import FieldError, NotFound, ValidationFailed
 from platform_site.http.event_streams import MessageQueue, message
 from platform_site.identity.callers import Caller, EnvironmentRef
 from rows.changes.credentials import SharedCredential
@@ -195,10 +195,13 @@ class Stream:
         self._update_tables()
 
     def set_caller(self, caller: Caller) -> None:
-        """Continue as `caller`. If its role, claims or email have changed, the next pass sends a reset. Raises ApiError
-        if it may read no rows."""
+        """Continue as `caller`. After a change of role, claims or email a reset follows. Raises Forbidden if it may not
+        read rows, NotFound if its request would now mean another environment."""
         if caller != self.caller:
             caller.need("rows:read")
+            named = caller.environment
+            if named is None or named.environment_id != self.environment.environment_id:
+                raise NotFound("The request now means another environment.")
         self.caller, principal = caller, Principal.of(caller)
         rights = rights_of(principal)
         if rights != self.seal.rights:

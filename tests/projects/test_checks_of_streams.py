@@ -1,5 +1,6 @@
 """Whether the credentials of streams still hold, asked of many of them together (`rows.changes.credentials`)."""
 
+import time
 from dataclasses import dataclass, replace
 
 import pytest
@@ -14,6 +15,11 @@ from platform_site.identity.callers import Caller
 from projects.api import authentication
 from projects.models import Environment
 from rows.changes.credentials import SharedCredential, check_batch
+from rows.changes.event_reader import Pass
+from rows.changes.feed import Feed
+from rows.changes.positions import seal_of
+from rows.changes.streams import Stream
+from rows.rules.principal import Principal
 from tests.projects.conftest import RoundTrips, key_for
 from tests.support.flush import flush_redis
 
@@ -78,3 +84,17 @@ def test_without_records_each_credential_is_checked_alone(holders: list[Holder])
     check_batch(each.shared for each in holders)
     assert [each.shared.caller() for each in holders] == [each.caller for each in holders]
     assert [each.authenticated for each in holders] == [1] * 12
+
+
+def test_a_stream_ends_when_its_request_means_another_environment(holders: list[Holder]) -> None:
+    """As that of an account without `X-Environment`, which has left its only project and is in another one now."""
+    caller, shared = holders[0].caller, holders[0].shared
+    assert caller.environment is not None
+    principal = Principal.of(caller)
+    seal = seal_of(caller.environment, caller, principal, {})
+    stream = Stream(caller.environment, caller, principal, [], None, shared, seal, None)
+    other = replace(caller, environment=replace(caller.environment, environment_id="env_other"))
+    shared.record_check(other, time.monotonic())
+    Feed("us-east-1")._serve(stream, Pass("", 0, {}, set(), {}, None))
+    assert b'"reason":"not_found"' in (stream.queue.take() or b"")
+    assert stream.queue.is_closed
