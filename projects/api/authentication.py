@@ -54,21 +54,32 @@ class CallerAuthentication(BaseAuthentication):
             raise credentials.missing()
         try:
             credential = credentials.read(header)
-            grant_id = http.__dict__.get(staff_access.ATTRIBUTE)
-            if grant_id is not None:
-                account = resolve(http, credential, "unused")
-                needs_environment = request.parser_context["view"].environment_use == "required"
-                named = named_environment(http)
-                return staff_access.caller_with(
-                    account, grant_id, named, needs_environment=needs_environment
-                ), credential
-            return resolve(http, credential, request.parser_context["view"].environment_use), credential
+            use: EnvironmentUse = request.parser_context["view"].environment_use
+            if staff_access.ATTRIBUTE in http.__dict__:
+                return _staff_caller(http, credential, use), credential
+            return resolve(http, credential, use), credential
         except Unauthorized:
             rate_limits.count_refused(http)
             raise
 
     def authenticate_header(self, request: Request) -> str:
         return "Bearer"
+
+
+def check_again(request: HttpRequest) -> Caller:
+    """The caller that `request`, to an endpoint that requires an environment, would have now. For the check of an open
+    stream, which is no request: no rate limit applies to it. Raises as `authenticate`."""
+    credential = credentials.read(request.META["HTTP_AUTHORIZATION"])
+    find = _staff_caller if staff_access.ATTRIBUTE in request.__dict__ else resolve
+    return find(request, credential, "required", is_limited=False)
+
+
+def _staff_caller(
+    request: HttpRequest, credential: Credential, use: EnvironmentUse, *, is_limited: bool = True
+) -> Caller:
+    account = resolve(request, credential, "unused", is_limited=is_limited)
+    grant_id, named = request.__dict__[staff_access.ATTRIBUTE], named_environment(request)
+    return staff_access.caller_with(account, grant_id, named, needs_environment=use == "required")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,18 +126,18 @@ class _Found:
     caller: Caller
 
 
-def resolve(request: HttpRequest, credential: Credential, use: EnvironmentUse) -> Caller:
+def resolve(request: HttpRequest, credential: Credential, use: EnvironmentUse, *, is_limited: bool = True) -> Caller:
+    """`is_limited`: whether the call counts for rate limits. Raises as `authenticate`."""
     lookup = lookup_of(credential, named_environment(request), use)
     trip = redis_client.round_trip()
     pending_records.put_on(trip)
     identity_record = trip.get(lookup.identity_key)
     environment_record = trip.get(lookup.environment_key) if lookup.environment_key is not None else None
-    begun = (rate_limits.begin_anonymous if lookup.is_anonymous else rate_limits.begin)(
-        request, trip, lookup.rate_limit_key
-    )
+    begin = rate_limits.begin_anonymous if lookup.is_anonymous else rate_limits.begin
+    begun = begin(request, trip, lookup.rate_limit_key) if is_limited else None
     # A key with a valid checksum can be invented, a signature cannot.
     may_be_forged = isinstance(credential, KeyCredential) and _verified.get(lookup.identity_key) is None
-    guesses = rate_limits.Refusals(request, trip) if may_be_forged else None
+    guesses = rate_limits.Refusals(request, trip) if may_be_forged and is_limited else None
     mark_name = _mark_names.get(lookup.environment_key) if settings.REPLICAS and lookup.environment_key else None
     mark = trip.highest(mark_name) if mark_name is not None else None
     may_embed = "with=" in request.META.get("QUERY_STRING", "")
@@ -144,7 +155,8 @@ def resolve(request: HttpRequest, credential: Credential, use: EnvironmentUse) -
     if may_be_forged:
         _verified.put(lookup.identity_key, True)
     _check_expiry(found.identity)
-    begun.settle(found.caller.plan, found.caller.id)
+    if begun is not None:
+        begun.settle(found.caller.plan, found.caller.id)
     _check_environment(lookup, found, use)
     if settings.REPLICAS and found.caller.environment is not None:
         _note_freshness(request, lookup, found.caller.environment, mark_name, mark)

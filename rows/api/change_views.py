@@ -9,15 +9,14 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 from rest_framework import serializers
 
-from platform_site.concurrency import server_hints
 from platform_site.http import fields
 from platform_site.http.errors import NotFound
 from platform_site.http.event_streams import EventStreamResponse
 from platform_site.http.requests import named_environment
-from platform_site.http.views import ApiRequest, ApiViewSet
+from platform_site.http.views import ApiViewSet
 from platform_site.identity.callers import Caller
 from projects import staff_access
-from projects.api.authentication import lookup_of
+from projects.api.authentication import check_again, lookup_of
 from rows.api.serializers import refuse_unknown_fields
 from rows.changes import open_stream
 from rows.changes.credentials import SharedCredential, shared_credential
@@ -74,12 +73,10 @@ class ChangesViewSet(ApiViewSet):
 
 
 def _authenticate_again(meta: tuple[tuple[str, str], ...], grant_id: str | None) -> Caller:
-    """The current caller for an earlier request. Does not count against the rate limit."""
+    """The current caller for an earlier request."""
     request = HttpRequest()
     request.method = "POST"
     request.META = dict(meta)
-    request.__dict__[staff_access.ATTRIBUTE] = grant_id
-    request.__dict__[server_hints.REPEATED] = True
-    view = ChangesViewSet()
-    view.request = ApiRequest(request, view)
-    return view._authenticate()
+    if grant_id is not None:
+        request.__dict__[staff_access.ATTRIBUTE] = grant_id
+    return check_again(request)

@@ -2,18 +2,21 @@
 
 import time
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
-from django.test import RequestFactory
+from django.test import Client, RequestFactory
 
 from accounts import audit
 from accounts.models import ServerKey
 from accounts.tokens import credentials
 from accounts.users import service as user_service
-from platform_site.http.errors import Unauthorized
+from platform_site.http.errors import RateLimited, Unauthorized
 from platform_site.identity.callers import Caller
+from platform_site.identity.plans import IP_ADDRESS_LIMITS
 from projects.api import authentication
 from projects.models import Environment
+from rows.api.change_views import _authenticate_again
 from rows.changes.credentials import SharedCredential, check_batch
 from rows.changes.event_reader import Pass
 from rows.changes.feed import Feed
@@ -98,3 +101,26 @@ def test_a_stream_ends_when_its_request_means_another_environment(holders: list[
     Feed("us-east-1")._serve(stream, Pass("", 0, {}, set(), {}, None))
     assert b'"reason":"not_found"' in (stream.queue.take() or b"")
     assert stream.queue.is_closed
+
+
+def test_checks_whose_token_has_expired_are_no_refused_requests() -> None:
+    """A hundred streams of users behind one IP, whose tokens expire together."""
+    flush_redis()
+    meta = (("HTTP_AUTHORIZATION", "Bearer expired"), ("REMOTE_ADDR", "203.0.113.9"))
+    for _ in range(IP_ADDRESS_LIMITS.refused_requests_per_minute + 1):
+        with pytest.raises(Unauthorized):
+            _authenticate_again(meta, None)
+    answer = Client().get("/v1/projects", headers={"Authorization": "Bearer wrong"}, REMOTE_ADDR="203.0.113.9")
+    assert answer.status_code == 401
+
+
+def test_checks_go_on_when_the_caller_is_over_its_limit(production: Environment, settings: Any) -> None:
+    flush_redis()
+    authorization = f"Bearer {key_for(production.pk, 'rows:read')}"
+    credential = credentials.read(authorization)
+    settings.RATE_LIMIT_FACTOR = 0
+    authentication.resolve(RequestFactory().get("/"), credential, "required")
+    with pytest.raises(RateLimited):
+        authentication.resolve(RequestFactory().get("/"), credential, "required")
+    meta = (("HTTP_AUTHORIZATION", authorization), ("REMOTE_ADDR", "203.0.113.9"))
+    assert _authenticate_again(meta, None).kind == "key"
