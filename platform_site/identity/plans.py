@@ -47,7 +47,7 @@ class PlanLimits:
     """For publishable keys, in an environment; approximate."""
     visitor_queued_bytes: int
     streams_per_environment: int
-    """Each publishable key may have half."""
+    """Each publishable key may have half, and one client network half of that."""
     streams_per_caller: int
     change_retention_seconds: int
     """How long a table records events after its last stream, so that clients can resume."""

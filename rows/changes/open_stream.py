@@ -18,12 +18,13 @@ def open_stream(
     caller: Caller,
     body: Mapping[str, Any],
     last_id: str | None,
+    network: str,
     credential: SharedCredential,
 ) -> Stream:
-    """A stream for the `subscriptions` of `body`, after the position `last_id`. `credential` has just authenticated
-    `caller` in a request to `environment`. Raises ValidationFailed naming the subscription or `Last-Event-ID`,
-    NotFound (a table that the caller cannot read), RateLimited (too many streams), and Unavailable if this process
-    is about to end."""
+    """A stream for the `subscriptions` of `body`, after the position `last_id`, to a client of `network`. `credential`
+    has just authenticated `caller` in a request to `environment`. Raises ValidationFailed naming the subscription or
+    `Last-Event-ID`, NotFound (a table that the caller cannot read), RateLimited (too many streams), and Unavailable if
+    this process is about to end."""
     if is_ending():
         raise Unavailable
     caller = credential.shared_caller(caller)
@@ -36,6 +37,7 @@ def open_stream(
     position = None if last_id is None else seal.read(last_id)
     stream = Stream(environment, caller, principal, subscriptions, compiled, credential, seal, position)
     stream.must_relist = last_id is not None
+    stream.network = network if caller.kind == "anonymous" else None
     stream_counts.add(stream)
     try:
         watched_tables.watch(

@@ -1,5 +1,6 @@
-"""Counts the open streams of all web processes in Redis, by environment and by caller. Without Redis there is no limit.
-Each stream is in sorted sets, by the time when its process last reported it open."""
+"""Counts the open streams of all web processes in Redis, by environment, caller, and client network of an anonymous
+caller. Without Redis there is no limit. Each stream is in sorted sets, by the time when its process last reported it
+open."""
 
 import logging
 import time
@@ -10,7 +11,6 @@ from typing import Any, Final
 import redis
 
 from platform_site.http.errors import RateLimited
-from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
 from rows.changes import notifications
 from rows.changes.streams import Stream
@@ -26,8 +26,11 @@ _RETRY_SECONDS: Final = 5
 _ALL: Final = "streams"
 
 
-def _keys(environment: EnvironmentRef, caller: Caller) -> tuple[str, str, str]:
-    return f"streams:{environment.environment_id}", f"streams:{environment.environment_id}:{caller.id}", _ALL
+def _keys(stream: Stream) -> list[str]:
+    of_environment = f"streams:{stream.environment.environment_id}"
+    of_caller = f"{of_environment}:{stream.caller.id}"
+    keys = [of_environment, of_caller, _ALL]
+    return keys if stream.network is None else [*keys, f"{of_caller}:{stream.network}"]
 
 
 def count_all() -> int | None:
@@ -40,13 +43,11 @@ def count_all() -> int | None:
 
 def add(stream: Stream) -> None:
     """Count a stream that is about to open. Raises RateLimited if the plan allows no more."""
-    environment, caller = stream.environment, stream.caller
-    allowed = plan_limits(environment.plan)
-    own = allowed.streams_per_environment // 2 if caller.kind == "anonymous" else allowed.streams_per_caller
-    keys = _keys(environment, caller)
+    allowed = plan_limits(stream.environment.plan)
+    own = allowed.streams_per_caller if stream.network is None else allowed.streams_per_environment // 2
     try:
         with notifications.connect().pipeline() as pipe:
-            for key in keys:
+            for key in _keys(stream):
                 pipe.zremrangebyscore(key, 0, time.time() - _EXPIRY_SECONDS)
                 _add(pipe, key, [stream.id])
                 pipe.zcard(key)
@@ -54,12 +55,16 @@ def add(stream: Stream) -> None:
     except (redis.RedisError, OSError) as error:
         logger.warning("streams are not counted: %s", type(error).__name__)
         return
-    in_all, of_caller = found[3], found[7]  # of each key: removed, added, expiry set, counted
-    if in_all > allowed.streams_per_environment or of_caller > own:
-        remove([stream])
+    in_all, of_caller, _, *of_network = found[3::4]  # of each key: removed, added, expiry set, counted
+    message = None
+    if in_all > allowed.streams_per_environment:
         message = "The environment has too many open streams."
-        if of_caller > own:
-            message = f"This caller has {own} open streams. Put several subscriptions into one stream."
+    if of_caller > own:
+        message = f"This caller has {own} open streams. Put several subscriptions into one stream."
+    if of_network and of_network[0] > own // 2:
+        message = f"This client network has {own // 2} open streams. Put several subscriptions into one stream."
+    if message is not None:
+        remove([stream])
         raise RateLimited(_RETRY_SECONDS, message)
 
 
@@ -82,7 +87,7 @@ def _execute(streams: Iterable[Stream], command: Callable[[Any, str, list[str]],
     """`command(pipe, key, stream_ids)` for each key, in one round trip."""
     ids: dict[str, list[str]] = defaultdict(list)
     for stream in streams:
-        for key in _keys(stream.environment, stream.caller):
+        for key in _keys(stream):
             ids[key].append(stream.id)
     if not ids:
         return

@@ -174,6 +174,8 @@ class Stream:
     seal: Seal
     position: Position | None
     """The events sent so far; None before it is ready."""
+    network: str | None = None
+    """The client's, of an anonymous caller."""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     queue: MessageQueue = field(default_factory=lambda: MessageQueue(MAX_WAITING_BYTES))
     must_relist: bool = False

@@ -5,10 +5,12 @@ variables that only signed-in callers have, and tries to get another anonymous c
 """
 
 import json
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
 import pytest
+from django.test import Client
 
 from accounts import audit
 from accounts.keys import server_keys
@@ -20,6 +22,7 @@ from platform_site.identity.callers import PUBLISHABLE_SCOPES, SCOPES
 from platform_site.identity.plans import PLANS
 from platform_site.redis import client as redis_client
 from projects.models import Environment, Project
+from rows.changes import stream_counts
 from rows.rules.principal import Principal
 from rows.rules.rules import Ruleset
 from tests.projects.conftest import environment_of, key_for, publishable_key_for, token_of
@@ -143,6 +146,26 @@ def test_a_stream_of_changes_opens_for_no_table_without_a_rule(site: Tracker) ->
         assert answer.status == 404, answer.json
         bodies.add(told(answer).replace(table, "…"))
     assert len(bodies) == 1, bodies
+
+
+def test_a_client_network_may_have_half_of_the_streams_of_a_key(site: Tracker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key may have four of these eight."""
+    eight = replace(PLANS["free"], streams_per_environment=8)
+    monkeypatch.setattr(stream_counts, "plan_limits", lambda plan: eight)
+    headers = {"Authorization": f"Bearer {site.tokens['visitor']}"}
+    body = {"subscriptions": {"posts": {"table": "posts"}}}
+    opened = []
+    for address, status in (
+        ("2001:db8:1:1::1", 200), ("2001:db8:1:2::1", 200), ("2001:db8:1:3::1", 429), ("203.0.113.1", 200),
+        ("203.0.113.2", 200), ("203.0.113.3", 429),
+    ):  # fmt: skip
+        answer = Client().post("/v1/changes", body, "application/json", headers=headers, REMOTE_ADDR=address)
+        assert answer.status_code == status, address
+        if status == 200:
+            opened.append(answer)
+    for stream in opened:
+        stream.queue.close()
+        stream.close()
 
 
 def test_a_batch_of_a_publishable_key_leads_to_nothing_without_a_rule(site: Tracker) -> None:
