@@ -169,6 +169,25 @@ const scenarios: Record<string, () => Promise<void>> = {
     equal(await ended.then(() => "returned", (error) => error.name), "AbortError");
   },
 
+  async changes_go_on_with_a_reset_after_other_rules() {
+    const reset = 'event: reset\nid: two\ndata: {"subscription":"rows"}\n\n';
+    const streams = ["event: ready\nid: one\ndata: {}\n\n", reset];
+    const opened: (string | null)[] = [];
+    const { client } = await signedIn({
+      fetch: (input, init = {}) => {
+        if (!String(input).endsWith("/changes")) return fetch(input, init);
+        opened.push(new Headers(init.headers).get("Last-Event-ID"));
+        const stream = streams.shift();
+        return stream ? Promise.resolve(new Response(stream)) : fetch(input, init);
+      },
+    });
+    const stop = new AbortController();
+    const changes = client.rows("tasks").changes({}, { signal: stop.signal });
+    for (let number = 1; number <= 3; number++) equal((await changes.next()).value, { type: "reset" });
+    equal(opened, [null, "one", "two", null]); // the service refuses `two`
+    stop.abort();
+  },
+
   async changes_embed_relations() {
     const { client } = await signedIn();
     const list = await newList(client);
