@@ -11,6 +11,7 @@ from accounts import audit
 from accounts.models import ServerKey
 from accounts.tokens import credentials
 from accounts.users import service as user_service
+from platform_site.http import cursors
 from platform_site.http.errors import RateLimited, Unauthorized
 from platform_site.identity.callers import Caller
 from platform_site.identity.plans import IP_ADDRESS_LIMITS
@@ -20,7 +21,7 @@ from rows.api.change_views import _authenticate_again
 from rows.changes.credentials import SharedCredential, check_batch
 from rows.changes.event_reader import Pass
 from rows.changes.feed import Feed
-from rows.changes.positions import seal_of
+from rows.changes.positions import Position, digest, seal_of
 from rows.changes.streams import Stream
 from rows.rules.principal import Principal
 from tests.projects.conftest import RoundTrips, key_for
@@ -101,6 +102,18 @@ def test_a_stream_ends_when_its_request_means_another_environment(holders: list[
     Feed("us-east-1")._serve(stream, Pass("", 0, {}, set(), {}, None))
     assert b'"reason":"not_found"' in (stream.queue.take() or b"")
     assert stream.queue.is_closed
+
+
+def test_an_id_of_an_earlier_release_holds_no_position(production: Environment) -> None:
+    """It says nothing of the caller's role: the stream begins with a reset."""
+    caller = Holder(production.pk).caller
+    assert caller.environment is not None
+    seal = seal_of(caller.environment, caller, Principal.of(caller), {})
+    position = Position("1:1:", 1, digest(1, ()), until="2:2:", sequence=3)
+    assert seal.read(seal.write(position) or "") == position
+    former = [position.snapshot, position.timeline, position.generations]
+    assert seal.read(cursors.encode("changes", seal.facts, former)) is None
+    assert replace(seal, rights="0" * 16).read(seal.write(position) or "") is None
 
 
 def test_checks_whose_token_has_expired_are_no_refused_requests() -> None:
