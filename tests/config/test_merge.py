@@ -335,6 +335,22 @@ class TestTrust:
         assert auth["redirect_uris"] == ["https://b.example"]
         assert list(auth["providers"]) == ["acme"], "a branch has none, which deletes none"
 
+    def test_an_included_setting_moves_the_base(self, pair: Pair) -> None:
+        pair.branch.call("PUT", "/v1/redirect-uris", {"redirect_uris": ["https://b.example"]})
+        include = "auth.redirect_uris"
+        plan = pair.plan(include, resolve={include: "theirs"})
+        assert pair.production.apply(plan).status == 200
+        pair.production.call("PUT", "/v1/redirect-uris", {"redirect_uris": []})
+        plan = pair.plan(include)
+        assert (plan["changes"], plan["conflicts"]) == ([], []), "only production changed it since the merge"
+
+    def test_a_new_webhook_is_disabled_if_only_its_url_is_included(self, pair: Pair) -> None:
+        spy = {"name": "spy", "url": "http://127.0.0.1:8080/spy", "events": ["*"]}
+        pair.branch.call("POST", "/v1/webhooks", spy)
+        pair.merge("webhooks.spy.url")
+        webhooks = pair.production.config("?parts=webhooks")["config"]["webhooks"]
+        assert webhooks["spy"]["enabled"] is False
+
     def test_webhooks_without_a_name_are_left_alone(self, pair: Pair) -> None:
         url = {"url": "http://127.0.0.1:8080/a", "events": ["*"]}
         pair.production.call("POST", "/v1/webhooks", url)

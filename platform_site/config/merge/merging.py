@@ -122,22 +122,14 @@ class _Merging:
             del merged[name]
             message = f"It is new and is left out, because its URL is not included: include webhooks.{name}."
             self.warnings.append(FieldError(f"webhooks.{name}", "not_included", message))
+        for item in merged.values():
+            item.setdefault("enabled", False)  # it is new: sending, too, must be included
         return merged | unnamed
 
     def auth(self) -> dict[str, Any]:
-        base, ours, theirs = self.sides("auth", {})
-        merged = {}
-        for name in ours:
-            if name in theirs and name != "providers":
-                merged[name] = self._field("auth", name, base, ours, theirs, is_trust=name != "app_name")
-        if "providers" in ours and "providers" in theirs:
-            sides = [side.get("providers", {}) for side in (base, ours, theirs)]
-            included = [
-                {name: it for name, it in side.items() if self._included(f"auth.providers.{name}")} for side in sides
-            ]
-            merged["providers"] = {name: it for name, it in sides[1].items() if name not in included[1]}
-            merged["providers"] |= self._items("auth.providers", included, frozenset())
-        return merged
+        """A branch has no other sign-in settings of its own."""
+        sides = self.sides("auth", {})
+        return {"redirect_uris": self._field("auth", "redirect_uris", *sides, is_trust=True)}
 
     def next_base(self) -> dict[str, Any]:
         found: dict[str, Any] = {"schema": self.theirs.parts["schema"]}
@@ -153,7 +145,7 @@ class _Merging:
             }
         if "origins" in self.include:
             found["origins"] = self.theirs.parts["origins"]
-        if "auth" in self.include:
+        if self._included("auth.redirect_uris"):
             found["auth"] = self.theirs.parts["auth"]
         return found
 
