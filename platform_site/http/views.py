@@ -19,6 +19,7 @@ from rest_framework.request import Empty, Request
 from rest_framework.serializers import BaseSerializer
 from rest_framework.viewsets import ViewSet
 
+from platform_site.concurrency import server_hints
 from platform_site.http import bodies, exception_handler, fields
 from platform_site.http.bodies import StrictJSONParser
 from platform_site.http.errors import ApiError, MethodNotAllowed, ProjectSuspended, Unauthorized, ValidationFailed
@@ -243,6 +244,7 @@ class ApiViewSet(ViewSet):
                     runs < MAX_RUNS and sqlstates.is_repeatable(error) and commits_of_this_thread() == committed
                 ):
                     runs += 1
+                    request.__dict__[server_hints.REPEATED] = True  # it is counted once against the rate limit
                     close_old_connections()
                     continue
                 return self._refuse(error)

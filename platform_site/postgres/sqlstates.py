@@ -5,6 +5,7 @@ from typing import Final
 
 import psycopg
 from django.db import Error as DjangoDatabaseError
+from django.db import OperationalError
 from psycopg_pool import PoolTimeout
 
 from platform_site.http.errors import ApiError, Internal, NotFound, Unavailable, ValidationFailed
@@ -59,8 +60,12 @@ def constraint(error: BaseException) -> str | None:
     return next((cause.diag.constraint_name for cause in _causes(error) if cause.diag.constraint_name), None)
 
 
+class RepeatedInVain(OperationalError):
+    """Raised from the last error of a transaction that was repeated often enough."""
+
+
 def is_repeatable(error: BaseException) -> bool:
-    return is_database_error(error) and sqlstate(error) in REPEATABLE
+    return is_database_error(error) and sqlstate(error) in REPEATABLE and not isinstance(error, RepeatedInVain)
 
 
 def lost_connection(error: BaseException) -> bool:

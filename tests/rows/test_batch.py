@@ -4,11 +4,13 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import psycopg
 import pytest
-from django.db import close_old_connections
+from django.db import OperationalError, close_old_connections
 
 from platform_site.postgres import libpq, prepared
 from rows.outbox.models import OutboxEvent
+from rows.write import batch as write_batch
 from rows.write import insert_pipeline
 from tests.rows.conftest import Tracker
 from tests.support.batches import batch, failed, insert, ref
@@ -380,6 +382,26 @@ def test_it_counts_as_its_operations_against_the_rate_limit(app: Tracker, settin
     before = app.get("bob", "/rows/teams").headers["RateLimit"]
     after = batch(app, *(insert("teams", name=f"t{number}") for number in range(50)), who="bob").headers["RateLimit"]
     left = [int(header.split(";r=")[1].split(";")[0]) for header in (before, after)]
+    assert left[0] - left[1] == 50
+
+
+@pytest.mark.django_db(transaction=True, databases="__all__")
+@pytest.mark.parametrize("headers", [None, {"Idempotency-Key": "a-key"}])
+def test_a_deadlock_is_repeated_three_times_in_all_and_counted_once(
+    app: Tracker, settings: Any, monkeypatch: pytest.MonkeyPatch, headers: Any
+) -> None:
+    settings.RATE_LIMIT_FACTOR = 1
+    runs: list[str] = []
+
+    def deadlock(self: Any) -> Any:
+        runs.append("run")
+        raise OperationalError from psycopg.errors.DeadlockDetected()
+
+    monkeypatch.setattr(write_batch._Batch, "run", deadlock)
+    before = app.get("bob", "/rows/teams").headers["RateLimit"]
+    got = batch(app, *(insert("teams", name=f"t{number}") for number in range(50)), who="bob", headers=headers)
+    assert (got.status, len(runs)) == (503, 3)
+    left = [int(header.split(";r=")[1].split(";")[0]) for header in (before, got.headers["RateLimit"])]
     assert left[0] - left[1] == 50
 
 
