@@ -152,6 +152,8 @@ class InvocationViewSet(FunctionScopedViewSet):
         with _run_and_key_transaction(using):
             kept = idempotency.claim(ticket, using=using)
             if kept is not None and kept.reference is not None:
+                if not Run.objects.using(using).filter(pk=kept.reference).exists():
+                    raise idempotency.no_longer_stored()
                 return kept.reference
             run_id = make()
             idempotency.store_reference(ticket, run_id, using=using)

@@ -120,6 +120,10 @@ def _in_flight() -> Conflict:
     )
 
 
+def no_longer_stored() -> Conflict:
+    return Conflict(f"The request with this {HEADER} was processed, but its response is no longer stored.")
+
+
 def store(ticket: Ticket, response: HttpResponse, *, using: str) -> None:
     """In the transaction of `claim`."""
     head = orjson.dumps([response.status_code, list(response.headers.items())])
@@ -146,9 +150,7 @@ def replay(ticket: Ticket, kept: IdempotencyRecord) -> HttpResponse:
             raise keyring.Tampered("no answer was kept")
         plain = keyring.unseal_under(ticket.key, keyring.unseal(kept.sealed_answer, purpose=PURPOSE), purpose=PURPOSE)
     except keyring.KeyringError as error:  # a platform key was dropped before its records expired, or it was large
-        raise Conflict(
-            f"The request with this {HEADER} was processed, but its response is no longer stored."
-        ) from error
+        raise no_longer_stored() from error
     head, _, body = plain.partition(b"\n")
     status, headers = orjson.loads(head)
     response = HttpResponse(body, status=status, headers=dict(headers))
