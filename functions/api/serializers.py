@@ -250,8 +250,12 @@ class RunDetail(ListedRun):
     def to_representation(self, run: Run) -> dict[str, Any]:
         shown = super().to_representation(run)
         shown["not_stored"] = shown["not_stored"] or []
-        if "view" in self.context and self.context["view"].caller.kind == "user":
-            shown["stack"] = None  # it reveals the source
+        if "view" in self.context:
+            caller = self.context["view"].caller
+            if caller.kind == "user":
+                shown["stack"] = None  # it reveals the source
+            if not caller.may("functions:read"):  # who cancels a run needs `functions:invoke` only
+                shown |= {"output": None, "stack": None, "logs": []}
         return shown
 
 

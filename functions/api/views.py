@@ -197,7 +197,7 @@ class RunViewSet(ListModelMixin, RetrieveModelMixin, FunctionScopedViewSet, Reso
     @idempotent(using=in_region)
     @extend_schema(request=None)
     def cancel(self, request: HttpRequest, name: str, run_id: str) -> HttpResponseBase:
-        """Cancel a run that has not ended."""
+        """Cancel a run that has not ended. Its output and log need `functions:read`, and are empty without."""
         if self.caller.kind == "anonymous":
             raise Forbidden("Sign in to list runs. Publishable keys cannot.")
         run = self.get_object()

@@ -415,6 +415,19 @@ def test_anonymous_caller_neither_sees_nor_cancels_runs(visited: Tracker) -> Non
     assert visited.get("owner", f"/functions/sum/runs/{queued.json['run_id']}").json["phase"] == "queued"
 
 
+def test_a_key_that_may_only_invoke_cancels_a_run_without_reading_it(tracker: Tracker) -> None:
+    deploy(tracker, "sum", SUM)
+    tracker.tokens["narrow"] = key_for(tracker.environment_id, "functions:invoke")
+    body = {"input": {"a": 1, "b": 1}, "async": True}
+    run_id = tracker.post("narrow", "/functions/sum/invoke", body).json["run_id"]
+    run = Run.objects.using(tracker.project.cluster).filter(pk=run_id)
+    run.update(logs=[{"at": 1.0, "level": "info", "text": "of another caller"}])
+    got = tracker.post("narrow", f"/functions/sum/runs/{run_id}/cancel", {})
+    assert (got.status, got.json["id"], got.json["output"], got.json["logs"]) == (200, run_id, None, [])
+    assert tracker.get("narrow", f"/functions/sum/runs/{run_id}").status == 403
+    assert run.get().logs
+
+
 def test_queued_anonymous_run_starts_as_anonymous(visited: Tracker) -> None:
     """And with a revoked key it belongs to no caller."""
     deploy(
@@ -541,6 +554,17 @@ def test_the_same_idempotency_key_runs_once(tracker: Tracker) -> None:
     assert second.json["output"] == 1
     assert second.headers["Idempotency-Replayed"] == "true"
     assert len(tracker.get("owner", "/functions/count/runs").json["data"]) == 1
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_keyed_run_that_was_deleted_from_the_history_is_409(tracker: Tracker, is_async: bool) -> None:
+    deploy(tracker, "count", "let n = 0; export default () => ++n")
+    body, keyed = {"async": is_async}, {"headers": {"Idempotency-Key": "once"}}
+    run_id = tracker.post("owner", "/functions/count/invoke", body, **keyed).json["run_id"]
+    Run.objects.using(tracker.project.cluster).filter(pk=run_id).delete()
+    got = tracker.post("owner", "/functions/count/invoke", body, **keyed)
+    assert (got.status, got.error) == (409, "conflict")
+    assert got.json["error"]["message"].endswith("its response is no longer stored.")
 
 
 @pytest.mark.parametrize("is_async", [False, True])
