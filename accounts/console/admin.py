@@ -125,9 +125,6 @@ class UserAdmin(ReadOnlyAdmin):
             pointless.add("reset_second_factor")
         return [one for one in super().get_actions_detail(request, object_id) if one.path not in pointless]
 
-    def has_manage_staff_permission(self, request: HttpRequest, obj: object = None) -> bool:
-        return bool(request.user.is_staff and request.user.has_perm(roles.MANAGE_STAFF))
-
     def allowed(self, request: HttpRequest, chosen: list[User]) -> list[User]:
         """Operators may not act on other staff: one of them could lock all superusers out."""
         if self.has_manage_staff_permission(request):

@@ -23,7 +23,7 @@ from unfold.decorators import display
 
 from accounts.audit import Actor
 from accounts.models import User
-from accounts.staff.roles import OPERATE
+from accounts.staff.roles import MANAGE_STAFF, OPERATE
 from platform_site.http.errors import ApiError, NotFound
 from platform_site.postgres import sqlstates
 
@@ -177,6 +177,9 @@ class ReadOnlyAdmin(ConsoleAdmin):
 
     def has_operate_permission(self, request: HttpRequest, obj: object = None) -> bool:
         return bool(request.user.is_staff and request.user.has_perm(OPERATE))
+
+    def has_manage_staff_permission(self, request: HttpRequest, obj: object = None) -> bool:
+        return bool(request.user.is_staff and request.user.has_perm(MANAGE_STAFF))
 
     def act_on_many(
         self,

@@ -42,6 +42,11 @@ class IdentityProviderAdmin(_Managed):
         "client_auth", "trusts_email", "sign_up", "enabled",
     )  # fmt: skip
 
+    def has_change_permission(self, request: HttpRequest, obj: object = None) -> bool:
+        """Who controls a provider can sign in to the accounts whose emails it confirms."""
+        is_of_platform = isinstance(obj, IdentityProvider) and obj.environment_id is None
+        return self.has_manage_staff_permission(request) if is_of_platform else self.has_operate_permission(request)
+
     def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
         issuer = request.POST.get("issuer", "").strip()
         if issuer and self.has_add_permission(request):
@@ -59,7 +64,10 @@ class IdentityProviderAdmin(_Managed):
         return answer
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
-        checked = {"checked_issuer": request.__dict__.get("checked_issuer")}
+        checked = {
+            "checked_issuer": request.__dict__.get("checked_issuer"),
+            "may_be_of_platform": self.has_manage_staff_permission(request),
+        }
         form = ProviderForm if obj else NewProviderForm
         kwargs["form"] = type(form.__name__, (form,), checked)
         kwargs["fields"] = None
@@ -69,7 +77,7 @@ class IdentityProviderAdmin(_Managed):
         if obj is None:
             return self.adding
         shown = self.readonly_fields
-        return (*shown, *self.changing) if self.has_operate_permission(request) else shown
+        return (*shown, *self.changing) if self.has_change_permission(request, obj) else shown
 
     @display(description="Where")
     def where(self, provider: IdentityProvider) -> str:

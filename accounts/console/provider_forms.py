@@ -122,9 +122,17 @@ class NewProviderForm(_ProviderFields, PoolForm):
         widget=UnfoldAdminSelectWidget,
     )
 
+    may_be_of_platform = False
+
     class Meta:
         model = IdentityProvider
         fields = ("environment_id",)
+
+    def clean_environment_id(self) -> str | None:
+        environment_id = super().clean_environment_id()
+        if environment_id is None and not self.may_be_of_platform:
+            raise forms.ValidationError("Only superusers add providers of platform accounts.")
+        return environment_id
 
     def given(self) -> dict[str, Any]:
         """What `providers.add` takes. An empty field is left to the preset."""

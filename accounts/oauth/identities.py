@@ -158,12 +158,15 @@ def unlink(user_id: str, identity_id: str, *, actor: Caller) -> None:
     others = of_user(user_id).filter(~Q(pk=identity.pk), provider__enabled=True)
     if not user.has_usable_password() and not others.exists():
         raise Conflict("This is your only way to sign in. Set a password or link another provider first.")
+    _delete(identity, user, actor)
+
+
+def unlink_all(user: User, *, actor: Actor) -> None:
+    for identity in of_user(user.pk):
+        _delete(identity, user, actor)
+
+
+def _delete(identity: Identity, user: User, actor: Caller | Actor) -> None:
+    identity_id = identity.pk
     identity.delete()
-    audit.record(
-        "identity.unlinked",
-        user_id,
-        actor=actor,
-        environment_id=user.environment_id,
-        identity_id=identity_id,
-        provider=identity.provider.name,
-    )
+    audit.record("identity.unlinked", user, actor=actor, identity_id=identity_id, provider=identity.provider.name)

@@ -13,6 +13,7 @@ from django.db import DEFAULT_DB_ALIAS, models, transaction
 from accounts import audit
 from accounts.audit import Actor
 from accounts.models import User
+from accounts.oauth import identities
 from accounts.users import service as user_service
 from platform_site.http.errors import ValidationFailed
 
@@ -36,7 +37,8 @@ def role_of(user: User) -> StaffRole | None:
 
 
 def set_role(user: User, role: StaffRole | None, *, actor: Actor) -> User:
-    """Set or remove (None) a platform account's role, from its next request on. Raises NotFound, ValidationFailed (an
+    """Set or remove (None) a platform account's role, from its next request on. Who becomes staff loses linked
+    identities. Raises NotFound, ValidationFailed (an
     application's user, or one's own role), Conflict (the last superuser)."""
     if actor.id == user.pk:
         raise ValidationFailed.of("role", "own_role", "Nobody changes their own role. Ask another superuser.")
@@ -52,6 +54,8 @@ def set_role(user: User, role: StaffRole | None, *, actor: Actor) -> User:
         locked.is_staff, locked.is_superuser = role is not None, role == StaffRole.SUPERUSER
         locked.save(update_fields=["is_staff", "is_superuser"])
         is_grouped = role is not None and role != StaffRole.SUPERUSER
+        if before is None:  # an operator may have linked them, by a provider of their own
+            identities.unlink_all(locked, actor=actor)
         locked.groups.set(Group.objects.filter(name=role) if is_grouped else [])
         audit.record(
             "user.staff_role_changed",

@@ -18,6 +18,7 @@ from accounts.models import IdentityProvider as ProviderRecord
 from accounts.oauth import providers
 from accounts.oauth.client import metadata
 from accounts.registration import email_outbox, invitations, pool_settings
+from accounts.staff import roles
 from accounts.users import service as user_service
 from platform_site.identity.plans import PLANS
 from projects.models import Environment
@@ -218,6 +219,19 @@ def test_no_provider_s_word_for_an_email_makes_anybody_one_of_the_staff(
         user=olga, provider=ProviderRecord.objects.get(), subject=idp.people["olga"].subject, email="olga@example.com"
     )
     assert exchange(api, code_for(None, "olga"), None).json["user"]["id"] == identity.user_id
+
+
+def test_an_identity_from_before_an_account_became_staff_is_unlinked(idp: IdentityProvider, make_user: Any) -> None:
+    idp.register(f"http://{HOST}/v1/auth/callback")
+    add(None, "acme", issuer=idp.issuer)
+    allow(None, APP)
+    olga = make_user("olga")
+    User.objects.filter(pk=olga.pk).update(email_verified_at=timezone.now())
+    idp.person("olga", email="olga@example.com", email_verified=True)
+    assert "code" in told(Browser().sign_in(None, "olga"))
+    roles.set_role(olga, roles.StaffRole.SUPPORT, actor=audit.SYSTEM)
+    assert AuditEntry.objects.filter(action="identity.unlinked", target_id=olga.pk).count() == 1
+    assert told(Browser().sign_in(None, "olga"))["error_code"] == "link_required"
 
 
 def test_a_branch_signs_in_its_parents_users_by_its_parents_providers(

@@ -19,6 +19,7 @@ from accounts.models import AuditEntry, Identity, RedirectUri, ServerKey, User
 from accounts.models import IdentityProvider as ProviderRecord
 from accounts.oauth import providers, redirects
 from accounts.signal_handlers import delete_pool
+from accounts.staff import roles
 from accounts.users import service as user_service
 from platform_site.security import keyring, rotation
 from projects.models import Environment
@@ -27,7 +28,7 @@ from tests.accounts.oauth.conftest import APP, HOST, Browser, add, allow, code_f
 from tests.support.apple_key import PEM, SIGNING
 from tests.support.client import Api
 from tests.support.html_forms import form_values
-from tests.support.identity_provider import CLIENT_SECRET, IdentityProvider
+from tests.support.identity_provider import CLIENT_ID, CLIENT_SECRET, IdentityProvider
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
@@ -591,8 +592,6 @@ def test_support_looks_and_operators_act(
 ) -> None:
     from django.contrib.auth.models import Group
 
-    from accounts.staff import roles
-
     roles.sync_groups()
     vera = make_user("vera", is_staff=True)
     User.objects.filter(pk=vera.pk).update(is_superuser=False)
@@ -605,3 +604,26 @@ def test_support_looks_and_operators_act(
     assert browser.post(page, {"client_id": "mine", "client_secret": "x"}).status_code == 403
     provider.refresh_from_db()
     assert provider.client_secret == CLIENT_SECRET
+
+
+def test_only_superusers_manage_the_platforms_own_providers(make_user: Callable[..., User]) -> None:
+    roles.sync_groups()
+    make_user("boss", is_staff=True)
+    vera = make_user("vera")
+    roles.set_role(vera, roles.StaffRole.OPERATOR, actor=audit.SYSTEM)
+    browser = Client()
+    browser.force_login(User.objects.get(pk=vera.pk))
+    form = {"environment_id": "", "name": "evil", "preset": "google", "client_id": "us",
+            "client_secret": "hush hush", "sign_up": "on", "enabled": "on", "profile_fields": "{}"}  # fmt: skip
+    refused = browser.post(reverse("admin:accounts_identityprovider_add"), form)
+    assert "Only superusers add providers of platform accounts." in refused.content.decode()
+    assert not ProviderRecord.objects.exists()
+    own = add(None, "google", preset="google")
+    page = url_of("accounts_identityprovider", own.pk)
+    assert browser.get(page).status_code == 200
+    assert browser.post(page, {"display_name": "G", "client_id": "mine", "trusts_email": "on"}).status_code == 403
+    own.refresh_from_db()
+    assert (own.client_id, own.trusts_email) == (CLIENT_ID, False)
+    browser.force_login(User.objects.get(email="boss@example.com"))
+    assert browser.post(page, {"display_name": "G", "client_id": "us2", "scopes": "openid"}).status_code == 302
+    assert browser.post(reverse("admin:accounts_identityprovider_add"), form).status_code == 302
