@@ -107,6 +107,7 @@ class EnvironmentViewSet(RetrieveModelMixin, ResourceViewSet):
         "destroy": "environments:write",
         "reset": "environments:write",
     }
+    query_parameters = {"of_project": frozenset[str]()}
     also_raises: ClassVar = {
         "create": (Conflict, QuotaExceeded),
         "destroy": (Conflict,),

@@ -53,6 +53,13 @@ def test_the_newest_comes_first_with_four_members_each(api: Api, alice: User) ->
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", answer.json["data"][0]["created_at"])
 
 
+def test_the_list_of_environments_takes_no_parameters(api: Api, alice: User, project: Project) -> None:
+    path, token = f"/v1/projects/{project.pk}/environments", token_of(alice)
+    assert len(api.get(path, token=token).json["data"]) == 2
+    got = api.get(path + "?limit=1&cursor=x", token=token)
+    assert (got.status, set(got.fields.values())) == (422, {"unknown_parameter"})
+
+
 def test_account_without_projects_has_an_empty_list(api: Api, charlie: User) -> None:
     assert api.get("/v1/projects", token=token_of(charlie)).json == {"data": [], "next_cursor": None}
 
