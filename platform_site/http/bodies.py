@@ -13,6 +13,7 @@ from django.http import HttpRequest
 from django.http.request import UnreadablePostError
 from rest_framework.parsers import BaseParser
 
+from platform_site.http import exact_json
 from platform_site.http.errors import InvalidRequest, PayloadTooLarge, UnsupportedMediaType
 
 MEDIA_TYPE: Final = "application/json"
@@ -38,10 +39,12 @@ def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 _exact: Final = json.JSONDecoder(object_pairs_hook=object_of)
+_exact_with_texts: Final = json.JSONDecoder(object_pairs_hook=object_of, parse_float=exact_json.read_float)
 
 
-def read(body: bytes) -> Any:
-    """Raises InvalidRequest for ill-formed JSON, duplicate names, NUL, or more than MAX_DEPTH levels."""
+def read(body: bytes, *, has_long_floats: bool = False) -> Any:
+    """Raises InvalidRequest for ill-formed JSON, duplicate names, NUL, or more than MAX_DEPTH levels. With
+    `has_long_floats`, such numbers are `exact_json.LongFloat`, which orjson cannot write."""
     if not body or body.isspace():
         raise InvalidRequest("The body is empty; a JSON value is needed.")
     try:
@@ -54,7 +57,7 @@ def read(body: bytes) -> Any:
     if b"\\u0000" in body and _holds_nul(value):
         raise InvalidRequest("The body holds a NUL character (\\u0000), which cannot be stored.")
     try:
-        return _exact.decode(body.decode())
+        return (_exact_with_texts if has_long_floats else _exact).decode(body.decode())
     except DuplicateName:
         raise InvalidRequest("Duplicate key in a JSON object of the body.") from None
     except ValueError:  # more digits than Python converts (4,300): orjson calls this a float out of range before us
@@ -138,7 +141,7 @@ def declared_length(meta: Mapping[str, Any]) -> int:
     return int(text)
 
 
-def read_request(request: HttpRequest) -> Any:
+def read_request(request: HttpRequest, *, has_long_floats: bool = False) -> Any:
     meta = request.META
     declared_length(meta)
     try:
@@ -150,7 +153,7 @@ def read_request(request: HttpRequest) -> Any:
     if not body:
         raise InvalidRequest("The body is empty; a JSON value is needed.")
     check_content_type(meta)
-    return read(body)
+    return read(body, has_long_floats=has_long_floats)
 
 
 class StrictJSONParser(BaseParser):

@@ -8,6 +8,24 @@ from typing import Any, Final
 import orjson
 
 _LONG: Final = re.compile(rb"\d{19}")
+_ALWAYS_EXACT: Final = 16
+"""Characters of a number: 15 digits and the point."""
+
+
+class LongFloat(float):
+    """A number whose text may have more digits than the float."""
+
+    __slots__ = ("text",)
+    text: str
+
+
+def read_float(text: str) -> float:
+    """As `parse_float` of a decoder."""
+    if len(text) <= _ALWAYS_EXACT:
+        return float(text)
+    found = LongFloat(text)
+    found.text = text
+    return found
 
 
 def loads(text: bytes | str) -> Any:

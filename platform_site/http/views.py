@@ -114,7 +114,8 @@ class ApiRequest(Request):
         return self._full_data
 
     def _load_data_and_files(self) -> None:
-        self._data = self._full_data = bodies.read_request(self._request)
+        view: ApiViewSet = self.parser_context["view"]
+        self._data = self._full_data = bodies.read_request(self._request, has_long_floats=view.has_long_floats)
         self._files = {}
 
 
@@ -138,6 +139,8 @@ class ApiViewSet(ViewSet):
     has_etag: ClassVar[frozenset[str]] = frozenset()
     optional_bodies: ClassVar[frozenset[str]] = frozenset()
     """Actions whose body may be missing: `read` and `read_object` return `{}`."""
+    has_long_floats: ClassVar[bool] = False
+    """As in `bodies.read`."""
     client_errors_as: ClassVar[type[ApiError] | None] = None
     """Replaces client errors, except 404, 405, 429 and `project_suspended`: `InvalidGrant` at the token endpoint."""
 

@@ -9,6 +9,7 @@ import orjson
 from platform_site.concurrency.memo import Memo
 from platform_site.http.bodies import DuplicateName, object_of
 from platform_site.http.errors import ValidationFailed
+from platform_site.http.exact_json import read_float
 from rows.rules.conditions import NO_FILTER, Filter
 from rows.rules.grammar import MAX_DEPTH, read_filter
 from rows.rules.name_resolver import InvalidCondition, NameResolver, shown
@@ -23,7 +24,9 @@ def _no_constant(word: str) -> NoReturn:
     raise ValueError(word)
 
 
-_DECODE: Final[Callable[[str], Any]] = json.JSONDecoder(object_pairs_hook=object_of, parse_constant=_no_constant).decode
+_DECODE: Final[Callable[[str], Any]] = json.JSONDecoder(
+    object_pairs_hook=object_of, parse_constant=_no_constant, parse_float=read_float
+).decode
 _filters: Final[Memo[tuple[int, str, str], Filter]] = Memo(2_048)
 
 

@@ -13,9 +13,10 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
+from platform_site.http.exact_json import LongFloat
 from rows.schema.types import Type
 
 MAX_JSON_DEPTH: Final = 64
@@ -84,10 +85,17 @@ def _decimal(value: Any) -> Decimal:
         raise InvalidValue("out_of_range", "Has too many digits.")
     if isinstance(value, float) and math.isfinite(value):
         exact = Decimal(repr(value))
-        if len(exact.as_tuple().digits) <= _SAFE_FLOAT_DIGITS:
+        if len(exact.as_tuple().digits) <= _SAFE_FLOAT_DIGITS and not _is_rounded(value, exact):
             return exact
         raise InvalidValue("invalid", "Has too many digits for a JSON number; send it as a string.")
     raise InvalidValue("wrong_type", 'Must be a decimal number as a string, such as "12.50".')
+
+
+def _is_rounded(value: float, exact: Decimal) -> bool:
+    try:
+        return isinstance(value, LongFloat) and Decimal(value.text) != exact
+    except InvalidOperation:  # an exponent beyond those of Decimal
+        return True
 
 
 def _float(value: Any) -> float:

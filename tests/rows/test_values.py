@@ -11,6 +11,7 @@ from django.db import connections
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from platform_site.http.exact_json import read_float
 from platform_site.identity import ids
 from platform_site.postgres import prepared
 from rows.schema.column_values import read_cell, read_operand
@@ -42,6 +43,7 @@ TAKEN: list[tuple[str, Any, Any, bytes]] = [
     ("decimal", "0012.50", Decimal("12.50"), b"12.50"),
     ("decimal", 12, Decimal(12), b"12"),
     ("decimal", 0.1, Decimal("0.1"), b"0.1"),
+    ("decimal", read_float("0.10000000000000000000"), Decimal("0.1"), b"0.1"),
     ("decimal", 1e20, Decimal("1e20"), b"100000000000000000000"),
     ("decimal", "-0", Decimal("-0"), b"-0"),
     ("decimal", 0.123456789012345, Decimal("0.123456789012345"), b"0.123456789012345"),
@@ -112,6 +114,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("decimal", True, "wrong_type"),
     ("decimal", 12345678.123456789, "invalid"),
     ("decimal", 0.1234567890123456, "invalid"),
+    ("decimal", read_float("12.500000000000000001"), "invalid"),
     ("decimal", float("nan"), "wrong_type"),
     ("decimal", float("-inf"), "wrong_type"),
     ("decimal", 10**500, "out_of_range"),
