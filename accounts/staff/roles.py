@@ -38,8 +38,8 @@ def role_of(user: User) -> StaffRole | None:
 
 def set_role(user: User, role: StaffRole | None, *, actor: Actor) -> User:
     """Set or remove (None) a platform account's role, from its next request on. Who becomes staff loses linked
-    identities. Raises NotFound, ValidationFailed (an
-    application's user, or one's own role), Conflict (the last superuser)."""
+    identities. Raises NotFound, ValidationFailed (an application's user, or one's own role), Conflict (the last
+    superuser)."""
     if actor.id == user.pk:
         raise ValidationFailed.of("role", "own_role", "Nobody changes their own role. Ask another superuser.")
     with transaction.atomic():

@@ -60,12 +60,12 @@ def constraint(error: BaseException) -> str | None:
     return next((cause.diag.constraint_name for cause in _causes(error) if cause.diag.constraint_name), None)
 
 
-class RepeatedInVain(OperationalError):
+class RetriesExhausted(OperationalError):
     """Raised from the last error of a transaction that was repeated often enough."""
 
 
 def is_repeatable(error: BaseException) -> bool:
-    return is_database_error(error) and sqlstate(error) in REPEATABLE and not isinstance(error, RepeatedInVain)
+    return is_database_error(error) and sqlstate(error) in REPEATABLE and not isinstance(error, RetriesExhausted)
 
 
 def lost_connection(error: BaseException) -> bool:

@@ -189,7 +189,7 @@ def run(
                 raise
             if sqlstates.is_repeatable(error):
                 if not runs_left:
-                    raise sqlstates.RepeatedInVain from error
+                    raise sqlstates.RetriesExhausted from error
                 # An immediate retry could hit the same conflict.
                 loop_requests.sleep(random.uniform(0.02, 0.1))  # noqa: S311 - a pause, not a secret
         compiled, freshness = schema_cache.reload(environment), None
