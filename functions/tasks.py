@@ -64,7 +64,7 @@ def _work_in_thread(using: str) -> None:
 @periodic_job_per_region(every=settings.FUNCTION_JOB_SECONDS)
 def settle_and_start(using: str) -> None:
     """End or requeue runs whose worker died, and find queued runs without a notification."""
-    requeued, failed, _ = leases.settle_lost(using)
+    requeued, failed = leases.settle_lost(using)
     if requeued or failed:
         logger.warning("region %s: lost workers: %s runs requeued, %s failed", using, requeued, failed)
     if run_queue.is_due(using):

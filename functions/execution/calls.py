@@ -34,8 +34,7 @@ def cancel(environment: EnvironmentRef, run: Run, *, actor: Caller | Actor) -> N
     """Cancel a run: at once if it is queued, else when its process next checks. Idempotent. Raises RunEnded."""
     using = environment.cluster
     with transaction.atomic(using=using):
-        is_new, _ = completion.request_cancel(using, run.pk)
-        if is_new:
+        if completion.request_cancel(using, run.pk):
             audit_outbox.record(environment, "run.cancelled", actor=actor, target_id=run.pk)
         elif not Run.objects.using(using).filter(pk=run.pk).exclude(phase=Run.Phase.ENDED).exists():
             raise RunEnded

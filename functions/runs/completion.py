@@ -44,11 +44,10 @@ class RunResult:
     sandbox_layers: tuple[str, ...] = ()
 
 
-def record_end(started: CreatedRun, result: RunResult) -> tuple[bool, bool]:
-    """Record the outcome and its event. Returns whether the outcome counts, which it does only while the run belongs to
-    this attempt, and whether its event has subscribers. One statement; one more if PostgreSQL crashed and lost a
-    synchronous run (`start_run`). Raises DatabaseError if the outcome cannot be recorded; Unavailable for a synchronous
-    run."""
+def record_end(started: CreatedRun, result: RunResult) -> bool:
+    """Record the outcome, and its event if that has subscribers. Returns whether the outcome counts, which it does only
+    while the run belongs to this attempt. One statement; one more if PostgreSQL crashed and lost a synchronous run
+    (`start_run`). Raises DatabaseError if the outcome cannot be recorded; Unavailable for a synchronous run."""
     stored = stored_values(started.caller_kind, started.trigger, started.input_text, result.output, result.logs)
     values = [
         started.run_id.encode(),
@@ -82,7 +81,7 @@ def record_end(started: CreatedRun, result: RunResult) -> tuple[bool, bool]:
             loop_requests.sleep(pause)
     if has_event == b"t":
         signals.run_finished.send(sender=None, using=started.cluster)
-    return counted == b"t", has_event == b"t"
+    return counted == b"t"
 
 
 def _insert_values(started: CreatedRun, stored: StoredRun) -> list[bytes | None]:
@@ -101,12 +100,12 @@ def _insert_values(started: CreatedRun, stored: StoredRun) -> list[bytes | None]
     ]
 
 
-def request_cancel(using: str, run_id: str) -> tuple[bool, bool]:
-    """Cancel: a queued run ends at once, an executing one as soon as its process is notified. Returns whether this is
-    new (the run had not ended and was not cancelled before), and whether its end has subscribers."""
+def request_cancel(using: str, run_id: str) -> bool:
+    """Cancel a run: a queued one ends at once, an executing one as soon as its process is notified.
+    False if it had ended or was cancelled before."""
     with connections[using].cursor() as cursor:
         cursor.execute(_SQL["cancel"], {"run_id": run_id})
         is_new, has_event = cursor.fetchone()
     if has_event:
         signals.run_finished.send(sender=None, using=using)
-    return bool(is_new), bool(has_event)
+    return bool(is_new)

@@ -43,15 +43,15 @@ def cancelled_among(using: str, run_ids: list[str]) -> list[str]:
         return [run_id for (run_id,) in cursor.fetchall()]
 
 
-def settle_lost(using: str) -> tuple[int, int, int]:
+def settle_lost(using: str) -> tuple[int, int]:
     """Settle runs whose lease ran out: async ones are queued again, others end as `worker_lost`. Returns how many were
-    queued again, how many failed, and how many of those have subscribers."""
+    queued again, and how many failed."""
     with connections[using].cursor() as cursor:
         cursor.execute(_SQL["lost"], {"most": LOST_ATTEMPTS})
         again, failed, events = cursor.fetchone()
     if events:
         signals.run_finished.send(sender=None, using=using)
-    return int(again), int(failed), int(events)
+    return int(again), int(failed)
 
 
 def repair_future_times(using: str) -> int:

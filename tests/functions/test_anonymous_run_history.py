@@ -114,7 +114,7 @@ def test_a_run_that_a_crash_of_postgresql_forgot_is_written_down_as_small(
 ) -> None:
     started = start_run(NewRun(environment, anonymous_caller(environment), "sum", f'{{"a":"{LARGE}"}}'))
     Run.objects.using(environment.cluster).all().delete()
-    assert completion.record_end(started, RunResult("succeeded", 1, f'"{LARGE}"')) == (True, False)
+    assert completion.record_end(started, RunResult("succeeded", 1, f'"{LARGE}"'))
     run = Run.objects.using(environment.cluster).get()
     assert (run.pk, run.input, run.output, run.not_stored) == (started.run_id, "", None, ["input", "output"])
 

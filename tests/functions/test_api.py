@@ -495,17 +495,17 @@ def test_a_lost_worker_leaves_no_eternal_run(tracker: Tracker) -> None:
     invoke(tracker, "sum", {"a": 1, "b": 1})
     lost = {"phase": "executing", "status": "running", "claimed_until": "2020-01-01T00:00:00Z"}
     Run.objects.using(using).update(**lost)
-    assert leases.settle_lost(using) == (0, 1, 0)
+    assert leases.settle_lost(using) == (0, 1)
     (run,) = tracker.get("owner", "/functions/sum/runs").json["data"]
     assert (run["status"], run["error"].split(":")[0]) == ("failed", "WorkerLost")
     Run.objects.using(using).update(**lost, is_async=True, attempts=1)
-    assert leases.settle_lost(using) == (1, 0, 0)
+    assert leases.settle_lost(using) == (1, 0)
     assert Worker(using).run() == 1
     (run,) = tracker.get("owner", "/functions/sum/runs").json["data"]
     assert run["status"] == "succeeded"
     # The service was down for months, or an old backup was restored.
     Run.objects.using(using).update(**lost, is_async=False, started_at="2020-01-01T00:00:00Z")
-    assert leases.settle_lost(using) == (0, 1, 0)
+    assert leases.settle_lost(using) == (0, 1)
 
 
 def test_lease_written_before_the_clock_was_set_back_still_expires(tracker: Tracker) -> None:
@@ -525,7 +525,7 @@ def test_lease_written_before_the_clock_was_set_back_still_expires(tracker: Trac
     assert leases.repair_future_times(using) == 0
     assert Worker(using).run() == 1
     assert tracker.get("owner", f"/functions/sum/runs/{queued}").json["status"] == "succeeded"
-    assert leases.settle_lost(using) == (0, 0, 0), "its worker may be alive"
+    assert leases.settle_lost(using) == (0, 0), "its worker may be alive"
     lease = Run.objects.using(using).get(pk=begun).claimed_until
     assert lease is not None
     assert lease - datetime.now(UTC) <= settings.FUNCTION_LEASE

@@ -29,6 +29,7 @@ from platform_site.embedded import postgres as embedded_postgres
 from platform_site.embedded.data_dir import Layout
 from platform_site.identity.callers import EnvironmentRef
 from projects.directory.environments import environment_ref
+from rows.outbox.models import OutboxEvent
 from tests.projects.conftest import environment_of, make_project
 from tests.rows.conftest import Tracker
 from tests.support.concurrency import waiting_for_locks
@@ -148,14 +149,17 @@ def test_synchronous_run_lost_in_postgresql_crash_is_recorded_at_its_end(
         start_run(NewRun(environment, key_of(environment), "sum", '{"a":2}', address_id="inb_x")) for _ in range(2)
     ]
     kept.filter(pk=started[0].run_id).delete()  # its commit had not reached the disk
-    assert [completion.record_end(each, ending) for each in started] == [(True, True), (True, True)]
+    assert [completion.record_end(each, ending) for each in started] == [True, True]
+    events = OutboxEvent.objects.using(environment.cluster).filter(type="function.run.succeeded")
+    assert events.count() == 2
     forgotten, remembered = (kept.values(*whole).get(pk=each.run_id) for each in started)
     assert forgotten == remembered
     # Once, and not if it is gone because its function is.
-    assert completion.record_end(started[0], ending) == (False, False)
+    assert not completion.record_end(started[0], ending)
     last = start_run(NewRun(environment, key_of(environment), "sum", "{}"))
     deploy_service.delete_function(environment, "sum", actor=key_of(environment))
-    assert completion.record_end(last, ending) == (False, False)
+    assert not completion.record_end(last, ending)
+    assert events.count() == 2
     assert not kept.filter(environment_id=environment.environment_id).exists()
 
 
@@ -324,7 +328,7 @@ def executing(tracker: Tracker, environment: EnvironmentRef, settings: Any, monk
 
 def test_a_run_of_another_process_is_cancelled(executing: Any, environment: EnvironmentRef) -> None:
     run, answers = executing
-    assert completion.request_cancel(environment.cluster, run.pk) == (True, False)  # all that the other process does
+    assert completion.request_cancel(environment.cluster, run.pk)  # all that the other process does
     wait_for("it ends", lambda: answers, 15)
     assert (answers[0].status, answers[0].json["error"]) == (200, "Cancelled: the run was cancelled")
 
@@ -353,7 +357,7 @@ def test_the_lease_of_a_run_is_renewed_while_it_lives(executing: Any, environmen
     run, _ = executing
     rows = Run.objects.using(environment.cluster).filter(pk=run.pk)
     wait_for("its lease is renewed", lambda: rows.get().claimed_until > run.claimed_until + timedelta(seconds=1))
-    assert leases.settle_lost(environment.cluster) == (0, 0, 0)
+    assert leases.settle_lost(environment.cluster) == (0, 0)
     completion.request_cancel(environment.cluster, run.pk)
 
 
@@ -375,15 +379,13 @@ def test_a_run_that_fails_while_it_is_being_cancelled_is_not_tried_again(
         started = claimed(environment.cluster)
         assert started is not None
         if is_asked:
-            assert completion.request_cancel(environment.cluster, started.run_id) == (True, False)
+            assert completion.request_cancel(environment.cluster, started.run_id)
         assert run_queue.retry_later(started, timedelta(minutes=1)) is is_again
 
 
 def test_a_cancelled_run_is_not_begun_again_and_tells_its_webhooks(
     tracker: Tracker, environment: EnvironmentRef
 ) -> None:
-    from rows.outbox.models import OutboxEvent
-
     deploy(tracker, "sum", SUM)
     hook = {"url": "https://example.com/hook", "events": ["function.run.failed"]}
     assert tracker.post("owner", "/webhooks", hook).status == 201
@@ -392,9 +394,9 @@ def test_a_cancelled_run_is_not_begun_again_and_tells_its_webhooks(
     started = claimed(environment.cluster)
     assert started is not None
     assert started.run_id == begun
-    assert completion.request_cancel(environment.cluster, begun) == (True, False)
+    assert completion.request_cancel(environment.cluster, begun)
     Run.objects.using(environment.cluster).filter(pk=begun).update(claimed_until="2020-01-01T00:00:00Z")
-    assert leases.settle_lost(environment.cluster) == (0, 1, 1)
+    assert leases.settle_lost(environment.cluster) == (0, 1)
     told = [event.data for event in OutboxEvent.objects.using(environment.cluster).filter(type="function.run.failed")]
     assert sorted(run_id for run_id in (queued, begun) for data in told if run_id in data) == sorted([queued, begun])
     assert all("Cancelled" in data for data in told)

@@ -143,7 +143,7 @@ def test_what_executes_of_it_is_ended_and_leaves_nothing(
     assert tracker.call("owner", "DELETE", "/functions/sum").status == 204
     assert Run.objects.using(using).filter(pk=executing.run_id).exists()
     assert leases.renew(using, [executing, forgotten]) == set()
-    assert completion.record_end(forgotten, RunResult("succeeded", 1, "1")) == (False, False)
+    assert not completion.record_end(forgotten, RunResult("succeeded", 1, "1"))
     completion.record_end(executing, RunResult("failed", 1))  # its process was notified, and reports the result
     tasks.remove_deleted(using)
     assert not Run.objects.using(using).exists()

@@ -37,7 +37,7 @@ def run(environment: EnvironmentRef, network: int | None) -> None:
         started = start_run(
             NewRun(environment, anonymous_caller(environment), "sum", "{}", anonymous=AnonymousCall(network))
         )
-    assert completion.record_end(started, RunResult("succeeded", 1, "{}"))[0]
+    assert completion.record_end(started, RunResult("succeeded", 1, "{}"))
 
 
 @pytest.mark.parametrize("history", [0, 20_000])
