@@ -20,6 +20,7 @@ from accounts.tokens import revocation
 from accounts.tokens.credentials import key_cache_name
 from accounts.users import sessions
 from platform_site.identity import signals
+from platform_site.postgres.batches import delete_in_batches
 
 OF_ENVIRONMENTS: Final[tuple[type[Model], ...]] = (
     AccountEmail, PoolSettings, AuthorizationCode, RedirectUri, IdentityProvider, Session, ServerKey, User, PoolSize
@@ -43,6 +44,4 @@ def revoke_credentials(*, environment_id: str, **_: Any) -> None:
 
 def delete_pool(*, environment_id: str, **_: Any) -> None:
     for model in OF_ENVIRONMENTS:
-        rows = model._default_manager.filter(environment_id=environment_id)
-        while batch := list(rows.values_list("pk", flat=True)[:_BATCH]):
-            model._default_manager.filter(pk__in=batch).delete()
+        delete_in_batches(model._default_manager.filter(environment_id=environment_id), batch=_BATCH)

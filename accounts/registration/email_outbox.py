@@ -26,6 +26,7 @@ from accounts.tokens.token_format import digest
 from accounts.users.emails import normalize
 from platform_site.background import dispatch
 from platform_site.http.errors import NotFound
+from platform_site.postgres.batches import delete_in_batches
 from platform_site.redis import rate_limits
 
 Kind = AccountEmail.Kind
@@ -274,10 +275,6 @@ def _record(email: AccountEmail, **outcome: Any) -> None:
     AccountEmail.objects.filter(pk=email.pk, attempts=email.attempts).update(**outcome)
 
 
-def purge(batch: int = 1000) -> int:
-    count = 0
-    expired = AccountEmail.objects.filter(expires_at__lt=Now()).order_by("expires_at")
-    expired = expired.exclude(_of_suspended())
-    while found := list(expired.values_list("pk", flat=True)[:batch]):
-        count += AccountEmail.objects.filter(pk__in=found).delete()[0]
-    return count
+def purge() -> int:
+    expired = AccountEmail.objects.filter(expires_at__lt=Now()).exclude(_of_suspended())
+    return delete_in_batches(expired.order_by("expires_at"))

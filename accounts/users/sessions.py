@@ -22,6 +22,7 @@ from accounts.tokens.refresh_tokens import RefreshToken
 from accounts.users import passwords
 from platform_site.http.errors import InvalidGrant
 from platform_site.identity.callers import Caller
+from platform_site.postgres.batches import delete_in_batches
 from platform_site.security import keyring
 
 LIFETIME: Final = timedelta(days=30)
@@ -216,9 +217,5 @@ def revoke(
     return count
 
 
-def purge(batch: int = 1000) -> int:
-    count = 0
-    ended = Session.objects.filter(expires_at__lt=Now() - KEPT_AFTER_END).order_by("expires_at")
-    while found := list(ended.values_list("pk", flat=True)[:batch]):
-        count += Session.objects.filter(pk__in=found).delete()[0]
-    return count
+def purge() -> int:
+    return delete_in_batches(Session.objects.filter(expires_at__lt=Now() - KEPT_AFTER_END).order_by("expires_at"))

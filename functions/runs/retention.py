@@ -5,14 +5,13 @@ level that fits the budget, so that a burst of one function only removes its own
 
 import logging
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
-
-from django.db import connections
+from typing import Final
 
 from functions.models import Function
 from platform_site.identity import ids
 from platform_site.identity.plans import PLANS, plan_limits
 from platform_site.postgres import sql_files
+from platform_site.postgres.batches import execute_in_batches
 from platform_site.postgres.transaction_settings import by_index
 from projects.provisioning.suspension import plans_of_active
 
@@ -29,7 +28,7 @@ _SQL: Final = sql_files.load(__file__)
 def purge(using: str, *, older_than: timedelta = RETENTION) -> int:
     """Delete ended runs that are older than `older_than`. Returns how many."""
     oldest = ids.earliest("run", datetime.now(UTC) - older_than)
-    return _in_batches(using, _SQL["purge"], {"oldest": oldest, "age": older_than})
+    return execute_in_batches(using, _SQL["purge"], {"oldest": oldest, "age": older_than}, batch=BATCH)
 
 
 def purge_anonymous_runs(using: str, *, keep: int = MAX_ANONYMOUS_RUNS) -> int:
@@ -39,7 +38,9 @@ def purge_anonymous_runs(using: str, *, keep: int = MAX_ANONYMOUS_RUNS) -> int:
         cursor.execute(_SQL["over_limit"], [keep])
         over_limit = cursor.fetchall()
     return sum(
-        _in_batches(using, _SQL["purge_anonymous"], {"environment_id": environment_id, "newest": newest})
+        execute_in_batches(
+            using, _SQL["purge_anonymous"], {"environment_id": environment_id, "newest": newest}, batch=BATCH
+        )
         for environment_id, newest in over_limit
     )
 
@@ -85,19 +86,10 @@ def _shorten(using: str, environment_id: str, function_id: str, most: int) -> in
     # Recorded first: if interrupted between batches, the next check may find that enough was deleted, and not record
     # it.
     Function.objects.using(using).filter(pk=function_id).update(runs_since=found[0])
-    gone = _in_batches(using, _SQL["shorten"], {"function_id": function_id, "until": found[0]})
+    facts = {"function_id": function_id, "until": found[0]}
+    gone = execute_in_batches(using, _SQL["shorten"], facts, batch=BATCH)
     logger.warning(
         "the history of a function was shortened: it takes more than the plan allows",
         extra={"environment": environment_id, "function_id": function_id, "runs": gone},
     )
     return gone
-
-
-def _in_batches(using: str, statement: str, parameters: dict[str, Any]) -> int:
-    gone = 0
-    while True:
-        with connections[using].cursor() as cursor:
-            cursor.execute(statement, {**parameters, "batch": BATCH})
-            gone += int(cursor.rowcount)
-            if cursor.rowcount < BATCH:
-                return gone

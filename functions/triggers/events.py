@@ -34,6 +34,7 @@ from platform_site.background.periodic import log_failures
 from platform_site.identity import call_depth, ids, signals
 from platform_site.identity.plans import PlanLimits, plan_limits
 from platform_site.postgres import sql_files
+from platform_site.postgres.batches import delete_in_batches
 from platform_site.postgres.sql_functions import OctetLength
 from platform_site.postgres.sqlstates import is_unavailable, lost_connection
 from platform_site.postgres.transaction_settings import by_index, prevent_sorts_and_scans
@@ -113,9 +114,7 @@ class PendingEventWriter:
 
 def delete_pending(environment_id: str, using: str) -> None:
     """Delete the pending events of a deleted environment, in batches."""
-    pending = PendingEvent.objects.using(using).filter(environment_id=environment_id).order_by("pk")
-    while batch := list(pending.values_list("pk", flat=True)[:1000]):
-        PendingEvent.objects.using(using).filter(pk__in=batch).delete()
+    delete_in_batches(PendingEvent.objects.using(using).filter(environment_id=environment_id).order_by("pk"))
 
 
 # ── Queued runs ────────────────────────────────────────────────────────────────────────────────────────────────────

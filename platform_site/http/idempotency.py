@@ -23,6 +23,7 @@ from platform_site.http.requests import named_environment
 from platform_site.http.views import ApiViewSet
 from platform_site.identity.callers import Caller
 from platform_site.postgres import sqlstates
+from platform_site.postgres.batches import execute_in_batches
 from platform_site.security import keyring
 
 HEADER: Final = "Idempotency-Key"
@@ -46,7 +47,7 @@ _CLAIM: Final = """
 _PURGE: Final = """
     DELETE FROM api_idempotencyrecord WHERE digest = ANY (ARRAY (
         SELECT digest FROM api_idempotencyrecord WHERE expires_at <= statement_timestamp()
-        ORDER BY expires_at LIMIT %s FOR UPDATE SKIP LOCKED
+        ORDER BY expires_at LIMIT %(batch)s FOR UPDATE SKIP LOCKED
     ))
 """
 
@@ -208,12 +209,5 @@ def _is_stored(view: ApiViewSet, response: HttpResponse) -> bool:
 
 
 def purge_expired(*, using: str, batch: int = 1_000, most: int = 100_000) -> int:
-    """In batches of own transactions, at most `most`. Returns how many."""
-    deleted = 0
-    while deleted < most:
-        with connections[using].cursor() as cursor:
-            cursor.execute(_PURGE, [batch])
-            deleted += cursor.rowcount
-            if cursor.rowcount < batch:
-                break
-    return deleted
+    """Delete expired records, at most `most`. Returns how many."""
+    return execute_in_batches(using, _PURGE, {}, batch=batch, most=most)

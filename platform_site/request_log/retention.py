@@ -3,9 +3,9 @@
 from datetime import timedelta
 from typing import Any, Final
 
-from django.db import connections
 from django.db.models.functions import Now
 
+from platform_site.postgres.batches import execute_in_batches
 from platform_site.request_log import partitions
 from platform_site.request_log.models import OmittedRequests
 
@@ -26,9 +26,5 @@ def purge(using: str) -> None:
 
 def forget_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
     """In batches; idempotent."""
-    while True:
-        with connections[cluster].cursor() as cursor:
-            cursor.execute(_DELETE_OF_ENVIRONMENT, {"environment_id": environment_id, "batch": BATCH})
-            if cursor.rowcount < BATCH:
-                break
+    execute_in_batches(cluster, _DELETE_OF_ENVIRONMENT, {"environment_id": environment_id}, batch=BATCH)
     OmittedRequests.objects.using(cluster).filter(environment_id=environment_id).delete()

@@ -9,6 +9,7 @@ from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.db.models import Q
 from django.db.models.functions import Now
 
+from platform_site.postgres.batches import delete_in_batches
 from projects.control_events import ControlEvent
 from projects.models import Environment
 
@@ -53,7 +54,4 @@ def move_to_region(using: str) -> int:
 def purge_old() -> int:
     waiting = Q(relayed_at__isnull=True, environment_id__in=Environment.objects.values("pk"))
     old = ControlEvent.objects.filter(created_at__lt=Now() - RETENTION).exclude(waiting)
-    deleted = 0
-    while batch := list(old.values_list("pk", flat=True)[:PURGE_BATCH]):
-        deleted += ControlEvent.objects.filter(pk__in=batch).delete()[0]
-    return deleted
+    return delete_in_batches(old, PURGE_BATCH)

@@ -9,6 +9,7 @@ from django.db import connections
 from platform_site.background.skip_scan import UNCLAIMED, first_of_each
 from platform_site.identity import ids
 from platform_site.postgres import sql_files
+from platform_site.postgres.batches import execute_in_batches
 from platform_site.postgres.transaction_settings import by_index
 from projects.provisioning.suspension import suspended_or_recently_resumed
 
@@ -19,9 +20,8 @@ _SQL: Final = sql_files.load(__file__, unclaimed=UNCLAIMED, holding=first_of_eac
 
 def expire_held(using: str, *, older_than: timedelta) -> int:
     """Drop deliveries that a disabled webhook has held for too long. Returns how many."""
-    return _repeat(
-        using, _SQL["expire"], {"age": older_than, "spared": suspended_or_recently_resumed(using, older_than)}
-    )
+    facts = {"age": older_than, "spared": suspended_or_recently_resumed(using, older_than)}
+    return execute_in_batches(using, _SQL["expire"], facts, batch=BATCH)
 
 
 def purge(using: str, *, older_than: timedelta) -> int:
@@ -29,7 +29,7 @@ def purge(using: str, *, older_than: timedelta) -> int:
     # they are old, since the clocks of processes may be wrong.
     oldest = ids.earliest("dlv", datetime.now(UTC) - older_than)
     gone = _purge_deliveries(using, {"oldest": oldest, "age": older_than, "batch": BATCH})
-    return gone + _repeat(using, _SQL["purge_events"], {"age": older_than})
+    return gone + execute_in_batches(using, _SQL["purge_events"], {"age": older_than}, batch=BATCH)
 
 
 def _purge_deliveries(using: str, facts: dict[str, Any]) -> int:
@@ -43,18 +43,7 @@ def _purge_deliveries(using: str, facts: dict[str, Any]) -> int:
 
 
 def remove_deleted(using: str) -> int:
-    _repeat(using, _SQL["empty_deleted"], {})
+    execute_in_batches(using, _SQL["empty_deleted"], {}, batch=BATCH)
     with connections[using].cursor() as cursor:
         cursor.execute(_SQL["remove_deleted"])
         return int(cursor.rowcount)
-
-
-def _repeat(using: str, statement: str, parameters: dict[str, Any]) -> int:
-    total = 0
-    while True:
-        with connections[using].cursor() as cursor:
-            cursor.execute(statement, {**parameters, "batch": BATCH})
-            count = int(cursor.rowcount)
-        total += count
-        if count < BATCH:
-            return total

@@ -1,0 +1,32 @@
+"""Changes many rows in batches, each in a transaction of its own, so that locks are held briefly."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from django.db import connections
+from django.db.models import QuerySet
+
+
+def execute_in_batches(
+    using: str, statement: str, parameters: Mapping[str, Any], *, batch: int, most: float = math.inf
+) -> int:
+    """Repeat a statement, which changes at most `batch` rows (its parameter `batch`), until it changes fewer, or `most`
+    rows are changed. Returns how many."""
+    changed = 0
+    while changed < most:
+        with connections[using].cursor() as cursor:
+            cursor.execute(statement, {**parameters, "batch": batch})
+            changed += cursor.rowcount
+            if cursor.rowcount < batch:
+                break
+    return changed
+
+
+def delete_in_batches(rows: QuerySet[Any], batch: int = 1000) -> int:
+    """Delete these rows, with Django's cascades. Returns how many were deleted."""
+    deleted = 0
+    while keys := list(rows.values_list("pk", flat=True)[:batch]):
+        # By key alone: with the conditions, the planner might choose an index of theirs, and scan all rows each time.
+        deleted += rows.model._base_manager.using(rows.db).filter(pk__in=keys).delete()[0]
+    return deleted
