@@ -25,9 +25,7 @@ from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextInputWidget
 from accounts import audit
 from accounts.audit import Actor
 from accounts.models import User
-from accounts.models.registration import AccountEmail
-from accounts.registration import email_templates, password_reset
-from accounts.registration.pool_settings import OF_PLATFORM, PLATFORM
+from accounts.registration import password_reset
 from accounts.staff import known_browsers, second_factor
 from accounts.staff.backends import ConsoleSignInForm
 from accounts.staff.sessions import PENDING
@@ -36,7 +34,6 @@ from platform_site.http.errors import ApiError, RateLimited, ValidationFailed
 from platform_site.redis import rate_limits
 
 PENDING_SECONDS: Final = 300
-RESET: Final = AccountEmail.Kind.RESET_PASSWORD
 BACKEND: Final = "accounts.staff.backends.PlatformAccountBackend"
 
 log = logging.getLogger(__name__)
@@ -97,18 +94,14 @@ def forgotten_password(request: HttpRequest) -> HttpResponse:
     shown: dict[str, Any] = {"title": "A new password", "form": form}
     status = 200
     if form.is_bound and form.is_valid():
-        email = form.cleaned_data["email"]
         try:
-            rate_limits.count_email_request(request, kind=RESET, pool_id=None, email=email, plan=OF_PLATFORM)
-            password_reset.request_reset(PLATFORM, email=email)
+            shown |= password_reset.request_reset_on_page(request, form.cleaned_data["email"])
         except ValidationFailed as error:
             form.add_error("email", _error_text(error))
             status = error.status
         except RateLimited as error:
             form.add_error(None, f"Too many tries. Come back in {error.headers['Retry-After']} seconds.")
             status = error.status
-        else:
-            shown |= {"sent_to": email, "lifetime": email_templates.words(email_templates.LIFETIMES[RESET])}
     return TemplateResponse(
         request, "accounts/staff/forgotten.html", admin.site.each_context(request) | shown, status=status
     )

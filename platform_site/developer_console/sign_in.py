@@ -15,9 +15,7 @@ from django.views.decorators.http import require_POST
 
 from accounts.api.views import device_of
 from accounts.models import User
-from accounts.models.registration import AccountEmail
-from accounts.registration import email_templates, password_reset
-from accounts.registration.pool_settings import PLATFORM
+from accounts.registration import password_reset
 from accounts.staff import second_factor
 from accounts.users import emails, passwords, sessions
 from platform_site.developer_console import session
@@ -25,7 +23,6 @@ from platform_site.developer_console.api_calls import ApiClient
 from platform_site.http.errors import ApiError, RateLimited, Unauthorized
 from platform_site.redis import rate_limits
 
-_RESET: Final = AccountEmail.Kind.RESET_PASSWORD
 WRONG: Final = "The email or the password is wrong."
 
 log = logging.getLogger(__name__)
@@ -111,15 +108,11 @@ def forgotten(request: HttpRequest) -> HttpResponse:
     facts: dict[str, Any] = {"form": form, "next": _target(request, request.GET.get("next") or "")}
     status = 200
     if form.is_bound and form.is_valid():
-        email = form.cleaned_data["email"]
         try:
-            rate_limits.count_email_request(request, kind=_RESET, pool_id=None, email=email, plan=PLATFORM.plan)
-            password_reset.request_reset(PLATFORM, email=email)
+            facts |= password_reset.request_reset_on_page(request, form.cleaned_data["email"])
         except ApiError as error:
             form.add_error("email", _text(error))
             status = error.status
-        else:
-            facts |= {"sent_to": email, "lifetime": email_templates.words(email_templates.LIFETIMES[_RESET])}
     return render(request, "console/forgotten.html", facts, status=status)
 
 
