@@ -2,6 +2,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from accounts.models import ServerKey
 from platform_site.developer_console.api_calls import path_to
 from platform_site.developer_console.forms import invalid
 from platform_site.developer_console.frame import Console
@@ -47,7 +48,12 @@ def panel(console: Console) -> dict[str, Any]:
         found = console.listed("/v1/keys", {"limit": "100"})
     except ApiError as refusal:
         return {"keys_refused": refusal, "presets": ()}
-    return {"keys": found, "presets": PRESETS if console.may_write else (), "key_expiry": _EXPIRY}
+    return {
+        "keys": found,
+        "presets": PRESETS if console.may_write else (),
+        "key_expiry": _EXPIRY,
+        "max_key_name_length": ServerKey._meta.get_field("name").max_length,
+    }
 
 
 def revoke(console: Console) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from platform_site.developer_console.frame import WRITERS, Change, Console, go_t
 from platform_site.http.errors import Forbidden, ValidationFailed
 from platform_site.templatetags.developer_console import isolated
 from projects import staff_access
+from projects.api.serializers import NAME_LENGTH
 from projects.models import StaffGrant
 
 _TITLES: Final = {
@@ -142,6 +143,7 @@ def settings(console: Console) -> HttpResponse:
         "environment_detail": console.api("GET", _environment(console)),
         "limits": _limits(console),
         "can_revoke": console.me["role"] in WRITERS,
+        "max_name_length": NAME_LENGTH,
         **keys.panel(console),
     }
     return console.render("console/settings.html", shown)
