@@ -7,10 +7,8 @@ from typing import Any, ClassVar, Final
 from django.db import Error
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_view
 from rest_framework.mixins import ListModelMixin, RetrieveModelMixin
-from rest_framework.request import Request
-from rest_framework.response import Response
 
 from accounts.api import serializers
 from accounts.directory import environments as environment_directory
@@ -127,6 +125,15 @@ class TokenViewSet(ApiViewSet):
             raise InvalidGrant(_NO_ENVIRONMENT) from None
 
 
+@extend_schema_view(
+    list=extend_schema(
+        responses=listing(serializers.SessionDetail),
+        parameters=[SESSION_STATE],
+        description="The caller's sessions, the newest first. Those that have not ended, unless `state` says otherwise."
+        "\n\nEnded ones are kept for 30 days and say when and why: `refresh_token_reused` means that a copy of the "
+        "refresh token was used, and that the session was ended for it.",
+    )
+)
 class SessionViewSet(ListModelMixin, ResourceViewSet):
     required_scopes: ClassVar = {"list": None, "destroy": None, "revoke": None}
     also_raises: ClassVar = dict.fromkeys(("list", "destroy", "revoke"), (Forbidden,))
@@ -146,14 +153,6 @@ class SessionViewSet(ListModelMixin, ResourceViewSet):
 
     def _state(self) -> str:
         return self.query.get("state", "live")
-
-    @extend_schema(responses=listing(serializers.SessionDetail), parameters=[SESSION_STATE])
-    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        """The caller's sessions, the newest first. Those that have not ended, unless `state` says otherwise.
-
-        Ended ones are kept for 30 days and say when and why: `refresh_token_reused` means that a copy of the refresh
-        token was used, and that the session was ended for it."""
-        return super().list(request, *args, **kwargs)
 
     def destroy(self, request: Any, session_id: str) -> HttpResponse:
         """End one of the caller's sessions. Its tokens are refused from the next request on."""
@@ -180,6 +179,14 @@ def person(caller: Caller) -> Caller:
     return caller
 
 
+@extend_schema_view(
+    list=extend_schema(
+        responses=listing(serializers.KeyDetail),
+        description="The keys of an environment, or of the account itself, the newest first. Revoked ones are not "
+        "listed.\n\nThe environment is named by `environment_id` or `X-Environment`. Owners see all of them, "
+        "developers their own.",
+    )
+)
 class KeyViewSet(ListModelMixin, ResourceViewSet):
     """`POST|GET /v1/keys`, `DELETE /v1/keys/{id}`. The secret is in the answer that made the key, and nowhere else."""
 
@@ -213,14 +220,6 @@ class KeyViewSet(ListModelMixin, ResourceViewSet):
                     key.opens = whole.within(key.scopes) if key.is_publishable else None
         return keys
 
-    @extend_schema(responses=listing(serializers.KeyDetail))
-    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        """The keys of an environment, or of the account itself, the newest first. Revoked ones are not listed.
-
-        The environment is named by `environment_id` or `X-Environment`. Owners see all of them, developers their own.
-        """
-        return super().list(request, *args, **kwargs)
-
     @idempotent()
     @extend_schema(request=serializers.KeyInput, responses={201: serializers.NewKey})
     def create(self, request: Any) -> HttpResponse:
@@ -247,6 +246,14 @@ class KeyViewSet(ListModelMixin, ResourceViewSet):
         return no_content()
 
 
+@extend_schema_view(
+    list=extend_schema(
+        responses=listing(serializers.UserDetail),
+        parameters=[EMAIL, IDS],
+        description="The users of the environment, the newest first.",
+    ),
+    retrieve=extend_schema(description="One user of the environment."),
+)
 class UserViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
     required_scopes: ClassVar = dict.fromkeys(
         ("list", "create", "retrieve", "partial_update", "destroy"), "users:manage"
@@ -277,11 +284,6 @@ class UserViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
         email = self.query.get("email")
         return None if email is None else email.replace(" ", "+")  # a plus sign arrives as a space
 
-    @extend_schema(responses=listing(serializers.UserDetail), parameters=[EMAIL, IDS])
-    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        """The users of the environment, the newest first."""
-        return super().list(request, *args, **kwargs)
-
     @idempotent()
     @extend_schema(request=serializers.UserInput, responses={201: serializers.UserDetail})
     def create(self, request: Any) -> HttpResponse:
@@ -291,10 +293,6 @@ class UserViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
         most = plan_limits(self.environment.plan).app_users_per_environment
         user = user_service.create_user(pool_id=pool_id, actor=self.caller, most=most, **values)
         return created(f"/v1/users/{user.pk}", self.get_serializer(user).data)
-
-    def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        """One user of the environment."""
-        return super().retrieve(request, *args, **kwargs)
 
     @idempotent()
     @extend_schema(request=serializers.UserChange)

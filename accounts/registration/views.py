@@ -6,10 +6,8 @@ from typing import Any, ClassVar
 
 from django.db.models import QuerySet
 from django.http import HttpResponse
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import extend_schema, extend_schema_view
 from rest_framework.mixins import ListModelMixin, RetrieveModelMixin
-from rest_framework.request import Request
-from rest_framework.response import Response
 
 from accounts.api.serializers import InvitationInput, Me, MeInput, TokenPair
 from accounts.api.views import device_of, person
@@ -275,6 +273,9 @@ class OwnAccountViewSet(ApiViewSet):
         return no_content()
 
 
+@extend_schema_view(
+    list=extend_schema(description="The open invitations, newest first, without accepted and expired ones.")
+)
 class InvitationViewSet(ListModelMixin, ResourceViewSet):
     required_scopes: ClassVar = dict.fromkeys(("list", "create", "destroy"), "users:manage")
     also_raises: ClassVar = {"create": (QuotaExceeded, RateLimited)}
@@ -286,10 +287,6 @@ class InvitationViewSet(ListModelMixin, ResourceViewSet):
 
     def cursor_facts(self) -> Sequence[Fact]:
         return [self.environment.pool_id]
-
-    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        """The open invitations, newest first, without accepted and expired ones."""
-        return super().list(request, *args, **kwargs)
 
     @idempotent()
     @extend_schema(request=InvitationInput, responses={201: serializers.Invitation})
@@ -312,6 +309,7 @@ class InvitationViewSet(ListModelMixin, ResourceViewSet):
         return no_content()
 
 
+@extend_schema_view(retrieve=extend_schema(description="Who may sign up, and where the links of emails lead."))
 class SettingsViewSet(RetrieveModelMixin, ResourceViewSet):
     """`GET|PATCH /v1/auth/settings`: how people come into the environment's pool, and what its emails say."""
 
@@ -320,10 +318,6 @@ class SettingsViewSet(RetrieveModelMixin, ResourceViewSet):
 
     def get_object(self) -> PoolSettings:
         return pool_settings.settings_of(self.environment.pool_id)
-
-    def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        """Who may sign up, and where the links of emails lead."""
-        return super().retrieve(request, *args, **kwargs)
 
     @idempotent()
     @extend_schema(request=serializers.SettingsInput)

@@ -5,10 +5,9 @@ from django.db.models import QuerySet
 from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_view
 from rest_framework.mixins import ListModelMixin, RetrieveModelMixin
 from rest_framework.request import Request
-from rest_framework.response import Response
 
 from functions import directory
 from functions.api import serializers
@@ -55,6 +54,10 @@ class FunctionScopedViewSet(ApiViewSet):
         return f"There is {shown} in {self.environment.environment_id}{did_you_mean(name, known) or '.'}"
 
 
+@extend_schema_view(
+    list=extend_schema(description="The functions of the environment, by name."),
+    retrieve=extend_schema(description="One function. Its secrets are names only."),
+)
 class FunctionViewSet(ListModelMixin, RetrieveModelMixin, FunctionScopedViewSet, ResourceViewSet):
     required_scopes = {
         "list": "functions:read",
@@ -79,10 +82,6 @@ class FunctionViewSet(ListModelMixin, RetrieveModelMixin, FunctionScopedViewSet,
 
     def cursor_facts(self) -> Sequence[Fact]:
         return [self.environment.environment_id]
-
-    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        """The functions of the environment, by name."""
-        return super().list(request, *args, **kwargs)
 
     @extend_schema(
         operation_id="deployFunction",
@@ -109,10 +108,6 @@ class FunctionViewSet(ListModelMixin, RetrieveModelMixin, FunctionScopedViewSet,
         function = deploy_service.configure(self.environment, name, values, actor=self.caller)
         return respond(self.get_serializer(function).data)
 
-    def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        """One function. Its secrets are names only."""
-        return super().retrieve(request, *args, **kwargs)
-
     @extend_schema(responses={204: None})
     def destroy(self, request: HttpRequest, name: str) -> HttpResponseBase:
         """Delete a function for good, with its versions, secrets and runs."""
@@ -129,6 +124,13 @@ class FunctionViewSet(ListModelMixin, RetrieveModelMixin, FunctionScopedViewSet,
         return respond(self.get_serializer(function).data)
 
 
+@extend_schema_view(
+    list=extend_schema(
+        operation_id="listFunctionVersions",
+        description="Every version of a function with its source, the newest first. A page of large ones holds fewer "
+        "than `limit`.",
+    )
+)
 class VersionViewSet(ListModelMixin, FunctionScopedViewSet, ResourceViewSet):
     required_scopes = {"list": "functions:read"}
     serializer_class = serializers.VersionDetail
@@ -142,12 +144,6 @@ class VersionViewSet(ListModelMixin, FunctionScopedViewSet, ResourceViewSet):
     def cursor_facts(self) -> Sequence[Fact]:
         return [self.function.pk]
 
-    @extend_schema(operation_id="listFunctionVersions")
-    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        """Every version of a function with its source, the newest first. A page of large ones holds fewer than
-        `limit`."""
-        return super().list(request, *args, **kwargs)
-
 
 class NewestRuns(UnpagedList):
     """The first page alone."""
@@ -159,6 +155,17 @@ class NewestRuns(UnpagedList):
         return list(history.newest_of(queryset, filtered_by, read_limit(view.query.get("limit"))))
 
 
+@extend_schema_view(
+    list=extend_schema(
+        parameters=[
+            OpenApiParameter("status", str, enum=Run.Status.values),
+            OpenApiParameter("trigger", str, enum=Run.Trigger.values, description="What started them."),
+            LIMIT,
+        ],
+        description="The runs of the last 7 days, the newest first.",
+    ),
+    retrieve=extend_schema(description="One run with its output and its log."),
+)
 class RunViewSet(ListModelMixin, RetrieveModelMixin, FunctionScopedViewSet, ResourceViewSet):
     required_scopes = {"list": "functions:read", "retrieve": "functions:read", "cancel": "functions:invoke"}
     also_raises = {"cancel": (RunEnded,)}
@@ -178,21 +185,6 @@ class RunViewSet(ListModelMixin, RetrieveModelMixin, FunctionScopedViewSet, Reso
 
     def get_serializer_class(self) -> type[Serializer]:
         return serializers.ListedRun if self.action == "list" else serializers.RunDetail
-
-    @extend_schema(
-        parameters=[
-            OpenApiParameter("status", str, enum=Run.Status.values),
-            OpenApiParameter("trigger", str, enum=Run.Trigger.values, description="What started them."),
-            LIMIT,
-        ]
-    )
-    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        """The runs of the last 7 days, the newest first."""
-        return super().list(request, *args, **kwargs)
-
-    def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        """One run with its output and its log."""
-        return super().retrieve(request, *args, **kwargs)
 
     @idempotent(using=in_region)
     @extend_schema(request=None)

@@ -9,10 +9,8 @@ from django.db import Error
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiResponse, extend_schema
+from drf_spectacular.utils import OpenApiResponse, extend_schema, extend_schema_view
 from rest_framework.mixins import ListModelMixin
-from rest_framework.request import Request
-from rest_framework.response import Response
 
 from functions import directory
 from functions.api.views import FunctionScopedViewSet
@@ -49,6 +47,12 @@ _OUTPUTS = {
 }
 
 
+@extend_schema_view(
+    list=extend_schema(
+        responses=serializers.EndpointList,
+        description="The function's inbound endpoints, oldest first, without their URLs.",
+    )
+)
 class InboundEndpointViewSet(ListModelMixin, FunctionScopedViewSet, ResourceViewSet):
     """`/v1/functions/{name}/inbound` and `/v1/functions/{name}/inbound/{address_id}`."""
 
@@ -61,11 +65,6 @@ class InboundEndpointViewSet(ListModelMixin, FunctionScopedViewSet, ResourceView
     def get_queryset(self) -> Any:
         self._require_developer()
         return inbound_service.all_of(self.environment, directory.function_of(self.environment, self.kwargs["name"]))
-
-    @extend_schema(responses=serializers.EndpointList)
-    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        """The function's inbound endpoints, oldest first, without their URLs."""
-        return super().list(request, *args, **kwargs)
 
     @idempotent(using=in_region)
     @extend_schema(request=serializers.NewEndpoint, responses={201: serializers.CreatedEndpoint})

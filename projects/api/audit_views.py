@@ -5,10 +5,8 @@ from typing import Any, ClassVar, Final
 from django.core.validators import RegexValidator
 from django.db.models import F, Q, QuerySet
 from django_filters import FilterSet
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_view
 from rest_framework.mixins import ListModelMixin
-from rest_framework.request import Request
-from rest_framework.response import Response
 
 from accounts.models import AuditEntry
 from platform_site.http import fields
@@ -70,6 +68,14 @@ class AuditEntryDetail(Serializer):
     request_id = fields.CharField(allow_null=True)
 
 
+@extend_schema_view(
+    list=extend_schema(
+        operation_id="listAuditEntries",
+        parameters=[OpenApiParameter("project", {"type": "string"}, required=True)],
+        responses=listing(AuditEntryDetail),
+        description="The audit log of a project, the newest entries first. Owners only.",
+    )
+)
 class AuditViewSet(ListModelMixin, ResourceViewSet):
     environment_use = "unused"
     required_scopes = {"list": "projects:read"}
@@ -100,12 +106,3 @@ class AuditViewSet(ListModelMixin, ResourceViewSet):
         texts = {name: value.isoformat() if isinstance(value, datetime) else value for name, value in wanted}
         project = texts.pop("project")
         return [project, *(f"{name}={text}" for name, text in texts.items() if text is not None)]
-
-    @extend_schema(
-        operation_id="listAuditEntries",
-        parameters=[OpenApiParameter("project", {"type": "string"}, required=True)],
-        responses=listing(AuditEntryDetail),
-    )
-    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        """The audit log of a project, the newest entries first. Owners only."""
-        return super().list(request, *args, **kwargs)

@@ -5,10 +5,8 @@ from typing import Any, ClassVar
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import extend_schema, extend_schema_view
 from rest_framework.mixins import ListModelMixin, RetrieveModelMixin
-from rest_framework.request import Request
-from rest_framework.response import Response
 
 from accounts.models.registration import AccountEmail
 from accounts.registration import pool_settings
@@ -37,6 +35,10 @@ from projects.errors import NoSuchAccount, NoSuchInvitation
 from projects.models import Environment, Member, Project
 
 
+@extend_schema_view(
+    list=extend_schema(description="The projects that the token can access, the newest first."),
+    retrieve=extend_schema(description="One project with its environments."),
+)
 class ProjectViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
     environment_use = "unused"
     required_scopes = {
@@ -59,10 +61,6 @@ class ProjectViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
     def get_serializer_class(self) -> type[Serializer]:
         return serializers.ListedProject if self.action == "list" else serializers.ProjectDetail
 
-    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        """The projects that the token can access, the newest first."""
-        return super().list(request, *args, **kwargs)
-
     @idempotent()
     @extend_schema(request=serializers.NewProject, responses={201: serializers.CreatedProject})
     def create(self, request: HttpRequest) -> HttpResponseBase:
@@ -70,10 +68,6 @@ class ProjectViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
         values = self.read(serializers.NewProject)
         project = services.create_project(account_id=_account_of(self.caller), actor=self.caller, **values)
         return created(f"/v1/projects/{project.pk}", serializers.CreatedProject(project).data)
-
-    def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        """One project with its environments."""
-        return super().retrieve(request, *args, **kwargs)
 
     @idempotent()
     @extend_schema(request=serializers.ProjectChanges)
@@ -96,6 +90,7 @@ def _account_of(caller: Caller) -> str:
     return caller.account_id
 
 
+@extend_schema_view(retrieve=extend_schema(description="One environment with its settings."))
 class EnvironmentViewSet(RetrieveModelMixin, ResourceViewSet):
     environment_use = "unused"
     serializer_class = serializers.EnvironmentDetail
@@ -146,10 +141,6 @@ class EnvironmentViewSet(RetrieveModelMixin, ResourceViewSet):
         location = f"/v1/projects/{project_id}/environments/{branch.pk}"
         return created(location, self.get_serializer(branch).data)
 
-    def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        """One environment with its settings."""
-        return super().retrieve(request, *args, **kwargs)
-
     @idempotent()
     @extend_schema(request=serializers.EnvironmentChanges)
     def partial_update(self, request: HttpRequest, project_id: str, environment_id: str) -> HttpResponseBase:
@@ -190,6 +181,7 @@ def team_of(caller: Caller, project_id: str, needed: ProjectRole, *, though_susp
     return project
 
 
+@extend_schema_view(list=extend_schema(description="The members of the project, in the order in which they came."))
 class MemberViewSet(ListModelMixin, ResourceViewSet):
     environment_use = "unused"
     serializer_class = serializers.MemberDetail
@@ -203,10 +195,6 @@ class MemberViewSet(ListModelMixin, ResourceViewSet):
 
     def get_queryset(self) -> QuerySet[Member]:
         return team_of(self.caller, self.kwargs["project_id"], "viewer").memberships.select_related("user")
-
-    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        """The members of the project, in the order in which they came."""
-        return super().list(request, *args, **kwargs)
 
     @idempotent()
     @extend_schema(
@@ -254,6 +242,9 @@ class MemberViewSet(ListModelMixin, ResourceViewSet):
         return no_content()
 
 
+@extend_schema_view(
+    list=extend_schema(description="The open invitations into the project, the newest first. Owners only.")
+)
 class MemberInvitationViewSet(ListModelMixin, ResourceViewSet):
     environment_use = "unused"
     serializer_class = serializers.MemberInvitation
@@ -263,10 +254,6 @@ class MemberInvitationViewSet(ListModelMixin, ResourceViewSet):
 
     def get_queryset(self) -> QuerySet[AccountEmail]:
         return invitations.pending(team_of(self.caller, self.kwargs["project_id"], "owner", though_suspended=True).pk)
-
-    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        """The open invitations into the project, the newest first. Owners only."""
-        return super().list(request, *args, **kwargs)
 
     def destroy(self, request: HttpRequest, project_id: str, invitation_id: str) -> HttpResponseBase:
         """Withdraw an invitation into the project. Its link works no longer. Owners only."""
@@ -294,6 +281,9 @@ class MemberInvitationAcceptViewSet(ResourceViewSet):
         return respond(self.get_serializer(member).data)
 
 
+@extend_schema_view(
+    retrieve=extend_schema(description="The limits of the plan that the call is under, and how much of them is used.")
+)
 class LimitsViewSet(RetrieveModelMixin, ResourceViewSet):
     environment_use = "optional"
     required_scopes = {"retrieve": None}
@@ -302,7 +292,3 @@ class LimitsViewSet(RetrieveModelMixin, ResourceViewSet):
 
     def get_object(self) -> dict[str, Any]:
         return {"environment": self.caller.environment, "limits": limits.of(self.caller)}
-
-    def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        """The limits of the plan that the call is under, and how much of them is used."""
-        return super().retrieve(request, *args, **kwargs)

@@ -5,10 +5,8 @@ from typing import Any, Final, TypeVar, cast
 from django.db.models import Prefetch, QuerySet, prefetch_related_objects
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import extend_schema, extend_schema_view
 from rest_framework.mixins import ListModelMixin, RetrieveModelMixin
-from rest_framework.request import Request
-from rest_framework.response import Response
 
 from platform_site import outbound
 from platform_site.http.errors import Forbidden
@@ -50,6 +48,13 @@ def _resolved_before(action: Action) -> Action:
     return cast(Action, checked)
 
 
+@extend_schema_view(
+    list=extend_schema(
+        description="Every webhook of the environment with the success rate of its last 100 deliveries, the newest "
+        "first."
+    ),
+    retrieve=extend_schema(description="One webhook."),
+)
 class WebhookViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
     required_scopes = {
         "list": "webhooks:read",
@@ -72,10 +77,6 @@ class WebhookViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
     def get_serializer_class(self) -> type[Serializer]:
         return serializers.ListedWebhook if self.action == "list" else serializers.WebhookDetail
 
-    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        """Every webhook of the environment with the success rate of its last 100 deliveries, the newest first."""
-        return super().list(request, *args, **kwargs)
-
     @_resolved_before
     @idempotent(using=in_region)
     @extend_schema(request=serializers.NewWebhook, responses={201: serializers.WebhookWithSecret})
@@ -88,10 +89,6 @@ class WebhookViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
         webhook, secret = webhook_service.create_webhook(self.environment, values, actor=self.caller)
         shown = self.get_serializer(self.get_queryset().get(pk=webhook.pk)).data
         return no_store(created(f"/v1/webhooks/{webhook.pk}", shown | {"secret": secret}))
-
-    def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        """One webhook."""
-        return super().retrieve(request, *args, **kwargs)
 
     @_resolved_before
     @idempotent(using=in_region)
@@ -159,6 +156,13 @@ class WebhookViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
         serializers.check_against_schema(schema_cache.current(self.environment), patterns, filter, columns)
 
 
+@extend_schema_view(
+    list=extend_schema(
+        operation_id="listDeliveries",
+        description="What became of this webhook's events, the newest first: delivered, pending with the time of the "
+        "next attempt, held, filtered, dropped or exhausted.",
+    )
+)
 class DeliveryViewSet(ListModelMixin, ResourceViewSet):
     required_scopes = {"list": "webhooks:read", "redeliver": "webhooks:write"}
     serializer_class = serializers.DeliveryShape
@@ -169,12 +173,6 @@ class DeliveryViewSet(ListModelMixin, ResourceViewSet):
         webhook = webhook_service.webhook_of(self.environment, self.kwargs["webhook_id"])
         deliveries = Delivery.objects.using(self.environment.cluster).filter(webhook=webhook).defer("body")
         return deliveries.prefetch_related(self._last_tries())
-
-    @extend_schema(operation_id="listDeliveries")
-    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        """What became of this webhook's events, the newest first: delivered, pending with the time of the next attempt,
-        held, filtered, dropped or exhausted."""
-        return super().list(request, *args, **kwargs)
 
     @idempotent(using=in_region)
     @extend_schema(request=None, responses={202: serializers.DeliveryShape})

@@ -2,10 +2,8 @@ from typing import Any, ClassVar
 
 from django.db.models import QuerySet
 from django.http import HttpResponse
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import extend_schema, extend_schema_view
 from rest_framework.mixins import ListModelMixin
-from rest_framework.request import Request
-from rest_framework.response import Response
 
 from accounts.models.oauth import Identity
 from accounts.oauth import identities, proofs, serializers
@@ -18,6 +16,12 @@ from platform_site.http.views import created, no_content
 from platform_site.redis import rate_limits
 
 
+@extend_schema_view(
+    list=extend_schema(
+        responses=listing(serializers.IdentityDetail, paged=False),
+        description="By which identity providers the caller signs in, the newest first.",
+    )
+)
 class IdentityViewSet(ListModelMixin, ResourceViewSet):
     required_scopes: ClassVar = {"list": None, "create": None, "destroy": None}
     environment_use = "unused"
@@ -31,11 +35,6 @@ class IdentityViewSet(ListModelMixin, ResourceViewSet):
 
     def get_queryset(self) -> QuerySet[Identity]:
         return identities.of_user(self._person()).order_by("-id")
-
-    @extend_schema(responses=listing(serializers.IdentityDetail, paged=False))
-    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        """By which identity providers the caller signs in, the newest first."""
-        return super().list(request, *args, **kwargs)
 
     @idempotent()
     @extend_schema(

@@ -4,10 +4,8 @@ from typing import Any, ClassVar, TypeVar, cast
 
 from django.db.models import QuerySet
 from django.http import HttpResponse
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import extend_schema, extend_schema_view
 from rest_framework.mixins import ListModelMixin, RetrieveModelMixin
-from rest_framework.request import Request
-from rest_framework.response import Response
 
 from accounts.directory import environments as environment_directory
 from accounts.models.oauth import IdentityProvider
@@ -36,6 +34,13 @@ def _discovered_before(action: Action) -> Action:
     return cast(Action, checked)
 
 
+@extend_schema_view(
+    list=extend_schema(
+        responses=listing(serializers.ProviderDetail, paged=False),
+        description="The identity providers of the environment, by name. Secrets are in no answer.",
+    ),
+    retrieve=extend_schema(description="One identity provider."),
+)
 class IdentityProviderViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
     required_scopes: ClassVar = dict.fromkeys(
         ("list", "create", "retrieve", "partial_update", "destroy"), "users:manage"
@@ -50,11 +55,6 @@ class IdentityProviderViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSe
     def get_queryset(self) -> QuerySet[IdentityProvider]:
         return providers.of_pool(self.environment.pool_id)
 
-    @extend_schema(responses=listing(serializers.ProviderDetail, paged=False))
-    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        """The identity providers of the environment, by name. Secrets are in no answer."""
-        return super().list(request, *args, **kwargs)
-
     @_discovered_before
     @idempotent()
     @extend_schema(request=serializers.NewProvider, responses={201: serializers.ProviderDetail})
@@ -66,10 +66,6 @@ class IdentityProviderViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSe
         pool_id = environment_directory.own_pool(self.environment, "providers")
         made = providers.add(pool_id, actor=self.caller, **self._read(serializers.NewProvider))
         return created(f"/v1/identity-providers/{made.pk}", self.get_serializer(made).data)
-
-    def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        """One identity provider."""
-        return super().retrieve(request, *args, **kwargs)
 
     @_discovered_before
     @idempotent()

@@ -82,6 +82,9 @@ class ApiSchema(AutoSchema):
         scope = None if view.public else view.required_scopes.get(view.action)
         if scope is not None:
             operation["x-required-scope"] = scope
+        if not view.public:
+            needed = f"Scope: `{scope}`." if scope else "Any valid token."
+            operation["description"] = f"{operation.get('description', '')}\n\n{needed}".strip()
         responses = operation["responses"]
         is_repeatable = any(each["name"] == IDEMPOTENCY_KEY.name for each in operation.get("parameters", ()))
         for status, answer in responses.items():
@@ -111,18 +114,12 @@ class ApiSchema(AutoSchema):
             thing = re.sub(r"(?<=[^aeiou])y$", "ie", thing) + "s"
         return f"{verb}{thing}"
 
-    def _told(self) -> str:
-        return inspect.getdoc(getattr(self.view, getattr(self.view, "action", ""), None)) or ""
-
     def get_summary(self) -> str | None:
-        return re.split(r"[.:](?:\s|$)", self._told(), maxsplit=1)[0].replace("\n", " ") or None
+        return re.split(r"[.:](?:\s|$)", self.get_description(), maxsplit=1)[0].replace("\n", " ") or None
 
     def get_description(self) -> str:  # type: ignore[override]  # drf-spectacular's own signature
-        parts = [self._told()]
-        if isinstance(self.view, ApiViewSet) and not self.view.public:
-            scope = self.view.required_scopes.get(self.view.action)
-            parts.append(f"Scope: `{scope}`." if scope else "Any valid token.")
-        return "\n\n".join(part for part in parts if part)
+        """The docstring of the action; `extend_schema_view` gives inherited actions another description."""
+        return inspect.getdoc(getattr(self.view, getattr(self.view, "action", ""), None)) or ""
 
     def _is_list_view(self, serializer: Any = None) -> bool:
         """Lists declare their shape (`listing`)."""
