@@ -1,7 +1,9 @@
 from argparse import RawDescriptionHelpFormatter
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from tqdm import tqdm
 
 
 class CommandWithExamples(BaseCommand):
@@ -11,6 +13,11 @@ class CommandWithExamples(BaseCommand):
         return super().create_parser(
             prog_name, subcommand, formatter_class=RawDescriptionHelpFormatter, epilog=self.epilog, **kwargs
         )
+
+
+def progress_bar(command: BaseCommand, options: Mapping[str, Any], **shown: Any) -> Any:
+    """On standard error; hidden by the option `--no-progress`, and where standard error is no terminal."""
+    return tqdm(unit_scale=True, file=command.stderr._out, disable=options["no_progress"] or None, **shown)
 
 
 def confirmed_by_name(name: str, prompt: str, *, without_asking: str) -> None:

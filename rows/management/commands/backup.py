@@ -7,9 +7,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 from django.db import Error
-from tqdm import tqdm
 
 from accounts.management.terminal import ENVIRONMENT, environment_ref_named
+from platform_site.cli.base import progress_bar
 from platform_site.postgres import sqlstates
 from rows.query.tables.catalog import estimated_sizes
 from rows.transfer import backup
@@ -33,10 +33,7 @@ class Command(BaseCommand):
         path = Path(options["to"] or f"{environment.environment_id}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.zip")
         try:
             sizes = estimated_sizes(environment.cluster, environment.environment_id)
-            with tqdm(
-                total=sum(rows for rows, _ in sizes.values()), unit=" rows", unit_scale=True, file=self.stderr._out,
-                disable=True if options["no_progress"] else None,
-            ) as bar:  # fmt: skip
+            with progress_bar(self, options, total=sum(rows for rows, _ in sizes.values()), unit=" rows") as bar:
 
                 def progress(table: str, rows: int) -> None:
                     bar.set_description(table, refresh=False)

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from django.core.management.base import BaseCommand, CommandError
-from tqdm import tqdm
 
 from accounts.management.terminal import ENVIRONMENT, environment_ref_named
+from platform_site.cli.base import progress_bar
 from rows.query.tables.catalog import estimated_sizes
 from rows.transfer import exporter
 from rows.transfer.exporter import NoSuchColumn
@@ -47,11 +47,10 @@ class Command(BaseCommand):
             sizes = estimated_sizes(environment.cluster, environment.environment_id)
             with (
                 _target(name) as target,
-                tqdm(
-                    total=sizes.get(table.name, (0, 0))[0], unit=" rows", unit_scale=True, desc=table.name,
-                    file=self.stderr._out, disable=True if options["no_progress"] else None,
+                progress_bar(
+                    self, options, total=sizes.get(table.name, (0, 0))[0], unit=" rows", desc=table.name
                 ) as bar,
-            ):  # fmt: skip
+            ):
                 for piece, held in exporter.export_rows(environment, table, form, columns):
                     target.write(piece)
                     rows += held

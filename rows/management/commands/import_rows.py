@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from django.core.management.base import CommandError
-from tqdm import tqdm
 
 from accounts.management.terminal import ENVIRONMENT, environment_ref_named
 from platform_site.cli.argument_types import whole_number
-from platform_site.cli.base import CommandWithExamples
+from platform_site.cli.base import CommandWithExamples, progress_bar
 from rows.transfer import import_report, importer
 from rows.transfer.file_formats import FORMATS, InvalidFile, RecordFile, format_of
 from rows.transfer.import_report import BadLines, ChangedDuringImport, NoSuchTable, Report, TooLong
@@ -64,16 +63,8 @@ class Command(CommandWithExamples):
             raise CommandError("The delimiter must be one ASCII character, and no quote.")
         with ExitStack() as stack:
             file: IO[bytes] = sys.stdin.buffer if name == "-" else stack.enter_context(_opened(name))
-            bar = stack.enter_context(
-                tqdm(
-                    total=None if name == "-" else Path(name).stat().st_size,
-                    unit="B",
-                    unit_scale=True,
-                    desc=options["table"],
-                    file=self.stderr._out,
-                    disable=True if options["no_progress"] else None,
-                )  # fmt: skip
-            )
+            size = None if name == "-" else Path(name).stat().st_size
+            bar = stack.enter_context(progress_bar(self, options, total=size, unit="B", desc=options["table"]))
             source = RecordFile(
                 file, form, gzipped=name.lower().endswith(".gz"), delimiter=delimiter,
                 progress=lambda position: bar.update(position - bar.n),

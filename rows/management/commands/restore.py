@@ -6,11 +6,10 @@ from typing import Any, Final
 
 from django.core.management.base import CommandError
 from django.db import Error
-from tqdm import tqdm
 
 from accounts import audit
 from accounts.management.terminal import environment_ref_named
-from platform_site.cli.base import CommandWithExamples
+from platform_site.cli.base import CommandWithExamples, progress_bar
 from platform_site.http.errors import QuotaExceeded
 from platform_site.postgres import sqlstates
 from projects.api.serializers import NewBranch
@@ -60,13 +59,13 @@ class Command(CommandWithExamples):
         path = Path(options["file"])
         try:
             with Archive(path) as archive:
-                with self._bar(archive.size, "checking", options) as bar:
+                with progress_bar(self, options, total=archive.size, unit="B", desc="checking") as bar:
                     content = backup_content.verified(archive, bar.update)
                 if options["check"]:
                     self._say(f"{path} is whole: version {content.version}, {len(content.schema.tables)} tables, "
                               f"taken {content.taken_at:%Y-%m-%d %H:%M:%S} UTC of {content.source_id}.")  # fmt: skip
                     return
-                with self._bar(archive.size, "restoring", options) as bar:
+                with progress_bar(self, options, total=archive.size, unit="B", desc="restoring") as bar:
                     self._restore(content, bar.update, options)
         except DamagedArchive as error:
             raise CommandError(f"{path} is damaged: {error}. Nothing was changed.") from None
@@ -114,12 +113,6 @@ class Command(CommandWithExamples):
 
     def _say(self, text: str) -> None:
         self.stdout.write(self.style.SUCCESS(text))
-
-    def _bar(self, total: int, what: str, options: dict[str, Any]) -> Any:
-        return tqdm(
-            total=total, unit="B", unit_scale=True, desc=what, file=self.stderr._out,
-            disable=True if options["no_progress"] else None,
-        )  # fmt: skip
 
 
 def _told(summary: Summary) -> str:
