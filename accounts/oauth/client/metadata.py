@@ -3,20 +3,19 @@
 rejects a foreign issuer (GHSA-9wqv-qhrh-87f4)."""
 
 import re
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from authlib.oidc.discovery import get_well_known_url
-from cachetools import LRUCache
 from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 
 from accounts.models.oauth import IdentityProvider
 from accounts.oauth.client.transport import Calls, check_endpoint
 from accounts.oauth.errors import ProviderAnswerInvalid
+from platform_site.concurrency.memo import Memo
 
 CACHE_SECONDS: Final = 600.0
 KEYS_RELOAD_SECONDS: Final = 30.0
@@ -86,23 +85,19 @@ CachedValue = TypeVar("CachedValue")
 
 class _Cache(Generic[CachedValue]):
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._kept: LRUCache[str, tuple[float, CachedValue]] = LRUCache(MAX_ENTRIES)
+        self._entries: Memo[str, tuple[float, CachedValue]] = Memo(MAX_ENTRIES)
 
     def get(self, name: str, make: Callable[[], CachedValue], *, older_than: float = CACHE_SECONDS) -> CachedValue:
         """The value cached under `name` if younger than `older_than` seconds, else what `make` returns."""
-        with self._lock:
-            found = self._kept.get(name)
+        found = self._entries.get(name)
         if found is not None and time.monotonic() - found[0] < older_than:
             return found[1]
         made = make()
-        with self._lock:
-            self._kept[name] = (time.monotonic(), made)
+        self._entries.put(name, (time.monotonic(), made))
         return made
 
     def clear(self) -> None:
-        with self._lock:
-            self._kept.clear()
+        self._entries.clear()
 
 
 _documents: _Cache[Metadata] = _Cache()
