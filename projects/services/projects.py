@@ -3,7 +3,7 @@ from typing import Final
 from django.db import DEFAULT_DB_ALIAS, transaction
 from django.db.models.functions import Coalesce, Now
 
-from accounts import audit
+from accounts import audit, changes
 from accounts.audit import Actor
 from accounts.models import User
 from accounts.models.registration import AccountEmail
@@ -75,19 +75,15 @@ def change_project(
         if plan is not None:
             _lock_creator(project_id)
         project = locks.lock_project(project_id)
-        changes = {
-            field: value
-            for field, value in (("name", name), ("plan", plan))
-            if value is not None and value != getattr(project, field)
-        }
-        if "plan" in changes and project.created_by_id is not None:
-            _check_quota(project.created_by_id, changes["plan"])
-        if changes:
-            for field, value in changes.items():
-                setattr(project, field, value)
-            project.save(update_fields=list(changes))
-            audit.record("project.changed", project_id, actor=actor, project_id=project_id, **changes)
-            if "plan" in changes:
+        given = {field: value for field, value in (("name", name), ("plan", plan)) if value is not None}
+        changed = changes.apply(project, given)
+        if "plan" in changed and project.created_by_id is not None:
+            _check_quota(project.created_by_id, project.plan)
+        if changed:
+            project.save(update_fields=changed)
+            detail = {field: given[field] for field in changed}
+            audit.record("project.changed", project_id, actor=actor, project_id=project_id, **detail)
+            if "plan" in changed:
                 environment_cache.evict_project(project_id)
     return project
 
