@@ -8,7 +8,7 @@ from accounts.users import emails
 from platform_site.http.errors import ValidationFailed
 
 _SMTP = "django.core.mail.backends.smtp.EmailBackend"
-_HERE = {"localhost", "127.0.0.1", "::1"}
+_THIS_MACHINE = {"localhost", "127.0.0.1", "::1"}
 
 
 @register(Tags.security)
@@ -37,6 +37,6 @@ def check_email_in_production(**_: Any) -> list[CheckMessage]:
         found.append(
             Warning("EMAIL_HOST is not set: no sign-up, invitation or forgotten password works.", id="accounts.W003")
         )
-    elif settings.EMAIL_HOST not in _HERE and not (settings.EMAIL_USE_TLS or settings.EMAIL_USE_SSL):
+    elif settings.EMAIL_HOST not in _THIS_MACHINE and not (settings.EMAIL_USE_TLS or settings.EMAIL_USE_SSL):
         found.append(Warning("Emails, and the links in them, go to EMAIL_HOST unencrypted.", id="accounts.W002"))
     return found

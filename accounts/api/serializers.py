@@ -57,7 +57,7 @@ class ChosenPasswordField(PasswordField):
 
 
 class RoleField(CharField):
-    """A role for rules: a name like a table's, and none of those that rules give by themselves."""
+    """A role for rules: a name like a table's, and not one of RESERVED_ROLES."""
 
     default_error_messages: ClassVar = {
         "invalid_role": "A role is 1-48 of a-z, 0-9 and _, beginning with a letter.",
@@ -84,7 +84,7 @@ class ClaimsField(ObjectField):
 
 
 class TokenInput(Serializer):
-    """Contract 4.5, refreshing, and PKCE. Members that other grants need are ignored (RFC 6749 3.2)."""
+    """Contract 4.5, refreshing, and PKCE. Fields of other grants are ignored (RFC 6749 3.2)."""
 
     ignore_unknown = True
 
@@ -108,7 +108,7 @@ class TokenInput(Serializer):
     ALSO_READ: ClassVar = {"authorization_code": ("code_verifier", "redirect_uri")}
 
     def to_internal_value(self, data: Any) -> Any:
-        # Only the members of the grant that is asked for are looked at.
+        # Only the fields of the requested grant are validated.
         if isinstance(data, dict) and isinstance(data.get("grant_type"), str):
             grant = data["grant_type"]
             read = ("grant_type", *self.NEEDED.get(grant, ()), *self.ALSO_READ.get(grant, ()))
@@ -129,7 +129,7 @@ class RevokeInput(Serializer):
 
 
 class MeInput(Serializer):
-    """What one may change of oneself. A new password needs the current one beside it."""
+    """Changes of the caller's own account. A new password needs the current one."""
 
     name = CharField(required=False, allow_blank=True, max_length=LONGEST_NAME)
     password = ChosenPasswordField(required=False)
@@ -180,7 +180,7 @@ class InvitationInput(Serializer):
 
 
 class UserFields(InvitationInput):
-    """What a user is, without a password."""
+    """The fields of a user, except the password."""
 
     email_verified = BooleanField(
         required=False, source="is_email_verified", help_text="Whether the email is known to be the user's."

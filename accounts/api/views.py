@@ -168,8 +168,8 @@ class SessionViewSet(ListModelMixin, ResourceViewSet):
         caller = person(self.caller)
         scope = self.read(serializers.RevokeInput)["scope"]
         current = Q(pk=caller.session_id)
-        meant = {"current": current, "others": ~current, "all": Q()}[scope]
-        sessions.revoke(meant, actor=caller, user_id=caller.id, scope=scope)
+        condition = {"current": current, "others": ~current, "all": Q()}[scope]
+        sessions.revoke(condition, actor=caller, user_id=caller.id, scope=scope)
         return no_content()
 
 
@@ -188,7 +188,7 @@ def person(caller: Caller) -> Caller:
     )
 )
 class KeyViewSet(ListModelMixin, ResourceViewSet):
-    """`POST|GET /v1/keys`, `DELETE /v1/keys/{id}`. The secret is in the answer that made the key, and nowhere else."""
+    """`POST|GET /v1/keys`, `DELETE /v1/keys/{id}`. Only the response that creates a key has its secret."""
 
     required_scopes: ClassVar = {"list": None, "create": None, "destroy": None}
     """`accounts.keys.permissions` decides: the scopes follow from the environment that the body or the key names."""
@@ -215,9 +215,9 @@ class KeyViewSet(ListModelMixin, ResourceViewSet):
         keys: Any = super().paginate_queryset(queryset)
         if any(key.is_publishable for key in keys):
             with suppress(Error):
-                whole = publishable_key_exposure.by_key(self.authority.environment_id, PUBLISHABLE_SCOPES)
+                exposure = publishable_key_exposure.by_key(self.authority.environment_id, PUBLISHABLE_SCOPES)
                 for key in keys:
-                    key.opens = whole.within(key.scopes) if key.is_publishable else None
+                    key.opens = exposure.within(key.scopes) if key.is_publishable else None
         return keys
 
     @idempotent()
@@ -234,8 +234,8 @@ class KeyViewSet(ListModelMixin, ResourceViewSet):
         opens = None
         if values.get("is_publishable"):
             opens = publishable_key_exposure.by_key(authority.environment_id, values["scopes"])
-        maker_id = self.caller.id if self.caller.kind == "account" else None
-        key, secret = user_service.issue_key(**values, authority=authority, actor=self.caller, created_by_id=maker_id)
+        creator_id = self.caller.id if self.caller.kind == "account" else None
+        key, secret = user_service.issue_key(**values, authority=authority, actor=self.caller, created_by_id=creator_id)
         key.opens = opens
         return no_store(created(f"/v1/keys/{key.pk}", self.get_serializer(key).data | {"secret": secret}))
 
@@ -330,6 +330,6 @@ class PublicKeysViewSet(ApiViewSet):
     def retrieve(self, request: Any) -> HttpResponse:
         """The keys that verify access tokens, those that will sign soon among them."""
         rate_limits.count_anonymous(self.http_request)
-        signing_keys.current_signing_key()  # before the first sign-in there would be none, and clients remember that
+        signing_keys.current_signing_key()  # creates the first key: clients would cache an empty list
         headers = {"Cache-Control": f"public, max-age={JWKS_MAX_AGE}"}
         return respond({"keys": signing_keys.current().public}, headers=headers)

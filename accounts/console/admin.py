@@ -30,8 +30,8 @@ from platform_site.http.errors import Conflict
 
 admin.site.login_form = ConsoleSignInForm
 admin.site.login = SignIn.as_view()  # type: ignore[method-assign, assignment]  # with its second step
-admin.site.password_change = change_password  # type: ignore[method-assign, assignment]  # with an end to guesses
-admin.site.unregister(Group)  # the staff roles are made by `accounts.staff.roles`, not by hand
+admin.site.password_change = change_password  # type: ignore[method-assign, assignment]  # limits attempts
+admin.site.unregister(Group)  # `accounts.staff.roles` creates the groups of the staff roles
 
 
 def _confirm(title: str, description: str, submit: str) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def _sign_out(user: User, *, actor: Actor, but: str | None) -> None:
 
 
 def _reset_second_factor(user: User, *, actor: Actor) -> None:
-    if actor.id == user.pk:  # whoever finds a browser open does not know the password
+    if actor.id == user.pk:  # a person at an unattended browser does not know the password
         raise Conflict("Turn your own off under “Your sign-in”: it asks for your password.")
     second_factor.disable(user, actor=actor)
 
@@ -92,7 +92,7 @@ class RoleForm(BaseDialogForm):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         user = User.objects.filter(pk=unquote(str(self.object_id))).first()
-        # The dialog starts with the present role, so that saving it unchanged removes nothing.
+        # The dialog starts with the current role, so that saving it unchanged removes nothing.
         self.fields["role"].initial = (roles.role_of(user) if user else None) or "none"
 
 
@@ -113,8 +113,8 @@ class UserAdmin(ReadOnlyAdmin):
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         """Staff are platform accounts; role and claims are for an application's rules."""
-        of_the_others = ("staff_role", "second_factor") if obj and obj.environment_id else ("role", "claims")
-        return [each for each in self.fields if each not in of_the_others]
+        left_out = ("staff_role", "second_factor") if obj and obj.environment_id else ("role", "claims")
+        return [each for each in self.fields if each not in left_out]
 
     def get_actions_detail(self, request: HttpRequest, object_id: int) -> list[Any]:
         user = self.get_object(request, unquote(str(object_id)))
@@ -129,10 +129,10 @@ class UserAdmin(ReadOnlyAdmin):
         """Operators may not act on other staff: one of them could lock all superusers out."""
         if self.has_manage_staff_permission(request):
             return chosen
-        spared = [user for user in chosen if user.is_staff and user.pk != request.user.pk]
-        for user in spared:
+        refused = [user for user in chosen if user.is_staff and user.pk != request.user.pk]
+        for user in refused:
             self.message_user(request, f"{user}: only a superuser may do this to staff.", messages.ERROR)
-        return [user for user in chosen if user not in spared]
+        return [user for user in chosen if user not in refused]
 
     @display(description="Staff role")
     def staff_role(self, user: User) -> str:
@@ -150,7 +150,7 @@ class UserAdmin(ReadOnlyAdmin):
     @display(description="See also")
     def elsewhere(self, user: User) -> str:
         found = [("accounts_session", "sessions"), ("accounts_auditentry", "audit log")]
-        if user.environment_id is None:  # pages of what continues after the account is disabled
+        if user.environment_id is None:  # these stay when the account is disabled
             found += [("accounts_serverkey", "account keys"), ("projects_project", "projects")]
         return format_html_join(" · ", "{}", ((list_link(model, text, q=user.pk),) for model, text in found))
 
@@ -320,6 +320,6 @@ class ServerKeyAdmin(ReadOnlyAdmin):
 
 
 # Django looks for an app's pages here.
-from accounts.console import audit_log as _of_audit_log  # noqa: E402, F401
-from accounts.console import oauth as _of_oauth  # noqa: E402, F401
-from accounts.console import registration as _of_lifecycle  # noqa: E402, F401
+from accounts.console import audit_log as _audit_log  # noqa: E402, F401
+from accounts.console import oauth as _oauth  # noqa: E402, F401
+from accounts.console import registration as _registration  # noqa: E402, F401

@@ -27,7 +27,7 @@ from accounts.staff.roles import MANAGE_STAFF, OPERATE
 from platform_site.http.errors import ApiError, NotFound
 from platform_site.postgres import sqlstates
 
-admin.site.disable_action("delete_selected")  # "select all, delete" has ended more than one platform
+admin.site.disable_action("delete_selected")  # two clicks would delete every row
 
 MAX_AT_ONCE: Final = 100
 
@@ -54,12 +54,12 @@ class AsOpened(forms.ModelForm):  # type: ignore[type-arg]
             if opened == now or not each.field.has_changed(each.initial, each.data):
                 continue
             is_untouched = not each._has_changed()  # type: ignore[attr-defined]  # Django's own, of `changed_data`
-            sent = cast("QueryDict", self.data).copy()  # the page comes back with what is there by now
+            sent = cast("QueryDict", self.data).copy()  # the page is shown again with the current value
             sent[each.html_initial_name] = now
             if is_untouched:
                 sent[each.html_name] = now
                 if isinstance(each.field, forms.BooleanField) and not each.initial:
-                    del sent[each.html_name]  # as browsers send a box without its mark
+                    del sent[each.html_name]  # browsers do not send an unchecked box
             self.data = sent
             self.add_error(
                 each.name,
@@ -136,7 +136,7 @@ def _explanation(error: ApiError | Error) -> str:
 
 class ConditionFilter(admin.SimpleListFilter):
     conditions: ClassVar[Mapping[str, tuple[str, Q]]]
-    """By value of the parameter: its label, and what the listed objects fulfil."""
+    """By value of the parameter: its label, and the condition of the listed objects."""
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         return [(value, label) for value, (label, _) in self.conditions.items()]

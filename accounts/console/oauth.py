@@ -97,7 +97,7 @@ class IdentityProviderAdmin(_Managed):
 
     def save_model(self, request: HttpRequest, obj: IdentityProvider, form: Any, change: bool) -> None:
         if change:
-            # What the person changed and nothing else; a secret left empty stays.
+            # Only the fields that the person changed; an empty secret stays as it is.
             changed = {*form.changed_data, *SIGNING_KEY}
             values = {name: each for name, each in form.cleaned_data.items() if name in changed and each is not None}
             stored = IdentityProvider.objects.get(pk=obj.pk)

@@ -13,7 +13,7 @@ MUTABLE: Final = frozenset({"email", "name", "role"})
 """Fields whose change ends a version."""
 _VERSION_BYTES: Final = 16
 
-_kept: Final[Memo[tuple[bytes, str, tuple[str, ...], bytes], bytes]] = Memo(10_000)
+_cache: Final[Memo[tuple[bytes, str, tuple[str, ...], bytes], bytes]] = Memo(10_000)
 embedding: Final[Memo[str, bool]] = Memo(2_500)
 """Pools whose users rows embedded recently: only their versions are read."""
 
@@ -33,14 +33,14 @@ def is_version(value: bytes) -> bool:
 def find_cached_users(
     pool_id: str, ids: Collection[bytes], fields: tuple[str, ...], version: bytes | None
 ) -> dict[bytes, bytes]:  # fmt: skip
-    """As `user_lookup.find_users`, without a query if all are cached under `version`."""
+    """As `user_lookup.find_users`, without a query if all users are cached under `version`."""
     if version is None:
         embedding.put(pool_id, True)
         return user_lookup.find_users(pool_id, ids, fields)
-    known = {one: user for one in ids if (user := _kept.get((version, pool_id, fields, one))) is not None}
+    known = {one: user for one in ids if (user := _cache.get((version, pool_id, fields, one))) is not None}
     if len(known) < len(ids):
         read = user_lookup.find_users(pool_id, [one for one in ids if one not in known], fields)
         for one, user in read.items():
             known[one] = user
-            _kept.put((version, pool_id, fields, one), user)
+            _cache.put((version, pool_id, fields, one), user)
     return known

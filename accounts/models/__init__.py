@@ -135,7 +135,7 @@ class ServerKey(models.Model):
     account = models.ForeignKey(User, on_delete=models.CASCADE, null=True, related_name="account_keys")
     created_by = models.ForeignKey(User, on_delete=models.SET_NULL, null=True, related_name="+")
     prefix = models.CharField(max_length=12)
-    """How the key begins; decides which kind it is."""
+    """The beginning of the secret, which also tells the kind of key."""
     secret_hash = models.BinaryField(max_length=32, unique=True)
     scopes = ArrayField(models.CharField(max_length=40))
     expires_at = models.DateTimeField(null=True)
@@ -199,7 +199,7 @@ class AuditEntry(models.Model):
         indexes: ClassVar = [
             models.Index(fields=["project_id", "-at", "-id"], name="audit_of_project"),
             models.Index(fields=["environment_id", "-at", "-id"], name="audit_of_environment"),
-            # Of a function that entries are about one may have ended: what became of it, by its id.
+            # Entries about an inbound endpoint, by its id.
             models.Index(
                 KeyTransform("address", "detail"),
                 condition=models.Q(detail__has_key="address"),

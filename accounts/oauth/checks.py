@@ -79,7 +79,7 @@ def problems_of_urls(issuer: str | None, endpoints: Mapping[str, str | None]) ->
         if len(url) > 500:
             wrong.append(FieldError(field, "too_long", "At most 500 characters."))
             continue
-        # No name is resolved here: each call checks what its name means by then.
+        # Names are not resolved here: each request checks the address that its name has then.
         try:
             target = parse_url(url)
         except BadUrl as error:

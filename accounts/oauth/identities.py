@@ -57,7 +57,7 @@ def _find_or_create_user(provider: IdentityProvider, profile: Profile, most: int
         raise errors.UserDisabled
     elif user.email_verified_at is None:
         raise errors.EmailTaken
-    elif user.is_staff:  # an operator can add a provider, and must not be by its word whoever ranks above them
+    elif user.is_staff:  # an identity provider must not be a way to become staff
         raise errors.StaffLinkThemselves
     else:
         _link(user, provider, profile, actor=Actor.of(user))
@@ -121,7 +121,7 @@ def link(user: User, proof: Proof, *, actor: Caller) -> Identity:
 def _linked(user: User, proof: Proof, actor: Caller) -> Identity:
     locked = user_service.lock_user(user.pk)
     if locked.disabled_at is not None or locked.password != user.password:
-        # Whoever took the account back a moment ago must not find another way into it beside theirs.
+        # The owner may just have set a new password to recover the account: an attacker must not link an identity.
         raise Conflict("The account was changed at this moment. Try again.")
     provider = (
         IdentityProvider.objects.select_for_update(no_key=True)

@@ -169,7 +169,7 @@ def _resolve(email: AccountEmail) -> ClaimedEmail | None:
     if kind in _NOTICES:
         return ClaimedEmail(email, None)
     token = one_time_links.make_token()
-    if kind == Kind.MEMBER_INVITATION:  # who has an account by now can join with it
+    if kind == Kind.MEMBER_INVITATION:  # a person with an account can use it, too
         invited_by = email.details["invited_by"]
         return (
             ClaimedEmail(email, token)
@@ -242,7 +242,7 @@ def _deliver(claimed: ClaimedEmail, server: BaseEmailBackend) -> bool | None:
         return None
     except Error:
         raise
-    except Exception as error:  # of this email alone: those behind it must not wait for it
+    except Exception as error:  # an error of this email only: later ones must not wait for it
         log.exception("an email could not be made", extra={"email_id": email.pk, "kind": email.kind})
         _retry_later(email, type(error).__name__)
         return False
@@ -271,7 +271,7 @@ def _retry_later(email: AccountEmail, why: str) -> None:
 
 
 def _record(email: AccountEmail, **outcome: Any) -> None:
-    """Record success, unless another worker or a newer email has taken over."""
+    """Record the outcome, unless another worker or a newer email has taken over."""
     AccountEmail.objects.filter(pk=email.pk, attempts=email.attempts).update(**outcome)
 
 

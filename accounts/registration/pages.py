@@ -119,7 +119,7 @@ class LinkPage(FormView):  # type: ignore[type-arg]
         try:
             self.act(form.cleaned_data)
         except ApiError as error:
-            # What is wrong with a field of this form can be put right here.
+            # Errors of this form's fields are shown beside them.
             mine = [field for field in error.fields if field.field in form.fields]
             if not mine:
                 raise
@@ -149,7 +149,7 @@ class LinkPage(FormView):  # type: ignore[type-arg]
         pool = pool_settings.settings_of(found.environment_id) if found else None
         app = pool_settings.app_name(pool) if pool else ""
         email = found.recipient if found else ""
-        if found:  # else the words may be an error's, and mean what they say
+        if found:  # otherwise the texts may be those of an error, which have no placeholders
             named = self.named(found) | {"app": app, "email": email}
             title, lead = title.format(**named), lead.format(**named)
         context = {

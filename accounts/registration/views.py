@@ -74,7 +74,7 @@ class _Public(ApiViewSet):
         return one_time_links.find(token, kind, pool_id=pool.id), pool
 
     def entering(self, pool: Pool, method: str) -> Callable[[User], sessions.Grant]:
-        signing_keys.current_signing_key()  # the first one is made outside of that transaction
+        signing_keys.current_signing_key()  # creates the first key outside of the transaction
         device = device_of(self.http_request)
         return lambda user: sessions.start(user, environment_id=pool.environment_id, device=device, method=method)
 

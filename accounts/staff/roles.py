@@ -73,19 +73,21 @@ def sync_after_migrate(*, app_config: Any, using: str = DEFAULT_DB_ALIAS, **_: A
 
 
 def sync_groups() -> None:
-    shown = [model._meta for model in admin.site._registry]
-    looks = [f"{meta.app_label}.view_{meta.model_name}" for meta in shown]
-    changes = [f"{meta.app_label}.{verb}_{meta.model_name}" for meta in shown for verb in ("add", "change", "delete")]
-    _give(StaffRole.SUPPORT, looks)
-    _give(StaffRole.OPERATOR, [*looks, *changes, OPERATE])
+    models_shown = [model._meta for model in admin.site._registry]
+    view = [f"{meta.app_label}.view_{meta.model_name}" for meta in models_shown]
+    edit = [
+        f"{meta.app_label}.{verb}_{meta.model_name}" for meta in models_shown for verb in ("add", "change", "delete")
+    ]
+    _set_permissions(StaffRole.SUPPORT, view)
+    _set_permissions(StaffRole.OPERATOR, [*view, *edit, OPERATE])
 
 
-def _give(role: StaffRole, rights: Sequence[str]) -> None:
+def _set_permissions(role: StaffRole, permissions: Sequence[str]) -> None:
     group, _ = Group.objects.get_or_create(name=role.value)
-    found = Permission.objects.filter(codename__in={right.partition(".")[2] for right in rights}).values_list(
+    found = Permission.objects.filter(codename__in={each.partition(".")[2] for each in permissions}).values_list(
         "pk", "content_type__app_label", "codename"
     )
-    wanted = {pk for pk, label, codename in found if f"{label}.{codename}" in rights}
+    wanted = {pk for pk, label, codename in found if f"{label}.{codename}" in permissions}
     held = set(group.permissions.values_list("pk", flat=True))
     if wanted != held:
         group.permissions.set(wanted)

@@ -26,8 +26,8 @@ BEGAN: Final = "console_began"
 SEEN: Final = "console_seen"
 PENDING: Final = "console_pending"
 """The password was right, the second factor is missing."""
-_NOTES_IN_AN_IDLE_TIME: Final = 60
-"""Times per CONSOLE_IDLE_SECONDS that the last click is stored: each is a write."""
+_STORED_PER_IDLE_TIME: Final = 60
+"""How often per CONSOLE_IDLE_SECONDS the time of the last click is stored, which is a write."""
 
 
 def begin(*, request: HttpRequest, **_: Any) -> None:
@@ -43,13 +43,13 @@ def end(*, request: HttpRequest, user: Any, **_: Any) -> None:
 def end_all(user_id: str, *, actor: Actor, but: str | None) -> None:
     """End a user's console sessions and unfinished sign-ins, except the key `but`. Reads every live session."""
     live = ConsoleSession.objects.filter(expire_date__gt=timezone.now()).exclude(session_key=but)
-    ended = [each.session_key for each in live.iterator() if user_id in _whose(each.get_decoded())]
+    ended = [each.session_key for each in live.iterator() if user_id in _user_ids_of(each.get_decoded())]
     if ended:
         ConsoleSession.objects.filter(session_key__in=ended).delete()
         audit.record("console.signed_out", user_id, actor=actor, by="staff", sessions=len(ended))
 
 
-def _whose(session: dict[str, Any]) -> tuple[Any, ...]:
+def _user_ids_of(session: dict[str, Any]) -> tuple[Any, ...]:
     pending = session.get(PENDING)
     return session.get(SESSION_KEY), pending.get("user") if isinstance(pending, dict) else None
 
@@ -72,13 +72,13 @@ def _refusal(request: HttpRequest, user: User) -> HttpResponse | None:
     now, session = time.time(), request.session
     began, seen = session.setdefault(BEGAN, now), session.setdefault(SEEN, now)
     if now - began > settings.CONSOLE_SESSION_SECONDS:
-        return _sent_to_sign_in(request, "Your session has ended: sign in again.")
+        return _redirect_to_sign_in(request, "Your session has ended: sign in again.")
     if now - seen > settings.CONSOLE_IDLE_SECONDS:
-        return _sent_to_sign_in(request, "You were signed out after a while without a click.")
+        return _redirect_to_sign_in(request, "You were signed out after a while without a click.")
     verified = getattr(user, "otp_device", None) is not None
     if not verified and second_factor.device_of(user) is not None:
-        return _sent_to_sign_in(request, "Sign in again with your authenticator.")
-    if now - seen > settings.CONSOLE_IDLE_SECONDS / _NOTES_IN_AN_IDLE_TIME:
+        return _redirect_to_sign_in(request, "Sign in again with your authenticator.")
+    if now - seen > settings.CONSOLE_IDLE_SECONDS / _STORED_PER_IDLE_TIME:
         session[SEEN] = now
     security = reverse("staff:security")
     open_to_all = (security, reverse("admin:logout"))
@@ -88,10 +88,10 @@ def _refusal(request: HttpRequest, user: User) -> HttpResponse | None:
     return None
 
 
-def _sent_to_sign_in(request: HttpRequest, why: str) -> HttpResponse:
+def _redirect_to_sign_in(request: HttpRequest, why: str) -> HttpResponse:
     logout(request)
     messages.info(request, why)
     target = request.get_full_path() if request.method in ("GET", "HEAD") else reverse("admin:index")
-    if request.headers.get("HX-Request"):  # a dialog's answer would be put into the page
+    if request.headers.get("HX-Request"):  # htmx would put the sign-in page into the dialog
         return HttpResponse(headers={"HX-Redirect": reverse("admin:login")})
     return redirect_to_login(target, reverse("admin:login"))

@@ -64,7 +64,7 @@ class SignIn(LoginView):
             response = HttpResponseRedirect(self.get_success_url())
             known_browsers.remember(self.request, response, user)
             return response
-        self.request.session.flush()  # an identifier from before the password is of no more use
+        self.request.session.flush()  # prevents session fixation
         self.request.session[PENDING] = {
             "user": user.pk,
             "hash": user.get_session_auth_hash(),

@@ -52,7 +52,7 @@ class KeyTableBackend(TokenBackend):
         """The public key that `kid` names; `jwk`, `jku` and `x5u` are ignored."""
         header = jwt.get_unverified_header(token)
         kid = header.get("kid")
-        # Cheap refusals first, so that junk never makes the key table be read.
+        # Cheap checks first, so that invalid tokens do not cause a read of the key table.
         if header.get("alg") != ALGORITHM or not isinstance(kid, str) or len(kid) != 43:
             raise TokenBackendError("the header names an unknown key")
         key = signing_keys.verifying(kid)

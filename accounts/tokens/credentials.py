@@ -40,7 +40,7 @@ def session_cache_name(session_id: str) -> str:
 
 
 def key_cache_name(secret_hash: bytes) -> str:
-    # Half the hash names it well enough, and a dump of the cache is not even the stored hash.
+    # Half of the hash is unique enough, and a dump of the cache does not reveal the stored hash.
     return f"who:key:{secret_hash[:16].hex()}"
 
 

@@ -70,7 +70,7 @@ def _load() -> Keys:
 
 def _reload(older_than: float) -> Keys:
     global _keys
-    loop_requests.require_thread()  # neither for the table nor for another thread that reads it
+    loop_requests.require_thread()  # the event loop must not wait for the database or the lock
     with _lock:
         if time.monotonic() - _keys.loaded_at >= older_than:
             _keys = _load()

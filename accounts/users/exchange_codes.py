@@ -68,7 +68,7 @@ def exchange(
     if redirect_uri not in (None, code.redirect_uri) or not proves(code_verifier, code.code_challenge):
         log.info("code refused", extra={"environment_id": environment_id, "user_id": code.user_id})
         raise InvalidGrant(_REFUSED)
-    signing_keys.current_signing_key()  # the first one is made outside of this transaction
+    signing_keys.current_signing_key()  # creates the first key outside of the transaction
     with transaction.atomic():
         claimed = AuthorizationCode.objects.filter(pk=code.pk, used_at__isnull=True, expires_at__gt=Now()).update(
             used_at=Now()

@@ -131,7 +131,7 @@ def is_outdated(encoded: str, password: str) -> bool:
 
 
 def check_chosen(password: str, user: "User | None" = None) -> None:
-    if len(read(password)) > LONGEST_CHOSEN:  # the other rules take long for a long one
+    if len(read(password)) > LONGEST_CHOSEN:  # checked first: the other rules are slow for a long one
         raise ValidationFailed.of("password", "too_long", TOO_LONG)
     try:
         password_validation.validate_password(password, user)

@@ -169,14 +169,14 @@ def lock_user(user_id: str, known_password_hash: str | Unset = UNSET) -> User:
     return locked
 
 
-# Each of these sets what is given and is something else by now, and returns the names of the columns to be saved.
+# Each of these sets the given value if it differs, and returns the names of the changed columns.
 
 
 def _set_verified(user: User, is_verified: bool | Unset, address: str, *, is_changed: bool) -> list[str]:
     if isinstance(is_verified, Unset):
         if emails.normalize(user.email) == address:
             return []
-        is_verified = False  # what was shown was shown of the old one
+        is_verified = False  # the verification was of the old email
     if is_verified == (user.email_verified_at is not None) and not (is_verified and is_changed):
         return []
     user.email_verified_at = Now() if is_verified else None  # the database's clock
@@ -198,7 +198,7 @@ def _audit_action(user: User, changed: Collection[str]) -> str:
 
 def _update_sessions(user: User, changed: list[str], kept_session_id: str | None) -> None:
     if {"password", "disabled_at"} & set(changed):
-        exchange_codes.withdraw(user.pk)  # each is a session that has not begun yet
+        exchange_codes.withdraw(user.pk)  # each could still start a session
     if "disabled_at" in changed and user.disabled_at is not None:
         sessions.end_where(Q(user_id=user.pk), "user_disabled")
         revocation.revoke(_account_key_names(user))

@@ -137,7 +137,7 @@ def refresh(text: str, *, device: Device) -> Grant:
                 end_reused(session, "refresh_token_reused", device)
         if successor is not None and session is not None:
             environment_directory.require_active(session.environment_id)
-    # Outside of the transaction: what it wrote about a reuse must stay.
+    # Outside of the transaction, which must commit the end of a reused session.
     if session is None or successor is None:
         raise InvalidGrant("The refresh token is unknown, expired, revoked or was used before.")
     return _grant(session, session.user, successor)

@@ -207,10 +207,10 @@ def test_a_change_in_one_environment_leaves_the_users_of_others_known(
 
 
 def test_what_is_kept_is_bounded(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(user_cache, "_kept", Memo(1))
+    monkeypatch.setattr(user_cache, "_cache", Memo(1))
     pool_id, ids = app.tracker.environment_id, [user_id.encode() for user_id in app.users.values()]
     for _ in range(5):
         version = user_cache.new_version()
         for _ in range(2):
             assert user_cache.find_cached_users(pool_id, ids, ("name",), version).keys() == set(ids)
-        assert len(user_cache._kept) <= 3
+        assert len(user_cache._cache) <= 3

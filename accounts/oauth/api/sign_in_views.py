@@ -173,7 +173,7 @@ def _application(environment_id: str | None, query: Mapping[str, str]) -> _Appli
         )
     state = query.get("state")
     if state is not None and (len(state) > LONGEST_STATE or not state.isascii() or not state.isprintable()):
-        # It could not be given back as it is.
+        # Other text could not be returned unchanged.
         raise ValidationFailed.of("state", "invalid", f"At most {LONGEST_STATE} visible ASCII characters.")
     return _Application(uri, state)
 

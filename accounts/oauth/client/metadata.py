@@ -75,7 +75,7 @@ class Metadata:
             return methods.NONE.value
         if provider.kind == IdentityProvider.Kind.OAUTH2:
             return methods.POST.value
-        # Without a word it is Basic (OpenID Connect Discovery 3).
+        # The default is Basic (OpenID Connect Discovery 3).
         takes_basic = not self.auth_methods or methods.BASIC.value in self.auth_methods
         return methods.BASIC.value if takes_basic else methods.POST.value
 
@@ -179,7 +179,7 @@ def _read_keys(calls: Calls, metadata: Metadata) -> KeySet:
         raise ProviderAnswerInvalid("no key set")
     usable = []
     for key in listed[:MAX_KEYS]:
-        # Kinds we do not know stand beside the ones we do. A symmetric key in public is no key.
+        # Unknown kinds may be among the known ones, and are skipped; so are symmetric keys, which are public here.
         if isinstance(key, dict) and key.get("kty") in ("RSA", "EC", "OKP") and key.get("use", "sig") == "sig":
             try:
                 usable += KeySet.import_key_set({"keys": [_public(key)]}).keys
