@@ -38,7 +38,8 @@ class Project(models.Model):
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, editable=False, related_name="created_projects"
     )
-    """The account whose quota it counts against, whoever owns it: a transfer could use up another account's quota."""
+    """The account whose quota it counts against, also under another owner: a transfer could use up another account's
+    quota."""
     deleted_at = models.DateTimeField(null=True, editable=False)
     """Deleted: unreachable, until a periodic job removes schemas and record."""
     suspended_at = models.DateTimeField(null=True, editable=False)
@@ -55,7 +56,7 @@ class Project(models.Model):
     class Meta:
         indexes: ClassVar = [
             models.Index(fields=["-created_at", "-id"], name="project_newest_first"),
-            # Asked every few seconds by each worker, and few.
+            # Each worker reads these few every few seconds.
             models.Index(
                 fields=["suspended_at"], name="project_by_suspension", condition=models.Q(suspended_at__isnull=False)
             ),
@@ -158,7 +159,7 @@ class Environment(models.Model):
 
     class Meta:
         constraints: ClassVar = [
-            # A branch may be made again under the name of one that is still being dropped.
+            # A new branch may have the name of one that is still being deleted.
             models.UniqueConstraint(
                 fields=["project", "name"],
                 condition=~models.Q(status="deleting"),
@@ -166,7 +167,7 @@ class Environment(models.Model):
             )
         ]
         indexes: ClassVar = [
-            # Sweeps look for these few among very many that are ready.
+            # Periodic jobs read these few among very many that are ready.
             models.Index(
                 fields=["status", "id"],
                 name="environment_unsettled",

@@ -15,9 +15,9 @@ def connect() -> None:
 def keep_owners(*, user_id: str, pool_id: str | None, **_: Any) -> None:
     """Refuse to delete a live project's only owner; ends open invitations. Raises LastOwner."""
     if pool_id is not None:
-        return  # an app user is a member of nothing
+        return  # app users are not members of projects
     owned = Project.objects.live().filter(memberships__user_id=user_id, memberships__role=Member.Role.OWNER)
-    # Locked, as when a member is removed, so that the other owner cannot leave at the same time.
+    # Locked, as when a member is removed, so that another owner cannot leave at the same time.
     for project in owned.select_for_update(no_key=True, of=("self",)).order_by("pk"):
         if not project.memberships.filter(role=Member.Role.OWNER).exclude(user_id=user_id).exists():
             raise LastOwner

@@ -21,5 +21,5 @@ class WebhooksConfig(AppConfig):
         set_usage_counter("webhooks_per_environment", webhook_service.count_webhooks)
         register_part("webhooks", Subscriptions())
         subscriptions.register(webhook_service.patterns_of)
-        orphaned_rows.register(Webhook, only="deleted_at IS NULL")  # the others go within minutes
+        orphaned_rows.register(Webhook, only="deleted_at IS NULL")  # deleted ones are removed within minutes
         signal_handlers.connect()

@@ -121,7 +121,7 @@ _BATCH = 1000
 
 
 def close_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
-    """Nothing is sent once the deletion is answered."""
+    """Nothing is sent after the response to the deletion."""
     # If the region is unavailable, its deliveries are not claimed, and `delete_environment` marks the webhooks later.
     after_commit(f"the webhooks of {environment_id}", _close, environment_id, cluster, using=cluster)
 

@@ -193,7 +193,7 @@ def _check_environment(lookup: Lookup, found: _Found, use: EnvironmentUse) -> No
         if not found.environments:
             if environments.is_being_created(identity.environment_id):
                 raise Unavailable("The environment is being created or reset. Try again shortly.")
-            raise Unauthorized  # its environment is gone, and with it every user and key of it
+            raise Unauthorized  # its environment was deleted, with all its users and keys
         if named is not None and named != identity.environment_id:
             raise NotFound("The token belongs to a different environment than the request names.")
         found.environments[0].require_active()
@@ -344,8 +344,8 @@ _FIELD_TYPES: Final = {
     "claims": (dict,),
     "scopes": (list,),
 }
-"""The first fields of `Identity`, as a record has them. `touch_due` was true once; a record must not say it for a
-minute."""
+"""The fields of `Identity` in a record, in their order; without `touch_due`, which a cached record would repeat for as
+long as it lives."""
 
 
 def _identity_bytes(identity: Identity) -> bytes:
@@ -353,12 +353,12 @@ def _identity_bytes(identity: Identity) -> bytes:
 
 
 def _identity_from(data: bytes) -> Identity:
-    members = orjson.loads(data)
-    is_ours = isinstance(members, list) and len(members) == len(_FIELD_TYPES)
-    is_ours = is_ours and all(map(isinstance, members, _FIELD_TYPES.values()))
-    if not is_ours or members[0] not in get_args(CallerKind):
+    values = orjson.loads(data)
+    is_ours = isinstance(values, list) and len(values) == len(_FIELD_TYPES)
+    is_ours = is_ours and all(map(isinstance, values, _FIELD_TYPES.values()))
+    if not is_ours or values[0] not in get_args(CallerKind):
         raise ValueError("not an identity of this release")
-    if not all(isinstance(scope, str) for scope in members[-1]):
+    if not all(isinstance(scope, str) for scope in values[-1]):
         raise ValueError("not the scopes of this release")
-    members[-1] = frozenset(members[-1])
-    return Identity(*members)
+    values[-1] = frozenset(values[-1])
+    return Identity(*values)

@@ -281,4 +281,4 @@ class EnvironmentAdmin(ReadOnlyAdmin):
 
 
 # Django looks for an app's pages here.
-from projects.console import members as _of_members  # noqa: E402, F401
+from projects.console import members as _members  # noqa: E402, F401

@@ -86,8 +86,8 @@ def environment_ref_for(caller: Caller, environment_id: str) -> tuple[Environmen
         return (environment, caller.scopes) if environment and environment.environment_id == environment_id else None
     if not ids.matches("env", environment_id):
         return None
-    meant = Environment.objects.live().of_account(caller.account_id).filter(pk=environment_id)
-    found = meant.refs_as_json().first()
+    visible = Environment.objects.live().of_account(caller.account_id).filter(pk=environment_id)
+    found = visible.refs_as_json().first()
     if found is None:
         return None
     environment = environment_cache.from_json(found["ref"])

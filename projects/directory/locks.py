@@ -11,8 +11,8 @@ from platform_site.background.advisory_locks import LockSpace
 from projects.errors import NoSuchEnvironment, NoSuchProject, SchemaLost
 from projects.models import Environment, Project
 
-# A statement of its own, so that it sees what was committed before the lock was ours; of the table and not
-# `to_regnamespace`, which answers from what this session remembers of the catalogue.
+# A separate statement, so that it sees what was committed before the lock was taken. It reads the table, because
+# `to_regnamespace` uses the session's catalog cache.
 _HAS_SCHEMA: Final = "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = %s)"
 
 

@@ -8,7 +8,7 @@ EVERYTHING: Final = frozenset(SCOPES)
 
 BY_ROLE: Final[dict[ProjectRole, frozenset[str]]] = {
     "owner": EVERYTHING,
-    # Members and the keys of others are no scopes: the services of those two ask for the role itself.
+    # There are no scopes for members and for the keys of others: the services of those two check the role itself.
     "developer": EVERYTHING - {"projects:delete"},
     "viewer": frozenset(
         {"projects:read", "environments:read", "schema:read", "rows:read", "webhooks:read", "functions:read"}

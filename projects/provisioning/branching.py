@@ -150,7 +150,7 @@ def reset(
             require_both(source, target)
             failpoints.reach("reset.before_region_commit")
 
-    # A name that was taken after the snapshot is a conflict.
+    # A conflict: a name that was taken after the snapshot.
     _repeated(once, sqlstates.INTERFERED | sqlstates.CONFLICTS)
     failpoints.reach("reset.after_region_commit")
 
@@ -188,7 +188,7 @@ def finish(environment_id: str) -> bool:
         return False
     except SourceGone:
         return fail(environment_id, "The environment that it was to be copied from was deleted.")
-    except Error as error:  # a connection that broke, too: InterfaceError is no DatabaseError
+    except Error as error:  # includes InterfaceError of a broken connection, which is no DatabaseError
         state = sqlstates.sqlstate(error)
         if state is None or state in sqlstates.INTERFERED or state in sqlstates.BUSY or state.startswith("08"):
             log.warning("branch %s is still to be filled: %s", environment_id, state or type(error).__name__)
@@ -205,7 +205,7 @@ def _finish(branch: Environment) -> bool:
         return _finish_reset(branch)
     cluster = branch.project.cluster
     if schemas.has_schema(branch.pk, cluster):
-        return settle(branch.pk)  # it came with all that is in it
+        return settle(branch.pk)  # the schema and its contents were committed together
     if _is_being_filled(branch.pk, cluster):
         return False
     if branch.filled_from == Environment.Filling.ARCHIVE:
@@ -240,7 +240,7 @@ def _is_being_filled(environment_id: str, cluster: str) -> bool:
             schemas.claim_schema(cursor, environment_id)
     except SchemaBusy:
         return True
-    # Its filler may have committed between the look at the schema and the claim.
+    # The process that filled it may have committed between the check of the schema and the claim.
     return schemas.has_schema(environment_id, cluster)
 
 
@@ -255,7 +255,7 @@ def settle(environment_id: str) -> bool:
         branch.status = Environment.Status.READY
         since, branch.applying_since = branch.applying_since or branch.created_at, None
         branch.save(update_fields=["status", "applying_since"])
-        # "Not there" may have been remembered of it.
+        # Its absence may be cached.
         environment_cache.evict_environment(branch)
         ref = ref_of(branch.project, branch)
         signals.environment_ready.send(sender=Environment, environment=ref, since=since)

@@ -40,7 +40,7 @@ def finish(project_id: str) -> bool:
     for environment_id in project.environments.values_list("pk", flat=True):
         remove_environment(environment_id, project.cluster)
     failpoints.reach("delete.before_record")
-    # Members go with it; environments cannot be left, for none can be made in a marked project.
+    # Members are deleted by the cascade. No environment can be left: none can be created in a marked project.
     Project.objects.filter(pk=project_id, deleted_at__isnull=False).delete()
     return True
 
@@ -66,7 +66,7 @@ def finish_environment(environment_id: str) -> bool:
 def remove_environment(environment_id: str, cluster: str) -> None:
     """Drop a marked environment's schema and all apps' data, then its record. Raises DatabaseError, SchemaBusy."""
     schemas.drop_schema(environment_id, cluster)
-    # Outside of a transaction: a pool of a million users is deleted in batches, each of which must commit.
+    # Outside of a transaction: a pool of a million users is deleted in batches, and each must be committed.
     signals.environment_deleted.send(sender=Environment, environment_id=environment_id, cluster=cluster)
     failpoints.reach("delete.before_environment_record")
     Environment.objects.filter(pk=environment_id, status=Environment.Status.DELETING).delete()

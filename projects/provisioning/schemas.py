@@ -94,9 +94,8 @@ def drop_schema(environment_id: str, cluster: str) -> None:
         failpoints.reach("drop.between_batches")
     with transaction.atomic(using=cluster), connections[cluster].cursor() as cursor:
         _prepare_drop(cursor, environment_id)
-        environment_locks.lock_exclusive(
-            environment_id, cluster
-        )  # what is written of it is there for `environment_deleted` to find
+        # Waits for concurrent writers, so that `environment_deleted` finds all rows of the environment.
+        environment_locks.lock_exclusive(environment_id, cluster)
         cursor.execute(_quoted("DROP SCHEMA IF EXISTS {} CASCADE", environment_id))
     failpoints.reach("drop.after_schema")
 
@@ -152,7 +151,7 @@ def alone(environment_id: str, cluster: str) -> Generator[None]:
     """Lock this environment for removal or reset in the block. Raises SchemaBusy."""
     with session(cluster) as own:
         with own.cursor() as cursor:
-            # A session lock: what is done takes several transactions, and the lock ends with the process.
+            # A session lock, because the block has several transactions. It ends with the process.
             if not advisory_locks.try_lock_session(cursor, LockSpace.ORPHANED_SCHEMA, environment_id):
                 raise SchemaBusy(environment_id)
         try:
@@ -189,7 +188,7 @@ def drop_orphans(cluster: str, deadline: float = math.inf, *, batch: int = _ORPH
     after = ""
     while found := schemas_in(cluster, after, batch):
         after = found[-1]
-        marked = being_created(found, cluster)  # first: a schema that loses its mark has a row by then
+        marked = being_created(found, cluster)  # read first: a schema that loses its mark then has a row
         known = set(Environment.objects.filter(pk__in=marked).values_list("pk", flat=True))
         for environment_id in sorted(marked):
             if time.monotonic() >= deadline:
@@ -214,19 +213,20 @@ def orphaned(cluster: str) -> Iterator[str]:
     """Ids of the cluster's orphaned schemas, lazily. Raises DatabaseError."""
     without_owner, _ = compare(cluster)
     marked = being_created(without_owner, cluster)
-    return (each for each in without_owner if each not in marked and _is_kept_alone(each, cluster))
+    return (each for each in without_owner if each not in marked and _has_only_a_schema(each, cluster))
 
 
 def is_orphaned(environment_id: str, cluster: str) -> bool:
     return (
         ids.matches("env", environment_id)
         and not being_created([environment_id], cluster)
-        and _is_kept_alone(environment_id, cluster)
+        and _has_only_a_schema(environment_id, cluster)
     )
 
 
-def _is_kept_alone(environment_id: str, cluster: str) -> bool:
-    """An environment that is being deleted loses both, one after the other."""
+def _has_only_a_schema(environment_id: str, cluster: str) -> bool:
+    """Whether there is a schema without an environment. The environment is checked first, because deletions remove it
+    last."""
     return is_gone(environment_id) and has_schema(environment_id, cluster)
 
 
@@ -251,5 +251,5 @@ def is_gone(environment_id: str) -> bool:
     with transaction.atomic(), connections[DEFAULT_DB_ALIAS].cursor() as cursor:
         if not advisory_locks.try_lock(cursor, LockSpace.NAMED, environment_id):
             return False
-        # A new statement sees what was committed before the lock was free.
+        # A new statement, which sees what was committed before the lock was free.
         return not Environment.objects.filter(pk=environment_id).exists()

@@ -48,7 +48,7 @@ def suspended_in(cluster: str) -> list[str]:
         redis_client.put({_name(cluster): ",".join(found).encode()}, STALE_SECONDS)
     except OperationalError:
         found = known.environment_ids if known is not None else _answers_from_others(cluster)
-        now = time.monotonic()  # we may have waited for as long as an answer is good for, and must not wait on and on
+        now = time.monotonic()  # the wait may have taken FRESH_SECONDS: otherwise each call would wait again
     _known[cluster] = _Known(found, now)
     return found
 
@@ -70,8 +70,8 @@ def evict(cluster: str) -> None:
 
 def suspended_or_recently_resumed(cluster: str, time_to_act: timedelta) -> list[str]:
     """Ids of environments that are suspended or were resumed less than `time_to_act` ago."""
-    lately = Environment.objects.filter(project__resumed_at__gt=Now() - time_to_act)
-    return _in_thread(_ids(Environment.objects.suspended() | lately, cluster))
+    resumed = Environment.objects.filter(project__resumed_at__gt=Now() - time_to_act)
+    return _in_thread(_ids(Environment.objects.suspended() | resumed, cluster))
 
 
 def plans_of_active(environment_ids: Collection[str]) -> dict[str, str]:

@@ -32,8 +32,8 @@ from projects.provisioning.branching import ref_of
 
 def find_source(project: Project, named: str) -> Environment:
     """The live environment of the project with this name or id. Raises NoSuchSource. One query."""
-    meant = {"pk": named} if ids.matches("env", named) else {"name": named}
-    found: Environment | None = project.environments.live().filter(**meant).first()
+    lookup = {"pk": named} if ids.matches("env", named) else {"name": named}
+    found: Environment | None = project.environments.live().filter(**lookup).first()
     if found is None:
         raise NoSuchSource
     return found
@@ -52,7 +52,7 @@ def create_branch(
     many rows, it is `creating` until a worker has copied them. Raises NoSuchProject, NoSuchSource, SourceNotReady,
     NameTaken, BranchesQuotaReached, and DatabaseError."""
     with transaction.atomic():
-        # The project's row is the lock under which its branches are counted and named.
+        # Branches are counted, and names checked, under the lock of the project's row.
         project = locks.lock_project(project_id)
         source: Environment | None = project.environments.live().filter(pk=source_id).first()
         if source is None:

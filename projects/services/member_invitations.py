@@ -61,7 +61,7 @@ def accept_invitation(token: str, *, password: str | None = None, name: str = ""
         passwords.check_chosen(password, User(email=found.recipient, name=name))
         password_hash = passwords.hashed(password)
     with transaction.atomic():
-        # The project's row is the lock under which its members are counted, and its owners are what they are.
+        # Members are counted under the lock of the project's row, and owners cannot change meanwhile.
         project = Project.objects.live().select_for_update(no_key=True).filter(pk=found.project_id).first()
         if project is None:
             raise one_time_links.invalid_link()
@@ -72,7 +72,7 @@ def accept_invitation(token: str, *, password: str | None = None, name: str = ""
         elif password_hash is not None:
             user = sign_up.make_user(found, password_hash=password_hash, name=name, via="member_invitation")
         else:
-            raise one_time_links.invalid_link()  # the account went at this moment
+            raise one_time_links.invalid_link()  # the account was deleted meanwhile
         member = project.memberships.filter(user=user).first()
         if member is None:
             member = create_membership(project, user, found.details["member_role"])

@@ -30,7 +30,7 @@ def create_project(
     account as owner. `cluster` defaults to the region's database. Raises ProjectsQuotaReached, NoSuchAccount,
     DatabaseError. Contract section 4.1."""
     with transaction.atomic():
-        # The account's row is the lock under which its projects are counted: parallel creations queue here.
+        # Projects are counted under the lock of the account's row: parallel creations wait here.
         owner = (
             User.objects.in_pool(None).select_for_update(no_key=True).filter(pk=account_id, disabled_at=None).first()
         )

@@ -82,9 +82,9 @@ class WebhookViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
     @extend_schema(request=serializers.NewWebhook, responses={201: serializers.WebhookWithSecret})
     def create(self, request: HttpRequest) -> HttpResponseBase:
         """Subscribe a URL to events. The signing secret is in this answer and in no other."""
-        self._may_carry_rows()
+        self._require_row_access()
         values = self.read(serializers.NewWebhook)
-        self._may_tell_of(values["events"])
+        self._require_run_access(values["events"])
         self._check(values["events"], values.get("filter"), values.get("columns"))
         webhook, secret = webhook_service.create_webhook(self.environment, values, actor=self.caller)
         shown = self.get_serializer(self.get_queryset().get(pk=webhook.pk)).data
@@ -95,13 +95,13 @@ class WebhookViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
     @extend_schema(request=serializers.WebhookChanges)
     def partial_update(self, request: HttpRequest, webhook_id: str) -> HttpResponseBase:
         """Change a webhook. Disabling it holds its events; enabling it sends what was held, unless `held` is `drop`."""
-        self._may_carry_rows()
+        self._require_row_access()
         webhook = webhook_service.webhook_of(self.environment, webhook_id)
         values = self.read(serializers.WebhookChanges)
         held = values.pop("held", "release")
         # A new URL also redirects the deliveries that are already queued, so the caller needs the right to read those
         # events.
-        self._may_tell_of([*webhook.events, *values.get("events", [])])
+        self._require_run_access([*webhook.events, *values.get("events", [])])
         if {"events", "filter", "columns"} & values.keys():
             filter, columns = values.get("filter", webhook.filter), values.get("columns", webhook.columns)
             self._check(values.get("events", webhook.events), filter, columns)
@@ -138,12 +138,12 @@ class WebhookViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
         recovery = webhook_service.recover(self.environment, webhook_id, since, actor=self.caller)
         return respond({"deliveries": recovery.count, "more": not recovery.is_all}, 202)
 
-    def _may_carry_rows(self) -> None:
-        """Deliveries may carry rows only if the caller may read rows."""
+    def _require_row_access(self) -> None:
+        """Deliveries contain rows, so the caller must be allowed to read rows."""
         self.caller.need("rows:read")
 
-    def _may_tell_of(self, patterns: Sequence[str]) -> None:
-        """Events of runs carry thrown errors, which need permission to read functions."""
+    def _require_run_access(self, patterns: Sequence[str]) -> None:
+        """Events of runs contain thrown errors, so the caller must be allowed to read functions."""
         if not self.caller.may("functions:read") and any(
             event_types.matches(patterns, each) for each in event_types.OF_RUNS
         ):

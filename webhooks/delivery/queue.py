@@ -140,7 +140,7 @@ def wait_for_claims(using: str, *webhook_ids: str) -> None:
                 if is_all and not has_claims:
                     break
                 time.sleep(min(left, POLL_INTERVAL) if is_all else left)
-    except (Error, psycopg.Error):  # a dispatcher that has not lost its connection may still begin what it claimed
+    except (Error, psycopg.Error):  # a dispatcher with a working connection may still start what it claimed
         time.sleep(max(0.0, end - time.monotonic()))
         raise
 

@@ -1,6 +1,6 @@
 """Turns committed outbox events into deliveries, one per event and subscribed webhook, concurrently (SKIP LOCKED;
-unique pairs), in one transaction of the region per pass. A filtered event leaves a `filtered`
-delivery; one hidden from role `server` leaves none. Other consumers (`rows.outbox.subscriptions`) join the
+unique pairs), in one transaction of the region per pass. A filtered event leaves a `filtered` delivery; one hidden from
+role `server` leaves none. Other consumers (`rows.outbox.subscriptions`) join the
 transaction."""
 
 import json
@@ -253,7 +253,7 @@ def _deliveries_of(event: OutboxEvent, interested: Iterable[Webhook], payloads: 
         except Hidden:
             return
         except TooCostly:
-            # A webhook without a filter still gets its delivery: it is these conditions that cannot be decided.
+            # Webhooks without a filter still get their delivery: only these conditions cannot be decided.
             made = _failure_of(
                 event, webhook, "evaluating the filter or a rule on a row this large would take too long"
             )

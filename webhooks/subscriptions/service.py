@@ -177,7 +177,7 @@ def _previous_after_rotation(webhook: Webhook, until: datetime) -> list[attempts
 def send_test(environment: EnvironmentRef, webhook_id: str, *, actor: Caller | Actor) -> str:
     using = environment.cluster
     with transaction.atomic(using=using):
-        # a deletion marks the webhook first, then deletes its events
+        # Locked: a deletion marks the webhook first, and then deletes its events.
         webhook = webhook_of(environment, webhook_id, lock=True)
         event_id = record_event(
             "webhook.test", {"webhook_id": webhook.pk}, using=using, environment_id=environment.environment_id,
@@ -270,7 +270,7 @@ def new_copy(environment: EnvironmentRef, values: Mapping[str, Any], *, disabled
         enabled=False,
         disabled_reason=disabled_reason,
         sealed_secret=_sealed(signing.new_secret()),
-        # A backup by v0.1.0 has no names.
+        # Backups of v0.1.0 have no names.
         **{field: values[field] for field in COPIED_FIELDS if field in values},
     )
 
@@ -281,7 +281,7 @@ def _sealed(secret: str) -> bytes:
 
 def _wait_until_no_attempt_starts(webhook_id: str, using: str) -> None:
     """After the commit, wait until no earlier claim can start."""
-    # The change is committed: an unavailable region while claims run out does not undo it.
+    # The change is committed, so an error of the region during the wait is only logged.
     after_commit(f"claims of {webhook_id}", wait_for_claims, using, webhook_id, using=using, committed=using)
 
 

@@ -38,7 +38,7 @@ class Command(BaseCommand):
             self._drop(options["drop"])
             return
         ours = [job for job in all_jobs() if job.function in (tasks.finish_and_clean, tasks.remove_orphaned_rows)]
-        if all([job.run() for job in ours]):  # a list: the second is not left out for the first
+        if all([job.run() for job in ours]):  # a list, so that the second runs even if the first does not
             self.stdout.write("Done.", self.style.SUCCESS)
         else:
             self.stdout.write("Another process runs the cleanup at this moment.")

@@ -42,7 +42,7 @@ class Command(BaseCommand):
         for project in shown[: options["limit"]]:
             owners = [member.user.email for member in project.memberships.all() if member.role == Member.Role.OWNER]
             state = project.state
-            # Names are their owners' and may hold anything: quoted, they stay on their line.
+            # Owners choose names, which may contain any character: quoted, they stay on one line.
             facts = f"{project.pk}  {project.region:14}  {project.plan:4}  {state:13}"
             self.stdout.write(f"{facts}  {', '.join(owners)}  {project.name!r}")
             if project.suspended_at is not None:

@@ -95,7 +95,7 @@ class Command(CommandWithExamples):
             self.stderr.write("Nobody subscribed yet.", plain)
         for webhook in found:
             state = "enabled" if webhook.enabled else f"disabled ({webhook.disabled_reason})"
-            # A success rate is 100 % until something was tried: that would look healthy.
+            # The success rate is 100 % before the first attempt, which would look healthy.
             rate = f"{webhook.success_rate:.0%}" if webhook.was_tried else "untried"  # type: ignore[attr-defined]
             self.stdout.write(f"{webhook.pk}  {rate:>7}  {state}  {webhook.url}  {', '.join(webhook.events)}")
 
