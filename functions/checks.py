@@ -38,8 +38,8 @@ def check_runtime(**_: Any) -> list[CheckMessage]:
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         return [Error(f"No process can be started for functions: {error}", id="functions.E002")]
     found: list[CheckMessage] = []
-    for wall in sandbox.SANDBOX_LAYERS:
-        if wall not in active:
-            kind, name = (Error, "functions.E004") if wall in required else (Info, "functions.I001")
-            found.append(kind(f"Functions run without the layer {wall!r} on this host.", hint=_HINTS[wall], id=name))
+    for layer in sandbox.SANDBOX_LAYERS:
+        if layer not in active:
+            kind, name = (Error, "functions.E004") if layer in required else (Info, "functions.I001")
+            found.append(kind(f"Functions run without the layer {layer!r} on this host.", hint=_HINTS[layer], id=name))
     return found

@@ -229,7 +229,7 @@ class LogLine(Serializer):
 
 
 class RunDetail(ListedRun):
-    # Any JSON, and so null, too: said twice, the description would ask for exactly one of the two.
+    # Any JSON value, null included: with `allow_null` the OpenAPI schema would match null twice.
     output = OutputField()
     stack = fields.CharField(
         source="error.stack",

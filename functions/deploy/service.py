@@ -213,7 +213,7 @@ def stop_events(environment: EnvironmentRef, name: str, *, actor: Actor) -> None
 def delete_function(environment: EnvironmentRef, name: str, *, actor: Caller | Actor) -> None:
     """Delete a function; its runs are invisible from now on (`functions.deploy.deletion`). Raises NoSuchFunction."""
     with transaction.atomic(using=environment.cluster):
-        function = function_of(environment, name, lock=True)  # no run of it is begun from here on
+        function = function_of(environment, name, lock=True)  # no run of it starts after this
         function_deletion.start(environment.cluster, function.pk)
         if function.events is not None:
             event_subscriptions.refresh(environment.environment_id, environment.cluster)

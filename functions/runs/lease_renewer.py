@@ -73,7 +73,7 @@ class LeaseRenewer:
                     connections.close_all()
                 if executing:
                     self._check(using, executing, renew=is_due)
-            except Exception as error:  # the next check is still due
+            except Exception as error:  # the thread must go on with the next check
                 # After an outage longer than a lease others may execute our runs again; only one outcome counts.
                 trace = None if isinstance(error, Error) else error
                 logger.warning(

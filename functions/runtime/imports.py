@@ -26,7 +26,7 @@ REFUSED: Final = (
 """Files, processes, threads, the network, other ways to run code, V8's flags; and `zlib`: the code reaches its native
 handle, which does not check its caller (out of order, Deno panics)."""
 
-OURS: Final = {
+REWRITTEN: Final = {
     "console": "export default console; export const {log, info, debug, warn, error, trace, dir, table} = console;",
     "process": "export default process; export const {env, nextTick, emitWarning, cwd} = process;",
 }
@@ -48,7 +48,7 @@ def import_map(ahead: Iterable[str]) -> str:
     runner itself, a file, is not under it: it loads `node:process`."""
     targets: dict[str, str | None] = dict.fromkeys((*ALLOWED, *REFUSED))
     targets |= {name: f"node:{name}" for name in ahead}
-    targets |= {name: _data_url("text/javascript", code) for name, code in OURS.items()}
+    targets |= {name: _data_url("text/javascript", code) for name, code in REWRITTEN.items()}
     imports = {spelling: target for name, target in targets.items() for spelling in (name, f"node:{name}")}
     runners = {name: name for name in ("node:process", "node:events")}
     return _data_url("application/json", json.dumps({"imports": imports, "scopes": {"file:///": runners}}))

@@ -37,7 +37,7 @@ FLAGS: Final = (
     "--deny-net",
 )
 _UIDS: Final = range(1_900_000_000, 2_000_000_000)
-"""Far above what accounts and containers' ranges of them use."""
+"""Far above the uids of accounts and the uid ranges of containers."""
 
 
 class Uid:

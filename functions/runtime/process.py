@@ -176,7 +176,7 @@ class Process:
             del self._channel
         shutil.rmtree(self.scratch, ignore_errors=True)
         if self._uid is not None:
-            self._uid.close()  # no process and no file has it any more
+            self._uid.close()  # no process and no file uses it any more
 
     def _signal(self, number: signal.Signals) -> None:
         if self.popen.returncode is None:

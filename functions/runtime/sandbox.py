@@ -108,7 +108,7 @@ def main(arguments: list[str]) -> None:
     spec = json.loads(arguments[0])
     command = arguments[arguments.index("--") + 1 :]
     sandbox_layers = []
-    # Opened while we may still enter the directory it lies in (`/root` is 0700); executed by its descriptor.
+    # Opened while its directory is still accessible (`/root` is 0700); executed by its descriptor.
     path = command[0] if command else sys.executable
     program = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     if sys.platform == "linux":

@@ -1,13 +1,13 @@
-"""Schedules as cron writes them: five fields in UTC read into sets, and the next moment that they name. Pure.
+"""Cron expressions: parses five fields in UTC into sets, and computes the next time that matches them. Pure.
 
     minute hour day-of-month month day-of-week        */15 8-18 * * mon-fri
 
-A field is `*`, a number, a range, a list of these by commas, and `/n` takes each n-th of `*` or a range. Months and
-days of the week have names; Sunday is 0 and 7. As in crontab(5), and so in pg_cron: where both days are restricted,
-either is enough; where one of them begins with `*`, both must fit. Celery's `crontab` is not asked, though it is at
-hand: it wants both days to fit always, knows no 7, takes `jan` for a minute, `1_0` and `٣` for numbers, and what
-follows a range (`1-5;`) for nothing. Nor is the package `cronsim`: it takes more (`L`, `LW`, `5#2`), which the API
-would then have to keep, and its errors do not say what the API's say."""
+A field is `*`, a number, a range, or a list of these separated by commas; `/n` takes every n-th value of `*` or a
+range. Months and days of the week have names; Sunday is 0 and 7. As in crontab(5) and pg_cron, one of the two day
+fields is enough if both are restricted; if one begins with `*`, both must match. Celery's `crontab` is not used: it
+always requires both days, does not know 7, accepts `jan` as a minute and `1_0` and `٣` as numbers, and ignores what
+follows a range (`1-5;`). The package `cronsim` accepts more (`L`, `LW`, `5#2`), which the API would then have to
+support, and has other error messages."""
 
 import re
 from calendar import monthrange
@@ -29,7 +29,7 @@ ALIASES: Final = {
 _HORIZON: Final = timedelta(days=41 * 366)
 """Beyond the longest wait: a 29 February on a given day of the week, from 2072 to 2112 say."""
 _ZONE: Final = re.compile(r"[a-z_]+(?:/[a-z0-9_+-]+)+|(?:utc|gmt)(?:[+-][0-9:]+)?|[a-z]{2,4}t")
-"""`Europe/Berlin`, `UTC`, `UTC+2`, `CET`, in lower case, as `normal` makes it."""
+"""`Europe/Berlin`, `UTC`, `UTC+2`, `CET`, in lower case, as `normal` returns them."""
 _PART: Final = re.compile(r"(\*|([0-9]{1,2}|[a-z]{3})(?:-([0-9]{1,2}|[a-z]{3}))?)(?:/([0-9]{1,2}))?")
 
 
@@ -43,10 +43,10 @@ class _Field:
     low: int
     high: int
     names: tuple[str, ...] = ()
-    """From `low` on."""
+    """The names of the values from `low` on."""
 
     def number(self, text: str) -> int | None:
-        """None if it is no value of this field."""
+        """None if it is not a value of this field."""
         if text in self.names:
             return self.low + self.names.index(text)
         return int(text) if text.isdigit() and self.low <= int(text) <= self.high else None
@@ -65,7 +65,7 @@ _FIELDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What a text means. `days_of_week` counts from Sunday, 0; with `either` one of the two days is enough."""
+    """A parsed expression. `days_of_week` counts from Sunday, 0; with `either` one of the two day fields is enough."""
 
     minutes: tuple[int, ...]
     hours: tuple[int, ...]
@@ -84,34 +84,34 @@ class Schedule:
                 for minute in self.minutes:
                     if (hour, minute) >= (earliest.hour, earliest.minute):
                         return datetime(day.year, day.month, day.day, hour, minute, tzinfo=UTC)
-        raise AssertionError("a schedule that never comes was read")
+        raise AssertionError("the schedule never matches, which `read` refuses")
 
     def _days(self, day: date) -> Iterator[date]:
-        """The days that fit, from `day` on."""
+        """The matching days, from `day` on."""
         last = day + _HORIZON
         while day <= last:
             if day.month not in self.months:
                 day = (day.replace(day=1) + timedelta(days=31)).replace(day=1)
                 continue
-            if self._fits(day):
+            if self._matches(day):
                 yield day
             day += timedelta(days=1)
 
-    def _fits(self, day: date) -> bool:
+    def _matches(self, day: date) -> bool:
         of_month, of_week = day.day in self.days_of_month, day.isoweekday() % 7 in self.days_of_week
         return of_month or of_week if self.either else of_month and of_week
 
 
 def normal(text: str) -> str:
-    """The text as it is kept: small letters, one space between fields. Raises BadSchedule as `read` does."""
-    kept = " ".join(re.split(r"[ \t]+", text.strip(" \t"))).lower() if len(text) <= MAX_LENGTH else text
-    read(kept)
-    return kept
+    """The text in its stored form: lower case, one space between fields. Raises BadSchedule as `read` does."""
+    stored = " ".join(re.split(r"[ \t]+", text.strip(" \t"))).lower() if len(text) <= MAX_LENGTH else text
+    read(stored)
+    return stored
 
 
 @lru_cache(maxsize=1024)
 def read(text: str) -> Schedule:
-    """What `normal` has let through. Raises BadSchedule for what cannot be read and for what never comes."""
+    """Parse a text in its stored form. Raises BadSchedule for an invalid expression and for one that never matches."""
     if len(text) > MAX_LENGTH:
         raise BadSchedule(f"A schedule has at most {MAX_LENGTH} characters.")
     _check_for_a_zone(text)
@@ -138,7 +138,7 @@ def read(text: str) -> Schedule:
 
 
 def _check_for_a_zone(text: str) -> None:
-    """Raises BadSchedule for a time zone, as other schedulers take it: before the fields or after them."""
+    """Raises BadSchedule for a time zone, which other schedulers accept before or after the fields."""
     first, *rest = text.split(" ")
     name, has_value, zone = first.partition("=")
     if not (has_value and name in ("cron_tz", "tz", "timezone")):
@@ -152,7 +152,7 @@ def _check_for_a_zone(text: str) -> None:
 
 
 def _what_is_wrong(fields: list[str]) -> str:
-    """Names the part that does not belong, or the fields that are missing."""
+    """A sentence that names the surplus part, or the first missing field."""
     if fields == [""]:
         return "This one is empty."
     if len(fields) < len(_FIELDS):

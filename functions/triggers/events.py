@@ -218,10 +218,10 @@ def _queue_next(environment_id: str, limits: PlanLimits, using: str, *, most: in
     try:
         return _queue_batch(environment_id, limits, using, most=most)
     except (OperationalError, InterfaceError):
-        raise  # says nothing against any event
+        raise  # not the fault of an event
     except Exception as error:
         if is_unavailable(error):
-            raise  # nor does this: a session that PostgreSQL ended has another name
+            raise  # another exception class if PostgreSQL ended the session
         if most != 1:
             # One run cannot be written, and the error does not say which. Write the first alone, the others in the next
             # batch.
@@ -236,7 +236,7 @@ def _queue_batch(
     """One batch, in one transaction. Returns how many pending events are dealt with, and how many runs are queued for
     it. `is_unwritable`: no input can be made of the event in it."""
     with transaction.atomic(using=using), connections[using].cursor() as cursor:
-        # One worker at a time queues of an environment, so that runs are made in order; another has nothing to do.
+        # One worker at a time queues runs of an environment, so that they are created in order; others return.
         if not advisory_locks.try_lock(cursor, LockSpace.NAMED, f"pending-events:{environment_id}"):
             return 0, 0
         cursor.execute(_COUNT_QUEUED, [environment_id, MAX_QUEUED])

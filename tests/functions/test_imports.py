@@ -15,7 +15,7 @@ from functions.runtime.launch import deno
 from tests.functions.conftest import RunCode
 from tests.support.timing import within
 
-EVERY = [*imports.ALLOWED, *imports.OURS]
+EVERY = [*imports.ALLOWED, *imports.REWRITTEN]
 IMPORT_EVERY = "".join(f'import * as m{number} from "node:{name}"; ' for number, name in enumerate(EVERY))
 MODULES = f"[{', '.join(f'm{number}' for number in range(len(EVERY)))}]"
 
@@ -26,9 +26,9 @@ def test_every_module_that_this_deno_has_is_allowed_or_refused() -> None:
     said = subprocess.run(
         [deno(), "eval", "--no-config", program], check=True, capture_output=True, env={"HOME": "/nonexistent"}
     )
-    known = {*imports.ALLOWED, *imports.REFUSED, *imports.OURS}
+    known = {*imports.ALLOWED, *imports.REFUSED, *imports.REWRITTEN}
     assert {name.removeprefix("node:") for name in json.loads(said.stdout)} <= known
-    assert len(known) == len(imports.ALLOWED) + len(imports.REFUSED) + len(imports.OURS)
+    assert len(known) == len(imports.ALLOWED) + len(imports.REFUSED) + len(imports.REWRITTEN)
 
 
 @pytest.mark.parametrize("prefix", ["node:", ""])

@@ -1,7 +1,6 @@
 """Turns committed outbox events into deliveries, one per event and subscribed webhook, concurrently (SKIP LOCKED;
 unique pairs), in one transaction of the region per pass. A filtered event leaves a `filtered` delivery; one hidden from
-role `server` leaves none. Other consumers (`rows.outbox.subscriptions`) join the
-transaction."""
+role `server` leaves none. Other consumers (`rows.outbox.subscriptions`) join the transaction."""
 
 import json
 import logging
