@@ -26,7 +26,7 @@ ATTRIBUTE: Final = "staff_grant_id"
 READ: Final = roles.BY_ROLE["viewer"] | {"logs:read"}
 WRITE: Final = READ | {"rows:write", "schema:write"}
 """Without what outlives a grant: keys, users, code, webhook URLs, members."""
-_KEPT_FOR: Final = timedelta(days=30)
+_RETENTION: Final = timedelta(days=30)
 
 
 def grant(user: User, environment_id: str, *, reason: str, may_write: bool) -> StaffGrant:
@@ -41,7 +41,7 @@ def grant(user: User, environment_id: str, *, reason: str, may_write: bool) -> S
     if environment is None:
         raise NotFound("There is no such environment.")
     with transaction.atomic():
-        StaffGrant.objects.filter(user=user, expires_at__lt=Now() - _KEPT_FOR).delete()
+        StaffGrant.objects.filter(user=user, expires_at__lt=Now() - _RETENTION).delete()
         _revoke(active().filter(user=user, environment=environment), Actor.staff(user))
         made = StaffGrant.objects.create(
             user=user, environment=environment, reason=reason, may_write=may_write, expires_at=Now() + LIFETIME

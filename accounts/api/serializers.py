@@ -23,8 +23,8 @@ from platform_site.http.fields import (
 )
 from platform_site.identity.callers import PUBLISHABLE_SCOPES, SCOPES, CallerKind
 
-LONGEST_NAME: Final = 200
-LARGEST_CLAIMS: Final = 4096
+MAX_USER_NAME_LENGTH: Final = 200
+MAX_CLAIMS_BYTES: Final = 4096
 """Bytes of a user's claims as JSON: they travel with every cached caller."""
 _ROLE: Final = re.compile(r"[a-z][a-z0-9_]{0,47}", re.ASCII)
 
@@ -41,7 +41,7 @@ class PasswordField(CharField):
     """A password as typed: `accounts.users.passwords` normalises it, and accepts a hash of the typed form."""
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(trim_whitespace=False, write_only=True, max_length=passwords.LONGEST_OFFERED, **kwargs)
+        super().__init__(trim_whitespace=False, write_only=True, max_length=passwords.MAX_INPUT_LENGTH, **kwargs)
 
 
 class ChosenPasswordField(PasswordField):
@@ -78,7 +78,7 @@ class ClaimsField(ObjectField):
 
     def to_internal_value(self, data: Any) -> dict[str, Any]:
         value = super().to_internal_value(data)
-        if len(orjson.dumps(value)) > LARGEST_CLAIMS:
+        if len(orjson.dumps(value)) > MAX_CLAIMS_BYTES:
             self.fail("too_long")
         return value
 
@@ -89,7 +89,7 @@ class TokenInput(Serializer):
     ignore_unknown = True
 
     grant_type = ChoiceField(choices=["password", "refresh_token", "authorization_code"])
-    email = CharField(required=False, max_length=254)
+    email = CharField(required=False, max_length=emails.MAX_LENGTH)
     password = PasswordField(required=False)
     refresh_token = CharField(required=False, max_length=200)
     code = CharField(required=False, max_length=200)
@@ -131,7 +131,7 @@ class RevokeInput(Serializer):
 class MeInput(Serializer):
     """Changes of the caller's own account. A new password needs the current one."""
 
-    name = CharField(required=False, allow_blank=True, max_length=LONGEST_NAME)
+    name = CharField(required=False, allow_blank=True, max_length=MAX_USER_NAME_LENGTH)
     password = ChosenPasswordField(required=False)
     current_password = PasswordField(required=False)
 
@@ -174,7 +174,7 @@ class KeyInput(KeyName):
 
 class InvitationInput(Serializer):
     email = EmailField()
-    name = CharField(required=False, allow_blank=True, max_length=LONGEST_NAME)
+    name = CharField(required=False, allow_blank=True, max_length=MAX_USER_NAME_LENGTH)
     role = RoleField(required=False, allow_null=True)
     claims = ClaimsField(required=False)
 

@@ -20,11 +20,11 @@ SIGNING_KEY = ("team_id", "key_id", "private_key")
 
 
 def text(
-    help_text: str = "", *, required: bool = False, longest: int = 500, empty_value: str | None = ""
+    help_text: str = "", *, required: bool = False, max_length: int = 500, empty_value: str | None = ""
 ) -> forms.CharField:
     return forms.CharField(
         required=required,
-        max_length=longest,
+        max_length=max_length,
         empty_value=empty_value,
         help_text=help_text,
         widget=UnfoldAdminTextInputWidget,
@@ -36,7 +36,7 @@ def _switch(help_text: str, *, initial: bool = False) -> forms.BooleanField:
 
 
 class PoolForm(forms.ModelForm):  # type: ignore[type-arg]
-    environment_id = text("env_… of the environment; empty: platform accounts", longest=30, empty_value=None)
+    environment_id = text("env_… of the environment; empty: platform accounts", max_length=30, empty_value=None)
     is_of_pool = True
 
     def clean_environment_id(self) -> str | None:
@@ -54,8 +54,8 @@ class PoolForm(forms.ModelForm):  # type: ignore[type-arg]
 
 
 class _ProviderFields(forms.Form):
-    display_name = text("What people read on the button.", longest=100)
-    client_id = text(required=True, longest=300)
+    display_name = text("What people read on the button.", max_length=100)
+    client_id = text(required=True, max_length=300)
     client_secret = forms.CharField(
         required=False,
         max_length=2000,
@@ -64,16 +64,16 @@ class _ProviderFields(forms.Form):
         widget=UnfoldAdminPasswordWidget(attrs={"autocomplete": "off"}),
         help_text="Stored encrypted and never shown.",
     )
-    team_id = text("Apple: signs client secrets, together with the next two.", longest=50, empty_value=None)
-    key_id = text(longest=50, empty_value=None)
+    team_id = text("Apple: signs client secrets, together with the next two.", max_length=50, empty_value=None)
+    key_id = text(max_length=50, empty_value=None)
     private_key = forms.CharField(
         required=False,
-        max_length=client_secrets.LONGEST_KEY,
+        max_length=client_secrets.MAX_KEY_LENGTH,
         empty_value=None,
         widget=UnfoldAdminTextareaWidget(attrs={"rows": 3, "autocomplete": "off"}),
         help_text="A P-256 key as PEM, such as Apple's .p8 file. It replaces the client secret. Never shown.",
     )
-    scopes = text("Separated by spaces; empty: the default.", longest=2000)
+    scopes = text("Separated by spaces; empty: the default.", max_length=2000)
     trusts_email = _switch(
         "Trust its emails as verified although it does not say so. Only for your own directory: "
         "anyone who can choose their email there takes over the user with that email here."
@@ -98,7 +98,7 @@ class _ProviderFields(forms.Form):
 
 
 class NewProviderForm(_ProviderFields, PoolForm):
-    name = text("1-48 of a-z, 0-9, - and _: its name in `provider=`.", required=True, longest=48)
+    name = text("1-48 of a-z, 0-9, - and _: its name in `provider=`.", required=True, max_length=48)
     preset = forms.ChoiceField(
         required=False,
         choices=[("", "none"), *((name, fields["display_name"]) for name, fields in providers.PRESETS.items())],

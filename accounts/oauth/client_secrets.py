@@ -12,7 +12,7 @@ from accounts.models.oauth import IdentityProvider
 from platform_site.http.errors import FieldError
 
 LIFETIME: Final = 300
-LONGEST_KEY: Final = 2_000
+MAX_KEY_LENGTH: Final = 2_000
 """Characters. A P-256 key as PEM has about 250."""
 _KEY_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,50}", re.ASCII)
 _ALGORITHM: Final = "ES256"
@@ -63,7 +63,7 @@ def _wrong_key(private_key: str) -> list[FieldError]:
     wrong = [
         FieldError("private_key", "invalid_key", "An unencrypted P-256 private key as PEM, such as Apple's .p8 file.")
     ]
-    if len(private_key) > LONGEST_KEY or "PRIVATE KEY-----" not in private_key:
+    if len(private_key) > MAX_KEY_LENGTH or "PRIVATE KEY-----" not in private_key:
         return wrong
     try:
         key = ECKey.import_key(private_key)

@@ -14,7 +14,7 @@ from platform_site.http.fields import (
     Serializer,
 )
 
-LONGEST_SECRET = 2000
+MAX_SECRET_LENGTH = 2000
 _RESPONSE_MODES = IdentityProvider.ResponseMode.values
 _AUTH = IdentityProvider.ClientAuth.values
 
@@ -22,12 +22,12 @@ _AUTH = IdentityProvider.ClientAuth.values
 class ProviderChanges(Serializer):
     display_name = CharField(required=False, max_length=100)
     client_id = CharField(required=False, max_length=300)
-    client_secret = CharField(required=False, max_length=LONGEST_SECRET, write_only=True)
+    client_secret = CharField(required=False, max_length=MAX_SECRET_LENGTH, write_only=True)
     team_id = CharField(required=False, max_length=50, help_text="With `key_id` and `private_key`: Apple's team.")
     key_id = CharField(required=False, max_length=50)
     private_key = CharField(
         required=False,
-        max_length=client_secrets.LONGEST_KEY,
+        max_length=client_secrets.MAX_KEY_LENGTH,
         write_only=True,
         help_text="A P-256 key as PEM, which signs a client secret for each request. Replaces `client_secret`.",
     )

@@ -17,7 +17,7 @@ from accounts.oauth.flows import Flow
 from accounts.oauth.proofs import Proof
 from accounts.users import exchange_codes
 
-_LONGEST_CODE: Final = 4096
+_MAX_CODE_LENGTH: Final = 4096
 _USER_REFUSED: Final = frozenset(
     {"access_denied", "login_required", "consent_required", "interaction_required", "account_selection_required"}
 )
@@ -72,7 +72,7 @@ def _provider_code(known: Metadata, answer: Mapping[str, str]) -> str:
             raise errors.ProviderUnreachable(why)
         raise errors.ProviderAnswerInvalid(why)
     code = answer.get("code")
-    if not code or len(code) > _LONGEST_CODE:
+    if not code or len(code) > _MAX_CODE_LENGTH:
         raise errors.ProviderAnswerInvalid("no code")
     return code
 

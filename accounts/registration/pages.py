@@ -13,7 +13,7 @@ from django.utils.decorators import method_decorator
 from django.views.decorators.csrf import csrf_exempt
 from django.views.generic import FormView
 
-from accounts.api.serializers import LONGEST_NAME
+from accounts.api.serializers import MAX_USER_NAME_LENGTH
 from accounts.directory import environments as environment_directory
 from accounts.models import User
 from accounts.models.registration import AccountEmail, PoolSettings
@@ -27,11 +27,11 @@ Kind = AccountEmail.Kind
 _HINT: Final = "At least 8 characters, and not a common password."
 
 
-def _password(label: str, *, autocomplete: str, longest: int, help_text: str = "") -> forms.CharField:
+def _password(label: str, *, autocomplete: str, help_text: str = "") -> forms.CharField:
     return forms.CharField(
         label=label,
         strip=False,
-        max_length=longest,
+        max_length=passwords.MAX_INPUT_LENGTH,
         help_text=help_text,
         widget=forms.PasswordInput(attrs={"autocomplete": autocomplete}),
     )
@@ -42,14 +42,12 @@ class ConfirmForm(forms.Form):
 
 
 class PasswordForm(forms.Form):
-    password = _password("Password", autocomplete="current-password", longest=passwords.LONGEST_OFFERED)
+    password = _password("Password", autocomplete="current-password")
 
 
 class NewPasswordForm(forms.Form):
-    password = _password(
-        "New password", autocomplete="new-password", longest=passwords.LONGEST_OFFERED, help_text=_HINT
-    )  # fmt: skip
-    again = _password("Repeat the password", autocomplete="new-password", longest=passwords.LONGEST_OFFERED)
+    password = _password("New password", autocomplete="new-password", help_text=_HINT)
+    again = _password("Repeat the password", autocomplete="new-password")
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or {}
@@ -64,7 +62,10 @@ class NewPasswordForm(forms.Form):
 
 class AcceptForm(NewPasswordForm):
     name = forms.CharField(
-        label="Name", required=False, max_length=LONGEST_NAME, widget=forms.TextInput(attrs={"autocomplete": "name"})
+        label="Name",
+        required=False,
+        max_length=MAX_USER_NAME_LENGTH,
+        widget=forms.TextInput(attrs={"autocomplete": "name"}),
     )
     field_order = ["name", "password", "again"]
 

@@ -23,7 +23,7 @@ from platform_site.identity.plans import plan_limits
 
 TOKEN: Final = "{token}"  # noqa: S105 - the placeholder in a link's URL
 LINKS: Final = ("sign_up", "invitation", "verify_email", "reset_password", "change_email")
-LONGEST_URL: Final = 500
+MAX_URL_LENGTH: Final = 500
 OF_PLATFORM: Final = "team"
 """Platform accounts have no plan: their emails have the largest one's limits."""
 _HOST: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?|\[[0-9a-f:.]+\]", re.ASCII)
@@ -153,7 +153,7 @@ def _check_url(url: str, field: str) -> None:
     wrong = ValidationFailed.of(
         field, "invalid_url", "Must be an https URL such as https://app.example.com/welcome (http on localhost)."
     )
-    if len(url) > LONGEST_URL or not url.isascii() or re.search(r"[\x00-\x20\x7f\\<>\"'{}|^`]", url):
+    if len(url) > MAX_URL_LENGTH or not url.isascii() or re.search(r"[\x00-\x20\x7f\\<>\"'{}|^`]", url):
         raise wrong
     try:
         parts = urlsplit(url)

@@ -1,7 +1,7 @@
 from typing import Any
 
 from accounts.api.serializers import (
-    LONGEST_NAME,
+    MAX_USER_NAME_LENGTH,
     ChosenPasswordField,
     EmailField,
     PasswordField,
@@ -26,7 +26,7 @@ class TokenField(CharField):
 class SignUpInput(Serializer):
     email = EmailField()
     password = ChosenPasswordField()
-    name = CharField(required=False, allow_blank=True, max_length=LONGEST_NAME)
+    name = CharField(required=False, allow_blank=True, max_length=MAX_USER_NAME_LENGTH)
 
 
 class LinkInput(Serializer):
@@ -44,7 +44,7 @@ class ResetInput(LinkInput):
 
 
 class AcceptInput(ResetInput):
-    name = CharField(required=False, allow_blank=True, max_length=LONGEST_NAME)
+    name = CharField(required=False, allow_blank=True, max_length=MAX_USER_NAME_LENGTH)
 
 
 class EmailInput(Serializer):
@@ -61,7 +61,7 @@ class DeleteAccountInput(Serializer):
 
 class UrlField(CharField):
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(required=False, max_length=pool_settings.LONGEST_URL, **kwargs)
+        super().__init__(required=False, max_length=pool_settings.MAX_URL_LENGTH, **kwargs)
 
 
 class LinkUrls(Serializer):

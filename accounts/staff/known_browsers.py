@@ -13,14 +13,14 @@ from accounts.models import User
 from accounts.users.emails import normalize
 
 COOKIE: Final = "console_browser"
-LASTS: Final = 180 * 24 * 3600
+MAX_AGE_SECONDS: Final = 180 * 24 * 3600
 _SALT: Final = "accounts.staff.known_browsers"
 
 
 def nonce_for(request: HttpRequest, email: str) -> str | None:
     """The key that counts this browser's attempts for `email`; None for an unknown browser."""
     try:
-        user_email, nonce = signing.loads(request.COOKIES.get(COOKIE, ""), salt=_SALT, max_age=LASTS)
+        user_email, nonce = signing.loads(request.COOKIES.get(COOKIE, ""), salt=_SALT, max_age=MAX_AGE_SECONDS)
     except (signing.BadSignature, ValueError, TypeError):
         return None
     return str(nonce) if str(user_email) == normalize(email) else None
@@ -31,7 +31,7 @@ def remember(request: HttpRequest, response: HttpResponse, user: User) -> None:
     response.set_cookie(
         COOKIE,
         signing.dumps([normalize(user.email), nonce], salt=_SALT),
-        max_age=LASTS,
+        max_age=MAX_AGE_SECONDS,
         path=settings.SESSION_COOKIE_PATH,
         secure=settings.SESSION_COOKIE_SECURE,
         httponly=True,

@@ -15,7 +15,7 @@ KEY_PURPOSE = "staff.totp"
 STEP_SECONDS = 30
 TOLERANCE = 1
 """Steps that a device's clock may be off, either way."""
-LONGEST_WAIT = timedelta(minutes=5)
+MAX_WAIT = timedelta(minutes=5)
 
 
 class ConsoleRight(models.Model):
@@ -35,7 +35,7 @@ class ConsoleRight(models.Model):
 
 class TotpDevice(ThrottlingMixin, Device):  # type: ignore[misc]  # django-otp has no annotations
     """A TOTP authenticator (RFC 6238, SHA-1, six digits, 30 s), one per account, its key encrypted (django-otp's TOTP
-    device stores it in clear). Wrong codes cost 1, 2, 4, … seconds, at most LONGEST_WAIT: without that bound, an
+    device stores it in clear). Wrong codes cost 1, 2, 4, … seconds, at most MAX_WAIT: without that bound, an
     attacker with the password could lock the owner out."""
 
     user = models.OneToOneField(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
@@ -55,7 +55,7 @@ class TotpDevice(ThrottlingMixin, Device):  # type: ignore[misc]  # django-otp h
     def wait(self) -> int:
         if not self.throttling_failure_count or self.throttling_failure_timestamp is None:
             return 0
-        pause = min(LONGEST_WAIT, timedelta(seconds=2 ** min(self.throttling_failure_count - 1, 20)))
+        pause = min(MAX_WAIT, timedelta(seconds=2 ** min(self.throttling_failure_count - 1, 20)))
         left: timedelta = self.throttling_failure_timestamp + pause - timezone.now()
         return max(0, math.ceil(left.total_seconds()))
 

@@ -23,11 +23,11 @@ class NotBlank:
 
 class NotTooLong:
     def validate(self, password: str, user: User | None = None) -> None:
-        if len(passwords.read(password)) > passwords.LONGEST_CHOSEN:
+        if len(passwords.read(password)) > passwords.MAX_LENGTH:
             raise ValidationError(passwords.TOO_LONG, code="too_long")
 
     def get_help_text(self) -> str:
-        return f"Your password can have at most {passwords.LONGEST_CHOSEN} characters."
+        return f"Your password can have at most {passwords.MAX_LENGTH} characters."
 
 
 class _Normalized:

@@ -197,7 +197,7 @@ def _count_password_try(request: HttpRequest, user: User) -> None:
 class PasswordForm(forms.Form):
     password = forms.CharField(
         strip=False,
-        max_length=passwords.LONGEST_OFFERED,
+        max_length=passwords.MAX_INPUT_LENGTH,
         widget=UnfoldAdminPasswordWidget(attrs={"autocomplete": "current-password"}),
         label="Your password",
     )

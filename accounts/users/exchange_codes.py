@@ -24,7 +24,7 @@ PREFIX: Final = "oac_"
 LIFETIME: Final = timedelta(seconds=60)
 GRACE: Final = timedelta(seconds=10)
 """A retry within this time does not end the session."""
-KEPT: Final = timedelta(hours=1)
+RETENTION: Final = timedelta(hours=1)
 _LENGTH: Final = 43
 _CHALLENGE: Final = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
 _VERIFIER: Final = re.compile(r"[A-Za-z0-9._~-]{43,128}", re.ASCII)
@@ -105,4 +105,4 @@ def _end_if_replayed(code: AuthorizationCode, device: Device) -> None:
 
 
 def purge() -> int:
-    return AuthorizationCode.objects.filter(expires_at__lt=Now() - KEPT).delete()[0]
+    return AuthorizationCode.objects.filter(expires_at__lt=Now() - RETENTION).delete()[0]

@@ -25,9 +25,9 @@ from platform_site.http.errors import FieldError, RateLimited, ValidationFailed
 if TYPE_CHECKING:
     from accounts.models import User
 
-LONGEST_OFFERED: Final = 4096
-LONGEST_CHOSEN: Final = 1000
-TOO_LONG: Final = f"A password has at most {LONGEST_CHOSEN} characters."
+MAX_INPUT_LENGTH: Final = 4096
+MAX_LENGTH: Final = 1000
+TOO_LONG: Final = f"A password has at most {MAX_LENGTH} characters."
 AT_ONCE: Final = 2
 WAIT_SECONDS: Final = 2.0
 _INVISIBLE: Final = frozenset({"Zs", "Zl", "Zp", "Cc", "Cf"})
@@ -104,7 +104,7 @@ def _dummy_hash() -> str:
 
 def is_correct(password: str, encoded: str | None) -> bool:
     """Whether it matches, in constant time even for None. Raises RateLimited. Hold no transaction or lock."""
-    if len(password) > LONGEST_OFFERED:
+    if len(password) > MAX_INPUT_LENGTH:
         return False
 
     def check() -> bool:
@@ -131,7 +131,7 @@ def is_outdated(encoded: str, password: str) -> bool:
 
 
 def check_chosen(password: str, user: "User | None" = None) -> None:
-    if len(read(password)) > LONGEST_CHOSEN:  # checked first: the other rules are slow for a long one
+    if len(read(password)) > MAX_LENGTH:  # checked first: the other rules are slow for a long one
         raise ValidationFailed.of("password", "too_long", TOO_LONG)
     try:
         password_validation.validate_password(password, user)

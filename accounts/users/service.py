@@ -30,7 +30,7 @@ from platform_site.identity.callers import ACCOUNT_SCOPES, ENVIRONMENT_SCOPES, P
 RESERVED_ROLES: Final = frozenset({"user", "member", "server", "anonymous"})
 """Role names with a fixed meaning in rules."""
 
-KEYS_KEPT: Final = timedelta(days=90)
+KEY_RETENTION: Final = timedelta(days=90)
 
 
 def create_user(
@@ -330,5 +330,5 @@ def touch_key(key_id: str) -> None:
 
 
 def purge_keys() -> int:
-    moment = Now() - KEYS_KEPT
+    moment = Now() - KEY_RETENTION
     return ServerKey.objects.filter(Q(revoked_at__lt=moment) | Q(expires_at__lt=moment)).delete()[0]

@@ -26,7 +26,7 @@ from platform_site.postgres.batches import delete_in_batches
 from platform_site.security import keyring
 
 LIFETIME: Final = timedelta(days=30)
-KEPT_AFTER_END: Final = timedelta(days=30)
+RETENTION: Final = timedelta(days=30)
 _SUCCESSOR: Final = "accounts.refresh_successor"
 
 Reason = Literal[
@@ -218,4 +218,4 @@ def revoke(
 
 
 def purge() -> int:
-    return delete_in_batches(Session.objects.filter(expires_at__lt=Now() - KEPT_AFTER_END).order_by("expires_at"))
+    return delete_in_batches(Session.objects.filter(expires_at__lt=Now() - RETENTION).order_by("expires_at"))

@@ -16,7 +16,7 @@ from platform_site.postgres import sql_files
 
 LOST_ATTEMPTS: Final = 3
 """Maximum attempts of a run whose workers die."""
-_LONGEST_LEASE: Final = timedelta(hours=2)
+_MAX_LEASE: Final = timedelta(hours=2)
 """Longer than any FUNCTION_LEASE_SECONDS and any wait for the next attempt."""
 
 _SQL: Final = sql_files.load(__file__, end_without_outcome=end_without_outcome_sql(), event_of_run=EVENT_OF_RUN)
@@ -57,7 +57,7 @@ def settle_lost(using: str) -> tuple[int, int]:
 def repair_future_times(using: str) -> int:
     """Repair due times and leases after the database clock was set back: attempts become due now, and leases last as
     long as a new one, since their workers may be alive. Returns how many. Reads all runs that have not ended."""
-    parameters: dict[str, Any] = {"lease": settings.FUNCTION_LEASE, "longest": _LONGEST_LEASE}
+    parameters: dict[str, Any] = {"lease": settings.FUNCTION_LEASE, "longest": _MAX_LEASE}
     with connections[using].cursor() as cursor:
         cursor.execute(_SQL["repair_future_times"], parameters)
         return int(cursor.rowcount)

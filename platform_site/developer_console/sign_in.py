@@ -34,7 +34,7 @@ class SignInForm(forms.Form):
     )
     password = forms.CharField(
         strip=False,
-        max_length=passwords.LONGEST_OFFERED,
+        max_length=passwords.MAX_INPUT_LENGTH,
         widget=forms.PasswordInput(attrs={"autocomplete": "current-password"}),
     )
 

@@ -8,7 +8,7 @@ from django.utils import timezone
 from rest_framework.exceptions import ValidationError
 from rest_framework.serializers import DictField
 
-from accounts.api.serializers import LONGEST_NAME, ChosenPasswordField, EmailField
+from accounts.api.serializers import MAX_USER_NAME_LENGTH, ChosenPasswordField, EmailField
 from accounts.registration.serializers import TokenField
 from platform_site.http import fields
 from platform_site.http.fields import Serializer
@@ -16,7 +16,7 @@ from projects.directory import origins
 from projects.models import Environment, Member, Plan, Region
 
 NAME_LENGTH = 64
-LONGEST_EXPIRY: Final = timedelta(days=365)
+MAX_EXPIRY: Final = timedelta(days=365)
 BRANCH_NAME: Final = r"\A(?!env_[0-9a-z]{26}\Z)[a-z0-9](?:[a-z0-9._/-]*[a-z0-9])?\Z"
 """As Git's branches, in lower case; never like an id."""
 BRANCH_NAME_RULE: Final = (
@@ -48,7 +48,7 @@ class ProjectChanges(Serializer):
 
 def _check_expiry(value: datetime) -> None:
     now = timezone.now()
-    if not now < value <= now + LONGEST_EXPIRY:
+    if not now < value <= now + MAX_EXPIRY:
         raise ValidationError("Must be within the next 365 days.", "out_of_range")
 
 
@@ -88,7 +88,7 @@ class NewMember(Serializer):
 class AcceptedInvitation(Serializer):
     token = TokenField()
     password = ChosenPasswordField(required=False, help_text="Only for an email without an account, which is created.")
-    name = fields.CharField(required=False, allow_blank=True, max_length=LONGEST_NAME)
+    name = fields.CharField(required=False, allow_blank=True, max_length=MAX_USER_NAME_LENGTH)
 
 
 class MemberChanges(Serializer):

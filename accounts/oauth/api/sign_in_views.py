@@ -34,8 +34,8 @@ from platform_site.http.requests import named_environment
 from platform_site.http.views import ApiViewSet, respond
 from platform_site.redis import rate_limits
 
-LONGEST_STATE: Final = 1000
-_LONGEST_FORM: Final = 16 * 1024
+MAX_STATE_LENGTH: Final = 1000
+_MAX_FORM_BYTES: Final = 16 * 1024
 _CALLBACK: Final = serializers.CallbackForm().get_fields()
 """The parameters of a provider's answer, in a query or a form."""
 _HERE: Final = "canonical"
@@ -88,7 +88,7 @@ class ProviderSignInViewSet(_BrowserViewSet):
             _query("redirect_uri", "Where the code goes: one of the environment's redirect URIs.", required=True),
             _query("environment", "`env_…` whose users are meant; the host can name it, too. None: platform accounts."),
             _query("provider", "The name of an identity provider. None: the only one, or a page to choose from."),
-            _query("state", f"Given back as it is; at most {LONGEST_STATE} characters."),
+            _query("state", f"Given back as it is; at most {MAX_STATE_LENGTH} characters."),
             _query("code_challenge", "PKCE (RFC 7636): the S256 of a verifier that the exchange will need."),
             _query("code_challenge_method", "`S256`, the only one."),
             _query("response_type", "`code`, the only one."),
@@ -172,9 +172,9 @@ def _application(environment_id: str | None, query: Mapping[str, str]) -> _Appli
             "redirect_uri", "not_allowed", "The URI is not one of the application's redirect URIs."
         )
     state = query.get("state")
-    if state is not None and (len(state) > LONGEST_STATE or not state.isascii() or not state.isprintable()):
+    if state is not None and (len(state) > MAX_STATE_LENGTH or not state.isascii() or not state.isprintable()):
         # Other text could not be returned unchanged.
-        raise ValidationFailed.of("state", "invalid", f"At most {LONGEST_STATE} visible ASCII characters.")
+        raise ValidationFailed.of("state", "invalid", f"At most {MAX_STATE_LENGTH} visible ASCII characters.")
     return _Application(uri, state)
 
 
@@ -281,7 +281,7 @@ class SignInCallbackViewSet(_BrowserViewSet):
 def _form(request: HttpRequest) -> dict[str, str]:
     if request.META.get("CONTENT_TYPE", "").partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
         raise UnsupportedMediaType("The body must be a form (application/x-www-form-urlencoded).")
-    if bodies.declared_length(request.META) > _LONGEST_FORM or len(request.body) > _LONGEST_FORM:
+    if bodies.declared_length(request.META) > _MAX_FORM_BYTES or len(request.body) > _MAX_FORM_BYTES:
         raise PayloadTooLarge
     try:
         pairs = parse_qsl(request.body.decode(), keep_blank_values=True, max_num_fields=20, errors="strict")

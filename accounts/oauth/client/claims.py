@@ -22,8 +22,8 @@ from accounts.users import emails
 from platform_site.http.errors import ValidationFailed
 
 LEEWAY: Final = 30
-LONGEST_SUBJECT: Final = 255
-LONGEST_NAME: Final = 200
+MAX_SUBJECT_LENGTH: Final = 255
+MAX_NAME_LENGTH: Final = 200
 DEFAULT_FIELDS: Final = {"subject": "id", "email": "email", "name": "name"}
 """Paths of a plain OAuth 2 provider without its own."""
 
@@ -136,7 +136,7 @@ def _main_address(listed: Any) -> tuple[Any, Any]:
 
 
 def _profile(subject: Any, email: Any, verified: Any, name: Any) -> Profile:
-    if not isinstance(subject, str) or not 0 < len(subject) <= LONGEST_SUBJECT or "\0" in subject:
+    if not isinstance(subject, str) or not 0 < len(subject) <= MAX_SUBJECT_LENGTH or "\0" in subject:
         raise ProviderAnswerInvalid("no subject")
     subject.encode()  # half of a surrogate pair cannot be stored
     try:
@@ -150,7 +150,7 @@ def _profile(subject: Any, email: Any, verified: Any, name: Any) -> Profile:
 
 def _shown(name: Any) -> str:
     shown = name.replace("\0", "").encode(errors="ignore").decode() if isinstance(name, str) else ""
-    return shown.strip()[:LONGEST_NAME]
+    return shown.strip()[:MAX_NAME_LENGTH]
 
 
 def name_in_form(user: str) -> str:
