@@ -19,7 +19,7 @@ log = logging.getLogger("platform.accounts")
 
 @periodic_job(every=EVERY_SECONDS)
 def purge_expired() -> None:
-    """Deletes ended sessions and server keys, and signing keys that no token can name any more."""
+    """Deletes expired sessions, server keys, codes and emails, and signing keys that no valid token names."""
     counts = {}
     for what, purge in (
         ("sessions", sessions.purge),
@@ -28,10 +28,10 @@ def purge_expired() -> None:
         ("codes", exchange_codes.purge),
         ("emails", email_outbox.purge),
     ):
-        with log_failures(f"the {what} that ended"):
+        with log_failures(f"the expired {what}"):
             counts[what] = purge()
     if any(counts.values()):
-        log.info("forgot what ended", extra=counts)
+        log.info("deleted expired records", extra=counts)
 
 
 @shared_task(name="accounts.send_account_email")

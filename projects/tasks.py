@@ -59,10 +59,10 @@ def finish_branches() -> None:
 def finish_and_clean() -> None:
     """Finish deletions, and drop schemas of environments that were never committed."""
     deadline = time.monotonic() + MAX_RUN_SECONDS
-    for thing in _finish_deletions(deadline):
-        log.info("finished the deletion of %s", thing)
+    for deleted_id in _finish_deletions(deadline):
+        log.info("finished the deletion of %s", deleted_id)
     for environment_id in _drop_orphans(deadline):
-        log.info("dropped a schema whose environment was never made: %s", environment_id)
+        log.info("dropped the schema of an environment that was never created: %s", environment_id)
 
 
 @periodic_job(every=settings.JOB_SECONDS)

@@ -243,7 +243,7 @@ def _deliver(claimed: ClaimedEmail, server: BaseEmailBackend) -> bool | None:
     except Error:
         raise
     except Exception as error:  # an error of this email only: later ones must not wait for it
-        log.exception("an email could not be made", extra={"email_id": email.pk, "kind": email.kind})
+        log.exception("an email could not be composed", extra={"email_id": email.pk, "kind": email.kind})
         _retry_later(email, type(error).__name__)
         return False
     _record(email, sent_at=Now(), last_error="")

@@ -183,4 +183,8 @@ def _note_use(arrival: InboundRequest) -> None:
     try:
         inbound_endpoints.note_use(arrival.environment, arrival.record.address_id)
     except Error as error:
-        log.warning("a use was not noted: %s", type(error).__name__, extra={"address": arrival.record.address_id})
+        log.warning(
+            "the use of an inbound endpoint was not recorded: %s",
+            type(error).__name__,
+            extra={"address": arrival.record.address_id},
+        )

@@ -293,7 +293,7 @@ def _touch(key_id: str) -> None:
     try:
         user_service.touch_key(key_id)
     except Error as error:
-        log.warning("the use of a key was not noted: %s", type(error).__name__, extra={"key_id": key_id})
+        log.warning("the use of a key was not recorded: %s", type(error).__name__, extra={"key_id": key_id})
 
 
 def _assemble(identity: Identity, raw: list[dict[str, Any]]) -> _Found:

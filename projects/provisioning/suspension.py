@@ -93,7 +93,7 @@ def _in_thread(which: "QuerySet[Any, SuspensionAnswer]") -> list[SuspensionAnswe
         try:
             answers.append(list(which))
         except Error as error:
-            log.warning("suspensions could not be asked: %s", type(error).__name__)
+            log.warning("the suspended environments could not be read: %s", type(error).__name__)
         finally:
             connections.close_all()
 
