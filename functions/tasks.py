@@ -47,7 +47,7 @@ def work(using: str) -> None:
         logger.warning("region %s: executing stopped: %s", using, type(error).__name__)
 
 
-def _run_until_stopped(using: str) -> None:
+def _notify_worker(using: str) -> None:
     """Notify a worker that runs are queued. If Redis is unavailable, this worker executes them if it serves that queue:
     Celery may need half a minute to reconnect to Redis."""
     if not dispatch.send_now(work.name, using) and "functions" in current_app.amqp.queues.consume_from:
@@ -68,21 +68,21 @@ def settle_and_start(using: str) -> None:
     if requeued or failed:
         logger.warning("region %s: lost workers: %s runs requeued, %s failed", using, requeued, failed)
     if run_queue.is_due(using):
-        _run_until_stopped(using)
+        _notify_worker(using)
 
 
 @periodic_job_per_region(every=settings.FUNCTION_JOB_SECONDS)
 def queue_scheduled(using: str) -> None:
     """Queue runs of the functions that are due by their schedule."""
     if schedules.queue_due(using):
-        _run_until_stopped(using)
+        _notify_worker(using)
 
 
 @periodic_job_per_region(every=settings.FUNCTION_JOB_SECONDS)
 def queue_pending_events(using: str) -> None:
     """Queue runs of pending events whose notification was lost, or that waited for a free slot."""
     if event_triggers.queue(using):
-        _run_until_stopped(using)
+        _notify_worker(using)
 
 
 @periodic_job_per_region(every=300)

@@ -68,8 +68,8 @@ _disable = partial(user_service.change_user, is_disabled=True)
 _enable = partial(user_service.change_user, is_disabled=False)
 
 
-def _sign_out(user: User, *, actor: Actor, but: str | None) -> None:
-    console_sessions.end_all(user.pk, actor=actor, but=but)
+def _sign_out(user: User, *, actor: Actor, except_key: str | None) -> None:
+    console_sessions.end_all(user.pk, actor=actor, except_key=except_key)
     sessions.revoke(Q(), actor=actor, user_id=user.pk, reason="revoked_by_staff")
 
 
@@ -166,7 +166,7 @@ class UserAdmin(ReadOnlyAdmin):
     @action(description="Sign out everywhere", permissions=["operate"])
     def sign_users_out(self, request: HttpRequest, queryset: "QuerySet[User]") -> HttpResponse | None:
         warning = "All sessions of these users end with the next request."
-        sign_out = partial(_sign_out, but=request.session.session_key)
+        sign_out = partial(_sign_out, except_key=request.session.session_key)
         return self.act_on_many(request, queryset, sign_out, "signed out", warning=warning)
 
     @action(
@@ -195,7 +195,7 @@ class UserAdmin(ReadOnlyAdmin):
         dialog=_confirm("Sign this user out?", "All sessions end with the next request.", "Sign out"),
     )
     def sign_user_out(self, request: HttpRequest, form: forms.Form, object_id: str) -> HttpResponse:
-        sign_out = partial(_sign_out, but=request.session.session_key)
+        sign_out = partial(_sign_out, except_key=request.session.session_key)
         return self.act_on_one(request, object_id, sign_out, "signed out")
 
     @action(

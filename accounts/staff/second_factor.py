@@ -108,18 +108,18 @@ def disable(user: User, *, actor: Actor) -> bool:
         return True
 
 
-def address_for(device: TotpDevice) -> str:
+def otpauth_url(device: TotpDevice) -> str:
     name = quote(f"{ISSUER}:{device.user.email}")
-    facts = {"secret": spelled(device), "issuer": ISSUER, "algorithm": "SHA1", "digits": 6, "period": STEP_SECONDS}
+    facts = {"secret": secret_text(device), "issuer": ISSUER, "algorithm": "SHA1", "digits": 6, "period": STEP_SECONDS}
     return f"otpauth://totp/{name}?{urlencode(facts, quote_via=quote)}"
 
 
-def spelled(device: TotpDevice) -> str:
+def secret_text(device: TotpDevice) -> str:
     return base64.b32encode(device.key).decode()
 
 
 def qr_code(device: TotpDevice) -> str:
-    drawn: str = segno.make(address_for(device), error="m").svg_inline(scale=5, border=2, title="QR code")
+    drawn: str = segno.make(otpauth_url(device), error="m").svg_inline(scale=5, border=2, title="QR code")
     return drawn
 
 

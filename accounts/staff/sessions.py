@@ -40,9 +40,10 @@ def end(*, request: HttpRequest, user: Any, **_: Any) -> None:
         audit.record("console.signed_out", user, actor=Actor.staff(user), by=by)
 
 
-def end_all(user_id: str, *, actor: Actor, but: str | None) -> None:
-    """End a user's console sessions and unfinished sign-ins, except the key `but`. Reads every live session."""
-    live = ConsoleSession.objects.filter(expire_date__gt=timezone.now()).exclude(session_key=but)
+def end_all(user_id: str, *, actor: Actor, except_key: str | None) -> None:
+    """End a user's console sessions and unfinished sign-ins, except that with the key `except_key`. Reads every live
+    session."""
+    live = ConsoleSession.objects.filter(expire_date__gt=timezone.now()).exclude(session_key=except_key)
     ended = [each.session_key for each in live.iterator() if user_id in _user_ids_of(each.get_decoded())]
     if ended:
         ConsoleSession.objects.filter(session_key__in=ended).delete()

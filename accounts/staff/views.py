@@ -221,7 +221,7 @@ def security(request: HttpRequest) -> HttpResponse:
         "codes_left": second_factor.recovery_codes_left(user) if device else 0,
         "enrolment": enrolment,
         "picture": second_factor.qr_code(enrolment) if enrolment else "",
-        "spelled": second_factor.spelled(enrolment) if enrolment else "",
+        "secret_text": second_factor.secret_text(enrolment) if enrolment else "",
         **shown,
     }
     response = TemplateResponse(request, "accounts/staff/security.html", context)

@@ -136,7 +136,7 @@ class ProjectAdmin(ConsoleAdmin):
         return self.explained(request, self._suspend, object_id)
 
     def _suspend(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        project = self._for_operators(request, object_id)
+        project = self._project_to_operate(request, object_id)
         form = SuspensionForm(request.POST or None, initial={"reason": project.suspension_reason or ""})
         if request.method == "POST" and form.is_valid():
             try:
@@ -144,22 +144,22 @@ class ProjectAdmin(ConsoleAdmin):
             except ValidationFailed as error:
                 form.add_error("reason", " ".join(field.message for field in error.fields))
             else:
-                return self._said(request, project, f"{project.name} is suspended.")
+                return self._redirect(request, project, f"{project.name} is suspended.")
         title = f"Suspend {project.name}?" if project.suspended_at is None else f"Why {project.name} is suspended"
-        return self._asked(request, project, "suspend", title, verb="suspend", form=form)
+        return self._confirmation_page(request, project, title, verb="suspend", form=form)
 
     def resume_view(self, request: HttpRequest, object_id: str) -> Any:
         return self.explained(request, self._resume, object_id)
 
     def _resume(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        project = self._for_operators(request, object_id)
+        project = self._project_to_operate(request, object_id)
         if request.method == "POST":
             was_suspended = services.resume_project(project.pk, actor=staff(request))
-            said = "was resumed." if was_suspended else "was not suspended."
-            return self._said(request, project, f"{project.name} {said}")
-        return self._asked(request, project, "suspend", f"Resume {project.name}?", verb="resume")
+            outcome = "was resumed." if was_suspended else "was not suspended."
+            return self._redirect(request, project, f"{project.name} {outcome}")
+        return self._confirmation_page(request, project, f"Resume {project.name}?", verb="resume")
 
-    def _for_operators(self, request: HttpRequest, object_id: str) -> Project:
+    def _project_to_operate(self, request: HttpRequest, object_id: str) -> Project:
         """The live project. Raises PermissionDenied for support, Http404."""
         if not request.user.has_perm(OPERATE):
             raise PermissionDenied
@@ -168,7 +168,7 @@ class ProjectAdmin(ConsoleAdmin):
             raise Http404("There is no such project.")
         return project
 
-    def _asked(self, request: HttpRequest, project: Project, page: str, title: str, **more: Any) -> HttpResponse:
+    def _confirmation_page(self, request: HttpRequest, project: Project, title: str, **more: Any) -> HttpResponse:
         context = self.admin_site.each_context(request) | {
             "title": title,
             "opts": self.opts,
@@ -176,10 +176,10 @@ class ProjectAdmin(ConsoleAdmin):
             "back": url_of("projects_project", project.pk),
             **more,
         }
-        return TemplateResponse(request, f"admin/projects/project/{page}.html", context)
+        return TemplateResponse(request, "admin/projects/project/suspend.html", context)
 
-    def _said(self, request: HttpRequest, project: Project, words: str) -> HttpResponse:
-        self.message_user(request, words, messages.SUCCESS)
+    def _redirect(self, request: HttpRequest, project: Project, message: str) -> HttpResponse:
+        self.message_user(request, message, messages.SUCCESS)
         return HttpResponseRedirect(url_of("projects_project", project.pk))
 
     def delete_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> Any:

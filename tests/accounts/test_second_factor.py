@@ -71,7 +71,7 @@ def test_enrolling_needs_the_password_and_the_first_code(boss: User) -> None:
     assert not TotpDevice.objects.exists()
     page = browser.post(SECURITY, {"what": "begin", "password": PASSWORD})
     assert "no-store" in page.headers["Cache-Control"]
-    assert second_factor.spelled(TotpDevice.objects.get()) in page.content.decode()
+    assert second_factor.secret_text(TotpDevice.objects.get()) in page.content.decode()
     assert "The code is wrong" in browser.post(SECURITY, {"what": "confirm", "code": "000000"}).content.decode()
     assert second_factor.device_of(boss) is None
     other = Client()

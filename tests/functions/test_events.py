@@ -537,7 +537,7 @@ def test_lost_notification_costs_one_period(
     tracker: Tracker, environment: EnvironmentRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []
-    monkeypatch.setattr(tasks, "_run_until_stopped", seen.append)
+    monkeypatch.setattr(tasks, "_notify_worker", seen.append)
     put(tracker, "owner", "tell", ONE, on=["lists.insert"])
     tasks.queue_pending_events(environment.cluster)
     write(tracker)
