@@ -138,8 +138,8 @@ class Worker:
             raise
         if again is None or is_gone:
             who = _CALLER_NAMES[Run.Trigger(started.trigger)]
-            gone = {"name": "CallerGone", "reason": "caller_gone", "message": f"{who} may no longer act here"}
-            completion.record_end(started, RunResult("failed", 0, error=gone))
+            error = {"name": "CallerGone", "reason": "caller_gone", "message": f"{who} may no longer act here"}
+            completion.record_end(started, RunResult("failed", 0, error=error))
         elif again[1].is_suspended:  # suspended after the claim
             suspension.evict(self.using)
             run_queue.release(started, timedelta())

@@ -88,12 +88,12 @@ def end_listeners(using: str) -> int:
         # Under the environment's lock, so that a concurrent new subscription keeps its interest.
         with transaction.atomic(using=using):
             subscriptions.lock(environment_id, using)
-            gone = list(expired.filter(environment_id=environment_id).select_for_update(no_key=True))
-            Webhook.objects.using(using).filter(pk__in=[each.pk for each in gone]).update(deleted_at=Now())
-            for webhook in gone:
+            webhooks = list(expired.filter(environment_id=environment_id).select_for_update(no_key=True))
+            Webhook.objects.using(using).filter(pk__in=[each.pk for each in webhooks]).update(deleted_at=Now())
+            for webhook in webhooks:
                 audit_outbox.record_system(
                     using, "webhook.deleted", target_id=webhook.pk, environment_id=environment_id, url=webhook.url
                 )
-            ended += len(gone)
+            ended += len(webhooks)
             subscriptions.refresh(environment_id, using)
     return ended

@@ -315,12 +315,12 @@ class UserViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
 
 
 def _read_ids(text: str) -> set[str]:
-    asked = {each.strip() for each in text.split(",")}
-    if len(asked) > MAX_IDS:
+    user_ids = {each.strip() for each in text.split(",")}
+    if len(user_ids) > MAX_IDS:
         raise ValidationFailed.of("ids", "too_many", f"At most {MAX_IDS} ids.")
-    if not all(ids.matches("usr", each) for each in asked):
+    if not all(ids.matches("usr", each) for each in user_ids):
         raise ValidationFailed.of("ids", "invalid", "Must be ids of users (usr_…), separated by commas.")
-    return asked
+    return user_ids
 
 
 class PublicKeysViewSet(ApiViewSet):

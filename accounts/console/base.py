@@ -93,8 +93,8 @@ class ConsoleAdmin(ModelAdmin):  # type: ignore[misc]  # unfold has no annotatio
         column = lookup.partition(LOOKUP_SEP)[0]
         columns = {name for field in self.opts.get_fields() for name in (field.name, getattr(field, "attname", None))}
         filters = (each[0] if isinstance(each, list | tuple) else each for each in self.list_filter)
-        asked = {each.partition(LOOKUP_SEP)[0] for each in filters if isinstance(each, str)}
-        return column not in {*columns, "pk"} - asked and bool(super().lookup_allowed(lookup, value, request))
+        filtered = {each.partition(LOOKUP_SEP)[0] for each in filters if isinstance(each, str)}
+        return column not in {*columns, "pk"} - filtered and bool(super().lookup_allowed(lookup, value, request))
 
     def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
         """None in a form that adds an object."""
@@ -220,12 +220,12 @@ class ReadOnlyAdmin(ConsoleAdmin):
             return
         actor = staff(request)
         count = 0
-        for thing in self.allowed(request, chosen):
+        for record in self.allowed(request, chosen):
             try:
-                act(thing, actor=actor)
+                act(record, actor=actor)
                 count += 1
             except ApiError as error:
-                self.message_user(request, f"{thing}: {error.text}", messages.ERROR)
+                self.message_user(request, f"{record}: {error.text}", messages.ERROR)
         if count:
             name = self.opts.verbose_name if count == 1 else self.opts.verbose_name_plural
             self.message_user(request, f"{count} {name} {done}.", messages.SUCCESS)
@@ -242,9 +242,9 @@ class ReadOnlyAdmin(ConsoleAdmin):
 
     def act_on_one(self, request: HttpRequest, object_id: str, act: Callable[..., object], done: str) -> HttpResponse:
         """As `act_on_many` for the object whose page is open; called by the dialog, which reloads the page."""
-        thing = get_object_or_404(self.model, pk=unquote(object_id))
-        self.act_on_all(request, [thing], act, done)
-        page = url_of(f"{self.opts.app_label}_{self.opts.model_name}", thing.pk)
+        record = get_object_or_404(self.model, pk=unquote(object_id))
+        self.act_on_all(request, [record], act, done)
+        page = url_of(f"{self.opts.app_label}_{self.opts.model_name}", record.pk)
         return HttpResponse(headers={"HX-Redirect": page})
 
 

@@ -86,10 +86,10 @@ class LeaseRenewer:
                     renewed_at = began
 
     def _check(self, using: str, executing: dict[str, CreatedRun], *, renew: bool) -> None:
-        gone = set(leases.cancelled_among(using, list(executing)))
+        to_cancel = set(leases.cancelled_among(using, list(executing)))
         if renew:
-            gone |= set(executing) - leases.renew(using, executing.values())
-        for run_id in gone:
+            to_cancel |= set(executing) - leases.renew(using, executing.values())
+        for run_id in to_cancel:
             with self._lock:
                 still_ours = run_id in self._executing[using]
             if still_ours:

@@ -51,13 +51,13 @@ def shorten_histories(using: str) -> int:
     with by_index(using) as cursor:
         cursor.execute(_SQL["weighed"], [min(plan.run_history_bytes for plan in PLANS.values())])
         large = {environment_id: dict(zip(*weights, strict=True)) for environment_id, *weights in cursor.fetchall()}
-    gone = 0
+    deleted = 0
     for environment_id, plan in (plans_of_active(large) if large else {}).items():
         weights = large[environment_id]
         limit = common_limit(list(weights.values()), plan_limits(plan).run_history_bytes)
         for function_id in [each for each, weight in weights.items() if weight > limit]:
-            gone += _shorten(using, environment_id, function_id, limit)
-    return gone
+            deleted += _shorten(using, environment_id, function_id, limit)
+    return deleted
 
 
 def common_limit(weights: list[int], budget: int) -> int:
@@ -87,9 +87,9 @@ def _shorten(using: str, environment_id: str, function_id: str, most: int) -> in
     # it.
     Function.objects.using(using).filter(pk=function_id).update(runs_since=found[0])
     facts = {"function_id": function_id, "until": found[0]}
-    gone = execute_in_batches(using, _SQL["shorten"], facts, batch=BATCH)
+    deleted = execute_in_batches(using, _SQL["shorten"], facts, batch=BATCH)
     logger.warning(
         "the history of a function was shortened: it takes more than the plan allows",
-        extra={"environment": environment_id, "function_id": function_id, "runs": gone},
+        extra={"environment": environment_id, "function_id": function_id, "runs": deleted},
     )
-    return gone
+    return deleted

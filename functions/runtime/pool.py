@@ -172,13 +172,13 @@ class Pool:
         """End everything. Running calls end as crashed."""
         with self._lock:
             self._closed = True
-            gone = [*self._idle, *(running.process for running in self._running.values())]
+            processes = [*self._idle, *(running.process for running in self._running.values())]
             self._idle.clear()
             self._changed.notify_all()
             for group in self._by_program.values():
                 while group.waiting:
                     group.wake_next()
-        for process in gone:
+        for process in processes:
             process.close()
         self._starter.shutdown(wait=False)
 

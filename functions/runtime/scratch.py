@@ -31,7 +31,7 @@ def make() -> Path:
 
 def remove_leftovers() -> int:
     """Remove the directories whose process is gone. Returns how many; those of other users are left alone."""
-    gone = 0
+    removed = 0
     for directory in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
             if directory.lstat().st_uid != os.geteuid() or directory.is_symlink():
@@ -40,10 +40,10 @@ def remove_leftovers() -> int:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(directory, ignore_errors=True)
-                gone += 1
+                removed += 1
             finally:
                 os.close(descriptor)
-    return gone
+    return removed
 
 
 def _directory() -> Path:

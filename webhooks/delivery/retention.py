@@ -28,8 +28,8 @@ def purge(using: str, *, older_than: timedelta) -> int:
     # Ids begin with their time, so the primary key finds the oldest deliveries. The database's clock decides whether
     # they are old, since the clocks of processes may be wrong.
     oldest = ids.earliest("dlv", datetime.now(UTC) - older_than)
-    gone = _purge_deliveries(using, {"oldest": oldest, "age": older_than, "batch": BATCH})
-    return gone + execute_in_batches(using, _SQL["purge_events"], {"age": older_than}, batch=BATCH)
+    deleted = _purge_deliveries(using, {"oldest": oldest, "age": older_than, "batch": BATCH})
+    return deleted + execute_in_batches(using, _SQL["purge_events"], {"age": older_than}, batch=BATCH)
 
 
 def _purge_deliveries(using: str, facts: dict[str, Any]) -> int:
@@ -37,8 +37,8 @@ def _purge_deliveries(using: str, facts: dict[str, Any]) -> int:
     while is_more:
         with by_index(using) as cursor:
             cursor.execute(_SQL["purge_deliveries"], facts | {"after": after})
-            after, is_more, gone = cursor.fetchone()
-        total += int(gone)
+            after, is_more, deleted = cursor.fetchone()
+        total += int(deleted)
     return total
 
 
