@@ -19,7 +19,8 @@ log = logging.getLogger("platform.accounts")
 
 @periodic_job(every=EVERY_SECONDS)
 def purge_expired() -> None:
-    """Deletes expired sessions, server keys, codes and emails, and signing keys that no valid token names."""
+    """Deletes sessions, server keys, codes and emails some time after their end, and signing keys that no valid token
+    names."""
     counts = {}
     for what, purge in (
         ("sessions", sessions.purge),
@@ -28,10 +29,10 @@ def purge_expired() -> None:
         ("codes", exchange_codes.purge),
         ("emails", email_outbox.purge),
     ):
-        with log_failures(f"the expired {what}"):
+        with log_failures(f"the ended {what}"):
             counts[what] = purge()
     if any(counts.values()):
-        log.info("deleted expired records", extra=counts)
+        log.info("deleted ended records", extra=counts)
 
 
 @shared_task(name="accounts.send_account_email")

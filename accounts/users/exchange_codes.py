@@ -25,6 +25,7 @@ LIFETIME: Final = timedelta(seconds=60)
 GRACE: Final = timedelta(seconds=10)
 """A retry within this time does not end the session."""
 RETENTION: Final = timedelta(hours=1)
+"""After `expires_at`."""
 _LENGTH: Final = 43
 _CHALLENGE: Final = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
 _VERIFIER: Final = re.compile(r"[A-Za-z0-9._~-]{43,128}", re.ASCII)

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from accounts.models import User
 
 MAX_INPUT_LENGTH: Final = 4096
+"""Of a password that somebody types to sign in."""
 MAX_LENGTH: Final = 1000
+"""Of a new password."""
 TOO_LONG: Final = f"A password has at most {MAX_LENGTH} characters."
 AT_ONCE: Final = 2
 WAIT_SECONDS: Final = 2.0

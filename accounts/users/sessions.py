@@ -27,6 +27,7 @@ from platform_site.security import keyring
 
 LIFETIME: Final = timedelta(days=30)
 RETENTION: Final = timedelta(days=30)
+"""After `expires_at`."""
 _SUCCESSOR: Final = "accounts.refresh_successor"
 
 Reason = Literal[

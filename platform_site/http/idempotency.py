@@ -209,5 +209,5 @@ def _is_stored(view: ApiViewSet, response: HttpResponse) -> bool:
 
 
 def purge_expired(*, using: str, batch: int = 1_000, most: int = 100_000) -> int:
-    """Delete expired records, at most `most`. Returns how many."""
+    """Delete expired records, at most `most`, in batches of own transactions. Returns how many."""
     return execute_in_batches(using, _PURGE, {}, batch=batch, most=most)

@@ -11,7 +11,7 @@ from django.db.models import QuerySet
 def execute_in_batches(
     using: str, statement: str, parameters: Mapping[str, Any], *, batch: int, most: float = math.inf
 ) -> int:
-    """Repeat a statement, which changes at most `batch` rows (its parameter `batch`), until it changes fewer, or `most`
+    """Repeat a statement, which changes about `batch` rows (its parameter), until it changes fewer than that, or `most`
     rows are changed. Returns how many."""
     changed = 0
     while changed < most:
@@ -24,7 +24,7 @@ def execute_in_batches(
 
 
 def delete_in_batches(rows: QuerySet[Any], batch: int = 1000) -> int:
-    """Delete these rows, with Django's cascades. Returns how many were deleted."""
+    """Delete these rows, with Django's cascades. Returns how many rows, cascaded ones too."""
     deleted = 0
     while keys := list(rows.values_list("pk", flat=True)[:batch]):
         # By key alone: with the conditions, the planner might choose an index of theirs, and scan all rows each time.

@@ -344,7 +344,7 @@ _FIELD_TYPES: Final = {
     "claims": (dict,),
     "scopes": (list,),
 }
-"""The fields of `Identity` in a record, in their order; without `touch_due`, which a cached record would repeat for as
+"""The first fields of `Identity`, in its order, as in a record; without `touch_due`, which a cached record would repeat for as
 long as it lives."""
 
 

@@ -20,7 +20,7 @@ from platform_site.concurrency.memo import Memo
 CACHE_SECONDS: Final = 600.0
 KEYS_RELOAD_SECONDS: Final = 30.0
 """Minimum seconds between reads of a key set for an unknown key id."""
-MAX_ENTRIES: Final = 200
+_REMEMBERED: Final = 200
 MAX_KEYS: Final = 40
 ALGORITHMS: Final = frozenset("RS256 RS384 RS512 PS256 PS384 PS512 ES256 ES384 ES512 EdDSA Ed25519".split())
 """Asymmetric only: no `none`, and no HMAC, whose key the client shares."""
@@ -85,7 +85,7 @@ CachedValue = TypeVar("CachedValue")
 
 class _Cache(Generic[CachedValue]):
     def __init__(self) -> None:
-        self._entries: Memo[str, tuple[float, CachedValue]] = Memo(MAX_ENTRIES)
+        self._entries: Memo[str, tuple[float, CachedValue]] = Memo(_REMEMBERED)
 
     def get(self, name: str, make: Callable[[], CachedValue], *, older_than: float = CACHE_SECONDS) -> CachedValue:
         """The value cached under `name` if younger than `older_than` seconds, else what `make` returns."""
