@@ -344,8 +344,8 @@ _FIELD_TYPES: Final = {
     "claims": (dict,),
     "scopes": (list,),
 }
-"""The first fields of `Identity`, in its order, as in a record; without `touch_due`, which a cached record would repeat for as
-long as it lives."""
+"""The first fields of `Identity`, in its order, as in a record; without `touch_due`, which a cached record would repeat
+for as long as it lives."""
 
 
 def _identity_bytes(identity: Identity) -> bytes:
