@@ -8,7 +8,8 @@ class PlatformSiteConfig(AppConfig):
     verbose_name = "Figures"  # all that the console shows of this app
 
     def ready(self) -> None:
-        import platform_site.console.metrics_admin  # noqa: F401 - registers the pages of the console
+        import platform_site.checks
+        import platform_site.console.metrics_admin  # noqa: F401 - importing registers checks and pages
         from platform_site.observability import lag
 
         lag.register()

@@ -6,7 +6,6 @@ class ApiConfig(AppConfig):
     label = "api"
 
     def ready(self) -> None:
-        from platform_site.http import checks  # noqa: F401 - importing registers them
         from platform_site.http.site import health
         from platform_site.observability import logs
 

@@ -13,10 +13,10 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connections
 
+from platform_site.checks import require_readable_settings
 from platform_site.embedded import minimum_versions
 from platform_site.embedded.launch import die_with_parent
 from platform_site.embedded.sockets import default_workers, listen, number_of_workers, port_number
-from platform_site.http.checks import require_readable_settings
 from platform_site.management.commands import migrate
 from platform_site.observability import metrics
 from platform_site.server.serve import serve

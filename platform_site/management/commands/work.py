@@ -11,8 +11,8 @@ from django.conf import settings
 from django.core.management.base import BaseCommand
 
 from platform_site.celery import app
+from platform_site.checks import require_readable_settings
 from platform_site.cli.argument_types import whole_number
-from platform_site.http.checks import require_readable_settings
 from platform_site.observability import metrics
 
 

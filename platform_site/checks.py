@@ -1,3 +1,5 @@
+"""Django system checks of the settings. `manage.py serve` and `work` call `require_readable_settings` at start."""
+
 import ipaddress
 from typing import Any, Final
 
