@@ -18,7 +18,6 @@ from accounts.tokens import signing_keys
 from accounts.users import exchange_codes, sessions
 from accounts.users import service as user_service
 from accounts.users.sessions import Device
-from platform_site.http.client_ip import client_address
 from platform_site.http.cursors import Fact
 from platform_site.http.errors import (
     ApiError,
@@ -32,7 +31,7 @@ from platform_site.http.errors import (
 from platform_site.http.generics import ResourceViewSet
 from platform_site.http.idempotency import idempotent
 from platform_site.http.openapi.description import listing
-from platform_site.http.requests import named_environment
+from platform_site.http.requests import client_address, named_environment
 from platform_site.http.views import ApiViewSet, created, no_content, no_store, respond
 from platform_site.identity import ids
 from platform_site.identity.callers import PUBLISHABLE_SCOPES, Caller

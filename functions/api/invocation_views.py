@@ -27,9 +27,10 @@ from functions.quotas.client_networks import AnonymousCall
 from functions.runs import start
 from functions.runs.start import CreatedRun, NewRun
 from platform_site.concurrency import server_hints
-from platform_site.http import client_ip, fields, idempotency
+from platform_site.http import fields, idempotency
 from platform_site.http.errors import FunctionTimeout, RateLimited, Unavailable
 from platform_site.http.openapi.description import IDEMPOTENCY_KEY
+from platform_site.http.requests import site_of
 from platform_site.http.views import respond
 from platform_site.identity import call_depth
 from platform_site.postgres import sqlstates
@@ -95,7 +96,7 @@ class InvocationViewSet(FunctionScopedViewSet):
     def _anonymous_call(self) -> AnonymousCall | None:
         if self.caller.kind != "anonymous":
             return None
-        return client_networks.anonymous_call_of(self.environment.environment_id, client_ip.site_of(self.http_request))
+        return client_networks.anonymous_call_of(self.environment.environment_id, site_of(self.http_request))
 
     def _read_body(self) -> tuple[dict[str, Any] | None, bool]:
         """The input, and whether the run is to be queued. Raises ValidationFailed. The serializer, which costs as much

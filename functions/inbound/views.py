@@ -25,10 +25,10 @@ from functions.runs import start
 from functions.runs.start import CreatedRun, NewRun
 from functions.triggers import inbound_endpoints
 from platform_site.concurrency import server_hints
-from platform_site.http import client_ip
 from platform_site.http.errors import FunctionFailed, FunctionTimeout, PayloadTooLarge, ProjectSuspended, Unavailable
 from platform_site.http.generics import ResourceViewSet, UnpagedList
 from platform_site.http.idempotency import idempotent, in_region
+from platform_site.http.requests import client_address
 from platform_site.http.views import ApiViewSet, created, no_content, no_store, respond
 from platform_site.identity import call_depth
 
@@ -145,7 +145,7 @@ class InboundViewSet(ApiViewSet):
 
     def _new_run(self, arrival: InboundRequest, token: str) -> NewRun:
         request, address_id = self.http_request, arrival.record.address_id
-        facts = {"client": client_ip.client_address(request), "address_id": address_id}
+        facts = {"client": client_address(request), "address_id": address_id}
         return NewRun(
             arrival.environment,
             arrival.caller,

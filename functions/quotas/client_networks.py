@@ -1,5 +1,5 @@
 """Fair shares of slots, threads and the queue between the client networks of anonymous callers. A publishable key is
-public, so only the client network distinguishes its callers (`platform_site.http.client_ip.site_of`). Two rules, as in
+public, so only the client network distinguishes its callers (`platform_site.http.requests.site_of`). Two rules, as in
 `platform_site.concurrency.fair_semaphore`:
 
 1. **Shares.** A network that has a slot gets another one only while half of them are free. So one network has at most

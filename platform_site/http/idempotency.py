@@ -15,11 +15,11 @@ import orjson
 from django.db import Error, connections, transaction
 from django.http import HttpRequest, HttpResponse
 
-from platform_site.http import bodies, client_ip, exact_json
+from platform_site.http import bodies, exact_json
 from platform_site.http.errors import Conflict, ValidationFailed
 from platform_site.http.models import IDEMPOTENCY_PURPOSE as PURPOSE
 from platform_site.http.models import IdempotencyRecord
-from platform_site.http.requests import named_environment
+from platform_site.http.requests import named_environment, network_of
 from platform_site.http.views import ApiViewSet
 from platform_site.identity.callers import Caller
 from platform_site.postgres import sqlstates
@@ -79,7 +79,7 @@ def read_ticket(request: HttpRequest, caller: Caller | None) -> Ticket | None:
         environment = caller.environment.environment_id if caller.environment else named_environment(request)
         who = [caller.kind, caller.id, environment or ""]
         if caller.kind == "anonymous":
-            who += [fingerprint.hex(), client_ip.network_of(request)]
+            who += [fingerprint.hex(), network_of(request)]
     # The path comes last: it alone may hold the separator.
     recognised = "\0".join([*who, key, request.method or "", request.path])
     digest = hashlib.sha256(recognised.encode("utf-8", "surrogatepass")).digest()

@@ -1,6 +1,8 @@
-"""The current request: its id and response headers, opened by middleware (`platform_site.http.middleware.api`) and by
-Celery's hooks (`platform_site.observability.logs`), so the id is in each log line, error, event and run."""
+"""The current request: its id, response headers, environment, client IP and parameters. It is opened by middleware
+(`platform_site.http.middleware.api`) and by Celery's hooks (`platform_site.observability.logs`), so the id is in each
+log line, error, event and run."""
 
+import ipaddress
 import re
 from contextvars import ContextVar, Token
 from functools import lru_cache
@@ -20,6 +22,7 @@ _ENVIRONMENT_LABEL: Final = re.compile(r"env-([0-9a-z]{26})", re.ASCII)
 _current: Final[ContextVar[str | None]] = ContextVar("request_id", default=None)
 
 MAX_PARAMETERS: Final = 100
+UNKNOWN_CLIENT: Final = "unknown"
 _REMEMBERED_LENGTH: Final = 512
 """Shorter query strings are cached parsed: parsing takes 15 µs."""
 
@@ -60,6 +63,34 @@ def environment_of_host(host: str) -> str | None:
         return None
     found = _ENVIRONMENT_LABEL.fullmatch(label)
     return f"env_{found[1]}" if found else None
+
+
+def client_address(request: HttpRequest) -> str | None:
+    """The client's IP address; None on a Unix socket. `REMOTE_ADDR` is the client's, since the server
+    (`platform_site.server.incoming`) has evaluated and dropped the `X-Forwarded-For` of `TRUSTED_PROXIES`. An
+    IPv4-mapped IPv6 address becomes IPv4, a zone is dropped."""
+    try:
+        address = ipaddress.ip_address(request.META.get("REMOTE_ADDR") or "")
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv6Address):
+        return str(address.ipv4_mapped or str(address).partition("%")[0])
+    return str(address)
+
+
+def network_of(request: HttpRequest, bits: int = 64) -> str:
+    """The unit of rate limits: an IPv4 address or an IPv6 /64."""
+    address = client_address(request)
+    if address is None:
+        return UNKNOWN_CLIENT
+    if ":" not in address:
+        return address
+    return str(ipaddress.ip_network((address, bits), strict=False).network_address)
+
+
+def site_of(request: HttpRequest) -> str:
+    """The unit of anonymous callers' shares: IPv4, or IPv6 /48, since a client often has all /64s of one."""
+    return network_of(request, 48)
 
 
 def read_parameters(query_string: str, allowed: frozenset[str] | None) -> dict[str, str]:

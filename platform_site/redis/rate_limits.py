@@ -14,9 +14,8 @@ from django.http import HttpRequest
 from django_ratelimit.core import get_usage
 
 from platform_site.concurrency import server_hints
-from platform_site.http import client_ip
 from platform_site.http.errors import RateLimited
-from platform_site.http.requests import add_header
+from platform_site.http.requests import add_header, network_of
 from platform_site.identity.email_addresses import normalize
 from platform_site.identity.plans import IP_ADDRESS_LIMITS, plan_limits
 from platform_site.redis import client as redis_client
@@ -149,7 +148,7 @@ def begin(request: HttpRequest, trip: round_trip.RoundTrip, identity: str) -> Ca
 
 def begin_anonymous(request: HttpRequest, trip: round_trip.RoundTrip, key: str) -> CallerLimit:
     """As `begin`, for a public `key` (publishable, or an inbound endpoint): limited per client IP."""
-    return CallerLimit(request, trip, f"{key}\0{client_ip.network_of(request)}", is_anonymous=True)
+    return CallerLimit(request, trip, f"{key}\0{network_of(request)}", is_anonymous=True)
 
 
 def count_operations(request: HttpRequest, operations: int, plan: str, caller_id: str | None) -> None:
@@ -201,13 +200,13 @@ def _count_one(
 
 
 def _network(request: HttpRequest, about: str) -> str:
-    network = client_ip.network_of(request)
+    network = network_of(request)
     return f"{about}\0{network}" if about else network
 
 
 def count_token_request(request: HttpRequest, *, pool_id: str | None = None, email: str | None = None) -> None:
     """Count an attempt at the token endpoint, for client IP and (pool, email). Raises RateLimited."""
-    network = client_ip.network_of(request)
+    network = network_of(request)
     if email is None:
         _count_one(request, "refresh", network, IP_ADDRESS_LIMITS.refreshes_per_minute)
         return
@@ -229,7 +228,7 @@ def count_email_request(
     not an account exists. Each kind has its own count: otherwise sign-ups could use up a person's password resets.
     Counted in this process while Redis is unavailable. Raises RateLimited."""
     trip = redis_client.round_trip()
-    network = client_ip.network_of(request)
+    network = network_of(request)
     by_network = Counting(request, trip, "sign-in-address", network)
     by_hour = Counting(request, trip, "emails-address", network, period=HOUR)
     by_email = Counting(request, trip, "emails", f"{pool_id or ''}\0{kind}\0{normalize(email)}", period=HOUR)

@@ -9,10 +9,10 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 from rest_framework import serializers
 
-from platform_site.http import client_ip, fields
+from platform_site.http import fields
 from platform_site.http.errors import NotFound
 from platform_site.http.event_streams import EventStreamResponse
-from platform_site.http.requests import named_environment
+from platform_site.http.requests import named_environment, site_of
 from platform_site.http.views import ApiViewSet
 from platform_site.identity.callers import Caller
 from projects import staff_access
@@ -60,7 +60,7 @@ class ChangesViewSet(ApiViewSet):
         message = "There is no such field. The field is subscriptions."
         refuse_unknown_fields(sorted(body), {"subscriptions"}, message)
         last_id = self.http_request.META.get("HTTP_LAST_EVENT_ID")
-        network = client_ip.site_of(self.http_request)
+        network = site_of(self.http_request)
         credential = self._shared_credential()
         stream = open_stream.open_stream(self.environment, self.caller, body, last_id, network, credential)
         return EventStreamResponse(stream.queue)

@@ -14,7 +14,7 @@ from django.conf import LazySettings
 from django.http import HttpRequest
 from django.test import RequestFactory
 
-from platform_site.http import client_ip
+from platform_site.http import requests
 from platform_site.http.errors import RateLimited
 from platform_site.identity.plans import IP_ADDRESS_LIMITS, PLANS
 from platform_site.redis import client as redis_client
@@ -178,16 +178,16 @@ def test_sixty_forwarded_addresses_do_not_help() -> None:
 
 def test_ipv6_prefix_is_one_client() -> None:
     def network(address: str) -> str:
-        return client_ip.network_of(request(address))
+        return requests.network_of(request(address))
 
     assert network("2001:db8:1:2::1") == network("2001:db8:1:2:ffff::9") == "2001:db8:1:2::"
     assert network("2001:db8:1:3::1") != network("2001:db8:1:2::1")
     assert network("::ffff:203.0.113.9") == network("203.0.113.9") == "203.0.113.9"
     assert network("fe80::1%eth0") == "fe80::"
-    assert network("") == network("/run/web.sock") == client_ip.UNKNOWN
-    assert client_ip.client_address(request("2001:0db8::0:1")) == "2001:db8::1"
-    assert client_ip.client_address(request("fe80::1%eth0")) == "fe80::1"
-    assert client_ip.client_address(request("")) is None
+    assert network("") == network("/run/web.sock") == requests.UNKNOWN_CLIENT
+    assert requests.client_address(request("2001:0db8::0:1")) == "2001:db8::1"
+    assert requests.client_address(request("fe80::1%eth0")) == "fe80::1"
+    assert requests.client_address(request("")) is None
 
 
 def test_refused_tokens_are_counted_and_stop_lookups() -> None:

@@ -21,7 +21,7 @@ from functions.quotas.client_networks import (
     slots_for_all_networks,
 )
 from functions.runs.start import NewRun, start_run
-from platform_site.http import client_ip
+from platform_site.http import requests
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.identity.plans import PLANS
 from tests.rows.conftest import Tracker
@@ -226,10 +226,10 @@ def test_a_site_of_many_addresses_is_one_network(crowded: Tracker, environment: 
     assert queue(crowded, "visitor", remote_addr="2001:db8:2:1::1").status == 202
 
     def site(address: str) -> str:
-        return client_ip.site_of(RequestFactory().get("/", REMOTE_ADDR=address))
+        return requests.site_of(RequestFactory().get("/", REMOTE_ADDR=address))
 
     assert site("2001:db8:1:ffff::2") == "2001:db8:1::"
-    assert (site("203.0.113.9"), site("::ffff:203.0.113.9"), site("")) == (THERE, THERE, client_ip.UNKNOWN)
+    assert (site("203.0.113.9"), site("::ffff:203.0.113.9"), site("")) == (THERE, THERE, requests.UNKNOWN_CLIENT)
 
 
 def test_network_ids_reveal_no_ip_address_and_differ_by_environment() -> None:
