@@ -23,7 +23,7 @@ from platform_site.console.figures import age_of, milliseconds, oldest, percenta
 from platform_site.console.sidebar import list_of
 from platform_site.models import RateLimitedCaller, Sample
 from platform_site.observability import metrics
-from platform_site.postgres import sql_functions
+from platform_site.postgres import sql_files, sql_functions
 from platform_site.templatetags.console_ids import timeline_url
 from projects.models import Plan, Project, Region
 from rows.changes import stream_counts
@@ -36,37 +36,10 @@ REGION_FRESH: Final = timedelta(seconds=90)
 """A region without newer metrics has no worker."""
 SLOW_QUEUE: Final = 60.0
 """Seconds that due work may wait without a warning."""
-
-_BY_HOUR = """
-SELECT date_trunc('hour', at), sum(requests)::bigint, sum(client_errors)::bigint, sum(server_errors)::bigint,
-       sum(rate_limited)::bigint
-  FROM platform_site_endpointmetric
- WHERE at >= %s AND route LIKE '/v1%%'
- GROUP BY 1
-"""
-_BY_ENDPOINT = """
-SELECT method, route, sum(requests)::bigint, sum(client_errors)::bigint, sum(server_errors)::bigint, {buckets}
-  FROM platform_site_endpointmetric
- WHERE at >= %s AND route LIKE '/v1%%'
- GROUP BY method, route
- ORDER BY 3 DESC
-"""
-_BY_REGION_AND_HOUR = """
-SELECT region, date_trunc('hour', at), sum(attempts)::bigint, sum(attempts_succeeded)::bigint,
-       sum(runs_succeeded)::bigint, sum(runs_failed)::bigint, sum(runs_timed_out)::bigint
-  FROM platform_site_regionmetric
- WHERE at >= %s
- GROUP BY 1, 2
-"""
-_SLOWEST = """
-SELECT function_id, max(environment_id), max(name), max(region), sum(runs)::bigint, sum(failed)::bigint,
-       (sum(total_ms) / greatest(sum(runs), 1))::bigint, max(longest_ms)
-  FROM platform_site_functionmetric
- WHERE at >= %s
- GROUP BY function_id
- ORDER BY 7 DESC
- LIMIT %s
-"""
+_SQL: Final = sql_files.load(
+    __file__,
+    buckets=", ".join(f"sum(coalesce(buckets[{index + 1}], 0))::bigint" for index in range(len(metrics.BOUNDS))),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +58,8 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     samples = {sample.name: sample for sample in Sample.objects.all()}
     control, control_at = _control(samples, now)
     hours = [since + timedelta(hours=step) for step in range(HOURS)]
-    by_hour = _rows(_BY_HOUR, [since])
-    by_region = _rows(_BY_REGION_AND_HOUR, [since])
+    by_hour = _rows("by_hour", [since])
+    by_region = _rows("by_region_and_hour", [since])
     seen = Links(request)
     return context | {
         "title": "Dashboard",
@@ -115,9 +88,9 @@ class Links:
         return f"{found}?{urlencode(query)}" if found and query else found
 
 
-def _rows(statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+def _rows(name: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
     with connection.cursor() as cursor:
-        cursor.execute(statement, parameters)
+        cursor.execute(_SQL[name], parameters)
         rows: list[tuple[Any, ...]] = cursor.fetchall()
     return rows
 
@@ -220,9 +193,8 @@ def _requests(hours: list[datetime], rows: list[tuple[Any, ...]], seen: Links) -
 
 
 def _endpoints(since: datetime, seen: Links) -> list[dict[str, Any]]:
-    sums = ", ".join(f"sum(coalesce(buckets[{index + 1}], 0))::bigint" for index in range(len(metrics.BOUNDS)))
     found = []
-    for method, route, requests, client, server, *buckets in _rows(_BY_ENDPOINT.format(buckets=sums), [since])[:TOP]:
+    for method, route, requests, client, server, *buckets in _rows("by_endpoint", [since])[:TOP]:
         link = seen.list("platform_site.EndpointMetric", route__exact=route, method__exact=method)
         p95 = quantile(0.95, buckets)
         found.append(
@@ -299,7 +271,7 @@ def _automation(hours: list[datetime], rows: list[tuple[Any, ...]], seen: Links)
 
 def _slowest(since: datetime, seen: Links) -> list[dict[str, Any]]:
     found = []
-    for function_id, environment_id, name, region, runs, failed, mean, longest in _rows(_SLOWEST, [since, TOP]):
+    for function_id, environment_id, name, region, runs, failed, mean, longest in _rows("slowest", [since, TOP]):
         link = seen.list("platform_site.FunctionMetric", q=function_id)
         found.append(
             {

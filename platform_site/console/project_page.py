@@ -10,6 +10,7 @@ from django.template.defaultfilters import filesizeformat
 
 from accounts.models import ServerKey
 from platform_site.identity.plans import PlanLimits, plan_limits
+from platform_site.postgres import sql_files
 from projects.console.base import console_url, list_url
 from projects.directory import environments as directory
 from projects.directory import invitations, limits
@@ -18,28 +19,7 @@ from projects.models import Environment, Project
 MAX_ENVIRONMENTS: Final = 24
 """Maximum of shown items; the lists show all."""
 MEASURED: Final = 3
-
-_TABLES = """
-SELECT n.nspname, c.relname, greatest(c.reltuples::bigint, pg_stat_get_live_tuples(c.oid), 0),
-       pg_total_relation_size(c.oid)
-  FROM pg_namespace n JOIN pg_class c ON c.relnamespace = n.oid
- WHERE n.nspname = ANY (%s) AND c.relkind = 'r'
- ORDER BY 4 DESC LIMIT %s
-"""
-_VERSIONS = """
-SELECT e.id, v.version, v.applied_at, v.author_kind, v.author_id, v.reverts_to
-  FROM unnest(%s::text[]) AS e (id),
-       LATERAL (SELECT * FROM platform.rows_schemaversion s WHERE s.environment_id = e.id
-                 ORDER BY s.version DESC LIMIT 5) AS v
- ORDER BY v.applied_at DESC LIMIT %s
-"""
-_WEBHOOKS = """
-SELECT environment_id, count(*), count(*) FILTER (WHERE NOT enabled), count(*) FILTER (WHERE failing_since IS NOT NULL)
-  FROM platform.webhooks_webhook WHERE environment_id = ANY (%s) AND deleted_at IS NULL GROUP BY 1
-"""
-_FUNCTIONS = """
-SELECT environment_id, count(*) FROM platform.functions_function WHERE environment_id = ANY (%s) GROUP BY 1
-"""
+_SQL: Final = sql_files.load(__file__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,19 +91,19 @@ def _in_its_region(
     for environment_id, version in directory.schema_versions(cluster, ids).items():
         region[environment_id]["version"] = version
     with connections[cluster].cursor() as cursor:
-        cursor.execute(_WEBHOOKS, [ids])
+        cursor.execute(_SQL["webhooks"], [ids])
         for environment_id, count, disabled, failing in cursor.fetchall():
             region[environment_id] |= {"webhooks": count, "disabled": disabled, "failing": failing}
-        cursor.execute(_FUNCTIONS, [ids])
+        cursor.execute(_SQL["functions"], [ids])
         for environment_id, count in cursor.fetchall():
             region[environment_id]["functions"] = count
-        cursor.execute(_TABLES, [ids, MAX_ENVIRONMENTS])
+        cursor.execute(_SQL["tables"], [ids, MAX_ENVIRONMENTS])
         tables = [
             {"environment": names[schema], "name": table, "rows": f"{rows:,}", "bytes": size,
              "link": console_url(project_id, schema, "table", table)}
             for schema, table, rows, size in cursor.fetchall()
         ]  # fmt: skip
-        cursor.execute(_VERSIONS, [ids, MAX_ENVIRONMENTS])
+        cursor.execute(_SQL["versions"], [ids, MAX_ENVIRONMENTS])
         versions = [
             {"environment": names[environment_id], "version": version, "at": at, "reverts_to": reverts_to,
              "author": author or kind,

@@ -32,14 +32,7 @@ CONTROL: Final = "control"
 
 logger = logging.getLogger("platform.figures")
 
-_SQL: Final = sql_files.load(__file__, waiting=WAITING.format(suspended="%(suspended)s"))
-QUEUES: Final = _SQL["queues"]
-ATTEMPTS: Final = _SQL["attempts"]
-RUNS: Final = _SQL["runs"]
-NAMES: Final = _SQL["names"]
-
-_REPLACE_REGION: Final = _SQL["replace_region"]
-_REPLACE_FUNCTIONS: Final = _SQL["replace_functions"]
+SQL: Final = sql_files.load(__file__, waiting=WAITING.format(suspended="%(suspended)s"))
 
 
 def measure_region(region: str) -> None:
@@ -63,7 +56,7 @@ def _queues(region: str) -> tuple[dict[str, Any], datetime]:
     """Without those of suspended projects."""
     suspended = suspended_in(region)
     with connections[region].cursor() as cursor:
-        cursor.execute(QUEUES, {"most": MAX_COUNTED + 1, "suspended": suspended})
+        cursor.execute(SQL["queues"], {"most": MAX_COUNTED + 1, "suspended": suspended})
         now, due, oldest_due, held, unrelayed, oldest_event, queued, oldest_queued, executing = cursor.fetchone()
 
     def age(at: datetime | None) -> float | None:
@@ -97,14 +90,14 @@ def _bucket_of(at: datetime) -> datetime:
 def _sum_up(region: str, since: datetime, until: datetime) -> None:
     span = {"since": since, "until": until}
     with connections[region].cursor() as cursor:
-        cursor.execute(ATTEMPTS, span)
+        cursor.execute(SQL["attempts"], span)
         attempts = {at: (count, succeeded) for at, count, succeeded in cursor.fetchall()}
-        cursor.execute(RUNS, span)
+        cursor.execute(SQL["runs"], span)
         runs: dict[datetime, list[tuple[Any, ...]]] = defaultdict(list)
         for at, *facts in cursor.fetchall():
             runs[at].append(tuple(facts))
         slowest = {at: sorted(found, key=lambda facts: facts[5], reverse=True)[:SLOWEST] for at, found in runs.items()}
-        cursor.execute(NAMES, [list({facts[0] for found in slowest.values() for facts in found})])
+        cursor.execute(SQL["names"], [list({facts[0] for found in slowest.values() for facts in found})])
         names = {function_id: (environment_id, name) for function_id, environment_id, name in cursor.fetchall()}
     buckets = [_bucket_of(since) + BUCKET * step for step in range(int((until - since) / BUCKET) or 1)]
     region_rows = [
@@ -134,8 +127,8 @@ def _sum_up(region: str, since: datetime, until: datetime) -> None:
         if facts[0] in names
     ]
     with connection.cursor() as cursor:
-        cursor.execute(_REPLACE_REGION, {"region": region, "rows": orjson.dumps(region_rows).decode()})
-        cursor.execute(_REPLACE_FUNCTIONS, {"region": region, "rows": orjson.dumps(function_rows).decode()})
+        cursor.execute(SQL["replace_region"], {"region": region, "rows": orjson.dumps(region_rows).decode()})
+        cursor.execute(SQL["replace_functions"], {"region": region, "rows": orjson.dumps(function_rows).decode()})
 
 
 def measure_control() -> dict[str, Any]:

@@ -9,37 +9,13 @@ import orjson
 from django.db import Error, connection
 
 from platform_site.observability import metrics
+from platform_site.postgres import sql_files
 from platform_site.redis import rate_limits
 
-BUCKET: Final = "5 minutes"
 EVERY_SECONDS: Final = 10.0
+_SQL: Final = sql_files.load(__file__)
 
 logger = logging.getLogger("platform.figures")
-
-_ADD_ENDPOINTS = """
-INSERT INTO platform_site_endpointmetric AS f
-       (at, method, route, requests, client_errors, server_errors, rate_limited, buckets)
-SELECT date_bin(%(bucket)s::interval, now(), 'epoch'), r.method, r.route, r.requests, r.client_errors, r.server_errors,
-       r.rate_limited, r.buckets
-  FROM jsonb_to_recordset(%(rows)s::jsonb) AS r (method text, route text, requests bigint, client_errors bigint,
-       server_errors bigint, rate_limited bigint, buckets bigint[])
- ORDER BY r.method, r.route
-    ON CONFLICT (at, method, route) DO UPDATE
-   SET requests = f.requests + excluded.requests,
-       client_errors = f.client_errors + excluded.client_errors,
-       server_errors = f.server_errors + excluded.server_errors,
-       rate_limited = f.rate_limited + excluded.rate_limited,
-       buckets = ARRAY(SELECT coalesce(pair.old, 0) + coalesce(pair.new, 0)
-                         FROM unnest(f.buckets, excluded.buckets) WITH ORDINALITY AS pair (old, new, place)
-                        ORDER BY pair.place)
-"""
-_ADD_CALLERS = """
-INSERT INTO platform_site_ratelimitedcaller AS c (at, caller_id, requests)
-SELECT date_bin(%(bucket)s::interval, now(), 'epoch'), r.caller_id, r.requests
-  FROM jsonb_to_recordset(%(rows)s::jsonb) AS r (caller_id text, requests bigint)
- ORDER BY r.caller_id
-    ON CONFLICT (at, caller_id) DO UPDATE SET requests = c.requests + excluded.requests
-"""
 
 
 class Traffic:
@@ -56,10 +32,10 @@ class Traffic:
             try:
                 with connection.cursor() as cursor:
                     if rows:
-                        cursor.execute(_ADD_ENDPOINTS, {"bucket": BUCKET, "rows": orjson.dumps(rows).decode()})
+                        cursor.execute(_SQL["add_endpoints"], {"rows": orjson.dumps(rows).decode()})
                     if callers:
                         named = [{"caller_id": caller, "requests": count} for caller, count in callers.items()]
-                        cursor.execute(_ADD_CALLERS, {"bucket": BUCKET, "rows": orjson.dumps(named).decode()})
+                        cursor.execute(_SQL["add_callers"], {"rows": orjson.dumps(named).decode()})
             except Error:
                 rate_limits.record_limited(callers)
                 raise

@@ -264,7 +264,7 @@ def test_no_look_reads_a_large_table_from_end_to_end(world: World) -> None:
     span = {"since": minutes_ago(10), "until": datetime.now(UTC)}
     with connections[REGION].cursor() as cursor:
         cursor.execute("SET LOCAL enable_seqscan = off")
-        for statement, parameters in (
-            (rollups.QUEUES, {"most": 10_001, "suspended": []}), (rollups.ATTEMPTS, span), (rollups.RUNS, span),
+        for name, parameters in (
+            ("queues", {"most": 10_001, "suspended": []}), ("attempts", span), ("runs", span),
         ):  # fmt: skip
-            assert not _scanned(_plan(REGION, statement, parameters)) & large, statement
+            assert not _scanned(_plan(REGION, rollups.SQL[name], parameters)) & large, name
