@@ -2,9 +2,10 @@
 unavailable region shows its last metrics. Numbers link to their lists if permitted."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from django.conf import settings
@@ -13,7 +14,6 @@ from django.db.models import Sum
 from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.urls import reverse
-from django.utils.http import urlencode
 
 from accounts.console.base import url_of
 from accounts.models import AuditEntry
@@ -40,6 +40,8 @@ _SQL: Final = sql_files.load(
     __file__,
     buckets=", ".join(f"sum(coalesce(buckets[{index + 1}], 0))::bigint" for index in range(len(metrics.BOUNDS))),
 )
+LinkTo = Callable[..., str | None]
+"""`sidebar.list_of` for the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,32 +62,23 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     hours = [since + timedelta(hours=step) for step in range(HOURS)]
     by_hour = _rows("by_hour", [since])
     by_region = _rows("by_region_and_hour", [since])
-    seen = Links(request)
+    link_to = partial(list_of, request)
     return context | {
         "title": "Dashboard",
-        "counts": _counts(control, seen),
-        "warnings": _warnings(control, samples, now, seen),
-        "projects": _projects(control, seen),
+        "counts": _counts(control, link_to),
+        "warnings": _warnings(control, samples, now, link_to),
+        "projects": _projects(control, link_to),
         "measured": max(0, int((now - control_at).total_seconds())),
         "new_projects": _new_projects(control, now),
-        "requests": _requests(hours, by_hour, seen),
-        "endpoints": _endpoints(since, seen),
-        "regions": _regions(samples, by_region, now, seen),
-        "automation": _automation(hours, by_region, seen),
-        "slowest": _slowest(since, seen),
-        "limited": _limited(since, seen),
-        "recent": _recent(seen),
-        "may_see_audit_log": seen.list("accounts.AuditEntry") is not None,
+        "requests": _requests(hours, by_hour, link_to),
+        "endpoints": _endpoints(since, link_to),
+        "regions": _regions(samples, by_region, now, link_to),
+        "automation": _automation(hours, by_region, link_to),
+        "slowest": _slowest(since, link_to),
+        "limited": _limited(since, link_to),
+        "recent": _recent(link_to),
+        "may_see_audit_log": link_to("accounts.AuditEntry") is not None,
     }
-
-
-class Links:
-    def __init__(self, request: HttpRequest) -> None:
-        self._request = request
-
-    def list(self, label: str, **query: str) -> str | None:
-        found = list_of(label, self._request)
-        return f"{found}?{urlencode(query)}" if found and query else found
 
 
 def _rows(name: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
@@ -102,29 +95,29 @@ def _control(samples: dict[str, Sample], now: datetime) -> tuple[dict[str, Any],
     return rollups.measure_control(), now
 
 
-def _counts(control: dict[str, Any], seen: Links) -> list[Metric]:
+def _counts(control: dict[str, Any], link_to: LinkTo) -> list[Metric]:
     estimated = "estimated" if control["users_estimated"] else ""
     streams = stream_counts.count_all()
     return [
         Metric("Projects", f"{sum(control['projects'].values()):,}",
-               seen.list("projects.Project", deleted_at__isempty="1")),
-        Metric("Environments", f"{control['environments']:,}", seen.list("projects.Environment")),
-        Metric("Platform accounts", f"{control['accounts']:,}", seen.list("accounts.User", pool="platform")),
-        Metric("Users, all pools", f"{control['users']:,}", seen.list("accounts.User"), note=estimated),
-        Metric("Live keys", f"{control['keys']:,}", seen.list("accounts.ServerKey", state="live")),
+               link_to("projects.Project", deleted_at__isempty="1")),
+        Metric("Environments", f"{control['environments']:,}", link_to("projects.Environment")),
+        Metric("Platform accounts", f"{control['accounts']:,}", link_to("accounts.User", pool="platform")),
+        Metric("Users, all pools", f"{control['users']:,}", link_to("accounts.User"), note=estimated),
+        Metric("Live keys", f"{control['keys']:,}", link_to("accounts.ServerKey", state="live")),
         Metric("Open streams of changes", "unknown" if streams is None else f"{streams:,}"),
     ]  # fmt: skip
 
 
-def _warnings(control: dict[str, Any], samples: dict[str, Sample], now: datetime, seen: Links) -> list[Metric]:
+def _warnings(control: dict[str, Any], samples: dict[str, Sample], now: datetime, link_to: LinkTo) -> list[Metric]:
     late = Project.objects.filter(deleted_at__lt=Now() - timedelta(minutes=5)).count()
     found = []
     if control["environments_failed"]:
         found.append(Metric("Failed environments", f"{control['environments_failed']:,}",
-                            seen.list("projects.Environment", status__exact="failed")))  # fmt: skip
+                            link_to("projects.Environment", status__exact="failed")))  # fmt: skip
     if late:
         found.append(Metric("Deletions unfinished for 5 minutes", f"{late:,}",
-                            seen.list("projects.Project", deleted_at__isempty="0")))  # fmt: skip
+                            link_to("projects.Project", deleted_at__isempty="0")))  # fmt: skip
     for region in settings.REGION_DATABASES:
         sample = samples.get(region)
         waits = reverse("console:waiting", args=[region])
@@ -141,12 +134,12 @@ def _warnings(control: dict[str, Any], samples: dict[str, Sample], now: datetime
     return found
 
 
-def _projects(control: dict[str, Any], seen: Links) -> dict[str, Any]:
+def _projects(control: dict[str, Any], link_to: LinkTo) -> dict[str, Any]:
     def cell(region: str, plan: str | None) -> Metric:
         counts = control["projects"]
         number = counts.get(f"{region} {plan}", 0) if plan else sum(counts.get(f"{region} {p.value}", 0) for p in Plan)
         query = {"deleted_at__isempty": "1", "region__exact": region} | ({"plan__exact": plan} if plan else {})
-        return Metric(region, f"{number:,}", seen.list("projects.Project", **query) if number else None)
+        return Metric(region, f"{number:,}", link_to("projects.Project", **query) if number else None)
 
     return {
         "headers": ["Region", *[plan.value for plan in Plan], "All"],
@@ -172,30 +165,30 @@ def _chart(title: str, labels: Sequence[str], series: Sequence[Series], *, width
     }
 
 
-def _requests(hours: list[datetime], rows: list[tuple[Any, ...]], seen: Links) -> dict[str, Any]:
+def _requests(hours: list[datetime], rows: list[tuple[Any, ...]], link_to: LinkTo) -> dict[str, Any]:
     by_hour = {hour.astimezone(UTC): figures for hour, *figures in rows}
     figures = [by_hour.get(hour, [0, 0, 0, 0]) for hour in hours]
     answered, client, server, limited = ([row[index] for row in figures] for index in range(4))
     fine = [total - bad - worse for total, bad, worse in zip(answered, client, server, strict=True)]
     series = [Series("answered", "good", fine), Series("4xx", "bad", client), Series("5xx", "worse", server)]
     total, failed = sum(answered), sum(server)
-    endpoints = seen.list("platform_site.EndpointMetric")
+    endpoints = link_to("platform_site.EndpointMetric")
     return _chart("Requests by hour", [f"{hour:%H:%M}" for hour in hours], series) | {
         "figures": [
             Metric("Requests", f"{total:,}", endpoints),
-            Metric("5xx", f"{failed:,}", seen.list("platform_site.EndpointMetric", errors="server"),
+            Metric("5xx", f"{failed:,}", link_to("platform_site.EndpointMetric", errors="server"),
                    note=percentage(failed, total), tone="bad" if failed else ""),
-            Metric("4xx", f"{sum(client):,}", seen.list("platform_site.EndpointMetric", errors="client"),
+            Metric("4xx", f"{sum(client):,}", link_to("platform_site.EndpointMetric", errors="client"),
                    note=percentage(sum(client), total)),
-            Metric("Rate-limited", f"{sum(limited):,}", seen.list("platform_site.EndpointMetric", errors="limited")),
+            Metric("Rate-limited", f"{sum(limited):,}", link_to("platform_site.EndpointMetric", errors="limited")),
         ],
     }  # fmt: skip
 
 
-def _endpoints(since: datetime, seen: Links) -> list[dict[str, Any]]:
+def _endpoints(since: datetime, link_to: LinkTo) -> list[dict[str, Any]]:
     found = []
     for method, route, requests, client, server, *buckets in _rows("by_endpoint", [since])[:TOP]:
-        link = seen.list("platform_site.EndpointMetric", route__exact=route, method__exact=method)
+        link = link_to("platform_site.EndpointMetric", route__exact=route, method__exact=method)
         p95 = quantile(0.95, buckets)
         found.append(
             {
@@ -214,7 +207,7 @@ def _endpoint_label(route: str) -> str:
 
 
 def _regions(
-    samples: dict[str, Sample], rows: list[tuple[Any, ...]], now: datetime, seen: Links
+    samples: dict[str, Sample], rows: list[tuple[Any, ...]], now: datetime, link_to: LinkTo
 ) -> list[dict[str, Any]]:
     found = []
     for region in settings.REGION_DATABASES:
@@ -222,7 +215,7 @@ def _regions(
         sums = [sum(row[index] for row in rows if row[0] == region) for index in range(2, 7)]
         attempts, succeeded, runs_good, runs_bad, timeouts = sums
         waits = reverse("console:waiting", args=[region])
-        figures = seen.list("platform_site.RegionMetric", region__exact=region)
+        figures = link_to("platform_site.RegionMetric", region__exact=region)
         values = sample.values if sample else {}
         state = "ok"
         if sample is None or now - sample.at > REGION_FRESH:
@@ -253,7 +246,7 @@ def _regions(
     return found
 
 
-def _automation(hours: list[datetime], rows: list[tuple[Any, ...]], seen: Links) -> dict[str, Any]:
+def _automation(hours: list[datetime], rows: list[tuple[Any, ...]], link_to: LinkTo) -> dict[str, Any]:
     def by_hour(index: int) -> list[int]:
         return [sum(row[index] for row in rows if row[1].astimezone(UTC) == hour) for hour in hours]
 
@@ -265,14 +258,14 @@ def _automation(hours: list[datetime], rows: list[tuple[Any, ...]], seen: Links)
     return {
         "deliveries": _chart("Delivery attempts by hour", labels, deliveries, width=charts.HALF),
         "runs": _chart("Function runs by hour", labels, runs, width=charts.HALF),
-        "link": seen.list("platform_site.RegionMetric"),
+        "link": link_to("platform_site.RegionMetric"),
     }
 
 
-def _slowest(since: datetime, seen: Links) -> list[dict[str, Any]]:
+def _slowest(since: datetime, link_to: LinkTo) -> list[dict[str, Any]]:
     found = []
     for function_id, environment_id, name, region, runs, failed, mean, longest in _rows("slowest", [since, TOP]):
-        link = seen.list("platform_site.FunctionMetric", q=function_id)
+        link = link_to("platform_site.FunctionMetric", q=function_id)
         found.append(
             {
                 "name": name,
@@ -287,7 +280,7 @@ def _slowest(since: datetime, seen: Links) -> list[dict[str, Any]]:
     return found
 
 
-def _limited(since: datetime, seen: Links) -> list[dict[str, Any]]:
+def _limited(since: datetime, link_to: LinkTo) -> list[dict[str, Any]]:
     callers = (
         RateLimitedCaller.objects.filter(at__gte=since).values_list("caller_id").annotate(count=Sum("requests"))
     ).order_by("-count")[:TOP]
@@ -295,14 +288,14 @@ def _limited(since: datetime, seen: Links) -> list[dict[str, Any]]:
         {
             "caller": caller,
             "link": timeline_url(caller),
-            "requests": Metric("", f"{count:,}", seen.list("platform_site.RateLimitedCaller", q=caller)),
+            "requests": Metric("", f"{count:,}", link_to("platform_site.RateLimitedCaller", q=caller)),
         }
         for caller, count in callers
     ]
 
 
-def _recent(seen: Links) -> list[dict[str, Any]]:
-    if seen.list("accounts.AuditEntry") is None:
+def _recent(link_to: LinkTo) -> list[dict[str, Any]]:
+    if link_to("accounts.AuditEntry") is None:
         return []
     return [
         {

@@ -36,7 +36,7 @@ def navigation(request: HttpRequest) -> list[dict[str, Any]]:
         items = [
             {"title": name, "icon": icon, "link": link}
             for name, icon, label in entries
-            if (link := list_of(label, request)) is not None
+            if (link := list_of(request, label)) is not None
         ]
         if title == "Where":
             items.append(
@@ -47,9 +47,10 @@ def navigation(request: HttpRequest) -> list[dict[str, Any]]:
     return groups
 
 
-def list_of(label: str, request: HttpRequest) -> str | None:
+def list_of(request: HttpRequest, label: str, /, **query: str) -> str | None:
+    """The URL of a model's list; None if the person may not see it."""
     page = admin.site.get_model_admin(apps.get_model(label))
-    return list_url(label) if page.has_view_permission(request) else None
+    return list_url(label, **query) if page.has_view_permission(request) else None
 
 
 def listed_as(link: str) -> str | None:
