@@ -13,7 +13,7 @@ SELECT now(),
                LATERAL (SELECT d.next_attempt_at FROM platform.webhooks_delivery d
                          WHERE d.webhook_id = w.id AND d.status = 'pending'
                          ORDER BY d.next_attempt_at LIMIT 1) AS first
-         -- A receiver that fails is left alone for pauses: what is due there waits for it, and for no worker of ours.
+         -- Without failing receivers: their deliveries wait for the next attempt, not for a worker.
          WHERE w.enabled AND w.deleted_at IS NULL AND w.drop_before IS NULL AND w.failing_since IS NULL
            AND first.next_attempt_at <= now()
            AND w.environment_id <> ALL (%(suspended)s::text[])),
@@ -36,7 +36,7 @@ SELECT now(),
                                  WHERE r.phase = 'queued' AND r.environment_id = waiting.environment_id
                                  LIMIT %(most)s) AS each
                  LIMIT %(most)s) AS queued),
-       -- Those that are next, of anonymous callers and events (`functions.runs.queue`) and of all others.
+       -- The next runs of both queues: of anonymous callers and events, and of all others (`functions.runs.queue`).
        (SELECT min(next.created_at)
           FROM waiting CROSS JOIN (VALUES (true), (false)) AS those (are_crowd),
                LATERAL (SELECT r.created_at FROM platform.functions_run r
@@ -64,7 +64,7 @@ SELECT date_bin('5 minutes', r.ended_at, 'epoch'), r.function_id, count(*),
 
 -- name: names
 SELECT id, environment_id, name FROM platform.functions_function
- WHERE id = ANY (%s) AND environment_id IS NOT NULL  -- not of what is deleted, as long as it has runs
+ WHERE id = ANY (%s) AND environment_id IS NOT NULL  -- null: deleted, but it still has runs
 
 -- name: replace_region
 INSERT INTO platform_site_regionmetric AS f

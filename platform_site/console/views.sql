@@ -1,5 +1,5 @@
 -- name: due
-SELECT first.id, first.event_type, w.host, first.attempts, first.next_attempt_at, w.environment_id, now()
+SELECT first.id, first.event_type, w.host, first.attempts, first.next_attempt_at, w.environment_id
   FROM platform.webhooks_webhook w,
        LATERAL (SELECT d.id, d.event_type, d.attempts, d.next_attempt_at FROM platform.webhooks_delivery d
                  WHERE d.webhook_id = w.id AND d.status = 'pending'
@@ -9,11 +9,11 @@ SELECT first.id, first.event_type, w.host, first.attempts, first.next_attempt_at
  ORDER BY first.next_attempt_at LIMIT %(most)s
 
 -- name: unrelayed
-SELECT event_id, type, environment_id, created_at, now() FROM platform.rows_outboxevent
+SELECT event_id, type, environment_id, created_at FROM platform.rows_outboxevent
  WHERE relayed_at IS NULL ORDER BY sequence LIMIT %(most)s
 
 -- name: runs
-SELECT r.id, f.name, r.phase, r.environment_id, r.created_at, now()
+SELECT r.id, f.name, r.phase, r.environment_id, r.created_at
   FROM (SELECT * FROM platform.functions_run WHERE phase = 'queued' AND environment_id <> ALL (%(suspended)s::text[])
          UNION ALL SELECT * FROM platform.functions_run WHERE phase = 'executing') AS r  -- an index for each of the two
   JOIN platform.functions_function f ON f.id = r.function_id
@@ -37,7 +37,7 @@ SELECT w.id, w.host, w.disabled_reason, w.environment_id,
        (SELECT count(*)
           FROM ((SELECT 1 FROM platform.webhooks_delivery d
                   WHERE d.webhook_id = w.id AND d.status = 'held' LIMIT 1001)
-                 UNION ALL  -- and what is about to say so
+                 UNION ALL  -- pending ones will be marked as held
                 (SELECT 1 FROM platform.webhooks_delivery d
                   WHERE d.webhook_id = w.id AND d.status = 'pending' ORDER BY d.next_attempt_at LIMIT 1001)
                  LIMIT 1001) AS few)
