@@ -15,6 +15,9 @@ from platform_site.developer_cli.failures import Exit, Failure
 from platform_site.developer_cli.output import Json
 from platform_site.developer_cli.session import Environment
 
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+User = Annotated[str, typer.Argument(help="usr_… or an email.")]
+
 keys = typer.Typer(no_args_is_help=True, help="List, create and revoke keys.")
 users = typer.Typer(no_args_is_help=True, help="List, add, change and delete the environment's users.")
 
@@ -208,7 +211,7 @@ def users_add(
 
 @users.command("set")
 def users_set(
-    user: Annotated[str, typer.Argument(help="usr_… or an email.")],
+    user: User,
     name: Annotated[str | None, typer.Option(help="The new name.")] = None,
     role: Annotated[str | None, typer.Option(help='The new role; "" removes it.')] = None,
     disabled: Annotated[bool | None, typer.Option("--disable/--enable", help="Whether the user may sign in.")] = None,
@@ -228,12 +231,7 @@ def users_set(
 
 
 @users.command("delete")
-def users_delete(
-    user: Annotated[str, typer.Argument(help="usr_… or an email.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    environment: Environment = None,
-    json: Json = False,
-) -> None:
+def users_delete(user: User, yes: Yes = False, environment: Environment = None, json: Json = False) -> None:
     """Delete a user, and rows as the schema's `on_delete` says."""
     api = session.environment_api(environment)
     user_id = _user_id(api, user)

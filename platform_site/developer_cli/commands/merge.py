@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from platform_site.developer_cli import output, session, store
-from platform_site.developer_cli.commands.environment import confirm
+from platform_site.developer_cli.commands.environment import Yes, confirm
 from platform_site.developer_cli.failures import Exit, Failure
 from platform_site.developer_cli.output import Json
 from platform_site.developer_cli.session import Environment
@@ -23,7 +23,7 @@ def merge(
     ] = None,
     ours: Annotated[Paths, typer.Option(help="Path of a conflict in which the target stays. Repeatable.")] = None,
     theirs: Annotated[Paths, typer.Option(help="Path of a conflict in which the source wins. Repeatable.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Yes = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan. Nothing changes.")] = False,
     environment: Environment = None,
     json: Json = False,

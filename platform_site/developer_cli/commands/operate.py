@@ -10,7 +10,7 @@ import typer
 from platform_site.developer_cli import output, session, store
 from platform_site.developer_cli.api import path_part
 from platform_site.developer_cli.commands.account import secret_input
-from platform_site.developer_cli.commands.environment import confirm, log_lines
+from platform_site.developer_cli.commands.environment import Yes, confirm, log_lines
 from platform_site.developer_cli.failures import Exit, Failure
 from platform_site.developer_cli.output import Json
 from platform_site.developer_cli.session import Environment
@@ -22,6 +22,7 @@ secrets = typer.Typer(no_args_is_help=True, help="Set and list the secrets of a 
 branch = typer.Typer(no_args_is_help=True, help="List, create, use, reset and delete preview branches.")
 
 Function = Annotated[str, typer.Argument(help="The function.")]
+Branch = Annotated[str, typer.Argument(help="Name or id.")]
 POLL_SECONDS = 1.0
 FIXED = ("development", "production")
 LATE_SECONDS = 30
@@ -210,7 +211,7 @@ def _when_ready(api: "Api", path: str, branch: "Answer") -> "Answer":
 
 
 @branch.command("use")
-def branch_use(name: Annotated[str, typer.Argument(help="Name or id.")], json: Json = False) -> None:
+def branch_use(name: Branch, json: Json = False) -> None:
     """Link this folder to another environment of its project."""
     _, _, target = _chosen(name)
     _use(target["id"])
@@ -224,9 +225,9 @@ def _use(environment_id: str) -> None:
 
 @branch.command("reset")
 def branch_reset(
-    name: Annotated[str, typer.Argument(help="Name or id.")],
+    name: Branch,
     data: Annotated[bool, typer.Option("--data", help="Copy the rows too. Without it, the tables are empty.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Yes = False,
     json: Json = False,
 ) -> None:
     """Replace what a preview branch has by a copy of its source, and wait until it is ready."""
@@ -237,11 +238,7 @@ def branch_reset(
 
 
 @branch.command("delete")
-def branch_delete(
-    name: Annotated[str, typer.Argument(help="Name or id.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    json: Json = False,
-) -> None:
+def branch_delete(name: Branch, yes: Yes = False, json: Json = False) -> None:
     """Delete a preview branch with its rows."""
     api, path, target = _chosen_branch(name)
     confirm(f"Delete {target['name']} ({target['id']}) with its rows?", yes)
