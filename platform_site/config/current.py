@@ -64,6 +64,7 @@ def require_scopes(caller: Caller, needed: Collection[str]) -> None:
 
 
 def read(environment: EnvironmentRef, parts: Collection[str]) -> Configuration:
+    """The parts, in the order of PARTS."""
     found: dict[str, Any] = {}
     secrets: frozenset[str] = frozenset()
     if "schema" in parts:

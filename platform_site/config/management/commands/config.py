@@ -96,7 +96,7 @@ class Command(CommandWithExamples):
         parts = options["parts"].split(",")
         if unknown := [part for part in parts if part not in current.PARTS]:
             raise CommandError(f"There is no part {escaped(unknown[0])}: name some of {', '.join(current.PARTS)}.")
-        found = current.read(environment, [part for part in current.PARTS if part in parts])
+        found = current.read(environment, parts)
         self._say(f"{environment.environment_name} ({environment.environment_id}): {found.version}")
         self.stdout.write(json.dumps(current.with_sources(environment, found), indent=2, ensure_ascii=False))
 
