@@ -48,10 +48,6 @@ _OPTIONS: Final = (
 )
 
 
-def _path(provider_id: str) -> str:
-    return path_to("identity-providers", provider_id)
-
-
 def _fields(provider: dict[str, Any]) -> tuple[Field, ...]:
     issuer = (Field("issuer", "Issuer", "url", help="Another issuer removes the client secret."),)
     return (
@@ -67,17 +63,17 @@ def _fields(provider: dict[str, Any]) -> tuple[Field, ...]:
 
 def _edit(console: Console, provider_id: str) -> dict[str, Any]:
     """Only differences are sent: a changed issuer is checked and clears the secret."""
-    current = console.api("GET", _path(provider_id))
+    current = console.api("GET", path_to("identity-providers", provider_id))
     fields = _fields(current)
     forms.refuse_stale(console, forms.fingerprint_of(fields, current))
     asked = forms.read(fields, console.request.POST)
     body = {name: value for name, value in asked.items() if value not in ("", current.get(name))}
-    console.api("PATCH", _path(provider_id), body)
+    console.api("PATCH", path_to("identity-providers", provider_id), body)
     return {"notice": "The provider is saved."}
 
 
 def _delete(console: Console, provider_id: str) -> HttpResponse:
-    console.api("DELETE", _path(provider_id))
+    console.api("DELETE", path_to("identity-providers", provider_id))
     return go_to(console.request, console.url("providers"))
 
 
@@ -97,7 +93,7 @@ def providers(console: Console) -> HttpResponse:
 
 @page("auth", {"edit": _edit, "delete": _delete})
 def provider(console: Console, provider_id: str) -> HttpResponse:
-    current = console.api("GET", _path(provider_id))
+    current = console.api("GET", path_to("identity-providers", provider_id))
     fields = _fields(current)
     # The page shows every error in its one form.
     asked = console.request.POST if console.refusal else None

@@ -20,10 +20,6 @@ _EDIT: Final = (*PERSON, _VERIFIED)
 _PASSWORD: Final = (Field("password", "New password", "password", required=True, help="Ends all sessions."),)
 
 
-def _path(user_id: str) -> str:
-    return path_to("users", user_id)
-
-
 def _shown(user: dict[str, Any]) -> dict[str, Any]:
     return user | {"claims": user["claims"] or None, "email_verified": user["email_verified_at"] is not None}
 
@@ -31,40 +27,40 @@ def _shown(user: dict[str, Any]) -> dict[str, Any]:
 def _edit(console: Console, user_id: str) -> dict[str, Any]:
     body = person_of(console.request.POST)
     is_verified = "email_verified" in console.request.POST
-    shown = _shown(console.api("GET", _path(user_id)))
+    shown = _shown(console.api("GET", path_to("users", user_id)))
     forms.refuse_stale(console, forms.fingerprint_of(_EDIT, shown))
     if is_verified != shown["email_verified"]:
         body["email_verified"] = is_verified
-    console.api("PATCH", _path(user_id), body)
+    console.api("PATCH", path_to("users", user_id), body)
     return {"notice": "The user is saved."}
 
 
 def _set_password(console: Console, user_id: str) -> dict[str, Any]:
-    console.api("PATCH", _path(user_id), {"password": console.request.POST.get("password", "")})
+    console.api("PATCH", path_to("users", user_id), {"password": console.request.POST.get("password", "")})
     return {"notice": "The password is set. All sessions of the user have ended."}
 
 
 def _send_reset(console: Console, user_id: str) -> dict[str, Any]:
-    email = console.api("GET", _path(user_id))["email"]
+    email = console.api("GET", path_to("users", user_id))["email"]
     console.api("POST", "/v1/auth/password-reset", {"email": email})
     return {"notice": "A link to set a new password is sent by email."}
 
 
 def _disable(console: Console, user_id: str) -> dict[str, Any]:
-    console.api("PATCH", _path(user_id), {"disabled": True})
+    console.api("PATCH", path_to("users", user_id), {"disabled": True})
     return {"notice": "The user is disabled. All sessions of the user have ended."}
 
 
 def _enable(console: Console, user_id: str) -> dict[str, Any]:
-    console.api("PATCH", _path(user_id), {"disabled": False})
+    console.api("PATCH", path_to("users", user_id), {"disabled": False})
     return {"notice": "The user is enabled and can sign in again."}
 
 
 def _delete(console: Console, user_id: str) -> HttpResponse:
-    email = console.api("GET", _path(user_id))["email"]
+    email = console.api("GET", path_to("users", user_id))["email"]
     if console.request.POST.get("confirm", "").strip() != email:
         raise forms.invalid("confirm", "This is not the user's email. Nothing was deleted.")
-    console.api("DELETE", _path(user_id))
+    console.api("DELETE", path_to("users", user_id))
     return go_to(console.request, console.url("auth"))
 
 
@@ -80,7 +76,7 @@ _CHANGES: Final[dict[str, Change]] = {
 
 @page("auth", _CHANGES)
 def user(console: Console, user_id: str) -> HttpResponse:
-    current = console.api("GET", _path(user_id))
+    current = console.api("GET", path_to("users", user_id))
     values = _shown(current)
     context = {
         "user": current,
