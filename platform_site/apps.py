@@ -5,7 +5,7 @@ from platform_site import celery  # noqa: F401 - with Django comes Celery's appl
 
 class PlatformSiteConfig(AppConfig):
     name = "platform_site"
-    verbose_name = "Figures"  # all that the console shows of this app
+    verbose_name = "Metrics"  # all that the console shows of this app
 
     def ready(self) -> None:
         import platform_site.checks

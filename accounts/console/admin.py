@@ -75,7 +75,7 @@ def _sign_out(user: User, *, actor: Actor, except_key: str | None) -> None:
 
 def _reset_second_factor(user: User, *, actor: Actor) -> None:
     if actor.id == user.pk:  # a person at an unattended browser does not know the password
-        raise Conflict("Turn your own off under “Your sign-in”: it asks for your password.")
+        raise Conflict("Turn your own off under “Account security”: it asks for your password.")
     second_factor.disable(user, actor=actor)
 
 

@@ -216,7 +216,7 @@ def security(request: HttpRequest) -> HttpResponse:
     device = second_factor.device_of(user)
     enrolment = None if device else second_factor.enrolment_of(user)
     context = admin.site.each_context(request) | {
-        "title": "Your sign-in",
+        "title": "Account security",
         "device": device,
         "codes_left": second_factor.recovery_codes_left(user) if device else 0,
         "enrolment": enrolment,

@@ -103,9 +103,9 @@ def _counts(control: dict[str, Any], link_to: LinkTo) -> list[Metric]:
                link_to("projects.Project", deleted_at__isempty="1")),
         Metric("Environments", f"{control['environments']:,}", link_to("projects.Environment")),
         Metric("Platform accounts", f"{control['accounts']:,}", link_to("accounts.User", pool="platform")),
-        Metric("Users, all pools", f"{control['users']:,}", link_to("accounts.User"), note=estimated),
-        Metric("Live keys", f"{control['keys']:,}", link_to("accounts.ServerKey", state="live")),
-        Metric("Open streams of changes", "unknown" if streams is None else f"{streams:,}"),
+        Metric("All users", f"{control['users']:,}", link_to("accounts.User"), note=estimated),
+        Metric("Active keys", f"{control['keys']:,}", link_to("accounts.ServerKey", state="live")),
+        Metric("Open change streams", "unknown" if streams is None else f"{streams:,}"),
     ]  # fmt: skip
 
 
@@ -122,8 +122,10 @@ def _warnings(control: dict[str, Any], samples: dict[str, Sample], now: datetime
         sample = samples.get(region)
         waits = reverse("console:waiting", args=[region])
         if sample is None or now - sample.at > REGION_FRESH:
-            when = "ever" if sample is None else f"for {age_of((now - sample.at).total_seconds())}"
-            found.append(Metric(f"{region}: not measured {when}", "is a worker running?", waits))
+            state = (
+                "never measured" if sample is None else f"not measured for {age_of((now - sample.at).total_seconds())}"
+            )
+            found.append(Metric(f"{region}: {state}", "is a worker running?", waits))
         elif sample.is_away:
             found.append(Metric(f"{region}: the database is unavailable", "its environments return 503", waits))
         else:
@@ -154,7 +156,7 @@ def _new_projects(control: dict[str, Any], now: datetime) -> dict[str, Any]:
     days = [now.date() - timedelta(days=back) for back in range(rollups.DAYS - 1, -1, -1)]
     figures = [control["made"].get(f"{day:%Y-%m-%d}", 0) for day in days]
     series = [Series("projects", "plain", figures)]
-    return _chart("Projects made", [f"{day:%d %b}" for day in days], series, width=charts.HALF)
+    return _chart("New projects", [f"{day:%d %b}" for day in days], series, width=charts.HALF)
 
 
 def _chart(title: str, labels: Sequence[str], series: Sequence[Series], *, width: int = charts.WIDTH) -> dict[str, Any]:
@@ -235,9 +237,9 @@ def _regions(
                     Metric("Runs queued", up_to(values.get("queued")), waits, note=oldest(values.get("queued_age"))),
                     Metric("Runs executing", up_to(values.get("executing")), waits),
                     Metric("Deliveries held", up_to(values.get("held")), waits),
-                    Metric("Attempts that arrived", percentage(succeeded, attempts) or "–", figures,
+                    Metric("Delivery success", percentage(succeeded, attempts) or "–", figures,
                            note=f"of {attempts:,} in 24 h", tone=tone_of(succeeded, attempts)),
-                    Metric("Runs that succeeded", percentage(runs_good, runs_good + runs_bad) or "–", figures,
+                    Metric("Run success", percentage(runs_good, runs_good + runs_bad) or "–", figures,
                            note=f"of {runs_good + runs_bad:,}, {timeouts:,} timed out",
                            tone=tone_of(runs_good, runs_good + runs_bad)),
                 ],

@@ -11,18 +11,18 @@ from django.urls import reverse
 from projects.console.base import list_url
 
 _SIDEBAR: Final = (
-    ("Where", (("Projects", "folder_open", "projects.Project"), ("Environments", "dns", "projects.Environment"),
+    ("Projects", (("Projects", "folder_open", "projects.Project"), ("Environments", "dns", "projects.Environment"),
                ("Members", "group", "projects.Member"))),
-    ("Who", (("Users", "person", "accounts.User"), ("Sessions", "devices", "accounts.Session"),
-             ("Server keys", "key", "accounts.ServerKey"), ("Signing keys", "verified_user", "accounts.SigningKey"),
+    ("Auth", (("Users", "person", "accounts.User"), ("Sessions", "devices", "accounts.Session"),
+             ("API keys", "key", "accounts.ServerKey"), ("Signing keys", "verified_user", "accounts.SigningKey"),
              ("Identity providers", "passkey", "accounts.IdentityProvider"),
              ("Linked identities", "link", "accounts.Identity"), ("Redirect URIs", "alt_route", "accounts.RedirectUri"),
              ("Sign-up", "person_add", "accounts.PoolSettings"), ("Emails", "mail", "accounts.AccountEmail"))),
-    ("Figures", (("Endpoints", "speed", "platform_site.EndpointMetric"),
+    ("Metrics", (("Endpoints", "speed", "platform_site.EndpointMetric"),
                  ("Regions", "public", "platform_site.RegionMetric"),
                  ("Slow functions", "hourglass_top", "platform_site.FunctionMetric"),
-                 ("Rate limits met", "block", "platform_site.RateLimitedCaller"))),
-    ("Trail", (("Audit", "history", "accounts.AuditEntry"),)),
+                 ("Rate-limited callers", "block", "platform_site.RateLimitedCaller"))),
+    ("Audit", (("Audit log", "history", "accounts.AuditEntry"),)),
 )  # fmt: skip
 
 
@@ -38,7 +38,7 @@ def navigation(request: HttpRequest) -> list[dict[str, Any]]:
             for name, icon, label in entries
             if (link := list_of(request, label)) is not None
         ]
-        if title == "Where":
+        if title == "Projects":
             items.append(
                 {"title": "Orphaned schemas", "icon": "folder_off", "link": reverse("console:orphaned_schemas")}
             )
@@ -64,6 +64,6 @@ def _names() -> dict[str, str]:
 
 def account_links(request: HttpRequest) -> list[dict[str, Any]]:
     return [
-        {"title": "Your sign-in", "link": reverse("staff:security")},
+        {"title": "Account security", "link": reverse("staff:security")},
         {"title": "Change password", "link": reverse("admin:password_change")},
     ]

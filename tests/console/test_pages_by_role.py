@@ -166,7 +166,7 @@ def test_a_page_is_called_as_in_the_menu(console: Client, world: World) -> None:
     assert heading(project) == f"Projects {world.project.name}"
     assert heading("/admin/accounts/poolsettings/").startswith("Sign-up")
     assert heading("/admin/accounts/accountemail/").startswith("Emails")
-    assert heading("/admin/platform_site/ratelimitedcaller/").startswith("Rate limits met")
+    assert heading("/admin/platform_site/ratelimitedcaller/").startswith("Rate-limited callers")
 
 
 def test_moments_say_their_zone_and_ids_lead_on(console: Client, world: World) -> None:

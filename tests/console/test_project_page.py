@@ -24,7 +24,7 @@ pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
 FIRST = {"tables": {"notes": {"columns": {"title": {"type": "text"}}}}}
 SECOND = {"tables": {"notes": {"columns": {"title": {"type": "text"}, "body": {"type": "text", "null": True}}}}}
-HEADINGS = ("Environments", "Members", "Used of the plan free", "Tables, largest first", "Schema versions, newest first",
+HEADINGS = ("Environments", "Members", "Usage (free plan)", "Largest tables", "Recent schema versions",
             "Danger zone")  # fmt: skip
 
 
@@ -63,10 +63,10 @@ def test_it_shows_what_the_project_has_and_each_number_leads_on(console: Client,
         assert heading in text, heading
     assert "carol@example.com" in text
     assert "notes production" in text
-    assert "Schema versions, newest first" in text
+    assert "Recent schema versions" in text
     assert re.search(r"Webhooks production 1 \d+", text)
     assert re.search(r"Functions production 1 \d+", text)
-    used = text[text.index("Used of the plan") :]
+    used = text[text.index("Usage (free plan)") :]
     assert re.search(r"Visitor queued bytes production 0.bytes 32.0.MB", used)
     listed = [used.index(f"{name} {where} ") for name, where in (
         ("Members", "project"), ("Keys", "development"), ("Webhooks", "development"), ("Visitor queued runs", "development"),
