@@ -10,7 +10,7 @@ _OWN_GROUPS: Final = Path("/proc/self/cgroup")
 
 
 def cores(groups: Path = _GROUPS, own_groups: Path = _OWN_GROUPS) -> int:
-    """At least 1, rounded up. `groups`: mount points; `own_groups`: this process's groups (cgroups(7))."""
+    """At least 1, rounded up. `groups`: mount point; `own_groups`: this process's groups (cgroups(7))."""
     own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         lines = own_groups.read_text().splitlines()

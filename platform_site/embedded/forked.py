@@ -9,19 +9,19 @@ from typing import IO, Final
 
 from platform_site.embedded.launch import die_with_parent, name_process
 
-_HELD_BACK: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_BLOCKED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class ForkedProcess:
     """Runs `run()` in a session of its own, named `name` (at most 15 characters), with its output in `output`. It dies
-    with this process. `before` is called first in the child, and must give up what only the parent may hold."""
+    with this process. `before` is called first in the child, and must release what only the parent may hold."""
 
     def __init__(self, name: str, run: Callable[[], object], output: IO[bytes], before: Callable[[], object]) -> None:
         def main() -> None:
             os.setsid()
             name_process(name)
             before()
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD_BACK)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _BLOCKED)
             die_with_parent(parent, signal.SIGTERM)
             with open(os.devnull, "rb") as nothing:
                 os.dup2(nothing.fileno(), 0)
@@ -33,12 +33,12 @@ class ForkedProcess:
         parent = os.getpid()
         sys.stdout.flush()
         self._process = multiprocessing.get_context("fork").Process(target=main)
-        # Held back until the child handles them as its own: Python drops signals while forking.
-        signal.pthread_sigmask(signal.SIG_BLOCK, _HELD_BACK)
+        # Blocked until the child has its own handlers: Python drops signals while forking.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
         try:
             self._process.start()
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD_BACK)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _BLOCKED)
         self.pid: int = self._process.pid or 0
 
     @property

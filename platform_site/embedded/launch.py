@@ -66,7 +66,7 @@ def adopt_orphans() -> None:
 
 
 def launcher(death_signal: signal.Signals | None = None, user: str | None = None) -> list[str]:
-    """The command prefix that runs a command by this program, as `user` with our access."""
+    """The command prefix that runs a command by this program, as `user` with DAC_OVERRIDE."""
     options = ["--user", user] if user else []
     if death_signal:
         options += ["--signal", str(int(death_signal))]

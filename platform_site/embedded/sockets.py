@@ -12,8 +12,8 @@ BACKLOG: Final = 1024
 def listen(host: str, port: int, count: int) -> list[socket.socket]:
     """`count` sockets that share connections; port 0 finds a free one. Raises OSError: EADDRINUSE."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Sockets that share a port would share it with every other process of this user that asks for it so. The first is
-    # bound without asking, which fails if the port has any listener.
+    # With SO_REUSEPORT, other processes of this user could listen on the same port. The first socket is bound without
+    # it, which fails if the port has any listener.
     with socket.create_server((host, port), family=family) as first:
         port = first.getsockname()[1]
     return [socket.create_server((host, port), family=family, backlog=BACKLOG, reuse_port=True) for _ in range(count)]

@@ -40,7 +40,8 @@ class SupervisedProcess:
     spawn: Spawn
     stop_signal: signal.Signals
     stop_seconds: float
-    hush: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+    """Lines with one of these texts are not shown."""
     process: Process | None = None
     started_at: float = 0.0
     tries: int = 0
@@ -78,7 +79,7 @@ class Supervisor:
             signal.signal(number, self._signalled)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         self.reload: Callable[[], None] = lambda: None
-        adopt_orphans()  # so that we can bury them, also where we are a container's first process
+        adopt_orphans()  # to reap them, also as the first process of a container
 
     @property
     def stopping(self) -> bool:
@@ -150,7 +151,7 @@ class Supervisor:
                 self._drain(part)
         for left in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
-                left.kill()  # it had made a session of its own
+                left.kill()  # it has a session of its own
                 left.wait(1)
         self._changed([])
 
@@ -175,18 +176,18 @@ class Supervisor:
             if key.data is None:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._wake_read, 512)
-                self._bury()
+                self._reap_children()
             else:
                 self._read(key.fd, key.data)
 
-    def _bury(self) -> None:
+    def _reap_children(self) -> None:
         if not hasattr(os, "waitid"):
             return  # orphans are not adopted on that system
-        # Only those not buried yet: the pid of one that is may have come back as an orphan's.
+        # Not those already reaped: an orphan may have got the same pid since.
         processes = [part.process for part in self._parts if part.process is not None]
         known = {process.pid: process for process in processes if process.returncode is None}
         with contextlib.suppress(ChildProcessError):
-            # Looked at first: a part's exit code belongs to its Popen.
+            # WNOWAIT does not reap: the exit code of a part is for its Popen.
             while (dead := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
                 if (process := known.get(dead.si_pid)) is not None:
                     process.poll()
@@ -223,7 +224,7 @@ class Supervisor:
             if not text.strip():
                 continue
             part.lines.append(text)
-            if not any(word in text for word in part.hush):
+            if not any(word in text for word in part.hidden):
                 shown.append(f"{prefix}{text}\n")
         if shown:
             self._write("".join(shown))
@@ -240,7 +241,7 @@ class Supervisor:
         return f"\x1b[{_COLOURS.get(name, 33)}m{label}\x1b[0m" if self._colour else label
 
     def _ended(self, part: SupervisedProcess, now: float) -> None:
-        self._drain(part)  # its children hear of its end from the kernel, and may finish what they have in hand
+        self._drain(part)  # its children get a signal from the kernel, and may finish their work
         if now - part.started_at > _STEADY_SECONDS:
             part.tries = 0
         part.tries += 1

@@ -149,7 +149,7 @@ class _Run:
             lambda output: embedded_postgres.spawn(layout, web_processes=len(listeners), output=output),
             signal.SIGINT,
             stop_seconds=8,
-            hush=(
+            hidden=(
                 "starting PostgreSQL",
                 "listening on",
                 "database system",
@@ -165,11 +165,11 @@ class _Run:
             lambda output: embedded_valkey.spawn(layout, output=output),
             signal.SIGTERM,
             stop_seconds=3,
-            hush=("Memory overcommit", "signal-handler", "ready to exit"),
+            hidden=("Memory overcommit", "signal-handler", "ready to exit"),
         )
         self._web = SupervisedProcess("web", self._spawn_web, signal.SIGTERM, stop_seconds=9.5)
         self._worker = SupervisedProcess(
-            "worker", self._spawn_worker, signal.SIGTERM, stop_seconds=9.5, hush=("Warm shutdown",)
+            "worker", self._spawn_worker, signal.SIGTERM, stop_seconds=9.5, hidden=("Warm shutdown",)
         )
 
     def go(self) -> int:
@@ -220,7 +220,7 @@ class _Run:
             return
         supervisor.reload = lambda: supervisor.signal(self._web, signal.SIGHUP)
         supervisor.start(self._worker)
-        self._tell()
+        self._show_urls()
 
     def _await(self, done: Any, otherwise: str, every: float = 0.02, seconds: float = READY_SECONDS) -> bool:
         """Serve output until `done()`; False if stopped. Raises CannotStart(otherwise)."""
@@ -268,10 +268,10 @@ class _Run:
 
         return ForkedProcess(name, lambda: self._program.run([sys.argv[0], *command]), output, leave)
 
-    def _tell(self) -> None:
+    def _show_urls(self) -> None:
         base = self._base_url
         seconds = time.monotonic() - self._begun
-        facts = _facts(self._layout) if self._options.demo else None
+        accounts = _demo_accounts(self._layout) if self._options.demo else None
         lines = [
             "",
             f"Ready in {seconds:.1f} s. Ctrl-C stops everything; the data stays in {_short(self._layout.data_dir)}",
@@ -279,10 +279,10 @@ class _Run:
         ]
         for label, path, who in (("Console ", "console", "account"), ("Admin   ", "admin", "admin")):
             lines += [f"  {label} {base}/{path}/"]
-            if facts is not None:
-                lines += [f"           {facts[who]['email']}, password {facts[who]['password']}"]
+            if accounts is not None:
+                lines += [f"           {accounts[who]['email']}, password {accounts[who]['password']}"]
         lines += [f"  API      {base}/v1 (reference: /docs, guides: /docs/guides)"]
-        if facts is not None:
+        if accounts is not None:
             file = _short(self._layout.demo_file)
             lines += [
                 f"  Demo     {file} (every id, password and key)",
@@ -313,7 +313,7 @@ def _is_ready(address: tuple[str, int]) -> bool:
         return False
 
 
-def _facts(layout: Layout) -> dict[str, Any] | None:
+def _demo_accounts(layout: Layout) -> dict[str, Any] | None:
     try:
         facts = json.loads(layout.demo_file.read_text())
     except (FileNotFoundError, ValueError):

@@ -65,7 +65,7 @@ user platform on #{digest} {ACL}
 
 
 def answers(layout: Layout) -> bool:
-    """Without the client library, which `up` lacks."""
+    """Whether it responds. Without the client library, which `up` does not import."""
     password = layout.read_secrets()["redis_password"]
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

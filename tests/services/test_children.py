@@ -46,7 +46,7 @@ def test_an_orphan_with_the_pid_of_a_buried_part_is_buried_too() -> None:
         orphan = sleepy()
         os.waitid(os.P_PID, orphan.pid, os.WEXITED | os.WNOWAIT)
         part.process.pid = orphan.pid
-        supervisor._bury()
+        supervisor._reap_children()
         try:
             os.waitpid(orphan.pid, 0)
             raise SystemExit("it was left")
