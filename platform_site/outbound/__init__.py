@@ -14,7 +14,7 @@ from platform_site.outbound.errors import (
 )
 from platform_site.outbound.http_client import Client, Interruption, client
 from platform_site.outbound.messages import Response
-from platform_site.outbound.urls import BadUrl, Target, check_url, parse_url
+from platform_site.outbound.urls import BadUrl, check_url, parse_url
 
 __all__ = [
     "Response",
@@ -27,7 +27,6 @@ __all__ = [
     "Interruption",
     "OutboundError",
     "Refused",
-    "Target",
     "RequestTimedOut",
     "Unresolved",
     "check_url",

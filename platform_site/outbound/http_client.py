@@ -1,5 +1,5 @@
 """The HTTP client of webhooks, functions (`ctx.fetch`) and sign-in: checks the URL, connects to the checked IP, and
-reads a bounded response. Thread-safe, with kept connections. A call ends within `total` seconds (15), connecting within
+reads a bounded response. Thread-safe; reuses connections. A call ends within `total` seconds (15), connecting within
 `connect` (5)."""
 
 import contextlib
@@ -28,7 +28,7 @@ from platform_site.outbound.errors import (
     Unresolved,
 )
 from platform_site.outbound.messages import Response, read_response, request_message
-from platform_site.outbound.sockets import Bounded, BoundedSocket, BoundedTLSSocket, ResponseTooLarge, has_something
+from platform_site.outbound.sockets import Bounded, BoundedSocket, BoundedTLSSocket, ResponseTooLarge, is_stale
 from platform_site.outbound.ssrf import Address, Network, is_allowed, networks, plain
 from platform_site.outbound.urls import BadUrl, Target, parse_url
 
@@ -47,7 +47,7 @@ REPEATABLE: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 
 
 @dataclass(slots=True)
-class _IdleConnections:
+class _IdleConnection:
     connection: Bounded
     since: float
 
@@ -56,14 +56,14 @@ class Interruption:
     """Lets another thread end a call: at once, except during name resolution and TLS handshake."""
 
     def __init__(self) -> None:
-        self.has_come = False
+        self.is_interrupted = False
         self._lock = threading.Lock()
         self._connection: socket.socket | None = None
 
     def interrupt(self) -> None:
         """End or prevent the call. Idempotent."""
         with self._lock:
-            self.has_come = True
+            self.is_interrupted = True
             if self._connection is not None:
                 with contextlib.suppress(OSError):
                     # Wakes the waiting thread, which closing would not; a TLS socket's own shutdown would remove its
@@ -74,7 +74,7 @@ class Interruption:
     def reaching(self, connection: socket.socket) -> Iterator[None]:
         """While the call waits for this connection. Raises ConnectionError if it has ended."""
         with self._lock:
-            if self.has_come:
+            if self.is_interrupted:
                 raise ConnectionAbortedError
             self._connection = connection
         try:
@@ -98,15 +98,15 @@ class Client:
         """`opened` networks may be called though not public. `tls` replaces the certificate authorities."""
         self._opened = tuple(opened)
         self._resolve = resolve
-        self._tls = tls or _public_trust()
+        self._tls = tls or _public_tls()
         self._tls.sslsocket_class = BoundedTLSSocket
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._idle: dict[Key, list[_IdleConnections]] = {}
-        self._kept = 0
-        self._looked_at = 0.0
+        self._idle: dict[Key, list[_IdleConnection]] = {}
+        self._idle_count = 0
+        self._last_cleanup = 0.0
 
     def request(
         self,
@@ -124,7 +124,7 @@ class Client:
     ) -> Response:
         """One call. `headers` must not set length, host or connection. `owner` (an environment's id, `""` for the
         platform) has its own connections, since a host that misreads a request's end would mix tenants' secrets, and a
-        share of name lookups. On a dead kept connection it is repeated if `is_repeatable` (None: by method). Raises an
+        share of name lookups. On a dead idle connection it is repeated if `is_repeatable` (None: by method). Raises an
         OutboundError (ConnectionBroken if interrupted), ValueError."""
         deadline = time.monotonic() + total
         interruption = interruption or Interruption()
@@ -134,20 +134,20 @@ class Client:
             raise Forbidden(str(error)) from None
         message = request_message(method, target, headers or {}, body)
         key = (owner, target.scheme, target.host, target.port)
-        kept = self._take(key)
-        if kept is not None:
+        idle = self._take(key)
+        if idle is not None:
             try:
-                return self._exchange(kept, key, method, message, limit, deadline, interruption)
+                return self._exchange(idle, key, method, message, limit, deadline, interruption)
             except ConnectionBroken:
                 may_repeat = method in REPEATABLE if is_repeatable is None else is_repeatable
-                if kept.has_received or not may_repeat or interruption.has_come:
+                if idle.has_received or not may_repeat or interruption.is_interrupted:
                     raise
-        made = self._connect(target, owner, deadline, connect, interruption)
-        return self._exchange(made, key, method, message, limit, deadline, interruption)
+        connection = self._connect(target, owner, deadline, connect, interruption)
+        return self._exchange(connection, key, method, message, limit, deadline, interruption)
 
     def close(self) -> None:
         with self._lock:
-            idle, self._idle, self._kept = self._idle, {}, 0
+            idle, self._idle, self._idle_count = self._idle, {}, 0
         for connections in idle.values():
             for one in connections:
                 one.connection.close()
@@ -177,7 +177,7 @@ class Client:
                 if is_last:
                     raise RequestTimedOut("the connection could not be made in time") from None
             except OSError:
-                if interruption.has_come:
+                if interruption.is_interrupted:
                     raise ConnectionBroken from None
                 if is_last:
                     raise Refused from None
@@ -220,22 +220,22 @@ class Client:
                 if not idle:
                     return None
                 one = idle.pop()
-                self._kept -= 1
+                self._idle_count -= 1
                 if not idle:
                     del self._idle[key]
-            if time.monotonic() - one.since < IDLE_SECONDS and not has_something(one.connection):
+            if time.monotonic() - one.since < IDLE_SECONDS and not is_stale(one.connection):
                 return one.connection
             one.connection.close()
 
     def _keep(self, key: Key, connection: Bounded) -> None:
         now = time.monotonic()
         with self._lock:
-            is_full = self._kept >= _IDLE_IN_ALL
-            closing = self._expired(now) if is_full or now - self._looked_at > 1 else []
+            is_full = self._idle_count >= _IDLE_IN_ALL
+            closing = self._remove_expired(now) if is_full or now - self._last_cleanup > 1 else []
             idle = self._idle.setdefault(key, [])
-            if len(idle) < _IDLE_PER_HOST and self._kept < _IDLE_IN_ALL:
-                idle.append(_IdleConnections(connection, now))
-                self._kept += 1
+            if len(idle) < _IDLE_PER_HOST and self._idle_count < _IDLE_IN_ALL:
+                idle.append(_IdleConnection(connection, now))
+                self._idle_count += 1
             else:
                 closing.append(connection)
                 if not idle:
@@ -243,8 +243,8 @@ class Client:
         for one in closing:
             one.close()
 
-    def _expired(self, now: float) -> list[Bounded]:
-        self._looked_at = now
+    def _remove_expired(self, now: float) -> list[Bounded]:
+        self._last_cleanup = now
         expired: list[Bounded] = []
         for key, idle in list(self._idle.items()):
             expired += [one.connection for one in idle if now - one.since >= IDLE_SECONDS]
@@ -253,7 +253,7 @@ class Client:
                 self._idle[key] = living
             else:
                 del self._idle[key]
-        self._kept -= len(expired)
+        self._idle_count -= len(expired)
         return expired
 
     def _exchange(
@@ -277,7 +277,7 @@ class Client:
                     if connection.has_ended:  # `http.client` takes a head that was cut off for a whole one
                         raise http.client.IncompleteRead(b"")
                     answer = read_response(response, limit)
-            may_keep = not (response.will_close or answer.is_cut or interruption.has_come)
+            may_keep = not (response.will_close or answer.is_cut or interruption.is_interrupted)
             return answer
         except TimeoutError:
             raise RequestTimedOut from None
@@ -295,7 +295,7 @@ class Client:
 
 
 @cache
-def _public_trust() -> ssl.SSLContext:
+def _public_tls() -> ssl.SSLContext:
     """The system's certificate authorities (or SSL_CERT_FILE) and certifi's."""
     context = ssl.create_default_context()
     context.load_verify_locations(certifi.where())
@@ -312,7 +312,7 @@ def client() -> Client:
 
 def _after_fork() -> None:
     for one in _clients.values():
-        one._forget()
+        one._reset()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -60,12 +60,12 @@ class BoundedTLSSocket(_Bounded, ssl.SSLSocket):
 Bounded = BoundedSocket | BoundedTLSSocket
 
 
-def has_something(connection: socket.socket) -> bool:
+def is_stale(connection: socket.socket) -> bool:
     """Whether an idle connection is closed or has unexpected bytes."""
     connection.settimeout(0)
     try:
         if isinstance(connection, ssl.SSLSocket):
-            # TLS 1.3 servers send session tickets of their own accord: those are read here and are no data.
+            # TLS 1.3 servers send session tickets unasked: this reads them, and they are not data.
             connection.recv(1)
         else:
             connection.recv(1, socket.MSG_PEEK)

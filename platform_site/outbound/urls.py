@@ -28,7 +28,7 @@ FORBIDDEN_PORTS: Final = frozenset(
     }
 )
 RESOLVE_SECONDS: Final = 2.0
-_WRITTEN_DOWN: Final = "written down"
+_CHECK_OWNER: Final = "check_url"
 """The owner of lookups when a URL is stored."""
 
 _REFUSED: Final = re.compile(r"[\x00-\x20\x7f\\<>\"^`{|}]")
@@ -145,7 +145,7 @@ def check_url(text: str, *, field: str = "url") -> str:
     except BadUrl as error:
         raise ValidationFailed.of(field, error.code, str(error)) from None
     try:
-        addresses = resolve(target.host, target.port, time.monotonic() + RESOLVE_SECONDS, _WRITTEN_DOWN)
+        addresses = resolve(target.host, target.port, time.monotonic() + RESOLVE_SECONDS, _CHECK_OWNER)
     except (NotResolved, TimeoutError):
         return target.url
     opened = networks(tuple(settings.OUTBOUND_ALLOWED_NETWORKS))
