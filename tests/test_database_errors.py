@@ -66,11 +66,11 @@ def test_figures_are_handed_in_again_whatever_went_wrong(
 ) -> None:
     tries: list[None] = []
 
-    def hand_in(_: Traffic) -> int:
+    def write(_: Traffic) -> int:
         tries.append(None)
         raise error("this time")
 
-    monkeypatch.setattr(Traffic, "hand_in", hand_in)
+    monkeypatch.setattr(Traffic, "write", write)
     monkeypatch.setattr("platform_site.observability.traffic.EVERY_SECONDS", 0.01)
     reporter = Reporter()
     reporter.start()

@@ -50,7 +50,7 @@ def ping_workers() -> None:
             cursor.execute(_HEARTBEAT_AGE, [WORKERS])
             found = cursor.fetchone()
     finally:
-        connection.close()  # the thread ends
+        connection.close()  # the thread ends, and would leave it open
     if found is None or found[0] > SILENT_AFTER:
         raise NoWorker
 
@@ -62,16 +62,16 @@ class Lag(Collector):
         try:
             with connection.cursor() as cursor:
                 cursor.execute(_AGES)
-                looks = {name: look for name, *look in cursor.fetchall()}
+                samples = {name: sample for name, *sample in cursor.fetchall()}
         except Error:
             return
-        is_up = WORKERS in looks and looks[WORKERS][0] <= SILENT_AFTER
+        is_up = WORKERS in samples and samples[WORKERS][0] <= SILENT_AFTER
         yield GaugeMetricFamily(
             "platform_workers_up", f"1 if a worker responded within {SILENT_AFTER:g} seconds, else 0.", value=int(is_up)
         )
-        if WORKERS in looks:
+        if WORKERS in samples:
             text = "Seconds since a worker was last heard of."
-            yield GaugeMetricFamily("platform_worker_heard_seconds", text, value=looks[WORKERS][0])
+            yield GaugeMetricFamily("platform_worker_heard_seconds", text, value=samples[WORKERS][0])
         seen = GaugeMetricFamily(
             "platform_region_measured_seconds", "Seconds since a worker saw the queues of a region.", labels=["region"]
         )
@@ -87,7 +87,7 @@ class Lag(Collector):
             labels=["region", "outcome"],
         )
         for region in settings.REGION_DATABASES:
-            _, measured, arrived, failed, *ages = looks.get(region, (None,) * 7)
+            _, measured, arrived, failed, *ages = samples.get(region, (None,) * 7)
             if measured is None:
                 continue
             seen.add_metric([region], measured)

@@ -62,7 +62,7 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info and record.exc_info[0] is not None:
             line["trace"] = redact("".join(traceback.format_exception(*record.exc_info)))
         text = orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
-        # orjson escapes those below the blank, and others end a line or drive a terminal, too.
+        # orjson only escapes those below U+0020; others also end a line or control a terminal.
         return text if text.isascii() and "\x7f" not in text else _CONTROLS.sub(_json_escape, text)
 
 
@@ -122,7 +122,7 @@ def access(
     error: ApiError | None = None,
 ) -> None:
     """The line of a request. `route` is the template; `replica` answered instead of the primary; `table` and `error`
-    are for text lines of 4xx. Without `Logger._log`, which walks the stack: half of the cost."""
+    are for text lines of 4xx. Does not use `Logger._log`, which walks the stack: half of the time."""
     if not _access.isEnabledFor(logging.INFO):
         return
     record = _AccessRecord(
@@ -140,18 +140,18 @@ def access(
         table=table,
         error=error,
     )
-    for handler in _access.handlers:  # what `Logger.handle` comes to, by three calls fewer: it propagates nothing
+    for handler in _access.handlers:  # as `Logger.handle`, by three calls fewer: this logger does not propagate
         handler.handle(record)
 
 
 class _AccessRecord(logging.LogRecord):
-    """A record without place and thread, most of an ordinary one's cost."""
+    """A record without caller and thread, which take most of the time of an ordinary one."""
 
     def __init__(self, **facts: Any) -> None:
-        self.__dict__ = _IN_COMMON | facts
+        self.__dict__ = _COMMON_FIELDS | facts
 
 
-_IN_COMMON: Final = {**vars(logging.LogRecord(_access.name, logging.INFO, "", 0, "%s %s %d", (), None))}
+_COMMON_FIELDS: Final = {**vars(logging.LogRecord(_access.name, logging.INFO, "", 0, "%s %s %d", (), None))}
 
 
 class JsonAccessFormatter(JsonFormatter):
@@ -217,7 +217,7 @@ class AccessHandler(logging.StreamHandler[TextIO]):
 
     def _write(self, records: list[logging.LogRecord]) -> None:
         text = "".join([f"{self.format(record)}\n" for record in records])
-        # A full disk or a reader that is gone: there is no other place to say so.
+        # A full disk or a closed pipe: there is no other place to report it.
         with contextlib.suppress(OSError, ValueError):
             self.stream.write(text)
             self.stream.flush()
@@ -254,7 +254,7 @@ def _end(task_id: str, **_: Any) -> None:
 
 
 def _keep_logging(**_: Any) -> None:
-    """Tells Celery that logging is configured."""
+    """With this handler, Celery does not configure logging."""
 
 
 class FailedTasks(logging.Filter):

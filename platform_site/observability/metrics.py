@@ -16,7 +16,7 @@ import psutil
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 
-if not os.environ.get("PROMETHEUS_MULTIPROC_DIR"):  # set and empty would mean: wherever we happen to be
+if not os.environ.get("PROMETHEUS_MULTIPROC_DIR"):  # an empty value would mean the current directory
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(settings.DATA_DIR / "metrics")
 _directory = Path(os.environ["PROMETHEUS_MULTIPROC_DIR"])
 _directory.mkdir(parents=True, exist_ok=True)
@@ -80,40 +80,40 @@ EndpointCounts = tuple[dict[int, int], list[int]]
 
 
 def observe_request(method: str, route: str, status: int, seconds: float) -> None:
-    """Count one response a moment later (`batches`): the library is ten times as fast for several together."""
-    answered = (method, route, status, seconds)
-    if not _answered.put(answered):
-        _count([answered])
+    """Count a response, batched (`fastpath.batching`): the library is ten times as fast for several at once."""
+    response = (method, route, status, seconds)
+    if not _pending.put(response):
+        _count([response])
 
 
-def _count(answered: list[tuple[str, str, int, float]]) -> None:
+def _count(responses: list[tuple[str, str, int, float]]) -> None:
     """Caches the label children: looking them up costs more than counting."""
-    times: defaultdict[tuple[str, str, int], list[float]] = defaultdict(list)
-    for method, route, status, seconds in answered:
-        times[method, route, status].append(seconds)
-    for key, taken in times.items():
+    durations: defaultdict[tuple[str, str, int], list[float]] = defaultdict(list)
+    for method, route, status, seconds in responses:
+        durations[method, route, status].append(seconds)
+    for key, seconds_taken in durations.items():
         method, route, status = key
         counter = _requests.get(key)
         if counter is None:
             counter = _requests[key] = REQUESTS.labels(method, route, str(status))
-        counter.inc(len(taken))
+        counter.inc(len(seconds_taken))
         timed = (method, route)
         histogram = _seconds.get(timed)
         if histogram is None:
             histogram = _seconds[timed] = SECONDS.labels(method, route)
         # As its `observe` for each of them. The names with an underscore are the library's, as in `own_counts`.
-        histogram._sum.inc(sum(taken))
-        for index, count in Counts(bisect_left(BOUNDS, seconds) for seconds in taken).items():
+        histogram._sum.inc(sum(seconds_taken))
+        for index, count in Counts(bisect_left(BOUNDS, seconds) for seconds in seconds_taken).items():
             histogram._buckets[index].inc(count)
         if status == 429:
-            RATE_LIMITED.labels(route).inc(len(taken))
+            RATE_LIMITED.labels(route).inc(len(seconds_taken))
 
 
-_answered: Final = Batch(_count, max_items=50_000)
+_pending: Final = Batch(_count, max_items=50_000)
 
 
 def count_now() -> None:
-    _answered.flush()
+    _pending.flush()
 
 
 def own_counts() -> dict[tuple[str, str], EndpointCounts]:
@@ -169,7 +169,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
     if not _may_read(request):
         raise NotFound("There is no such endpoint.")
     _remove_files_of_dead_processes()
-    count_now()  # the other processes' last twentieth of a second is missing
+    count_now()  # not those of other processes, at most a twentieth of a second old
     registry = CollectorRegistry()
     MultiProcessCollector(registry, path=str(_directory))  # type: ignore[no-untyped-call]
     for collector in _collectors:

@@ -20,14 +20,14 @@ logger = logging.getLogger("platform.figures")
 
 class Traffic:
     def __init__(self) -> None:
-        self._handed_in: dict[tuple[str, str], metrics.EndpointCounts] = {}
+        self._written: dict[tuple[str, str], metrics.EndpointCounts] = {}
         self._lock = threading.Lock()
 
-    def hand_in(self) -> int:
+    def write(self) -> int:
         """Write the counts since the last call. Returns the requests; raises DatabaseError and loses nothing."""
         with self._lock:
-            present = metrics.own_counts()
-            rows = [row for key, counts in present.items() if (row := self._row(key, counts)) is not None]
+            current = metrics.own_counts()
+            rows = [row for key, counts in current.items() if (row := self._row(key, counts)) is not None]
             callers = rate_limits.limited_callers()
             try:
                 with connection.cursor() as cursor:
@@ -39,12 +39,12 @@ class Traffic:
             except Error:
                 rate_limits.record_limited(callers)
                 raise
-            self._handed_in = present
+            self._written = current
             return sum(row["requests"] for row in rows)
 
     def _row(self, key: tuple[str, str], counts: metrics.EndpointCounts) -> dict[str, Any] | None:
         statuses, buckets = counts
-        before_statuses, before_buckets = self._handed_in.get(key, ({}, []))
+        before_statuses, before_buckets = self._written.get(key, ({}, []))
         new = {status: count - before_statuses.get(status, 0) for status, count in statuses.items()}
         total = sum(new.values())
         if not total:
@@ -75,9 +75,9 @@ class Reporter(threading.Thread):
 
     def _try(self) -> None:
         try:
-            self._traffic.hand_in()
+            self._traffic.write()
         except Error as error:
-            # Only the console uses these metrics: they wait for the next time.
+            # Only the console uses these metrics: the next attempt writes them.
             logger.warning("metrics were not written: %s", type(error).__name__)
             with contextlib.suppress(Error):
                 connection.close()

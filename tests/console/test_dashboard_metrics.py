@@ -39,23 +39,23 @@ def shown(console: Client, path: str = "/admin/") -> str:
 
 def test_what_came_since_the_last_time_is_handed_in_once() -> None:
     traffic, route = Traffic(), "/v1/of-this-test"
-    traffic.hand_in()
+    traffic.write()
     for status, seconds in ((200, 0.004), (200, 0.3), (404, 0.001), (429, 0.001), (500, 9.0)):
         metrics.observe_request("GET", route, status, seconds)
-    assert traffic.hand_in() == 5
-    assert traffic.hand_in() == 0
+    assert traffic.write() == 5
+    assert traffic.write() == 0
     figure = EndpointMetric.objects.get(route=route)
     assert (figure.requests, figure.client_errors, figure.server_errors, figure.rate_limited) == (5, 2, 1, 1)
     assert sum(figure.buckets) == 5
     metrics.observe_request("GET", route, 200, 0.004)
-    assert traffic.hand_in() == 1
+    assert traffic.write() == 1
     assert sum(EndpointMetric.objects.filter(route=route).values_list("requests", flat=True)) == 6
     assert sum(sum(each.buckets) for each in EndpointMetric.objects.filter(route=route)) == 6
 
 
 def test_nothing_is_lost_while_the_database_is_unavailable() -> None:
     traffic, route = Traffic(), "/v1/of-an-outage"
-    traffic.hand_in()
+    traffic.write()
     metrics.observe_request("GET", route, 200, 0.01)
     rate_limits.record_limited({"usr_x": 2})
 
@@ -63,8 +63,8 @@ def test_nothing_is_lost_while_the_database_is_unavailable() -> None:
         raise OperationalError("unavailable")
 
     with connection.execute_wrapper(away), pytest.raises(OperationalError):
-        traffic.hand_in()
-    assert traffic.hand_in() == 1
+        traffic.write()
+    assert traffic.write() == 1
     assert EndpointMetric.objects.get(route=route).requests == 1
     assert RateLimitedCaller.objects.get(caller_id="usr_x").requests == 2
 
@@ -157,12 +157,12 @@ def test_figures_are_kept_for_two_days() -> None:
 @pytest.fixture
 def filled(world: World) -> World:
     traffic = Traffic()
-    traffic.hand_in()
+    traffic.write()
     EndpointMetric.objects.all().delete()  # what earlier tests of this process asked for
     for status in (200, 200, 404, 500):
         metrics.observe_request("GET", "/v1/rows/<str:table>", status, 0.02)
     rate_limits.record_limited({"usr_01k60000000000000000000000": 7})
-    traffic.hand_in()
+    traffic.write()
     world.delivery(world.event(request_id=None), code=200)
     world.run()
     measure_regions()
