@@ -165,7 +165,7 @@ def _settle(changes: PlanChanges) -> Outcome | None:
     """After an error of the caller's apply; None if the plan is not applied."""
     environment, plan_id = changes.environment, changes.plan.pk
     with transaction.atomic(using=environment.cluster):
-        # A commit whose connection broke may still be under way: it keeps the lock until it is decided.
+        # A commit whose connection broke may still be in progress: it keeps the lock until it succeeds or fails.
         stored = StoredPlan.objects.using(environment.cluster).select_for_update().filter(pk=plan_id).first()
     if stored is not None and stored.is_applied:
         return _completed(changes)

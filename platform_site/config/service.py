@@ -19,7 +19,7 @@ WRITE_SCOPES: Final = {
     "auth": (),
     "origins": ("environments:write",),
 }
-"""Besides the scopes to read. Webhooks carry rows."""
+"""Besides READ_SCOPES. Webhooks send rows."""
 
 
 def read_scopes(parts: Collection[str]) -> set[str]:

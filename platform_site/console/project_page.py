@@ -19,6 +19,7 @@ from projects.models import Environment, Project
 MAX_ENVIRONMENTS: Final = 24
 """Maximum of shown items; the lists show all."""
 MEASURED: Final = 3
+"""Environments whose usage is shown."""
 _SQL: Final = sql_files.load(__file__)
 
 

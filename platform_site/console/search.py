@@ -1,4 +1,4 @@
-"""What the command palette (Ctrl K) finds besides pages, at most EACH of a kind within TIMEOUT_MS."""
+"""The command palette's search (Ctrl K) for objects: at most EACH of a kind, within TIMEOUT_MS."""
 
 import unicodedata
 from collections.abc import Callable, Iterator

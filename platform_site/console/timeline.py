@@ -228,7 +228,7 @@ def _resource(gathered: _Gathered, using: str, kind: str, text: str) -> None:
 
 
 def _endpoint(gathered: _Gathered, using: str, address_id: str) -> None:
-    """An inbound endpoint and its runs: their inputs have its id, whose quotes no header can imitate."""
+    """An inbound endpoint and its runs, found by its id in their inputs: headers there have escaped quotes."""
     functions = gathered.own("run", Function.objects.using(using).all())
     known = InboundEndpoint.objects.using(using).select_related("function").filter(pk=address_id)
     address = known.filter(function__in=functions).first()

@@ -1,5 +1,5 @@
 """Credentials of each service (a keyring, or mode 600) and the link of a folder. Credentials are only sent to the URL
-that they were stored for, whatever a cloned link says."""
+that they were stored for, even if the link of a cloned folder names another one."""
 
 import fcntl
 import ipaddress

@@ -24,7 +24,7 @@ from projects.directory.environments import environment_ref
 from projects.models import Member
 
 _GZIP: Final = GZipMiddleware(lambda request: HttpResponse())
-"""For pages alone: random padding and a different CSRF token per page prevent BREACH."""
+"""For HTML pages only: random padding and a new CSRF token per page prevent BREACH."""
 WRITERS: Final = frozenset({"owner", "developer"})
 
 
@@ -40,7 +40,7 @@ SECTIONS: Final = {
     "settings": "Settings",
 }
 Change = Callable[..., dict[str, Any] | HttpResponse]
-"""Called as the page is. Returns what the page shows besides, or the response in place of the page."""
+"""Called with the page's arguments. Returns more context of the template, or a response instead of the page."""
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Console:
     failed: str = ""
     """The refused form."""
     done: dict[str, Any] = field(default_factory=dict)
-    """What a form's change has to show."""
+    """Context of the template from a form's change."""
 
     def api(self, method: str, path: str, body: Any = None, **options: Any) -> dict[str, Any]:
         """Call an API operation about this environment. Raises ApiError. Options: those of `ApiClient.respond`."""
@@ -230,7 +230,7 @@ def _refused(request: HttpRequest, refusal: ApiError) -> HttpResponse:
         session.end(response)
         return response
     if _is_by_htmx(request) and (refusal.status == 429 or refusal.status >= 500):
-        # The page stays with what was typed. Its script says so where the request was made.
+        # The page keeps the typed values, and its script shows the error at the form.
         text = f"{refusal.text} What you typed is still here. Try again later."
         shown = json.dumps({"console:refused": text})  # ASCII, as headers are
         return HttpResponse(status=refusal.status, headers={"HX-Reswap": "none", "HX-Trigger": shown})

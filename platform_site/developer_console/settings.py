@@ -75,8 +75,8 @@ def _add_member(console: Console) -> dict[str, Any]:
             message = "No account has this email. The operator can invite them: manage.py invite_user --platform EMAIL"
             raise invalid("email", message) from None
         raise
-    came_of_it = "is a member now" if "user_id" in made else "is invited by email"
-    return {"notice": f"{isolated(body['email'])} {came_of_it}."}
+    outcome = "is a member now" if "user_id" in made else "is invited by email"
+    return {"notice": f"{isolated(body['email'])} {outcome}."}
 
 
 def _change_role(console: Console) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from platform_site.http import fields
 
 
 class FilterBackend(DjangoFilterBackend):  # type: ignore[misc]  # the library is not typed
-    """Filters lists alone, not what `get_object` finds."""
+    """Filters only lists, not what `get_object` finds."""
 
     def get_filterset(self, request: Any, queryset: Any, view: Any) -> Any:
         view.filterset = super().get_filterset(request, queryset, view) if view.action == "list" else None

@@ -91,7 +91,7 @@ def _after(order: Sequence[str], values: Sequence[Any]) -> Any:
     if len(order) > 1 and len({name.startswith("-") for name in order}) == 1:
         compare = TupleLessThan if order[0].startswith("-") else TupleGreaterThan
         return compare(Tuple(*map(F, names)), tuple(values))
-    # Mixed: a > x, or a = x and what follows. The bound on the first column is said apart, since an index uses no OR.
+    # Mixed: a > x, or a = x and what follows. The first column is also bounded alone, since an index cannot use an OR.
     behind = Q()
     for name, value, signed in reversed(list(zip(names, values, order, strict=True))):
         beyond = Q(**{f"{name}__lt" if signed.startswith("-") else f"{name}__gt": value})

@@ -160,7 +160,7 @@ def _chosen(name: str) -> tuple["Api", str, dict[str, Any]]:
 
 
 def _chosen_branch(name: str) -> tuple["Api", str, dict[str, Any]]:
-    """The service refuses the other two environments, too: here before the question."""
+    """Refused here, before the confirmation, as by the service: the two fixed environments."""
     api, path, target = _chosen(name)
     if target["name"] in FIXED:
         message = f"Only preview branches can be reset or deleted, not {target['name']}."

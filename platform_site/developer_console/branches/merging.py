@@ -173,7 +173,7 @@ def _items(console: Console, source_id: str) -> list[str]:
         functions = console.client.call("GET", "/v1/functions", environment=source_id)["data"]
         query = {"parts": "webhooks"}
         config = console.client.call("GET", "/v1/config", query=query, environment=source_id)["config"]
-    except ApiError:  # the plan says why
+    except ApiError:  # planning reports it
         return []
     webhooks = [name for name in config["webhooks"] if not name.startswith("wh_")]
     return [*(f"functions.{each['name']}" for each in functions), *(f"webhooks.{name}" for name in webhooks)]

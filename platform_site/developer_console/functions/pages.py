@@ -41,7 +41,7 @@ def render(console: Console, template: str, name: str, context: dict[str, Any]) 
 
 
 def _last_runs(console: Console, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """By name. Who may list functions may read their runs."""
+    """By function. `functions:read` permits reading runs, too."""
     if (ref := console.ref) is None:
         return {}
     runs = history.last_of(ref.cluster, ref.environment_id, names)

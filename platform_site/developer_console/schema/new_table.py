@@ -58,7 +58,7 @@ def _settings(found: re.Match[str]) -> list[str]:
 
 
 def _has_its_settings(found: re.Match[str]) -> bool:
-    """Whether the type has as many settings as it takes; what is missing, the schema says."""
+    """Whether there are no more settings than the type takes. The API reports missing ones."""
     most = {"decimal": 2, "reference": 1}.get(found["type"], 0)
     return found["type"] == "enum" or len(_settings(found)) <= most
 

@@ -82,7 +82,7 @@ def _edit_part(console: Console, current: dict[str, Any]) -> dict[str, Any]:
         else:
             remove(draft, part)
     except ValidationFailed as refusal:
-        if refusal.fields[0].field == "part":  # it is not there
+        if refusal.fields[0].field == "part":  # there is no such part
             raise
         at = part.table or asked.get("at")
         return {"at": at, "text": text, "editing": part, "part_refusal": refusal, "status": refusal.status}

@@ -81,8 +81,8 @@ def values_of(document: Any, part: Part) -> dict[str, Any]:
     rule = mapping(value)
     rows = _rows_of(rule, part.action, table)
     if not part.name and (owners := _owners(table)):
-        rows = Rows("owner", owners[0])  # a new rule opens no more than it must
-    texts = {f"part_{key}": _beside(rule, part.action, rows).get(key) for key in ("where", "set", "check")}
+        rows = Rows("owner", owners[0])  # a new rule starts with little access
+    texts = {f"part_{key}": _without_rows(rule, part.action, rows).get(key) for key in ("where", "set", "check")}
     columns = rule.get("columns")
     return {
         **found,
@@ -109,7 +109,7 @@ def _rows_of(rule: Mapping[str, Any], action: str, table: Mapping[str, Any]) -> 
     return Rows("json")
 
 
-def _beside(rule: Mapping[str, Any], action: str, rows: Rows) -> dict[str, Any]:
+def _without_rows(rule: Mapping[str, Any], action: str, rows: Rows) -> dict[str, Any]:
     rest = dict(rule)
     if rows.kind == "owner" and action == "insert":
         rest["set"] = {name: value for name, value in mapping(rule.get("set")).items() if name != rows.name} or None
@@ -170,7 +170,7 @@ def _columns(asked: Mapping[str, str], rule: Mapping[str, Any]) -> Any:
 
 def _where(rows: Rows, rule: Mapping[str, Any]) -> dict[str, Any] | None:
     if rows.kind == "all":
-        return {} if rule.get("where") == {} else None  # as it was written
+        return {} if rule.get("where") == {} else None  # unchanged
     return {rows.name: _ME} if rows.kind == "owner" else {"$is": rows.name}
 
 

@@ -89,7 +89,7 @@ class ApiSchema(AutoSchema):
         is_repeatable = any(each["name"] == IDEMPOTENCY_KEY.name for each in operation.get("parameters", ()))
         for status, answer in responses.items():
             names = ["X-Request-Id"]
-            # Alone, 202 makes nothing to be found.
+            # 202 as the only status creates no resource.
             if status in ("201", "303") or (status == "202" and len(responses) > 1):
                 names.append("Location")
             if view.action in view.has_etag:
