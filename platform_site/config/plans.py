@@ -1,4 +1,4 @@
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final
 
@@ -80,14 +80,11 @@ def delete_old(using: str) -> None:
     while True:
         batch = dict(old.order_by("expires_at").values_list("pk", "state")[:BATCH])
         interrupted = [plan_id for plan_id, state in batch.items() if state == StoredPlan.State.APPLIED]
-        unfinished = _being_applied(interrupted)
+        being_applied = Environment.objects.filter(applying_plan__in=interrupted)
+        unfinished = set(being_applied.values_list("applying_plan", flat=True))
         old.filter(pk__in=batch.keys() - unfinished).delete()
         if len(batch) < BATCH or len(unfinished) == BATCH:
             return
-
-
-def _being_applied(plan_ids: Collection[str]) -> set[str | None]:
-    return set(Environment.objects.filter(applying_plan__in=plan_ids).values_list("applying_plan", flat=True))
 
 
 def forget_environment(*, environment_id: str, cluster: str, **_: Any) -> None:

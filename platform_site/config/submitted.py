@@ -64,7 +64,8 @@ class AuthConfig(SettingsInput, BranchAuthConfig):
 
 def check(environment: EnvironmentRef, document: Mapping[str, Any]) -> dict[str, Any]:
     """The validated parts. Raises ValidationFailed with the path of each error, without values."""
-    refuse_secrets(document)
+    if secrets := list(_secrets_in(document)):
+        raise ValidationFailed(fields=secrets[:MAX_ERRORS])
     errors: list[FieldError] = []
     parts: dict[str, Any] = {}
     schema = None
@@ -84,12 +85,6 @@ def check(environment: EnvironmentRef, document: Mapping[str, Any]) -> dict[str,
     if errors:
         raise ValidationFailed(fields=errors[:MAX_ERRORS])
     return parts
-
-
-def refuse_secrets(document: Mapping[str, Any]) -> None:
-    """Raises ValidationFailed with the path of each secret."""
-    if found := list(_secrets_in(document)):
-        raise ValidationFailed(fields=found[:MAX_ERRORS])
 
 
 def _secrets_in(document: Mapping[str, Any]) -> Iterator[FieldError]:
