@@ -24,7 +24,8 @@ _TITLES: Final = {
     "visitor_queued_runs": "Queued runs, anonymous callers",
     "visitor_queued_bytes": "Queued input, anonymous callers",
 }
-ROLES: Final = ("owner", "developer", "viewer")
+ROLES: Final = ("developer", "viewer", "owner")
+"""The first is the default for a new member."""
 
 
 def _project(console: Console, *segments: str) -> str:

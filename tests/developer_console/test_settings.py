@@ -34,11 +34,14 @@ def test_members_are_added_changed_and_removed(tracker: Tracker, desk: Desk) -> 
     assert AuditEntry.objects.filter(action__startswith="member.", project_id=tracker.project.pk).count() == 3
 
 
-def test_an_unknown_email_is_kept_and_says_who_can_invite(desk: Desk) -> None:
+def test_a_refused_member_stays_in_the_form_which_says_who_can_invite(desk: Desk) -> None:
     values = {"what": "add-member", "email": "new@x.example", "role": "viewer"}
     refused = text_of(desk.post("settings", values))
     assert "The operator can invite them: manage.py invite_user --platform EMAIL" in refused
     assert 'value="new@x.example"' in refused
+    new_role = refused[refused.index('<select id="role"') :].partition("</select>")[0]
+    assert "<option selected>viewer</option>" in new_role
+    assert new_role.count("selected") == 1
 
 
 @pytest.mark.parametrize(
