@@ -7,7 +7,6 @@ from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-import orjson
 from django.conf import settings
 from django.db import Error, connection, connections
 from django.db.models import Count, Max
@@ -100,35 +99,46 @@ def _sum_up(region: str, since: datetime, until: datetime) -> None:
         cursor.execute(SQL["names"], [list({facts[0] for found in slowest.values() for facts in found})])
         names = {function_id: (environment_id, name) for function_id, environment_id, name in cursor.fetchall()}
     buckets = [_bucket_of(since) + BUCKET * step for step in range(int((until - since) / BUCKET) or 1)]
-    region_rows = [
-        {
-            "at": at.isoformat(),
-            "attempts": attempts.get(at, (0, 0))[0],
-            "attempts_succeeded": attempts.get(at, (0, 0))[1],
-            "runs_succeeded": sum(facts[1] - facts[2] for facts in runs.get(at, [])),
-            "runs_failed": sum(facts[2] for facts in runs.get(at, [])),
-            "runs_timed_out": sum(facts[3] for facts in runs.get(at, [])),
-        }
+    region_metrics = [
+        RegionMetric(
+            at=at,
+            region=region,
+            attempts=attempts.get(at, (0, 0))[0],
+            attempts_succeeded=attempts.get(at, (0, 0))[1],
+            runs_succeeded=sum(facts[1] - facts[2] for facts in runs.get(at, [])),
+            runs_failed=sum(facts[2] for facts in runs.get(at, [])),
+            runs_timed_out=sum(facts[3] for facts in runs.get(at, [])),
+        )
         for at in sorted({*buckets, *attempts, *runs})
     ]
-    function_rows = [
-        {
-            "at": at.isoformat(),
-            "environment_id": names[facts[0]][0],
-            "function_id": facts[0],
-            "name": names[facts[0]][1],
-            "runs": facts[1],
-            "failed": facts[2],
-            "total_ms": facts[4],
-            "longest_ms": facts[5],
-        }
+    function_metrics = [
+        FunctionMetric(
+            at=at,
+            region=region,
+            environment_id=names[function_id][0],
+            function_id=function_id,
+            name=names[function_id][1],
+            runs=count,
+            failed=failed,
+            total_ms=total_ms,
+            longest_ms=longest_ms,
+        )
         for at, found in slowest.items()
-        for facts in found
-        if facts[0] in names
+        for function_id, count, failed, _, total_ms, longest_ms in found
+        if function_id in names
     ]
-    with connection.cursor() as cursor:
-        cursor.execute(SQL["replace_region"], {"region": region, "rows": orjson.dumps(region_rows).decode()})
-        cursor.execute(SQL["replace_functions"], {"region": region, "rows": orjson.dumps(function_rows).decode()})
+    RegionMetric.objects.bulk_create(
+        region_metrics,
+        update_conflicts=True,
+        unique_fields=["at", "region"],
+        update_fields=["attempts", "attempts_succeeded", "runs_succeeded", "runs_failed", "runs_timed_out"],
+    )
+    FunctionMetric.objects.bulk_create(
+        function_metrics,
+        update_conflicts=True,
+        unique_fields=["at", "function_id"],
+        update_fields=["runs", "failed", "total_ms", "longest_ms"],
+    )
 
 
 def measure_control() -> dict[str, Any]:

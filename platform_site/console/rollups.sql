@@ -65,23 +65,3 @@ SELECT date_bin('5 minutes', r.ended_at, 'epoch'), r.function_id, count(*),
 -- name: names
 SELECT id, environment_id, name FROM platform.functions_function
  WHERE id = ANY (%s) AND environment_id IS NOT NULL  -- null: deleted, but it still has runs
-
--- name: replace_region
-INSERT INTO platform_site_regionmetric AS f
-       (at, region, attempts, attempts_succeeded, runs_succeeded, runs_failed, runs_timed_out)
-SELECT r.at, %(region)s, r.attempts, r.attempts_succeeded, r.runs_succeeded, r.runs_failed, r.runs_timed_out
-  FROM jsonb_to_recordset(%(rows)s::jsonb) AS r (at timestamptz, attempts bigint, attempts_succeeded bigint,
-       runs_succeeded bigint, runs_failed bigint, runs_timed_out bigint)
-    ON CONFLICT (at, region) DO UPDATE
-   SET attempts = excluded.attempts, attempts_succeeded = excluded.attempts_succeeded,
-       runs_succeeded = excluded.runs_succeeded, runs_failed = excluded.runs_failed,
-       runs_timed_out = excluded.runs_timed_out
-
--- name: replace_functions
-INSERT INTO platform_site_functionmetric AS f
-       (at, region, environment_id, function_id, name, runs, failed, total_ms, longest_ms)
-SELECT r.at, %(region)s, r.environment_id, r.function_id, r.name, r.runs, r.failed, r.total_ms, r.longest_ms
-  FROM jsonb_to_recordset(%(rows)s::jsonb) AS r (at timestamptz, environment_id text, function_id text, name text,
-       runs bigint, failed bigint, total_ms bigint, longest_ms bigint)
-    ON CONFLICT (at, function_id) DO UPDATE
-   SET runs = excluded.runs, failed = excluded.failed, total_ms = excluded.total_ms, longest_ms = excluded.longest_ms
