@@ -34,7 +34,7 @@ _WEBHOOK_FIELDS: Final = ("filter", "columns", "ordering", "description", "enabl
 ENDPOINTS: Final = (
     "issuer", "authorization_endpoint", "token_endpoint", "userinfo_endpoint", "emails_endpoint",
 )  # fmt: skip
-_PROVIDER_FIELDS: Final = (
+PROVIDER_FIELDS: Final = (
     "display_name", "profile_fields", "client_id", "client_auth", "trusts_email", "sign_up", "enabled",
 )  # fmt: skip
 
@@ -157,7 +157,7 @@ def _provider(provider: IdentityProvider) -> dict[str, Any]:
     urls = {name: getattr(provider, name) for name in ENDPOINTS}
     found = {
         **{name: credentials.masked(url) for name, url in urls.items() if url is not None},
-        **{name: getattr(provider, name) for name in _PROVIDER_FIELDS},
+        **{name: getattr(provider, name) for name in PROVIDER_FIELDS},
         "scopes": sorted(provider.scopes),
     }
     return {name: value for name, value in found.items() if value is not None}

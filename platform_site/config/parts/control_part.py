@@ -20,11 +20,7 @@ from platform_site.http.errors import FieldError, Unavailable
 from projects import services
 from projects.directory import applying
 
-_KEPT: Final = (
-    "display_name", "client_id", "client_auth", "scopes", "trusts_email", "sign_up", "enabled", "issuer",
-    "authorization_endpoint", "token_endpoint", "userinfo_endpoint", "emails_endpoint", "profile_fields",
-    "response_mode",
-)  # fmt: skip
+_KEPT: Final = (*current.ENDPOINTS, *current.PROVIDER_FIELDS, "scopes", "response_mode")
 
 
 def unresolved_urls(changes: PlanChanges) -> list[FieldError]:
