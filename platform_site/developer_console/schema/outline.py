@@ -14,7 +14,7 @@ _HIDDEN_KEYS: Final = ("type", "null", "renamed_from")
 class Line:
     part: Part
     title: str
-    summary: str
+    summary: str = ""
     mark: str = ""
     """`new` or `changed`, against the current schema."""
     errors: list[str] = field(default_factory=list)
@@ -42,11 +42,7 @@ def groups_of(draft: Any, current: Any, name: str, problems: Sequence[dict[str, 
     for kind, title, adding in lists:
         entries = table.get(CONTAINERS[kind])
         lines = [
-            Line(
-                Part(kind, name, str(index)),
-                ", ".join(map(str, entry)) if isinstance(entry, list) else _text(entry),
-                "",
-            )
+            Line(Part(kind, name, str(index)), _list_text(entry))
             for index, entry in enumerate(entries if isinstance(entries, list) else [])
         ]
         groups.append(Group(title, Part(kind, name), adding, lines))
@@ -61,7 +57,7 @@ def groups_of(draft: Any, current: Any, name: str, problems: Sequence[dict[str, 
 
 def user_fields(draft: Any, current: Any, problems: Sequence[dict[str, Any]]) -> Group:
     lines = [
-        Line(Part("users", name=role), role, ", ".join(map(str, fields)) if isinstance(fields, list) else _text(fields))
+        Line(Part("users", name=role), role, _list_text(fields))
         for role, fields in mapping(mapping(draft).get("users")).items()
     ]
     _finish(lines, draft, current, problems)
@@ -100,6 +96,10 @@ def _column(column: dict[str, Any]) -> str:
 
 def _text(value: Any) -> str:
     return _cut(exact_json.dumps(value))
+
+
+def _list_text(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else _text(value)
 
 
 def _cut(text: str) -> str:
