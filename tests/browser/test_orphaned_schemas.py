@@ -50,7 +50,7 @@ def test_an_operator_sees_them_and_lets_go_of_one(
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), (width, theme)
         save_screenshot(page, f"orphaned-schemas-{width}-{theme}")
         page.get_by_role("button", name=f"Drop the schema of {forgotten[0]}").click()
-        expect(page.get_by_text("go for good")).to_be_visible()
+        expect(page.get_by_text("permanently deletes")).to_be_visible()
         save_screenshot(page, f"orphaned-schemas-asked-{width}-{theme}")
     page.locator("input[name=typed]").fill(forgotten[1])
     expect(page.get_by_role("button", name="Drop the schema")).to_be_disabled()

@@ -111,7 +111,7 @@ def test_the_timeline_says_that_a_region_is_unavailable(desk: Desk, monkeypatch:
 
     monkeypatch.setattr("platform_site.request_log.reader.of_requests", fail)
     page = desk.get("logs/timeline", data={"id": ids.new("req")})
-    assert "The region is not available." in text_of(page)
+    assert "The region is unavailable." in text_of(page)
 
 
 def test_the_timeline_knows_nothing_of_other_environments(
