@@ -27,7 +27,7 @@ document.addEventListener("click", (event) => {
   closePopups(event.target.closest("details[data-closes]"));
 });
 
-// The form of something new begins at its first field.
+// Opening the form of a new item focuses its first field.
 document.addEventListener("click", (event) => {
   const form = event.target.closest("details.new > summary")?.parentElement;
   if (form && !form.open) setTimeout(() => form.querySelector("input:not([type=hidden]), select, textarea").focus());
@@ -45,9 +45,9 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
-// After a form the first message is in view and read out. The focus stays at the button that was pressed, if the new
-// content has it, too. A part of the page that renews itself moves neither.
-let pressed = null; // of the content alone, not of a dialog above it
+// After a form is sent, the first message is scrolled into view and read out. The focus stays on the pressed button if
+// the new content has it. Parts of the page that reload by themselves change neither.
+let pressed = null; // only of the content, not of a dialog above it
 document.addEventListener("htmx:beforeSwap", () => (pressed = document.activeElement.closest("main *")));
 document.addEventListener("htmx:afterSwap", (event) => {
   showTypes();
@@ -66,7 +66,7 @@ document.addEventListener("htmx:afterSwap", (event) => {
   (again ?? document.getElementById("main")).focus({ preventScroll: true });
 });
 
-// A request without an answer, or refused for now, says so where it was made.
+// Shows an error at the form whose request got no response or was refused for now.
 function showUnsent(event) {
   const from = event.target.closest("form") ?? event.target;
   const problem = document.createElement("p");
@@ -102,7 +102,7 @@ window.addEventListener("beforeunload", (event) => {
   if (!isSending && isUnsaved()) event.preventDefault();
 });
 
-// Where a table is too narrow for its columns, each cell stands below the last one, after the name of its column.
+// In a narrow table each cell is below the previous one, after the name of its column.
 function nameCells() {
   for (const table of document.querySelectorAll("main table.list")) {
     const heads = [...table.querySelectorAll("thead th")].map((head) => head.textContent.trim());
@@ -114,7 +114,7 @@ function nameCells() {
 
 nameCells();
 
-// Of a form whose fields depend on choices, only those are shown that the choices name. What is wrong stays in view.
+// Shows only the fields that the choices of a form need. Fields with errors stay visible.
 function showTypes() {
   const choosers = [...document.querySelectorAll("[data-chooses-types]")];
   for (const field of document.querySelectorAll("[data-types]")) {
@@ -132,7 +132,7 @@ document.addEventListener("change", (event) => {
 });
 showTypes();
 
-// A problem of the schema document leads to its line.
+// Links an error in the schema document to its line.
 document.addEventListener("click", (event) => {
   const link = event.target.closest("[data-line]");
   const editor = document.getElementById("document");
@@ -145,7 +145,7 @@ document.addEventListener("click", (event) => {
   editor.scrollTop = (editor.scrollHeight / lines.length) * Math.max(0, number - 5);
 });
 
-// An edited source says that it is not deployed.
+// Marks an edited source as not deployed.
 document.addEventListener("input", (event) => {
   if (!event.target.matches("[data-editor]")) return;
   const mark = event.target.form?.querySelector("[data-unsaved]");
@@ -165,7 +165,7 @@ document.addEventListener("keydown", (event) => {
   } else if (event.key !== "Shift") leaves = false;
 });
 
-// Of many tables, only those are shown whose name has the text; Enter opens the first. The current one is in view.
+// Filters the tables by name; Enter opens the first one. The current one is scrolled into view.
 function tabsOf(find) {
   return [...find.nextElementSibling.children];
 }

@@ -79,7 +79,7 @@ function show(cell, value) {
   if (pickerUrl(cell.dataset.key, cell.dataset.type)) showLabel(cell, shown);
 }
 
-const labels = new Map(); // promises of what stands for referenced rows, by the URL that finds each
+const labels = new Map(); // promises of the labels of referenced rows, by URL
 
 async function labelAt(url, id) {
   const response = await fetch(url);
@@ -113,7 +113,7 @@ function showRow(row, answer) {
   for (const cell of row.querySelectorAll("td[data-key]")) show(cell, values[cell.dataset.key]);
 }
 
-// A message beside a cell. Without a text it is taken away.
+// A message beside a cell; without text it is removed.
 function showProblem(cell, text) {
   cell.querySelector(".cell-problem")?.remove();
   cell.toggleAttribute("aria-invalid", Boolean(text));
@@ -174,7 +174,7 @@ async function insert(event) {
     .filter(([, value]) => value !== "")
     .map(([field, value]) => `${JSON.stringify(field.dataset.field)}: ${jsonText(field.dataset.type, value)}`);
   const submit = form.querySelector("[type=submit]");
-  submit.disabled = true; // until the answer, so that a second click adds no second row
+  submit.disabled = true; // until the response, so that a second click adds no second row
   const answer = await send("POST", null, `{${members.join(", ")}}`);
   if (answer.status === 201) return location.reload();
   submit.disabled = false;

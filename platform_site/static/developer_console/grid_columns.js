@@ -1,4 +1,4 @@
-// The columns as this user sees this table: widths, which are shown and in which order. The browser stores them.
+// This user's view of the table: widths, order, and which columns are shown. The browser stores it.
 "use strict";
 
 function stored(name, otherwise) {

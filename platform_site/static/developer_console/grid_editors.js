@@ -171,7 +171,7 @@ function edit(cell, typed) {
     problem.textContent = text;
     input.setAttribute("aria-invalid", "true");
   };
-  // After a save, `then` is the arrow key of the direction to go on in.
+  // After a save, `then` is the arrow key for the next cell.
   const save = async (text, { then } = {}) => {
     const step = [];
     const answer = await patchRow(row, { [key]: text }, step);
@@ -200,7 +200,7 @@ function edit(cell, typed) {
     shown.textContent = JSON.stringify(parse(current.text)[key]);
     problem.hidden = false;
     problem.replaceChildren("Somebody else changed this row. Its value is now ", shown, ".");
-    savers.delete(cell); // which value stays is now to be chosen
+    savers.delete(cell); // the user now chooses one of the values
     actions.replaceChildren(
       button("Save mine", () => (showRow(row, current), save(text)), "primary"),
       button("Keep theirs", () => {
@@ -222,7 +222,7 @@ function edit(cell, typed) {
       event.preventDefault();
       saveInput("ArrowDown");
     } else if (event.key === "Tab") {
-      // Shift Tab from the first control and Tab go on to the next cell, as in a spreadsheet.
+      // Shift Tab from the first control and Tab move to the next cell, as in a spreadsheet.
       event.preventDefault();
       saveInput(event.shiftKey ? "ArrowLeft" : "ArrowRight");
     }

@@ -1,5 +1,5 @@
 // Changes of rows, one step at a time: cells, pasted ranges, new rows, fills. Each step can be undone.
-// Every change is one of the API's, under the ETag of the row as it was last seen here.
+// Every change is an API request with the last known ETag of the row.
 "use strict";
 
 const MAX_STEPS = 100;
@@ -7,7 +7,7 @@ const MAX_NEW_ROWS = 500;
 const steps = []; // of entries, the latest step last
 let working = Promise.resolve();
 
-// One after the other, so that an undo knows what it undoes.
+// One after another, so that an undo finds a complete step.
 function inTurn(action) {
   working = working.then(action, action);
 }
@@ -32,7 +32,7 @@ function jsonOf(cell) {
   return cell.hasAttribute("data-null") ? "null" : jsonText(cell.dataset.type, cell.dataset.value);
 }
 
-// Save JSON texts by column. A change that was saved is added to the step.
+// Saves JSON texts by column. A saved change is added to the step.
 async function patchRow(row, values, step, etag = row.dataset.etag) {
   const before = Object.fromEntries(Object.keys(values).map((key) => [key, jsonOf(cellIn(row, key))]));
   const body = Object.entries(values).map(([key, text]) => `${JSON.stringify(key)}: ${text}`);
@@ -184,7 +184,7 @@ async function fillDown(cell) {
   showStatus(`${saved} of ${countOf(rest.length)} filled.`, saved < rest.length);
 }
 
-// The row as it was, unless somebody else has changed it since. Earlier steps go on from the ETag that it has then.
+// The row as it was, unless somebody else has changed it since. Earlier steps continue from its new ETag.
 async function undoEntry(entry, row) {
   if (entry.isNew) {
     const answer = await send("DELETE", entry.id, undefined, entry.after);

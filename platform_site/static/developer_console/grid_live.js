@@ -1,9 +1,9 @@
-// Changes of the rows on the page by others, as they happen. The stream is one of the API's, through the console.
+// Live changes of the page's rows by others: the API's stream, through the console.
 "use strict";
 
 const liveState = document.getElementById("live-state");
 const added = new Set();
-let ownUntil = 0; // Until then new rows are taken for those of an import from this page.
+let ownUntil = 0; // Until then new rows count as those of an import from this page.
 let lastId = null;
 let listening = null; // aborts the stream
 
@@ -71,7 +71,7 @@ async function currentPage() {
   return new DOMParser().parseFromString(await response.text(), "text/html");
 }
 
-// All rows again, after an import. The stream tells of the imported rows a little later.
+// Reloads all rows after an import. The stream reports the imported rows a little later.
 async function reloadRows() {
   ownUntil = Date.now() + 10_000;
   const page = grid.querySelector("td.editing") ? null : await currentPage();
@@ -90,7 +90,7 @@ async function reloadRows() {
   enableDelete();
 }
 
-// What has changed after the page was made and before the stream began.
+// Changes between the rendering of the page and the start of the stream.
 async function catchUp() {
   const page = await currentPage();
   if (!page) return;
@@ -109,7 +109,7 @@ async function listen() {
   const response = await fetch(grid.dataset.live, { method: "POST", headers, signal: listening.signal });
   if (!response.ok || response.redirected) {
     showState("Not live");
-    // Too many streams, or unavailable: later. No permission: not again.
+    // Too many streams, or unavailable: try again later. No permission: stop.
     return response.status === 429 || response.status >= 500 ? 30_000 : null;
   }
   if (lastId) showState("Live");
