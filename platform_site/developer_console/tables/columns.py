@@ -5,8 +5,8 @@ from typing import Any, Final
 from platform_site.http import exact_json
 
 LONGEST_CELL: Final = 200
-READ_ONLY: Final = frozenset({"id", "created_at", "updated_at"})
 _OWN: Final = {"id": "text", "created_at": "timestamp", "updated_at": "timestamp"}
+"""Columns of every table, which are read-only."""
 _AS_JSON: Final = frozenset({"json", "text[]", "integer", "float", "boolean"})
 
 
@@ -26,7 +26,7 @@ class Column:
 
     @property
     def is_read_only(self) -> bool:
-        return self.key in READ_ONLY
+        return self.key in _OWN
 
     @property
     def is_required(self) -> bool:
