@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
+
 _MAX_WAIT_SECONDS: Final = 10.0
 
 
@@ -65,8 +67,6 @@ class DataDirLock:
 
 
 def _started_at(pid: int) -> float | None:
-    import psutil
-
     try:
         return float(psutil.Process(pid).create_time())
     except psutil.NoSuchProcess:
@@ -75,8 +75,6 @@ def _started_at(pid: int) -> float | None:
 
 def _end_leftovers(children: list[tuple[int, float]]) -> None:
     """End the children of a killed `up`; PostgreSQL gets time for a clean shutdown."""
-    import psutil
-
     alive = [pid for pid, started in children if _started_at(pid) == started]
     for pid in alive:
         with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
