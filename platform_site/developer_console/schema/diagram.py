@@ -18,7 +18,7 @@ _GAP: Final = 28
 _BETWEEN: Final = 90
 _MAX_COLUMNS: Final = 14
 """Of a box; columns with references are always shown."""
-_LOOSE_IN_A_ROW: Final = 4
+_UNRELATED_PER_ROW: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +95,9 @@ def picture_of(tables: Mapping[str, Any], relations: Sequence[Relation]) -> Pict
             box.x, box.y, box.width = x, y, width
             y += box.height + _GAP
         bottom, right = max(bottom, y), max(right, x + width)
-    loose = [box for name, box in boxes.items() if name not in linked]
-    for start in range(0, len(loose), _LOOSE_IN_A_ROW):
-        row = loose[start : start + _LOOSE_IN_A_ROW]
+    unrelated = [box for name, box in boxes.items() if name not in linked]
+    for start in range(0, len(unrelated), _UNRELATED_PER_ROW):
+        row = unrelated[start : start + _UNRELATED_PER_ROW]
         y = max(bottom, _GAP)
         for at, box in enumerate(row):
             box.x, box.y, box.width = at * (width + _GAP) + _GAP, y, width
@@ -140,7 +140,7 @@ def _path(source: Box, target: Box, column: str) -> str:
     if target.x < source.x:
         bend = _BETWEEN // 2
         return f"M{source.x} {y1} C{source.x - bend} {y1} {target.right + bend} {y2} {target.right} {y2}"
-    if target.x > source.x:  # within a circle
+    if target.x > source.x:  # in a cycle
         bend = _BETWEEN // 2
         return f"M{source.right} {y1} C{source.right + bend} {y1} {target.x - bend} {y2} {target.x} {y2}"
     bend = _BETWEEN // 3
