@@ -104,7 +104,7 @@ def _counts(control: dict[str, Any], link_to: LinkTo) -> list[Metric]:
         Metric("Environments", f"{control['environments']:,}", link_to("projects.Environment")),
         Metric("Platform accounts", f"{control['accounts']:,}", link_to("accounts.User", pool="platform")),
         Metric("All users", f"{control['users']:,}", link_to("accounts.User"), note=estimated),
-        Metric("Active keys", f"{control['keys']:,}", link_to("accounts.ServerKey", state="live")),
+        Metric("Live keys", f"{control['keys']:,}", link_to("accounts.ServerKey", state="live")),
         Metric("Open change streams", "unknown" if streams is None else f"{streams:,}"),
     ]  # fmt: skip
 

@@ -12,7 +12,7 @@ from projects.console.base import list_url
 
 _SIDEBAR: Final = (
     ("Projects", (("Projects", "folder_open", "projects.Project"), ("Environments", "dns", "projects.Environment"),
-               ("Members", "group", "projects.Member"))),
+                  ("Members", "group", "projects.Member"))),
     ("Auth", (("Users", "person", "accounts.User"), ("Sessions", "devices", "accounts.Session"),
              ("API keys", "key", "accounts.ServerKey"), ("Signing keys", "verified_user", "accounts.SigningKey"),
              ("Identity providers", "passkey", "accounts.IdentityProvider"),

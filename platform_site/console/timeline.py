@@ -95,15 +95,15 @@ def of(text: str, environment_id: str = "", *, within: EnvironmentRef | None = N
     if kind == "inb":  # entries about it are about its function
         gathered.audit(detail__has_key="address", detail__address=text)
     if kind == "env":
-        _in_region(found, _cluster_of(text), lambda using: _environment(gathered, using, text))
+        _in_database(found, _cluster_of(text), lambda using: _environment(gathered, using, text))
     elif environment_id and kind not in CONTROL_KINDS and kind not in ("evt", "req", "inb"):
         cluster = _cluster_of(environment_id)
         if cluster is None:
             found.hint = f"There is no environment {environment_id}, or it cannot be reached."
-        _in_region(found, cluster, lambda using: _row(gathered, using, text, environment_id))
+        _in_database(found, cluster, lambda using: _row(gathered, using, text, environment_id))
     elif kind in ("wh", "evt", "dlv", "fn", "run", "inb"):
         for region in gathered.regions:
-            _in_region(found, region, lambda using: _resource(gathered, using, str(kind), text))
+            _in_database(found, region, lambda using: _resource(gathered, using, str(kind), text))
     elif kind in (None, "req"):
         gathered.requests.add(text)
     _follow_requests(gathered)
@@ -188,18 +188,18 @@ class _Gathered:
         self.add(run_entry(run, functions.get(run.function_id), using) for run in runs)
 
 
-def _in_region(found: Timeline, region: str | None, look: Callable[[str], None]) -> None:
-    """Call `look(region)`; an unavailable region is named in the timeline."""
-    if region is None:
+def _in_database(found: Timeline, using: str | None, look: Callable[[str], None]) -> None:
+    """Call `look(using)`; an unavailable database is named in the timeline."""
+    if using is None:
         return
     try:
-        look(region)
+        look(using)
     except Error as error:
         logger.warning(
-            "a region was unavailable to the timeline", extra={"region": region, "why": type(error).__name__}
+            "a database was unavailable to the timeline", extra={"database": using, "why": type(error).__name__}
         )
-        if region not in found.unavailable:
-            found.unavailable.append(region)
+        if using not in found.unavailable:
+            found.unavailable.append(using)
 
 
 def _cluster_of(environment_id: str) -> str | None:
@@ -265,9 +265,9 @@ def _follow_requests(gathered: _Gathered) -> None:
     if not requests:
         return
     gathered.audit(request_id__in=requests)
-    _in_region(gathered._timeline, DEFAULT_DB_ALIAS, lambda using: gathered.logged(using, requests))
+    _in_database(gathered._timeline, DEFAULT_DB_ALIAS, lambda using: gathered.logged(using, requests))
     for region in gathered.regions:
-        _in_region(gathered._timeline, region, lambda using: _of_requests(gathered, using, requests))
+        _in_database(gathered._timeline, region, lambda using: _of_requests(gathered, using, requests))
 
 
 def _of_requests(gathered: _Gathered, using: str, requests: list[str]) -> None:

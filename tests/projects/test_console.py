@@ -234,7 +234,7 @@ def test_the_first_page_counts_in_a_bounded_number_of_queries(console: Client, a
     assert "Failed environments <span>1<" in re.sub(r"\s+", " ", shown)
     assert "project.deleted" in shown
     row = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", shown))
-    assert "Active keys 1 " in row, "one of the two has expired"
+    assert "Live keys 1 " in row, "one of the two has expired"
     assert "eu-west-1 0 3 0 3" in row
     assert "us-east-1 0 0 0 0" in row
 
