@@ -350,6 +350,18 @@ class TestTrust:
         pair.merge("webhooks.spy.url")
         webhooks = pair.production.config("?parts=webhooks")["config"]["webhooks"]
         assert webhooks["spy"]["enabled"] is False
+        pair.merge("webhooks.spy.enabled")
+        assert pair.production.config("?parts=webhooks")["config"]["webhooks"]["spy"]["enabled"] is True
+
+    def test_a_new_webhook_that_was_left_out_can_be_included_later(self, pair: Pair) -> None:
+        pair.branch.call("POST", "/v1/webhooks", {"name": "spy", "url": "http://127.0.0.1:8080/spy", "events": ["*"]})
+        change_schema(
+            pair.branch, lambda tables: tables["notes"]["columns"].update(more={"type": "text", "null": True})
+        )
+        plan = pair.merge()
+        assert [warning["field"] for warning in plan["warnings"]] == ["webhooks.spy"]
+        pair.merge("webhooks.spy")
+        assert "spy" in pair.production.config("?parts=webhooks")["config"]["webhooks"]
 
     def test_webhooks_without_a_name_are_left_alone(self, pair: Pair) -> None:
         url = {"url": "http://127.0.0.1:8080/a", "events": ["*"]}

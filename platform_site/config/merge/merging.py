@@ -79,6 +79,8 @@ class _Merging:
     merger: Merger
     include: list[str]
     warnings: list[FieldError] = field(default_factory=list)
+    left_out: set[str] = field(default_factory=set)
+    """Names of new webhooks, which another merge may include."""
 
     def schema(self) -> merged_schema.Merged:
         base, ours, theirs = self.sides("schema", {"tables": {}})
@@ -120,6 +122,7 @@ class _Merging:
         merged = self._items("webhooks", named, comparison.WEBHOOK_TRUST)
         for name in [name for name, item in merged.items() if "url" not in item]:
             del merged[name]
+            self.left_out.add(name)
             message = f"It is new and is left out, because its URL is not included: include webhooks.{name}."
             self.warnings.append(FieldError(f"webhooks.{name}", "not_included", message))
         for item in merged.values():
@@ -143,6 +146,11 @@ class _Merging:
                 }
                 for name, item in self.theirs.parts[part].items()
             }
+        found["webhooks"] = {
+            name: {"enabled": False} | item  # as those that the target gets without it
+            for name, item in found["webhooks"].items()
+            if name not in self.left_out
+        }
         if "origins" in self.include:
             found["origins"] = self.theirs.parts["origins"]
         if self._included("auth.redirect_uris"):
