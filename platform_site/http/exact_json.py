@@ -21,7 +21,7 @@ class LongFloat(float):
 
 def read_float(text: str) -> float:
     """As `parse_float` of a decoder."""
-    if len(text) <= _ALWAYS_EXACT:
+    if len(text) <= _ALWAYS_EXACT and "e" not in text and "E" not in text:  # 1e-400 is 0.0 as a float
         return float(text)
     found = LongFloat(text)
     found.text = text
