@@ -120,8 +120,9 @@ class ApiRequest(Request):
 
 
 class ApiViewSet(ViewSet):
-    required_scopes: ClassVar[Mapping[str, str | None]] = {}
-    """By action, the required scope; None: any authenticated caller. An action without an entry does not start."""
+    required_scopes: ClassVar[Mapping[str, str | tuple[str, ...] | None]] = {}
+    """By action, the required scope, or several; None: any authenticated caller. An action without an entry does not
+    start."""
     environment_use: ClassVar[Literal["required", "optional", "unused"]] = "required"
     """Whether a request needs an environment. Required: `self.environment` is set, or 422. Optional: if the caller has
     or names one; of a public viewset, if a request may name one. Unused: none for accounts."""
@@ -268,9 +269,10 @@ class ApiViewSet(ViewSet):
 
     def check_permissions(self, request: Request) -> None:
         """DRF's loop over `permission_classes` would cost a row's request more than the check."""
-        scope = self.required_scopes[self.action]
-        if scope is not None:
-            self._caller.need(scope)  # type: ignore[union-attr]  # set before
+        required = self.required_scopes[self.action]
+        if required is not None:
+            for scope in (required,) if isinstance(required, str) else required:
+                self._caller.need(scope)  # type: ignore[union-attr]  # set before
 
     def _authenticate(self) -> Caller:
         for authentication in self.authentication_classes:

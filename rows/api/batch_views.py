@@ -27,7 +27,7 @@ class BatchViewSet(ApiViewSet):
         """Up to 100 writes on several tables in one transaction: all or nothing.
 
         An error names the operation that failed, and nothing has changed. Takes no `If-Match` (422). Counts against
-        the rate limit as its number of operations."""
+        the rate limit as its number of operations. All but inserts need `rows:read` too."""
         meta = self.http_request.META
         etags.refuse(meta, ("If-Match", "If-None-Match"), _IF_MATCH)
         body = self.read_object()

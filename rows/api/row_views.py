@@ -63,13 +63,10 @@ class RowViewSet(ApiViewSet):
         "search": "rows:read",
         "retrieve": "rows:read",
         "create": "rows:write",
-        "partial_update": "rows:write",
-        "destroy": "rows:write",
-        "bulk_update": "rows:write",
-        "bulk_destroy": "rows:write",
-        "explain": "schema:read",
+        # Filters and responses of these say what rows hold.
+        **dict.fromkeys(("partial_update", "destroy", "bulk_update", "bulk_destroy"), ("rows:write", "rows:read")),
+        "explain": ("schema:read", "rows:read"),
     }
-    """Updates, upserts and deletions need `rows:read` too: their filters and responses say what a row holds."""
     query_parameters = {
         "list": QUERY_FIELDS,
         "retrieve": frozenset({"with", "columns"}),
@@ -149,7 +146,7 @@ class RowViewSet(ApiViewSet):
         """Insert a row, or up to 100 of them in one transaction if the body is an array.
 
         With `on_conflict` those that are there already are updated instead; 200, if none was inserted. Takes no
-        `If-Match` (422), and with `on_conflict` no `If-None-Match` either."""
+        `If-Match` (422), and with `on_conflict` no `If-None-Match` either, and needs `rows:read` too."""
         self._refuse_tags("A row that is yet to be inserted has no tag.")
         body = self.request.data
         key = self.query.get("on_conflict")
@@ -177,7 +174,6 @@ class RowViewSet(ApiViewSet):
     @extend_schema(parameters=[IF_MATCH], request=serializers.Cells, responses=serializers.Row)
     def partial_update(self, request: HttpRequest, table: str, row_id: str) -> HttpResponseBase:
         """Change some columns of a row. Columns that are not sent stay as they are."""
-        self.caller.need("rows:read")
         etags.refuse(self.http_request.META, ("If-None-Match",), etags.ONLY_IF_MATCH)
         row = services.update_row(
             self.environment,
@@ -193,7 +189,6 @@ class RowViewSet(ApiViewSet):
     @extend_schema(parameters=[IF_MATCH], responses={204: None})
     def destroy(self, request: HttpRequest, table: str, row_id: str) -> HttpResponseBase:
         """Delete a row, and the rows that its schema cascades to."""
-        self.caller.need("rows:read")
         etags.refuse(self.http_request.META, ("If-None-Match",), etags.ONLY_IF_MATCH)
         services.delete_row(
             self.environment, self._principal(), table, row_id, matches=self._if_match(), depth=self._depth()
@@ -226,7 +221,6 @@ class RowViewSet(ApiViewSet):
         return respond(_changed(services.delete_rows(self.environment, self._principal(), table, which, depth=depth)))
 
     def _bulk_query(self) -> BulkQuery:
-        self.caller.need("rows:read")
         self._refuse_tags(_CONDITION_IN_WHERE)
         etags.refuse(self.http_request.META, ("If-None-Match",), _CONDITION_IN_WHERE)
         limit = self.query.get("limit")
@@ -237,7 +231,6 @@ class RowViewSet(ApiViewSet):
     def explain(self, request: HttpRequest, table: str) -> HttpResponseBase:
         """Why a row is visible to a caller or not: a verdict for each rule and clause, and the columns hidden from the
         caller."""
-        self.caller.need("rows:read")
         asked = self.read(serializers.ExplainRequest)
         seen_as = principal_named(self.environment.pool_id, asked["as"]) if asked.get("as") else self._principal()
         knows_users = self.caller.may("users:manage")

@@ -79,11 +79,12 @@ class ApiSchema(AutoSchema):
         view: ApiViewSet = self.view
         if "requestBody" in operation:
             operation["requestBody"]["required"] = view.action not in view.optional_bodies
-        scope = None if view.public else view.required_scopes.get(view.action)
-        if scope is not None:
-            operation["x-required-scope"] = scope
+        required = None if view.public else view.required_scopes.get(view.action)
+        scopes = (required,) if isinstance(required, str) else required or ()
+        if scopes:
+            operation["x-required-scope"] = " ".join(scopes)
         if not view.public:
-            needed = f"Scope: `{scope}`." if scope else "Any valid token."
+            needed = f"Scope: {', '.join(f'`{scope}`' for scope in scopes)}." if scopes else "Any valid token."
             operation["description"] = f"{operation.get('description', '')}\n\n{needed}".strip()
         responses = operation["responses"]
         is_repeatable = any(each["name"] == IDEMPOTENCY_KEY.name for each in operation.get("parameters", ()))
