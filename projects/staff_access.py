@@ -104,8 +104,10 @@ def caller_with(account: Caller, grant_id: str, named: str | None, *, needs_envi
     environment), and with `needs_environment` ProjectSuspended."""
     found = active().filter(pk=grant_id, user_id=account.id).first()
     environment = environment_ref(found.environment_id) if found is not None else None
-    if found is None or environment is None:
+    if found is None:
         raise Unauthorized("The staff access has ended.")
+    if environment is None:  # it is deleted, or a branch that is being reset
+        raise NotFound("The environment does not exist, or cannot be reached now.")
     if named not in (None, environment.environment_id):
         raise NotFound("The staff access is for another environment.")
     if needs_environment:

@@ -171,6 +171,8 @@ def caller_by_records(lookup: Lookup, identity_record: bytes | None, environment
     claims = lookup.credential.claims if isinstance(lookup.credential, SessionCredential) else None
     if found is None or (claims is not None and claims.expires_at <= time.time()):
         return None
+    if found.identity.environment_id is not None and not found.environments:
+        return None
     _check_expiry(found.identity)
     _check_environment(lookup, found, "required")
     return found.caller
@@ -191,7 +193,7 @@ def _check_environment(lookup: Lookup, found: _Found, use: EnvironmentUse) -> No
     named, identity = lookup.named, found.identity
     if identity.environment_id is not None:
         if not found.environments:
-            if environments.is_being_created(identity.environment_id):
+            if environments.exists(identity.environment_id):
                 raise Unavailable("The environment is being created or reset. Try again shortly.")
             raise Unauthorized  # its environment was deleted, with all its users and keys
         if named is not None and named != identity.environment_id:

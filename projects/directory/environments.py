@@ -50,9 +50,9 @@ def environment_ref(environment_id: str) -> EnvironmentRef | None:
     return None if found is None else environment_cache.from_json(found)
 
 
-def is_being_created(environment_id: str) -> bool:
-    """Also while a branch is reset: then users and keys of it exist."""
-    return Environment.objects.live().filter(pk=environment_id, status=Environment.Status.CREATING).exists()
+def exists(environment_id: str) -> bool:
+    """Also while it is created or reset, when nothing reaches it."""
+    return Environment.objects.live().filter(pk=environment_id).exclude(status=Environment.Status.FAILED).exists()
 
 
 def project_name(environment_id: str) -> str | None:
