@@ -47,6 +47,8 @@ class IdentityProviderAdmin(_Managed):
         is_of_platform = isinstance(obj, IdentityProvider) and obj.environment_id is None
         return self.has_manage_staff_permission(request) if is_of_platform else self.has_operate_permission(request)
 
+    has_delete_permission = has_change_permission
+
     def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
         issuer = request.POST.get("issuer", "").strip()
         if issuer and self.has_add_permission(request):
@@ -166,6 +168,11 @@ class RedirectUriAdmin(_Managed):
 
     def get_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
         return self.fields if obj else ("environment_id", "uri")
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+        form: Any = super().get_form(request, obj, change, **kwargs)
+        form.may_be_of_platform = self.has_manage_staff_permission(request)
+        return form
 
     @display(description="Environment")
     def pool(self, thing: RedirectUri) -> str:

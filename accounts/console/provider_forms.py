@@ -38,9 +38,12 @@ def _switch(help_text: str, *, initial: bool = False) -> forms.BooleanField:
 class PoolForm(forms.ModelForm):  # type: ignore[type-arg]
     environment_id = text("env_… of the environment; empty: platform accounts", max_length=30, empty_value=None)
     is_of_pool = True
+    may_be_of_platform = False
 
     def clean_environment_id(self) -> str | None:
         environment_id: str | None = self.cleaned_data["environment_id"]
+        if environment_id is None and not self.may_be_of_platform:
+            raise forms.ValidationError("Only superusers leave this empty: it means platform accounts.")
         if environment_id is not None:
             environment = environment_directory.directory().environment_ref(environment_id)
             if environment is None:
@@ -122,17 +125,9 @@ class NewProviderForm(_ProviderFields, PoolForm):
         widget=UnfoldAdminSelectWidget,
     )
 
-    may_be_of_platform = False
-
     class Meta:
         model = IdentityProvider
         fields = ("environment_id",)
-
-    def clean_environment_id(self) -> str | None:
-        environment_id = super().clean_environment_id()
-        if environment_id is None and not self.may_be_of_platform:
-            raise forms.ValidationError("Only superusers add providers of platform accounts.")
-        return environment_id
 
     def given(self) -> dict[str, Any]:
         """What `providers.add` takes. An empty field is left to the preset."""

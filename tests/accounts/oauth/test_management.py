@@ -616,12 +616,18 @@ def test_only_superusers_manage_the_platforms_own_providers(make_user: Callable[
     form = {"environment_id": "", "name": "evil", "preset": "google", "client_id": "us",
             "client_secret": "hush hush", "sign_up": "on", "enabled": "on", "profile_fields": "{}"}  # fmt: skip
     refused = browser.post(reverse("admin:accounts_identityprovider_add"), form)
-    assert "Only superusers add providers of platform accounts." in refused.content.decode()
+    only = "Only superusers leave this empty: it means platform accounts."
+    assert only in refused.content.decode()
+    refused = browser.post(reverse("admin:accounts_redirecturi_add"), {"environment_id": "", "uri": APP})
+    assert only in refused.content.decode()
+    assert not RedirectUri.objects.exists()
     assert not ProviderRecord.objects.exists()
     own = add(None, "google", preset="google")
     page = url_of("accounts_identityprovider", own.pk)
     assert browser.get(page).status_code == 200
     assert browser.post(page, {"display_name": "G", "client_id": "mine", "trusts_email": "on"}).status_code == 403
+    delete = reverse("admin:accounts_identityprovider_delete", args=[own.pk.replace("_", "_5F")])
+    assert browser.post(delete, {"post": "yes"}).status_code == 403
     own.refresh_from_db()
     assert (own.client_id, own.trusts_email) == (CLIENT_ID, False)
     browser.force_login(User.objects.get(email="boss@example.com"))
