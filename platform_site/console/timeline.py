@@ -144,7 +144,10 @@ class _Gathered:
         return sorted([*begun, *entries], key=lambda entry: (entry.at, entry.depth))
 
     def audit(self, **which: str | list[str]) -> None:
-        newest = self.own("audit", AuditEntry.objects.filter(**which)).order_by("-at", "-id")[: MAX_SHOWN + 1]
+        rows = AuditEntry.objects.filter(**which)
+        if self._within is not None and "actor_id" in which:
+            rows = rows.exclude(actor_kind="staff")
+        newest = self.own("audit", rows).order_by("-at", "-id")[: MAX_SHOWN + 1]
         for entry in self.cut(list(newest)):
             if entry.request_id:
                 self.requests.add(entry.request_id)

@@ -191,6 +191,15 @@ def test_a_grant_is_for_one_environment_and_one_account(tracker: Tracker, hired:
     assert is_out(colleague)
 
 
+def test_members_do_not_learn_who_of_the_staff_it_was(tracker: Tracker, hired: Hire, desk: Desk) -> None:
+    user = hired(StaffRole.OPERATOR)
+    desk_with(user, tracker)
+    shown = desk.get("logs/timeline").content.decode()
+    assert "staff_access.granted" in shown
+    assert user.pk not in shown
+    assert "Nothing is known of this id here." in desk.get("logs/timeline", data={"id": user.pk}).content.decode()
+
+
 def test_owners_end_no_grants_of_other_projects(tracker: Tracker, hired: Hire, desk: Desk) -> None:
     other = services.create_project(
         account_id=hired(StaffRole.OPERATOR).pk, name="Other", region="us-east-1", plan="free", actor=audit.SYSTEM
