@@ -36,7 +36,8 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """Binds positions to environment, caller and subscriptions: with others they cannot be read."""
+    """Binds positions to environment, caller and subscriptions, with which alone they can be read, and to the caller's
+    rights, whose change makes a reset due."""
 
     facts: tuple[cursors.Fact, ...]
     rights: str
