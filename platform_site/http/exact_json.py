@@ -8,6 +8,7 @@ from typing import Any, Final
 import orjson
 
 _LONG: Final = re.compile(rb"\d{19}")
+_LONG_FLOAT: Final = re.compile(rb"\d[\d.]{16}|\d[eE]")
 _ALWAYS_EXACT: Final = 16
 """Characters of a number: 15 digits and the point."""
 
@@ -28,13 +29,15 @@ def read_float(text: str) -> float:
     return found
 
 
-def loads(text: bytes | str) -> Any:
+def loads(text: bytes | str, *, has_long_floats: bool = False) -> Any:
+    """With `has_long_floats`, such numbers are `LongFloat`, which orjson cannot write."""
     data = text.encode() if isinstance(text, str) else text
     value = orjson.loads(data)
-    if _LONG.search(data) is None:
+    has_long_floats = has_long_floats and _LONG_FLOAT.search(data) is not None
+    if not has_long_floats and _LONG.search(data) is None:
         return value
     try:
-        return json.loads(data)
+        return json.loads(data, parse_float=read_float if has_long_floats else None)
     except RecursionError as error:  # the standard library's reader goes less deep
         raise ValueError("the JSON is nested too deep for integers of its size") from error
 

@@ -67,13 +67,14 @@ class RecordFile:
             raise InvalidFile(f"The file is not gzipped, or cut off: {error}.") from None
 
     def _ndjson(self, table: Table) -> Iterator[tuple[int, Mapping[str, Any] | str]]:
+        has_decimals = any(column.type == "decimal" for column in table.columns.values())
         for number, line in enumerate(self._lines(), 1):
             if number == 1:
                 line = line.removeprefix(codecs.BOM_UTF8)
             if not line or line.isspace():
                 continue
             try:
-                record = exact_json.loads(line)
+                record = exact_json.loads(line, has_long_floats=has_decimals)
             except ValueError as error:
                 yield number, f"is not JSON: {error}"
                 continue

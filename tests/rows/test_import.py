@@ -158,13 +158,14 @@ class TestImport:
         self, environment: EnvironmentRef, write: Any
     ) -> None:
         lines = [
-            {"id": "mine-1", "title": "A", "list_id": "l1", "extra": [None], "created_at": "2020-01-01T00:00:00Z"},
+            {"id": "mine-1", "title": "A", "list_id": "l1", "extra": [0.30000000000000004],
+             "created_at": "2020-01-01T00:00:00Z"},
             {"title": "B \\ \t tab", "list_id": "l2", "note": "\\N", "token": "6b1f1c1e-3c1c-4d0e-9d6c-0d2b8a7f5e11"},
-        ]
+        ]  # fmt: skip
         text = "\n\n".join(json.dumps(line) for line in lines)
         run("import_rows", environment.environment_id, "tasks", write(text, "rows.ndjson.gz"))
         found = query(environment, "SELECT id, title, note, extra::text, created_at::text FROM tasks ORDER BY title")
-        assert found[0] == ("mine-1", "A", None, "[null]", "2020-01-01 00:00:00+00")
+        assert found[0] == ("mine-1", "A", None, "[0.30000000000000004]", "2020-01-01 00:00:00+00")
         assert found[1][1:4] == ("B \\ \t tab", "\\N", '{"a": [1]}')
 
     @pytest.mark.parametrize("name", ["rows.ndjson", "rows.jsonl", "rows.ndjson.gz"])
@@ -350,6 +351,7 @@ class TestImport:
             ('{"title": "A", "list_id": "l1", "owner": "x"}', "rows.ndjson", "line 1: owner: There is no such column."),
             ('{"title": "a\\u0000b", "list_id": "l1"}', "rows.ndjson", "line 1: title: Must not contain NUL"),
             ('{"title": "A", "list_id": "l1", "due_on": "0000-00-00"}', "rows.ndjson", "line 1: due_on:"),
+            ('{"title": "A", "list_id": "l1", "price": 12.500000000000000001}', "rows.ndjson", "line 1: price: Has too many"),
             ('{"title": "A", "list_id": "l1", "done": "yes"}', "rows.ndjson", "line 1: done: Must be true or false."),
         ],
     )  # fmt: skip
