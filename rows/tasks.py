@@ -65,11 +65,11 @@ def clear_new_uniques(cluster: str) -> None:
 
 @periodic_job(every=settings.JOB_SECONDS)
 def apply_pending_user_deletions() -> None:
-    """Apply `on_delete` for imports and restores that died before."""
+    """Apply `on_delete` for imports and restores that were interrupted before they did (`deleted_users`)."""
     for cluster in settings.REGION_DATABASES:
-        with log_failures(f"users who are gone, in {cluster}", using=cluster):
+        with log_failures(f"references to deleted users in {cluster}", using=cluster):
             for due in PendingUserReferences.objects.using(cluster).order_by("pk"):
-                with log_failures(f"users who are gone, in {due.environment_id}", using=cluster):
+                with log_failures(f"references to deleted users in {due.environment_id}", using=cluster):
                     environment = environment_ref(due.environment_id)
                     if environment is None:  # the environment is deleted
                         due.delete()
@@ -80,7 +80,7 @@ def apply_pending_user_deletions() -> None:
 @periodic_job(every=settings.JOB_SECONDS)
 def finish_user_deletions() -> None:
     for cluster in settings.REGION_DATABASES:
-        with log_failures(f"users who are leaving, in {cluster}", using=cluster):
+        with log_failures(f"pending user deletions in {cluster}", using=cluster):
             for each in PendingUserDeletion.objects.using(cluster).order_by("pk"):
                 with log_failures(f"{each}", Conflict, using=cluster):
                     user_deletion.complete(cluster, each)
@@ -108,6 +108,6 @@ def flush_remaining_audit_outbox() -> None:
 def _is_quiet(environment_id: str, cluster: str) -> bool:
     rows = CurrentVersion.objects.using(cluster).filter(pk=environment_id)
     with transaction.atomic(using=cluster):
-        if concurrent_unique_indexes.are_being_made(cluster, environment_id):
+        if concurrent_unique_indexes.is_building(cluster, environment_id):
             return False
         return len(rows.select_for_update(skip_locked=True)) == rows.count()

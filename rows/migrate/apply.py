@@ -63,8 +63,8 @@ _ROW_ERRORS: Final = {
     "22001": "existing rows have longer values",
     "54000": "existing rows have values too long for an index",
     "54001": "existing rows have values that are nested too deep",
-    "54011": "PostgreSQL counts dropped columns too, at most 1,600 in a table's life: make a new table, or restore a"
-    " backup of the environment, which makes its tables anew",
+    "54011": "the table has reached PostgreSQL's limit of 1,600 columns, which counts dropped columns too: create a new"
+    " table, or restore a backup of the environment, which recreates its tables",
 }
 
 
@@ -175,7 +175,8 @@ def check_existing_rows(alias: str, schema: str, plan: Plan) -> None:
 
 
 def build(connection: BaseDatabaseWrapper, schema: Schema, fill: Callable[[], None] | None = None) -> Applied:
-    """Create all tables of `schema` in the empty schema of `inside`. `fill` runs before indexes and foreign keys."""
+    """Create all tables of `schema` in the empty PostgreSQL schema of `use_schema`. `fill` adds rows before indexes and
+    foreign keys are created."""
     with RowSchemaEditor(connection) as editor:
         editor.build(table_models.state_of(schema).apps.get_models(), fill)
     return Applied(tuple(Operation(name, (text,), False) for name, text in editor.recorded), editor.postponed)
@@ -262,9 +263,9 @@ def _run_steps(editor: RowSchemaEditor, plan: Plan) -> None:
                     step.django.database_forwards(table_models.LABEL, editor, before, state)
                     stored_values.refuse_unreadable(editor, plan, step)
             except DatabaseError as error:
-                if (said := exception_for(step, error)) is None:
+                if (translated := exception_for(step, error)) is None:
                     raise
-                raise said from error
+                raise translated from error
 
 
 def _grouped(steps: Iterable[Step]) -> Iterator[list[Step]]:
@@ -275,7 +276,9 @@ def _grouped(steps: Iterable[Step]) -> Iterator[list[Step]]:
 
 
 def exception_for(step: Step, error: DatabaseError) -> Exception | None:
-    """A failed statement's error about the document, without PostgreSQL's text, which has values, or None."""
+    """The exception for a failed statement of `step`: LockNotAvailable, StatementTimeout, or InvalidDocument for
+    existing rows that do not fit; None for another error. Without PostgreSQL's message, which contains values of
+    rows."""
     state = sqlstates.sqlstate(error)
     if state in sqlstates.INTERFERED:
         return LockNotAvailable()

@@ -38,35 +38,34 @@ def wanted(environment: EnvironmentRef, plan: Plan) -> tuple[NewUnique, ...]:
     return tuple(unique for unique in plan.new_uniques if unique.table in large)
 
 
-class _Occupied(LockNotAvailable):
+class _BuildRunning(LockNotAvailable):
     """Another build is running here, or leftovers cannot be dropped yet."""
 
 
 @contextmanager
-def made(
+def built(
     environment: EnvironmentRef, uniques: Sequence[NewUnique], *, limit_ms: int, progress: Progress = lambda name: None
 ) -> Generator[None]:
     """Build the indexes of `uniques` for a change in the block; dropped if it fails. `limit_ms` is for all, 0 for no
     limit. Raises LockNotAvailable, StatementTimeout, and InvalidDocument (not unique)."""
     server_hints.will_block()
     try:
-        with _in_charge(environment.cluster, environment.environment_id) as cursor:
-            with _transaction_kept(environment.cluster):
+        with _build_lock(environment.cluster, environment.environment_id) as cursor:
+            with _without_idle_timeout(environment.cluster):
                 _make(cursor, uniques, limit_ms, progress)
             failpoints.reach("schema.uniques_made")
             yield
-    except _Occupied:
+    except _BuildRunning:
         raise
     except BaseException:
-        _clear_or_warn(
-            environment.cluster, environment.environment_id
-        )  # by another connection: that one may be what failed
+        # On another connection, because the build's own may be what failed.
+        _clear_or_warn(environment.cluster, environment.environment_id)
         raise
 
 
-def clear(cluster: str, environment_id: str) -> None:
+def drop_leftovers(cluster: str, environment_id: str) -> None:
     """Drop an environment's leftover indexes, unless a build is running. Raises DatabaseError after two seconds."""
-    with suppress(_Occupied), _in_charge(cluster, environment_id) as cursor:
+    with suppress(_BuildRunning), _build_lock(cluster, environment_id) as cursor:
         _clear(cursor)
 
 
@@ -84,25 +83,27 @@ def clear_all(cluster: str) -> None:
 
 def _clear_or_warn(cluster: str, environment_id: str) -> None:
     try:
-        clear(cluster, environment_id)
+        drop_leftovers(cluster, environment_id)
     except DatabaseError as error:
         log.warning(
-            "new uniques of %s are left to the next periodic job: %s", environment_id, sqlstates.sqlstate(error)
+            "leftover unique indexes of %s will be dropped by the next periodic job: %s",
+            environment_id,
+            sqlstates.sqlstate(error),
         )
 
 
-def are_being_made(cluster: str, environment_id: str) -> bool:
+def is_building(cluster: str, environment_id: str) -> bool:
     """Whether a build is running; in a transaction, prevents a new one."""
     with connections[cluster].cursor() as cursor:
         return not advisory_locks.try_lock(cursor, LockSpace.UNIQUE_INDEXES, environment_id)
 
 
 @contextmanager
-def _in_charge(cluster: str, environment_id: str) -> Generator[Any]:
-    """A cursor in the environment's schema with the lock for builds. Raises _Occupied."""
+def _build_lock(cluster: str, environment_id: str) -> Generator[Any]:
+    """A cursor in the environment's schema with the lock for builds. Raises _BuildRunning."""
     with without_timeouts(cluster) as connection, connection.cursor() as cursor:
         if not advisory_locks.try_lock_session(cursor, LockSpace.UNIQUE_INDEXES, environment_id):
-            raise _Occupied
+            raise _BuildRunning
         try:
             cursor.execute("SELECT set_config('search_path', %s, false)", [f'"{environment_id}"'])
             yield cursor
@@ -118,7 +119,7 @@ def _make(cursor: Any, uniques: Sequence[NewUnique], limit_ms: int, progress: Pr
         with apply.raise_lock_errors():
             _clear(cursor)
     except LockNotAvailable as error:
-        raise _Occupied from error
+        raise _BuildRunning from error
     for unique in uniques:
         progress(unique.step.name)
         left = limit_ms - int((time.monotonic() - began) * 1000)
@@ -128,9 +129,9 @@ def _make(cursor: Any, uniques: Sequence[NewUnique], limit_ms: int, progress: Pr
         try:
             cursor.execute(apply.new_unique_sql(unique))
         except DatabaseError as error:
-            if (said := apply.exception_for(unique.step, error)) is None:
+            if (translated := apply.exception_for(unique.step, error)) is None:
                 raise
-            raise said from error
+            raise translated from error
 
 
 def _clear(cursor: Any) -> None:
@@ -144,8 +145,9 @@ def _limit(cursor: Any, milliseconds: int) -> None:
 
 
 @contextmanager
-def _transaction_kept(alias: str) -> Generator[None]:
-    """The surrounding transaction (of an Idempotency-Key) is idle meanwhile: its timeout is lifted."""
+def _without_idle_timeout(alias: str) -> Generator[None]:
+    """Lift the idle timeout of the surrounding transaction, for example that of an Idempotency-Key: it waits for the
+    build."""
     if not connections[alias].in_atomic_block:
         yield
         return

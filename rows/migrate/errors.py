@@ -21,7 +21,7 @@ def register() -> None:
 
 
 _BUSY: Final = "The tables are in use and the change could not begin. Nothing was changed; try again."
-_TOO_LONG: Final = "A step of the change took too long. Nothing was changed; make the change in smaller steps."
+_TOO_LONG: Final = "A step of the change took too long. Nothing was changed; split it into smaller changes."
 
 
 def _invalid(error: InvalidDocument) -> ApiError:
@@ -36,8 +36,8 @@ def of_document(found: FieldError) -> FieldError:
 
 def _unconfirmed(error: schema_service.Unconfirmed) -> ApiError:
     return errors.ValidationFailed(
-        "The change would lose data. Repeat it with these operations in `confirm`; what was only renamed says "
-        "`renamed_from` instead.",
+        "The change would lose data. To confirm, repeat it with these operations in `confirm`. If something was only "
+        "renamed, add `renamed_from` to it instead.",
         fields=[FieldError("confirm", "unconfirmed", name) for name in error.operations],
     )
 
@@ -47,4 +47,4 @@ def _too_many(error: schema_service.TablesQuotaReached) -> ApiError:
 
 
 def _moved(error: schema_service.VersionConflict) -> ApiError:
-    return errors.Conflict(f"The schema is at version {error.version} now. Read it again and apply to that.")
+    return errors.Conflict(f"The schema is now at version {error.version}. Read it again and repeat your change.")

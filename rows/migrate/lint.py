@@ -67,7 +67,8 @@ def _hidden_in_checks(role: str, access: Access, found: Mapping[str, Condition],
         columns = checks.columns_of(condition)
         hidden = sorted(columns - shown)
         if hidden and columns & written:
-            message = f"{role} may not read {', '.join(hidden)}. The check {name} tells it whether a value fits them."
+            named = ", ".join(hidden)
+            message = f"{role} may not read {named}, but the result of the check {name} reveals something about them."
             yield FieldError(f"{at}.update", "hidden_in_check", message)
 
 
@@ -87,7 +88,7 @@ def _variables_in_conditions(table: Table) -> Iterator[FieldError]:
 
 def _literal_variable(path: str, operator: str, variable: str) -> FieldError:
     better = "$ieq" if operator == "$ilike" else "$eq"
-    message = f"{variable} is matched literally here: % and _ in it are no wildcards. Use {better} instead."
+    message = f"{variable} is matched literally here: % and _ in it are not wildcards. Use {better} instead."
     return FieldError(path, "variable_in_pattern", message)
 
 

@@ -30,7 +30,8 @@ SAMPLES: Final = (50_000, 2_000)
 STATEMENT_MS: Final = 1_000
 TOTAL_SECONDS: Final = 6.0
 USERS_PER_ROLE: Final = 2
-_USERS_LOOKED_AT: Final = 200
+_MAX_USERS_CHECKED: Final = 200
+"""The newest users of the pool, among which users of each role are found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +60,8 @@ class Impact:
 
 
 def of_change(environment: EnvironmentRef, raw: Any, *, name_users: bool = True) -> list[Impact]:
-    """The impact of making the valid document `raw` the schema: for each table with other rules, on each role that they
-    name, and with `name_users` on some of its users. Also changes of users' visible fields."""
+    """What the valid document `raw` would change: for each table with changed rules, for each role that these rules
+    name, and with `name_users` for some of the role's users. Also changes of the visible fields of users."""
     state = schema_service.current(environment)
     if state.record is None:
         return []
@@ -73,12 +74,14 @@ def of_change(environment: EnvironmentRef, raw: Any, *, name_users: bool = True)
     changed = _tables_with_other_rules(state.schema, becomes)
     if not changed:
         return of_users
-    hybrid, unknown = _rules_of(proposed, current, changed)
+    current_with_new_rules, unknown = _apply_rules_to_current(proposed, current, changed)
     before = schema_cache.current(environment)
-    after = CompiledSchema(environment.environment_id, environment.cluster, state.version, hybrid, set())
+    after = CompiledSchema(
+        environment.environment_id, environment.cluster, state.version, current_with_new_rules, set()
+    )
     impacts = [Impact(table, "", None, why) for table, why in unknown.items()]
     deadline = time.monotonic() + TOTAL_SECONDS
-    newest = User.objects.in_pool(environment.pool_id).order_by("-id")[:_USERS_LOOKED_AT] if name_users else ()
+    newest = User.objects.in_pool(environment.pool_id).order_by("-id")[:_MAX_USERS_CHECKED] if name_users else ()
     for table in changed:
         if table in unknown:
             continue
@@ -108,7 +111,7 @@ def _conditions(schema: schema_model.Schema, table: schema_model.Table) -> dict[
     return {name: schema.tables[name[0]].conditions[name[1]] for name in named.uses(schema, table, rules)}
 
 
-def _rules_of(
+def _apply_rules_to_current(
     proposed: Mapping[str, Any], current: Mapping[str, Any], changed: Iterable[str]
 ) -> tuple[schema_model.Schema, dict[str, str]]:
     """The current tables under the proposed rules, and those whose proposed rules do not fit them."""
@@ -122,7 +125,8 @@ def _rules_of(
     while True:
         try:
             return schema_service.read(document), unknown
-        except InvalidDocument as error:  # which names so many errors at once: those of further tables come next
+        except InvalidDocument as error:
+            # One pass reports at most MAX_ERRORS errors: other tables may follow in the next pass.
             tables = {each.field.split(".")[1] for each in error.errors if "." in each.field}
             wrong = tables.intersection(document["tables"]).difference(unknown)
             if not wrong:

@@ -136,10 +136,11 @@ def change(
     no_time_limit: bool = False,
     progress: concurrent_unique_indexes.Progress = lambda name: None,
 ) -> Outcome:
-    """Make the document `raw` the schema, atomically; unchanged text changes nothing. `expected` is the edited version
-    (None: current). `confirm` names operations that may lose data. Building new unique indexes is limited to
-    SCHEMA_STATEMENT_TIMEOUT_MS unless `no_time_limit`; `progress` is called for each. Raises InvalidDocument,
-    TablesQuotaReached, Unconfirmed, VersionConflict, SchemaLost, TablesBusy and StatementTimeout."""
+    """Make the document `raw` the schema, atomically; a document whose text is that of the current version changes
+    nothing. `expected` is the edited version (None: current). `confirm` names operations that may lose data. Building
+    new unique indexes is limited to SCHEMA_STATEMENT_TIMEOUT_MS unless `no_time_limit`; `progress` is called for each.
+    Raises InvalidDocument, TablesQuotaReached, Unconfirmed, VersionConflict, SchemaLost, TablesBusy and
+    StatementTimeout."""
     with prepared(
         environment,
         raw,
@@ -175,7 +176,7 @@ def prepared(
     if missing := plan.destructive.difference(confirm):
         raise Unconfirmed(missing)
     warnings += old_names.warnings(environment, plan, actor)
-    with _migrating(environment), ExitStack() as until_done:
+    with _status_migrating(environment), ExitStack() as until_done:
         made = concurrent_unique_indexes.wanted(environment, plan)
         if made:
             limit = 0 if no_time_limit else settings.SCHEMA_STATEMENT_TIMEOUT_MS
@@ -183,13 +184,14 @@ def prepared(
             with_retries(lambda: _require_version(environment, state.version))
             with_retries(
                 lambda: until_done.enter_context(
-                    concurrent_unique_indexes.made(environment, made, limit_ms=limit, progress=progress)
+                    concurrent_unique_indexes.built(environment, made, limit_ms=limit, progress=progress)
                 )
             )
         yield lambda: replace(_change_once(environment, raw, state, plan, made, actor, reverts_to), warnings=warnings)
 
 
-def _at(environment: EnvironmentRef, expected: int | None) -> State:
+def _current_state(environment: EnvironmentRef, expected: int | None) -> State:
+    """The current state. Raises VersionConflict unless it is `expected`, and SchemaLost."""
     state = current(environment)
     if expected is not None and expected != state.version:
         raise VersionConflict(state.version)
@@ -211,14 +213,15 @@ def _planned(
     """The current state, the plan, its warnings, and whether nothing changes. Raises InvalidDocument,
     TablesQuotaReached, VersionConflict, SchemaLost."""
     schema = _read_with_row_errors(environment, raw)
-    state = _at(environment, expected)
+    state = _current_state(environment, expected)
     check_table_quota(environment, state.schema, schema)
     plan = planner.plan(state.schema, schema)
     return state, plan, lint.of(schema), _is_same(state, raw, schema, plan)
 
 
 def _is_same(state: State, raw: object, schema: Schema, plan: Plan) -> bool:
-    """Whether nothing changes. The last applied text is the same: a repetition must not swap names back."""
+    """Whether nothing changes. A document equal to the last applied one is not applied again: its `renamed_from` could
+    swap names back."""
     if state.record is not None and _source_digest(raw) == state.record.source_digest:
         return True
     return plan.is_empty and schema.digest == state.schema.digest
@@ -309,14 +312,15 @@ def locked_version(environment: EnvironmentRef) -> CurrentVersion:
 
 
 @contextmanager
-def _migrating(environment: EnvironmentRef) -> Generator[None]:
-    """Show the status `migrating` meanwhile. If resetting it fails, a periodic job does (`rows.tasks`)."""
+def _status_migrating(environment: EnvironmentRef) -> Generator[None]:
+    """Show the environment's status `migrating` during the block. If resetting it fails, a periodic job resets it
+    (`rows.tasks`)."""
     status = Environment.Status
-    meant = Environment.objects.filter(pk=environment.environment_id)
-    meant.filter(status=status.READY).update(status=status.MIGRATING)
+    environment_row = Environment.objects.filter(pk=environment.environment_id)
+    environment_row.filter(status=status.READY).update(status=status.MIGRATING)
     try:
         yield
     finally:
         # The change is committed, even if the control database became unavailable meanwhile.
         with log_failures(f"resetting the status of {environment.environment_id}", using=DEFAULT_DB_ALIAS):
-            meant.filter(status=status.MIGRATING, applying_plan=None).update(status=status.READY)
+            environment_row.filter(status=status.MIGRATING, applying_plan=None).update(status=status.READY)

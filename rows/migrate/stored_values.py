@@ -1,4 +1,5 @@
-"""Finds values that PostgreSQL stores and the API does not allow, in `rows.migrate.apply.inside`."""
+"""Finds stored values that PostgreSQL accepts and the API does not allow. Tables are named without a schema: call it in
+`rows.migrate.apply.use_schema`."""
 
 import sys
 from collections.abc import Iterable

@@ -61,7 +61,7 @@ def add(
     reverts_to: int | None = None,
 ) -> int:
     """Record the document as the version after that of the locked `row`, signal it, and return its number, which is
-    never reused: processes know schemas by it. `actor` is None for the system."""
+    never reused: processes cache schemas by it. `actor` is None for the system."""
     record = SchemaVersion.objects.using(environment.cluster).create(
         environment_id=environment.environment_id,
         version=row.version + 1,

@@ -375,7 +375,7 @@ def test_the_server_lets_go_of_an_index_whose_maker_was_killed(environment: Envi
 
 def _is_free(environment: EnvironmentRef) -> bool:
     with transaction.atomic(using=REGION):
-        return not concurrent_unique_indexes.are_being_made(REGION, environment.environment_id)
+        return not concurrent_unique_indexes.is_building(REGION, environment.environment_id)
 
 
 class OneRecord:

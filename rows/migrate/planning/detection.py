@@ -32,7 +32,8 @@ class _Questioner(MigrationQuestioner):
 
 
 class _Detector(MigrationAutodetector):
-    """Linear cost: Django sorts in quadratic and optimizes in cubic time, so new tables seem to exist."""
+    """Django's autodetector without its quadratic sort and cubic optimizer. `detect` creates new tables itself and
+    presents them to the autodetector as existing."""
 
     generated_operations: dict[str, list[Any]]
 
@@ -71,7 +72,7 @@ def detect(renamed: renames.Renamed, new: Schema) -> list[DjangoOperation]:
         before.add_model(after.models[table_models.LABEL, name].clone())
     changes = _Detector(before, after, _Questioner(new)).changes(MigrationGraph())
     found = [_filled(operation, new) for each in changes.get(table_models.LABEL, []) for operation in each.operations]
-    return sorted([*created, *found], key=_turn)
+    return sorted([*created, *found], key=_phase)
 
 
 def _filled(operation: DjangoOperation, new: Schema) -> DjangoOperation:
@@ -142,8 +143,9 @@ def _targets_of(table: Table) -> set[str]:
     return {column.references for column in table.columns.values() if column.references}
 
 
-def _turn(operation: DjangoOperation) -> int:
-    """Django ignores that constraints depend on fields, so constraints are dropped first and added last."""
+def _phase(operation: DjangoOperation) -> int:
+    """Constraints and indexes are dropped first and added last, because Django ignores that constraints depend on
+    fields."""
     if isinstance(operation, migrations.RemoveConstraint | migrations.RemoveIndex):
         return 0
     return 2 if isinstance(operation, migrations.AddConstraint | migrations.AddIndex) else 1

@@ -1,6 +1,7 @@
-"""Renamed tables and columns, and the SQL that renames them. Django's own renames can lose data and keep constraints'
-old names. So `rename` returns the old schema *under the new names*; the remaining differences are the autodetector's
-(`rows.migrate.planning.planner`). Pure. docs/adr/0002-schema-changes.md."""
+"""Renamed tables and columns, and the SQL that renames them. Django's own renames can lose data and keep the old names
+of constraints. So `rename` returns the old schema under the new names (here called the middle schema); Django's
+autodetector plans the remaining differences (`rows.migrate.planning.planner`). Pure.
+docs/adr/0002-schema-changes.md."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +17,8 @@ from rows.schema import identifiers
 from rows.schema.model import Column, ColumnType, Errors, IndexSpec, InvalidDocument, Schema, Table
 
 Conversion = Literal["free", "checked", "lossy"]
-"""Keeps all values; keeps all or is refused; or loses something."""
+"""`free` keeps all values, `checked` fails if a value cannot be converted, `lossy` may lose data and must be
+confirmed."""
 
 _TEXTUAL: Final = frozenset({"text", "enum", "user", "reference"})
 _CONVERSIONS: Final[Mapping[tuple[ColumnType, ColumnType], Conversion]] = {
@@ -49,8 +51,8 @@ class Statement:
 @dataclass(frozen=True, slots=True)
 class Renamed:
     """`schema` is the old schema under the new names. `tables` and `columns` map new names to old ones; missing names
-    are new. `was_table` and `was_column` map everything in `schema`, including dropped names that stepped aside.
-    `unconstrained` references are text so far."""
+    are new. `was_table` and `was_column` map every name in `schema` to its old name, including the temporary names of
+    dropped ones. `unconstrained`: columns that become references and have no foreign key yet."""
 
     schema: Schema
     statements: tuple[Statement, ...]
@@ -64,7 +66,10 @@ class Renamed:
 
     @property
     def record(self) -> dict[str, dict[str, object]]:
-        columns = {table: {n: o for n, o in pairs.items() if n != o} for table, pairs in self.columns.items()}
+        columns = {
+            table: {new_name: old_name for new_name, old_name in pairs.items() if new_name != old_name}
+            for table, pairs in self.columns.items()
+        }
         return {
             "tables": {new: old for new, old in self.tables.items() if new != old},
             "columns": {table: pairs for table, pairs in columns.items() if pairs},
@@ -86,10 +91,20 @@ def _continued(sources: Mapping[str, str | None], present: Iterable[str]) -> tup
     """New name → the old name it continues, and names for which that is ambiguous. `sources` maps new names to their
     `renamed_from`; one whose old name is gone was applied before."""
     old = set(present)
-    moves = {n: source for n, source in sources.items() if source is not None and source in old and source != n}
-    unclear = [n for n, source in moves.items() if n in old and source in sources and source not in moves]
+    moves = {
+        new_name: source
+        for new_name, source in sources.items()
+        if source is not None and source in old and source != new_name
+    }
+    unclear = [
+        new_name for new_name, source in moves.items() if new_name in old and source in sources and source not in moves
+    ]
     taken = set(moves.values())
-    return {n: moves.get(n, n) for n in sources if n in moves or (n in old and n not in taken)}, unclear
+    return {
+        new_name: moves.get(new_name, new_name)
+        for new_name in sources
+        if new_name in moves or (new_name in old and new_name not in taken)
+    }, unclear
 
 
 def _in_order(moves: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -104,7 +119,7 @@ def _in_order(moves: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _unclear(name: str, source: str | None) -> str:
-    return f'"{name}" and "{source}" both exist: leave this out if it was renamed before'
+    return f'"{name}" and "{source}" both exist: remove this if the rename was already applied'
 
 
 class _Renaming:
@@ -117,29 +132,35 @@ class _Renaming:
 
     def result(self) -> Renamed:
         self.tables = self._tables()
-        new_names = {o: n for n, o in self.tables.items()}
+        new_names = {old_name: new_name for new_name, old_name in self.tables.items()}
+        # By old name, the name in the middle schema: the new one, or a temporary one for a dropped table whose name is
+        # reused.
         self.middle_names = {
-            o: new_names.get(o) or (self._step_aside() if o in self.new.tables else o) for o in self.old.tables
+            old_name: new_names.get(old_name) or (self._temporary_name() if old_name in self.new.tables else old_name)
+            for old_name in self.old.tables
         }
-        self.columns = {n: self._columns(self.old.tables[o], self.new.tables[n]) for n, o in self.tables.items()}
+        self.columns = {
+            new_name: self._columns(self.old.tables[old_name], self.new.tables[new_name])
+            for new_name, old_name in self.tables.items()
+        }
         middle: dict[str, Table] = {}
         was_column: dict[tuple[str, str], str] = {}
         column_names: dict[str, dict[str, str]] = {}
-        for o, old_table in self.old.tables.items():
-            at = self.middle_names[o]
+        for old_name, old_table in self.old.tables.items():
+            at = self.middle_names[old_name]
             moves = self._column_moves(old_table, self.new.tables[at]) if at in self.tables else {}
-            column_names[o] = {name: moves.get(name, name) for name in old_table.all_columns}
-            was_column |= {(at, moved): name for name, moved in column_names[o].items()}
+            column_names[old_name] = {name: moves.get(name, name) for name in old_table.all_columns}
+            was_column |= {(at, moved): name for name, moved in column_names[old_name].items()}
         if self.errors:
             raise InvalidDocument(self.errors)
 
         self._rename_tables()
-        for o, old_table in self.old.tables.items():
-            self._rename_columns(o, column_names[o])
-            middle[self.middle_names[o]] = self._moved_table(old_table, column_names[o])
+        for old_name, old_table in self.old.tables.items():
+            self._rename_columns(old_name, column_names[old_name])
+            middle[self.middle_names[old_name]] = self._moved_table(old_table, column_names[old_name])
         self._rename_objects(middle, column_names)
-        for n in self.tables:
-            middle[n] = self._converted(middle[n], self.new.tables[n])
+        for new_name in self.tables:
+            middle[new_name] = self._converted(middle[new_name], self.new.tables[new_name])
         if self.errors:
             raise InvalidDocument(self.errors)
         return Renamed(
@@ -147,12 +168,14 @@ class _Renaming:
             statements=tuple(self.statements),
             tables=self.tables,
             columns=self.columns,
-            was_table={m: o for o, m in self.middle_names.items()},
+            was_table={middle_name: old_name for old_name, middle_name in self.middle_names.items()},
             was_column=was_column,
             unconstrained=frozenset(self.unconstrained),
             checks={
-                self.middle_names[o]: {name: renamed(check, column_names[o]) for name, check in found.items()}
-                for o, found in table_models.checks_of(self.old).items()
+                self.middle_names[old_name]: {
+                    name: renamed(check, column_names[old_name]) for name, check in found.items()
+                }
+                for old_name, found in table_models.checks_of(self.old).items()
             },
         )
 
@@ -187,15 +210,15 @@ class _Renaming:
         return found
 
     def _column_moves(self, old: Table, new: Table) -> dict[str, str]:
-        moves = {o: n for n, o in self.columns[new.name].items()}
+        moves = {old_name: new_name for new_name, old_name in self.columns[new.name].items()}
         fields = {table_models.field_name(column) for column in new.columns.values()}
         for name, column in old.columns.items():
             if name not in moves and (name in new.columns or table_models.field_name(column) in fields):
-                aside = self._step_aside()
+                aside = self._temporary_name()
                 moves[name] = f"{aside}_id" if column.is_reference else aside
         return moves
 
-    def _step_aside(self) -> str:
+    def _temporary_name(self) -> str:
         self._aside += 1
         return f"_dropped_{self._aside}"
 
@@ -240,7 +263,7 @@ class _Renaming:
     def _convert(self, table: str, was: Column, becomes: Column) -> Column:
         def alter(change: sql.SQL, *named: str) -> None:
             text = sql.SQL("ALTER TABLE {} ").format(sql.Identifier(table)) + change.format(*map(sql.Identifier, named))
-            self._say(f"alter column {table}.{becomes.key}", self.tables[table], text)
+            self._add_statement(f"alter column {table}.{becomes.key}", self.tables[table], text)
 
         if was.default is not None:  # PostgreSQL would have to convert it too, and often cannot
             alter(sql.SQL("ALTER COLUMN {} DROP DEFAULT"), was.name)
@@ -260,70 +283,72 @@ class _Renaming:
             return Column(was.name, becomes.key, "text", null=was.null)
         return replace(was, key=becomes.key, default=None)
 
-    def _say(self, operation: str, table: str, text: sql.Composable) -> None:
+    def _add_statement(self, operation: str, table: str, text: sql.Composable) -> None:
         self.statements.append(Statement(operation, table, text.as_string(None)))
 
-    def _table_operation(self, o: str) -> str:
-        n = self.middle_names[o]
-        return f"rename table {o} to {n}" if n in self.tables else f"drop table {o}"
+    def _table_operation(self, old_name: str) -> str:
+        middle_name = self.middle_names[old_name]
+        return f"rename table {old_name} to {middle_name}" if middle_name in self.tables else f"drop table {old_name}"
 
-    def _column_operation(self, o: str, column: str, now: str) -> str:
-        table = self.middle_names[o]
-        shown = f"column {table}.{self.old.tables[o].columns[column].key}"
+    def _column_operation(self, old_name: str, column: str, now: str) -> str:
+        table = self.middle_names[old_name]
+        shown = f"column {table}.{self.old.tables[old_name].columns[column].key}"
         new = self.new.tables[table].columns.get(now)
         return f"rename {shown} to {new.key}" if new else f"drop {shown}"
 
     def _rename_tables(self) -> None:
-        moves = {o: m for o, m in self.middle_names.items() if o != m}
-        origin = {o: o for o in moves}
+        moves = {
+            old_name: middle_name for old_name, middle_name in self.middle_names.items() if old_name != middle_name
+        }
+        origin = {old_name: old_name for old_name in moves}
         for source, target in _in_order(moves):
-            o = origin.pop(source)
-            origin[target] = o
+            old_name = origin.pop(source)
+            origin[target] = old_name
             statement = sql.SQL("ALTER TABLE {} RENAME TO {}").format(sql.Identifier(source), sql.Identifier(target))
-            self._say(self._table_operation(o), o, statement)
+            self._add_statement(self._table_operation(old_name), old_name, statement)
 
-    def _rename_columns(self, o: str, moved: Mapping[str, str]) -> None:
+    def _rename_columns(self, old_name: str, moved: Mapping[str, str]) -> None:
         moves = {name: now for name, now in moved.items() if name != now}
         origin = {name: name for name in moves}
         for source, target in _in_order(moves):
             name = origin.pop(source)
             origin[target] = name
             statement = sql.SQL("ALTER TABLE {} RENAME COLUMN {} TO {}").format(
-                sql.Identifier(self.middle_names[o]), sql.Identifier(source), sql.Identifier(target)
+                sql.Identifier(self.middle_names[old_name]), sql.Identifier(source), sql.Identifier(target)
             )
-            self._say(self._column_operation(o, name, moved[name]), o, statement)
+            self._add_statement(self._column_operation(old_name, name, moved[name]), old_name, statement)
 
     def _rename_objects(self, middle: Mapping[str, Table], moved: Mapping[str, Mapping[str, str]]) -> None:
         indexes: dict[str, str] = {}
         reasons: dict[str, tuple[str, str]] = {}
-        for o, old_table in self.old.tables.items():
-            at = middle[self.middle_names[o]]
+        for old_name, old_table in self.old.tables.items():
+            at = middle[self.middle_names[old_name]]
             constraints: dict[str, str] = {}
             for (was, columns, is_index), (now, _, _) in zip(
                 _named_objects(old_table), _named_objects(at), strict=True
             ):
                 if was != now:
                     (indexes if is_index else constraints)[was] = now
-                    reasons[was] = (self._reason(o, moved[o], columns), o)
+                    reasons[was] = (self._reason(old_name, moved[old_name], columns), old_name)
             self._rename_each(constraints, reasons, at.name)
         self._rename_each(indexes, reasons, None)
 
     def _rename_each(self, moves: Mapping[str, str], reasons: dict[str, tuple[str, str]], table: str | None) -> None:
         for source, target in _in_order(moves):
-            reasons[target], (operation, o) = reasons[source], reasons[source]
+            reasons[target], (operation, old_name) = reasons[source], reasons[source]
             pair = (sql.Identifier(source), sql.Identifier(target))
             if table is None:
                 # It may still be waiting to be made (rows.migrate.concurrent_indexes).
                 statement = sql.SQL("ALTER INDEX IF EXISTS {} RENAME TO {}").format(*pair)
             else:
                 statement = sql.SQL("ALTER TABLE {} RENAME CONSTRAINT {} TO {}").format(sql.Identifier(table), *pair)
-            self._say(operation, o, statement)
+            self._add_statement(operation, old_name, statement)
 
-    def _reason(self, o: str, moved: Mapping[str, str], columns: Iterable[str]) -> str:
-        if self.middle_names[o] != o:
-            return self._table_operation(o)
+    def _reason(self, old_name: str, moved: Mapping[str, str], columns: Iterable[str]) -> str:
+        if self.middle_names[old_name] != old_name:
+            return self._table_operation(old_name)
         name = next(name for name in columns if moved[name] != name)
-        return self._column_operation(o, name, moved[name])
+        return self._column_operation(old_name, name, moved[name])
 
 
 def _named_objects(table: Table) -> Iterator[tuple[str, Sequence[str], bool]]:
