@@ -108,7 +108,7 @@ def _snapshot(environment: EnvironmentRef) -> Iterator[datetime]:
         with connection.cursor() as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             transaction_settings.lift_limits(cursor)
-        branch_copy.hold_version(connection, environment.environment_id)
+        branch_copy.lock_version(connection, environment.environment_id)
         branch_copy.lock_against_deletion(
             connection, environment.environment_id, schema_service.current(environment).schema
         )

@@ -50,7 +50,7 @@ class Summary:
 
 
 def describe_invalid_row(table: Table, row_id: str, column: str) -> str:
-    return f"the row {row_id!a} of {table.name} holds what its column {column} cannot"
+    return f"the row {row_id!a} of {table.name} has a value that its column {column} does not allow"
 
 
 def member_of(table: Table) -> str:

@@ -120,7 +120,7 @@ class Archive:
         self._zip.close()
 
     def _read_manifest(self) -> dict[str, Any]:
-        with _damage_named(MANIFEST):
+        with _raise_damaged(MANIFEST):
             with self._zip.open(MANIFEST) as member:
                 text = member.read(_LARGEST_JSON + 1)
             manifest = json.loads(text)
@@ -131,14 +131,14 @@ class Archive:
         return manifest
 
     def _read_members(self) -> dict[str, ArchiveEntry]:
-        with _damage_named(MANIFEST):
+        with _raise_damaged(MANIFEST):
             members = {
                 name: ArchiveEntry(int(facts["size"]), str(facts["sha256"]))
                 for name, facts in self.manifest["members"].items()
             }
         found = [info.filename for info in self._zip.infolist() if info.filename != MANIFEST]
         if sorted(found) != sorted(members) or len(self._zip.infolist()) != len(found) + 1:
-            raise DamagedArchive("its members are not those that its manifest names")
+            raise DamagedArchive("its entries are not those of its manifest")
         return members
 
     @property
@@ -157,7 +157,7 @@ class Archive:
             raise DamagedArchive(f"it has no {name}")
         digest = hashlib.sha256()
         size = 0
-        with _damage_named(name), self._zip.open(name) as member:
+        with _raise_damaged(name), self._zip.open(name) as member:
             while piece := member.read(PIECE):
                 size += len(piece)
                 if size > expected.size:
@@ -166,12 +166,12 @@ class Archive:
                 progress(len(piece))
                 yield piece
         if size != expected.size or digest.hexdigest() != expected.sha256:
-            raise DamagedArchive(f"{name} is not what was written")
+            raise DamagedArchive(f"{name} was changed or damaged: its checksum does not match")
 
     def json(self, name: str) -> Any:
         if name in self.members and self.members[name].size > _LARGEST_JSON:
             raise DamagedArchive(f"{name} is too large")
-        with _damage_named(name):
+        with _raise_damaged(name):
             return json.loads(b"".join(self.read(name)))
 
     def json_lines(self, name: str) -> Iterator[dict[str, Any]]:
@@ -195,7 +195,7 @@ class Archive:
             yield self._object(name, line)
 
     def _object(self, name: str, line: bytes) -> dict[str, Any]:
-        with _damage_named(name):
+        with _raise_damaged(name):
             found = json.loads(line)
         if not isinstance(found, dict):
             raise DamagedArchive(f"{name} cannot be read")
@@ -203,7 +203,7 @@ class Archive:
 
 
 @contextmanager
-def _damage_named(name: str) -> Generator[None]:
+def _raise_damaged(name: str) -> Generator[None]:
     try:
         yield
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, TypeError, ValueError, RuntimeError) as error:

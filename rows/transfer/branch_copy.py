@@ -17,7 +17,7 @@ from rows.models import CurrentVersion, SchemaVersion
 from rows.schema import parser
 from rows.schema.model import Schema, Table
 
-_HOLD: Final = "SELECT version FROM platform.rows_currentversion WHERE environment_id = %s FOR SHARE"
+_LOCK_VERSION: Final = "SELECT version FROM platform.rows_currentversion WHERE environment_id = %s FOR SHARE"
 _MODEL_COLUMNS: Final = [
     field.attname for field in SchemaVersion._meta.concrete_fields if field.attname not in ("id", "environment_id")
 ]
@@ -28,7 +28,7 @@ def follow_branch(
 ) -> None:
     """Receiver of `environment_branched`: copies tables and versions. Raises SourceGone or BranchDeleted."""
     connection = connections[using]
-    version = hold_version(connection, source.environment_id)
+    version = lock_version(connection, source.environment_id)
     if not version:
         return  # no schema yet: an empty branch
     record = SchemaVersion.objects.using(using).get(environment_id=source.environment_id, version=version)
@@ -57,10 +57,10 @@ def build_copy(
         return apply.build(connection, schema, fill).indexes_due
 
 
-def hold_version(connection: BaseDatabaseWrapper, environment_id: str) -> int:
+def lock_version(connection: BaseDatabaseWrapper, environment_id: str) -> int:
     """Lock the schema version (0: none). Raises SQLSTATE 40001 if the snapshot is outdated: start again."""
     with connection.cursor() as cursor:
-        cursor.execute(_HOLD, [environment_id])
+        cursor.execute(_LOCK_VERSION, [environment_id])
         held = cursor.fetchone()
     return held[0] if held else 0
 

@@ -42,7 +42,7 @@ def _reset(
 ) -> None:
     connection = connections[using]
     began = deleted_users.now()
-    branch_copy.hold_version(connection, source.environment_id)
+    branch_copy.lock_version(connection, source.environment_id)
     wanted = schema_service.current(source).schema
     row = schema_service.locked_version(target)
     old = schema_service.current(target).schema
@@ -55,7 +55,7 @@ def _reset(
     version = versions.add_replacement(target, row, old, wanted, name, actor=actor, indexes_due=indexes_due)
     due = deleted_users.schedule(target, began)
     after_commit(
-        f"users who are gone, in {target.environment_id}",
+        f"references to deleted users in {target.environment_id}",
         deleted_users.settle,
         target,
         due,

@@ -99,7 +99,8 @@ def _quick(table: Table, column: Column) -> Callable[[Any], bytes | None]:
             null = _NULL if column.null else None
 
             def text(value: Any) -> bytes | None:
-                # No printable character means anything to COPY but the backslash; surrogates and NUL are none.
+                # Of the printable characters only the backslash is special in COPY; surrogates and NUL are not
+                # printable.
                 if type(value) is str and len(value) <= most and value.isprintable() and "\\" not in value:
                     return value.encode()
                 return null if value is None else None

@@ -20,7 +20,7 @@ _AS_JSON: Final = frozenset({"json", "text[]"})
 
 _OPTIONS: Final[dict[Format, sql.SQL]] = {
     "csv": sql.SQL("(FORMAT csv, HEADER)"),
-    # The way to have lines as they are: JSON holds none of these two characters unescaped, so nothing is ever quoted.
+    # Writes each line of JSON unchanged: JSON escapes these two control characters, so nothing is ever quoted.
     "ndjson": sql.SQL("(FORMAT csv, QUOTE E'\\x01', DELIMITER E'\\x02')"),
 }
 

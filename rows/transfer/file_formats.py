@@ -60,7 +60,8 @@ class RecordFile:
             while line := source.readline(_MAX_LINE):
                 if len(line) == _MAX_LINE and not line.endswith(b"\n"):
                     raise InvalidFile(f"A line is longer than {_MAX_LINE // 1024 // 1024} MB.")
-                # Of a gzipped file what was unpacked says little; of a pipe there is no other measure.
+                # The position in the compressed file, for the progress bar. A pipe has no position, so other files
+                # count bytes.
                 self._position = self.file.tell() if self.gzipped else self._position + len(line)
                 yield line
         except (gzip.BadGzipFile, zlib.error, EOFError) as error:

@@ -28,8 +28,8 @@ class Report:
     bad_lines: int = 0
     bad: list[BadLine] = field(default_factory=list)
 
-    def complain(self, lines: Collection[BadLine]) -> None:
-        """`bad_lines` counts all, `bad` has the first SHOWN complaints."""
+    def add_bad_line(self, lines: Collection[BadLine]) -> None:
+        """`bad_lines` counts all, `bad` has the first SHOWN."""
         self.bad_lines += 1
         if len(self.bad) < SHOWN:
             self.bad += lines

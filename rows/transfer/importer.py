@@ -55,20 +55,20 @@ def import_rows(
     if table is None:
         raise NoSuchTable(table_name, state.schema.tables)
     since = deleted_users.now()
-    with _interference(), transaction.atomic(using=environment.cluster), row_access():
+    with _raise_changed_during_import(), transaction.atomic(using=environment.cluster), row_access():
         job = _Import(environment, state, table, skip_bad=skip_bad, events=events)
         report = job.run(source)
         replicas.raise_mark_on_commit(environment.cluster, environment.environment_id)
         due = deleted_users.schedule(environment, since)
         transaction.set_rollback(dry_run, using=environment.cluster)
     if not dry_run:
-        with log_failures(f"users who are gone, in {environment.environment_id}"):
+        with log_failures(f"references to deleted users in {environment.environment_id}"):
             deleted_users.settle(environment, due)
     return report
 
 
 @contextmanager
-def _interference() -> Generator[None]:
+def _raise_changed_during_import() -> Generator[None]:
     """Turns errors caused by concurrent changes into ChangedDuringImport."""
     try:
         yield
@@ -97,7 +97,7 @@ class _Import:
             self._execute("SELECT set_config('work_mem', '64MB', true), statement_timestamp()")
             self.now: datetime = cursor.fetchone()[1]
             self._stage(source)
-            self._hold_the_version()
+            self._lock_version()
             self._check()
             self.report.bad.sort(key=lambda bad: bad.number)
             if self.report.bad_lines and not self.skip_bad:
@@ -136,7 +136,7 @@ class _Import:
         return branch_copy.columns_of(self.table)
 
     def _stage(self, source: RecordFile) -> None:
-        # Spelled out: made from the table itself, it would hold a lock on it while the file is read.
+        # Column by column: CREATE TABLE … LIKE would lock the table while the file is read.
         columns = sql.SQL(", ").join(map(_staged, self.columns))
         self._execute(
             sql.SQL("CREATE TEMP TABLE {} (_line bigint, _event text, {}) ON COMMIT DROP").format(_STAGE, columns)
@@ -150,7 +150,7 @@ class _Import:
             for number, record in source.records(self.table):
                 line = encode.line(number, record)
                 if isinstance(line, list):
-                    self.report.complain(line)
+                    self.report.add_bad_line(line)
                     continue
                 if len(line) > _LONG_LINE:
                     self.long_lines.append(number)
@@ -165,42 +165,38 @@ class _Import:
 
     def _check(self) -> None:
         """Report lines that PostgreSQL or the API would refuse, and remove them with dependent ones."""
-        self._complain_of_size()
+        self._reject_size()
         unique = [(ID.name,), *self.table.unique]
         for columns in unique:
-            self._complain(self._doubles(columns), columns, "is in this file twice")
-            self._complain(self._taken(columns), columns, "is taken by a row of the table")
+            self._reject(self._duplicates(columns), columns, "is in this file twice")
+            self._reject(self._taken(columns), columns, "is taken by a row of the table")
         for column in self.columns:
             if column.is_user:
-                self._complain_of_users(column)
+                self._reject_users(column)
             if column.default == NOW and not column.implicit and (column.min is not None or column.max is not None):
-                self._complain_of_check(
-                    table_models.check_sql(column, self.connection), [column.name], "is out of range"
-                )
+                self._reject_check(table_models.check_sql(column, self.connection), [column.name], "is out of range")
         for name, condition in self.checks.items():
-            self._complain_of_check(
-                table_checks.text_of(self.table, condition), (), f'does not meet the check "{name}"'
-            )
-        self._complain_of_references()
+            self._reject_check(table_checks.text_of(self.table, condition), (), f'does not meet the check "{name}"')
+        self._reject_references()
 
-    def _complain(self, bad: sql.Composable, columns: Collection[str], message: str) -> None:
+    def _reject(self, bad: sql.Composable, columns: Collection[str], message: str) -> None:
         self._execute(sql.SQL("DELETE FROM {} WHERE _line IN ({}) RETURNING _line").format(_STAGE, bad))
         for (line,) in self.cursor.fetchall():
-            self.report.complain([BadLine(line, ", ".join(columns) or None, message)])
+            self.report.add_bad_line([BadLine(line, ", ".join(columns) or None, message)])
 
-    def _complain_of_check(self, condition: str, columns: Collection[str], message: str) -> None:
+    def _reject_check(self, condition: str, columns: Collection[str], message: str) -> None:
         bad = sql.SQL("SELECT _line FROM {} WHERE NOT ({})").format(_STAGE, sql.SQL(condition))
-        self._complain(bad, columns, message)
+        self._reject(bad, columns, message)
 
-    def _complain_of_size(self) -> None:
+    def _reject_size(self) -> None:
         long = [column for column in self.columns if column.type in LONG_TYPES and not column.implicit]
         if long and self.long_lines:
             bad = sql.SQL("SELECT _line FROM {} WHERE _line = ANY({}::bigint[]) AND {}").format(
                 _STAGE, sql.Literal(self.long_lines), stored_values.is_row_too_large(long)
             )
-            self._complain(bad, (), f"holds more than {MAX_ROW_BYTES >> 20} MB")
+            self._reject(bad, (), f"holds more than {MAX_ROW_BYTES >> 20} MB")
 
-    def _doubles(self, columns: Sequence[str]) -> sql.Composed:
+    def _duplicates(self, columns: Sequence[str]) -> sql.Composed:
         """All but the first line with equal, non-null values in these columns."""
         named = sql.SQL(", ").join(map(sql.Identifier, columns))
         return sql.SQL(
@@ -212,51 +208,52 @@ class _Import:
         same = sql.SQL(" AND ").join(sql.SQL("s.{0} = t.{0}").format(sql.Identifier(name)) for name in columns)
         return sql.SQL("SELECT s._line FROM {} s JOIN {} t ON {}").format(_STAGE, self._target, same)
 
-    def _complain_of_references(self) -> None:
-        """Dangling references and lines that depend on them, in one statement, since a file may be one long chain."""
+    def _reject_references(self) -> None:
+        """Reject lines with dangling references and the lines that refer to them, in one statement, because a file may
+        be one long chain."""
         references = [column for column in self.columns if column.references]
         if not references:
             return
-        nowhere = sql.SQL(" UNION ALL ").join(map(self._dangling, references))
-        self._execute(sql.SQL("SELECT EXISTS ({})").format(nowhere))
+        dangling = sql.SQL(" UNION ALL ").join(map(self._dangling, references))
+        self._execute(sql.SQL("SELECT EXISTS ({})").format(dangling))
         if not self.cursor.fetchone()[0]:
             return
-        leaning = []
+        dependents = []
         for column in references:
             if column.references == self.table.name:
                 name = sql.Identifier(column.name)
                 self._execute(sql.SQL("CREATE INDEX ON {} ({})").format(_STAGE, name))
-                leaning.append(
+                dependents.append(
                     sql.SQL("SELECT s._line, s.id, {}::text FROM {} s WHERE s.{} = b.id").format(
                         sql.Literal(column.name), _STAGE, name
                     )
                 )
         further = sql.SQL(" UNION SELECT l.* FROM bad b CROSS JOIN LATERAL ({}) l").format(
-            sql.SQL(" UNION ALL ").join(leaning)
+            sql.SQL(" UNION ALL ").join(dependents)
         )
         self._execute(
             sql.SQL(
                 "WITH RECURSIVE bad (line, id, name) AS (({}){}), gone AS (DELETE FROM {} WHERE _line IN"
                 " (SELECT line FROM bad)) SELECT DISTINCT ON (line) line, name FROM bad ORDER BY line, name"
-            ).format(nowhere, further if leaning else sql.SQL(""), _STAGE)
+            ).format(dangling, further if dependents else sql.SQL(""), _STAGE)
         )
         for line, name in self.cursor.fetchall():
-            self.report.complain([BadLine(line, name, "refers to a row that does not exist")])
+            self.report.add_bad_line([BadLine(line, name, "refers to a row that does not exist")])
 
     def _dangling(self, column: Column) -> sql.Composed:
         far = sql.Identifier(self.environment.environment_id, column.references or "")
-        nowhere = sql.SQL("s.{0} IS NOT NULL AND NOT EXISTS (SELECT FROM {1} f WHERE f.id = s.{0})").format(
+        dangling = sql.SQL("s.{0} IS NOT NULL AND NOT EXISTS (SELECT FROM {1} f WHERE f.id = s.{0})").format(
             sql.Identifier(column.name), far
         )
         if column.references == self.table.name:  # or to a row of the same file
-            nowhere += sql.SQL(" AND NOT EXISTS (SELECT FROM {} f WHERE f.id = s.{})").format(
+            dangling += sql.SQL(" AND NOT EXISTS (SELECT FROM {} f WHERE f.id = s.{})").format(
                 _STAGE, sql.Identifier(column.name)
             )
         return sql.SQL("SELECT s._line, s.id, {}::text FROM {} s WHERE {}").format(
-            sql.Literal(column.name), _STAGE, nowhere
+            sql.Literal(column.name), _STAGE, dangling
         )
 
-    def _complain_of_users(self, column: Column) -> None:
+    def _reject_users(self, column: Column) -> None:
         name = sql.Identifier(column.name)
         self._execute(sql.SQL("SELECT DISTINCT {} FROM {} WHERE {} IS NOT NULL").format(name, _STAGE, name))
         named = [user_id for (user_id,) in self.cursor.fetchall()]
@@ -268,11 +265,11 @@ class _Import:
         for at in range(0, len(unknown), _USERS_AT_ONCE):
             literals = sql.SQL(", ").join(map(sql.Literal, unknown[at : at + _USERS_AT_ONCE]))
             bad = sql.SQL("SELECT _line FROM {} WHERE {} IN ({})").format(_STAGE, name, literals)
-            self._complain(bad, [column.name], "is not a user of the environment")
+            self._reject(bad, [column.name], "is not a user of the environment")
 
-    def _hold_the_version(self) -> None:
+    def _lock_version(self) -> None:
         """Lock the schema version, if it is still the one that lines were read for."""
-        if branch_copy.hold_version(self.connection, self.environment.environment_id) != self.version:
+        if branch_copy.lock_version(self.connection, self.environment.environment_id) != self.version:
             raise ChangedDuringImport
 
     def _insert(self) -> None:

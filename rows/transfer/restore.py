@@ -75,7 +75,7 @@ def restore_into(
     except BaseException:
         schema_cache.evict(environment.environment_id)  # which may know the version that was taken back
         raise
-    with log_failures(f"users who are gone, in {environment.environment_id}"):
+    with log_failures(f"references to deleted users in {environment.environment_id}"):
         deleted_users.settle(environment, due)
     return summary
 
@@ -149,7 +149,7 @@ def _build(
         raise
     expected = {table["name"]: table["rows"] for table in content.archive.manifest["tables"]}
     if counted != expected:
-        raise DamagedArchive("it does not hold as many rows as it says")
+        raise DamagedArchive("its number of rows is not that of its manifest")
     return counted, built.indexes_due
 
 
@@ -175,7 +175,7 @@ def _restore_versions(environment: EnvironmentRef, content: Content, indexes_due
 
 def _load_part(environment: EnvironmentRef, name: str, content: Content) -> int:
     def records(member: str) -> Iterator[Mapping[str, Any]]:
-        # One that is not there was made before there was such a member.
+        # A backup that is older than this member does not have it.
         return content.archive.json_lines(f"{member}.ndjson") if member in content.parts else iter(())
 
     try:
