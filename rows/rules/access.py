@@ -6,12 +6,16 @@ from rows.rules.conditions import FALSE, TRUE, Condition, Operand
 
 @dataclass(frozen=True, slots=True)
 class Clause:
+    """One key of a rule's condition object: its JSON `text`, for explanations, and its compiled condition."""
+
     text: str
     condition: Condition
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
+    """One entry of a `read` rule: the rows (`where`) and the columns that it shows."""
+
     where: Condition
     columns: frozenset[str]
     clauses: tuple[Clause, ...] = ()
@@ -28,7 +32,7 @@ class ReadRule:
     """Columns that not every grant shows, with the condition of each."""
 
     def cell(self, column: str) -> Condition:
-        """When a readable row's cell may be read: usually TRUE, FALSE for unknown columns."""
+        """The condition to read the cell of a readable row: TRUE if all grants show the column, FALSE if none does."""
         return self.partial.get(column, TRUE) if column in self.columns else FALSE
 
 

@@ -41,7 +41,7 @@ _COMPARISONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
 }  # fmt: skip
 _NODE: Final = 3
 """Steps per node of a condition."""
-_AT_ONCE: Final = 2
+_ITEMS_PER_STEP: Final = 2
 """List items compared in one step."""
 
 
@@ -72,7 +72,7 @@ class Effort:
 @dataclass(frozen=True, slots=True)
 class Facts:
     """Inputs beside the row. `values`: a filter's. `variable`: a variable's value or None (`rules.resolve`). `related`:
-    a hop's rows as the asker sees them (for rules: all). `old`: the row before a write. `effort`: limits the cost."""
+    a hop's rows as the caller sees them (for rules: all). `old`: the row before a write. `effort`: limits the cost."""
 
     values: Sequence[Any] = ()
     variable: Callable[[Variable], Any] = _no_variable
@@ -156,10 +156,10 @@ def _compare(leaf: Compare, row: Row, facts: Facts) -> bool:
         return False
     type_ = leaf.operand.type
     if isinstance(raw, list | Mapping):
-        facts.spend(len(raw) // _AT_ONCE)
+        facts.spend(len(raw) // _ITEMS_PER_STEP)
     match leaf.operator:
         case "in":
-            facts.spend(len(operand) // _AT_ONCE)
+            facts.spend(len(operand) // _ITEMS_PER_STEP)
             return _typed(ELEMENTS[type_], raw) in operand
         case "like":
             facts.spend(_cost_of_like(raw, operand))
@@ -196,9 +196,9 @@ def lower(text: str) -> str:
 
 
 def is_like(text: str, pattern: str) -> bool:
-    r"""SQL's LIKE with `\` as escape. Looks at each character of `text` once for each piece of the pattern's."""
+    r"""SQL's LIKE with `\` as escape. Examines each character of `text` at most once per piece."""
     first, *others = _pieces(pattern)
-    if not first.stands(text, 0):
+    if not first.matches_at(text, 0):
         return False
     at = first.length
     if not others:
@@ -206,10 +206,10 @@ def is_like(text: str, pattern: str) -> bool:
     *middle, last = others
     end = len(text) - last.length
     for piece in middle:
-        at = piece.after(text, at, end)
+        at = piece.match_end(text, at, end)
         if at < 0:
             return False
-    return at <= end and last.stands(text, end)
+    return at <= end and last.matches_at(text, end)
 
 
 def _cost_of_like(text: str, pattern: str) -> int:
@@ -217,6 +217,8 @@ def _cost_of_like(text: str, pattern: str) -> int:
 
 
 class _Piece:
+    """The part of a LIKE pattern between two `%`; None in `letters` is `_`."""
+
     __slots__ = ("_any", "_masks", "_words", "is_plain", "length")
 
     def __init__(self, letters: Sequence[str | None]) -> None:
@@ -237,10 +239,11 @@ class _Piece:
             else:
                 self._words.append((at, letter))
 
-    def stands(self, text: str, at: int) -> bool:
+    def matches_at(self, text: str, at: int) -> bool:
         return at + self.length <= len(text) and all(text.startswith(word, at + begun) for begun, word in self._words)
 
-    def after(self, text: str, start: int, end: int) -> int:
+    def match_end(self, text: str, start: int, end: int) -> int:
+        """The end of the first match from `start` on; -1 without one."""
         if end - start < self.length:
             return -1
         if self.is_plain:
@@ -248,8 +251,8 @@ class _Piece:
             return -1 if found < 0 else found + self.length
         if any(text.find(word, start, end) < 0 for _, word in self._words):
             return -1
-        # Bit n says that the n + 1 characters up to here are its beginning (Baeza-Yates and Gonnet 1992, "shift-and"):
-        # each character is looked at once, whatever the text repeats.
+        # Bit n: the last n + 1 characters match the beginning of the piece (Baeza-Yates and Gonnet 1992, "shift-and"):
+        # each character is examined once, whatever the text repeats.
         state, whole, masks, any_ = 0, 1 << self.length - 1, self._masks, self._any
         for at in range(start, end):
             state = (state << 1 | 1) & masks.get(text[at], any_)

@@ -79,7 +79,7 @@ class _Reader(OperandReader):
             self.count(path)
             self.is_loose = True
             return TRUE
-        found = [self.member(table, key, value, path, depth) for key, value in document.items()]
+        found = [self.entry(table, key, value, path, depth) for key, value in document.items()]
         return found[0] if len(found) == 1 else all_of(found)
 
     def count(self, path: str) -> None:
@@ -87,12 +87,12 @@ class _Reader(OperandReader):
         if self.nodes > MAX_NODES:
             raise InvalidCondition(path, "too_many", f"at most {MAX_NODES} conditions in one filter.")
 
-    def member(self, table: str, key: Any, value: Any, path: str, depth: int) -> Condition:
+    def entry(self, table: str, key: Any, value: Any, path: str, depth: int) -> Condition:
         here = join_path(path, key)
         if not isinstance(key, str):  # never from JSON, but from a function's or a command's own objects
             raise InvalidCondition(here, "wrong_type", "must be named by a string.")
         if not key.startswith("$"):
-            return self.named(table, key, value, here, depth)
+            return self.column_or_relation(table, key, value, here, depth)
         self.count(here)
         match key:
             case "$and" | "$or":
@@ -115,8 +115,8 @@ class _Reader(OperandReader):
         raise unknown_operator(here, key, (*COMBINATORS, "$search", "$is"))
 
     def named_condition(self, table: str, name: Any, path: str, depth: int) -> Condition:
-        """A named condition, read in place: in rules with the author's rights, in filters with the caller's, to whom
-        unreadable ones are unknown."""
+        """A named condition, expanded in place. A rule resolves it with the author's rights, a filter with the
+        caller's; a condition that the caller may not read is unknown."""
         if not isinstance(name, str):
             raise InvalidCondition(path, "wrong_type", "must be the name of a condition.")
         document = self.resolver.named_condition(table, name)
@@ -138,12 +138,12 @@ class _Reader(OperandReader):
         finally:
             self.expanding.pop()
 
-    def named(self, table: str, key: str, value: Any, path: str, depth: int) -> Condition:
+    def column_or_relation(self, table: str, key: str, value: Any, path: str, depth: int) -> Condition:
         self.table = table
         column = self.resolver.column(table, key)
         if column is not None:
             return self.column(Path((), key), column, value, path)
-        hops, far, last = self.walk(table, key, path)
+        hops, far, last = self.follow_path(table, key, path)
         if hops:
             column = self.resolver.column(far, last)
             if column is not None:
@@ -154,7 +154,7 @@ class _Reader(OperandReader):
             refuse_unknown(path, last, self.resolver.names(far))
         return self.quantified(hops, relation, value, path, depth)
 
-    def walk(self, table: str, dotted: str, path: str) -> tuple[tuple[Hop, ...], str, str]:
+    def follow_path(self, table: str, dotted: str, path: str) -> tuple[tuple[Hop, ...], str, str]:
         """A dotted name: its to-one steps, the final table, and the last part, unresolved."""
         if "." not in dotted:
             return (), table, dotted
@@ -183,7 +183,7 @@ class _Reader(OperandReader):
         if isinstance(value, Mapping) and value.keys() == {"$is"} and not relation.many:
             value = {"$some": value}
         if not isinstance(value, Mapping) or not value or not all(key in QUANTIFIERS for key in value):
-            raise InvalidCondition(path, "wrong_type", _relation_takes(relation))
+            raise InvalidCondition(path, "wrong_type", _relation_hint(relation))
         found: list[Condition] = []
         for key, inner in value.items():
             here = join_path(path, key)
@@ -192,7 +192,8 @@ class _Reader(OperandReader):
             some: Condition = Quantified("some", relation, negate(condition) if key == "$every" else condition)
             for hop in reversed(hops):
                 some = Quantified("some", hop, some)
-            # None is not some, every is not some that are not; so both hold where a step on the way leads nowhere.
+            # `$none` negates `$some`; `$every` negates that some row does not meet it. So both are true if a step of
+            # the path has no row.
             found.append(some if key == "$some" else negate(some))
         return found[0] if len(found) == 1 else all_of(found)
 
@@ -313,7 +314,7 @@ class _Reader(OperandReader):
         operand = self.operand("text", value, path, "words")
         if not columns or not (isinstance(operand, Variable) or self.values[-1]):
             self.is_loose = True
-            return TRUE if columns else FALSE  # without words nothing is asked; without columns nothing is found
+            return TRUE if columns else FALSE  # no words: everything matches; no readable column: nothing matches
         return Search(tuple(Path(hops, column) for column in columns), operand)
 
 
@@ -328,7 +329,7 @@ def _is_operators(value: Mapping[str, Any]) -> bool:
     return bool(value) and all(key.startswith("$") for key in value)
 
 
-def _relation_takes(relation: Hop) -> str:
+def _relation_hint(relation: Hop) -> str:
     takes = "is a relation: it takes $some, $none or $every"
     return f"{takes}." if relation.many else f'{takes}, or $is; its id is "{relation.column}".'
 

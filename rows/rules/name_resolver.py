@@ -114,7 +114,9 @@ def unknown_operator(path: str, word: str, known: Iterable[str]) -> InvalidCondi
     meant = f"${word.lstrip('$').replace('_', '')}".lower()
     spelled = {one.lower(): one for one in known}
     suggestion = (
-        f'; did you mean "{spelled[meant]}"?' if meant in spelled else f": here are {', '.join(sorted(known))}."
+        f'; did you mean "{spelled[meant]}"?'
+        if meant in spelled
+        else f": the operators are {', '.join(sorted(known))}."
     )
     return InvalidCondition(path, "unknown_operator", f"there is no such operator{suggestion}")
 

@@ -52,8 +52,12 @@ class OperandReader:
         if self.use == "filter" and isinstance(value, str) and value.startswith("$") and _holds_ids(column):
             # No id begins with `$`: the caller means a rule's variable and would take an empty list for a correct
             # answer.
-            message = 'is not an id: variables such as "$user.id" stand in rules only, a filter gives the value itself.'
-            raise InvalidCondition(path, "invalid", message)
+            raise InvalidCondition(
+                path,
+                "invalid",
+                'is not an id: variables such as "$user.id" can only be used in rules. '
+                "Send the value itself in a filter.",
+            )
         self.check_email(column, value, path)
         try:
             return read_operand(column, self.unescaped(value, path))

@@ -39,7 +39,7 @@ class RuleCompiler:
             for spec in rules.get(action, ()):
                 if action != "insert" and read is None:
                     self.fail(
-                        InvalidCondition(action, "invalid", "needs a read rule: what is not seen is not changed.")
+                        InvalidCondition(action, "invalid", "needs a read rule: only readable rows can be changed.")
                     )
                 else:
                     writes[action] = self.write(action, spec, read)
@@ -107,7 +107,7 @@ class RuleCompiler:
         return whole, tuple(clauses)
 
     def columns(self, patterns: tuple[str, ...] | None, path: str, known: Mapping[str, Column]) -> frozenset[str]:
-        """The columns of a list such as `["*", "-internal"]`; all of `known` for None."""
+        """The columns that patterns such as `["*", "-internal"]` choose from `known`; None chooses all."""
         if patterns is None:
             return frozenset(known)
         chosen: set[str] = set(known) if "*" in patterns else set()

@@ -17,7 +17,7 @@ def read_literal(value: Any, path: str) -> Any:
     """A literal, with `$$` for a leading `$`. Raises InvalidCondition for a variable."""
     if isinstance(value, str) and value.startswith("$"):
         if not value.startswith("$$"):
-            message = 'a variable cannot stand inside of a value; write "$$" for a text that begins with "$".'
+            message = 'a variable cannot be part of a value; write "$$" for a text that begins with "$".'
             raise InvalidCondition(path, "invalid", message)
         return value[1:]
     if isinstance(value, list):
@@ -53,8 +53,8 @@ def read_variable(
         raise InvalidCondition(
             path,
             "unknown",
-            "there is no such variable here: $user.id, $user.email, $user.role, $user.claims.<name>, $key.id and $now "
-            'are, and $old.<column> in a check; write "$$" for a text that begins with "$".',
+            "unknown variable. The variables are $user.id, $user.email, $user.role, $user.claims.<name>, $key.id and "
+            '$now, and in a check $old.<column>; write "$$" for a text that begins with "$".',
         )
     return Variable(name, type_, form)
 
