@@ -162,7 +162,8 @@ def compile_subscriptions(
 
 @dataclass(slots=True, eq=False)
 class Stream:
-    """One open stream. Only its feed's thread changes it."""
+    """One open stream. Only one thread at a time changes it: the feed's thread, or the worker that serves its
+    environment (`Feed`)."""
 
     environment: EnvironmentRef
     caller: Caller

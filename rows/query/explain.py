@@ -57,13 +57,13 @@ class _Cells:
 
 
 def explain_row(
-    environment: EnvironmentRef, asker: Principal, table: str, row_id: str, seen_as: Principal, *, knows_users: bool
+    environment: EnvironmentRef, caller: Principal, table: str, row_id: str, subject: Principal, *, knows_users: bool
 ) -> dict[str, Any]:
     """`{"visible", "rules": [{"role", "action", "verdict", "clauses": [{"clause", "verdict", "why"}]}],
-    "hidden_columns": [{"column", "why"}]}` for `seen_as`. `knows_users`: the asker may see users' email, role and
+    "hidden_columns": [{"column", "why"}]}` for `subject`. `knows_users`: the caller may see users' email, role and
     claims. Raises NotFound. Two or three statements."""
     return run(
-        environment, asker, lambda context: _explain(context, table, row_id, seen_as, knows_users or seen_as == asker)
+        environment, caller, lambda context: _explain(context, table, row_id, subject, knows_users or subject == caller)
     )
 
 
@@ -82,11 +82,11 @@ def _rules_of(access: Access) -> list[_Rule]:
     return found
 
 
-def _explain(context: QueryContext, name: str, row_id: str, seen_as: Principal, knows_users: bool) -> dict[str, Any]:
+def _explain(context: QueryContext, name: str, row_id: str, subject: Principal, knows_users: bool) -> dict[str, Any]:
     table = context.readable(name)
     if not ROW_ID_PATTERN.fullmatch(row_id):
         raise NotFound
-    other = QueryContext(context.environment, seen_as, context.compiled, context.connection)
+    other = QueryContext(context.environment, subject, context.compiled, context.connection)
     access = context.compiled.rules.access(name, other.role_key)
     rules = _rules_of(access)
     clauses = [clause for rule in rules for clause in rule.clauses]
@@ -219,16 +219,16 @@ def _quantifiers(document: Mapping[str, Any], table: str, author: NameResolver, 
 
 
 def _is_fully_visible(context: QueryContext, table: str, condition: Condition) -> bool:
-    """Whether the asker sees each row and cell that decides the condition."""
+    """Whether the caller sees each row and cell that decides the condition."""
     for part in parts(condition):
         if isinstance(part, Quantified) and not (
-            _sees_whole(context, table, part.hop) and _is_fully_visible(context, part.hop.table, part.condition)
+            _sees_all_rows(context, table, part.hop) and _is_fully_visible(context, part.hop.table, part.condition)
         ):
             return False
         for path in paths_of(part):
             at = table
             for hop in path.hops:
-                if not _sees_whole(context, at, hop):
+                if not _sees_all_rows(context, at, hop):
                     return False
                 at = hop.table
             if not _sees_column(context, at, path.column):
@@ -236,7 +236,8 @@ def _is_fully_visible(context: QueryContext, table: str, condition: Condition) -
     return True
 
 
-def _sees_whole(context: QueryContext, table: str, hop: Hop) -> bool:
+def _sees_all_rows(context: QueryContext, table: str, hop: Hop) -> bool:
+    """Whether the caller may read every row that `hop` leads to, and the linking cell."""
     far = context.compiled.rules.access(hop.table, context.role_key).read
     return (
         context.resolver.relation(table, hop.relation) == hop

@@ -1,4 +1,4 @@
-"""Managers and querysets of tenant rows: rows are only read through `visible_to(role_view)` or `unruled`.
+"""Managers and querysets of tenant rows: rows are only read through `visible_to`, `changeable_by` or `unruled`.
 `RowManager.get_queryset` raises, so the models give no other access. SQL over tenant tables is refused unless a
 `RuledQuery`, or a migration or transfer, runs it (`platform_site.postgres.row_access`). Querysets of a role are
 compiled and never run, because a principal's values are bound to the compiled statement (`rows.query.sql`). Querysets
@@ -68,4 +68,5 @@ class RowManager(models.Manager.from_queryset(RowQuerySet)):  # type: ignore[mis
 
 
 class UnruledManager(models.Manager.from_queryset(RowQuerySet)):  # type: ignore[misc]
-    """All rows, for rules' own paths, referential actions, import and export."""
+    """All rows, for rules' own paths, referential actions, checks of written rows, explanations, and payloads of
+    events."""
