@@ -8,8 +8,9 @@ V = TypeVar("V")
 
 
 class Memo(Generic[K, V]):
-    """Keeps between `size` and twice `size` of the last used entries: a full young generation replaces the old one.
-    Single dictionary operations, so threads can at worst lose an entry."""
+    """Keeps the last `size` to 2 × `size` used entries: when the young generation is full, it becomes the old one, and
+    the previous old one is dropped. Thread-safe without a lock, because it only uses single dictionary operations; a
+    race can at worst lose an entry."""
 
     __slots__ = ("_old", "_young", "size")
 

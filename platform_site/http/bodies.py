@@ -1,6 +1,6 @@
-"""Reads request bodies as strict JSON. orjson refuses bad UTF-8, byte order marks, lone surrogates, NaN, Infinity,
-1e400 and deep nesting; then the standard library finds duplicate names and keeps large integers exact. Reliability
-section 5, "strict JSON"."""
+"""Reads request bodies as strict JSON. orjson refuses invalid UTF-8, byte order marks, lone surrogates, NaN, Infinity,
+1e400 and deep nesting; then the standard library finds duplicate keys and keeps large integers exact.
+docs/reference/http.md."""
 
 import json
 import re
@@ -19,7 +19,7 @@ from platform_site.http.errors import InvalidRequest, PayloadTooLarge, Unsupport
 MEDIA_TYPE: Final = "application/json"
 MAX_DEPTH: Final = 64
 
-_HABITS: Final = "JSON requires double quotes, and allows no comments and no trailing commas."
+_SYNTAX_HINT: Final = "JSON requires double quotes, and allows no comments and no trailing commas."
 _TOO_DEEP: Final = f"The body is nested more than {MAX_DEPTH} levels deep."
 _CHARSET: Final = re.compile(r';\s*charset\s*=\s*"?([^\s;"]+)"?', re.IGNORECASE)
 _POSITION: Final = re.compile(r": line \d+ column \d+ \(char \d+\)\Z")
@@ -55,13 +55,13 @@ def read(body: bytes, *, has_long_floats: bool = False) -> Any:
     if body.count(b"{") + body.count(b"[") > MAX_DEPTH and _is_too_deep(value):
         raise InvalidRequest(_TOO_DEEP)
     if b"\\u0000" in body and _holds_nul(value):
-        raise InvalidRequest("The body holds a NUL character (\\u0000), which cannot be stored.")
+        raise InvalidRequest("The body contains a NUL character (\\u0000), which cannot be stored.")
     try:
         return (_exact_with_texts if has_long_floats else _exact).decode(body.decode())
     except DuplicateName:
         raise InvalidRequest("Duplicate key in a JSON object of the body.") from None
-    except ValueError:  # more digits than Python converts (4,300): orjson calls this a float out of range before us
-        raise InvalidRequest("The body holds a number that is too long.") from None
+    except ValueError:  # more digits than int() accepts (4,300); orjson usually refuses such a number first
+        raise InvalidRequest("The body contains a number that is too long.") from None
 
 
 def _is_too_deep(value: Any) -> bool:
@@ -102,16 +102,16 @@ def _explain(body: bytes, error: orjson.JSONDecodeError) -> NoReturn:
     except UnicodeDecodeError as wrong:
         raise InvalidRequest(f"The body is not UTF-8 (at byte {wrong.start}).") from None
     if re.search(r"\b(?:NaN|Infinity)\b", _STRING.sub('""', text)):
-        raise InvalidRequest("The body holds NaN or Infinity, which JSON does not have.") from None
+        raise InvalidRequest("The body contains NaN or Infinity, which are not valid JSON.") from None
     message = str(error)
     if "depth" in message:
         raise InvalidRequest(_TOO_DEEP) from None
     if "surrogate" in message:
-        raise InvalidRequest("The body holds half of a surrogate pair (\\ud800-\\udfff alone).") from None
+        raise InvalidRequest("The body contains half of a surrogate pair (\\ud800-\\udfff alone).") from None
     if "infinity" in message or "out of range" in message:
-        raise InvalidRequest("The body holds a number that is out of range.") from None
+        raise InvalidRequest("The body contains a number that is out of range.") from None
     position = _POSITION.search(message)
-    raise InvalidRequest(f"The body is not JSON{position[0] if position else ''}. {_HABITS}") from None
+    raise InvalidRequest(f"The body is not JSON{position[0] if position else ''}. {_SYNTAX_HINT}") from None
 
 
 def check_content_type(meta: Mapping[str, Any]) -> None:

@@ -72,8 +72,9 @@ class ProjectSuspended(ApiError):
     status, code, message = (
         403,
         "project_suspended",
-        "The project is suspended by the platform's operators. Nothing is lost: everything goes on once they lift it. "
-        "The project's members find the reason in its `suspension_reason`; ask the operators to lift it.",
+        "The project is suspended by the platform's operators. No data is lost, and everything resumes when the "
+        "suspension ends. Project members can read the reason in `suspension_reason`; ask the operators to end the "
+        "suspension.",
     )
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from django.http import StreamingHttpResponse
 
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-"""Prevents buffering by nginx."""
+"""`X-Accel-Buffering`: nginx must not buffer the stream."""
 
 
 def message(event: str, data: str, last_id: str | None = None) -> bytes:
@@ -17,12 +17,14 @@ def message(event: str, data: str, last_id: str | None = None) -> bytes:
 
 
 class MessageQueue:
-    __slots__ = ("_lock", "_max_bytes", "_size", "_waiting", "is_closed", "is_overflowed", "notify")
+    """Messages from any thread to one reader, at most `max_bytes`; more closes the queue (`is_overflowed`)."""
+
+    __slots__ = ("_lock", "_max_bytes", "_messages", "_size", "is_closed", "is_overflowed", "notify")
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
-        self._waiting: list[bytes] = []
+        self._messages: list[bytes] = []
         self._size = 0
         self.is_closed = False
         self.is_overflowed = False
@@ -35,10 +37,10 @@ class MessageQueue:
                 return
             self._size += len(data)
             if self._size > self._max_bytes:
-                self._waiting.clear()
+                self._messages.clear()
                 self.is_closed = self.is_overflowed = True
             else:
-                self._waiting.append(data)
+                self._messages.append(data)
         self.notify()
 
     def close(self) -> None:
@@ -47,8 +49,8 @@ class MessageQueue:
 
     def take(self) -> bytes | None:
         with self._lock:
-            data = b"".join(self._waiting)
-            self._waiting.clear()
+            data = b"".join(self._messages)
+            self._messages.clear()
             self._size = 0
             return None if self.is_closed and not data else data
 
@@ -70,7 +72,8 @@ class EventStreamResponse(StreamingHttpResponse):
         self._is_detached = False
 
     def detach(self) -> MessageQueue:
-        """End the request, but not its messages."""
+        """Return the queue and keep it open when the response is closed: the server sends the messages, and the request
+        ends."""
         self._is_detached = True
         self.close()
         return self.queue

@@ -156,7 +156,7 @@ class ListField(serializers.ListField):
 class JSONField(serializers.JSONField):
     """Any JSON value with integers of at most 64 bits."""
 
-    default_error_messages: ClassVar = {"too_large": "Holds an integer of more than 64 bits."}
+    default_error_messages: ClassVar = {"too_large": "Contains an integer of more than 64 bits."}
 
     def to_internal_value(self, data: Any) -> Any:
         waiting = [data]

@@ -70,13 +70,13 @@ class ResourceViewSet(ApiViewSet, GenericViewSet[Any]):
     filter_backends = (FilterBackend,)
     filterset_class: ClassVar[type[FilterSet] | None] = None
     filterset: FilterSet
-    """Of the current request for the list, with the values in `form.cleaned_data`."""
+    """The filterset of the current list request; `form.cleaned_data` has the values."""
     pagination_class: type[UnpagedList | CursorPagination] = CursorPagination
     cursor_kind: ClassVar[str]
     ordering: ClassVar[Sequence[str]]
     heavy_field: ClassVar[str | None] = None
     id_prefix: ClassVar[str | None] = None
-    """`get_object` finds nothing by another id."""
+    """Prefix of the ids: `get_object` raises `not_found` for an id without it."""
     not_found: ClassVar[type[ApiError]] = NotFound
     format_kwarg = None
 
@@ -100,7 +100,7 @@ class ResourceViewSet(ApiViewSet, GenericViewSet[Any]):
         return [*self.kwargs.values(), *(self.query.get(name, "") for name in filters)]
 
     def index_ranges(self, queryset: QuerySet[Any]) -> Sequence[QuerySet[Any]]:
-        """The list in disjoint parts, if each has an index in the list's order and the whole has none."""
+        """Disjoint parts of the list, if there is an index in the list's order for each part but not for the whole."""
         return [queryset]
 
     def get_object(self) -> Any:

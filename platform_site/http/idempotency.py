@@ -1,6 +1,6 @@
 """Idempotency-Key: a repeated request has its effect once and gets the same response, for 24 h. The record is inserted
-first and commits with the effect, so a concurrent repetition waits. Another body is 422. Only 2xx is stored, sealed
-under the key, which is not stored. Actions use `@idempotent(using=…)`, or `claim` and `store_reference`."""
+first and commits with the effect, so a concurrent repetition waits. Another query or body is 422. Only 2xx is stored,
+sealed under the key, which is not stored. Actions use `@idempotent(using=…)`, or `claim` and `store_reference`."""
 
 import hashlib
 import hmac
@@ -61,28 +61,30 @@ class Ticket:
 
 
 def read_ticket(request: HttpRequest, caller: Caller | None) -> Ticket | None:
-    """The request's ticket; None without the header. Raises ValidationFailed, PayloadTooLarge. On public endpoints the
-    body, and for publishable keys the client's IP, are part of the identity, because unrelated clients may use the same
-    key."""
+    """The request's ticket; None without the header. Raises ValidationFailed, PayloadTooLarge. Unrelated clients of a
+    public endpoint, or with the same publishable key, may choose the same Idempotency-Key. So the query and body are
+    part of the identity there, and for a publishable key also the client's network."""
     key: str | None = request.META.get("HTTP_IDEMPOTENCY_KEY")
     if key is None:
         return None
     if not _KEY.fullmatch(key):
         raise ValidationFailed.of(HEADER, "malformed", f"{HEADER} must be 1 to 255 printable ASCII characters.")
     bodies.declared_length(request.META)
-    asked = request.META.get("QUERY_STRING", "").encode("utf-8", "surrogatepass") + b"\0" + _canonical(request.body)
-    fingerprint = hmac.digest(key.encode(), asked, "sha256")
+    query_and_body = (
+        request.META.get("QUERY_STRING", "").encode("utf-8", "surrogatepass") + b"\0" + _canonical(request.body)
+    )
+    fingerprint = hmac.digest(key.encode(), query_and_body, "sha256")
     if caller is None:
-        who = ["public", fingerprint.hex(), named_environment(request) or ""]
+        identity = ["public", fingerprint.hex(), named_environment(request) or ""]
     else:
         # An endpoint without an environment (the keys) may still refer to the one that the request names.
         environment = caller.environment.environment_id if caller.environment else named_environment(request)
-        who = [caller.kind, caller.id, environment or ""]
+        identity = [caller.kind, caller.id, environment or ""]
         if caller.kind == "anonymous":
-            who += [fingerprint.hex(), network_of(request)]
+            identity += [fingerprint.hex(), network_of(request)]
     # The path comes last: it alone may hold the separator.
-    recognised = "\0".join([*who, key, request.method or "", request.path])
-    digest = hashlib.sha256(recognised.encode("utf-8", "surrogatepass")).digest()
+    identity_text = "\0".join([*identity, key, request.method or "", request.path])
+    digest = hashlib.sha256(identity_text.encode("utf-8", "surrogatepass")).digest()
     return Ticket(digest, fingerprint, key.encode())
 
 
@@ -97,7 +99,7 @@ def _canonical(body: bytes) -> bytes:
 
 def claim(ticket: Ticket, *, using: str) -> IdempotencyRecord | None:
     """Claim the ticket as the transaction's first statement; None for a new request. Waits for a concurrent one up to
-    `lock_timeout`, then raises Conflict. Raises ValidationFailed for another body."""
+    `lock_timeout`, then raises Conflict. Raises ValidationFailed for another query or body."""
     with connections[using].cursor() as cursor:
         try:
             cursor.execute(_CLAIM, [ticket.digest, ticket.fingerprint, HOURS])
@@ -111,7 +113,11 @@ def claim(ticket: Ticket, *, using: str) -> IdempotencyRecord | None:
     if record is None:  # purged between the two statements, as old as it is
         raise _in_flight()
     if bytes(record.fingerprint) != ticket.fingerprint:
-        raise ValidationFailed.of(HEADER, "reused", f"This {HEADER} was used for a request with another body.")
+        raise ValidationFailed.of(
+            HEADER,
+            "reused",
+            f"This {HEADER} was used for another request: its query or body differs. Use a new key for a new request.",
+        )
     return record
 
 

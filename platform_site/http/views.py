@@ -80,7 +80,7 @@ def not_modified(headers: Mapping[str, str]) -> HttpResponse:
 
 
 def is_replaced(error: ApiError | type[ApiError]) -> bool:
-    """Whether `client_errors_as` replaces this error: errors of the body."""
+    """Whether `client_errors_as` replaces this error: every 4xx except 404, 405, 429 and `project_suspended`."""
     kind = error if isinstance(error, type) else type(error)
     return 400 <= error.status < 500 and error.status not in (404, 405, 429) and not issubclass(kind, ProjectSuspended)
 
@@ -124,11 +124,12 @@ class ApiViewSet(ViewSet):
     """By action, the required scope, or several; None: any authenticated caller. An action without an entry does not
     start."""
     environment_use: ClassVar[Literal["required", "optional", "unused"]] = "required"
-    """Whether a request needs an environment. Required: `self.environment` is set, or 422. Optional: if the caller has
-    or names one; of a public viewset, if a request may name one. Unused: none for accounts."""
+    """Whether a request needs an environment. Required: `self.environment` is set, or the response is 422. Optional:
+    set if the caller has or names one; in a public viewset the request may name one. Unused: accounts have none."""
     public: ClassVar[bool] = False
     query_parameters: ClassVar[Mapping[str, frozenset[str]]] = {}
-    """By action, its query parameters; others are 422. Defaults: `limit` and `cursor` for `list`; ignored otherwise."""
+    """By action, its query parameters; others are 422. Defaults: `limit` and `cursor` for `list`; otherwise every name
+    is accepted."""
     third_party_queries: ClassVar[bool] = False
     """Another party writes the query string, and the action reads it."""
     also_raises: ClassVar[Mapping[str, tuple[type[ApiError], ...]]] = {}
@@ -160,22 +161,23 @@ class ApiViewSet(ViewSet):
 
     @property
     def caller(self) -> Caller:
-        """Not in a public viewset."""
+        """The authenticated caller. Raises RuntimeError in a public viewset."""
         if self._caller is None:
             raise RuntimeError(f"{type(self).__name__} is public and has no caller")
         return self._caller
 
     @property
     def environment(self) -> EnvironmentRef:
-        """In a viewset that requires an environment."""
+        """The caller's environment. Raises RuntimeError if there is none, which cannot happen if `environment_use` is
+        "required"."""
         environment = None if self._caller is None else self._caller.environment
         if environment is None:
-            raise RuntimeError(f"{type(self).__name__} requires no environment, so a call may mean none")
+            raise RuntimeError(f"{type(self).__name__} does not require an environment, and this request has none")
         return environment
 
     @property
     def freshness(self) -> Freshness | None:
-        """What a replica needs to answer this request's reads; None for the primary only."""
+        """What a replica must have replayed to serve this request's reads; None: only the primary may."""
         found: Freshness | None = self.http_request.__dict__.get("freshness")
         return found
 
@@ -283,7 +285,7 @@ class ApiViewSet(ViewSet):
 
     @classmethod
     def parameters_of(cls, action: str) -> frozenset[str] | None:
-        """The query parameters of an action; None ignores all."""
+        """The query parameters of an action; None accepts all."""
         return cls.query_parameters.get(action, LIST_PARAMETERS if action == "list" else None)
 
     def _refuse(self, error: Exception) -> HttpResponseBase:

@@ -1,7 +1,8 @@
-"""CORS, without queries of its own; django-cors-headers writes the headers. A preflight has no token: the list of the
-host's environment decides, else it is granted, since no cookie gives access to /v1. A response is for the origins of
-the caller's or named environment; platform accounts and public endpoints: `PLATFORM_ORIGINS`. Others have no caller's
-data: any page may read a 401."""
+"""CORS; django-cors-headers writes the headers. A preflight has no token: the allowed origins of the host's environment
+decide; for another host it is granted, because no cookie gives access to /v1. A response to a caller may be read by the
+allowed origins of its environment, and for a platform account also by `PLATFORM_ORIGINS`. On a public endpoint the
+named environment decides, or else `PLATFORM_ORIGINS`. Other responses, such as a 401, contain no caller's data, so
+every origin may read them."""
 
 import logging
 import re
@@ -66,7 +67,7 @@ def _is_permitted(request: HttpRequest, **_: Any) -> bool:
 
 
 def _is_listed(origin: str, allowed: Sequence[str]) -> bool:
-    """Exactly, by `*`, or by any port (`http://localhost:*`)."""
+    """Whether `origin` is listed exactly, by `*`, or with any port (`http://localhost:*`)."""
     if "*" in allowed or origin in allowed:
         return True
     return f"{_PORT.sub('', origin)}:*" in allowed

@@ -1,6 +1,6 @@
 """`/healthz`: this process answers. `/readyz`: 503 only if it can serve no request (no control database or no region);
-other failures make it `degraded`, because a load balancer would remove every host; `?require=workers` is 503 without
-that. Checks run in parallel, at most LIMIT seconds; results are cached for a second."""
+other failures make it `degraded`, because with 503 a load balancer would remove every host. `?require=workers` returns
+503 unless a worker runs. Checks run in parallel, for at most LIMIT seconds; results are cached for a second."""
 
 import threading
 import time
@@ -35,14 +35,14 @@ Check = Callable[[], None]
 class _Dependency:
     check: Check
     lock: threading.Lock = field(default_factory=threading.Lock)
-    asked_at: float = 0.0
+    started_at: float = 0.0
     is_ok: "Future[bool] | None" = None
 
-    def ask(self) -> "Future[bool]":
+    def start_check(self) -> "Future[bool]":
         """Start the check unless it runs or just ran."""
         with self.lock:
-            if self.is_ok is None or (self.is_ok.done() and time.monotonic() - self.asked_at > FRESH):
-                self.asked_at, self.is_ok = time.monotonic(), Future()
+            if self.is_ok is None or (self.is_ok.done() and time.monotonic() - self.started_at > FRESH):
+                self.started_at, self.is_ok = time.monotonic(), Future()
                 threading.Thread(target=self._run, args=(self.is_ok,), daemon=True, name="readiness").start()
             return self.is_ok
 
@@ -80,11 +80,11 @@ def register_own() -> None:
     register("redis", _check_redis)
 
 
-def state() -> Mapping[str, str]:
+def dependency_states() -> Mapping[str, str]:
     """By dependency `ok`, `slow` (no result within LIMIT) or `down`."""
-    asked = {name: one.ask() for name, one in _dependencies.items()}
-    wait(asked.values(), LIMIT)
-    return {name: "slow" if not is_ok.done() else "ok" if is_ok.result() else "down" for name, is_ok in asked.items()}
+    results = {name: one.start_check() for name, one in _dependencies.items()}
+    wait(results.values(), LIMIT)
+    return {name: "slow" if not is_ok.done() else "ok" if is_ok.result() else "down" for name, is_ok in results.items()}
 
 
 def readyz(request: HttpRequest) -> HttpResponse:
@@ -93,7 +93,7 @@ def readyz(request: HttpRequest) -> HttpResponse:
     {name: {"state", "lag_seconds"}}` do not count, since primaries replace them."""
     reads_only(request)
     required = _required(request)
-    found = state()
+    found = dependency_states()
     facts: dict[str, object] = {"dependencies": found}
     if WORKERS in found:
         facts["workers"] = found[WORKERS]
