@@ -1,5 +1,5 @@
-"""Notifies workers of a region's queue: after a commit, the queue's sender thread sends one Celery message for all
-commits within `PAUSE`. A lost message only delays the work until the periodic job."""
+"""Debounces notifications: after a commit, a sender thread sends one notification per region for all commits within
+`pause` seconds. A lost notification only delays the work until the next poll or periodic job."""
 
 import threading
 import time
@@ -11,11 +11,12 @@ from django.db import transaction
 
 PAUSE: Final = 0.02
 _MAX_FACTOR: Final = 4
-"""The maximum factor of the pause during consecutive commits: the worker is running then."""
+"""While commits keep coming, the pause doubles up to this factor: the receiver is busy anyway."""
 
 
 class Debouncer:
-    """Of one queue. `send`, which must not raise, gets a region's alias, at most once per `pause` seconds."""
+    """Debounces the notifications of one kind. `send` receives a region's alias, at most once per `pause` seconds, and
+    must not raise."""
 
     def __init__(self, name: str, send: Callable[[str], object], pause: float = PAUSE) -> None:
         self._name, self._send, self._pause = name, send, pause

@@ -35,14 +35,16 @@ def send_now(task: str, *ids: str) -> bool:
             current_app.send_task(task, ids, producer=producer, retry=False)
     except Exception as error:  # Kombu, redis-py and the socket each have their own, and none of them matters here
         _silent_until = time.monotonic() + BREAKER_SECONDS
-        logger.warning("not notified; a periodic job will find it", extra={"task": task, "why": type(error).__name__})
+        logger.warning(
+            "a task was not sent; a periodic job will do its work", extra={"task": task, "why": type(error).__name__}
+        )
         return False
     return True
 
 
 @cache
 def _producers() -> ProducerPool:
-    """Own connections: those of workers wait for seconds."""
+    """A pool of connections of its own: the workers' connections wait for seconds."""
     options = {
         **settings.CELERY_BROKER_TRANSPORT_OPTIONS,
         "socket_timeout": settings.REDIS_TIMEOUT,

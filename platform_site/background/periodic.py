@@ -34,9 +34,13 @@ from platform_site.postgres.direct import session
 
 logger = logging.getLogger(__name__)
 
-_LATE: Final = 3
+_LATE_PERIODS: Final = 3
+"""Periods without a run after which a worker's scheduler thread runs the job, and a session that holds its lock counts
+as stalled."""
 _STALL_SECONDS: Final = 5.0
+"""The least time after which a session that holds a job's lock counts as stalled."""
 _FREQUENT: Final = 15.0
+"""Seconds; jobs with at most this period share a task, and those of a region run in its scheduler thread."""
 _STALE: Final = 3600.0
 """Seconds after which an unconsumed task is dropped, and so the maximum clock difference between beat and worker."""
 
@@ -50,14 +54,17 @@ class PeriodicJob:
     seen_at: float = field(default_factory=time.monotonic)
     """When this process last ran it or saw it run."""
     ran_at: float = -math.inf
-    """As `seen_at`; -inf before the first time."""
+    """When `run` last got the lock or saw that another process has it; -inf before. Unlike `seen_at`, a failure or a
+    new process does not set it."""
 
     def run(self) -> bool:
-        with _run_exclusively(self.name, self.using, timeout=max(_STALL_SECONDS, self.every * _LATE)) as ours:
+        with _run_exclusively(
+            self.name, self.using, timeout=max(_STALL_SECONDS, self.every * _LATE_PERIODS)
+        ) as may_run:
             self.seen_at = self.ran_at = time.monotonic()
-            if ours:
+            if may_run:
                 self.function()
-            return ours
+            return may_run
 
 
 _jobs: Final[dict[str, PeriodicJob]] = {}
@@ -68,7 +75,7 @@ def periodic_job(*, every: float, at_start: bool = False) -> Callable[[Callable[
 
     def register(function: Callable[[], object]) -> Callable[[], object]:
         name = f"{function.__module__}.{function.__qualname__}"
-        seen_at = time.monotonic() - (every * _LATE if at_start else 0)
+        seen_at = time.monotonic() - (every * _LATE_PERIODS if at_start else 0)
         _jobs[name] = PeriodicJob(name, every, function, seen_at=seen_at)
         return function
 
@@ -146,9 +153,11 @@ def beat_schedule() -> dict[str, dict[str, Any]]:
     }
 
 
+# The task's name on the wire; other versions of the code send it, too.
 @shared_task(name="platform.run_sweep")
 def run_jobs(*names: str) -> None:
-    """Jobs of one database and period, in order, those that are due; another version's are unknown."""
+    """Run the given jobs, all of one database and period, in order, if they are due. Names that this version does not
+    know are ignored."""
     now = time.monotonic()
     due = [found for name in names if (found := _jobs.get(name)) is not None and now - found.ran_at >= found.every / 2]
     if not due:
@@ -206,14 +215,15 @@ class SchedulerThread(threading.Thread):
                     _run(taken)
                 now = time.monotonic()
                 for found in all_jobs():
-                    is_late = found.using == self._using and now - found.seen_at >= found.every * _LATE
+                    is_late = found.using == self._using and now - found.seen_at >= found.every * _LATE_PERIODS
                     if is_late and not self._is_stopped:
                         _run(found)
         finally:
             _schedulers.pop(self._using, None)
 
     def _wait(self) -> list[PeriodicJob]:
-        """Workers that start together must not check together."""
+        """Wait for jobs from `take`, at most about one tick, and return them. The tick is random, so that workers that
+        start together do not check together."""
         with self._turn:
             self._is_waiting = True
             self._turn.wait_for(lambda: self._is_stopped or self._taken, self._tick * random.uniform(0.75, 1.25))  # noqa: S311
@@ -246,7 +256,8 @@ SELECT EXISTS (
 
 @contextmanager
 def _run_exclusively(name: str, using: str, timeout: float) -> Iterator[bool]:
-    """Whether this process may run the job in the block: no session active for `timeout` seconds does."""
+    """Yields whether this process may run the job: it got the job's lock, or the session that holds the lock has been
+    inactive for `timeout` seconds."""
     key = f"job:{name}"
     with session(using) as connection:
         with connection.cursor() as cursor:

@@ -1,4 +1,5 @@
-"""After an error, an entry only has an existing table or function: a path may hold anything, such as a key."""
+"""Checks the names of failed requests: an entry with an error only has the names of tables and functions that exist,
+because a path may contain anything, such as a key."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
