@@ -1,6 +1,7 @@
-"""Applies a stored plan atomically, although it spans two databases: (1) slow work first (sources, unique indexes,
-hosts); (2) the control database records the plan, which locks its settings; (3) one transaction of the region applies
-it and decides; (4) the control database follows. After an interruption `settle` continues with 4 or undoes 2."""
+"""Applies a stored plan atomically to two databases. (1) Slow checks: sources, unique indexes, hosts. (2) The control
+database records the plan as being applied, which locks its settings. (3) One transaction in the region applies the
+region's part; its commit decides the outcome. (4) The control database applies its part. After an interruption
+`settle_interrupted` continues with 4, or undoes 2 if 3 was not committed."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -31,8 +32,8 @@ from rows.migrate import service as schema_service
 from rows.outbox import audit as audit_outbox
 
 ABANDONED: Final = timedelta(minutes=1)
-"""How long after its start another process may end an apply that has not changed the region."""
-MAX_NAMED: Final = 500
+"""How long after its start an apply that has not changed the region may be ended by another process."""
+MAX_AUDITED_CHANGES: Final = 500
 
 Status = Literal["applied", "completing"]
 
@@ -51,16 +52,16 @@ def apply(changes: PlanChanges, *, confirm: Collection[str], resolve: Mapping[st
     ApplyInProgress, and the services' errors."""
     environment, plan = changes.environment, changes.plan
     if (plan.author_kind, plan.author_id) != (caller.kind, caller.id):
-        raise Forbidden("Only the author of a plan can apply it. Plan yourself.")
+        raise Forbidden("Only the author of a plan can apply it. Create your own plan.")
     if plan.is_applied:
-        return _completed(changes)
+        return _complete(changes)
     try:
         return _apply(changes, confirm, resolve, caller)
     except PreconditionFailed:
         other = StoredPlan.objects.using(environment.cluster).filter(pk=plan.pk).first()
         if other is None or not other.is_applied:
             raise
-        return _completed(PlanChanges(environment, other))
+        return _complete(PlanChanges(environment, other))
 
 
 def _apply(changes: PlanChanges, confirm: Collection[str], resolve: Mapping[str, Any], caller: Caller) -> Outcome:
@@ -70,7 +71,9 @@ def _apply(changes: PlanChanges, confirm: Collection[str], resolve: Mapping[str,
     for in_region in (True, False):
         changes.require_current(in_region=in_region)
     if resolve and source is None:
-        raise ValidationFailed.of("resolve", "unknown", "The plan merges nothing, so it has no conflicts.")
+        raise ValidationFailed.of(
+            "resolve", "unknown", "This plan is not a merge, so there are no conflicts to resolve."
+        )
     if source is not None and (resolve or plan.merge["conflicts"]):
         planning.resolve(environment, source, plan, resolve)
     _check_confirmed(plan, confirm)
@@ -90,7 +93,7 @@ def _apply(changes: PlanChanges, confirm: Collection[str], resolve: Mapping[str,
                     return outcome
             raise
     failpoints.reach("config.after_region_commit")
-    return _completed(changes)
+    return _complete(changes)
 
 
 def _begin(changes: PlanChanges) -> None:
@@ -140,7 +143,7 @@ def _change_region(changes: PlanChanges, change: Callable[[], None], caller: Cal
             target_id=environment.environment_id,
             plan=plan.pk,
             source=None if source is None else source.environment_id,
-            changes=names[:MAX_NAMED],
+            changes=names[:MAX_AUDITED_CHANGES],
             count=len(names),
         )
         StoredPlan.objects.using(using).filter(pk=plan.pk).update(
@@ -149,8 +152,8 @@ def _change_region(changes: PlanChanges, change: Callable[[], None], caller: Cal
         failpoints.reach("config.before_region_commit")
 
 
-def _completed(changes: PlanChanges) -> Outcome:
-    """Completes the control database. The region's commit decides the reported status."""
+def _complete(changes: PlanChanges) -> Outcome:
+    """Apply the control database's part. The plan counts as applied even if this fails: the region has committed."""
     environment, plan = changes.environment, changes.plan
     outcome = Outcome(plan.pk, "completing", None)
     with log_failures(f"the apply of {plan.pk}"):
@@ -168,7 +171,7 @@ def _settle(changes: PlanChanges) -> Outcome | None:
         # A commit whose connection broke may still be in progress: it keeps the lock until it succeeds or fails.
         stored = StoredPlan.objects.using(environment.cluster).select_for_update().filter(pk=plan_id).first()
     if stored is not None and stored.is_applied:
-        return _completed(changes)
+        return _complete(changes)
     applying.end(environment.environment_id, plan_id)
     return None
 
@@ -193,7 +196,7 @@ def _settle_abandoned(environment: EnvironmentRef, plan_id: str, *, is_old: bool
 
 
 def _is_fenced_off(environment: EnvironmentRef, plan_id: str) -> bool:
-    """Whether no process can change the region for this apply any more."""
+    """Whether no process can change the region for this apply any more; prevents it from now on."""
     using = environment.cluster
     with transaction.atomic(using=using):
         plans_here = StoredPlan.objects.using(using).filter(pk=plan_id)

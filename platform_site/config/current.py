@@ -88,7 +88,7 @@ def with_sources(environment: EnvironmentRef, configuration: Configuration) -> d
     active = _active_versions(environment)
     if (active.aggregate(total=Sum(Length("source")))["total"] or 0) > MAX_SOURCE_CHARACTERS:
         raise ValidationFailed.of(
-            "parts", "too_large", "The sources of the functions have more than 8 MB. Read the other parts."
+            "parts", "too_large", "The sources of the functions are larger than 8 MB in total. Request other parts."
         )
     sources = dict(active.values_list("function__name", "source"))
     functions = {

@@ -55,7 +55,7 @@ def resolve(
     merge = merging.merge(environment, source, include=include, resolve=decided)
     if merge.conflicts:
         raise ValidationFailed(
-            "The merge has conflicts. Say `ours`, `theirs` or a value for each in `resolve`.",
+            "The merge has conflicts. For each, set `ours`, `theirs` or a value in `resolve`.",
             fields=[FieldError("resolve", "unresolved", each.path) for each in merge.conflicts[: submitted.MAX_ERRORS]],
         )
     plan = _compared(environment, merge)

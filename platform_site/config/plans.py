@@ -17,8 +17,8 @@ from projects.directory import locks as environment_locks
 from projects.models import Environment
 
 LIFETIME: Final = timedelta(hours=1)
-REMEMBERED: Final = timedelta(days=1)
-"""How long after its end an apply can be repeated."""
+RETENTION: Final = timedelta(days=1)
+"""How long a plan is kept after it expires, so that its apply can be repeated."""
 MAX_OPEN: Final = 20
 """Plans of one author in an environment; a new one replaces the oldest."""
 BATCH: Final = 500
@@ -75,12 +75,12 @@ def find(environment: EnvironmentRef, plan_id: str) -> StoredPlan:
 
 
 def delete_old(using: str) -> None:
-    """Plans that are being applied stay."""
-    old = StoredPlan.objects.using(using).filter(expires_at__lt=sql_functions.now(using) - REMEMBERED)
+    """Delete plans RETENTION after they expire, except those that are being applied."""
+    old = StoredPlan.objects.using(using).filter(expires_at__lt=sql_functions.now(using) - RETENTION)
     while True:
         batch = dict(old.order_by("expires_at").values_list("pk", "state")[:BATCH])
-        interrupted = [plan_id for plan_id, state in batch.items() if state == StoredPlan.State.APPLIED]
-        being_applied = Environment.objects.filter(applying_plan__in=interrupted)
+        applied = [plan_id for plan_id, state in batch.items() if state == StoredPlan.State.APPLIED]
+        being_applied = Environment.objects.filter(applying_plan__in=applied)
         unfinished = set(being_applied.values_list("applying_plan", flat=True))
         old.filter(pk__in=batch.keys() - unfinished).delete()
         if len(batch) < BATCH or len(unfinished) == BATCH:

@@ -16,7 +16,8 @@ MAX_VERSIONS: Final = 20
 
 
 def store(environment: EnvironmentRef, now: Configuration) -> None:
-    """In the transaction of the change, unless it is too large to be read as a document."""
+    """Store the configuration before a change, in the transaction of the change. Does nothing if its sources are too
+    large for a document."""
     using = environment.cluster
     try:
         document = current.with_sources(environment, now)

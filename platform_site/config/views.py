@@ -36,7 +36,9 @@ class PlanInput(Serializer):
         required=False, help_text="As `GET /v1/config` returns it. Parts that are left out stay as they are."
     )
     version = fields.CharField(
-        required=False, max_length=40, help_text="`cfg_…` that a plan had and its apply replaced: to go back."
+        required=False,
+        max_length=40,
+        help_text="The `cfg_…` of an earlier version that an apply replaced: the plan restores it.",
     )
     include = fields.ListField(
         child=fields.CharField(max_length=200),
@@ -77,8 +79,8 @@ class PlanWarning(Serializer):
 
 
 class PlanLock(Serializer):
-    table = fields.CharField(help_text="As it is called now.")
-    mode = fields.CharField(help_text="Of PostgreSQL's table locks.")
+    table = fields.CharField(help_text="Current name.")
+    mode = fields.CharField(help_text="Mode of the PostgreSQL table lock.")
     blocks = fields.ChoiceField(choices=["reads and writes", "writes", "nothing"])
     rows = fields.IntegerField(help_text="Estimated by PostgreSQL.")
     bytes = fields.IntegerField()
@@ -93,11 +95,11 @@ class PlanResponse(Serializer):
 
     plan = fields.CharField(source="stored.pk", help_text="`pln_…`, for an hour.")
     version = fields.CharField(
-        source="plan.version", help_text="Of the environment's configuration, of the parts that were compared."
+        source="plan.version", help_text="Version of the compared parts of the environment's configuration."
     )
     changes = fields.ListField(source="plan.changes", child=PlannedChange())
     confirm = fields.ListField(
-        source="plan.confirm", child=fields.CharField(), help_text="What an author has to confirm by name."
+        source="plan.confirm", child=fields.CharField(), help_text="The changes that `confirm` of the apply must name."
     )
     conflicts = fields.ListField(child=PlanConflict(), help_text="Of a merge: what both sides changed.")
     missing_secrets = fields.ListField(source="plan.missing_secrets", child=fields.CharField())
@@ -105,7 +107,9 @@ class PlanResponse(Serializer):
     locks = fields.ListField(
         source="plan.locks", child=PlanLock(), help_text="Existing tables that the change of the schema locks."
     )
-    locked_ms = fields.IntegerField(source="plan.locked_ms", help_text="How long the locks are kept, roughly.")
+    locked_ms = fields.IntegerField(
+        source="plan.locked_ms", help_text="Estimated milliseconds for which the locks are held."
+    )
     impact = fields.ListField(child=ImpactResponse(), required=False)
 
 

@@ -123,7 +123,7 @@ class _Merging:
         for name in [name for name, item in merged.items() if "url" not in item]:
             del merged[name]
             self.left_out.add(name)
-            message = f"It is new and is left out, because its URL is not included: include webhooks.{name}."
+            message = f"Left out, because it is new and its URL is not included. To add it, include webhooks.{name}."
             self.warnings.append(FieldError(f"webhooks.{name}", "not_included", message))
         for item in merged.values():
             item.setdefault("enabled", False)  # it is new: sending, too, must be included

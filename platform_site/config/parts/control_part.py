@@ -20,7 +20,7 @@ from platform_site.http.errors import FieldError, Unavailable
 from projects import services
 from projects.directory import applying
 
-_KEPT: Final = (*current.ENDPOINTS, *current.PROVIDER_FIELDS, "scopes", "response_mode")
+_COPIED_FIELDS: Final = (*current.ENDPOINTS, *current.PROVIDER_FIELDS, "scopes", "response_mode")
 
 
 def unresolved_urls(changes: PlanChanges) -> list[FieldError]:
@@ -60,7 +60,7 @@ def begin(changes: PlanChanges) -> None:
                     _change(changes)
                     raise _RehearsedError
             except _RehearsedError:
-                if transaction.get_rollback():  # the connection broke, and Django would roll back without a word
+                if transaction.get_rollback():  # the connection broke: Django would roll back silently
                     raise Unavailable from None
 
 
@@ -104,18 +104,18 @@ def _change_provider(pool_id: str, each: Touched, actor: Actor) -> None:
         providers.remove(known, actor=actor)
     elif each.fields & IDENTITY:
         providers.remove(known, actor=actor)
-        values = {**_kept(known, each.wanted), **each.wanted}
+        values = {**_copied_values(known, each.wanted), **each.wanted}
         providers.add(pool_id, name=each.name, actor=actor, secret_follows=True, **values)
     else:
         providers.change(known, actor=actor, **each.values)
 
 
-def _kept(provider: IdentityProvider, item: Mapping[str, Any]) -> dict[str, Any]:
-    """An issuer replaces endpoints, and vice versa."""
+def _copied_values(provider: IdentityProvider, item: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that a replaced provider passes on. An issuer replaces the endpoints, and vice versa."""
     endpoints = {*current.ENDPOINTS, "profile_fields"} - {"issuer"}
     if "issuer" in item:
         replaced = endpoints
     else:
         replaced = {"issuer"} if item.keys() & endpoints else set()
-    values = {name: getattr(provider, name) for name in _KEPT if name not in replaced}
+    values = {name: getattr(provider, name) for name in _COPIED_FIELDS if name not in replaced}
     return {name: value for name, value in values.items() if value not in (None, "", [], {})}

@@ -191,5 +191,5 @@ def _document(name: str) -> dict[str, Any]:
     except OSError as error:
         raise CommandError(f"{name} cannot be read: {error.strerror}.") from None
     if not isinstance(found, dict):
-        raise CommandError(f"{name} holds no JSON object.")
+        raise CommandError(f"{name} does not contain a JSON object.")
     return found
