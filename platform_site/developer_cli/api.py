@@ -135,7 +135,7 @@ class Api:
                 raise Failure(
                     Exit.USAGE,
                     "invalid_input",
-                    "The input has a value that JSON in UTF-8 cannot have, such as Infinity.",
+                    "The input contains a value that cannot be encoded as JSON in UTF-8, such as Infinity.",
                 ) from None
             except (httpx.TransportError, httpx.DecodingError) as error:
                 if attempt == ATTEMPTS:

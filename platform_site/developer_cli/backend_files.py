@@ -64,7 +64,7 @@ def read(folder: Path) -> Backend:
         if path.name.endswith(".d.ts") or path.name.startswith("."):
             continue
         if path.stem in found.sources:
-            raise _mistake(f"{path} and {found.sources[path.stem][0]} are one function.", "Delete one of them.")
+            raise _invalid_file(f"{path} and {found.sources[path.stem][0]} are one function.", "Delete one of them.")
         found.sources[check_name(path.stem)] = (path, read_text(path))
     _check_settings(found)
     _check_webhooks(found)
@@ -74,7 +74,7 @@ def read(folder: Path) -> Backend:
 def check_name(name: str) -> str:
     """A function's name is a file name: it cannot leave the folder."""
     if not _NAME.fullmatch(name):
-        raise _mistake(f'"{name[:80]}" cannot be the name of a function.', "Use letters, digits, - and _.")
+        raise _invalid_file(f'"{name[:80]}" cannot be the name of a function.', "Use letters, digits, - and _.")
     return name
 
 
@@ -82,7 +82,7 @@ def read_text(path: Path) -> str:
     try:
         return path.read_bytes().decode()  # with its line ends, which belong to a function's source
     except (OSError, UnicodeDecodeError) as error:
-        raise _mistake(f"{path} cannot be read: {error}.") from None
+        raise _invalid_file(f"{path} cannot be read: {error}.") from None
 
 
 def _read_json(path: Path, kind: type) -> JsonFile | None:
@@ -92,11 +92,11 @@ def _read_json(path: Path, kind: type) -> JsonFile | None:
     try:
         value = json.loads(text, object_pairs_hook=_distinct, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
-        raise _mistake(f"{path}:{error.lineno}: {error.msg} (column {error.colno}).") from None
+        raise _invalid_file(f"{path}:{error.lineno}: {error.msg} (column {error.colno}).") from None
     except (ValueError, RecursionError) as error:
-        raise _mistake(f"{path}: {error}.") from None
+        raise _invalid_file(f"{path}: {error}.") from None
     if not isinstance(value, kind):
-        raise _mistake(f"{path} must contain {'an object' if kind is dict else 'a list'}.")
+        raise _invalid_file(f"{path} must contain {'an object' if kind is dict else 'a list'}.")
     if secret := _SECRET.search(text):
         line = text.count("\n", 0, secret.start()) + 1
         raise Failure(
@@ -125,9 +125,9 @@ def _check_settings(found: Backend) -> None:
         return
     for name, settings in found.settings.value.items():
         if name not in found.sources:
-            raise _mistake(f"{found.settings.at(name)}: there is no functions/{name}.ts.")
+            raise _invalid_file(f"{found.settings.at(name)}: there is no functions/{name}.ts.")
         if not isinstance(settings, dict):
-            raise _mistake(f"{found.settings.at(name)}: the settings of {name} must be an object.")
+            raise _invalid_file(f"{found.settings.at(name)}: the settings of {name} must be an object.")
         for setting in settings:
             where = found.settings.at(f"{name}.{setting}")
             if setting == "secrets":
@@ -138,7 +138,9 @@ def _check_settings(found: Backend) -> None:
                     f"Set each of them with `platform secrets set {name} NAME`.",
                 )
             if setting not in FUNCTION_SETTINGS:
-                raise _mistake(f'{where}: there is no setting "{setting}".', f"Use: {', '.join(FUNCTION_SETTINGS)}")
+                raise _invalid_file(
+                    f'{where}: there is no setting "{setting}".', f"Use: {', '.join(FUNCTION_SETTINGS)}"
+                )
 
 
 def _check_webhooks(found: Backend) -> None:
@@ -148,14 +150,14 @@ def _check_webhooks(found: Backend) -> None:
     for index, webhook in enumerate(found.webhooks.value):
         where = found.webhooks.at(str(index))
         if not isinstance(webhook, dict) or not isinstance(webhook.get("url"), str):
-            raise _mistake(f"{where}: a webhook is an object with a `url`.")
+            raise _invalid_file(f"{where}: a webhook is an object with a `url`.")
         if webhook["url"] in urls:
-            raise _mistake(f"{where}: two webhooks have this URL.")
+            raise _invalid_file(f"{where}: two webhooks have this URL.")
         urls.add(webhook["url"])
         for setting in webhook:
             if setting not in WEBHOOK_SETTINGS:
                 at = found.webhooks.at(f"{index}.{setting}")
-                raise _mistake(f'{at}: there is no setting "{setting}".', f"Use: {', '.join(WEBHOOK_SETTINGS)}")
+                raise _invalid_file(f'{at}: there is no setting "{setting}".', f"Use: {', '.join(WEBHOOK_SETTINGS)}")
 
 
 def suspicious_sources(found: Backend) -> list[str]:
@@ -191,7 +193,7 @@ def _listed(file: JsonFile, setting: str, items: Iterable[tuple[Any, Any]]) -> I
             yield file.at(f"{key}.{setting}"), event
 
 
-def _mistake(message: str, hint: str = "") -> Failure:
+def _invalid_file(message: str, hint: str = "") -> Failure:
     return Failure(Exit.USAGE, "invalid_file", message, hint)
 
 

@@ -17,7 +17,7 @@ from platform_site.developer_cli.api import Answer, Api
 from platform_site.developer_cli.failures import Exit, Failure
 
 PATH = "/console/command-line"
-PATIENCE_SECONDS = 300
+TIMEOUT_SECONDS = 300
 _PASSWORD = "Sign in with a password instead: platform login --email EMAIL"  # noqa: S105 - a hint
 
 
@@ -44,7 +44,7 @@ class _Handler(BaseHTTPRequestHandler):
         given = {name: values[0] for name, values in parse_qs(parts.query).items() if len(values) == 1}
         is_ours = parts.path == "/" and self.headers.get("Host") == self.server.origin.removeprefix("http://")
         if not is_ours or not hmac.compare_digest(given.get("state", "").encode(), self.server.state.encode()):
-            self._answer(404, "This is not the answer that the command waits for.")
+            self._answer(404, "This is not the response that the command is waiting for.")
         else:
             self.server.received = given
             outcome = "Return to your terminal." if "code" in given else "The sign-in was refused."
@@ -71,7 +71,10 @@ class _Handler(BaseHTTPRequestHandler):
 def sign_in(api: Api) -> Answer:
     if not api.has_page(PATH):
         raise Failure(
-            Exit.INCOMPATIBLE, "server_too_old", f"{api.url} has no sign-in for the command in the browser.", _PASSWORD
+            Exit.INCOMPATIBLE,
+            "server_too_old",
+            f"{api.url} does not support signing in to the command line in a browser.",
+            _PASSWORD,
         )
     verifier, state = secrets.token_urlsafe(48), secrets.token_urlsafe(32)
     challenge = urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
@@ -95,11 +98,11 @@ def phrase_of(challenge: str) -> str:
 
 
 def _wait(listener: _Listener) -> str:
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while listener.received is None:
         listener.timeout = deadline - time.monotonic()
         if listener.timeout <= 0:
-            raise Failure(Exit.CREDENTIALS, "no_answer", "Nobody answered in the browser for five minutes.", _PASSWORD)
+            raise Failure(Exit.CREDENTIALS, "no_answer", "No response from the browser within five minutes.", _PASSWORD)
         listener.handle_request()
     if "code" not in listener.received:
         raise Failure(Exit.CREDENTIALS, "access_denied", "The sign-in was refused in the browser.")

@@ -33,7 +33,7 @@ def read(url: str) -> dict[str, Any]:
         raise Failure(
             Exit.CREDENTIALS,
             "keyring_unavailable",
-            f"The keyring does not give the credentials for {url}.",
+            f"The keyring did not return the credentials for {url}.",
             "Unlock it, or sign in again: platform login",
         ) from None
     return found

@@ -1,5 +1,5 @@
-"""Output for terminals, pipes (tab-separated) and programs (`--json`). Results go to standard output, all else to
-standard error. The server's texts cannot contain control sequences."""
+"""Output for terminals, pipes (tab-separated) and programs (`--json`). Results go to standard output, everything else
+to standard error. Control characters in texts from the server are escaped."""
 
 import io
 import json

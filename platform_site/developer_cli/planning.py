@@ -49,7 +49,7 @@ class Change:
 class Plan:
     changes: list[Change] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    only_there: list[str] = field(default_factory=list)
+    only_in_environment: list[str] = field(default_factory=list)
     """Functions and webhooks missing in the folder. They stay."""
     schema_version: int = 0
     auth: dict[str, Any] = field(default_factory=dict)
@@ -98,7 +98,7 @@ def _plan_functions(api: "Api", backend: Backend, plan: Plan) -> None:
             what = f"change function {name}: {', '.join(changed)}"
         body = {"source": source, **wanted}
         plan.changes.append(Change("function", what, body=body, target=name, file=backend.settings, prefix=f"{name}."))
-    plan.only_there += [f"function {name}" for name in existing if name not in backend.sources]
+    plan.only_in_environment += [f"function {name}" for name in existing if name not in backend.sources]
 
 
 def active_source(api: "Api", name: str) -> str:
@@ -124,7 +124,7 @@ def _plan_webhooks(api: "Api", file: JsonFile, plan: Plan) -> None:
             target.change = f"change webhook {wanted['url']}: {', '.join(body)}"
             target.body, target.target = body, current["id"]
         plan.changes.append(target)
-    plan.only_there += [f"webhook {url}" for url in existing]
+    plan.only_in_environment += [f"webhook {url}" for url in existing]
 
 
 def _plan_auth(api: "Api", file: JsonFile, plan: Plan) -> None:

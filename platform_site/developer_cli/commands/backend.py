@@ -171,8 +171,8 @@ def _show(found: planning.Plan) -> None:
             print(output.plain(f"    {statement}"))
     for warning in found.warnings:
         output.note(f"Warning: {warning}")
-    if found.only_there:
-        output.note(f"Only in the environment, unchanged: {', '.join(found.only_there)}.")
+    if found.only_in_environment:
+        output.note(f"Only in the environment, unchanged: {', '.join(found.only_in_environment)}.")
     if not found.changes:
         output.note("The environment is as the folder says.")
 
@@ -182,5 +182,5 @@ def _as_json(found: planning.Plan, applied: bool) -> dict[str, Any]:
         "applied": applied,
         "changes": [each.as_json() for each in found.changes],
         "warnings": found.warnings,
-        "only_in_environment": found.only_there,
+        "only_in_environment": found.only_in_environment,
     }
