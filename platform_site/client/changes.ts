@@ -29,7 +29,7 @@ export async function* changes(
     try {
       const both = signal ? AbortSignal.any([signal, silence.signal]) : silence.signal;
       const response = await connection.open("/changes", body, lastId, both);
-      if (response?.ok) {
+      if (response.ok) {
         for await (const { event, id, data } of messages(response)) {
           clearTimeout(timer);
           failures = 0;
@@ -40,7 +40,7 @@ export async function* changes(
           lastId = id ?? lastId; // the event before it was handled: the caller has asked for the next one
           timer = setTimeout(() => silence.abort(), SILENCE_MS);
         }
-      } else if (response) {
+      } else {
         const received = { status: response.status, headers: response.headers, text: await response.text() };
         const problem = failure(received);
         // Another user has signed in, whose rows are others.

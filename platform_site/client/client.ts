@@ -1,4 +1,4 @@
-// The JavaScript client of the platform: one module without dependencies, made of these modules by `build.py`.
+// The JavaScript client of the platform. `manage.py build_client` bundles these modules into one without dependencies.
 
 import type {
   AnyTables,

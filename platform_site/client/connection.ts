@@ -96,8 +96,8 @@ export class Connection {
     }
   }
 
-  /** A response that is read as it arrives; undefined if the connection failed. */
-  async open(path: string, body: unknown, lastId: string | undefined, signal: AbortSignal): Promise<Response | undefined> {
+  /** Opens a stream: a response whose body is read as it arrives. Throws a TypeError if the connection fails. */
+  async open(path: string, body: unknown, lastId: string | undefined, signal: AbortSignal): Promise<Response> {
     const headers = new Headers({ "Content-Type": "application/json" });
     if (this.environment) headers.set("X-Environment", this.environment);
     if (lastId) headers.set("Last-Event-ID", lastId);

@@ -436,8 +436,8 @@ declare class Connection {
     readonly etags: WeakMap<object, string>;
     constructor(options: ClientOptions);
     send(request: Request): Promise<Reply>;
-    /** A response that is read as it arrives; undefined if the connection failed. */
-    open(path: string, body: unknown, lastId: string | undefined, signal: AbortSignal): Promise<Response | undefined>;
+    /** Opens a stream: a response whose body is read as it arrives. Throws a TypeError if the connection fails. */
+    open(path: string, body: unknown, lastId: string | undefined, signal: AbortSignal): Promise<Response>;
 }
 /** The milliseconds to wait before the next attempt; undefined if there should be none. */
 declare function delay(received: Received | undefined, attempt: number): number | undefined;

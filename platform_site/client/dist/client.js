@@ -110,7 +110,7 @@ const ATTEMPTS = 4;
       await pause(wait, options.signal);
     }
   }
-  /** A response that is read as it arrives; undefined if the connection failed. */ async open(path, body, lastId, signal) {
+  /** Opens a stream: a response whose body is read as it arrives. Throws a TypeError if the connection fails. */ async open(path, body, lastId, signal) {
     const headers = new Headers({
       "Content-Type": "application/json"
     });
@@ -409,7 +409,7 @@ function localStorageOf() {
         silence.signal
       ]) : silence.signal;
       const response = await connection.open("/changes", body, lastId, both);
-      if (response?.ok) {
+      if (response.ok) {
         for await (const { event, id, data } of messages(response)){
           clearTimeout(timer);
           failures = 0;
@@ -429,7 +429,7 @@ function localStorageOf() {
           lastId = id ?? lastId; // the event before it was handled: the caller has asked for the next one
           timer = setTimeout(()=>silence.abort(), SILENCE_MS);
         }
-      } else if (response) {
+      } else {
         const received = {
           status: response.status,
           headers: response.headers,
@@ -617,7 +617,7 @@ function bulk(query) {
     cursor: query.cursor ?? undefined
   };
 }
-// The JavaScript client of the platform: one module without dependencies, made of these modules by `build.py`.
+// The JavaScript client of the platform. `manage.py build_client` bundles these modules into one without dependencies.
 export { PlatformError };
 /** The version of this module. */ export const VERSION = "0.1.0";
 /**
