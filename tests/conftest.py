@@ -1,4 +1,4 @@
-"""The cast and the fixtures every test may use."""
+"""Hooks and fixtures for all tests."""
 
 import os
 import ssl
@@ -31,7 +31,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("busy machine")
 
 _EXHAUSTIVE_FOLDERS = ("faults", "machines")
-_OF_THE_RELEASE = (
+_TABLES_OF_MIGRATIONS = (
     "django_content_type",
     "auth_permission",
     "auth_group",
@@ -48,19 +48,20 @@ END $$
 """
 
 
-_FILES_OF_SERVED: Final[set[Path]] = set()
+_files_with_served: Final[set[Path]] = set()
 """Files with a test that uses `served`."""
 
 
 @pytest.hookimpl(wrapper=True)  # marks before pytest selects by markers, and sorts after pytest-django does
 def pytest_collection_modifyitems(items: list[pytest.Function]) -> Generator[None]:
-    """Faults, and what drives the whole service, are exhaustive. Those that share one service come first, so that it can
-    end after them. The other exhaustive files are among the first half of the rest: a long one at the end would occupy one
-    process while the others have nothing left to do, and faults beside faults wait together and compute together."""
+    """Marks tests of faults and tests that use the whole service as exhaustive, and orders the files. Files that use
+    `served` come first, so that the service can be stopped after them. The other exhaustive files are spread over the
+    first half of the rest: a long file at the end would leave the other processes idle, and fault tests that run at the
+    same time compete for the CPU."""
     exhaustive = set()
     for item in items:
         if "served" in item.fixturenames:
-            _FILES_OF_SERVED.add(item.path)
+            _files_with_served.add(item.path)
         if (
             item.path.parent.name in _EXHAUSTIVE_FOLDERS
             or item.get_closest_marker("served")
@@ -71,11 +72,11 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> Generator[Non
             exhaustive.add(item.path)
     yield
     files = dict.fromkeys(item.path for item in items)
-    long = [path for path in files if path in exhaustive - _FILES_OF_SERVED]
-    short = [path for path in files if path not in exhaustive | _FILES_OF_SERVED]
+    long = [path for path in files if path in exhaustive - _files_with_served]
+    short = [path for path in files if path not in exhaustive | _files_with_served]
     between = len(short) // (2 * len(long) or 1)
     place = {path: number * between for number, path in enumerate(long)}
-    place |= {path: number for number, path in enumerate(short)} | dict.fromkeys(_FILES_OF_SERVED, -1)
+    place |= {path: number for number, path in enumerate(short)} | dict.fromkeys(_files_with_served, -1)
     items.sort(key=lambda item: (place[item.path], item.path not in exhaustive, item.path))
 
 
@@ -83,15 +84,15 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> Generator[Non
 def pytest_runtest_teardown(item: pytest.Function, nextitem: pytest.Function | None) -> Generator[None]:
     """`served` ends before the first file that does without it: an idle service takes a tenth of a core."""
     yield
-    if nextitem is not None and nextitem.path not in _FILES_OF_SERVED and item.path in _FILES_OF_SERVED:
+    if nextitem is not None and nextitem.path not in _files_with_served and item.path in _files_with_served:
         for fixture in item.session._fixturemanager.getfixturedefs("served", item) or ():
-            fixture.finish(item._request)  # starts again for whoever asks
+            fixture.finish(item._request)  # pytest sets it up again when a later test needs it
 
 
 @pytest.fixture(scope="session")
 def _recorded_migrations() -> Iterator[pytest.MonkeyPatch]:
-    """The test databases are made as the first start of `up` makes them: running the migrations takes ten times as
-    long. Where the record does not fit, they run."""
+    """Creates the test databases from the recorded migrations, as the first start of `up` does: running the migrations
+    takes ten times as long. If the record does not fit, the migrations run."""
     run_migrations = migrate.Command.handle
 
     def handle(self: migrate.Command, *args: object, **options: Any) -> None:
@@ -120,7 +121,7 @@ def _tables_are_emptied_quickly() -> None:
         connection = connections[alias]
         tables = connection.introspection.django_table_names(only_existing=True, include_views=False)
         return "; ".join(
-            f"DELETE FROM {connection.ops.quote_name(table)}" for table in tables if table not in _OF_THE_RELEASE
+            f"DELETE FROM {connection.ops.quote_name(table)}" for table in tables if table not in _TABLES_OF_MIGRATIONS
         )
 
     def emptied(self: TransactionTestCase) -> None:
@@ -130,7 +131,7 @@ def _tables_are_emptied_quickly() -> None:
                 if alias in settings.REGION_DATABASES:
                     # The periodic job keeps schemas that had an environment; its record was just deleted.
                     cursor.execute(_DROP_SCHEMAS)
-            _begin_anew(connections[alias].connection)
+            _reset_session(connections[alias].connection)
             connections[alias].close_if_unusable_or_obsolete()
 
     TransactionTestCase._fixture_teardown = emptied  # type: ignore[method-assign]
@@ -138,7 +139,7 @@ def _tables_are_emptied_quickly() -> None:
     TransactionTestCase._should_reload_connections = lambda self: False  # type: ignore[attr-defined]
 
 
-def _begin_anew(connection: Any) -> None:
+def _reset_session(connection: Any) -> None:
     """Make a session of PostgreSQL, and what psycopg and we remember of it, as of a new connection."""
     connection.pgconn.exec_(b"DISCARD ALL")
     connection._prepared.clear()

@@ -77,7 +77,7 @@ def test_twenty_refreshes_over_http_have_one_successor(
 
 
 def test_a_storm_of_sign_ins_leaves_room_for_others(served: Up) -> None:
-    """Reliability T13: 40 clients that sign in at once, and one who asks for something else meanwhile.
+    """40 clients that sign in at once, and one who asks for something else meanwhile.
 
     A machine that stalls for longer than a request may be queued answers 503 to the queued requests, with the reason.
     """

@@ -1,4 +1,4 @@
-"""What a request body may be, and what a client hears when it is not. Reliability findings 11, section 4; issue "Bad input"."""
+"""What a request body may be, and what a client hears when it is not."""
 
 import gc
 import json

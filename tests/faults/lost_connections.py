@@ -19,7 +19,7 @@ from platform_site.celery import app
 from platform_site.config import apply
 from tests.faults.operations import CALLS, PLACES, REGION, TAKES_KEY, Call, Make, World
 from tests.support.client import Answer, Api
-from tests.support.connection_cuts import Cuts, How, postgres_behind
+from tests.support.connection_cuts import Break, BreakingProxy, postgres_behind
 from tests.support.database_contents import Changes, Databases, changes
 from tests.support.flush import flush_redis
 from tests.support.identity_provider import running
@@ -72,7 +72,7 @@ class Lab:
     """A world behind a wire, and what was found."""
 
     world: World
-    cuts: Cuts
+    cuts: BreakingProxy
     databases: Databases
     is_needed: bool = True
     """Whether the service may say that it cannot do without what the wire leads to."""
@@ -104,7 +104,7 @@ class Lab:
         before = self.databases.look()
         self.cuts.plan()
         answer = self.send(call)
-        steps = self.cuts.mend().steps
+        steps = self.cuts.stop().steps
         at_once = after = self.databases.look()
         if before != at_once or PLACES[operation][0] != "GET":
             sweep()
@@ -117,7 +117,7 @@ class Lab:
         assert operation not in TAKES_KEY or changes(after, twice) == {}, f"{operation} does it twice under one key"
         return Clean(answer, changes(before, after), again, changes(before, twice), steps, at_once != after)
 
-    def cut(self, operation: str, clean: Clean, at: int, how: How, *, at_once: bool = False) -> bool:
+    def cut(self, operation: str, clean: Clean, at: int, how: Break, *, at_once: bool = False) -> bool:
         """One trial; False if the call has no such step. `at_once`: it is sent again before the periodic jobs run."""
         call = self.ready(CALLS[operation])
         before = self.databases.look()
@@ -125,7 +125,7 @@ class Lab:
         began = time.monotonic()
         answer = self.send(call)
         took = time.monotonic() - began
-        done = self.cuts.mend()
+        done = self.cuts.stop()
         if not done.was_cut:
             return False
         self.trials += 1
@@ -134,7 +134,7 @@ class Lab:
         found += more
         if is_refused(answer) and not self.is_needed:
             found.append("refused, and could do without")
-        elif is_refused(answer) and clean.is_read and how is not How.AWAY:
+        elif is_refused(answer) and clean.is_read and how is not Break.UNAVAILABLE:
             found.append("it was not read once more")
         if found:
             order = "again at once" if at_once else "periodic jobs first"
@@ -173,7 +173,7 @@ class Lab:
             found.append(f"in the end {differ(once, changed)}")
         return again, found
 
-    def cut_at_each_step(self, operation: str, how: How, *, at_once: bool) -> None:
+    def cut_at_each_step(self, operation: str, how: Break, *, at_once: bool) -> None:
         clean = self.clean(operation)
         for at in range(1, MAX_STEPS):
             if not self.cut(operation, clean, at, how, at_once=at_once):
@@ -184,7 +184,7 @@ class Lab:
         """At the last step, where a commit is lost or what follows it, and at another of those before."""
         clean = self.clean(operation)
         if steps := len(clean.steps):
-            for at, how in ((steps, How.UNANSWERED), (1 + crc32(operation.encode()) % steps, How.UNSENT)):
+            for at, how in ((steps, Break.UNANSWERED), (1 + crc32(operation.encode()) % steps, Break.UNSENT)):
                 # What the process has learned meanwhile makes a call a step shorter.
                 assert any(self.cut(operation, clean, step, how) for step in range(at, 0, -1)), operation
 

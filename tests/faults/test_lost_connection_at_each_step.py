@@ -16,7 +16,7 @@ from tests.faults.lost_connections import Lab, none
 from tests.faults.lost_connections import lab as lab
 from tests.faults.lost_connections import world as world
 from tests.faults.operations import CALLS, PLACES, REGION, World
-from tests.support.connection_cuts import How, redis_behind
+from tests.support.connection_cuts import Break, redis_behind
 from tests.support.database_contents import Databases
 
 pytestmark = [pytest.mark.django_db(transaction=True, databases="__all__")]
@@ -71,7 +71,7 @@ def test_what_was_once_half_done_or_a_mistake_of_ours(lab: Lab) -> None:
     ):
         clean = lab.clean(operation)
         [at] = [number for number, step in enumerate(clean.steps, 1) if statement in step]
-        assert lab.cut(operation, clean, at, How.UNANSWERED)
+        assert lab.cut(operation, clean, at, Break.UNANSWERED)
     none(lab.problems)
 
 
@@ -79,9 +79,9 @@ def test_what_was_once_half_done_or_a_mistake_of_ours(lab: Lab) -> None:
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize(
     ("how", "at_once"),
-    [(How.UNSENT, False), (How.UNANSWERED, False), (How.UNANSWERED, True), (How.AWAY, False)],
+    [(Break.UNSENT, False), (Break.UNANSWERED, False), (Break.UNANSWERED, True), (Break.UNAVAILABLE, False)],
 )
-def test_every_operation_cut_off_at_each_step(lab: Lab, how: How, at_once: bool) -> None:
+def test_every_operation_cut_off_at_each_step(lab: Lab, how: Break, at_once: bool) -> None:
     for operation in CALLS:
         lab.cut_at_each_step(operation, how, at_once=at_once)
     print(f"\n{lab.trials} trials: {how}, {'again at once' if at_once else 'periodic jobs first'}")
@@ -90,8 +90,8 @@ def test_every_operation_cut_off_at_each_step(lab: Lab, how: How, at_once: bool)
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("how", How)
-def test_no_operation_needs_redis_at_any_step(lab_with_redis: Lab, how: How) -> None:
+@pytest.mark.parametrize("how", Break)
+def test_no_operation_needs_redis_at_any_step(lab_with_redis: Lab, how: Break) -> None:
     for operation in CALLS:
         lab_with_redis.cut_at_each_step(operation, how, at_once=False)
     print(f"\n{lab_with_redis.trials} trials: {how}")

@@ -24,7 +24,7 @@ from tests.faults.lost_connections import MAX_STEPS, Lab, differ, none, sweep
 from tests.faults.lost_connections import lab as lab
 from tests.faults.lost_connections import world as world
 from tests.faults.operations import REGION, World
-from tests.support.connection_cuts import How
+from tests.support.connection_cuts import Break
 from tests.support.database_contents import Changes, changes
 from tests.support.flush import flush_redis
 from tests.support.receiver import Receiver
@@ -118,7 +118,7 @@ def quick(settings: Any) -> None:
 
 
 def trial(
-    here: Lab, receiver: Receiver, work: Work, at: int | None, how: How = How.UNSENT
+    here: Lab, receiver: Receiver, work: Work, at: int | None, how: Break = Break.UNSENT
 ) -> tuple[list[str], str, Changes]:
     """The steps, that at which it was cut, and what has changed when it has been done again."""
     work.prepare(here.world, receiver)
@@ -132,7 +132,7 @@ def trial(
         work.do()
     except (Error, psycopg.Error):
         assert at is not None
-    done = here.cuts.mend()
+    done = here.cuts.stop()
     close_old_connections()
 
     def again() -> bool:
@@ -144,7 +144,7 @@ def trial(
     return done.steps, done.was_cut, changes(before, here.databases.look())
 
 
-def cut(here: Lab, receiver: Receiver, name: str, uncut: Changes, at: int, how: How) -> bool:
+def cut(here: Lab, receiver: Receiver, name: str, uncut: Changes, at: int, how: Break) -> bool:
     work = WORK[name]
     _, was_cut, changed = trial(here, receiver, work, at, how)
     if not was_cut:
@@ -162,7 +162,7 @@ def test_work_cut_off_twice_is_done_once(lab: Lab, receiver: Receiver) -> None:
     for name, work in WORK.items():
         trial(lab, receiver, work, None)
         steps, _, uncut = trial(lab, receiver, work, None)
-        for at, how in ((len(steps), How.UNANSWERED), (1 + crc32(name.encode()) % len(steps), How.UNSENT)):
+        for at, how in ((len(steps), Break.UNANSWERED), (1 + crc32(name.encode()) % len(steps), Break.UNSENT)):
             assert any(cut(lab, receiver, name, uncut, step, how) for step in range(at, 0, -1)), name
     none(lab.problems)
 
@@ -175,7 +175,7 @@ def test_work_cut_off_at_each_step(lab: Lab, receiver: Receiver, name: str) -> N
     trial(lab, receiver, WORK[name], None)
     steps, _, uncut = trial(lab, receiver, WORK[name], None)
     assert steps
-    for how in How:
+    for how in Break:
         for at in range(1, MAX_STEPS):
             if not cut(lab, receiver, name, uncut, at, how):
                 break

@@ -1,7 +1,7 @@
 """A storm: many row writes through the API, told to a receiver by a webhook, while things are killed; and the count.
 
 Each row brings an id of its own, so that a write that got no answer can be looked up afterwards: what is in the table
-was committed, and only that may arrive. Reliability section 3, "lost", "phantom" and "duplicate".
+was committed, and only that may arrive.
 """
 
 import json

@@ -18,7 +18,7 @@ from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import availability
 from tests.rows.conftest import Tracker
 from tests.support.client import Answer
-from tests.support.connection_cuts import Cuts, How, postgres_behind
+from tests.support.connection_cuts import Break, BreakingProxy, postgres_behind
 from tests.support.function_queue import key_of
 from tests.support.functions import SUM, deploy
 
@@ -26,12 +26,12 @@ pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(databases="__all__",
 
 T = TypeVar("T")
 BEGINS = "WITH chosen AS"
-each_way = pytest.mark.parametrize("how", [How.UNSENT, How.UNANSWERED])
+each_way = pytest.mark.parametrize("how", [Break.UNSENT, Break.UNANSWERED])
 each_kind = pytest.mark.parametrize("is_async", [False, True])
 
 
 @pytest.fixture
-def cuts(tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuts]:
+def cuts(tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> Iterator[BreakingProxy]:
     monkeypatch.setattr(availability, "SILENT_SECONDS", 60.0)  # a busy machine is not an unavailable database
     deploy(tracker, "sum", SUM)
     with postgres_behind() as made:
@@ -49,16 +49,16 @@ def caller(tracker: Tracker, *, is_async: bool, is_keyed: bool) -> Callable[[], 
     return call
 
 
-def cut_at(cuts: Cuts, call: Callable[[], T], statement: str, how: How) -> T:
+def cut_at(cuts: BreakingProxy, call: Callable[[], T], statement: str, how: Break) -> T:
     """The answer to a call that is cut off at the last step with this in it, as the call before had it."""
     for _ in range(3):  # what a process and a connection learn, they have learned
         call()
     cuts.plan()
     call()
-    at = max(number for number, step in enumerate(cuts.mend().steps, 1) if statement in step)
+    at = max(number for number, step in enumerate(cuts.stop().steps, 1) if statement in step)
     cuts.plan(at, how)
     answer = call()
-    assert statement in cuts.mend().was_cut
+    assert statement in cuts.stop().was_cut
     return answer
 
 
@@ -69,7 +69,9 @@ def all_runs(tracker: Tracker) -> list[Run]:
 @each_way
 @each_kind
 @pytest.mark.parametrize("at", [BEGINS, "COMMIT", None])
-def test_it_goes_on_and_is_one(tracker: Tracker, cuts: Cuts, how: How, is_async: bool, at: str | None) -> None:
+def test_it_goes_on_and_is_one(
+    tracker: Tracker, cuts: BreakingProxy, how: Break, is_async: bool, at: str | None
+) -> None:
     """`at` with an Idempotency-Key: within the transaction of its record, and at its end; None: without one."""
     call = caller(tracker, is_async=is_async, is_keyed=at is not None)
     answer = cut_at(cuts, call, at or BEGINS, how)
@@ -87,7 +89,7 @@ def test_it_goes_on_and_is_one(tracker: Tracker, cuts: Cuts, how: How, is_async:
 
 
 @each_way
-def test_so_does_one_whose_source_was_being_read(tracker: Tracker, cuts: Cuts, how: How) -> None:
+def test_so_does_one_whose_source_was_being_read(tracker: Tracker, cuts: BreakingProxy, how: Break) -> None:
     call = caller(tracker, is_async=False, is_keyed=False)
 
     def cold() -> Answer:
@@ -99,7 +101,9 @@ def test_so_does_one_whose_source_was_being_read(tracker: Tracker, cuts: Cuts, h
     assert {run.phase for run in all_runs(tracker)} == {"ended"}
 
 
-def test_what_is_found_again_is_what_was_begun(tracker: Tracker, environment: EnvironmentRef, cuts: Cuts) -> None:
+def test_what_is_found_again_is_what_was_begun(
+    tracker: Tracker, environment: EnvironmentRef, cuts: BreakingProxy
+) -> None:
     deploy(tracker, "sum", SUM, secrets={"TOKEN": "s3cr3t"}, allowed_hosts=["api.example.com"])
     begun: list[CreatedRun] = []
 
@@ -108,7 +112,7 @@ def test_what_is_found_again_is_what_was_begun(tracker: Tracker, environment: En
         Run.objects.using(environment.cluster).update(phase="ended", slot=None, claimed_until=None)
         return begun[-1]
 
-    found, first = cut_at(cuts, begin, BEGINS, How.UNANSWERED), begun[0]
+    found, first = cut_at(cuts, begin, BEGINS, Break.UNANSWERED), begun[0]
     assert replace(found, run_id=first.run_id) == first
     assert found.run_id != first.run_id
     assert len(all_runs(tracker)) == len(begun)

@@ -161,4 +161,4 @@ def refused(how: Any) -> Any:
     try:
         return how()
     except Refused as refusal:
-        return refusal.how
+        return refusal.status

@@ -1,4 +1,5 @@
-"""The API as a client sees it: `api.get("/v1/projects", token=…)`, every answer held to `tests.support.response_invariants`."""
+"""The API as a client sees it: `api.get("/v1/projects", token=…)`, with every response checked by
+`response_invariants`."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,9 +1,9 @@
-"""A wire between the application and PostgreSQL, or Redis, that can be cut at a step, and says how many steps there were.
+"""A proxy between the application and PostgreSQL or Redis that can break the connection at a chosen round trip, and
+counts the round trips.
 
-A step is what the application waits for, whichever connection it goes by: of PostgreSQL a simple query, or an extended
-one with its Sync; of Redis the commands that it sends in one piece. `Cuts` listens on a Unix socket of its own and knows
-as much of the protocols as tells one step from the next. Nothing of the application is replaced: it meets a connection
-that ends.
+A step is a round trip of any connection: in PostgreSQL a simple query, or an extended query up to its Sync; in Redis
+the commands that are sent together. `BreakingProxy` listens on a Unix socket of its own and parses only as much of the
+protocols as it needs to tell the steps apart. Nothing of the application is replaced: it sees a connection that ends.
 """
 
 import enum
@@ -30,23 +30,23 @@ _SHOWN: Final = 200
 _PIECE: Final = 1 << 16
 
 
-class How(enum.StrEnum):
+class Break(enum.StrEnum):
     """What happens at the step."""
 
     UNSENT = "unsent"
     """The connection ends before the request is forwarded: nothing of it happens."""
     UNANSWERED = "unanswered"
     """It was executed, and the connection ends before the answer is passed on."""
-    AWAY = "away"
-    """As UNANSWERED, and from then on that database takes no connection until the wire is whole again."""
+    UNAVAILABLE = "unavailable"
+    """As UNANSWERED, and the database refuses connections until `stop`."""
 
 
 @dataclass
 class Plan:
-    """What is to happen, and what has: of the steps since `Cuts.plan`."""
+    """What is to happen, and what has: of the steps since `BreakingProxy.plan`."""
 
     at: int | None = None
-    how: How = How.UNSENT
+    how: Break = Break.UNSENT
     steps: list[str] = field(default_factory=list)
     """`database: statement` of each, shortened."""
     was_cut: str = ""
@@ -54,11 +54,13 @@ class Plan:
     refused: set[str] = field(default_factory=set)
 
 
-class Cuts:
+class BreakingProxy:
     """Between the socket of one server and a client of `socket`. At its end it ends every connection."""
 
-    def __init__(self, upstream: Path, wire: "Callable[[Cuts, socket.socket, socket.socket], _Wire]") -> None:
-        self._upstream, self._wire = upstream, wire
+    def __init__(
+        self, upstream: Path, connection: "Callable[[BreakingProxy, socket.socket, socket.socket], _ProxiedConnection]"
+    ) -> None:
+        self._upstream, self._connection = upstream, connection
         self.socket = Path(tempfile.mkdtemp(prefix="cuts-")) / upstream.name
         self._lock = threading.Lock()
         self._plan = Plan()
@@ -68,19 +70,19 @@ class Cuts:
         self._listening.listen(64)
         threading.Thread(target=self._accept, name="cuts", daemon=True).start()
 
-    def plan(self, at: int | None = None, how: How = How.UNSENT) -> None:
+    def plan(self, at: int | None = None, how: Break = Break.UNSENT) -> None:
         """Count from now on, and cut at the `at`-th step, once; None: never."""
         with self._lock:
             self._plan = Plan(at, how)
 
-    def mend(self) -> Plan:
-        """The wire is whole from now on; what has happened since `plan`."""
+    def stop(self) -> Plan:
+        """Break nothing from now on. Returns what has happened since `plan`."""
         with self._lock:
             done, self._plan = self._plan, Plan()
             return done
 
     def close(self) -> None:
-        self._listening.shutdown(socket.SHUT_RDWR)  # which wakes whoever waits in `accept`; closing it would not
+        self._listening.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept(); closing would not
         self._listening.close()
         with self._lock:
             still_open = list(self._open)
@@ -95,7 +97,7 @@ class Cuts:
                 client, _ = self._listening.accept()
             except OSError:
                 return
-            threading.Thread(target=self._serve, args=(client,), name="cuts-wire", daemon=True).start()
+            threading.Thread(target=self._serve, args=(client,), name="cuts-connection", daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
         with client, socket.socket(socket.AF_UNIX) as server, suppress(OSError):
@@ -103,7 +105,7 @@ class Cuts:
             with self._lock:
                 self._open.add(client)
             try:
-                self._wire(self, client, server).run()
+                self._connection(self, client, server).run()
             finally:
                 with self._lock:
                     self._open.discard(client)
@@ -112,7 +114,7 @@ class Cuts:
         with self._lock:
             return database in self._plan.refused
 
-    def step(self, database: str, statement: str) -> How | None:
+    def step(self, database: str, statement: str) -> Break | None:
         """One more step; how to cut at it, or None."""
         with self._lock:
             plan = self._plan
@@ -120,18 +122,18 @@ class Cuts:
             if len(plan.steps) != plan.at:
                 return None
             plan.was_cut = plan.steps[-1]
-            if plan.how is How.AWAY:
+            if plan.how is Break.UNAVAILABLE:
                 plan.refused.add(database)
             return plan.how
 
 
-class _Wire:
+class _ProxiedConnection:
     """One connection, both directions. What it is made of says where one step ends and the next begins."""
 
     unanswered = 0
     """Answers that the server owes."""
 
-    def __init__(self, cuts: Cuts, client: socket.socket, server: socket.socket) -> None:
+    def __init__(self, cuts: BreakingProxy, client: socket.socket, server: socket.socket) -> None:
         self.cuts, self.client, self.server = cuts, client, server
         self.is_cut = False
         """The last request was forwarded; nothing is passed back any more."""
@@ -144,7 +146,7 @@ class _Wire:
         while goes_on and not (self.is_cut and self.unanswered == 0):
             for number, _ in poll.poll():
                 goes_on = goes_on and self._take(from_client=number == self.client.fileno())
-        # When the client hears of it, the server has ended the session and let go of its locks.
+        # When the client notices, the server has ended the session and released its locks.
         with suppress(OSError):
             self.server.shutdown(socket.SHUT_WR)
             self.server.settimeout(10)
@@ -171,21 +173,21 @@ class _Wire:
         """Count which of what is `unanswered` this answers."""
         raise NotImplementedError
 
-    def forward(self, content: bytes, how: How | None) -> bool:
+    def forward(self, content: bytes, how: Break | None) -> bool:
         """What a step consists of, or the last piece of it."""
-        if how is How.UNSENT:
+        if how is Break.UNSENT:
             return False
         self.server.sendall(content)
         self.is_cut = how is not None
         return True
 
 
-class _PostgresWire(_Wire):
+class _PostgresConnection(_ProxiedConnection):
     """Version 3 of the protocol, without TLS."""
 
     unanswered = 1  # to the start
 
-    def __init__(self, cuts: Cuts, client: socket.socket, server: socket.socket) -> None:
+    def __init__(self, cuts: BreakingProxy, client: socket.socket, server: socket.socket) -> None:
         super().__init__(cuts, client, server)
         self._from_client, self._from_server = bytearray(), bytearray()
         self._database: str | None = None
@@ -210,7 +212,7 @@ class _PostgresWire(_Wire):
                 return False
         return True
 
-    def _step(self, database: str, message: bytes) -> How | None:
+    def _step(self, database: str, message: bytes) -> Break | None:
         kind, content = message[:1], message[5:]
         if kind == b"P":  # Parse
             name, text, _ = content.split(b"\0", 2)
@@ -243,7 +245,7 @@ def _message(buffer: bytearray, head: int) -> bytes | None:
     return message
 
 
-class _RedisWire(_Wire):
+class _RedisConnection(_ProxiedConnection):
     """What arrives in one piece is a step, and what comes back answers it: requests are small, and one at a time."""
 
     def asked(self, content: bytes) -> bool:
@@ -257,10 +259,12 @@ class _RedisWire(_Wire):
 
 
 @contextmanager
-def postgres_behind() -> Iterator[Cuts]:
-    """Until the end of the block every database of this process is reached, by all threads, through a wire."""
+def postgres_behind() -> Iterator[BreakingProxy]:
+    """Until the end of the block every database of this process is reached, by all threads, through a proxy."""
     with ExitStack() as after:
-        cuts = Cuts(Path(str(connections["default"].settings_dict["HOST"])) / _OF_POSTGRES, _PostgresWire)
+        cuts = BreakingProxy(
+            Path(str(connections["default"].settings_dict["HOST"])) / _OF_POSTGRES, _PostgresConnection
+        )
         after.callback(cuts.close)
         for alias in settings.DATABASES:
             of_all_threads: dict[str, Any] = connections.settings[alias]
@@ -273,11 +277,11 @@ def postgres_behind() -> Iterator[Cuts]:
 
 
 @contextmanager
-def redis_behind() -> Iterator[Cuts]:
+def redis_behind() -> Iterator[BreakingProxy]:
     """Until the end of the block Redis is reached through a proxy, but not for Celery's notifications."""
     upstream = settings.LAYOUT.valkey_socket
     with ExitStack() as after:
-        cuts = Cuts(upstream, _RedisWire)
+        cuts = BreakingProxy(upstream, _RedisConnection)
         after.callback(cuts.close)
         url = settings.REDIS_URL.replace(quote(str(upstream)), quote(str(cuts.socket)))
         assert url != settings.REDIS_URL

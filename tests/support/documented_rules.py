@@ -1,8 +1,9 @@
-"""What the documentation promises, decided from the JSON of documents, rules and filters alone.
+"""A second reference implementation, of the documentation: decides from the JSON of documents, rules and filters alone.
 
-Slow and plain on purpose: no conditions, no normal form, no SQL, nothing of `rows.rules.grammar` and `rows.rules.rules`. It reads
-docs/reference/filters.md literally and is what test_rows_property.py compares the API with. Only the meaning of a single operator over
-a single cell is borrowed from `rows.rules.evaluator`, which test_evaluate.py holds against PostgreSQL.
+It uses nothing of `rows.rules.grammar` and `rows.rules.rules`: no conditions, no normal form, no SQL. Slow and plain on
+purpose. It reads docs/reference/filters.md literally and is what test_rows_property.py compares the API with. Only the
+meaning of a single operator over a single cell is borrowed from `rows.rules.evaluator`, which test_evaluate.py holds
+against PostgreSQL.
 """
 
 from collections.abc import Callable, Iterator
@@ -255,7 +256,7 @@ class Reading:
     # Operands
 
     def value(self, type_: str, word: str, operand: Json) -> Any:
-        """What an operand is worth; MISSING in a rule where it is worth nothing."""
+        """The operand's value; MISSING in a rule if it has none."""
         if not self.is_rule:
             return operand
         if word == "$between":

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlsplit
 from tests.support.service import Up
 
 REQUESTS = 200
-"""Reliability T5: so many requests over all workers, and none is answered as before."""
+"""So many requests over all workers, and none is answered as before."""
 _AT_ONCE = 8
 _ROUNDS = 10
 """On a busy machine one process may take all connections of a moment: then as many again are opened, so many times."""

@@ -1,4 +1,4 @@
-"""Operands that are missing, and each operator in clauses that lean on one."""
+"""Missing operands, and a clause for each operator that uses one."""
 
 from typing import Any
 

@@ -32,7 +32,7 @@ OPEN = {
     "GET /v1/inbound/{token}": "as above",
 }
 """The operations that need no token, each with its reason. The list only shrinks, but for sign-up, OAuth and inbound
-addresses."""
+endpoints."""
 
 
 @cache

@@ -56,7 +56,7 @@ VALUES: dict[str, list[Json]] = {
     "enum": ["x", "y"],
     "user": [ALICE.user_id, BOB.user_id],
 }
-"""As answers spell them."""
+"""In the format of responses."""
 
 CLAIMS: dict[str, Json] = {
     "text": "a",

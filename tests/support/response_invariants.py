@@ -1,7 +1,7 @@
-"""What is true of every answer under /v1, whatever was asked: checked by the `api` fixture on each call of every test.
+"""Invariants of every response under /v1. The `api` fixture checks them for each request of every test.
 
-An answer of 400 or more is the one envelope with a known code and the request's id, and reveals no internals of the
-built: no trace, no SQL, no name of a table or constraint, no text of PostgreSQL's or a library's. Reliability T28, section 4.
+An error response (400 or more) has the common envelope with a known code and the request's id, and reveals no
+internals: no traceback, no SQL, no names of tables or constraints, no text of PostgreSQL or a library.
 """
 
 import re

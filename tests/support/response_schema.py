@@ -1,4 +1,4 @@
-"""Every success of every test, held to the API's own description: its status, its body and its headers are there.
+"""Checks every successful response of every test against the OpenAPI description: status, body and headers.
 
 A generated client knows the description alone: an undescribed response is a crash, or a lost value, in another
 program. tests/support/client.py checks each call; tests/api/test_schemathesis.py checks generated calls.

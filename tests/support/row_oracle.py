@@ -1,4 +1,5 @@
-"""What the API should answer, worked out in plain Python over plain dictionaries: no SQL, no cleverness, no speed.
+"""A reference implementation of the rows API in plain Python over dictionaries, for property tests. Slow and simple on
+purpose.
 
     world = World(schema, {"tasks": [{"id": …, "title": …}, …]})
     world.list(ALICE, "tasks", where={"done": False}, order="title.desc", withs="list")
@@ -27,11 +28,11 @@ NOW = datetime(2026, 6, 1, tzinfo=UTC)
 
 
 class Refused(Exception):
-    """The write comes to nothing: `how` is 404, 409 or 422."""
+    """The write comes to nothing: `status` is 404, 409 or 422."""
 
-    def __init__(self, how: int) -> None:
-        super().__init__(how)
-        self.how = how
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
 
 
 class World:

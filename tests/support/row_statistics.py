@@ -1,8 +1,8 @@
 """How many rows a piece of work looks at and changes, by PostgreSQL's own count: what it costs, on any machine.
 
-The counts of a table are of all who work with it, and come late: a session hands its own in when it is idle, up to ten
-seconds after its work. So what an earlier test's thread did a moment ago was counted in the next one. Those of a
-transaction at hand are of this session alone.
+PostgreSQL's counts of a table cover all sessions and arrive late: a session reports its own when it is idle, up to ten
+seconds after its work. So what an earlier test's thread did a moment ago was counted in the next one. The counts of the
+current transaction are of this session alone.
 """
 
 import json

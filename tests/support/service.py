@@ -20,7 +20,7 @@ import psutil
 from tests.support.timing import STRICT
 
 ROOT = Path(__file__).resolve().parents[2]
-_OF_THE_TEST_RUN = (
+_TEST_RUN_VARIABLES = (
     "DATA_DIR",
     "DATABASE_URL",
     "REDIS_URL",
@@ -33,8 +33,8 @@ _OF_THE_TEST_RUN = (
 )
 
 STARTS_THREAD = "in start\\n    self._started.wait()"
-"""Stops of an event loop that are forgiven: on a busy machine a new thread begins late."""
-_WENT_ON = re.compile(r"the event loop went on after \d+ ms, (\d+) of them computing")
+"""A blocked event loop that is tolerated: on a busy machine a new thread starts late."""
+_BLOCKED_MS = re.compile(r"the event loop went on after \d+ ms, (\d+) of them computing")
 _MAX_COMPUTING_MS = 50 if STRICT else 250
 """A busy machine needs more CPU for the same work, and more requests wait for one turn of the loop."""
 
@@ -88,7 +88,7 @@ class Up:
         return found
 
     def part(self, *words: str) -> psutil.Process:
-        """The one process of `up` itself whose name or command line contains the words."""
+        """The one direct child of `up` whose name or command line contains the words."""
         [found] = self.named(*words, parent=self.process.pid)
         return found
 
@@ -106,7 +106,7 @@ class Up:
         code = self.process.wait(seconds)
         stops = [line for line in self.lines if "the event loop is blocked" in line and STARTS_THREAD not in line]
         slept = [line for line in stops if "is blocked: it sleeps" in line]
-        computed = [int(found[1]) for line in self.lines if (found := _WENT_ON.search(line))]
+        computed = [int(found[1]) for line in self.lines if (found := _BLOCKED_MS.search(line))]
         assert not slept, "\n".join(slept)
         assert max(computed, default=0) <= _MAX_COMPUTING_MS, "\n".join([*stops, f"in ms: {computed}"])
         return code
@@ -121,7 +121,7 @@ def start_up(
     **popen: Any,
 ) -> Up:
     """Run `manage.py up --data-dir …` (on a free port unless `--port` is given) and wait until it answers."""
-    inherited = {name: value for name, value in os.environ.items() if name not in _OF_THE_TEST_RUN}
+    inherited = {name: value for name, value in os.environ.items() if name not in _TEST_RUN_VARIABLES}
     if "--port" not in arguments:
         arguments = (*arguments, "--port", "0")
     begun = time.monotonic()
@@ -158,13 +158,13 @@ def manage(up: Up, *arguments: str) -> str:
 
 
 def wait_for_ready(up: Up, begun: float, seconds: float = 110.0) -> None:
-    def address() -> str | None:
+    def url() -> str | None:
         assert up.process.poll() is None, f"`up` ended with {up.process.returncode}"
         found = re.search(r"^  API +(http://\S+)/v1", up.output, re.MULTILINE)
         return found[1] if found else None
 
     try:
-        up.base_url = wait_for("`up` is ready", address, seconds)
+        up.base_url = wait_for("`up` is ready", url, seconds)
     except AssertionError as error:
         error.add_note(up.output)
         raise

@@ -1,4 +1,4 @@
-"""An environment with tables, and the cast that works in it: alice and bob are its users, the key and the owner are not.
+"""An environment with tables, and its principals: alice and bob are its users, the key and the owner are not.
 
 tenant = Tenant(DOCUMENT)
 tenant.put("lists", name="Home", owner_id=ALICE.user_id)      as the operator, no rule asked

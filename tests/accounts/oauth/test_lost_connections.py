@@ -9,7 +9,7 @@ from accounts.models import AuditEntry, AuthorizationCode, Identity, User
 from accounts.models import IdentityProvider as ProviderRecord
 from projects.models import Environment
 from tests.accounts.oauth.conftest import Browser, told
-from tests.support.connection_cuts import Cuts, Plan, postgres_behind
+from tests.support.connection_cuts import BreakingProxy, Plan, postgres_behind
 from tests.support.identity_provider import IdentityProvider, sign_in_at
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
@@ -17,13 +17,13 @@ pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 CODE = 'INSERT INTO "accounts_authorizationcode"'
 
 
-def come_back(production: Environment, login: str, cuts: Cuts, at: int | None = None) -> tuple[Any, Plan]:
+def come_back(production: Environment, login: str, cuts: BreakingProxy, at: int | None = None) -> tuple[Any, Plan]:
     """The answer to the way back from the provider, and what was planned: cut off before step `at`."""
     browser = Browser()
     address = sign_in_at(browser.begin(production, provider="acme")["Location"], login)
     cuts.plan(at)
     answer = browser.arrive(address)
-    return answer, cuts.mend()
+    return answer, cuts.stop()
 
 
 def everything() -> list[int]:
