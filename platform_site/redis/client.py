@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from typing import Any, Final
 
 import hiredis
@@ -40,7 +40,8 @@ class Store:
 
     def _reset(self) -> None:
         """Called after a fork, too: without the parent's connections and threads."""
-        self._idle: SimpleQueue[Connection | ConnectionFailure] = SimpleQueue()
+        # Not SimpleQueue: when several threads wait, CPython 3.11's `get` can miss its timeout and wait forever.
+        self._idle: Queue[Connection | ConnectionFailure] = Queue()
         self._connection_count = 0
         """Idle, in use or connecting."""
         self._lock = threading.Lock()

@@ -42,7 +42,8 @@ class SenderThreads:
     receiver; further ones wait here, so that a thread takes the next one without the dispatcher."""
 
     def __init__(self) -> None:
-        self.outcomes: queue.SimpleQueue[AttemptOutcome | ClaimedDelivery | None] = queue.SimpleQueue()
+        # Not SimpleQueue: on a busy machine CPython 3.11's `get` can miss its timeout and wait forever.
+        self.outcomes: queue.Queue[AttemptOutcome | ClaimedDelivery | None] = queue.Queue()
         """Also claims that became too old to start, and None to wake the dispatcher."""
         self._work: queue.SimpleQueue[ClaimedDelivery | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
