@@ -84,13 +84,9 @@ class Project(models.Model):
             return "being deleted"
         return "live" if self.suspended_at is None else "suspended"
 
-    shown_environment: str | None = None
-    """The only one that the caller of `directory.access.project_for` may see; None for all."""
-
     def listed_environments(self) -> "models.QuerySet[Environment]":
         """By name, without those that are being deleted."""
-        listed = self.environments.exclude(status=Environment.Status.DELETING).order_by("name", "pk")
-        return listed if self.shown_environment is None else listed.filter(pk=self.shown_environment)
+        return self.environments.exclude(status=Environment.Status.DELETING).order_by("name", "pk")
 
     def require_active(self) -> None:
         if self.suspended_at is not None:

@@ -14,8 +14,8 @@ def project_for(
     caller: Caller, project_id: str, needed: ProjectRole = "viewer", *, though_suspended: bool = False
 ) -> Project:
     """The live project, if the caller's role is at least `needed`. One query. App users and environment keys are
-    viewers; app users and staff see one of its environments. A suspended one can be viewed; more only
-    `though_suspended`. Raises NoSuchProject, RoleNeeded, ProjectSuspended."""
+    viewers. A suspended one can be viewed; more only `though_suspended`. Raises NoSuchProject, RoleNeeded,
+    ProjectSuspended."""
     if not ids.matches("prj", project_id):
         raise NoSuchProject
     visible = Project.objects.visible_to(caller).filter(pk=project_id)
@@ -29,13 +29,7 @@ def project_for(
         raise RoleNeeded(needed)
     if found.suspended_at is not None and needed != "viewer" and not though_suspended:
         raise ProjectSuspended
-    if _sees_one_environment(caller) and caller.environment is not None:
-        found.shown_environment = caller.environment.environment_id
     return found
-
-
-def _sees_one_environment(caller: Caller) -> bool:
-    return caller.kind in ("user", "staff")
 
 
 def may_branch(caller: Caller, source: Environment) -> None:
@@ -70,7 +64,7 @@ def environment_for(
     own = caller.environment is not None and caller.environment.environment_id == environment_id
     project = project_for(caller, project_id, "viewer" if caller.kind == "key" and own else needed)
     found = _live_environment(project, environment_id)
-    if _sees_one_environment(caller) and not own:
+    if caller.kind in ("user", "staff") and not own:
         raise Forbidden("This caller can only see its own environment.")
     return found
 
