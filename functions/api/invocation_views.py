@@ -9,7 +9,6 @@ from typing import Any
 
 import orjson
 from django.db import Error, IntegrityError, close_old_connections, transaction
-from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.utils.functional import cached_property
@@ -154,23 +153,23 @@ class InvocationViewSet(FunctionScopedViewSet):
         with _run_and_key_transaction(using):
             kept = idempotency.claim(ticket, using=using)
             if kept is not None and kept.reference is not None:
-                if not self._runs().filter(pk=kept.reference).exists():
+                if not Run.objects.using(using).filter(pk=kept.reference).exists():
                     raise idempotency.no_longer_stored()
                 return kept.reference
             run_id = make()
             idempotency.store_reference(ticket, run_id, using=using)
         return run_id
 
-    def _runs(self) -> QuerySet[Run]:
-        """Without those of deleted functions."""
-        return Run.objects.using(self.environment.cluster).filter(function__environment_id__isnull=False)
-
     def _wait_for_end(self, run_id: str, seconds: float) -> Run | None:
         """The ended run; None if it has not ended after `seconds`."""
         deadline = time.monotonic() + seconds
         pause = 0.005
         while True:
-            run = self._runs().filter(pk=run_id).first()
+            run = (
+                Run.objects.using(self.environment.cluster)
+                .filter(pk=run_id, function__environment_id__isnull=False)
+                .first()
+            )
             if run is None:
                 raise NoSuchRun
             if run.phase == Run.Phase.ENDED:
