@@ -188,13 +188,21 @@ def test_a_public_client_and_a_provider_that_takes_its_secret_in_the_body(
     assert Identity.objects.count() == 2
 
 
-def test_platform_accounts_have_providers_of_their_own(api: Api, idp: IdentityProvider, make_user: Any) -> None:
+def olga_of_the_platform(
+    idp: IdentityProvider, make_user: Any, *, email: str = "olga@example.com", is_staff: bool = False, **provider: Any
+) -> User:
+    """A platform account with a verified email, and the same person at a provider of the platform's own pool."""
     idp.register(f"http://{HOST}/v1/auth/callback")
-    add(None, "acme", issuer=idp.issuer)
+    add(None, "acme", issuer=idp.issuer, **provider)
     allow(None, APP)
-    olga = make_user("olga")
-    User.objects.filter(pk=olga.pk).update(email_verified_at=timezone.now())
-    idp.person("olga", email="OLGA@example.com", email_verified=True)
+    olga: User = make_user("olga")
+    User.objects.filter(pk=olga.pk).update(email_verified_at=timezone.now(), is_staff=is_staff)
+    idp.person("olga", email=email, email_verified=True)
+    return olga
+
+
+def test_platform_accounts_have_providers_of_their_own(api: Api, idp: IdentityProvider, make_user: Any) -> None:
+    olga = olga_of_the_platform(idp, make_user, email="OLGA@example.com")
     got = exchange(api, code_for(None, "olga"))
     assert (got.status, got.json["user"]["id"]) == (200, olga.pk)
     # Unknown people are not admitted: the platform's pool is closed unless its operator opens it.
@@ -205,13 +213,8 @@ def test_platform_accounts_have_providers_of_their_own(api: Api, idp: IdentityPr
 def test_no_provider_s_word_for_an_email_makes_anybody_one_of_the_staff(
     api: Api, idp: IdentityProvider, make_user: Any
 ) -> None:
-    """An operator may add a provider of their own making, and ranks below a superuser."""
-    idp.register(f"http://{HOST}/v1/auth/callback")
-    add(None, "acme", issuer=idp.issuer, trusts_email=True)
-    allow(None, APP)
-    olga = make_user("olga")
-    User.objects.filter(pk=olga.pk).update(email_verified_at=timezone.now(), is_staff=True)
-    idp.person("olga", email="olga@example.com", email_verified=True)
+    """A provider that trusts emails could otherwise name those of superusers."""
+    olga = olga_of_the_platform(idp, make_user, is_staff=True, trusts_email=True)
     assert told(Browser().sign_in(None, "olga"))["error_code"] == "link_required"
     assert not Identity.objects.exists()
     # An identity that the user linked signs that user in.
@@ -222,12 +225,7 @@ def test_no_provider_s_word_for_an_email_makes_anybody_one_of_the_staff(
 
 
 def test_an_identity_from_before_an_account_became_staff_is_unlinked(idp: IdentityProvider, make_user: Any) -> None:
-    idp.register(f"http://{HOST}/v1/auth/callback")
-    add(None, "acme", issuer=idp.issuer)
-    allow(None, APP)
-    olga = make_user("olga")
-    User.objects.filter(pk=olga.pk).update(email_verified_at=timezone.now())
-    idp.person("olga", email="olga@example.com", email_verified=True)
+    olga = olga_of_the_platform(idp, make_user)
     assert "code" in told(Browser().sign_in(None, "olga"))
     roles.set_role(olga, roles.StaffRole.SUPPORT, actor=audit.SYSTEM)
     assert AuditEntry.objects.filter(action="identity.unlinked", target_id=olga.pk).count() == 1
