@@ -101,7 +101,7 @@ def _revoke(grants: "QuerySet[StaffGrant]", actor: Caller | Actor) -> int:
 
 def caller_with(account: Caller, grant_id: str, named: str | None, *, needs_environment: bool) -> Caller:
     """The caller for an account with this grant. Two queries. Raises Unauthorized (ended), NotFound (another
-    environment), and with `needs_environment` ProjectSuspended."""
+    environment, or one that cannot be reached), and with `needs_environment` ProjectSuspended."""
     found = active().filter(pk=grant_id, user_id=account.id).first()
     environment = environment_ref(found.environment_id) if found is not None else None
     if found is None:

@@ -271,10 +271,14 @@ class ApiViewSet(ViewSet):
 
     def check_permissions(self, request: Request) -> None:
         """DRF's loop over `permission_classes` would cost a row's request more than the check."""
-        required = self.required_scopes[self.action]
-        if required is not None:
-            for scope in (required,) if isinstance(required, str) else required:
-                self._caller.need(scope)  # type: ignore[union-attr]  # set before
+        for scope in self.scopes_of(self.action):
+            self._caller.need(scope)  # type: ignore[union-attr]  # set before
+
+    @classmethod
+    def scopes_of(cls, action: str) -> tuple[str, ...]:
+        """The scopes that an action requires."""
+        required = cls.required_scopes[action]
+        return (required,) if isinstance(required, str) else required or ()
 
     def _authenticate(self) -> Caller:
         for authentication in self.authentication_classes:

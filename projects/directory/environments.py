@@ -51,7 +51,7 @@ def environment_ref(environment_id: str) -> EnvironmentRef | None:
 
 
 def exists(environment_id: str) -> bool:
-    """Also while it is created or reset, when nothing reaches it."""
+    """Whether it exists and has not failed: true also while it is created or reset, when no request reaches it."""
     return Environment.objects.live().filter(pk=environment_id).exclude(status=Environment.Status.FAILED).exists()
 
 

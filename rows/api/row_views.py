@@ -145,8 +145,8 @@ class RowViewSet(ApiViewSet):
     def create(self, request: HttpRequest, table: str) -> HttpResponseBase:
         """Insert a row, or up to 100 of them in one transaction if the body is an array.
 
-        With `on_conflict` those that are there already are updated instead; 200, if none was inserted. Takes no
-        `If-Match` (422), and with `on_conflict` no `If-None-Match` either, and needs `rows:read` too."""
+        With `on_conflict` those that are there already are updated instead; 200, if none was inserted. This
+        needs `rows:read` too. Takes no `If-Match` (422), and with `on_conflict` no `If-None-Match` either."""
         self._refuse_tags("A row that is yet to be inserted has no tag.")
         body = self.request.data
         key = self.query.get("on_conflict")

@@ -41,7 +41,8 @@ class Seal:
 
     facts: tuple[cursors.Fact, ...]
     rights: str
-    """A hash of what rules know of the caller."""
+    """A hash of what rules know of the caller. Written at the end of `generations`, so that processes of an earlier
+    release, too, find that the position is not theirs."""
 
     def write(self, position: Position) -> str | None:
         """The sealed position; None if it would be too long, because very many transactions are open."""

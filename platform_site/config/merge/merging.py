@@ -80,7 +80,8 @@ class _Merging:
     include: list[str]
     warnings: list[FieldError] = field(default_factory=list)
     left_out: set[str] = field(default_factory=set)
-    """Names of new webhooks, which another merge may include."""
+    """Names of new webhooks that `webhooks` left out. They are not in the next base, so another merge can include
+    them."""
 
     def schema(self) -> merged_schema.Merged:
         base, ours, theirs = self.sides("schema", {"tables": {}})

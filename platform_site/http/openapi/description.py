@@ -79,8 +79,7 @@ class ApiSchema(AutoSchema):
         view: ApiViewSet = self.view
         if "requestBody" in operation:
             operation["requestBody"]["required"] = view.action not in view.optional_bodies
-        required = None if view.public else view.required_scopes.get(view.action)
-        scopes = (required,) if isinstance(required, str) else required or ()
+        scopes = () if view.public else view.scopes_of(view.action)
         if scopes:
             operation["x-required-scope"] = " ".join(scopes)
         if not view.public:
@@ -191,7 +190,7 @@ def _errors(view: ApiViewSet, operation: Mapping[str, Any]) -> list[type[ApiErro
         found.append(errors.NotFound)
     if not view.public:
         found.append(errors.Unauthorized)
-        if view.required_scopes.get(view.action) is not None:
+        if view.scopes_of(view.action):
             found.append(errors.Forbidden)
     if not view.public or names_environment:
         found.append(errors.ProjectSuspended)
