@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from queue import Empty, Queue
+from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 import hiredis
@@ -29,6 +29,8 @@ MARKER_TTL: Final = 120
 BREAKER_SECONDS: Final = 1.0
 _MAX_CONNECTIONS: Final = 8
 _RETRY_SECONDS: Final = 0.25
+_POLL_SECONDS: Final = 0.001
+"""Between looks for a free connection, while all are in use or the first is being made."""
 _MAX_PENDING_MARKS: Final = 100_000
 
 
@@ -40,8 +42,7 @@ class Store:
 
     def _reset(self) -> None:
         """Called after a fork, too: without the parent's connections and threads."""
-        # Not SimpleQueue: when several threads wait, CPython 3.11's `get` can miss its timeout and wait forever.
-        self._idle: Queue[Connection | ConnectionFailure] = Queue()
+        self._idle: SimpleQueue[Connection | ConnectionFailure] = SimpleQueue()
         self._connection_count = 0
         """Idle, in use or connecting."""
         self._lock = threading.Lock()
@@ -225,9 +226,13 @@ class Store:
         self._connect_in_background()
         while True:
             try:
-                found = self._idle.get(timeout=max(0.0, deadline - time.monotonic()))
+                found = self._idle.get_nowait()
             except Empty:
-                raise TimeoutError("connecting to Redis took too long") from None
+                if time.monotonic() >= deadline:
+                    raise TimeoutError("connecting to Redis took too long") from None
+                # Not `get` with a timeout: when several threads wait, that of CPython 3.11 can wait forever.
+                time.sleep(_POLL_SECONDS)
+                continue
             if isinstance(found, Connection):
                 return found
             if found.at >= began:  # else for a thread that no longer waits
