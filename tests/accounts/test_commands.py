@@ -189,6 +189,7 @@ def test_rotate_signing_key(api: Api, alice: User, sign_in: Callable[..., Signed
     assert SigningKey.objects.filter(retires_at__isnull=True).count() == 1
 
 
+@pytest.mark.exhaustive
 def test_a_password_is_asked_for_twice_on_a_terminal_and_never_echoed() -> None:
     """A real terminal, since that is what getpass needs; refused because the two differ, before any database is
     asked."""

@@ -38,6 +38,7 @@ def wrong_sign_ins(api: Api, alice: User, make_user: Callable[..., User]) -> dic
     return {name: partial(sign_in, name) for name in ("alice", "nobody", "disabled", "passwordless")}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.django_db(databases="__all__")
 def test_unknown_disabled_and_passwordless_users_cost_a_hash(
     wrong_sign_ins: dict[str, Callable[[], None]],
@@ -77,6 +78,7 @@ def test_a_password_beyond_4096_characters_is_not_hashed() -> None:
     assert time.perf_counter() - began < within(0.1)
 
 
+@pytest.mark.exhaustive
 def test_white_space_and_every_character_of_a_password_count() -> None:
     for password in (" leading", "trailing ", "emoji 🦊🦊🦊", "é́combined", "x" * 1000):
         encoded = passwords.hashed(password)
@@ -128,6 +130,7 @@ def somebody() -> str:
     return f"{secrets.token_hex(8)}@example.com"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.django_db(databases="__all__", transaction=True)
 def test_forty_parallel_sign_ins_keep_the_limit_and_little_memory(api: Api, settings: Any) -> None:
     settings.RATE_LIMIT_FACTOR = 1  # ten a minute for each email
@@ -184,6 +187,7 @@ def test_an_email_has_ten_tries_a_minute_wherever_they_come_from(api: Api, setti
     assert_within_one_window(fourteen, [400] * 10 + [429] * 4)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.django_db(databases="__all__")
 def test_an_address_has_sixty_tries_a_minute_whoever_they_name(api: Api, bob: User, settings: Any) -> None:
     settings.RATE_LIMIT_FACTOR = 1

@@ -45,6 +45,7 @@ def at_once(*verbs: Callable[[], Any]) -> list[Any]:
         return [each.result(60) for each in [threads.submit(attempt, verb) for verb in verbs]]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.django_db(databases="__all__", transaction=True)
 def test_thirty_parallel_users_at_a_quota_of_twenty_are_twenty(alice: User) -> None:
     pool = make_environment(alice).pk

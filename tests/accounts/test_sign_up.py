@@ -136,6 +136,7 @@ def test_the_answer_is_the_same_for_an_address_that_has_an_account(
     assert User.objects.get(name="Una").check_password(PASSWORD)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("hashing_as_in_production")
 @pytest.mark.parametrize(
     "clock",
@@ -275,6 +276,7 @@ def test_an_address_that_got_an_account_meanwhile_is_not_taken_over(
 # ── In parallel ──
 
 
+@pytest.mark.exhaustive
 @pytest.mark.django_db(databases="__all__", transaction=True)
 def test_parallel_sign_ups_and_confirmations_make_one_user(api: Api, opened: Environment, postbox: Postbox) -> None:
     def at_once(count: int, call: Callable[[int], Answer]) -> list[Answer]:

@@ -54,6 +54,7 @@ def test_flush_leaves_nothing_behind() -> None:
     assert stream.getvalue() == "one\ntwo\n"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("with_fastpath")
 def test_stalled_log_reader_blocks_no_request_and_memory_is_bounded() -> None:
     stream = Stream()

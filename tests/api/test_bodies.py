@@ -92,6 +92,7 @@ def test_what_is_well_formed_is_read_exactly(text: bytes, value: object) -> None
     assert type(bodies.read(text)) is type(value)
 
 
+@pytest.mark.exhaustive
 @given(
     st.recursive(
         st.none()
@@ -132,6 +133,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("body", HOSTILE.values(), ids=list(HOSTILE))
 def test_a_hostile_megabyte_costs_little_time_and_less_than_50_megabytes(api: Api, body: bytes) -> None:
     assert len(body) <= 1_048_576

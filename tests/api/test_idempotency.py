@@ -330,6 +330,7 @@ def in_thread(act: Callable[[], Answer]) -> Answer:
         connections.close_all()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.django_db(transaction=True, databases="__all__")
 def test_twins_in_flight_have_one_effect_and_one_answer() -> None:
     keys = [f"key-{n}" for n in range(12)]
@@ -413,6 +414,7 @@ def _until(holds: Callable[[], bool], seconds: float = 10) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.django_db(transaction=True, databases="__all__")
 def test_crash_at_any_step_leaves_no_effect_or_a_replayable_one() -> None:
     """F19: 200 requests whose process is killed between effect and commit, or between commit and answer, then

@@ -118,6 +118,7 @@ def test_the_console_is_found_without_its_slash(api: Api) -> None:
     assert (found.status, found.headers["Location"]) == (302, "/admin/")
 
 
+@pytest.mark.exhaustive
 def test_production_settings_pass_djangos_deployment_check() -> None:
     production = {
         "PLATFORM_MODE": "production",

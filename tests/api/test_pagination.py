@@ -83,6 +83,7 @@ def test_a_page_is_one_query_however_deep() -> None:
         assert "OFFSET" not in queries[0]["sql"]
 
 
+@pytest.mark.exhaustive
 @examples(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_rows_that_come_and_go_neither_hide_nor_repeat_others(data: st.DataObject) -> None:

@@ -305,6 +305,7 @@ metrics.generate_latest(registry)
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(sys.platform != "linux", reason="mounts a small disk in a namespace of its own")
 @pytest.mark.parametrize("full", ["before", "meanwhile"])
 def test_a_full_disk_under_the_figures_ends_no_process(tmp_path: Path, full: str) -> None:

@@ -43,6 +43,7 @@ def same(routes: Routes, django: URLResolver, text: str) -> Any:
     return found
 
 
+@pytest.mark.exhaustive
 def test_every_address_of_the_service_leads_where_django_leads() -> None:
     routes = ROUTES
     for address in ADDRESSES:

@@ -137,6 +137,7 @@ def test_a_redis_that_takes_no_writes_is_believed_nothing(server: RedisServer, w
     assert not server.store.is_unavailable
 
 
+@pytest.mark.exhaustive
 def test_a_frozen_redis_costs_the_budget_once_and_then_nothing(
     server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:

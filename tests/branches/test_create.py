@@ -358,6 +358,7 @@ def test_a_name_is_taken_once_and_free_again_after_the_deletion(tracker: Tracker
     assert again.json["id"] != first
 
 
+@pytest.mark.exhaustive
 def test_several_at_once_do_not_pass_the_quota_and_are_all_whole(tracker: Tracker, branch: Branch) -> None:
     answers = at_once(6, lambda n: branch(f"b{n}", data="full"))
     made = [answer.json["id"] for answer in answers if answer.status == 201]

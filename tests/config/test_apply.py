@@ -55,6 +55,7 @@ def everything() -> dict[str, Any]:
 
 
 class TestEveryPart:
+    @pytest.mark.exhaustive
     def test_the_environment_is_what_the_plan_says(self, configured: Configured) -> None:
         plan = configured.plan(**everything())
         before = AuditEntry.objects.count()
@@ -141,6 +142,7 @@ def state(configured: Configured) -> Any:
 
 
 class TestRefused:
+    @pytest.mark.exhaustive
     def test_without_confirmation(self, configured: Configured) -> None:
         plan = configured.plan(**everything())
         before = state(configured)
@@ -275,6 +277,7 @@ class TestRefused:
 
 
 class TestRepeated:
+    @pytest.mark.exhaustive
     def test_a_plan_applied_twice_changes_nothing(self, configured: Configured) -> None:
         plan = configured.plan(**everything())
         first = configured.apply(plan)
@@ -293,6 +296,7 @@ class TestRepeated:
         answer = configured.apply(plan)
         assert (answer.status, answer.json["status"]) == (200, "applied"), "although `done` is gone"
 
+    @pytest.mark.exhaustive
     def test_one_plan_concurrently_is_applied_once(self, configured: Configured) -> None:
         plan = configured.plan(**everything())
         before = AuditEntry.objects.count()
@@ -309,6 +313,7 @@ class TestRepeated:
         answers = concurrently([lambda plan=plan: configured.apply(plan) for plan in plans])  # type: ignore[misc]
         assert sorted(answer.status for answer in answers) in ([200, 409], [200, 412])
 
+    @pytest.mark.exhaustive
     def test_deployments_at_the_same_time_are_not_lost(self, configured: Configured) -> None:
         plan = configured.plan(**everything())
         source = {"source": "export default () => 9"}
@@ -362,6 +367,7 @@ class TestStoredPlans:
         assert configured.apply(old).status == 404
 
 
+@pytest.mark.exhaustive
 def test_a_large_configuration_is_planned_and_applied(api: Api, configured: Configured) -> None:
     document = copy.deepcopy(SCHEMA)
     for number in range(30):

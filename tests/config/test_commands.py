@@ -86,6 +86,7 @@ def test_check_exits_with_3_if_anything_would_change(configured: Configured, ali
     assert "Nothing would change." in errors
 
 
+@pytest.mark.exhaustive
 def test_a_branch_is_merged_and_a_conflict_resolved(configured: Configured, alice: User, project: Project) -> None:
     body = {"name": "blue", "from": "production"}
     blue = configured.call("POST", f"/v1/projects/{project.pk}/environments", body)["id"]
@@ -182,6 +183,7 @@ def test_a_reset_asks_for_the_name(blue: str, monkeypatch: pytest.MonkeyPatch) -
     assert not AuditEntry.objects.filter(action="environment.reset").exists()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("closed", ["<&-", "</dev/null"])
 def test_a_reset_without_standard_input_is_refused(blue: str, closed: str) -> None:
     command = [sys.executable, "manage.py", "branch", "reset", blue]

@@ -197,6 +197,7 @@ def test_secrets_are_refused_and_never_repeated(configured: Configured, caplog: 
     assert CANARY not in caplog.text + str([vars(record) for record in caplog.records])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("body", "fields"),
     [
@@ -231,6 +232,7 @@ def test_mistakes_are_named_by_their_path(configured: Configured, body: Any, fie
     assert (answer.status, answer.fields) == (422, fields), answer.json
 
 
+@pytest.mark.exhaustive
 def test_documents_that_are_too_large_or_take_long_to_read(configured: Configured) -> None:
     assert configured.ask({"config": {"functions": {"f": {"source": "x" * 2**20}}}}).status == 413
     many = {f"f{number}": {} for number in range(1001)}
@@ -241,6 +243,7 @@ def test_documents_that_are_too_large_or_take_long_to_read(configured: Configure
         assert time.monotonic() - begun < within(2), text[:12]
 
 
+@pytest.mark.exhaustive
 def test_a_config_of_1_mb_is_planned_and_applied(configured: Configured) -> None:
     filler = "// " + "x" * 180_000 + "\n"
     document = {f"f{number}": {"source": f"{filler}export default () => {number};\n"} for number in range(5)}
@@ -333,6 +336,7 @@ def test_the_impact_of_changed_rules_is_counted_on_request(configured: Configure
     assert (refused.status, "rows:read" in refused.json["error"]["message"]) == (403, True)
 
 
+@pytest.mark.exhaustive
 def test_50_tables_and_20_functions_are_planned_in_under_1_s(configured: Configured) -> None:
     columns = {f"c{number}": {"type": "text", "null": True} for number in range(10)}
     tables = {

@@ -189,6 +189,7 @@ def test_the_page_shows_the_figures_and_asks_no_region(console: Client, filled: 
     assert "<canvas" not in page
 
 
+@pytest.mark.exhaustive
 def test_every_number_leads_to_the_list_behind_it(console: Client, filled: World) -> None:
     page = shown(console)
     main = page[page.index('id="content"') :]

@@ -56,6 +56,7 @@ def shown(console: Client, project: Any) -> str:
     return str(answer.content.decode())
 
 
+@pytest.mark.exhaustive
 def test_it_shows_what_the_project_has_and_each_number_leads_on(console: Client, project: Any) -> None:
     page = shown(console, project)
     text = text_of(page)

@@ -23,6 +23,7 @@ def found(client: Client, text: str) -> str:
     return client.get("/admin/search/", {"s": text, "extended": "1"}).content.decode()
 
 
+@pytest.mark.exhaustive
 def test_things_are_found_by_the_beginning_of_their_name(console: Client, tracker: Tracker) -> None:
     for text in ("trac", "TRACK", "devel", "alice@"):
         shown = found(console, text)

@@ -49,6 +49,7 @@ def test_the_first_function_is_deployed_from_the_empty_list(tracker: Tracker, de
     assert "There is a function hello already." in text_of(again)
 
 
+@pytest.mark.exhaustive
 def test_the_list_shows_the_last_run_of_each_function(
     tracker: Tracker, desk: Desk, desk_of: Callable[[str], Desk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,6 +101,7 @@ def test_an_error_is_at_its_field_and_the_source_stays(
     assert not Function.objects.using(tracker.project.cluster).exists()
 
 
+@pytest.mark.exhaustive
 def test_a_new_version_is_deployed_and_rolled_back(configured: Tracker, desk: Desk) -> None:
     page = desk.get("functions/hello")
     values = {"what": "deploy", "source": THROWS, "newest": hidden(page, "newest")}
@@ -119,6 +121,7 @@ def test_a_new_version_is_deployed_and_rolled_back(configured: Tracker, desk: De
     assert desk.get("functions/hello?version=9").status_code == 404
 
 
+@pytest.mark.exhaustive
 def test_a_run_shows_its_output_and_log(configured: Tracker, desk: Desk) -> None:
     answer = desk.post("functions/hello", {"what": "run", "input": '{"name": "<i>Ada</i>"}'})
     page = text_of(answer)
@@ -150,6 +153,7 @@ def test_an_input_that_is_none_runs_nothing(configured: Tracker, desk: Desk, giv
     assert not Run.objects.using(configured.project.cluster).exists()
 
 
+@pytest.mark.exhaustive
 def test_a_timeout_shows_the_run(configured: Tracker, desk: Desk) -> None:
     deploy(configured, source="export default () => { while (true); };", timeout_ms=200)
     answer = desk.post("functions/hello", {"what": "run", "input": "{}"})
@@ -168,6 +172,7 @@ def test_a_queued_run_is_followed_and_cancelled(configured: Tracker, desk: Desk)
     assert desk.browser.post(run_url, {"what": "cancel"}).status_code == 409
 
 
+@pytest.mark.exhaustive
 def test_settings_are_saved_and_their_errors_shown(configured: Tracker, desk: Desk) -> None:
     seen = hidden(desk.get("functions/hello/settings"), "seen")
     limits = {
@@ -245,6 +250,7 @@ def test_a_function_is_deleted_by_its_name(configured: Tracker, desk: Desk) -> N
     assert desk.post("functions/hello", {"what": "run", "input": "{}"}).status_code == 404
 
 
+@pytest.mark.exhaustive
 def test_a_viewer_reads_functions_and_changes_nothing(configured: Tracker, desk_of: Callable[[str], Desk]) -> None:
     viewer = desk_of("viewer")
     assert '"called"' in text_of(viewer.get("functions/hello"))

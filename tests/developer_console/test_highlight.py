@@ -18,6 +18,7 @@ def test_coloured_source_is_the_source() -> None:
     assert "<" not in highlight.coloured("<" * (highlight.MAX_COLOURED + 1))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("hostile", [".", "'\\", "(/*a"])
 def test_a_source_that_a_lexer_cannot_finish_is_shown_plain(hostile: str) -> None:
     source = hostile * (highlight.MAX_COLOURED // len(hostile))

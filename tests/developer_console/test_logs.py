@@ -114,6 +114,7 @@ def test_the_timeline_says_that_a_region_is_unavailable(desk: Desk, monkeypatch:
     assert "The region is unavailable." in text_of(page)
 
 
+@pytest.mark.exhaustive
 def test_the_timeline_knows_nothing_of_other_environments(
     tracker: Tracker, make_tracker: Callable[..., Tracker], log: Log
 ) -> None:

@@ -59,6 +59,7 @@ def test_a_renamed_table_keeps_its_references(tracker: Tracker, desk: Desk) -> N
     assert list(draft_of(submit(desk, f"remove {code('table', 'jobs')}", draft_of(renamed)))["tables"]) == []
 
 
+@pytest.mark.exhaustive
 def test_the_other_parts_have_forms(tracker: Tracker, desk: Desk) -> None:
     made = save(desk, code("unique", "tasks"), columns="title, owner")
     made = save(desk, code("index", "tasks"), draft_of(made), columns="owner,-created_at")

@@ -37,6 +37,7 @@ def filled(tracker: Tracker) -> dict[str, Any]:
     return {"run": run, "webhook": webhook, "delivery": delivery, "event": event}
 
 
+@pytest.mark.exhaustive
 def test_names_and_ids_are_found(tracker: Tracker, desk: Desk, filled: dict[str, Any]) -> None:
     assert ("Table", desk.url("tables/tasks")) in found(desk, "TASK")
     assert ("Function", desk.url("functions/digest")) in found(desk, "dig")
@@ -77,6 +78,7 @@ def test_a_viewer_finds_no_user_and_no_request(
     assert found(viewer, filled["run"]) == [("Id", viewer.url(f"functions/digest/runs/{filled['run']}"))]
 
 
+@pytest.mark.exhaustive
 def test_members_of_other_projects_find_nothing(
     tracker: Tracker, filled: dict[str, Any], make_tracker: Callable[..., Tracker]
 ) -> None:

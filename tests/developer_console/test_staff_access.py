@@ -82,6 +82,7 @@ def test_staff_see_nothing_before_they_say_why(tracker: Tracker, hired: Hire) ->
     assert is_out(desk)
 
 
+@pytest.mark.exhaustive
 def test_a_grant_reads_and_its_owner_sees_it(tracker: Tracker, hired: Hire, desk: Desk) -> None:
     user = hired(StaffRole.SUPPORT)
     theirs = desk_with(user, tracker)
@@ -109,6 +110,7 @@ def test_a_grant_reads_and_its_owner_sees_it(tracker: Tracker, hired: Hire, desk
     assert timedelta(minutes=59) < left <= timedelta(hours=1, seconds=5)
 
 
+@pytest.mark.exhaustive
 def test_a_read_only_grant_writes_nothing(tracker: Tracker, hired: Hire) -> None:
     desk = desk_with(hired(StaffRole.OPERATOR), tracker)
     assert new_row(desk).status_code == 403
@@ -125,6 +127,7 @@ def test_a_read_only_grant_writes_nothing(tracker: Tracker, hired: Hire) -> None
     assert "by staff" not in desk.get("tables/tasks").content.decode()
 
 
+@pytest.mark.exhaustive
 def test_a_writing_grant_is_for_operators_and_stops_at_keys_and_code(tracker: Tracker, hired: Hire) -> None:
     support = Desk(sign_in(hired(StaffRole.SUPPORT)), tracker.project.pk, tracker.environment_id)
     values = {"what": "ask", "environment": tracker.environment_id, "reason": "why", "may_write": "on"}
@@ -355,6 +358,7 @@ class Stopped:
 STOPS = ("run.cancelled", "webhook.changed", "function.schedule_stopped", "function.events_stopped")
 
 
+@pytest.mark.exhaustive
 def test_a_writing_grant_stops_what_a_tenant_runs_and_its_owner_sees_it(
     tracker: Tracker, hired: Hire, desk: Desk
 ) -> None:
@@ -388,6 +392,7 @@ def test_a_writing_grant_stops_what_a_tenant_runs_and_its_owner_sees_it(
     assert theirs.post("webhooks/wh_01h455vb4pex5vsknk084sn02q", {"what": "disable"}).status_code == 404
 
 
+@pytest.mark.exhaustive
 def test_no_other_grant_stops_anything(tracker: Tracker, hired: Hire, desk: Desk) -> None:
     target = Stopped(tracker)
     user = hired(StaffRole.OPERATOR)

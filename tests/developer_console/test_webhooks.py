@@ -107,6 +107,7 @@ def test_an_error_of_a_new_webhook_is_at_its_field(
     assert tracker.get("owner", "/webhooks").json["data"] == []
 
 
+@pytest.mark.exhaustive
 def test_a_webhook_is_edited_and_a_stale_form_is_not_saved(
     tracker: Tracker, desk: Desk, webhook: dict[str, Any]
 ) -> None:
@@ -149,6 +150,7 @@ def test_a_webhook_is_disabled_and_enabled(tracker: Tracker, desk: Desk, webhook
     assert found_in(tracker, webhook)["enabled"]
 
 
+@pytest.mark.exhaustive
 def test_a_test_event_arrives_and_is_sent_again(
     tracker: Tracker, desk: Desk, webhook: dict[str, Any], receiver: Receiver
 ) -> None:
@@ -200,6 +202,7 @@ def test_a_webhook_is_deleted(tracker: Tracker, desk: Desk, webhook: dict[str, A
     assert desk.post(f"webhooks/{webhook['id']}", {"what": "test"}).status_code == 404
 
 
+@pytest.mark.exhaustive
 def test_a_viewer_reads_webhooks_and_changes_nothing(
     tracker: Tracker, webhook: dict[str, Any], desk_of: Callable[[str], Desk]
 ) -> None:

@@ -48,6 +48,7 @@ def test_each_operation_with_a_body_has_an_example_and_no_other_has_one() -> Non
     assert set(BODIES) == with_body
 
 
+@pytest.mark.exhaustive
 def test_every_example_works_on_the_demo(api: Api, tmp_path: Path, settings: Any) -> None:
     settings.RATE_LIMIT_FACTOR = 1000
     facts = demo.complete(Layout(tmp_path), base_url="http://testserver")

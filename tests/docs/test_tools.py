@@ -17,6 +17,7 @@ TOOLS = sorted(
 )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("tool", TOOLS)
 def test_it_is_imported_by_a_bare_python(tool: str) -> None:
     command = [sys.executable, "-c", f"import {tool}"]

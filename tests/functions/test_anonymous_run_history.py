@@ -156,6 +156,7 @@ def long_names(tracker: Tracker) -> None:
     tracker.apply(document)
 
 
+@pytest.mark.exhaustive
 def test_event_run_stores_no_large_input_but_all_logs(
     tracker: Tracker,
     environment: EnvironmentRef,

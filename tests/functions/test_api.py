@@ -116,6 +116,7 @@ def test_a_version_can_be_rolled_back(tracker: Tracker) -> None:
     assert [(each["version"], each["is_active"]) for each in versions] == [(2, False), (1, True)]
 
 
+@pytest.mark.exhaustive
 def test_the_source_of_the_newest_version_sent_again_makes_no_other(tracker: Tracker) -> None:
     one, two = "export default () => 1", "export default () => 2"
     deploy(tracker, "v", one)
@@ -339,6 +340,7 @@ def visited(tracker: Tracker) -> Tracker:
     return tracker
 
 
+@pytest.mark.exhaustive
 def test_publishable_key_invokes_only_public_functions(visited: Tracker) -> None:
     """Each of the others was deployed without anonymous callers in mind, some before publishable keys existed."""
     for name, more in (
@@ -702,6 +704,7 @@ def test_a_malformed_deployment_names_its_fields(tracker: Tracker) -> None:
     assert tracker.get("owner", "/functions").json["data"] == []
 
 
+@pytest.mark.exhaustive
 def test_limits_of_each_plan_apply_and_match_the_description(tracker: Tracker, api: Api) -> None:
     most = PLANS["team"]
     described = api.get("/v1/openapi.json").json["components"]["schemas"]["Deployment"]["properties"]
@@ -752,6 +755,7 @@ def test_settings_change_once_for_an_idempotency_key(tracker: Tracker) -> None:
     assert AuditEntry.objects.filter(action="function.configured").count() == 1
 
 
+@pytest.mark.exhaustive
 def test_settings_that_the_code_cannot_have_are_refused_and_change_nothing(tracker: Tracker) -> None:
     megabytes = "const all = []; for (let i = 0; i < 100; i++) all.push(new Array(131072).fill(i + 0.5));"
     source = f"{megabytes} export default () => all.length;"

@@ -35,6 +35,7 @@ def run(*arguments: str) -> tuple[str, str]:
     return output.getvalue(), errors.getvalue()
 
 
+@pytest.mark.exhaustive
 def test_a_module_is_deployed_and_run(tracker: Tracker, deploy: Any) -> None:
     assert "sum version 1 is deployed (a new function)" in deploy("sum", SUM)
     output, errors = run("run_function", tracker.environment_id, "sum", "--input", '{"a": 1, "b": 2}')
@@ -214,6 +215,7 @@ def test_inbound_addresses_are_made_listed_and_revoked(tracker: Tracker, deploy:
     assert tracker.api.post(path, json={}).status == 404
 
 
+@pytest.mark.exhaustive
 def test_events_are_named_kept_and_taken_away(tracker: Tracker, deploy: Any) -> None:
     owner = tracker.project.memberships.get(role="owner").user_id
     viewer = tracker.project.memberships.get(role="viewer").user_id

@@ -163,6 +163,7 @@ def readable(text: str) -> cron.Schedule | None:
         raise
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=300, deadline=None)
 @given(TEXTS)
 def test_fields_are_read_as_celery_reads_them(text: str) -> None:
@@ -175,6 +176,7 @@ def test_fields_are_read_as_celery_reads_them(text: str) -> None:
         assert [set(found.minutes), set(found.hours), found.days_of_month, found.months, found.days_of_week] == expected
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=200, deadline=None)
 @given(TEXTS, MOMENTS)
 def test_the_next_time_is_the_first_later_minute_that_fits(text: str, moment: datetime) -> None:

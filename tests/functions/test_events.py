@@ -113,6 +113,7 @@ def side_by_side(count: int, what: Any) -> list[Any]:
 # ── Setting them ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.exhaustive
 def test_events_are_set_kept_changed_and_taken_away(tracker: Tracker, environment: EnvironmentRef) -> None:
     owner = tracker.project.memberships.get(role="owner").user_id
     plain = put(tracker, "owner", "tell").json
@@ -176,6 +177,7 @@ def test_what_is_no_event_is_refused_and_nothing_is_deployed(
     assert interests(environment) == {("lists", "insert")}
 
 
+@pytest.mark.exhaustive
 def test_the_plan_says_how_many_run_on_events(
     tracker: Tracker, environment: EnvironmentRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,6 +236,7 @@ def test_what_is_called_says_no_event(tracker: Tracker) -> None:
     assert (detail["trigger"], detail["event_id"]) == ("call", None)
 
 
+@pytest.mark.exhaustive
 def test_each_event_and_function_is_one_run_and_neighbours_hear_nothing(
     tracker: Tracker, environment: EnvironmentRef, make_tracker: Any
 ) -> None:
@@ -333,6 +336,7 @@ def test_everything_is_each_write_and_each_system_event(tracker: Tracker, enviro
     assert heard_of == ["lists.insert", "lists.update", "lists.delete"]
 
 
+@pytest.mark.exhaustive
 def test_a_chain_of_rows_is_cut_and_says_so(tracker: Tracker, environment: EnvironmentRef) -> None:
     hook = {"url": "https://example.com/hook", "events": ["function.run.failed"]}
     tracker.post("owner", "/webhooks", hook)
@@ -377,6 +381,7 @@ def test_a_failure_is_tried_again_as_the_policy_says(tracker: Tracker, environme
 # ── Once, whatever happens ──────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.exhaustive
 def test_one_run_for_each_event_however_many_relay_and_queue(tracker: Tracker, environment: EnvironmentRef) -> None:
     put(tracker, "owner", "tell", ONE, on=["lists.insert"])
     ids = write(tracker, *(f"list {number}" for number in range(300)))
@@ -455,6 +460,7 @@ def test_what_no_input_can_be_made_of_ends_visibly(
     assert waiting(environment) == 0
 
 
+@pytest.mark.exhaustive
 def test_what_changes_meanwhile(tracker: Tracker, environment: EnvironmentRef) -> None:
     """Between the event and its run: what is deployed then is what runs, if it runs on that event still."""
     using = environment.cluster
@@ -573,6 +579,7 @@ def test_events_survive_control_database_outage_and_webhooks_continue(
 # ── Who waits for whom ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.exhaustive
 def test_many_wait_in_order_and_few_of_them_are_queued(
     tracker: Tracker, environment: EnvironmentRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -613,6 +620,7 @@ def test_of_large_ones_fewer_are_queued(
     assert (waiting(environment), queued.count()) == (0, 5)
 
 
+@pytest.mark.exhaustive
 def test_flood_of_events_delays_neither_own_calls_nor_other_tenants(
     tracker: Tracker, environment: EnvironmentRef, make_tracker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -653,6 +661,7 @@ def slow_to_read(make_tracker: Any) -> Tracker:
     return made
 
 
+@pytest.mark.exhaustive
 def test_slow_events_are_evaluated_in_small_batches_after_others(
     tracker: Tracker, environment: EnvironmentRef, make_tracker: Any
 ) -> None:
@@ -686,6 +695,7 @@ def test_what_a_function_heard_that_is_gone_is_not_decided(
     assert list(event_triggers._expensive[using]) == []
 
 
+@pytest.mark.exhaustive
 def test_a_function_is_deleted_while_its_events_are_decided(
     environment: EnvironmentRef, make_tracker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -708,6 +718,7 @@ def test_a_function_is_deleted_while_its_events_are_decided(
     assert waiting(environment) == 0
 
 
+@pytest.mark.exhaustive
 def test_a_bulk_write_of_thousands_is_heard_in_bounded_turns(
     tracker: Tracker, environment: EnvironmentRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -721,6 +732,7 @@ def test_a_bulk_write_of_thousands_is_heard_in_bounded_turns(
     assert waiting(environment) == 40
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("statistics", ["none", "of an almost empty table", "of all"])
 def test_what_waits_costs_no_more_the_more_there_is(
     tracker: Tracker, environment: EnvironmentRef, make_tracker: Any, statistics: str
@@ -811,6 +823,7 @@ def test_nothing_stays_of_an_environment_that_goes(
 # ── As whom ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.exhaustive
 def test_it_runs_as_who_deployed_last_and_with_no_right_more(tracker: Tracker, environment: EnvironmentRef) -> None:
     weak = own_key(tracker, "weak", *ALL_SCOPES)
     strong = own_key(tracker, "strong", *ALL_SCOPES, "rows:write")
@@ -825,6 +838,7 @@ def test_it_runs_as_who_deployed_last_and_with_no_right_more(tracker: Tracker, e
     assert (back.status, back.json["on_as"]) == (200, strong)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("on", "missing"),
     [
@@ -854,6 +868,7 @@ def test_row_events_need_no_scope_of_webhooks(tracker: Tracker) -> None:
     assert put(tracker, "deployer", "tell", on=["lists.*", "schema.migrated"]).status == 201
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("how", ["deleted", "expired", "may not invoke", "may not read"])
 def test_it_stops_when_its_key_is_gone(tracker: Tracker, environment: EnvironmentRef, how: str) -> None:
     key_id = own_key(tracker, "deployer", *ALL_SCOPES)
@@ -912,6 +927,7 @@ def test_it_does_not_stop_where_somebody_else_took_it_over_meanwhile(
 # ── Copies ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.exhaustive
 def test_a_branch_has_them_stopped(tracker: Tracker, environment: EnvironmentRef) -> None:
     put(tracker, "owner", "tell", on=["lists.insert"])
     branch_id, there = preview_branch(tracker)

@@ -52,6 +52,7 @@ def test_an_integer_above_two_to_the_53_survives_get_and_update(tracker: Tracker
     assert (got.json.get("output"), run.get("output")) == (big + 1, big + 1), got.json
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("output", "status"),
     [
@@ -76,6 +77,7 @@ def test_an_output_of_any_kind_is_answered_and_read_again(tracker: Tracker, outp
     assert ("output" in got.json) == (status == "succeeded")
 
 
+@pytest.mark.exhaustive
 def test_an_output_of_a_hundred_megabytes_costs_its_own_run(tracker: Tracker) -> None:
     got, run = run_body(tracker, "return 'x'.repeat(100e6)")
     assert (got.status, got.json["status"]) == (200, "failed")
@@ -231,6 +233,7 @@ def test_a_name_that_is_bound_anew_to_an_inner_address_is_not_called(
         assert canary.connections == 0
 
 
+@pytest.mark.exhaustive
 def test_what_one_tenant_sends_to_a_host_swallows_nothing_of_anothers(
     tracker: Tracker,
     make_tracker: Any,
@@ -293,6 +296,7 @@ def test_the_length_of_a_chain_is_not_a_users_to_say(tracker: Tracker, make_trac
     assert (delivery.status, delivery.depth) == ("pending", 1)
 
 
+@pytest.mark.exhaustive
 def test_what_is_fetched_arrives_whole_or_not_at_all(tracker: Tracker, settings: Any) -> None:
     """In both directions: no default content type for a body, no rewritten headers, no silent end after 1 MB."""
     settings.OUTBOUND_ALLOWED_NETWORKS = ["127.0.0.0/8"]
@@ -395,6 +399,7 @@ def held(tracker: Tracker, list_id: str) -> tuple[str, list[str]]:
     return f'SELECT 1 FROM "{tracker.environment_id}".lists WHERE id = %s FOR UPDATE', [list_id]
 
 
+@pytest.mark.exhaustive
 def test_a_statement_that_would_outlast_the_call_is_cancelled(tracker: Tracker) -> None:
     """A row is locked by another session for longer than the call may take: neither the caller nor PostgreSQL waits."""
     home = tracker.post("key", "/rows/lists", {"name": "Home", "owner_id": tracker.users["alice"]}).json["id"]
@@ -499,6 +504,7 @@ def test_what_goes_wrong_after_the_return_is_not_the_next_calls(tracker: Tracker
         assert (got.json["status"], got.json["output"]["number"]) == ("succeeded", number), got.json
 
 
+@pytest.mark.exhaustive
 def test_a_function_that_breaks_its_process_costs_its_neighbours_nothing(tracker: Tracker) -> None:
     deploy(tracker, "sum", SUM)
     for body in (

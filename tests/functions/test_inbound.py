@@ -219,6 +219,7 @@ def test_who_waits_is_answered_with_the_output(tracker: Tracker, returns: str, c
     assert (run.status, run.is_async) == ("succeeded", False)
 
 
+@pytest.mark.exhaustive
 def test_a_failure_makes_the_provider_send_again_and_tells_it_nothing(tracker: Tracker) -> None:
     deploy(tracker, "fail", 'export default () => { throw new Error("the secret is 42") }')
     deploy(tracker, "slow", "export default () => new Promise((r) => setTimeout(r, 60_000))", timeout_ms=100)
@@ -348,6 +349,7 @@ def test_a_signature_over_the_raw_body_can_be_verified(tracker: Tracker) -> None
 # ── As whom it runs ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.exhaustive
 def test_it_may_do_what_its_maker_may_and_no_more(tracker: Tracker) -> None:
     deploy(tracker, "lists", LISTS)
     deploy(tracker, "add", ADD)
@@ -405,6 +407,7 @@ def test_it_ends_with_the_membership_and_comes_back_with_it(tracker: Tracker) ->
     same_refusal(send(tracker, path))
 
 
+@pytest.mark.exhaustive
 def test_deployed_code_never_gets_the_rights_of_the_endpoint_creator(tracker: Tracker) -> None:
     deploy(tracker, "lists", "export default () => 0")
     path = create_endpoint(tracker, "lists", **{"async": False})
@@ -440,6 +443,7 @@ def test_what_staff_activate_runs_on_as_before(tracker: Tracker, environment: En
     assert send(tracker, path).status == 202
 
 
+@pytest.mark.exhaustive
 def test_a_function_for_users_alone_has_no_address(tracker: Tracker) -> None:
     deploy(tracker, "theirs", TELL, invoke="user")
     refused = make(tracker, "theirs")
@@ -697,6 +701,7 @@ def test_what_is_no_address_gets_one_answer(tracker: Tracker) -> None:
     assert inbound_runs(tracker) == []
 
 
+@pytest.mark.exhaustive
 def test_guesses_are_counted_and_what_is_revoked_keeps_no_neighbour_out(tracker: Tracker, settings: Any) -> None:
     """A provider sends for many tenants from one IP address: what it still sends to one environment's deleted endpoints is that
     environment's business."""
@@ -731,6 +736,7 @@ def as_after_a_deployment(path: str) -> None:
     )
 
 
+@pytest.mark.exhaustive
 def test_nobody_has_a_provider_kept_out_of_somebody_elses_address(
     tracker: Tracker,
     settings: Any,
@@ -756,6 +762,7 @@ def test_nobody_has_a_provider_kept_out_of_somebody_elses_address(
     assert trips.statements == [], "guessing causes no work for PostgreSQL"
 
 
+@pytest.mark.exhaustive
 def test_when_redis_was_emptied_guesses_keep_no_address_out(
     tracker: Tracker,
     settings: Any,
@@ -777,6 +784,7 @@ def test_when_redis_was_emptied_guesses_keep_no_address_out(
     assert [each.status for each in answers] == [200, 202], [each.json for each in answers]
 
 
+@pytest.mark.exhaustive
 def test_checks_of_revoked_endpoints_are_limited_per_environment(
     tracker: Tracker,
     environment: EnvironmentRef,
@@ -796,6 +804,7 @@ def test_checks_of_revoked_endpoints_are_limited_per_environment(
     assert [send(tracker, each).status for each in (path, old)] == [202, 202]
 
 
+@pytest.mark.exhaustive
 def test_token_with_dropped_key_is_treated_like_an_old_token(
     tracker: Tracker, environment: EnvironmentRef, settings: Any
 ) -> None:
@@ -825,6 +834,7 @@ def test_no_part_of_a_token_can_be_changed(environment: EnvironmentRef) -> None:
     assert not inbound_tokens.is_valid(forged(environment.environment_id).rpartition("/")[2])
 
 
+@pytest.mark.exhaustive
 def test_redis_is_told_again_which_addresses_there_are(
     tracker: Tracker, environment: EnvironmentRef, settings: Any
 ) -> None:
@@ -859,6 +869,7 @@ def test_what_is_not_there_is_looked_up_once(tracker: Tracker, environment: Envi
     assert embedded_valkey.client(configured.LAYOUT).get(name) != inbound_endpoints.VERIFIED
 
 
+@pytest.mark.exhaustive
 def test_a_revoked_address_is_bounded_like_any_that_is_not_there(
     tracker: Tracker,
     settings: Any,

@@ -34,6 +34,7 @@ def said(tracker: Tracker, path: str, response: Any) -> Answer:
     return send(tracker, path, json.dumps(response).encode())
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("response", "status", "content_type", "body"),
     [
@@ -206,6 +207,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.exhaustive
 def test_what_cannot_be_sent_is_the_runs_own_failure(tracker: Tracker, path: str) -> None:
     """Nothing of it is sent, and the run says what was wrong."""
     for response in HOSTILE:

@@ -67,6 +67,7 @@ def rows_of_statements(using: str) -> Iterator[list[int]]:
         yield touched
 
 
+@pytest.mark.exhaustive
 def test_it_is_gone_at_once_and_a_new_one_of_its_name_has_none_of_its_runs(
     tracker: Tracker, environment: EnvironmentRef, using: str
 ) -> None:
@@ -209,6 +210,7 @@ def test_what_is_gone_is_in_no_answer_and_no_replay(
     assert [tracker.get("owner", path).status for path in paths] == [404] * 3
 
 
+@pytest.mark.exhaustive
 def test_with_its_environment_it_goes_as_well(
     tracker: Tracker, environment: EnvironmentRef, using: str, settings: Any
 ) -> None:

@@ -22,6 +22,7 @@ def path(tracker: Tracker) -> str:
     return create_endpoint(tracker, "busy")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("held", "missing", "ways"),
     [
@@ -59,6 +60,7 @@ def test_one_refusal_lists_everything_missing(
     assert send(tracker, path).status == 202
 
 
+@pytest.mark.exhaustive
 def test_a_new_function_is_told_so_too_and_who_has_all_of_it_deploys(
     tracker: Tracker, environment: EnvironmentRef, path: str
 ) -> None:
@@ -74,6 +76,7 @@ def test_a_new_function_is_told_so_too_and_who_has_all_of_it_deploys(
     assert send(tracker, path).status == 202
 
 
+@pytest.mark.exhaustive
 def test_what_is_taken_away_in_the_same_deployment_needs_nothing(tracker: Tracker) -> None:
     deploy(tracker, "busy", RETURNS, schedule="@daily", on=["*"])
     own_key(tracker, "deployer", "functions:deploy")

@@ -242,6 +242,7 @@ def test_an_endless_loop_and_an_endless_wait_end_at_the_timeout(run_code: RunCod
         assert 0.5 <= outcome.duration < within(1)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "grow", ["new Array(1e6).fill(1.5)", "new Uint8Array(1e7).fill(1)", "'x'.repeat(1e7) + Math.random()"]
 )
@@ -325,6 +326,7 @@ def test_what_goes_wrong_as_a_module_loads_is_told_with_its_line(run_code: RunCo
     assert re.search(told, str(refused.value)), str(refused.value)
 
 
+@pytest.mark.exhaustive
 def test_a_bundle_of_half_a_megabyte_is_told_its_lines_too(pool: Pool, run_code: RunCode) -> None:
     pool.load_seconds = 60.0  # some seconds of CPU, on a machine that may be busy
     bundle = "".join(f"var a{number}=(b,c)=>b+c.d.e{number};" for number in range(16_000))
@@ -561,6 +563,7 @@ def test_what_a_call_left_running_says_nothing_in_the_log_of_the_next(run_code: 
     ]  # fmt: skip
 
 
+@pytest.mark.exhaustive
 def test_a_crash_takes_no_neighbour_down(pool: Pool, host: RecordingHost, run_code: RunCode) -> None:
     results: list[Any] = []
     slow = "export default () => new Promise((r) => setTimeout(() => r('done'), 600))"
@@ -575,6 +578,7 @@ def test_a_crash_takes_no_neighbour_down(pool: Pool, host: RecordingHost, run_co
     assert run_code(IDENTITY, 1).output == 1
 
 
+@pytest.mark.exhaustive
 def test_the_pool_is_bounded_and_somebody_leaves(pool: Pool, run_code: RunCode) -> None:
     for number in range(7):
         assert run_code(f"export default () => {number}").output == number
@@ -598,6 +602,7 @@ def _call(number: int = 1, timeout: float = 10) -> Call:
     return Call("null", f"run_{number}", {}, {}, timeout, 100)
 
 
+@pytest.mark.exhaustive
 def test_a_circle_of_more_functions_than_places_stays_warm_in_part(
     host: RecordingHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,6 +85,7 @@ def scheduled(environment: EnvironmentRef) -> list[Run]:
 # ── Setting it ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.exhaustive
 def test_a_schedule_is_set_kept_changed_and_taken_away(tracker: Tracker, environment: EnvironmentRef) -> None:
     owner = tracker.project.memberships.get(role="owner").user_id
     began = datetime.now(UTC)
@@ -159,6 +160,7 @@ def test_what_has_no_schedule_is_what_it_was(tracker: Tracker, environment: Envi
     ]  # fmt: skip
 
 
+@pytest.mark.exhaustive
 def test_the_plan_says_how_many_run_by_a_schedule(
     tracker: Tracker, environment: EnvironmentRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,6 +217,7 @@ def test_the_example_of_the_guide_runs(tracker: Tracker, environment: Environmen
     assert run_due(tracker, environment, "digest")["output"] == 0
 
 
+@pytest.mark.exhaustive
 def test_a_due_time_makes_one_run_however_many_look(tracker: Tracker, environment: EnvironmentRef) -> None:
     for number in range(8):
         put(tracker, "owner", f"f{number}", "export default () => 1", schedule=RARELY)
@@ -409,6 +412,7 @@ def test_a_clock_that_was_set_back_puts_nothing_off(tracker: Tracker, environmen
     assert schedules.repair_future_times(using) == 0
 
 
+@pytest.mark.exhaustive
 def test_many_are_queued_in_batches(
     tracker: Tracker, environment: EnvironmentRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -430,6 +434,7 @@ def run_due(tracker: Tracker, environment: EnvironmentRef, name: str) -> dict[st
     return dict(tracker.get("owner", f"/functions/{name}/runs/{scheduled(environment)[-1].pk}").json)
 
 
+@pytest.mark.exhaustive
 def test_it_runs_as_the_key_that_deployed_it_and_with_no_right_more(
     tracker: Tracker, environment: EnvironmentRef
 ) -> None:
@@ -450,6 +455,7 @@ def test_it_runs_as_the_key_that_deployed_it_and_with_no_right_more(
     assert run_due(tracker, environment, "lists")["status"] == "failed"
 
 
+@pytest.mark.exhaustive
 def test_who_may_not_invoke_sets_none_and_deploys_nothing_under_one(
     tracker: Tracker, environment: EnvironmentRef
 ) -> None:
@@ -466,6 +472,7 @@ def test_who_may_not_invoke_sets_none_and_deploys_nothing_under_one(
     assert put(tracker, "deployer", "lists", LISTS, schedule=None).json["schedule"] is None
 
 
+@pytest.mark.exhaustive
 def test_one_for_app_users_alone_has_no_schedule(tracker: Tracker, environment: EnvironmentRef) -> None:
     refused = put(tracker, "owner", "tell", schedule="@daily", invoke="user")
     assert (refused.status, refused.fields) == (422, {"schedule": "for_users_only"})
@@ -475,6 +482,7 @@ def test_one_for_app_users_alone_has_no_schedule(tracker: Tracker, environment: 
     assert put(tracker, "owner", "tell", invoke="key", schedule="@daily").status == 200
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("how", ["deleted", "expired", "without the scope"])
 def test_it_stops_when_its_key_is_gone(tracker: Tracker, environment: EnvironmentRef, how: str) -> None:
     key_id = own_key(tracker, "deployer", "functions:deploy", "functions:invoke")
@@ -560,6 +568,7 @@ def test_queued_call_fails_after_its_caller_loses_the_right_to_invoke(
 # ── Copies ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.exhaustive
 def test_a_branch_has_the_schedule_stopped(tracker: Tracker, environment: EnvironmentRef) -> None:
     put(tracker, "owner", "tell", schedule=RARELY)
     put(tracker, "owner", "sum", SUM)

@@ -34,6 +34,7 @@ def suspend(project: Project) -> None:
     services.suspend_project(project.pk, reason=WHY, actor=audit.SYSTEM)
 
 
+@pytest.mark.exhaustive
 def test_an_operator_suspends_and_resumes(hire: Hire, api: Api, project: Project) -> None:
     console, key = hire(StaffRole.OPERATOR), key_for(environment_of(project).pk, "rows:read")
     address = f"/admin/projects/project/{project.pk}"

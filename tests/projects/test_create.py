@@ -234,6 +234,7 @@ def test_twenty_twins_at_once_make_one_project(api: Api, alice: User) -> None:
     assert len(schemas_in("us-east-1")) == 2
 
 
+@pytest.mark.exhaustive
 def test_thirty_at_once_under_a_quota_of_twenty_make_exactly_twenty(api: Api, alice: User) -> None:
     token = token_of(alice)
     answers = at_once(30, lambda n: create(api, token, {"name": f"Project {n}"}))

@@ -109,6 +109,7 @@ def test_two_deletions_at_once_are_one(api: Api, alice: User) -> None:
     assert schemas_in("us-east-1") == []
 
 
+@pytest.mark.exhaustive
 def test_concurrent_creations_and_deletions_leave_only_answered_projects(api: Api, alice: User) -> None:
     token = token_of(alice)
     doomed = [make_project(alice, f"Old {n}", plan="team", region="eu-west-1") for n in range(25)]

@@ -77,6 +77,7 @@ def disk(tmp_path: Path, production: Environment) -> Iterator[Disk]:
         found.remove()
 
 
+@pytest.mark.exhaustive
 def test_only_entries_are_lost_and_requests_are_answered(
     api: Api, production: Environment, disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:

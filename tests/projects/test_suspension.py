@@ -90,6 +90,7 @@ def trail(project: Project) -> list[tuple[str, str | None]]:
 # ── What is refused ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("who", ["key", "user"])
 def test_every_operation_refuses_keys_and_users_with_the_one_error(
     api: Api, make_account: Make, project: Project, production: Environment, settings: Any, who: str
@@ -118,6 +119,7 @@ FOR_ACCOUNTS = {"getMe", "updateMe", "getLimits"}
 """Operations that may mean an environment, and that an account is answered whatever becomes of it."""
 
 
+@pytest.mark.exhaustive
 def test_an_account_reaches_nothing_that_is_in_an_environment_of_it(
     api: Api, alice: User, project: Project, production: Environment, settings: Any
 ) -> None:

@@ -406,6 +406,7 @@ def test_another_environments_tables_are_not_there(tracker: Tracker, make_tracke
     assert stolen.status == 404
 
 
+@pytest.mark.exhaustive
 def test_no_update_is_lost_under_if_match(tracker: Tracker) -> None:
     """Sixteen clients count one number up; each change is conditional on what its client read."""
     task = new_task(tracker, "alice", new_list(tracker, "alice"), priority=0)

@@ -383,6 +383,7 @@ def test_an_empty_list_finds_nothing_and_its_opposite_everything(tracker: Tracke
     assert (answer.status, list(answer.fields)) == (422, ["where"])
 
 
+@pytest.mark.exhaustive
 def test_a_hostile_filter_costs_little_time_and_memory(tracker: Tracker) -> None:
     """Threat T10: the processor's time of this process, not the clock's, since the machine is not ours alone."""
     deep: Any = {"parent.title": "x"}

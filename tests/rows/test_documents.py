@@ -324,6 +324,7 @@ def test_of_many_renames_that_name_nothing_the_first_hundred_are_named() -> None
     assert len(caught.value.errors) == MAX_ERRORS + 1
 
 
+@pytest.mark.exhaustive
 def test_planning_time_grows_linearly_with_the_change() -> None:
     """Ten tables that refer to each other in a circle, eighty times each; then most columns of twenty dropped."""
 

@@ -148,6 +148,7 @@ class TestTruth:
         assert not component(description(tracker), "tasks_new").is_valid(body)
         assert tracker.post("alice", "/rows/tasks", body).status == 422
 
+    @pytest.mark.exhaustive
     def test_a_generated_python_client_knows_the_columns(self, tracker: Tracker, tmp_path: Path) -> None:
         (tmp_path / "described.json").write_bytes(ask(tracker).body)
         command = [str(Path(sys.executable).with_name("openapi-python-client")), "generate", "--meta", "none"]

@@ -102,6 +102,7 @@ def test_comparisons_agree(region: None, type_: Type, data: st.DataObject) -> No
     assert ours == said
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("type_", list(VALUES))
 @slow
 @given(data=st.data())
@@ -159,6 +160,7 @@ def test_lower_case_agrees_for_every_letter_that_both_know(region: None) -> None
     assert not {hex(code) for code in differ}
 
 
+@pytest.mark.exhaustive
 @slow
 @given(left=documents, right=documents, keys=st.lists(st.sampled_from(["a", "b", "ä", ""]), max_size=3))
 @example(["foo", "bar"], "bar", [])

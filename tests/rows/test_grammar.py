@@ -554,6 +554,7 @@ def is_normal(condition: Condition) -> bool:
             return True
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=600, deadline=None)
 @given(where=anything)
 @example(where={"$not": {"comments": {"$every": {"$or": [{"stars": 1}, {"$not": {"body": "x"}}]}}}})
@@ -584,6 +585,7 @@ def _columns(leaf: Any) -> list[str]:
     return [one.column for one in (leaf.paths if isinstance(leaf, Search) else [leaf.path])]
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=300, deadline=None)
 @given(
     text=st.text()
@@ -666,6 +668,7 @@ def by_the_book(where: dict[str, Any], row: dict[str, Any]) -> bool:
     return True
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=500, deadline=None)
 @given(where=flat_filters, priority=_numbers, weight=_numbers)
 def test_a_filter_means_what_the_documentation_says(where: Any, priority: Any, weight: Any) -> None:

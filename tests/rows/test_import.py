@@ -370,6 +370,7 @@ class TestImport:
         (tmp_path / "broken.csv.gz").write_bytes(broken)
         assert "not gzipped" in refused(environment, str(tmp_path / "broken.csv.gz"))
 
+    @pytest.mark.exhaustive
     def test_a_row_larger_than_the_api_takes_is_a_bad_line(self, environment: EnvironmentRef, write: Any) -> None:
         """As text, and as JSON whose numbers PostgreSQL writes out: a line of 1 MB, a row of fifty."""
         good = {"title": "A", "list_id": "l1", "note": "x" * 1_000_000, "tags": ["y" * 1_000_000]}
@@ -699,6 +700,7 @@ class TestAmongOthers:
         assert tasks(environment) == []
         assert schema_service.current(environment).version == 2
 
+    @pytest.mark.exhaustive
     def test_standard_input_and_output_are_a_pipe(self, environment: EnvironmentRef) -> None:
         from tests.support.databases import database_variables
 
@@ -716,6 +718,7 @@ class TestAmongOthers:
         done = command("export_rows", environment.environment_id, "tasks", "--columns", "title")
         assert sorted(done.stdout.splitlines()) == sorted(b'{"title":"T%d"}' % n for n in range(500))
 
+    @pytest.mark.exhaustive
     def test_fifty_thousand_rows_in_little_memory(self, environment: EnvironmentRef, write: Any) -> None:
         import resource
 
@@ -731,6 +734,7 @@ class TestAmongOthers:
 cells = st.one_of(st.none(), st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8))
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=300, deadline=None)
 @given(
     st.lists(st.lists(cells, min_size=2, max_size=4), max_size=6), st.sampled_from([",", ";", "\t", "|"]), st.booleans()
@@ -785,6 +789,7 @@ EVERY_COLUMN = parse(
 ).tables["all"]
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=400, deadline=None)
 @given(st.lists(SOME_VALUES, min_size=1, max_size=3))
 @example([-(2**63) - 1, -(2**63), 2**63 - 1, 2**63])
@@ -827,6 +832,7 @@ def test_csv_takes_the_mark_of_a_file_away_and_loses_no_line_to_a_bad_one(text: 
     assert [None if isinstance(record, InvalidRecord) else record for _, record in found] == records
 
 
+@pytest.mark.exhaustive
 def test_csv_puts_no_more_of_a_file_together_than_one_record_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(csv_reader, "MAX_RECORD_BYTES", 30)
     lines = iter([b'a,"open\n', *[b"123456789\n"] * 100])

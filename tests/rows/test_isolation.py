@@ -50,6 +50,7 @@ def cancelled() -> None:
                 raise
 
 
+@pytest.mark.exhaustive
 def test_interleaved_requests_never_see_the_other_environment(pair: tuple[Tenant, Tenant]) -> None:
     """2,000 requests over 4 threads and connections, prepared statements and cancelled ones among them."""
     for number, tenant in enumerate(pair):
@@ -86,6 +87,7 @@ def test_interleaved_requests_never_see_the_other_environment(pair: tuple[Tenant
         assert sum(pool.map(client, range(4))) == 2_000
 
 
+@pytest.mark.exhaustive
 def test_reads_go_on_while_connections_are_terminated(make_tracker: Any) -> None:
     """A read that was hit is answered by another connection, a write that was hit says 503 once."""
     tracker: Tracker = make_tracker({"tables": {"notes": NOTES}})

@@ -146,6 +146,7 @@ def _models_of(environment_ids: Collection[str]) -> list[type[RowModel]]:
     return [one for one in RowModel.__subclasses__() if one._meta.db_table.split('"')[1] in environment_ids]
 
 
+@pytest.mark.exhaustive
 def test_of_very_many_environments_the_last_are_kept_and_the_others_freed(few: int) -> None:
     """Whatever was asked of them: what is remembered of a statement or a filter must not hold an environment. Models are
     kept of none: they are for compiling."""

@@ -545,6 +545,7 @@ VARIABLE_CLAUSES = [
 ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("word", "clause"), VARIABLE_CLAUSES, ids=lambda value: value if isinstance(value, str) else json.dumps(value)
 )
@@ -558,6 +559,7 @@ def test_a_missing_claim_reads_no_row(word: str, clause: Any) -> None:
         assert rows_read({"$or": [clause, {"body": "x"}]}, claims) == 2 * len(ROWS)
 
 
+@pytest.mark.exhaustive
 def test_the_table_of_missing_operands_has_every_operator() -> None:
     assert uses("", []).keys() == ALL_OPERATORS
     # And none of its clauses is false for another reason: with a claim of some type, some row is read.
@@ -655,6 +657,7 @@ _rules = st.recursive(
 RULES = Ruleset(schema_with(reads({})))
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=300, deadline=None)
 @given(
     where=_rules,
@@ -806,6 +809,7 @@ _json = st.recursive(
 )
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=300, deadline=None)
 @given(
     where=st.dictionaries(st.sampled_from(["team", "level", "tags", "meta", "task", "$or", "$not"]), _json, max_size=3),

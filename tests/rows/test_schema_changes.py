@@ -342,6 +342,7 @@ def test_nothing_of_a_schema_is_left_when_its_environment_is_gone(environment: E
     assert schemas_in(REGION) == []
 
 
+@pytest.mark.exhaustive
 def test_a_version_is_immutable_for_everyone(environment: EnvironmentRef) -> None:
     with pytest.raises(DatabaseError), transaction.atomic(using=REGION):
         SchemaVersion.objects.using(REGION).update(author_kind="nobody")

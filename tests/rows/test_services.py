@@ -377,6 +377,7 @@ def test_a_row_does_not_grow_for_ever() -> None:
     tenant.update(OPERATOR, "notes", row, t7="small", n=3)
 
 
+@pytest.mark.exhaustive
 def test_a_body_does_not_unfold_into_a_row_of_any_size() -> None:
     """PostgreSQL writes out the numbers of JSON, and a body need not send what a column's default brings in."""
     long = {"type": "text", "default": "x" * 10_000}

@@ -500,6 +500,7 @@ def sample(django_db_setup: None, django_db_blocker: Any) -> Iterator[list[dict[
         connections[catalog.REGION].close()
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(document=CONDITIONS)
 def test_a_check_holds_of_the_rows_of_which_its_condition_holds(sample: list[dict[str, Any]], document: Any) -> None:

@@ -460,6 +460,7 @@ def test_who_writes_what_it_will_not_allow_is_asked_to_try_again(make_tracker: A
     assert (refused.status, refused.fields) == (422, {"title": "taken"})
 
 
+@pytest.mark.exhaustive
 @large
 def test_the_command_waits_as_long_as_it_takes_and_says_for_what(
     environment: EnvironmentRef, tmp_path: Any, capsys: pytest.CaptureFixture[str], settings: Any

@@ -266,6 +266,7 @@ _anything = st.recursive(
 )
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(type_=st.sampled_from(ANY_TYPE), raw=_anything)
 def test_whatever_is_taken_postgresql_takes_too(region: None, type_: str, raw: Any) -> None:

@@ -48,6 +48,7 @@ def shape(number: int) -> set[str]:
     return found | ({"extra"} if number % 3 == 0 else set()) | (set() if number % 2 else {"sum"})
 
 
+@pytest.mark.exhaustive
 def test_readers_and_writers_follow_while_the_schema_changes(make_tracker: Any) -> None:
     """Eight clients read and write while ten versions are applied: every answer is of a version that was current at
     some moment of its request, none is an internal error, and no write is lost. On a busy machine versions can come

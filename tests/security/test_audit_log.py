@@ -392,6 +392,7 @@ def tables_that_hold(texts: list[str], others: list[str]) -> set[tuple[str, str]
     return found
 
 
+@pytest.mark.exhaustive
 def test_audit_log_has_actor_and_place_and_no_secret_is_stored(
     api: Api,
     tmp_path: Path,

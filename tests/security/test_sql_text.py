@@ -98,6 +98,7 @@ def test_it_lets_pass_what_is_safe(line: str) -> None:
     assert not list(offences(line))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_statement_is_made_of_strings(path: Path) -> None:
     found = sorted(set(offences(path.read_text())))

@@ -58,6 +58,7 @@ def test_a_web_process_collects_but_seldom_everything(monkeypatch: pytest.Monkey
     process.join(30)
 
 
+@pytest.mark.exhaustive
 def test_a_worker_collects(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[bool] = []
     monkeypatch.setattr(work.metrics, "open_metrics_file", lambda: None)
@@ -66,6 +67,7 @@ def test_a_worker_collects(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found == [True]
 
 
+@pytest.mark.exhaustive
 def test_up_collects_after_its_import() -> None:
     imports = up._ImportThread(lambda: None)
     imports.start()

@@ -143,6 +143,7 @@ def test_what_its_owner_deleted_stays_deleted(layout: Layout) -> None:
     assert everything() == made
 
 
+@pytest.mark.exhaustive
 def test_another_database_gets_the_whole_demo_anew(layout: Layout) -> None:
     first = complete(layout)
     Project.objects.all().delete()

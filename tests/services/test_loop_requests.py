@@ -385,6 +385,7 @@ def test_context_variables_end_with_their_request(loop: Loop) -> None:
     assert [loop.run(sets), loop.run(sets)] == [["unset"], ["unset"]]
 
 
+@pytest.mark.exhaustive
 def test_an_idle_greenlet_keeps_no_request(loop: Loop) -> None:
     class Large:
         pass

@@ -221,6 +221,7 @@ for offset in ("+3d", "+0", "+3d"):
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not FAKETIME.exists(), reason="there is no libfaketime on this machine")
 def test_beat_goes_on_when_its_hosts_clock_is_set_back_or_forward(tmp_path: Path) -> None:
     clock = tmp_path / "clock"

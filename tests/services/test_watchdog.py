@@ -63,6 +63,7 @@ def test_what_stops_the_loop_is_logged_once_with_its_stack(
         assert computing < 1000 * MAX_CPU, over
 
 
+@pytest.mark.exhaustive
 def test_threads_that_keep_the_interpreter_busy_are_not_logged(
     loop: asyncio.AbstractEventLoop, caplog: pytest.LogCaptureFixture
 ) -> None:

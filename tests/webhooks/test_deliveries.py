@@ -87,6 +87,7 @@ def test_a_refused_write_leaves_no_event(tracker: Tracker, subscribe: Post) -> N
     assert not OutboxEvent.objects.using(tracker.project.cluster).exists()
 
 
+@pytest.mark.exhaustive
 def test_columns_and_filter_decide_what_is_told(
     tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
 ) -> None:

@@ -31,6 +31,7 @@ def everything() -> list[int]:
     return [model.objects.count() for model in (User, Identity, AuditEntry, AuthorizationCode)]
 
 
+@pytest.mark.exhaustive
 def test_refusal_creates_no_user_and_no_code(
     idp: IdentityProvider, provider: ProviderRecord, production: Environment
 ) -> None:

@@ -466,6 +466,7 @@ def test_the_console_adds_changes_and_removes_a_provider(console: Client, produc
     assert not ProviderRecord.objects.exists()
 
 
+@pytest.mark.exhaustive
 def test_the_console_enters_and_replaces_the_key_of_apple(console: Client, production: Environment) -> None:
     adding = reverse("admin:accounts_identityprovider_add")
     form = {"environment_id": production.pk, "name": "apple", "preset": "apple", "client_id": "com.example.app",
@@ -505,6 +506,7 @@ def test_the_console_enters_and_replaces_the_key_of_apple(console: Client, produ
     assert PEM not in json.dumps([entry.detail for entry in AuditEntry.objects.all()])
 
 
+@pytest.mark.exhaustive
 def test_the_console_changes_an_issuer_while_no_user_is_linked(
     console: Client, api: Api, idp: IdentityProvider, provider: ProviderRecord, production: Environment
 ) -> None:
