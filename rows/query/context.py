@@ -4,6 +4,7 @@ and the operation runs once more (`run`)."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from django.conf import settings
@@ -11,8 +12,9 @@ from django.db import DatabaseError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from platform_site.concurrency import loop_requests, server_hints
+from platform_site.concurrency.fair_semaphore import FairSemaphore, Full
 from platform_site.concurrency.memo import Memo
-from platform_site.http.errors import ApiError, NotFound, Unavailable
+from platform_site.http.errors import ApiError, NotFound, Unavailable, ValidationFailed
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import loop_connections, pipelined_reads, replicas, sqlstates
 from platform_site.postgres.libpq import Row
@@ -21,6 +23,7 @@ from platform_site.postgres.replicas import Freshness
 from rows.query import schema_cache
 from rows.query.role_view import CLOCK, RoleView
 from rows.query.schema_cache import CompiledSchema
+from rows.query.sql.conditions import TooLarge, limited
 from rows.query.sql.statement import ENVIRONMENT, VERSION, Statement
 from rows.rules.access import Access
 from rows.rules.principal import Principal
@@ -32,6 +35,15 @@ T = TypeVar("T")
 MAX_RUNS: Final = 3
 _STALE: Final = frozenset({"42703", "42P01", "3F000", "42883", "42804", "42846", "0A000", "26000"})
 _UNKNOWN_STATEMENT: Final = "26000"
+
+_MAX_CONDITIONS_ON_LOOP: Final = 150
+MAX_CONDITIONS: Final = 4_000
+"""Of one statement, with those of the rules on its way (`rows.query.sql.conditions.limited`): about 1.5 s of CPU."""
+_TOO_LARGE: Final = (
+    f"The request and the rules of the tables that it touches have more than {MAX_CONDITIONS:,} conditions together. "
+    "Filter, sort and expand by fewer related rows, or shorten the rules."
+)
+_large_statements: Final = FairSemaphore(1, per_owner=1, slow_after=0.5)
 
 _statements: Final[Memo[tuple[int, Any, Any], Statement]] = Memo(2_048)
 
@@ -97,9 +109,27 @@ class QueryContext:
         key = (self.resolver.token, compile, shape)
         found = _statements.get(key)
         if found is None:
-            found = compile(self.compiled.role_view(self.role_key), shape)
+            try:
+                with limited(_MAX_CONDITIONS_ON_LOOP):
+                    found = compile(self.compiled.role_view(self.role_key), shape)
+            except TooLarge:
+                found = loop_requests.in_thread(partial(self._compile_large, shape, compile))
             _statements.put(key, found)
         return found
+
+    def _compile_large(self, shape: Any, compile: Callable[[RoleView, Any], Statement]) -> Statement:
+        """Takes up to seconds of CPU: one at a time, shared fairly among environments, and not on the event loop.
+        Raises ValidationFailed, Unavailable."""
+        try:
+            with (
+                _large_statements.slot(self.environment.environment_id, wait=settings.WEB_QUEUE_TIMEOUT),
+                limited(MAX_CONDITIONS),
+            ):
+                return compile(self.compiled.role_view(self.role_key), shape)
+        except TooLarge:
+            raise ValidationFailed.of("where", "too_large", _TOO_LARGE) from None
+        except Full:
+            raise Unavailable("Other large statements are being compiled. Try again shortly.") from None
 
     def read(
         self,

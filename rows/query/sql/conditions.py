@@ -1,8 +1,14 @@
 """Compiles conditions (filters and rules) to SQL expressions over one row, which a `RowSource` refers to. A *rule's*
 paths see all related rows, because its author wrote them and mutual rules would not terminate; a *caller's* paths see
-what the read rules show. `RoleView` creates both compilers."""
+what the read rules show. `RoleView` creates both compilers.
 
-from collections.abc import Callable, Iterator, Mapping
+A short filter can make a long statement: each related table that it passes adds that table's rules. `limited` bounds
+what one statement may cost to compile."""
+
+import math
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -49,6 +55,36 @@ _INFIX: Final = {
     "encloses": " @> ",
 }
 _JSON_INFIX: Final = {"has_any": " ?| ", "has_all": " ?& "}
+
+_SUBQUERY_COST: Final = 5
+"""In conditions, which take about 0.4 ms of CPU each."""
+
+
+class TooLarge(Exception):
+    """A statement costs more than `limited` allows."""
+
+
+class _Budget(threading.local):
+    left: float = math.inf
+
+
+_budget: Final = _Budget()
+
+
+@contextmanager
+def limited(cost: int) -> Generator[None]:
+    """What this thread compiles inside of it may cost `cost` in all (conditions; `_SUBQUERY_COST`). Raises TooLarge."""
+    before, _budget.left = _budget.left, cost
+    try:
+        yield
+    finally:
+        _budget.left = before
+
+
+def _spend(cost: int) -> None:
+    _budget.left -= cost
+    if _budget.left < 0:
+        raise TooLarge
 
 
 class RowSource(Protocol):
@@ -107,6 +143,7 @@ class ConditionCompiler:
     rule: Callable[[str], Expression] | None = None
 
     def condition(self, node: Condition, table: str, source: RowSource = CURRENT_ROW, depth: int = 0) -> Expression:
+        _spend(1)
         match node:
             case Always():
                 return ALWAYS if node.holds else NEVER
@@ -231,6 +268,7 @@ class ConditionCompiler:
 
     def linked(self, hop: Hop, table: str, source: RowSource) -> tuple[RowQuerySet, Expression | None]:
         """The related rows of one hop, and the condition to read the linking cell."""
+        _spend(_SUBQUERY_COST)
         rows = self.far(hop.table)
         if hop.many:
             link = self.cell(hop.table, hop.column, CURRENT_ROW)
