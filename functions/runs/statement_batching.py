@@ -15,6 +15,7 @@ from django.db import DatabaseError, OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from platform_site.concurrency import loop_requests
+from platform_site.http.errors import Unavailable
 from platform_site.postgres import prepared
 from platform_site.postgres.libpq import Row
 
@@ -122,8 +123,10 @@ def _rows_of(mark: bytes, rows: list[Row]) -> list[Row]:
 _Outcome = list[Row] | BaseException
 
 
-def _error_for_others(error: BaseException) -> DatabaseError:
+def _error_for_others(error: BaseException) -> Exception:
     """The leader's error for another call of the batch: each thread raises its own, with PostgreSQL's as the cause."""
+    if isinstance(error, Unavailable):  # it got no connection
+        return Unavailable(error.text)
     copy = OperationalError(*error.args)
     copy.__cause__ = error.__cause__ if isinstance(error, DatabaseError) else error
     return copy

@@ -60,22 +60,34 @@ class _Waiter:
 
 
 class _Pool:
+    """At most `most` connections. One environment can hold three quarters of them, so that its slow statements do not
+    keep all others out. A free connection goes to the environment that holds the fewest."""
+
     def __init__(self, create: Callable[[], BaseDatabaseWrapper], most: int, timeout: float) -> None:
         self._create, self._most, self._timeout = create, most, timeout
+        self._most_each = max(1, most * 3 // 4)
         self._idle: list[BaseDatabaseWrapper] = []
         self._made = 0
         self._waiting: deque[_Waiter] = deque()
+        self._owners: dict[BaseDatabaseWrapper, str] = {}
+        """The environments that hold the borrowed connections, and below how many each holds."""
+        self._held: dict[str, int] = {}
 
     def borrow(self, request: LoopRequest) -> BaseDatabaseWrapper:
         """A connection of the pool, which may not be open yet. Raises Unavailable."""
-        if self._idle:
-            wrapper = self._idle.pop()
-        elif self._made < self._most:
-            self._made += 1
-            wrapper = self._create()
-            wrapper.inc_thread_sharing()  # opened in a helper thread
-        else:
+        owner = request.environment_id
+        if self._held.get(owner, 0) >= self._most_each or (not self._idle and self._made >= self._most):
             wrapper = self._await_one(request)
+        else:
+            if self._idle:
+                wrapper = self._idle.pop()
+            else:
+                self._made += 1
+                wrapper = self._create()
+                wrapper.inc_thread_sharing()  # opened in a helper thread
+            if owner:
+                self._owners[wrapper] = owner
+                self._held[owner] = self._held.get(owner, 0) + 1
         if wrapper.connection is not None and not _is_open_and_idle(wrapper.connection) and not wrapper.is_usable():
             wrapper.close()
         wrapper.health_check_done = True  # type: ignore[attr-defined]
@@ -103,13 +115,27 @@ class _Pool:
         ):
             wrapper.in_atomic_block = False
             wrapper.close()
-        if self._waiting:
-            waiter = self._waiting.popleft()
-            waiter.given = wrapper
-            waiter.handle.cancel()
-            waiter.handle = waiter.request.loop.call_soon(waiter.request.switch)
-        else:
+        owner = self._owners.pop(wrapper, None)
+        if owner is not None:
+            self._held[owner] -= 1
+            if not self._held[owner]:
+                del self._held[owner]
+        waiter = self._next_waiter() if self._waiting else None
+        if waiter is None:
             self._idle.append(wrapper)
+            return
+        self._waiting.remove(waiter)
+        if owner := waiter.request.environment_id:
+            self._owners[wrapper] = owner
+            self._held[owner] = self._held.get(owner, 0) + 1
+        waiter.given = wrapper
+        waiter.handle.cancel()
+        waiter.handle = waiter.request.loop.call_soon(waiter.request.switch)
+
+    def _next_waiter(self) -> _Waiter | None:
+        """Of the environment that holds the fewest, the one that waits longest."""
+        chosen = min(self._waiting, key=lambda waiter: self._held.get(waiter.request.environment_id, 0))
+        return chosen if self._held.get(chosen.request.environment_id, 0) < self._most_each else None
 
     def close(self) -> None:
         while self._idle:
@@ -130,11 +156,13 @@ def _create_connection(alias: str) -> Any:
     return create_or_borrow(alias, lambda: _create(alias))
 
 
-def connection(alias: str) -> Any:
-    """`connections[alias]`, without the exceptions by which Django learns that a request has none yet."""
+def connection(alias: str, environment_id: str) -> Any:
+    """`connections[alias]` for an operation in this environment, without the exceptions by which Django learns that a
+    request has none yet."""
     request = loop_requests.current()
     if request is None:
         return connections[alias]
+    request.environment_id = environment_id
     found = request.connections.get(alias)
     if found is None:
         found = request.connections[alias] = _create_connection(alias)

@@ -201,7 +201,7 @@ def run(
     serialization failure outside a transaction. With `freshness` a replica may answer the first run."""
     compiled = schema_cache.compiled_schema(environment)
     for runs_left in reversed(range(MAX_RUNS)):
-        connection = loop_connections.connection(compiled.alias)
+        connection = loop_connections.connection(compiled.alias, compiled.environment_id)
         context = QueryContext(environment, principal, compiled, connection, freshness, users_version)
         try:
             if not connection.in_atomic_block:

@@ -8,6 +8,7 @@ import pytest
 from django.db import DataError, OperationalError, connections, transaction
 
 from functions.runs.statement_batching import MAX_BATCH, StatementBatcher
+from platform_site.http.errors import Unavailable
 from platform_site.postgres.direct import own_connection
 from platform_site.postgres.libpq import Row
 from tests.support.service import wait_for
@@ -55,10 +56,13 @@ class Crowd:
         self.threads.shutdown()
 
     def bring(self, n: int, divisor: int = 17) -> "Future[list[Row]]":
+        return self.bring_values([b"%d" % n, b"%d" % divisor])
+
+    def bring_values(self, values: list[bytes]) -> "Future[list[Row]]":
         def run() -> list[Row]:
             try:
                 self.prepare()
-                return self.together.run(REGION, [b"%d" % n, b"%d" % divisor])
+                return self.together.run(REGION, values)
             finally:
                 connections[REGION].close()
 
@@ -170,7 +174,7 @@ def test_internal_error_leaves_no_thread_waiting() -> None:
     with Crowd(together) as crowd:
         first = crowd.bring(0)
         crowd.wait_until(0)
-        wrong = crowd.threads.submit(together.run, REGION, [b"1", 17])  # type: ignore[list-item]
+        wrong = crowd.bring_values([b"1", 17])  # type: ignore[list-item]
         crowd.wait_until(1)
         others = [crowd.bring(n) for n in range(2, 5)]
         crowd.wait_until(4)
@@ -183,6 +187,23 @@ def test_internal_error_leaves_no_thread_waiting() -> None:
                 each.result(30)
         assert crowd.bring(5).result(30)[0][0] == b"5"
     assert kept() == [0, 5]
+
+
+def test_a_full_connection_pool_is_503_for_the_whole_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    together = StatementBatcher(NOTE, is_durable=False)
+    with Crowd(together) as crowd:
+        first = crowd.bring(1)
+        crowd.wait_until(0)
+        others = [crowd.bring(n) for n in (2, 3, 4)]
+        crowd.wait_until(3)
+
+        def refuse(*_: object) -> None:
+            raise Unavailable
+
+        monkeypatch.setattr(together, "_outcomes", refuse)
+        crowd.go()
+        assert len(first.result(20)) == 1
+        assert {type(each.exception(20)) for each in others} == {Unavailable}
 
 
 def test_a_durable_one_answers_when_all_of_its_party_is_on_disk() -> None:
