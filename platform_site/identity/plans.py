@@ -2,99 +2,70 @@
 caller, multiplied by `RATE_LIMIT_FACTOR` (`platform_site.redis.rate_limits`). Contract section 8."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
+
+
+def _limits(free: int, pro: int, team: int) -> Any:
+    return field(metadata={"free": free, "pro": pro, "team": team})
 
 
 @dataclass(frozen=True, slots=True)
 class PlanLimits:
     name: str
-    requests_per_minute: int
+    requests_per_minute: int = _limits(600, 6_000, 30_000)
     """Per account, app user or server key."""
-    visitor_requests_per_minute: int
+    visitor_requests_per_minute: int = _limits(300, 1_200, 3_000)
     """Per publishable key and client IP address."""
-    token_requests_per_minute: int
+    token_requests_per_minute: int = _limits(10, 10, 10)
     """Per (pool, email)."""
-    emails_per_recipient_per_hour: int
+    emails_per_recipient_per_hour: int = _limits(6, 6, 6)
     """Of one kind from one pool."""
-    emails_per_hour: int
+    emails_per_hour: int = _limits(300, 3_000, 30_000)
     """Per pool, to entered emails."""
-    emails_to_users_per_hour: int
+    emails_to_users_per_hour: int = _limits(1_000, 10_000, 100_000)
     """Per pool, to users. Further ones wait."""
-    invitations_per_hour: int
-    projects_per_account: int
+    invitations_per_hour: int = _limits(100, 1_000, 10_000)
+    projects_per_account: int = _limits(20, 100, 500)
     """Owned projects on this plan."""
-    members_per_project: int
-    preview_branches_per_project: int
-    keys_per_environment: int
-    app_users_per_environment: int
-    tables_per_environment: int
-    webhooks_per_environment: int
-    functions_per_environment: int
-    schedules_per_environment: int
-    event_functions_per_environment: int
-    function_timeout_ms: int
+    members_per_project: int = _limits(5, 50, 500)
+    preview_branches_per_project: int = _limits(3, 20, 100)
+    keys_per_environment: int = _limits(20, 100, 500)
+    app_users_per_environment: int = _limits(10_000, 1_000_000, 10_000_000)
+    tables_per_environment: int = _limits(100, 200, 200)
+    webhooks_per_environment: int = _limits(20, 200, 500)
+    functions_per_environment: int = _limits(20, 200, 1_000)
+    schedules_per_environment: int = _limits(10, 100, 500)
+    event_functions_per_environment: int = _limits(10, 100, 500)
+    function_timeout_ms: int = _limits(10_000, 60_000, 300_000)
     """Also caps the default."""
-    function_memory_mb: int
-    function_concurrency: int
+    function_memory_mb: int = _limits(128, 256, 512)
+    function_concurrency: int = _limits(4, 16, 64)
     """Of synchronous runs in an environment, and as many queued ones. At least two: anonymous callers may use half."""
-    queued_runs: int
+    queued_runs: int = _limits(5_000, 20_000, 100_000)
     """In an environment per kind of caller: keys and members, inbound endpoints, app users (of whom one may have an
     eighth). Approximate (`functions.quotas.queue_quotas`)."""
-    queued_bytes: int
-    visitor_queued_runs: int
+    queued_bytes: int = _limits(64 * 1024**2, 256 * 1024**2, 1024**3)
+    visitor_queued_runs: int = _limits(100, 1_000, 5_000)
     """For publishable keys, in an environment; approximate."""
-    visitor_queued_bytes: int
-    streams_per_environment: int
+    visitor_queued_bytes: int = _limits(32 * 1024**2, 128 * 1024**2, 512 * 1024**2)
+    streams_per_environment: int = _limits(200, 2_000, 10_000)
     """Each publishable key may have half, and one client network half of that."""
-    streams_per_caller: int
-    change_retention_seconds: int
+    streams_per_caller: int = _limits(10, 50, 100)
+    change_retention_seconds: int = _limits(600, 7_200, 86_400)
     """How long a table records events after its last stream, so that clients can resume."""
-    request_log_days: int
-    run_output_bytes: int
-    run_history_bytes: int
+    request_log_days: int = _limits(1, 7, 30)
+    run_output_bytes: int = _limits(256 * 1024, 1024**2, 6 * 1024**2)
+    run_history_bytes: int = _limits(2 * 1024**3, 20 * 1024**3, 100 * 1024**3)
     """Disk use of an environment's ended runs, except anonymous ones; the oldest are deleted early. Approximate
     (`functions.runs.sampled_sizes`)."""
 
 
-_BY_PLAN: Final[Mapping[str, tuple[int, int, int]]] = {
-    # free, pro, team
-    "requests_per_minute": (600, 6_000, 30_000),
-    "visitor_requests_per_minute": (300, 1_200, 3_000),
-    "token_requests_per_minute": (10, 10, 10),
-    "emails_per_recipient_per_hour": (6, 6, 6),
-    "emails_per_hour": (300, 3_000, 30_000),
-    "emails_to_users_per_hour": (1_000, 10_000, 100_000),
-    "invitations_per_hour": (100, 1_000, 10_000),
-    "projects_per_account": (20, 100, 500),
-    "members_per_project": (5, 50, 500),
-    "preview_branches_per_project": (3, 20, 100),
-    "keys_per_environment": (20, 100, 500),
-    "app_users_per_environment": (10_000, 1_000_000, 10_000_000),
-    "tables_per_environment": (100, 200, 200),
-    "webhooks_per_environment": (20, 200, 500),
-    "functions_per_environment": (20, 200, 1_000),
-    "schedules_per_environment": (10, 100, 500),
-    "event_functions_per_environment": (10, 100, 500),
-    "function_timeout_ms": (10_000, 60_000, 300_000),
-    "function_memory_mb": (128, 256, 512),
-    "function_concurrency": (4, 16, 64),
-    "queued_runs": (5_000, 20_000, 100_000),
-    "queued_bytes": (64 * 1024**2, 256 * 1024**2, 1024**3),
-    "visitor_queued_runs": (100, 1_000, 5_000),
-    "visitor_queued_bytes": (32 * 1024**2, 128 * 1024**2, 512 * 1024**2),
-    "streams_per_environment": (200, 2_000, 10_000),
-    "streams_per_caller": (10, 50, 100),
-    "change_retention_seconds": (600, 7_200, 86_400),
-    "request_log_days": (1, 7, 30),
-    "run_output_bytes": (256 * 1024, 1024**2, 6 * 1024**2),
-    "run_history_bytes": (2 * 1024**3, 20 * 1024**3, 100 * 1024**3),
-}
 PLANS: Final[Mapping[str, PlanLimits]] = MappingProxyType(
     {
-        name: PlanLimits(name, **{limit: values[index] for limit, values in _BY_PLAN.items()})
-        for index, name in enumerate(("free", "pro", "team"))
+        plan: PlanLimits(plan, *(limit.metadata[plan] for limit in fields(PlanLimits) if limit.name != "name"))
+        for plan in ("free", "pro", "team")
     }
 )
 
