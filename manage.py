@@ -21,6 +21,9 @@ def main() -> None:
 
 
 def load() -> None:
+    import django
+
+    django.setup(set_prefix=False)
     from platform_site.server.application import application
 
     application.load()

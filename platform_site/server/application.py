@@ -1,6 +1,7 @@
 """Runs Django for the HTTP server. `/healthz` is answered at once. Requests for rows and synchronous function calls run
 on the event loop (`platform_site.concurrency.loop_requests`), all others in threads. A request arrives complete, and
-its response is buffered, so slow clients occupy no thread. Errors before Django have the same envelope as the API's."""
+its response is buffered, so slow clients occupy no thread. Errors before Django have the same envelope as the API's.
+Import this after `django.setup`."""
 
 import asyncio
 import contextvars
@@ -15,13 +16,23 @@ from functools import partial
 from typing import Any, Final
 
 import orjson
+from django.conf import settings
+from django.core.handlers.base import BaseHandler
+from django.db import connections
+from django.urls import get_resolver
 
 from platform_site.concurrency import loop_requests, server_hints
 from platform_site.concurrency.loop_requests import LoopRequest
+from platform_site.fastpath import connection_cleanup
 from platform_site.http import errors
 from platform_site.http.event_streams import EventStreamResponse
+from platform_site.http.middleware.api import is_api_path
 from platform_site.http.requests import close_request, current_request_id, open_request
 from platform_site.identity import ids
+from platform_site.observability.metrics import open_metrics_file
+from platform_site.observability.traffic import Reporter
+from platform_site.postgres import availability, loop_connections
+from platform_site.request_log.writer import Writers
 from platform_site.server.elastic_pool import ElasticThreadPool
 from platform_site.server.event_streams import start_stream
 from platform_site.server.http_message import Message
@@ -29,6 +40,7 @@ from platform_site.server.http_protocol import Peer
 from platform_site.server.incoming import Forwarding, Incoming, add_headers, mark_unreadable
 from platform_site.server.outgoing import headers_of, send
 from platform_site.server.request_checks import check_host, check_request
+from platform_site.server.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
 _SLASHES_OF_TABLE: Final = "/v1/rows/tasks".count("/")
@@ -57,32 +69,18 @@ class Application:
     """Connections on one side, Django's handler on the other; loaded once, started in each worker."""
 
     def __init__(self) -> None:
-        self._pool: ElasticThreadPool[Exchange]
-        self._handler: Any
+        self._handler: BaseHandler
         self._api_middleware: Callable[[Any], Any]
-        self._is_api_path: Callable[[str], bool]
-        self._clean_connections: Callable[[], None]
-        self._loop_connections: Any
-        self._loop: asyncio.AbstractEventLoop
-        self._has_replicas = False
         self._forwarding = Forwarding(())
+        self._loop: asyncio.AbstractEventLoop
+        self._pool: ElasticThreadPool[Exchange]
+        self._reporters: tuple[Reporter, Writers]
+        self._watchdog: Watchdog
 
     def load(self) -> None:
-        """Import Django and everything that the first request needs. Opens no connection, so it can run before a
-        fork."""
+        """Import everything that the first request needs. Opens no connection, so it can run before a fork."""
         if hasattr(self, "_handler"):
             return
-        import django
-        from django.conf import settings
-        from django.core.handlers.base import BaseHandler
-        from django.urls import get_resolver
-
-        django.setup(set_prefix=False)
-
-        # These import models.
-        from platform_site.fastpath import connection_cleanup
-        from platform_site.http.middleware.api import is_api_path
-
         handler = BaseHandler()
         with warnings.catch_warnings():
             # Static files come from the packages themselves when collectstatic was not run.
@@ -91,21 +89,13 @@ class Application:
         _import_views(get_resolver())
         self._forwarding = Forwarding(settings.TRUSTED_PROXIES)
         connection_cleanup.disconnect_django_signals()
-        self._clean_connections = connection_cleanup.close_unusable_connections
-        self._is_api_path = is_api_path
         # Without Django's exception wrapper: ApiMiddleware makes the error responses for API paths itself.
         self._api_middleware = inspect.unwrap(handler._middleware_chain)  # type: ignore[attr-defined]
         self._handler = handler
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Create the thread pool and prepare the database for use on the loop. Called once per worker, in the thread of
+        """Start the threads and prepare the database for use on the loop. Called once per worker, in the thread of
         `loop`, which also runs the pool's timers."""
-        from django.conf import settings
-        from django.db import connections
-
-        from platform_site.postgres import availability, loop_connections
-
-        self._loop_connections = loop_connections
         loop_thread = threading.get_ident()
 
         def call_later_from_any_thread(delay: float, call: Callable[[], None]) -> None:
@@ -117,7 +107,6 @@ class Application:
         self._loop = loop
         availability.limit_waiting_threads(settings.WEB_THREADS)
         loop_requests.limit_helper_threads(settings.WEB_THREADS)
-        self._has_replicas = bool(settings.REPLICAS)
         self._pool = ElasticThreadPool(
             work=self._work,
             refuse=self._refuse,
@@ -136,12 +125,21 @@ class Application:
         server_hints.on_will_block = will_block
         os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"  # our database backend itself refuses what would block the loop.
         loop_connections.install()
+        open_metrics_file()
+        self._reporters = Reporter(), Writers()
+        for reporter in self._reporters:
+            reporter.start()
+        self._watchdog = Watchdog(loop)
+        self._watchdog.start()
 
     def stop(self) -> None:
+        self._watchdog.stop()  # what follows waits for threads, with no request in hand
         self._pool.stop()
-        self._loop_connections.close_all()
+        loop_connections.close_all()
         for handler in logging.getLogger("platform.access").handlers:
             handler.flush()  # the worker ends by os._exit, which skips logging.shutdown
+        for reporter in self._reporters:
+            reporter.stop()
 
     def check(self, message: Message, peer: Peer) -> errors.ApiError | None:
         """Complete META from the request head. Returns the error to refuse the request with, or None."""
@@ -189,15 +187,14 @@ class Application:
             return False
         is_bulk = message.body.startswith(b"[") or (method == "PATCH" and message.path.count("/") == _SLASHES_OF_TABLE)
         is_plain = method != "DELETE" and not is_bulk and "on_conflict" not in meta["QUERY_STRING"]
-        return self._has_replicas or not is_plain or "HTTP_IDEMPOTENCY_KEY" in meta
+        return bool(settings.REPLICAS) or not is_plain or "HTTP_IDEMPOTENCY_KEY" in meta
 
     def _work_on_loop(self, exchange: Exchange) -> None:
         """Run the request in its greenlet, and again in a thread if it would block. Never raises: the error would
         surface in the callback of another request."""
         here = loop_requests.current()
         try:
-            exchange.request.__dict__[server_hints.REPEATABLE] = True
-            self._answer(exchange, exchange.request)
+            self._answer(exchange)
         except server_hints.Parked:
             again = Exchange.from_message(exchange.message)
             if here is not None and here.has_used_redis:
@@ -207,7 +204,7 @@ class Application:
             logger.exception("a request on the loop failed")
         finally:
             if here is not None and here.connections:
-                self._loop_connections.give_back(here)
+                loop_connections.give_back(here)
 
     def _refuse(self, exchange: Exchange) -> None:
         logger.error("no thread became free in time")  # the path is not logged: it may contain a secret
@@ -215,23 +212,23 @@ class Application:
         exchange.end()
 
     def _work(self, exchange: Exchange) -> None:
-        request = exchange.request
-        request.__dict__[server_hints.REPEATABLE] = True
         try:
-            self._answer(exchange, request)
+            self._answer(exchange)
         except server_hints.Parked as parked:
             exchange.parked = parked
-            request.__dict__[server_hints.REPEATED] = True
+            exchange.request.__dict__[server_hints.REPEATED] = True
             parked.then(lambda: self._pool.submit(exchange))
-        self._clean_connections()
+        connection_cleanup.close_unusable_connections()
 
-    def _answer(self, exchange: Exchange, request: Incoming) -> None:
+    def _answer(self, exchange: Exchange) -> None:
         """Pass the request to Django and send the response. Raises Parked."""
+        request = exchange.request
+        request.__dict__[server_hints.REPEATABLE] = True
         response = None
         is_unfinished = False
         try:
             # What Django's handler does around its middleware (URLconf, error log) is for the HTML pages.
-            answer = self._api_middleware if self._is_api_path(request.path) else self._handler.get_response
+            answer = self._api_middleware if is_api_path(request.path) else self._handler.get_response
             response = answer(request)
             if isinstance(response, EventStreamResponse):
                 self._begin_stream(exchange, response)
@@ -254,13 +251,10 @@ class Application:
 
     def _begin_stream(self, exchange: Exchange, response: EventStreamResponse) -> None:
         """Let the event loop send the stream and release the request, since a stream may last for days."""
-        head = (response.status_code, headers_of(response))
-        queue = response.detach()
-        message, parked = exchange.message, exchange.parked
-        if parked is not None:
-            parked.release()
+        head, queue = (response.status_code, headers_of(response)), response.detach()
+        exchange.end()
         self._loop.call_soon_threadsafe(
-            partial(start_stream, self._loop, message, head, queue), context=contextvars.Context()
+            partial(start_stream, self._loop, exchange.message, head, queue), context=contextvars.Context()
         )
 
 

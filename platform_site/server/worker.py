@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import logging
 import os
 import signal
 import socket
@@ -10,18 +9,16 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+import django
 import uvloop
+from django.apps import apps
 
 from platform_site.concurrency import server_hints
 from platform_site.embedded.launch import die_with_parent
-from platform_site.server.application import Application, application
 from platform_site.server.http_protocol import HttpServer
 
 if TYPE_CHECKING:
-    from platform_site.observability.traffic import Reporter
-    from platform_site.request_log.writer import Writers
-
-logger = logging.getLogger(__name__)
+    from platform_site.server.application import Application
 
 GRACE_SECONDS: Final = 0.5
 """How long a stopping worker still answers, closing connections."""
@@ -40,6 +37,10 @@ def work(listener: socket.socket, max_connections: int, ready: Any, parent: int)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     die_with_parent(parent, signal.SIGTERM)
     gc.set_threshold(*gc.get_threshold()[:2], FULL_COLLECTIONS)
+    if not apps.ready:
+        django.setup(set_prefix=False)
+    from platform_site.server.application import application
+
     application.load()
     gc.collect()
     gc.freeze()
@@ -54,7 +55,7 @@ def work(listener: socket.socket, max_connections: int, ready: Any, parent: int)
 
 
 async def _serve(
-    loop: asyncio.AbstractEventLoop, application: Application, server: HttpServer, listener: socket.socket, ready: Any
+    loop: asyncio.AbstractEventLoop, application: "Application", server: HttpServer, listener: socket.socket, ready: Any
 ) -> None:
     ended = asyncio.Event()
 
@@ -70,29 +71,8 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     application.start(loop)
-    reporters = _start_reporters()
     await server.start(listener)
-    from platform_site.server.watchdog import Watchdog  # here, as in `_start_reporters`
-
-    watchdog = Watchdog(loop)
-    watchdog.start()
     ready.send(time.monotonic())
     await ended.wait()
     await server.finish()
-    watchdog.stop()  # what follows waits for threads, with no request in hand
     application.stop()
-    for reporter in reporters:
-        reporter.stop()
-
-
-def _start_reporters() -> "tuple[Reporter, Writers]":
-    # Here, not above: without `--preload` a worker imports the application as it is at its own start.
-    from platform_site.observability.metrics import open_metrics_file
-    from platform_site.observability.traffic import Reporter
-    from platform_site.request_log.writer import Writers
-
-    open_metrics_file()
-    reporters = Reporter(), Writers()
-    for reporter in reporters:
-        reporter.start()
-    return reporters

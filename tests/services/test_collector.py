@@ -17,6 +17,7 @@ from platform_site.celery import app
 from platform_site.embedded import up
 from platform_site.management.commands import migrate, serve, work
 from platform_site.server import worker as web_worker
+from platform_site.server.application import application
 from tests.support.service import ROOT
 
 
@@ -49,7 +50,7 @@ def test_a_web_process_collects_but_seldom_everything(monkeypatch: pytest.Monkey
         seen.send((gc.isenabled(), gc.get_threshold()[2]))
         os._exit(0)
 
-    monkeypatch.setattr(web_worker.application, "load", load)
+    monkeypatch.setattr(application, "load", load)
     gc.enable()
     process = context.Process(target=web_worker.work, args=(None, 1, None, os.getpid()))
     process.start()
