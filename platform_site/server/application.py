@@ -144,7 +144,7 @@ class Application:
     def check(self, message: Message, peer: Peer) -> errors.ApiError | None:
         """Complete META from the request head. Returns the error to refuse the request with, or None."""
         meta, path, headers = message.meta, message.path, message.headers
-        message.repeated = repeated = add_headers(meta, headers)
+        repeated = add_headers(meta, headers)
         client, server, port = peer
         mark_unreadable(meta, message.unreadable)
         meta["REMOTE_ADDR"], message.scheme = self._forwarding.client(client, "http", headers)

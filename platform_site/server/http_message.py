@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Protocol
 
 from platform_site.http import errors
 
 Headers = list[tuple[str, str]]
 
 
-class Connection:
+class Connection(Protocol):
     __slots__ = ("is_gone", "is_paused", "on_change")
 
     is_gone: bool
@@ -21,29 +21,20 @@ class Connection:
     on_change: Callable[[], None] | None
     """Called when the client disconnects, or has read everything."""
 
-    @property
-    def is_stopping(self) -> bool:
-        raise NotImplementedError
-
     def claim_response(self, message: "Message") -> bool:
         """Whether `message` may be answered: it is the current request of the connection, and no response was sent.
         True only once."""
-        raise NotImplementedError
 
-    def write(self, data: bytes) -> None:
-        raise NotImplementedError
+    def write(self, data: bytes) -> None: ...
 
-    def finish(self, data: bytes, is_last: bool) -> None:
-        raise NotImplementedError
+    def finish(self, data: bytes, is_last: bool) -> None: ...
 
-    def abort(self) -> None:
-        raise NotImplementedError
+    def abort(self) -> None: ...
 
 
 class Message:
     __slots__ = (
-        "authority", "body", "connection", "headers", "is_last", "meta", "path", "refusal", "repeated", "scheme",
-        "unreadable",
+        "authority", "body", "connection", "headers", "is_last", "meta", "path", "refusal", "scheme", "unreadable",
     )  # fmt: skip
 
     def __init__(self, connection: Connection) -> None:
@@ -53,7 +44,6 @@ class Message:
         self.authority: str | None = None
         """The request line's host, which precedes the header (RFC 9112, 3.2.2)."""
         self.headers: list[tuple[str, str]] = []
-        self.repeated: frozenset[str] = frozenset()
         self.scheme = "http"
         self.unreadable: set[str] = set()
         self.body: bytes = b""
@@ -69,10 +59,9 @@ class Message:
         connection = self.connection
         if not connection.claim_response(self):
             return
-        lines, is_last = _head(status, headers, self.is_last or connection.is_stopping)
-        if status >= 200 and status not in (204, 304):
-            if "Content-Length" not in dict(headers):
-                lines.append(b"content-length: %d\r\n" % len(body))
+        lines, is_last = _head(status, headers, self.is_last)
+        if status >= 200 and status not in (204, 304) and "Content-Length" not in dict(headers):
+            lines.append(b"content-length: %d\r\n" % len(body))
         lines.append(b"\r\n")
         if body and self.meta.get("REQUEST_METHOD") != "HEAD":
             lines.append(body)
@@ -85,7 +74,7 @@ class Message:
         chunked = self.meta.get("SERVER_PROTOCOL") == "HTTP/1.1" and not any(
             name.lower() == "content-length" for name, _ in headers
         )
-        lines, is_last = _head(status, headers, self.is_last or connection.is_stopping or not chunked)
+        lines, is_last = _head(status, headers, self.is_last or not chunked)
         lines.append(b"transfer-encoding: chunked\r\n\r\n" if chunked else b"\r\n")
         connection.write(b"".join(lines))
         silent = self.meta.get("REQUEST_METHOD") == "HEAD"

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import re
+from abc import abstractmethod
 from collections import deque
 from typing import Final
 from urllib.parse import unquote
@@ -60,14 +61,14 @@ class RequestParser(Connection, asyncio.Protocol):
         self._size = 0
         self._waiting: deque[Message] = deque()
 
-    def _check_head(self, message: Message) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _check_head(self, message: Message) -> None: ...
 
-    def _queue(self, message: Message) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _queue(self, message: Message) -> None: ...
 
-    def _refuse(self, error: errors.ApiError) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _refuse(self, error: errors.ApiError) -> None: ...
 
     def feed(self, data: bytes) -> None:
         while data:

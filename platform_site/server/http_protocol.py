@@ -47,7 +47,7 @@ class HttpServer:
         handle: Callable[[Message], None],
         max_connections: int,
     ) -> None:
-        self.loop, self.check, self.handle, self._max_connections = loop, check, handle, max_connections
+        self.loop, self.check, self.handle, self.max_connections = loop, check, handle, max_connections
         self._thread = threading.get_ident()
         self.connections: set[HttpConnection] = set()
         self.is_stopping = False
@@ -55,13 +55,6 @@ class HttpServer:
 
     def is_on_loop(self) -> bool:
         return threading.get_ident() == self._thread
-
-    def add(self, connection: "HttpConnection") -> bool:
-        if len(self.connections) >= self._max_connections:
-            logger.warning("a connection was closed: there are %d", self._max_connections)
-            return False
-        self.connections.add(connection)
-        return True
 
     async def start(self, listener: Any) -> None:
         self._server = await self.loop.create_server(lambda: HttpConnection(self), sock=listener, backlog=BACKLOG)
@@ -102,7 +95,7 @@ class HttpConnection(RequestParser):
         self._transport: Any = None
         self._answering: Message | None = None
         self._is_answered = False
-        self.on_change = None
+        self.on_change: Callable[[], None] | None = None
         self._unwritten = 0
         self._written_at = 0.0
         self._is_all_written = False
@@ -114,17 +107,16 @@ class HttpConnection(RequestParser):
         """Held while a thread writes to the descriptor."""
         self.is_paused = False
 
-    @property
-    def is_stopping(self) -> bool:
-        return self._server.is_stopping
-
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
         self._descriptor = transport.get_extra_info("socket").fileno()
         peer, own = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         self._peer = (peer[0] if peer else "", *(own[:2] if own else ("", 80)))
         transport.set_write_buffer_limits(high=1024 * 1024)
-        if not self._server.add(self):
+        if len(self._server.connections) < self._server.max_connections:
+            self._server.connections.add(self)
+        else:
+            logger.warning("a connection was closed: there are %d", self._server.max_connections)
             transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -211,6 +203,7 @@ class HttpConnection(RequestParser):
         if self._answering is not message or self._is_answered:
             return False
         self._is_answered = True
+        message.is_last = message.is_last or self._server.is_stopping
         return True
 
     def write(self, data: bytes) -> None:
