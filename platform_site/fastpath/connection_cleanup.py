@@ -33,16 +33,6 @@ def disconnect_django_signals() -> None:
     connection_created.connect(_remember, dispatch_uid="platform_site.fastpath.connection_cleanup")
 
 
-def reconnect_django_signals() -> None:
-    """Undo `disconnect_django_signals`, for tests."""
-    connection_created.disconnect(_remember, dispatch_uid="platform_site.fastpath.connection_cleanup")
-    signals.request_started.connect(db.reset_queries)
-    signals.request_started.connect(db.close_old_connections)
-    signals.request_finished.connect(db.close_old_connections)
-    signals.request_finished.connect(cache.close_caches)
-    signals.request_finished.connect(reset_urlconf)
-
-
 def _remember(connection: BaseDatabaseWrapper, **_: Any) -> None:
     _opened.connections[connection.alias] = connection
 

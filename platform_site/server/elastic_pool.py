@@ -8,15 +8,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 logger = logging.getLogger(__name__)
 
 Job = TypeVar("Job")
-
-
-class CallLater(Protocol):
-    def __call__(self, delay: float, callback: Callable[[], None], /) -> Any: ...
 
 
 class ElasticThreadPool(Generic[Job]):
@@ -29,7 +25,7 @@ class ElasticThreadPool(Generic[Job]):
         work: Callable[[Job], None],
         refuse: Callable[[Job], None],
         on_retire: Callable[[], None],
-        later: CallLater,
+        later: Callable[[float, Callable[[], None]], object],
         max_threads: int = 16,
         max_waiting: int = 4,
         stuck_after: float = 0.010,
@@ -38,7 +34,7 @@ class ElasticThreadPool(Generic[Job]):
     ) -> None:
         self._work, self._refuse, self._on_retire, self._later = work, refuse, on_retire, later
         self._max_waiting = max_waiting
-        self._waiting_threads: set[_Thread] = set()
+        self._waiting_threads: set[threading.Thread] = set()
         self._max_threads, self._stuck_after = max_threads, stuck_after
         self._queue_timeout, self._idle_seconds = queue_timeout, idle_seconds
         self._lock = threading.Lock()
@@ -74,11 +70,7 @@ class ElasticThreadPool(Generic[Job]):
         thread = threading.current_thread()
         new = None
         with self._lock:
-            if (
-                self._active is thread
-                and isinstance(thread, _Thread)
-                and len(self._waiting_threads) < self._max_waiting
-            ):
+            if self._active is thread and len(self._waiting_threads) < self._max_waiting:
                 self._waiting_threads.add(thread)
                 self._active = None
                 if self._queue:

@@ -4,7 +4,11 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from django import db
+from django.core import cache, signals
+from django.core.handlers.base import reset_urlconf
 from django.db import connection, connections
+from django.db.backends.signals import connection_created
 
 from platform_site.fastpath import connection_cleanup
 
@@ -18,7 +22,12 @@ def taken_over(with_fastpath: None) -> Iterator[None]:
     try:
         yield
     finally:
-        connection_cleanup.reconnect_django_signals()
+        connection_created.disconnect(dispatch_uid="platform_site.fastpath.connection_cleanup")
+        signals.request_started.connect(db.reset_queries)
+        signals.request_started.connect(db.close_old_connections)
+        signals.request_finished.connect(db.close_old_connections)
+        signals.request_finished.connect(cache.close_caches)
+        signals.request_finished.connect(reset_urlconf)
 
 
 def in_a_thread(run: object) -> None:
