@@ -7,9 +7,11 @@ Without Redis only sign-in and emails are limited, per process. `RATE_LIMIT_FACT
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from django.conf import settings
+from django.core.cache import caches
 from django.http import HttpRequest
 from django_ratelimit.core import get_usage
 
@@ -20,13 +22,16 @@ from platform_site.identity.email_addresses import normalize
 from platform_site.identity.plans import IP_ADDRESS_LIMITS, plan_limits
 from platform_site.redis import client as redis_client
 from platform_site.redis import round_trip
-from platform_site.redis.ratelimit_cache import Counter, CounterKey, Lookup, round_trip_of
+from platform_site.redis.ratelimit_cache import ALIAS, CounterKey
 
 PERIOD: Final = 60
 HOUR: Final = 3600
 _PLACEHOLDER_LIMIT: Final = 1_000_000
 """Placeholder threshold: the plan is only known after the round trip."""
 
+
+Outcome = tuple[str, str, int | None]
+"""The values of both headers, and the seconds to wait if the limit is exceeded."""
 
 _windows: Final[dict[tuple[str, str, int, bool], tuple[int, CounterKey]]] = {}
 """By counter, the end of its window and its key: computing them costs 15 µs."""
@@ -36,59 +41,29 @@ _MAX_WINDOWS: Final = 10_000
 class Counting:
     """One policy for one request: counted in a round trip, compared with its limit after it."""
 
-    __slots__ = ("_identity", "_name", "_period", "_request", "_count", "_time_left")
+    __slots__ = ("_count", "_counter_key", "_identity", "_name", "_period", "_time_left")
 
     def __init__(
-        self,
-        request: HttpRequest | None,
-        trip: round_trip.RoundTrip,
-        name: str,
-        identity: str,
-        *,
-        read_only: bool = False,
-        period: int = PERIOD,
+        self, trip: round_trip.RoundTrip, name: str, identity: str, *, read_only: bool = False, period: int = PERIOD
     ) -> None:
-        self._request = request
-        self._name = name
-        self._identity = identity
-        self._period = period
-        self._count: Counter | Lookup
+        self._name, self._identity, self._period = name, identity, period
         now = int(time.time())
-        counter = (name, identity, period, read_only)
-        window = _windows.get(counter)
+        window = _windows.get((name, identity, period, read_only))
         # Not from before a clock was set back: such a window would last too long.
-        if window is not None and window[0] - period <= now <= window[0]:
-            ends, counter_key = window
-            self._count = counter_key.add_to(trip)
-        else:
-            with round_trip_of(trip) as cache:
-                usage: dict[str, Any] = get_usage(
-                    request,
-                    group=name,
-                    key=lambda group, request: identity,
-                    rate=(_PLACEHOLDER_LIMIT, period),
-                    increment=not read_only,
-                )
-            self._count = usage["count"]
-            ends = now + usage["time_left"]
-            if cache.counter_key is not None:
-                if len(_windows) >= _MAX_WINDOWS:
-                    _windows.clear()  # clients choose the names of counters, too: their IPs
-                _windows[counter] = (ends, cache.counter_key)
+        if window is None or not window[0] - period <= now <= window[0]:
+            window = _new_window(name, identity, period, read_only, now)
+        ends, self._counter_key = window
+        self._count = self._counter_key.add_to(trip)
         # The window named by second w still holds during that second: django-ratelimit's time_left is one too short.
         self._time_left = ends - now + 1
 
     def add(self, amount: int) -> None:
-        counter = _windows.get((self._name, self._identity, self._period, False))
-        if counter is not None and counter[1].ttl is not None:
-            trip = redis_client.round_trip()
-            self._count = count = Counter()
-            trip.count(counter[1].key, counter[1].ttl, count, amount)
-            trip.run()
+        trip = redis_client.round_trip()
+        self._count = self._counter_key.add_to(trip, amount)
+        trip.run()
 
-    def settle(self, quota: int, *, fall_back: bool = False) -> tuple[str, str, int | None]:
-        """Compare with `quota`: returns both headers, and the seconds to wait if exceeded. `fall_back`: count in this
-        process while Redis is unavailable."""
+    def settle(self, quota: int, *, fall_back: bool = False) -> Outcome:
+        """Compare with `quota`. `fall_back`: count in this process while Redis is unavailable."""
         quota = max(1, int(quota * settings.RATE_LIMIT_FACTOR))
         count, time_left = self._count.value, self._time_left
         if count is None:
@@ -98,11 +73,26 @@ class Counting:
             count, time_left = limiter.count(f"{self._name}\0{self._identity}")
         return self._headers(quota, max(0, quota - count), time_left, time_left if count > quota else None)
 
-    def _headers(self, quota: int, left: int, time_left: int, wait: int | None) -> tuple[str, str, int | None]:
+    def _headers(self, quota: int, left: int, time_left: int, wait: int | None) -> Outcome:
         return f'"{self._name}";q={quota};w={self._period}', f'"{self._name}";r={left};t={time_left}', wait
 
 
-def _apply(request: HttpRequest, *outcomes: tuple[str, str, int | None], message: str | None = None) -> None:
+def _new_window(name: str, identity: str, period: int, read_only: bool, now: int) -> tuple[int, CounterKey]:
+    usage = get_usage(
+        None,
+        group=name,
+        key=lambda group, request: identity,
+        rate=(_PLACEHOLDER_LIMIT, period),
+        increment=not read_only,
+    )
+    cache: Any = caches[ALIAS]
+    if len(_windows) >= _MAX_WINDOWS:
+        _windows.clear()  # clients choose the names of counters, too: their IPs
+    window = _windows[name, identity, period, read_only] = now + usage["time_left"], cache.counter_key
+    return window
+
+
+def _apply(request: HttpRequest, *outcomes: Outcome, message: str | None = None) -> None:
     """Add both headers of all outcomes to the response. Raises RateLimited if a limit is exceeded."""
     policy, state, longest = outcomes[0]
     for another, left, wait in outcomes[1:]:
@@ -121,7 +111,7 @@ class CallerLimit:
     ) -> None:
         self._request = request
         self._is_anonymous = is_anonymous
-        self._counting = Counting(request, trip, "caller", identity, read_only=server_hints.is_repeated(request))
+        self._counting = Counting(trip, "caller", identity, read_only=server_hints.is_repeated(request))
         request.__dict__["rate_limit"] = self
 
     def count_more(self, amount: int, plan: str, caller_id: str | None = None) -> None:
@@ -171,7 +161,7 @@ class Refusals:
 
     def __init__(self, request: HttpRequest, trip: round_trip.RoundTrip, about: str = "") -> None:
         self._request = request
-        self._counting = Counting(request, trip, "refused", _network(request, about), read_only=True)
+        self._counting = Counting(trip, "refused", _network(request, about), read_only=True)
 
     def check(self) -> None:
         outcomes = self._counting.settle(IP_ADDRESS_LIMITS.refused_requests_per_minute)
@@ -184,19 +174,7 @@ def count_anonymous(request: HttpRequest) -> None:
 
 
 def _count_ip_address(request: HttpRequest, name: str, quota: int, about: str = "") -> None:
-    trip = redis_client.round_trip()
-    counting = Counting(request, trip, name, _network(request, about))
-    trip.run()
-    _apply(request, counting.settle(quota))
-
-
-def _count_one(
-    request: HttpRequest, name: str, identity: str, quota: int, *, period: int = PERIOD, message: str | None = None
-) -> None:
-    trip = redis_client.round_trip()
-    counting = Counting(request, trip, name, identity, period=period)
-    trip.run()
-    _apply(request, counting.settle(quota, fall_back=True), message=message)
+    _apply(request, *_count(_Limit(name, _network(request, about), quota), fall_back=False))
 
 
 def _network(request: HttpRequest, about: str) -> str:
@@ -204,21 +182,35 @@ def _network(request: HttpRequest, about: str) -> str:
     return f"{about}\0{network}" if about else network
 
 
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    name: str
+    identity: str
+    quota: int
+    period: int = PERIOD
+
+
+def _count(*limits: _Limit, fall_back: bool = True) -> list[Outcome]:
+    """Count for each limit. One round trip."""
+    trip = redis_client.round_trip()
+    counted = [Counting(trip, limit.name, limit.identity, period=limit.period) for limit in limits]
+    trip.run()
+    return [each.settle(limit.quota, fall_back=fall_back) for each, limit in zip(counted, limits, strict=True)]
+
+
+def _sign_ins_of_network(request: HttpRequest) -> _Limit:
+    return _Limit("sign-in-address", network_of(request), IP_ADDRESS_LIMITS.token_requests_per_minute)
+
+
 def count_token_request(request: HttpRequest, *, pool_id: str | None = None, email: str | None = None) -> None:
     """Count an attempt at the token endpoint, for client IP and (pool, email). Raises RateLimited."""
-    network = network_of(request)
     if email is None:
-        _count_one(request, "refresh", network, IP_ADDRESS_LIMITS.refreshes_per_minute)
-        return
-    trip = redis_client.round_trip()
-    by_network = Counting(request, trip, "sign-in-address", network)
-    by_email = Counting(request, trip, "sign-in", f"{pool_id or ''}\0{normalize(email)}")
-    trip.run()
-    _apply(
-        request,
-        by_email.settle(plan_limits("free").token_requests_per_minute, fall_back=True),
-        by_network.settle(IP_ADDRESS_LIMITS.token_requests_per_minute, fall_back=True),
-    )
+        limits = [_Limit("refresh", network_of(request), IP_ADDRESS_LIMITS.refreshes_per_minute)]
+    else:
+        account = f"{pool_id or ''}\0{normalize(email)}"
+        of_account = _Limit("sign-in", account, plan_limits("free").token_requests_per_minute)
+        limits = [of_account, _sign_ins_of_network(request)]
+    _apply(request, *_count(*limits))
 
 
 def count_email_request(
@@ -227,54 +219,44 @@ def count_email_request(
     """Count a request for an email, per hour for the recipient and the client IP, and as a sign-in attempt, whether or
     not an account exists. Each kind has its own count: otherwise sign-ups could use up a person's password resets.
     Counted in this process while Redis is unavailable. Raises RateLimited."""
-    trip = redis_client.round_trip()
-    network = network_of(request)
-    by_network = Counting(request, trip, "sign-in-address", network)
-    by_hour = Counting(request, trip, "emails-address", network, period=HOUR)
-    by_email = Counting(request, trip, "emails", f"{pool_id or ''}\0{kind}\0{normalize(email)}", period=HOUR)
-    trip.run()
-    _apply(
-        request,
-        by_email.settle(plan_limits(plan).emails_per_recipient_per_hour, fall_back=True),
-        by_hour.settle(IP_ADDRESS_LIMITS.email_requests_per_hour, fall_back=True),
-        by_network.settle(IP_ADDRESS_LIMITS.token_requests_per_minute, fall_back=True),
+    recipient = f"{pool_id or ''}\0{kind}\0{normalize(email)}"
+    outcomes = _count(
+        _Limit("emails", recipient, plan_limits(plan).emails_per_recipient_per_hour, HOUR),
+        _Limit("emails-address", network_of(request), IP_ADDRESS_LIMITS.email_requests_per_hour, HOUR),
+        _sign_ins_of_network(request),
     )
+    _apply(request, *outcomes)
 
 
 def count_pool_email(request: HttpRequest, *, pool_id: str | None, plan: str) -> None:
     """Count an email to an entered address, for the pool; after all other checks. Raises RateLimited."""
-    message = "The plan's limit of emails per hour is reached."
-    quota = plan_limits(plan).emails_per_hour
-    _count_one(request, "emails-pool", pool_id or "", quota, period=HOUR, message=message)
+    outcomes = _count(_Limit("emails-pool", pool_id or "", plan_limits(plan).emails_per_hour, HOUR))
+    _apply(request, *outcomes, message="The plan's limit of emails per hour is reached.")
 
 
 def wait_to_send(*, kind: str, pool_id: str | None, recipient: str, plan: str) -> int | None:
     """Count an email to an account, by hour for pool and recipient; returns seconds to wait, or None. Called by the
     worker, so requests for unknown emails do not count. Counted in this process while Redis is unavailable."""
-    trip = redis_client.round_trip()
-    by_pool = Counting(None, trip, "emails-to-users", pool_id or "", period=HOUR)
-    by_email = Counting(None, trip, "emails-sent", f"{pool_id or ''}\0{kind}\0{normalize(recipient)}", period=HOUR)
-    trip.run()
-    limit = plan_limits(plan)
-    outcomes = (
-        by_pool.settle(limit.emails_to_users_per_hour, fall_back=True),
-        by_email.settle(limit.emails_per_recipient_per_hour, fall_back=True),
+    limits, account = plan_limits(plan), f"{pool_id or ''}\0{kind}\0{normalize(recipient)}"
+    outcomes = _count(
+        _Limit("emails-to-users", pool_id or "", limits.emails_to_users_per_hour, HOUR),
+        _Limit("emails-sent", account, limits.emails_per_recipient_per_hour, HOUR),
     )
     return max((wait for _, _, wait in outcomes if wait is not None), default=None)
 
 
 def count_invitation(request: HttpRequest, *, pool_id: str, plan: str) -> None:
-    _count_one(request, "invitations", pool_id, plan_limits(plan).invitations_per_hour, period=HOUR)
+    _apply(request, *_count(_Limit("invitations", pool_id, plan_limits(plan).invitations_per_hour, HOUR)))
 
 
 def count_member_request(request: HttpRequest, account_id: str) -> None:
     """Count a request that reveals whether an email has an account, as a sign-in. Raises RateLimited."""
-    _count_one(request, "members", account_id, plan_limits("free").token_requests_per_minute)
+    _apply(request, *_count(_Limit("members", account_id, plan_limits("free").token_requests_per_minute)))
 
 
 def count_known_browser(request: HttpRequest, browser: str) -> None:
     """Count a sign-in attempt from a known browser, for it alone. Raises RateLimited."""
-    _count_one(request, "sign-in-browser", browser, IP_ADDRESS_LIMITS.known_browser_requests_per_minute)
+    _apply(request, *_count(_Limit("sign-in-browser", browser, IP_ADDRESS_LIMITS.known_browser_requests_per_minute)))
 
 
 _MAX_LIMITED_CALLERS: Final = 1000

@@ -1,39 +1,20 @@
-"""The cache of django-ratelimit: `incr` returns a promise, whose value is known after the request's round trip, so that
-one pipeline reads the record and counts (`platform_site.redis.rate_limits`). Django's Redis cache costs 127 µs per
-use."""
+"""The cache of django-ratelimit. It counts nothing: it notes the key and the lifetime of the counter, which is then
+counted in the request's round trip (`platform_site.redis.rate_limits`). Django's Redis cache costs 127 µs per use."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from django.core.cache import caches
 from django.core.cache.backends.base import DEFAULT_TIMEOUT, BaseCache
 
-from platform_site.redis import round_trip
+from platform_site.redis.round_trip import Counted, Fetched, RoundTrip
 
 ALIAS = "ratelimit"
-_MAX_TTL = 86_400 + 60
 
 
-class Promise:
-    """In place of a number; `rate_limits` reads `value` afterwards."""
-
-    __slots__ = ()
-
-    def __gt__(self, other: object) -> bool:
-        """django-ratelimit compares before the count is known."""
-        return False
-
-
-class Counter(Promise, round_trip.Counted):
-    __slots__ = ()
-
-
-class Lookup(Promise):
+class Lookup:
     __slots__ = ("_fetched",)
 
-    def __init__(self, fetched: round_trip.Fetched) -> None:
+    def __init__(self, fetched: Fetched) -> None:
         self._fetched = fetched
 
     @property
@@ -51,41 +32,28 @@ class CounterKey:
     key: str
     ttl: int | None
 
-    def add_to(self, trip: round_trip.RoundTrip) -> Counter | Lookup:
+    def add_to(self, trip: RoundTrip, amount: int = 1) -> Counted | Lookup:
         if self.ttl is None:
             return Lookup(trip.get(self.key))
-        counter = Counter()
-        trip.count(self.key, self.ttl, counter)
-        return counter
+        return trip.count(self.key, self.ttl, amount)
 
 
 class RateLimitCache(BaseCache):
-    trip: round_trip.RoundTrip
+    counter_key: CounterKey
+    _ttl: int
 
     def __init__(self, location: str, params: dict[str, Any]) -> None:
         super().__init__(params)
-        self.counter_key: CounterKey | None = None
-        self._ttl = _MAX_TTL
 
     def add(self, key: str, value: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None) -> bool:
         """Pretends that the key exists, so that `incr` follows."""
-        self._ttl = int(timeout) if isinstance(timeout, int | float) else _MAX_TTL
+        self._ttl = int(timeout)
         return False
 
-    def incr(self, key: str, delta: int = 1, version: int | None = None) -> Any:
+    def incr(self, key: str, delta: int = 1, version: int | None = None) -> int:
         self.counter_key = CounterKey(key, self._ttl)
-        return self.counter_key.add_to(self.trip)
+        return delta
 
     def get(self, key: str, default: Any = None, version: int | None = None) -> Any:
         self.counter_key = CounterKey(key, None)
-        return self.counter_key.add_to(self.trip)
-
-
-@contextmanager
-def round_trip_of(trip: round_trip.RoundTrip) -> Iterator[RateLimitCache]:
-    cache: Any = caches[ALIAS]
-    cache.trip = trip
-    try:
-        yield cache
-    finally:
-        del cache.trip
+        return default

@@ -71,10 +71,10 @@ class RoundTrip:
         self._replies.append(fetched)
         return fetched
 
-    def count(self, key: str, ttl: int, into: Counted | None = None, amount: int = 1) -> Counted:
-        """Add `amount` to `key`, which expires `ttl` seconds after the last count. Returns `into`, or a new one."""
+    def count(self, key: str, ttl: int, amount: int = 1) -> Counted:
+        """Add `amount` to `key`, which expires `ttl` seconds after the last count."""
         self._packed.append(_count(key, ttl, amount))
-        counted = into or Counted()
+        counted = Counted()
         self._replies.append(counted)
         self._replies.append(None)
         return counted

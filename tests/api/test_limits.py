@@ -233,7 +233,7 @@ def test_two_processes_share_a_count() -> None:
     counts = []
     for n in range(6):
         trip = [redis_client.current(), redis_client.Store(*_address())][n % 2].trip()
-        counting = rate_limits.Counting(request(), trip, "caller", identity)
+        counting = rate_limits.Counting(trip, "caller", identity)
         assert trip.run()
         counts.append(counting.settle(100)[1])
     assert [re.findall(r"r=(\d+)", one) for one in counts] == [[str(100 - n)] for n in range(1, 7)]
@@ -305,11 +305,10 @@ def test_a_counter_keeps_its_name_for_a_window_and_gets_another_after_it(monkeyp
         rate_limits, "get_usage", lambda *args, **more: (named.append(more["group"]), real(*args, **more))[1]
     )
     monkeypatch.setattr(time, "time", lambda: now)
-    request = RequestFactory().get("/v1/projects")
 
     def counted() -> tuple[int | None, str]:
         trip = redis_client.round_trip()
-        counting = rate_limits.Counting(request, trip, "caller", "usr_of_a_window")
+        counting = rate_limits.Counting(trip, "caller", "usr_of_a_window")
         trip.run()
         return counting._count.value, counting.settle(100)[1]
 
