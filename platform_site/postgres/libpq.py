@@ -63,11 +63,12 @@ def execute(wrapper: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | N
     if wrapper.in_atomic_block:
         _begin(wrapper, libpq)
         if wrapper.alias == DEFAULT_DB_ALIAS:  # after a DEALLOCATE ALL the transaction would be lost
-            return checked(wrapper, libpq, _exec(libpq, prepared, None, sql, values))
+            result = _run(libpq, prepared, libpq.exec_params, libpq.send_query_params, sql, values)
+            return checked(wrapper, libpq, result)
     name = prepared.names.get(sql)
     if name is not None:
         prepared.names.move_to_end(sql)
-        result = _exec(libpq, prepared, name, sql, values)
+        result = _run(libpq, prepared, libpq.exec_prepared, libpq.send_query_prepared, name, values)
         if result.status in _DONE:
             return result
         if result.error_field(pq.DiagnosticField.SQLSTATE) != _UNKNOWN_STATEMENT:
@@ -77,19 +78,21 @@ def execute(wrapper: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | N
             return checked(wrapper, libpq, result)  # the transaction is lost; its owner may run it again
     if libpq.transaction_status in _TAKES_ONE_MORE and _is_second_use(wrapper, prepared, sql):
         name = _prepare(wrapper, libpq, prepared, sql)
-        return checked(wrapper, libpq, _exec(libpq, prepared, name, sql, values))
-    return checked(wrapper, libpq, _exec(libpq, prepared, None, sql, values))
+        result = _run(libpq, prepared, libpq.exec_prepared, libpq.send_query_prepared, name, values)
+    else:
+        result = _run(libpq, prepared, libpq.exec_params, libpq.send_query_params, sql, values)
+    return checked(wrapper, libpq, result)
 
 
-def _exec(
-    libpq: Any, prepared: _Prepared, name: bytes | None, sql: bytes, values: Sequence[bytes | None]
-) -> pq.abc.PGresult:  # fmt: skip
+def _run(
+    libpq: Any, prepared: _Prepared, call: Callable[..., pq.abc.PGresult], send: Callable[..., None], *arguments: Any
+) -> pq.abc.PGresult:
+    """The result of `call(*arguments)`, in a thread, or on the loop that of `send(*arguments)`."""
     request = loop_requests.current()
-    if request is not None:
-        _send(libpq, name, sql, values)
-        return _result_on_loop(libpq, prepared, request)
-    result: pq.abc.PGresult = libpq.exec_params(sql, values) if name is None else libpq.exec_prepared(name, values)
-    return result
+    if request is None:
+        return call(*arguments)
+    send(*arguments)
+    return _result_on_loop(libpq, prepared, request)
 
 
 def _result_on_loop(libpq: Any, prepared: _Prepared, request: LoopRequest) -> pq.abc.PGresult:
@@ -164,13 +167,7 @@ def _is_second_use(wrapper: BaseDatabaseWrapper, prepared: _Prepared, sql: bytes
 
 def _prepare(wrapper: BaseDatabaseWrapper, libpq: Any, prepared: _Prepared, sql: bytes) -> bytes:
     name = _name_of(sql)
-    request = loop_requests.current()
-    if request is None:
-        made = libpq.prepare(name, sql)
-    else:
-        libpq.send_prepare(name, sql)
-        made = _result_on_loop(libpq, prepared, request)
-    checked(wrapper, libpq, made)
+    checked(wrapper, libpq, _run(libpq, prepared, libpq.prepare, libpq.send_prepare, name, sql))
     _remember_prepared(wrapper, libpq, prepared, sql)
     return name
 
@@ -183,7 +180,8 @@ def _remember_prepared(wrapper: BaseDatabaseWrapper, libpq: Any, prepared: _Prep
     prepared.names[sql] = _name_of(sql)
     if len(prepared.names) > PREPARED_PER_CONNECTION:
         _, oldest = prepared.names.popitem(last=False)
-        _close_prepared(wrapper, libpq, prepared, oldest)
+        # A protocol message instead of DEALLOCATE: poolers translate it.
+        checked(wrapper, libpq, _run(libpq, prepared, libpq.close_prepared, libpq.send_close_prepared, oldest))
 
 
 def pipeline_each(wrapper: BaseDatabaseWrapper, statements: Sequence[Statement]) -> list[pq.abc.PGresult]:
@@ -336,17 +334,6 @@ def discard_when_idle(wrapper: BaseDatabaseWrapper) -> None:
 
 
 _QUALIFIED: Final = re.compile(rb'"env_[0-9a-z]{26}"\."[^"]+"')
-
-
-def _close_prepared(wrapper: BaseDatabaseWrapper, libpq: Any, prepared: _Prepared, name: bytes) -> None:
-    """Close a prepared statement by a protocol message, which poolers translate."""
-    request = loop_requests.current()
-    if request is None:
-        closed = libpq.close_prepared(name)
-    else:
-        libpq.send_close_prepared(name)
-        closed = _result_on_loop(libpq, prepared, request)
-    checked(wrapper, libpq, closed)
 
 
 def checked(wrapper: BaseDatabaseWrapper, libpq: Any, result: pq.abc.PGresult) -> pq.abc.PGresult:
