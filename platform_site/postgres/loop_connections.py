@@ -1,10 +1,10 @@
 """Connections of loop requests, from a pool: `django.db.connections` finds them in the request."""
 
-import asyncio
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from django.conf import settings
@@ -13,7 +13,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import pq
 
 from platform_site.concurrency import loop_requests
-from platform_site.concurrency.loop_requests import LoopRequest
+from platform_site.concurrency.loop_requests import Gate, LoopRequest
 from platform_site.http.errors import Unavailable
 from platform_site.postgres.libpq import prepared_on
 
@@ -50,13 +50,11 @@ def _is_open_and_idle(connection: Any) -> bool:
     return readiness is not None and readiness.is_open
 
 
+@dataclass(slots=True, eq=False)
 class _Waiter:
-    __slots__ = ("given", "handle", "request")
-
-    def __init__(self, request: LoopRequest) -> None:
-        self.request = request
-        self.given: BaseDatabaseWrapper | None = None
-        self.handle: asyncio.Handle
+    owner: str
+    gate: Gate = field(default_factory=Gate)
+    given: BaseDatabaseWrapper | None = None
 
 
 class _Pool:
@@ -73,11 +71,11 @@ class _Pool:
         """The environments that hold the borrowed connections, and below how many each holds."""
         self._held: dict[str, int] = {}
 
-    def borrow(self, request: LoopRequest) -> BaseDatabaseWrapper:
-        """A connection of the pool, which may not be open yet. Raises Unavailable."""
-        owner = request.environment_id
+    def borrow(self, owner: str) -> BaseDatabaseWrapper:
+        """A connection of the pool, which may not be open yet. `owner` is the environment, if known. Raises
+        Unavailable."""
         if self._held.get(owner, 0) >= self._most_each or (not self._idle and self._made >= self._most):
-            wrapper = self._await_one(request)
+            wrapper = self._await_one(owner)
         else:
             if self._idle:
                 wrapper = self._idle.pop()
@@ -93,12 +91,10 @@ class _Pool:
         wrapper.health_check_done = True  # type: ignore[attr-defined]
         return wrapper
 
-    def _await_one(self, request: LoopRequest) -> BaseDatabaseWrapper:
-        waiter = _Waiter(request)
+    def _await_one(self, owner: str) -> BaseDatabaseWrapper:
+        waiter = _Waiter(owner)
         self._waiting.append(waiter)
-        waiter.handle = request.loop.call_later(self._timeout, request.switch)
-        request.wait()
-        waiter.handle.cancel()
+        waiter.gate.wait(self._timeout)
         if waiter.given is None:
             self._waiting.remove(waiter)
             raise Unavailable
@@ -125,17 +121,16 @@ class _Pool:
             self._idle.append(wrapper)
             return
         self._waiting.remove(waiter)
-        if owner := waiter.request.environment_id:
+        if owner := waiter.owner:
             self._owners[wrapper] = owner
             self._held[owner] = self._held.get(owner, 0) + 1
         waiter.given = wrapper
-        waiter.handle.cancel()
-        waiter.handle = waiter.request.loop.call_soon(waiter.request.switch)
+        waiter.gate.open()
 
     def _next_waiter(self) -> _Waiter | None:
         """Of the environment that holds the fewest, the one that waits longest."""
-        chosen = min(self._waiting, key=lambda waiter: self._held.get(waiter.request.environment_id, 0))
-        return chosen if self._held.get(chosen.request.environment_id, 0) < self._most_each else None
+        chosen = min(self._waiting, key=lambda waiter: self._held.get(waiter.owner, 0))
+        return chosen if self._held.get(chosen.owner, 0) < self._most_each else None
 
     def close(self) -> None:
         while self._idle:
@@ -177,7 +172,7 @@ def create_or_borrow(alias: str, create: Callable[[], BaseDatabaseWrapper]) -> B
     pool = _pools.get(alias)
     if pool is None:
         pool = _pools[alias] = _Pool(create, settings.WEB_THREADS, settings.WEB_QUEUE_TIMEOUT)
-    return pool.borrow(request)
+    return pool.borrow(request.environment_id)
 
 
 def release() -> None:
