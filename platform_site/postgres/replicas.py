@@ -9,7 +9,6 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from math import inf
@@ -110,9 +109,6 @@ class Replica:
             self._as_of = max([self._as_of, *passed[-1:]])
         self._answered_at, self._is_out = time.monotonic(), False
 
-    def close(self) -> None:
-        self.connection.close()
-
 
 class Region:
     def __init__(self, alias: str) -> None:
@@ -125,8 +121,12 @@ class Region:
         self.replicas = [Replica(name, self) for name in settings.REPLICAS[alias]]
         self._turns = itertools.count()
         self._began = time.monotonic()
-        for check, close in [(self.check, self.close), *((one.check, one.close) for one in self.replicas)]:
-            threading.Thread(target=_watch, args=(check, close), name="replicas", daemon=True).start()
+        for watched in (self, *self.replicas):
+            threading.Thread(target=_watch, args=(watched,), name="replicas", daemon=True).start()
+
+    @property
+    def connection(self) -> BaseDatabaseWrapper:
+        return connections[self.alias]
 
     def choose(self, freshness: Freshness) -> tuple[Replica, int] | None:
         """A replica and the position that it needs; None for the primary."""
@@ -144,7 +144,7 @@ class Region:
     def check(self) -> None:
         try:
             began = time.monotonic()
-            with connections[self.alias].cursor() as cursor:
+            with self.connection.cursor() as cursor:
                 cursor.execute(_PRIMARY_STATE)
                 self.identity, position = cursor.fetchone()
             kept = [sample for sample in self.samples if began - sample[0] < _REMEMBERED]
@@ -152,9 +152,6 @@ class Region:
             self._raise_marks(began, int(position))
         finally:
             self._report()
-
-    def close(self) -> None:
-        connections[self.alias].close()
 
     def _raise_marks(self, began: float, position: int) -> None:
         due = [key for key, since in list(self.unmarked.items()) if since <= began]
@@ -182,24 +179,19 @@ _IN_WORDS: Final[dict[State, str]] = {
 }
 
 
-def _watch(check: Callable[[], None], close: Callable[[], None]) -> None:
+def _watch(watched: Region | Replica) -> None:
     """Without it no replica answers, and no mark is raised."""
     while True:
         try:
-            check()
-        except Error:  # unavailable, restarting, full: the next time a new connection is tried
-            _close_and_log(close)
-        except Exception:  # psycopg's wait for an answer takes a descriptor, and there may be none
-            logger.exception("a replica or its primary could not be checked")
-            _close_and_log(close)
+            watched.check()
+        except Exception as error:  # psycopg's wait for an answer takes a descriptor, and there may be none
+            if not isinstance(error, Error):  # unavailable, restarting, full: the next time a new connection is tried
+                logger.exception("a replica or its primary could not be checked")
+            try:
+                watched.connection.close()
+            except Exception:  # the next check finds out what there is
+                logger.exception("the connection of a failed check could not be closed")
         time.sleep(settings.REPLICA_LAG_LIMIT / _CHECKS_PER_LAG_LIMIT)
-
-
-def _close_and_log(close: Callable[[], None]) -> None:
-    try:
-        close()
-    except Exception:  # the next check finds out what there is
-        logger.exception("the connection of a failed check could not be closed")
 
 
 _regions: dict[str, Region] = {}
