@@ -25,6 +25,7 @@ class ApiError(Exception):
     status: ClassVar[int] = 500
     code: ClassVar[str] = "internal"
     message: ClassVar[str] = "Something went wrong on our side."
+    own_headers: ClassVar[Mapping[str, str]] = {}
 
     def __init__(
         self,
@@ -36,7 +37,7 @@ class ApiError(Exception):
     ) -> None:
         self.text = message or self.message
         self.fields = list(fields)
-        self.headers = dict(headers or {})
+        self.headers = {**self.own_headers, **(headers or {})}
         self.extra = dict(extra or {})
         super().__init__(self.text)
 
@@ -58,10 +59,7 @@ class InvalidGrant(ApiError):
 
 class Unauthorized(ApiError):
     status, code, message = 401, "unauthorized", "The token is missing, expired or revoked."
-
-    def __init__(self, message: str | None = None, **rest: Any) -> None:
-        super().__init__(message, **rest)
-        self.headers.setdefault("WWW-Authenticate", "Bearer")
+    own_headers: ClassVar = {"WWW-Authenticate": "Bearer"}
 
 
 class Forbidden(ApiError):
@@ -130,10 +128,7 @@ class Internal(ApiError):
 
 class Unavailable(ApiError):
     status, code, message = 503, "unavailable", "The service is busy or restarting. Try again shortly."
-
-    def __init__(self, message: str | None = None, **rest: Any) -> None:
-        super().__init__(message, **rest)
-        self.headers["Retry-After"] = "1"
+    own_headers: ClassVar = {"Retry-After": "1"}
 
 
 class FunctionFailed(ApiError):

@@ -138,15 +138,11 @@ class ListField(serializers.ListField):
         kwargs.setdefault("max_length", 100)
         super().__init__(**kwargs)
 
-    def run_validation(self, data: Any = serializers.empty) -> Any:
-        if data is not serializers.empty and data is not None:
-            if not isinstance(data, list):
-                self.fail("not_a_list")
-            if self.max_length is not None and len(data) > self.max_length:
-                self.fail("too_many", max_length=self.max_length)  # before each item is looked at
-        return super().run_validation(data)
-
     def to_internal_value(self, data: Any) -> list[Any]:
+        if not isinstance(data, list):
+            self.fail("not_a_list")
+        if self.max_length is not None and len(data) > self.max_length:
+            self.fail("too_many", max_length=self.max_length)  # before each item is looked at
         items: list[Any] = super().to_internal_value(data)
         if self.distinct and len(set(items)) != len(items):
             self.fail("repeated")
