@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-import orjson
 from django.conf import settings
 from django.core.handlers.base import BaseHandler
 from django.db import connections
@@ -24,7 +23,7 @@ from django.urls import get_resolver
 from platform_site.concurrency import loop_requests, server_hints
 from platform_site.concurrency.loop_requests import LoopRequest
 from platform_site.fastpath import connection_cleanup
-from platform_site.http import errors
+from platform_site.http import errors, exception_handler
 from platform_site.http.event_streams import EventStreamResponse
 from platform_site.http.middleware.api import is_api_path
 from platform_site.http.requests import close_request, current_request_id, open_request
@@ -168,7 +167,7 @@ class Application:
     def handle(self, message: Message) -> None:
         """Answer a complete request: refuse it, or run it on the loop or in a thread."""
         if message.refusal is not None:
-            _send_error(message, message.refusal, message.meta.get("HTTP_X_REQUEST_ID"), close=True)
+            _send_error(message, message.refusal)
             return
         method, path = message.meta["REQUEST_METHOD"], message.path
         if path == "/healthz" and method in {"GET", "HEAD"}:
@@ -208,7 +207,7 @@ class Application:
 
     def _refuse(self, exchange: Exchange) -> None:
         logger.error("no thread became free in time")  # the path is not logged: it may contain a secret
-        _send_error(exchange.message, errors.Unavailable(), exchange.request.META.get("HTTP_X_REQUEST_ID"))
+        _send_error(exchange.message, errors.Unavailable())
         exchange.end()
 
     def _work(self, exchange: Exchange) -> None:
@@ -241,7 +240,7 @@ class Application:
         except BaseException:
             logger.exception("Django failed to answer a request")
             # If the answer has begun, this is ignored; else the client gets the envelope rather than an empty 500.
-            _send_error(exchange.message, errors.Internal(), request.META.get("HTTP_X_REQUEST_ID"))
+            _send_error(exchange.message, errors.Internal())
         finally:
             if not is_unfinished:
                 exchange.end()
@@ -282,19 +281,13 @@ def _send_health(message: Message) -> None:
     message.respond(200, headers, _HEALTHY)
 
 
-def _send_error(message: Message, error: errors.ApiError, offered_id: str | None, *, close: bool = False) -> None:
+def _send_error(message: Message, error: errors.ApiError) -> None:
     """Send the error envelope without Django. Ignored if a response was sent."""
-    token = open_request(offered_id)
-    request_id = current_request_id()
-    headers = [
-        ("Content-Type", "application/json"),
-        ("Cache-Control", "no-store"),
-        ("X-Request-Id", str(request_id)),
-        *error.headers.items(),
-    ]
-    if close:
-        headers.append(("Connection", "close"))
-    message.respond(error.status, headers, orjson.dumps(error.body(request_id)))
+    token = open_request(message.meta.get("HTTP_X_REQUEST_ID"))
+    response = exception_handler.respond(error)
+    response.headers["Cache-Control"] = "no-store"
+    response.headers["X-Request-Id"] = current_request_id() or ""
+    send(message, response)
     logger.info("refused before Django", extra={"status": error.status, "code": error.code})
     close_request(token)
 

@@ -59,13 +59,13 @@ class Message:
         connection = self.connection
         if not connection.claim_response(self):
             return
-        lines, is_last = _head(status, headers, self.is_last)
+        lines = _head(status, headers, self.is_last)
         if status >= 200 and status not in (204, 304) and "Content-Length" not in dict(headers):
             lines.append(b"content-length: %d\r\n" % len(body))
         lines.append(b"\r\n")
         if body and self.meta.get("REQUEST_METHOD") != "HEAD":
             lines.append(body)
-        connection.finish(b"".join(lines), is_last)
+        connection.finish(b"".join(lines), self.is_last)
 
     def respond_in_pieces(self, status: int, headers: Headers) -> "ResponseStream":
         connection = self.connection
@@ -74,7 +74,8 @@ class Message:
         chunked = self.meta.get("SERVER_PROTOCOL") == "HTTP/1.1" and not any(
             name.lower() == "content-length" for name, _ in headers
         )
-        lines, is_last = _head(status, headers, self.is_last or not chunked)
+        is_last = self.is_last or not chunked
+        lines = _head(status, headers, is_last)
         lines.append(b"transfer-encoding: chunked\r\n\r\n" if chunked else b"\r\n")
         connection.write(b"".join(lines))
         silent = self.meta.get("REQUEST_METHOD") == "HEAD"
@@ -102,13 +103,11 @@ class ResponseStream:
         self._connection.abort()
 
 
-def _head(status: int, headers: Headers, is_last: bool) -> tuple[list[bytes], bool]:
+def _head(status: int, headers: Headers, is_last: bool) -> list[bytes]:
     text = "".join([f"{name}: {value}\r\n" for name, value in headers]).encode("latin-1", "replace")
-    if not is_last and ("Connection", "close") in headers:
-        is_last = True
-    elif is_last and ("Connection", "close") not in headers:
+    if is_last:
         text += b"connection: close\r\n"
-    return [_status_line(status), text, _date(int(time.time()))], is_last
+    return [_status_line(status), text, _date(int(time.time()))]
 
 
 @lru_cache(maxsize=64)
