@@ -5,13 +5,12 @@ docs/reference/http.md."""
 import json
 import re
 from collections.abc import Mapping
-from typing import IO, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import orjson
 from django.conf import settings
 from django.http import HttpRequest
 from django.http.request import UnreadablePostError
-from rest_framework.parsers import BaseParser
 
 from platform_site.http import exact_json
 from platform_site.http.errors import InvalidRequest, PayloadTooLarge, UnsupportedMediaType
@@ -154,14 +153,3 @@ def read_request(request: HttpRequest, *, has_long_floats: bool = False) -> Any:
         raise InvalidRequest("The body is empty; a JSON value is needed.")
     check_content_type(meta)
     return read(body, has_long_floats=has_long_floats)
-
-
-class StrictJSONParser(BaseParser):
-    """For drf-spectacular and `request.data`."""
-
-    media_type = MEDIA_TYPE
-
-    def parse(
-        self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
-    ) -> Any:
-        return read(stream.read())

@@ -13,6 +13,7 @@ from django.db import close_old_connections
 from django.http import HttpRequest, HttpResponse, HttpResponseNotModified
 from django.http.response import HttpResponseBase, ResponseHeaders
 from django.utils.functional import cached_property
+from rest_framework.parsers import JSONParser
 from rest_framework.permissions import BasePermission
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Empty, Request
@@ -21,7 +22,6 @@ from rest_framework.viewsets import ViewSet
 
 from platform_site.concurrency import server_hints
 from platform_site.http import bodies, exception_handler, fields
-from platform_site.http.bodies import StrictJSONParser
 from platform_site.http.errors import ApiError, MethodNotAllowed, ProjectSuspended, Unauthorized, ValidationFailed
 from platform_site.http.requests import read_parameters
 from platform_site.identity.callers import Caller, EnvironmentRef
@@ -146,7 +146,7 @@ class ApiViewSet(ViewSet):
     client_errors_as: ClassVar[type[ApiError] | None] = None
     """Replaces client errors, except 404, 405, 429 and `project_suspended`: `InvalidGrant` at the token endpoint."""
 
-    parser_classes = (StrictJSONParser,)
+    parser_classes = (JSONParser,)  # for the description: `ApiRequest.data` reads the body
     renderer_classes = (JSONRenderer,)
     permission_classes: Sequence[type[BasePermission]] = ()
     throttle_classes = ()

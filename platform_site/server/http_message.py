@@ -70,7 +70,7 @@ class Message:
     def respond_in_pieces(self, status: int, headers: Headers) -> "ResponseStream":
         connection = self.connection
         if not connection.claim_response(self):
-            return ResponseStream(connection, chunked=False, silent=True, is_last=True)
+            raise ConnectionResetError("a response was sent")
         chunked = self.meta.get("SERVER_PROTOCOL") == "HTTP/1.1" and not any(
             name.lower() == "content-length" for name, _ in headers
         )
