@@ -63,6 +63,7 @@ class ApiClient:
         """Raises NotFound if no operation has this path."""
         meta: dict[str, Any] = {name: self.request.META[name] for name in _OF_THE_CLIENT if name in self.request.META}
         meta |= {
+            "wsgi.url_scheme": self.request.scheme or "http",
             "REQUEST_METHOD": method,
             "PATH_INFO": path,
             "QUERY_STRING": urlencode(query or {}),
@@ -74,7 +75,7 @@ class ApiClient:
             meta |= {"CONTENT_TYPE": "application/json", "CONTENT_LENGTH": str(len(body))}
         for name, value in (headers or {}).items():
             meta[f"HTTP_{name.upper().replace('-', '_')}"] = value
-        inner = Incoming(path, meta, body, self.request.scheme or "http")
+        inner = Incoming(path, meta, body)
         try:
             match = routes.resolve(path)
         except Resolver404:  # an id from a form that is none

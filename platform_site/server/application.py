@@ -57,7 +57,7 @@ class Exchange:
 
     @classmethod
     def from_message(cls, message: Message) -> "Exchange":
-        return cls(Incoming(message.path, message.meta, message.body, message.scheme), message)
+        return cls(Incoming(message.path, message.meta, message.body), message)
 
     def end(self) -> None:
         if self.parked is not None:
@@ -146,7 +146,7 @@ class Application:
         repeated = add_headers(meta, headers)
         client, server, port = peer
         mark_unreadable(meta, message.unreadable)
-        meta["REMOTE_ADDR"], message.scheme = self._forwarding.client(client, "http", headers)
+        meta["REMOTE_ADDR"], meta["wsgi.url_scheme"] = self._forwarding.client(client, "http", headers)
         named = meta.get("HTTP_HOST")
         if message.authority is not None:
             meta["HTTP_HOST"] = message.authority

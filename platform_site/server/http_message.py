@@ -34,7 +34,7 @@ class Connection(Protocol):
 
 class Message:
     __slots__ = (
-        "authority", "body", "connection", "headers", "is_last", "meta", "path", "refusal", "scheme", "unreadable",
+        "authority", "body", "connection", "headers", "is_last", "meta", "path", "refusal", "unreadable",
     )  # fmt: skip
 
     def __init__(self, connection: Connection) -> None:
@@ -44,7 +44,6 @@ class Message:
         self.authority: str | None = None
         """The request line's host, which precedes the header (RFC 9112, 3.2.2)."""
         self.headers: list[tuple[str, str]] = []
-        self.scheme = "http"
         self.unreadable: set[str] = set()
         self.body: bytes = b""
         self.refusal: errors.ApiError | None = None

@@ -8,9 +8,7 @@ from functools import lru_cache
 from io import BytesIO
 from typing import Any, Final
 
-from django.http import HttpRequest, QueryDict, parse_cookie
-from django.utils.datastructures import MultiValueDict
-from django.utils.functional import cached_property
+from django.core.handlers.wsgi import WSGIRequest
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -19,14 +17,14 @@ _FORWARDING: Final = frozenset(
 )
 
 
-class Incoming(HttpRequest):
-    def __init__(self, path: str, meta: dict[str, Any], body: bytes, scheme: str) -> None:
-        # Django's own request classes do not call super().__init__ either: it would build what is lazy below.
+class Incoming(WSGIRequest):
+    def __init__(self, path: str, meta: dict[str, Any], body: bytes) -> None:
+        # Without super().__init__, which would read the path and the body again. Django's own request classes do not
+        # call HttpRequest's either: it would build what is lazy.
         self.path = self.path_info = path
-        self.META = meta
+        self.environ = self.META = meta
         self.method = meta["REQUEST_METHOD"]
         self.resolver_match = None
-        self._scheme = scheme
         self._read_started = False
         self._body = body  # Django would read it from the stream, and ask five times how much is allowed
         self._stream = BytesIO(body)
@@ -34,33 +32,6 @@ class Incoming(HttpRequest):
             self._set_content_type_params(meta)  # type: ignore[attr-defined]  # Django's own; also sets the encoding
         else:
             self.content_type, self.content_params = "", {}
-
-    @cached_property
-    def GET(self) -> QueryDict:  # type: ignore[override]
-        return QueryDict(self.META["QUERY_STRING"], encoding=self._encoding)  # type: ignore[attr-defined]
-
-    @cached_property
-    def COOKIES(self) -> dict[str, str]:  # type: ignore[override]
-        return parse_cookie(self.META.get("HTTP_COOKIE", ""))
-
-    def _get_post(self) -> QueryDict:
-        if not hasattr(self, "_post"):
-            self._load_post_and_files()
-        return self._post
-
-    def _set_post(self, post: QueryDict) -> None:
-        self._post = post
-
-    POST = property(_get_post, _set_post)
-
-    @property
-    def FILES(self) -> "MultiValueDict[str, Any]":  # type: ignore[override]
-        if not hasattr(self, "_files"):
-            self._load_post_and_files()
-        return self._files  # type: ignore[attr-defined, no-any-return]
-
-    def _get_scheme(self) -> str:
-        return self._scheme
 
 
 def meta_name(header: str) -> str | None:

@@ -97,6 +97,7 @@ def test_the_host_of_an_endpoint(endpoint: str, host: str) -> None:
 
 def request(body: bytes, content_type: str, query: str = "", method: str = "POST") -> Incoming:
     meta = {
+        "wsgi.url_scheme": "https",
         "REQUEST_METHOD": method,
         "QUERY_STRING": query,
         "CONTENT_TYPE": content_type,
@@ -104,7 +105,7 @@ def request(body: bytes, content_type: str, query: str = "", method: str = "POST
         "HTTP_COOKIE": "a=1; b=2",
         "HTTP_X_THING": "yes",
     }
-    return Incoming("/a", meta, body, "https")
+    return Incoming("/a", meta, body)
 
 
 def test_django_reads_forms_files_queries_and_cookies_from_it() -> None:
