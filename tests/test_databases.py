@@ -1,5 +1,7 @@
 """The four databases of a test run, migrated as `manage.py migrate` does."""
 
+from types import SimpleNamespace
+
 import pytest
 from django.core.management import call_command
 from django.db import OperationalError, connections
@@ -45,4 +47,4 @@ def test_replica_monitor_survives_any_exception(monkeypatch: pytest.MonkeyPatch,
 
     monkeypatch.setattr(replicas, "_CHECKS_PER_LAG_LIMIT", 1e9)  # no pause between them
     with pytest.raises(Enough):
-        replicas._watch(look, close)
+        replicas._watch(SimpleNamespace(check=look, connection=SimpleNamespace(close=close)))  # type: ignore[arg-type]
