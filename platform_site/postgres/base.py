@@ -4,7 +4,8 @@ that an idle connection's socket is readable and so unusable. Silent failures: T
 
 import select
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -12,6 +13,7 @@ from django.db.backends.postgresql import base, schema
 
 from platform_site.concurrency import loop_requests
 from platform_site.postgres.availability import watch
+from platform_site.postgres.libpq import is_lost
 
 
 class _Commits(threading.local):
@@ -86,45 +88,34 @@ class DatabaseWrapper(base.DatabaseWrapper):
             return False
 
     def _commit(self) -> None:
-        self._end_transaction(super()._commit)  # type: ignore[misc]  # BaseDatabaseWrapper has it, django-stubs has not
+        with _watched(self, never_refuse=True):  # locks must be released; psycopg ends transactions without a cursor
+            super()._commit()  # type: ignore[misc]  # BaseDatabaseWrapper has it, django-stubs has not
         _commits.count += 1
 
     def _rollback(self) -> None:
-        self._end_transaction(super()._rollback)  # type: ignore[misc]
-
-    def _end_transaction(self, end: Callable[[], None]) -> None:
-        """Commit or roll back under the watch: psycopg does that without a cursor, so without the execute wrapper.
-        Never refused, because locks must be released."""
-        watched = watch(self.alias)
-        entered = watched.enter(self, never_refuse=True)
-        try:
-            end()
-        except Exception:
-            _note_loss(self)
-            raise
-        finally:
-            if entered:
-                watched.leave()
+        with _watched(self, never_refuse=True):
+            super()._rollback()  # type: ignore[misc]
 
 
 def run_under_watch(
     execute: Callable[[Any, Any, bool, dict[str, Any]], Any], sql: Any, params: Any, many: bool, context: dict[str, Any]
 ) -> Any:
     """Execute wrapper: runs a cursor's statement under the availability watch."""
-    wrapper = context["connection"]
+    with _watched(context["connection"]):
+        return execute(sql, params, many, context)
+
+
+@contextmanager
+def _watched(wrapper: DatabaseWrapper, *, never_refuse: bool = False) -> Iterator[None]:
     watched = watch(wrapper.alias)
     with wrapper.wrap_database_errors:
-        entered = watched.enter(wrapper)
+        entered = watched.enter(wrapper, never_refuse=never_refuse)
     try:
-        return execute(sql, params, many, context)
+        yield
     except Exception:
-        _note_loss(wrapper)
+        if is_lost(wrapper):
+            watched.lost(wrapper.get_connection_params())
         raise
     finally:
         if entered:
             watched.leave()
-
-
-def _note_loss(wrapper: DatabaseWrapper) -> None:
-    if wrapper.connection is not None and wrapper.connection.pgconn.status == psycopg.pq.ConnStatus.BAD:
-        watch(wrapper.alias).lost(wrapper.get_connection_params())

@@ -354,4 +354,4 @@ def read_rows(result: pq.abc.PGresult) -> list[Row]:
 
 
 def is_lost(wrapper: BaseDatabaseWrapper) -> bool:
-    return wrapper.connection is not None and (wrapper.connection.closed or wrapper.connection.pgconn.status == _BAD)
+    return wrapper.connection is not None and bool(wrapper.connection.closed)
