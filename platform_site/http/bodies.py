@@ -22,6 +22,8 @@ _SYNTAX_HINT: Final = "JSON requires double quotes, and allows no comments and n
 _TOO_DEEP: Final = f"The body is nested more than {MAX_DEPTH} levels deep."
 _CHARSET: Final = re.compile(r';\s*charset\s*=\s*"?([^\s;"]+)"?', re.IGNORECASE)
 _POSITION: Final = re.compile(r": line \d+ column \d+ \(char \d+\)\Z")
+_NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*+\\u0000")
+"""`\\u0000` behind an even number of backslashes."""
 # Possessive, and content with a string that never ends: hostile quotes and backslashes cost one pass, not n of them.
 _STRING: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"?+', re.DOTALL)
 
@@ -53,7 +55,7 @@ def read(body: bytes, *, has_long_floats: bool = False) -> Any:
     # A body with few brackets cannot be deep; the walk is for the suspicious ones, and comes before the second reader.
     if body.count(b"{") + body.count(b"[") > MAX_DEPTH and _is_too_deep(value):
         raise InvalidRequest(_TOO_DEEP)
-    if b"\\u0000" in body and _holds_nul(value):
+    if b"\\u0000" in body and _NUL.search(body):
         raise InvalidRequest("The body contains a NUL character (\\u0000), which cannot be stored.")
     try:
         return (_exact_with_texts if has_long_floats else _exact).decode(body.decode())
@@ -76,21 +78,6 @@ def _is_too_deep(value: Any) -> bool:
         if not level:
             return False
     return True
-
-
-def _holds_nul(value: Any) -> bool:
-    waiting = [value]
-    while waiting:
-        at = waiting.pop()
-        if isinstance(at, str):
-            if "\0" in at:
-                return True
-        elif isinstance(at, dict):
-            waiting.extend(at)
-            waiting.extend(at.values())
-        elif isinstance(at, list):
-            waiting.extend(at)
-    return False
 
 
 def _explain(body: bytes, error: orjson.JSONDecodeError) -> NoReturn:
