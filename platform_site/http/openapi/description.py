@@ -13,10 +13,12 @@ envelope.
 tests/api/test_openapi.py walks the result and calls each operation anonymously."""
 
 import inspect
+import json
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from hashlib import sha256
+from pathlib import Path
 from threading import Lock
 from typing import Any, Final
 
@@ -266,66 +268,13 @@ def _codes() -> list[str]:
     return sorted(found)
 
 
-_HEADERS: Final[dict[str, Any]] = {
-    "X-Request-Id": {
-        "description": "The id of this call: the one that was sent, if it was well-formed, else a new one.",
-        "schema": {"type": "string", "maxLength": 64},
-    },
-    "Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}},
-    "Location": {"description": "The URL of the created resource, or where to continue.", "schema": {"type": "string"}},
-    "ETag": {"description": "The version of the resource, for `If-Match`.", "schema": {"type": "string"}},
-    "Idempotency-Replayed": {
-        "description": "`true` on the answer to a repetition: what the first call answered.",
-        "schema": {"type": "string", "enum": ["true"]},
-    },
-    "WWW-Authenticate": {"description": "The scheme: Bearer.", "schema": {"type": "string"}},
-}
-
-
 def add_components(result: dict[str, Any], generator: Any, request: Any, public: bool) -> dict[str, Any]:
-    """drf-spectacular's hook: adds shared components."""
+    """drf-spectacular's hook: adds the components of all operations (`components.json`)."""
+    shared = json.loads(Path(__file__).with_name("components.json").read_text())
+    shared["schemas"]["Error"]["properties"]["error"]["properties"]["code"]["enum"] = _codes()
     components = result.setdefault("components", {})
-    components["headers"] = _HEADERS
-    components.setdefault("schemas", {})["Error"] = {
-        "type": "object",
-        "description": "Every answer of 400 and above. Branch on `code`; `message` is for people and may change.",
-        "required": ["error"],
-        "properties": {
-            "error": {
-                "type": "object",
-                "required": ["code", "message", "request_id"],
-                "properties": {
-                    "code": {"type": "string", "enum": _codes()},
-                    "message": {"type": "string"},
-                    "fields": {
-                        "type": "array",
-                        "description": "With `validation_failed` and `invalid_grant`: what is wrong, and where.",
-                        "items": {
-                            "type": "object",
-                            "required": ["field", "code", "message"],
-                            "properties": {
-                                "field": {"type": "string"},
-                                "code": {"type": "string"},
-                                "message": {"type": "string"},
-                            },
-                        },
-                    },
-                    "hint": {"type": "string"},
-                    "run_id": {"type": "string", "description": "With `function_failed` and `function_timeout`."},
-                    "request_id": {"type": "string"},
-                },
-            }
-        },
-    }
-    components["securitySchemes"] = {
-        "bearer": {
-            "type": "http",
-            "scheme": "bearer",
-            "description": "A server key (`sk_…`), a user's access token (a JWT of 15 minutes), or, without a "
-            "sign-in, a publishable key (`pk_…`).",
-        }
-    }
-    components["schemas"] = dict(sorted(components["schemas"].items()))
+    schemas = components.get("schemas", {}) | shared["schemas"]
+    components |= shared | {"schemas": dict(sorted(schemas.items()))}
     return result
 
 
