@@ -199,7 +199,10 @@ def test_a_text_line_of_a_4xx_says_which_fields_were_wrong() -> None:
     error = ValidationFailed(fields=fields)
     try:
         for status in (422, 200, 503):
-            logs.access("POST", "/v1/rows/<str:table>", status, 0.001, "key_1", None, None, None, "tasks", error)
+            logs.access(
+                method="POST", route="/v1/rows/<str:table>", status=status, duration_ms=1.0, caller="key_1",
+                environment=None, ip=None, replica=None, table="tasks", error=error,
+            )  # fmt: skip
     finally:
         logger.removeHandler(handler)
     wrong, *others = handler.lines

@@ -106,16 +106,16 @@ class ApiMiddleware:
         freshness = request.__dict__.get("freshness")
         metrics.observe_request(method, route, status, seconds)
         logs.access(
-            method,
-            route,
-            status,
-            seconds,
-            None if caller is None else caller.id,
-            None if caller is None or caller.environment is None else caller.environment.environment_id,
-            request.META.get("REMOTE_ADDR"),
-            None if freshness is None else freshness.answered_by,
-            None if match is None else recording.name_in(match.kwargs, "table"),
-            error,
+            method=method,
+            route=route,
+            status=status,
+            duration_ms=round(seconds * 1000, 2),
+            caller=None if caller is None else caller.id,
+            environment=None if caller is None or caller.environment is None else caller.environment.environment_id,
+            ip=request.META.get("REMOTE_ADDR"),
+            replica=None if freshness is None else freshness.answered_by,
+            table=None if match is None else recording.name_in(match.kwargs, "table"),
+            error=error,
         )
         if request.path_info not in PROBES:
             recording.record(request, method, status, seconds, error)
