@@ -84,9 +84,13 @@ class RunHost:
         if len(arguments) > MAX_ARGUMENTS:
             raise HostError("the arguments have more than 2 MB", code="payload_too_large", name="RangeError")
         with self._as_host_errors(operation):
-            answer = partial(self._answer, operation, bodies.read(arguments), seconds)
+            answer = partial(self._answer, operation, arguments, seconds)
+            answer_in_thread = partial(_answer_and_release, answer)
             try:
-                found = loop_requests.run_or_repeat_in_thread(answer, partial(_answer_and_release, answer))
+                if len(arguments) > bodies.MAX_ON_LOOP:
+                    found = loop_requests.in_thread(answer_in_thread)
+                else:
+                    found = loop_requests.run_or_repeat_in_thread(answer, answer_in_thread)
             finally:
                 loop_connections.release()
         return partial(self._answer_async, operation, found) if callable(found) else found
@@ -145,7 +149,8 @@ class RunHost:
             self._connection = None
             return self._is_over
 
-    def _answer(self, operation: str, arguments: Any, seconds: float) -> bytes | Callable[[], bytes]:
+    def _answer(self, operation: str, body: bytes, seconds: float) -> bytes | Callable[[], bytes]:
+        arguments = bodies.read(body)
         if not isinstance(arguments, dict):
             raise HostError("the arguments are not an object", code="validation_failed", name="TypeError")
         match operation:

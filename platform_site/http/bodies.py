@@ -43,6 +43,10 @@ _exact: Final = json.JSONDecoder(object_pairs_hook=object_of)
 _exact_with_texts: Final = json.JSONDecoder(object_pairs_hook=object_of, parse_float=exact_json.read_float)
 
 
+MAX_ON_LOOP: Final = 16 * 1024
+"""Bytes of a body that the event loop parses, in up to 10 ms. Larger ones are parsed in a thread."""
+
+
 def read(body: bytes, *, has_long_floats: bool = False) -> Any:
     """Raises InvalidRequest for ill-formed JSON, duplicate names, NUL, or more than MAX_DEPTH levels. With
     `has_long_floats`, such numbers are `exact_json.LongFloat`, which orjson cannot write."""

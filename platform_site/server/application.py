@@ -24,6 +24,7 @@ from platform_site.concurrency import loop_requests, server_hints
 from platform_site.concurrency.loop_requests import LoopRequest
 from platform_site.fastpath import connection_cleanup
 from platform_site.http import errors, exception_handler
+from platform_site.http.bodies import MAX_ON_LOOP
 from platform_site.http.event_streams import EventStreamResponse
 from platform_site.http.middleware.api import is_api_path
 from platform_site.http.requests import close_request, current_request_id, open_request
@@ -174,7 +175,8 @@ class Application:
             _send_health(message)
             return
         exchange = Exchange.from_message(message)
-        if _is_synchronous_call(message) or (path.startswith("/v1/rows/") and not self._needs_thread(message)):
+        is_on_loop = _is_synchronous_call(message) or (path.startswith("/v1/rows/") and not self._needs_thread(message))
+        if is_on_loop and len(message.body) <= MAX_ON_LOOP:
             LoopRequest(self._loop, partial(self._work_on_loop, exchange)).switch()
         else:
             self._pool.submit(exchange)

@@ -116,7 +116,7 @@ class RequestParser(Connection, asyncio.Protocol):
             return
         if len(self._waiting) >= MAX_PIPELINED:
             raise Refused(errors.InvalidRequest("Too many pipelined requests are waiting for a response."))
-        self._parsing = Message(self)
+        self._parsing = Message(self)  # type: ignore[arg-type]  # each subclass is a `Connection`
         self._state = "head"
         self._url = b""
         self._pieces = []
@@ -133,6 +133,7 @@ class RequestParser(Connection, asyncio.Protocol):
             if self._upgrades:
                 return
             raise Refused(errors.InvalidRequest(_TRAILERS))
+        self._size += len(name) + len(value)
         if len(message.headers) >= MAX_HEADERS:
             raise Refused(_HeadTooLarge())
         header = name.decode().lower()
@@ -148,6 +149,9 @@ class RequestParser(Connection, asyncio.Protocol):
         if message is None or self._upgrades:
             self._upgrades = False
             return
+        if self._size + len(self._url) > HEAD_BYTES:
+            raise Refused(_HeadTooLarge())
+        self._size = 0
         try:
             url = self._url.decode("ascii")
         except UnicodeDecodeError:

@@ -21,8 +21,8 @@ BODY_SECONDS: Final = 15.0
 DRAIN_SECONDS: Final = 2.0
 IDLE_SECONDS: Final = 75.0
 WRITE_SECONDS: Final = 60.0
-_PAUSE_AT: Final = 8
-"""Waiting requests at which reading pauses."""
+_PAUSE_AT, _PAUSE_BYTES = 8, 64 * 1024
+"""Waiting requests, and bytes of their bodies, at which reading pauses while another one is answered."""
 _EXPIRY_CHECK_SECONDS: Final = 0.5
 _NEVER: Final = float("inf")
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -157,7 +157,10 @@ class HttpConnection(RequestParser):
         if self._answering is None:
             if self._state == "idle":
                 self.deadline = self._server.loop.time() + HEAD_SECONDS
-        elif len(self._waiting) >= _PAUSE_AT:
+        elif (
+            len(self._waiting) >= _PAUSE_AT
+            or self._size + sum(len(message.body) for message in self._waiting) > _PAUSE_BYTES
+        ):
             self._is_reading_paused = True
             self._transport.pause_reading()
         self.feed(data)

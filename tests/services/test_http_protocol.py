@@ -6,10 +6,12 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from types import SimpleNamespace
 
 import pytest
 import uvloop
 
+from platform_site.http.bodies import MAX_ON_LOOP
 from platform_site.server.application import Application
 from platform_site.server.http_message import Message
 from platform_site.server.http_parser import MAX_PIECES, MAX_PIPELINED
@@ -131,6 +133,53 @@ def test_only_some_requests_may_wait_on_one_connection(served: Served) -> None:
             received += piece
         assert received.count(b"HTTP/1.1 200 OK") == MAX_PIPELINED + 1
         assert received.count(b"HTTP/1.1 400 ") == 1
+
+
+def post(body: bytes) -> bytes:
+    return b"POST /v1/rows/tasks HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+
+
+def test_bodies_behind_an_unfinished_response_are_not_read(served: Served) -> None:
+    with served.client() as client:
+        client.setblocking(False)
+        client.sendall(REQUEST)
+        served.run()
+        [message] = served.begun
+        for piece in [post(b"x" * 500_000)] * 20:
+            with suppress(BlockingIOError):
+                client.send(piece)
+            served.run(0.02)
+        connection = message.connection
+        kept = sum(len(each.body) for each in connection._waiting) + sum(map(len, connection._pieces))
+        assert kept <= 2**19, "one read, whatever the client sends"
+        client.settimeout(2)
+        message.respond(200, [], b"")
+        served.run()
+        assert len(served.begun) == 2, "the next request goes on"
+
+
+def test_a_large_head_in_one_piece_is_refused(served: Served) -> None:
+    headers = b"".join(b"X-H%d: %b\r\n" % (number, b"a" * 1_000) for number in range(90))
+    with served.client() as client:
+        client.sendall(REQUEST.replace(b"Host", headers + b"Host"))
+        served.run()
+        assert [message.refusal.status for message in served.begun if message.refusal] == [431]
+
+
+@pytest.mark.parametrize(("size", "begun_on_loop"), [(100, True), (MAX_ON_LOOP, True), (MAX_ON_LOOP + 1, False)])
+def test_large_bodies_are_answered_in_threads(
+    served: Served, monkeypatch: pytest.MonkeyPatch, size: int, begun_on_loop: bool
+) -> None:
+    application, submitted, on_loop = Application(), [], []
+    application._loop = served.loop
+    application._pool = SimpleNamespace(submit=submitted.append)  # type: ignore[assignment]
+    monkeypatch.setattr(application, "_work_on_loop", on_loop.append)
+    with served.client() as client:
+        client.sendall(post(b"x" * size))
+        served.run()
+        served.loop.call_soon(application.handle, served.begun[0])
+        served.run()
+    assert (len(on_loop), len(submitted)) == ((1, 0) if begun_on_loop else (0, 1))
 
 
 UPGRADE = b"Connection: Upgrade\r\nUpgrade: h2c\r\n"
