@@ -39,6 +39,15 @@ def test_things_are_found_by_the_beginning_of_their_name(console: Client, tracke
     assert f"{base}/webhooks/{made['id']}" in found(console, "found.ex")
 
 
+def test_webhooks_are_found_by_host_without_their_secret_path(console: Client, tracker: Tracker) -> None:
+    tracker.post("owner", "/webhooks", {"url": "https://hooks.example/T0/XsecretX", "events": ["*"]})
+    for text in ("hooks.ex", "https://hooks.example", "https://hooks.example/T0/X", "https://hooks.example/other"):
+        shown = found(console, text)
+        assert "hooks.example" in shown, text
+        assert "XsecretX" not in shown, text
+    assert "Webhook of" not in found(console, "https://")
+
+
 def test_email_with_plus_sign_is_found_when_decoded_as_space(console: Client, make_user: Any) -> None:
     make_user("ada+test")
     for spelling in ("ada+test@", "ada%2Btest@"):
