@@ -1,4 +1,4 @@
-from django.db import connection
+from django.db import DEFAULT_DB_ALIAS
 
 from platform_site.background import advisory_locks
 from platform_site.background.advisory_locks import LockSpace
@@ -6,5 +6,4 @@ from platform_site.background.advisory_locks import LockSpace
 
 def hold(name: str) -> None:
     """Serialize transactions on this name until the current one ends."""
-    with connection.cursor() as cursor:
-        advisory_locks.lock(cursor, LockSpace.NAMED, name)
+    advisory_locks.lock(DEFAULT_DB_ALIAS, LockSpace.NAMED, name)

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from cryptography.hazmat.primitives.asymmetric import ec
-from django.db import connection, transaction
+from django.db import DEFAULT_DB_ALIAS, transaction
 from django.db.models import Q
 from django.db.models.functions import Now
 from joserfc.jwk import ECKey
@@ -18,6 +18,7 @@ from accounts import audit
 from accounts.directory import locks as account_locks
 from accounts.models import SigningKey
 from platform_site.concurrency import loop_requests
+from platform_site.postgres import sql_functions
 from platform_site.security import keyring
 
 PURPOSE: Final = "accounts.signing_key"
@@ -123,19 +124,12 @@ def _make(signs_from: datetime) -> SigningKey:
     )
 
 
-def _database_time() -> datetime:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT clock_timestamp()")
-        now: datetime = cursor.fetchone()[0]
-    return now
-
-
 @transaction.atomic
 def make_first() -> None:
     """Make a first key that signs at once; of concurrent processes one makes it."""
     account_locks.hold("signing keys")
     if not SigningKey.objects.filter(retires_at__isnull=True).exists():
-        key = _make(_database_time())
+        key = _make(sql_functions.now(DEFAULT_DB_ALIAS))
         audit.record("signing_key.made", key, actor=audit.SYSTEM)
 
 
@@ -144,7 +138,7 @@ def rotate(*, actor: audit.Actor, immediately: bool = False) -> SigningKey:
     """Make a new key and set the end of all others: it signs after PUBLISHED_AHEAD, they verify OVERLAP longer.
     `immediately`, for a leaked key, ends all access tokens in use; other processes follow within REFRESH_SECONDS."""
     account_locks.hold("signing keys")
-    now = _database_time()
+    now = sql_functions.now(DEFAULT_DB_ALIAS)
     signs_from = now if immediately or not SigningKey.objects.exists() else now + PUBLISHED_AHEAD
     retires_at = now if immediately else signs_from + OVERLAP
     SigningKey.objects.filter(Q(retires_at__isnull=True) | Q(retires_at__gt=retires_at)).update(retires_at=retires_at)

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any, Final
 
-from django.db import connections, transaction
+from django.db import transaction
 from django.db.models.functions import Now
 
 from accounts.audit import Actor
@@ -229,8 +229,7 @@ def lock_functions(environment: EnvironmentRef) -> None:
 def _lock(environment_id: str, using: str) -> None:
     """Lock for quota and version count. Raises NoSuchEnvironment."""
     environment_locks.lock_shared_in_region(environment_id, using)
-    with connections[using].cursor() as cursor:
-        advisory_locks.lock(cursor, LockSpace.NAMED, f"functions:{environment_id}")
+    advisory_locks.lock(using, LockSpace.NAMED, f"functions:{environment_id}")
 
 
 def _describe_triggers(function: Function, values: Mapping[str, Any]) -> dict[str, Any]:

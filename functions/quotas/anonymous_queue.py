@@ -3,12 +3,11 @@
 from datetime import timedelta
 from typing import Final
 
-from django.db import connections
-
 from functions.errors import TooManyAnonymousCalls
 from functions.quotas.client_networks import AnonymousCall, has_share
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.identity.plans import plan_limits
+from platform_site.postgres import statements
 
 SPACING: Final = timedelta(seconds=10)
 """The spacing between queued runs of one network, about the duration of one at the longest timeout. So a new network
@@ -50,7 +49,5 @@ def admit(environment: EnvironmentRef, anonymous: AnonymousCall | None, input_si
 def _count(environment: EnvironmentRef, network: int | None = None) -> tuple[int, int, int]:
     """The number of queued runs, the bytes of their inputs, and how many of the runs are this network's."""
     most = plan_limits(environment.plan).visitor_queued_runs
-    with connections[environment.cluster].cursor() as cursor:
-        cursor.execute(_WAITING, [network, environment.environment_id, most])
-        count, size, own = cursor.fetchone()
-        return int(count), int(size), int(own)
+    count, size, own = statements.row(environment.cluster, _WAITING, [network, environment.environment_id, most])
+    return int(count), int(size), int(own)

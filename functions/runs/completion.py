@@ -16,7 +16,7 @@ from platform_site.concurrency import loop_requests
 from platform_site.http.errors import Unavailable
 from platform_site.http.requests import current_request_id
 from platform_site.identity import ids, signals
-from platform_site.postgres import prepared, sql_files
+from platform_site.postgres import prepared, sql_files, statements
 
 _SIZE_OF_OUTCOME: Final = "coalesce(octet_length($4::text), 0) + pg_column_size($6::jsonb)"
 _SQL: Final = sql_files.load(
@@ -103,9 +103,7 @@ def _insert_values(started: CreatedRun, stored: StoredRun) -> list[bytes | None]
 def request_cancel(using: str, run_id: str) -> bool:
     """Cancel a run: a queued one ends at once, an executing one as soon as its process is notified.
     False if it had ended or was cancelled before."""
-    with connections[using].cursor() as cursor:
-        cursor.execute(_SQL["cancel"], {"run_id": run_id})
-        is_new, has_event = cursor.fetchone()
+    is_new, has_event = statements.row(using, _SQL["cancel"], {"run_id": run_id})
     if has_event:
         signals.run_finished.send(sender=None, using=using)
     return bool(is_new)

@@ -3,16 +3,15 @@
 
 from collections.abc import Collection
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 from django.conf import settings
-from django.db import connections
 
 from functions.runs.anonymous_retention import end_without_outcome_sql
 from functions.runs.completion import EVENT_OF_RUN
 from functions.runs.start import CreatedRun
 from platform_site.identity import signals
-from platform_site.postgres import sql_files
+from platform_site.postgres import sql_files, statements
 
 LOST_ATTEMPTS: Final = 3
 """Maximum attempts of a run whose workers die."""
@@ -25,30 +24,24 @@ _SQL: Final = sql_files.load(__file__, end_without_outcome=end_without_outcome_s
 def renew(using: str, executing: Collection[CreatedRun]) -> set[str]:
     """Renew the leases of these runs. Returns the ids of those that are still ours: also of one that PostgreSQL lost in
     a crash (`start_run`), but not of one that was deleted with its function."""
-    parameters: dict[str, Any] = {
+    parameters = {
         "lease": settings.FUNCTION_LEASE,
         "ids": [started.run_id for started in executing],
         "attempts": [started.attempt for started in executing],
         "functions": [started.function_id for started in executing],
     }
-    with connections[using].cursor() as cursor:
-        cursor.execute(_SQL["renew"], parameters)
-        return {run_id for (run_id,) in cursor.fetchall()}
+    return set(statements.column(using, _SQL["renew"], parameters))
 
 
 def cancelled_among(using: str, run_ids: list[str]) -> list[str]:
     """Which of these executing runs are cancelled."""
-    with connections[using].cursor() as cursor:
-        cursor.execute(_SQL["cancelled"], [run_ids])
-        return [run_id for (run_id,) in cursor.fetchall()]
+    return statements.column(using, _SQL["cancelled"], [run_ids])
 
 
 def settle_lost(using: str) -> tuple[int, int]:
     """Settle runs whose lease ran out: async ones are queued again, others end as `worker_lost`. Returns how many were
     queued again, and how many failed."""
-    with connections[using].cursor() as cursor:
-        cursor.execute(_SQL["lost"], {"most": LOST_ATTEMPTS})
-        again, failed, events = cursor.fetchone()
+    again, failed, events = statements.row(using, _SQL["lost"], {"most": LOST_ATTEMPTS})
     if events:
         signals.run_finished.send(sender=None, using=using)
     return int(again), int(failed)
@@ -57,7 +50,5 @@ def settle_lost(using: str) -> tuple[int, int]:
 def repair_future_times(using: str) -> int:
     """Repair due times and leases after the database clock was set back: attempts become due now, and leases last as
     long as a new one, since their workers may be alive. Returns how many. Reads all runs that have not ended."""
-    parameters: dict[str, Any] = {"lease": settings.FUNCTION_LEASE, "longest": _MAX_LEASE}
-    with connections[using].cursor() as cursor:
-        cursor.execute(_SQL["repair_future_times"], parameters)
-        return int(cursor.rowcount)
+    parameters = {"lease": settings.FUNCTION_LEASE, "longest": _MAX_LEASE}
+    return statements.execute(using, _SQL["repair_future_times"], parameters)

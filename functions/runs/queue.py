@@ -3,13 +3,13 @@
 
 import threading
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 import orjson
-from django.db import IntegrityError, connections
+from django.db import IntegrityError
 
 from functions.runs.start import SLOT_ATTEMPTS, CreatedRun, lease_values, number_of, secrets_of, text_of
-from platform_site.postgres import prepared, sql_files
+from platform_site.postgres import prepared, sql_files, statements
 from projects.provisioning.suspension import suspended_in
 
 # A skip scan from one environment to the next, so that no backlog is scanned.
@@ -80,23 +80,17 @@ def claim(using: str) -> tuple[CreatedRun, bool] | None:
 
 def is_due(using: str) -> bool:
     """Whether any run of the region is due, whether or not a slot is free."""
-    suspended = suspended_in(using)
-    with connections[using].cursor() as cursor:
-        cursor.execute(_SQL["is_due"], [suspended])
-        return bool(cursor.fetchone()[0])
+    return bool(statements.row(using, _SQL["is_due"], [suspended_in(using)])[0])
 
 
 def retry_later(started: CreatedRun, wait: timedelta) -> bool:
     """Put a failed async run back into the queue if its function's policy has attempts left."""
-    with connections[started.cluster].cursor() as cursor:
-        parameters: dict[str, Any] = {"run_id": started.run_id, "attempt": started.attempt, "wait": wait}
-        cursor.execute(_SQL["retry"], parameters)
-        return cursor.fetchone() is not None
+    parameters = {"run_id": started.run_id, "attempt": started.attempt, "wait": wait}
+    return bool(statements.rows(started.cluster, _SQL["retry"], parameters))
 
 
 def release(started: CreatedRun, wait: timedelta) -> None:
     """Put a claimed run whose attempt never began back into the queue, to be claimed after `wait`. The attempt does not
     count. Call it once: the next attempt has the same number."""
-    with connections[started.cluster].cursor() as cursor:
-        parameters: dict[str, Any] = {"run_id": started.run_id, "attempt": started.attempt, "wait": wait}
-        cursor.execute(_SQL["release"], parameters)
+    parameters = {"run_id": started.run_id, "attempt": started.attempt, "wait": wait}
+    statements.execute(started.cluster, _SQL["release"], parameters)

@@ -33,7 +33,7 @@ from platform_site.background.advisory_locks import LockSpace
 from platform_site.background.periodic import log_failures
 from platform_site.identity import call_depth, ids, signals
 from platform_site.identity.plans import PlanLimits, plan_limits
-from platform_site.postgres import sql_files
+from platform_site.postgres import sql_files, statements
 from platform_site.postgres.batches import delete_in_batches
 from platform_site.postgres.sql_functions import OctetLength
 from platform_site.postgres.sqlstates import is_unavailable, lost_connection
@@ -107,8 +107,8 @@ class PendingEventWriter:
     def write(self) -> None:
         if not self._pending:
             return
-        with connections[self._using].cursor() as cursor:
-            cursor.execute(_SQL["insert_pending"], [list(column) for column in zip(*self._pending, strict=True)])
+        columns = [list(column) for column in zip(*self._pending, strict=True)]
+        statements.execute(self._using, _SQL["insert_pending"], columns)
         function_notify.after_commit(self._using)
 
 
@@ -237,7 +237,7 @@ def _queue_batch(
     it. `is_unwritable`: no input can be made of the event in it."""
     with transaction.atomic(using=using), connections[using].cursor() as cursor:
         # One worker at a time queues runs of an environment, so that they are created in order; others return.
-        if not advisory_locks.try_lock(cursor, LockSpace.NAMED, f"pending-events:{environment_id}"):
+        if not advisory_locks.try_lock(using, LockSpace.NAMED, f"pending-events:{environment_id}"):
             return 0, 0
         cursor.execute(_COUNT_QUEUED, [environment_id, MAX_QUEUED])
         count, size = cursor.fetchone()
@@ -294,9 +294,8 @@ def _subscriptions_of(
     pending: Sequence[PendingEvent], environment_id: str, using: str, statement: str
 ) -> dict[str, _Subscription]:
     """By id, those functions of these events that have an active event trigger."""
-    with connections[using].cursor() as cursor:
-        cursor.execute(statement, [list({each.function_id for each in pending}), environment_id])
-        return {function_id: _Subscription(*rest) for function_id, *rest in cursor.fetchall()}
+    found = statements.rows(using, statement, [list({each.function_id for each in pending}), environment_id])
+    return {function_id: _Subscription(*rest) for function_id, *rest in found}
 
 
 def _is_subscribed(subscriptions: Mapping[str, _Subscription], each: PendingEvent, event_type: str | None) -> bool:

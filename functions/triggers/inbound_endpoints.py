@@ -10,7 +10,6 @@ from dataclasses import astuple, dataclass
 from typing import Final
 
 import orjson
-from django.db import connections
 from django.db.models import QuerySet
 
 from accounts.tokens import revocation
@@ -19,6 +18,7 @@ from functions.triggers.run_as_check import TriggerKind
 from platform_site.http.errors import ValidationFailed
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import PLANS
+from platform_site.postgres import statements
 from platform_site.redis import client as redis_client
 
 
@@ -113,8 +113,7 @@ UPDATE platform.functions_inboundendpoint SET uses = uses + 1, last_used_at = st
 
 def note_use(environment: EnvironmentRef, address_id: str) -> None:
     """Count one request. One statement."""
-    with connections[environment.cluster].cursor() as cursor:
-        cursor.execute(_USED, [address_id])
+    statements.execute(environment.cluster, _USED, [address_id])
 
 
 def set_run_as(function: Function, using: str, *, by: Caller | None) -> None:

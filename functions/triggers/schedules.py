@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 import orjson
-from django.db import connections, transaction
+from django.db import transaction
 from django.db.models import Exists, OuterRef
 from django.db.models.functions import Now
 
@@ -29,7 +29,7 @@ from platform_site.http.fields import timestamp
 from platform_site.identity import ids
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
-from platform_site.postgres import sql_files, sql_functions
+from platform_site.postgres import sql_files, sql_functions, statements
 from projects.directory.environments import environment_ref
 from projects.provisioning.suspension import plans_of_active, suspended_in
 from rows.outbox import audit as audit_outbox
@@ -149,10 +149,8 @@ def _queue_batch(using: str, plans: Mapping[str, str]) -> tuple[int, bool]:
                     environment_id=function.environment_id or "", name=function.name, reason=each.stopped,
                     scheduled_as=function.scheduled_id,
                 )  # fmt: skip
-        with connections[using].cursor() as cursor:
-            columns = [[getattr(each, field.name) for each in decided] for field in fields(_Decided)]
-            cursor.execute(_SQL["queue_runs"], columns)
-            made = cursor.rowcount
+        columns = [[getattr(each, field.name) for each in decided] for field in fields(_Decided)]
+        made = statements.execute(using, _SQL["queue_runs"], columns)
     return made, len(decided) < BATCH
 
 

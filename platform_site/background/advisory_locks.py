@@ -1,6 +1,8 @@
 from enum import IntEnum
 from typing import Any
 
+from platform_site.postgres import statements
+
 
 class LockSpace(IntEnum):
     """Processes of two versions share the numbers: never change one."""
@@ -18,17 +20,18 @@ class LockSpace(IntEnum):
     ORPHANED_SCHEMA = 6
 
 
-def lock(cursor: Any, space: LockSpace, key: str) -> None:
-    cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, %s))", [key, space.value])
+def lock(using: str, space: LockSpace, key: str) -> None:
+    """Lock until the transaction ends, as `lock_shared` and `try_lock`."""
+    statements.rows(using, "SELECT pg_advisory_xact_lock(hashtextextended(%s, %s))", [key, space.value])
 
 
-def lock_shared(cursor: Any, space: LockSpace, key: str) -> None:
-    cursor.execute("SELECT pg_advisory_xact_lock_shared(hashtextextended(%s, %s))", [key, space.value])
+def lock_shared(using: str, space: LockSpace, key: str) -> None:
+    statements.rows(using, "SELECT pg_advisory_xact_lock_shared(hashtextextended(%s, %s))", [key, space.value])
 
 
-def try_lock(cursor: Any, space: LockSpace, key: str) -> bool:
-    cursor.execute("SELECT pg_try_advisory_xact_lock(hashtextextended(%s, %s))", [key, space.value])
-    return bool(cursor.fetchone()[0])
+def try_lock(using: str, space: LockSpace, key: str) -> bool:
+    statement = "SELECT pg_try_advisory_xact_lock(hashtextextended(%s, %s))"
+    return bool(statements.row(using, statement, [key, space.value])[0])
 
 
 def try_lock_session(cursor: Any, space: LockSpace, key: str) -> bool:

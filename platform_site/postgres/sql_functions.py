@@ -2,8 +2,9 @@
 
 from datetime import datetime
 
-from django.db import connections
 from django.db.models import Func, IntegerField
+
+from platform_site.postgres import statements
 
 
 class OctetLength(Func):
@@ -13,7 +14,5 @@ class OctetLength(Func):
 
 def now(using: str) -> datetime:
     """In UTC, for comparisons with rows. One query."""
-    with connections[using].cursor() as cursor:
-        cursor.execute("SELECT statement_timestamp()")
-        moment: datetime = cursor.fetchone()[0]
+    moment: datetime = statements.row(using, "SELECT statement_timestamp()")[0]
     return moment

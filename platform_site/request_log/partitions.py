@@ -28,8 +28,8 @@ _ATTACH: Final = sql.SQL("ALTER TABLE {parent} ATTACH PARTITION {partition} FOR 
 def create(using: str) -> int:
     """From yesterday to DAYS_AHEAD. Returns how many."""
     created = 0
-    with transaction.atomic(using=using), connections[using].cursor() as cursor:
-        advisory_locks.lock(cursor, LockSpace.NAMED, "request_log partitions")
+    with transaction.atomic(using=using):
+        advisory_locks.lock(using, LockSpace.NAMED, "request_log partitions")
         today = _today(using)
         existing = set(_existing(using))
         for keep_days in KEEP_DAYS:

@@ -4,10 +4,11 @@ remains. Not needed for rows that depend on a locked row (a version, a delivery)
 
 from typing import Any, Final
 
-from django.db import DEFAULT_DB_ALIAS, connections
+from django.db import DEFAULT_DB_ALIAS
 
 from platform_site.background import advisory_locks
 from platform_site.background.advisory_locks import LockSpace
+from platform_site.postgres import statements
 from projects.errors import NoSuchEnvironment, NoSuchProject, SchemaLost
 from projects.models import Environment, Project
 
@@ -35,8 +36,7 @@ def lock_environment(environment_id: str, **conditions: Any) -> Environment:
 
 def lock_shared(environment_id: str) -> None:
     """Prevent marking the environment until the control transaction ends. Two queries. Raises NoSuchEnvironment."""
-    with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
-        advisory_locks.lock_shared(cursor, LockSpace.ENVIRONMENT, environment_id)
+    advisory_locks.lock_shared(DEFAULT_DB_ALIAS, LockSpace.ENVIRONMENT, environment_id)
     if not is_live(environment_id):
         raise NoSuchEnvironment
 
@@ -44,18 +44,14 @@ def lock_shared(environment_id: str) -> None:
 def lock_shared_in_region(environment_id: str, cluster: str) -> None:
     """Prevent dropping the environment's schema until the region's transaction ends. Two queries. Raises
     NoSuchEnvironment if it is deleted, SchemaLost if it lives without a schema."""
-    with connections[cluster].cursor() as cursor:
-        advisory_locks.lock_shared(cursor, LockSpace.ENVIRONMENT, environment_id)
-        cursor.execute(_HAS_SCHEMA, [environment_id])
-        if cursor.fetchone()[0]:
-            return
-    raise SchemaLost if is_live(environment_id) else NoSuchEnvironment
+    advisory_locks.lock_shared(cluster, LockSpace.ENVIRONMENT, environment_id)
+    if not statements.row(cluster, _HAS_SCHEMA, [environment_id])[0]:
+        raise SchemaLost if is_live(environment_id) else NoSuchEnvironment
 
 
 def lock_exclusive(environment_id: str, using: str) -> None:
     """Wait for all shared holders, at most `lock_timeout`, and lock until the transaction ends."""
-    with connections[using].cursor() as cursor:
-        advisory_locks.lock(cursor, LockSpace.ENVIRONMENT, environment_id)
+    advisory_locks.lock(using, LockSpace.ENVIRONMENT, environment_id)
 
 
 def is_live(environment_id: str) -> bool:

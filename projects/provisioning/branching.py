@@ -86,14 +86,12 @@ def require(target: EnvironmentRef) -> None:
 
 def block_new_branches(pool_id: str) -> None:
     """Prevent new branches of this pool until the control transaction ends; a shared lock."""
-    with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
-        advisory_locks.lock_shared(cursor, LockSpace.POOL, pool_id)
+    advisory_locks.lock_shared(DEFAULT_DB_ALIAS, LockSpace.POOL, pool_id)
 
 
 def block_user_deletion(pool_id: str) -> None:
     """Prevent deletion of the pool's users until the control transaction ends."""
-    with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
-        advisory_locks.lock(cursor, LockSpace.POOL, pool_id)
+    advisory_locks.lock(DEFAULT_DB_ALIAS, LockSpace.POOL, pool_id)
 
 
 @contextmanager
@@ -102,8 +100,8 @@ def region_of_new(environment_id: str, cluster: str) -> Generator[None]:
     with transaction.atomic(using=cluster):
         with connections[cluster].cursor() as cursor:
             transaction_settings.lift_limits(cursor)
-            schemas.claim_schema(cursor, environment_id)
-            schemas.create_schema(cursor, environment_id)
+        schemas.claim_schema(environment_id, cluster)
+        schemas.create_schema(environment_id, cluster)
         yield
 
 
@@ -124,9 +122,8 @@ def copy(source: EnvironmentRef, target: EnvironmentRef, data: Data, *, patient:
 
     def once() -> None:
         with _one_snapshot(using, patient=patient):
-            with connections[using].cursor() as cursor:
-                schemas.claim_schema(cursor, target.environment_id)
-                schemas.create_schema(cursor, target.environment_id)
+            schemas.claim_schema(target.environment_id, using)
+            schemas.create_schema(target.environment_id, using)
             signals.environment_branched.send(sender=Environment, source=source, target=target, data=data, using=using)
             require_both(source, target)
             failpoints.reach("branch.before_region_commit")
@@ -236,8 +233,8 @@ def _finish_reset(branch: Environment) -> bool:
 
 def _is_being_filled(environment_id: str, cluster: str) -> bool:
     try:
-        with transaction.atomic(using=cluster), connections[cluster].cursor() as cursor:
-            schemas.claim_schema(cursor, environment_id)
+        with transaction.atomic(using=cluster):
+            schemas.claim_schema(environment_id, cluster)
     except SchemaBusy:
         return True
     # The process that filled it may have committed between the check of the schema and the claim.

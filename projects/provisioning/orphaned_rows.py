@@ -5,11 +5,12 @@ ORPHAN_GRACE_SECONDS, and its region has no schema (else: `projects.provisioning
 from collections.abc import Iterator
 from typing import Final, LiteralString
 
-from django.db import DEFAULT_DB_ALIAS, connections, models
+from django.db import DEFAULT_DB_ALIAS, models
 from psycopg import sql
 
 from accounts import signal_handlers
 from platform_site.identity import ids, signals
+from platform_site.postgres import statements
 from projects.models import Environment
 from projects.provisioning import schemas
 
@@ -70,7 +71,5 @@ def _named_by(table: type[models.Model], using: str, only: LiteralString) -> Ite
     leap = _LEAP.format(table=sql.Identifier(table._meta.db_table), only=sql.SQL(only)).as_string(None)
     found = [""]
     while found:
-        with connections[using].cursor() as cursor:
-            cursor.execute(leap, {"after": found[-1], "limit": AT_ONCE})
-            found = [environment_id for (environment_id,) in cursor.fetchall()]
+        found = statements.column(using, leap, {"after": found[-1], "limit": AT_ONCE})
         yield found

@@ -10,10 +10,10 @@ import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 from django.conf import settings
-from django.db import DEFAULT_DB_ALIAS, Error, ProgrammingError, connections, transaction
+from django.db import DEFAULT_DB_ALIAS, Error, ProgrammingError, transaction
 from psycopg import sql
 
 from platform_site.background import advisory_locks
@@ -21,6 +21,7 @@ from platform_site.background.advisory_locks import LockSpace
 from platform_site.background.periodic import after_commit
 from platform_site.identity import ids, signals
 from platform_site.identity.callers import EnvironmentRef
+from platform_site.postgres import statements
 from platform_site.postgres.direct import session
 from projects.directory import locks as environment_locks
 from projects.models import Environment
@@ -44,9 +45,8 @@ class SchemaBusy(Exception):
 
 def hold(environment_ids: Iterable[str]) -> None:
     """Lock environments to be created, until the control transaction ends."""
-    with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
-        for environment_id in environment_ids:
-            advisory_locks.lock(cursor, LockSpace.NAMED, environment_id)
+    for environment_id in environment_ids:
+        advisory_locks.lock(DEFAULT_DB_ALIAS, LockSpace.NAMED, environment_id)
 
 
 def make_schemas(environments: Sequence[EnvironmentRef]) -> None:
@@ -54,37 +54,28 @@ def make_schemas(environments: Sequence[EnvironmentRef]) -> None:
     that writes the rows, after `hold`. Raises DatabaseError."""
     cluster = environments[0].cluster
     with transaction.atomic(using=cluster):
-        with connections[cluster].cursor() as cursor:
-            for environment in environments:
-                create_schema(cursor, environment.environment_id)
+        for environment in environments:
+            create_schema(environment.environment_id, cluster)
         failpoints.reach("create.before_region_commit")
     failpoints.reach("create.after_region_commit")
 
 
 def has_schema(environment_id: str, cluster: str) -> bool:
-    with connections[cluster].cursor() as cursor:
-        cursor.execute("SELECT to_regnamespace(%s) IS NOT NULL", [environment_id])
-        return bool(cursor.fetchone()[0])
+    return bool(statements.row(cluster, "SELECT to_regnamespace(%s) IS NOT NULL", [environment_id])[0])
 
 
 def size_of(environment_id: str, cluster: str) -> int:
     """Bytes of the environment's tables without indexes. One query, which opens each table's files."""
-    with connections[cluster].cursor() as cursor:
-        cursor.execute(
-            "SELECT coalesce(sum(pg_table_size(oid)), 0) FROM pg_class"
-            " WHERE relnamespace = to_regnamespace(%s) AND relkind = 'r'",
-            [environment_id],
-        )
-        return int(cursor.fetchone()[0])
+    statement = (
+        "SELECT coalesce(sum(pg_table_size(oid)), 0) FROM pg_class"
+        " WHERE relnamespace = to_regnamespace(%s) AND relkind = 'r'"
+    )
+    return int(statements.row(cluster, statement, [environment_id])[0])
 
 
 def count_tables(environment_id: str, cluster: str) -> int:
-    with connections[cluster].cursor() as cursor:
-        cursor.execute(
-            "SELECT count(*) FROM pg_class WHERE relnamespace = to_regnamespace(%s) AND relkind IN ('r', 'p')",
-            [environment_id],
-        )
-        return int(cursor.fetchone()[0])
+    statement = "SELECT count(*) FROM pg_class WHERE relnamespace = to_regnamespace(%s) AND relkind IN ('r', 'p')"
+    return int(statements.row(cluster, statement, [environment_id])[0])
 
 
 def drop_schema(environment_id: str, cluster: str) -> None:
@@ -92,54 +83,50 @@ def drop_schema(environment_id: str, cluster: str) -> None:
     or a reader locks a table); dropped tables stay dropped."""
     while _drop_some_tables(environment_id, cluster):
         failpoints.reach("drop.between_batches")
-    with transaction.atomic(using=cluster), connections[cluster].cursor() as cursor:
-        _prepare_drop(cursor, environment_id)
+    with transaction.atomic(using=cluster):
+        _prepare_drop(environment_id, cluster)
         # Waits for concurrent writers, so that `environment_deleted` finds all rows of the environment.
         environment_locks.lock_exclusive(environment_id, cluster)
-        cursor.execute(_quoted("DROP SCHEMA IF EXISTS {} CASCADE", environment_id))
+        statements.execute(cluster, _quoted("DROP SCHEMA IF EXISTS {} CASCADE", environment_id))
     failpoints.reach("drop.after_schema")
 
 
 def _drop_some_tables(environment_id: str, cluster: str) -> bool:
-    with transaction.atomic(using=cluster), connections[cluster].cursor() as cursor:
-        _prepare_drop(cursor, environment_id)
-        cursor.execute(
-            "SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace(%s) AND relkind IN ('r', 'p') "
-            "ORDER BY oid DESC LIMIT %s",
-            [environment_id, TABLES_PER_TRANSACTION],
-        )
-        tables = [row[0] for row in cursor.fetchall()]
+    newest = (
+        "SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace(%s) AND relkind IN ('r', 'p') "
+        "ORDER BY oid DESC LIMIT %s"
+    )
+    with transaction.atomic(using=cluster):
+        _prepare_drop(environment_id, cluster)
+        tables = statements.column(cluster, newest, [environment_id, TABLES_PER_TRANSACTION])
         for table in tables:
-            cursor.execute(_quoted("DROP TABLE IF EXISTS {} CASCADE", environment_id, table))
+            statements.execute(cluster, _quoted("DROP TABLE IF EXISTS {} CASCADE", environment_id, table))
     return len(tables) == TABLES_PER_TRANSACTION
 
 
-def claim_schema(cursor: Any, environment_id: str) -> None:
+def claim_schema(environment_id: str, cluster: str) -> None:
     """Lock this schema for filling or dropping, until the region's transaction ends. Raises SchemaBusy."""
-    if not advisory_locks.try_lock(cursor, LockSpace.SCHEMA, environment_id):
+    if not advisory_locks.try_lock(cluster, LockSpace.SCHEMA, environment_id):
         raise SchemaBusy(environment_id)
 
 
-def _prepare_drop(cursor: Any, environment_id: str) -> None:
-    claim_schema(cursor, environment_id)
-    cursor.execute(
-        "SELECT set_config('lock_timeout', %s, true), set_config('statement_timeout', %s, true)",
-        [_DROP_LOCK_TIMEOUT, _DROP_STATEMENT_TIMEOUT],
-    )
+def _prepare_drop(environment_id: str, cluster: str) -> None:
+    claim_schema(environment_id, cluster)
+    limits = "SELECT set_config('lock_timeout', %s, true), set_config('statement_timeout', %s, true)"
+    statements.rows(cluster, limits, [_DROP_LOCK_TIMEOUT, _DROP_STATEMENT_TIMEOUT])
 
 
-def create_schema(cursor: Any, environment_id: str) -> None:
+def create_schema(environment_id: str, cluster: str) -> None:
     """Create an empty schema, marked until the control transaction has committed its row, if there is one."""
-    cursor.execute(_quoted("CREATE SCHEMA {}", environment_id))
-    cursor.execute(_quoted(f"COMMENT ON SCHEMA {{}} IS '{BEING_CREATED}'", environment_id))
+    statements.execute(cluster, _quoted("CREATE SCHEMA {}", environment_id))
+    statements.execute(cluster, _quoted(f"COMMENT ON SCHEMA {{}} IS '{BEING_CREATED}'", environment_id))
     # After a failure the next periodic run continues.
-    cluster = cursor.db.alias
     after_commit(f"the mark of {environment_id}", _remove_mark, environment_id, cluster, using=cluster)
 
 
 def _remove_mark(environment_id: str, cluster: str) -> None:
-    with suppress(ProgrammingError), connections[cluster].cursor() as cursor:  # it may have been dropped meanwhile
-        cursor.execute(_quoted("COMMENT ON SCHEMA {} IS NULL", environment_id))
+    with suppress(ProgrammingError):  # it may have been dropped meanwhile
+        statements.execute(cluster, _quoted("COMMENT ON SCHEMA {} IS NULL", environment_id))
 
 
 def _quoted(statement: str, *names: str) -> str:
@@ -164,21 +151,15 @@ def alone(environment_id: str, cluster: str) -> Generator[None]:
 
 def schemas_in(cluster: str, after: str, limit: int) -> list[str]:
     """Up to `limit` environment ids with a schema, in order, after the given one. One query."""
-    with connections[cluster].cursor() as cursor:
-        cursor.execute(
-            "SELECT nspname FROM pg_namespace WHERE nspname ~ %s AND nspname > %s ORDER BY nspname LIMIT %s",
-            [_ENVIRONMENT_NAME, after, limit],
-        )
-        return [name for (name,) in cursor.fetchall()]
+    statement = "SELECT nspname FROM pg_namespace WHERE nspname ~ %s AND nspname > %s ORDER BY nspname LIMIT %s"
+    return statements.column(cluster, statement, [_ENVIRONMENT_NAME, after, limit])
 
 
 def being_created(environment_ids: Sequence[str], cluster: str) -> set[str]:
-    with connections[cluster].cursor() as cursor:
-        cursor.execute(
-            "SELECT nspname FROM pg_namespace WHERE nspname = ANY (%s) AND obj_description(oid, 'pg_namespace') = %s",
-            [list(environment_ids), BEING_CREATED],
-        )
-        return {name for (name,) in cursor.fetchall()}
+    statement = (
+        "SELECT nspname FROM pg_namespace WHERE nspname = ANY (%s) AND obj_description(oid, 'pg_namespace') = %s"
+    )
+    return set(statements.column(cluster, statement, [list(environment_ids), BEING_CREATED]))
 
 
 def drop_orphans(cluster: str, deadline: float = math.inf, *, batch: int = _ORPHANS_PER_LOOK) -> Iterator[str]:
@@ -248,8 +229,8 @@ def is_gone(environment_id: str) -> bool:
     grace = timedelta(seconds=settings.ORPHAN_GRACE_SECONDS)
     if ids.created_at(environment_id) >= datetime.now(UTC) - grace:
         return False
-    with transaction.atomic(), connections[DEFAULT_DB_ALIAS].cursor() as cursor:
-        if not advisory_locks.try_lock(cursor, LockSpace.NAMED, environment_id):
+    with transaction.atomic():
+        if not advisory_locks.try_lock(DEFAULT_DB_ALIAS, LockSpace.NAMED, environment_id):
             return False
         # A new statement, which sees what was committed before the lock was free.
         return not Environment.objects.filter(pk=environment_id).exists()

@@ -94,8 +94,7 @@ def _clear_or_warn(cluster: str, environment_id: str) -> None:
 
 def is_building(cluster: str, environment_id: str) -> bool:
     """Whether a build is running; in a transaction, prevents a new one."""
-    with connections[cluster].cursor() as cursor:
-        return not advisory_locks.try_lock(cursor, LockSpace.UNIQUE_INDEXES, environment_id)
+    return not advisory_locks.try_lock(cluster, LockSpace.UNIQUE_INDEXES, environment_id)
 
 
 @contextmanager

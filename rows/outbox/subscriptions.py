@@ -5,7 +5,6 @@ of events run in the transaction of the relay (`webhooks.delivery.relay`)."""
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, Protocol
 
-from django.db import connections
 from django.db.models import Q
 
 from platform_site.background import advisory_locks
@@ -77,5 +76,4 @@ def is_wanted(event_type: str, environment_id: str, using: str) -> bool:
 
 def lock(environment_id: str, using: str) -> None:
     """Serialize changes of subscriptions until the transaction ends."""
-    with connections[using].cursor() as cursor:
-        advisory_locks.lock(cursor, LockSpace.NAMED, f"webhooks:{environment_id}")
+    advisory_locks.lock(using, LockSpace.NAMED, f"webhooks:{environment_id}")

@@ -4,9 +4,8 @@ a lease longer than possible, proves that this happened."""
 from datetime import timedelta
 from typing import Any, Final
 
-from django.db import connections
-
 from platform_site.background.skip_scan import first_of_each
+from platform_site.postgres import statements
 from webhooks.delivery.queue import LEASE
 
 MAX_LEASE: Final = timedelta(hours=2)
@@ -36,19 +35,14 @@ SELECT (SELECT count(*) FROM page), (SELECT max(next_attempt_at) FROM page), (SE
 
 def repair_future_times(using: str, *, lease: timedelta = LEASE) -> int:
     """Make retries due now, and leases last for `lease`. Returns how many. Scans everything pending."""
-    with connections[using].cursor() as cursor:
-        cursor.execute(_WAITING)
-        waiting = [webhook_id for (webhook_id,) in cursor.fetchall()]
-    return sum(_repair(using, webhook_id, lease) for webhook_id in waiting)
+    return sum(_repair(using, webhook_id, lease) for webhook_id in statements.column(using, _WAITING))
 
 
 def _repair(using: str, webhook_id: str, lease: timedelta) -> int:
     facts: dict[str, Any] = {"webhook": webhook_id, "page": PAGE, "lease": lease, "longest_lease": MAX_LEASE}
     total, after = 0, "-infinity"
     while True:
-        with connections[using].cursor() as cursor:
-            cursor.execute(_REPAIR_PAGE, facts | {"after": after})
-            examined, after, repaired = cursor.fetchone()
+        examined, after, repaired = statements.row(using, _REPAIR_PAGE, facts | {"after": after})
         total += int(repaired)
         if examined < PAGE:
             return total

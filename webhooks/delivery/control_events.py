@@ -5,10 +5,11 @@ from datetime import timedelta
 from typing import Final
 
 import orjson
-from django.db import DEFAULT_DB_ALIAS, connections, transaction
+from django.db import DEFAULT_DB_ALIAS, transaction
 from django.db.models import Q
 from django.db.models.functions import Now
 
+from platform_site.postgres import statements
 from platform_site.postgres.batches import delete_in_batches
 from projects.control_events import ControlEvent
 from projects.models import Environment
@@ -35,8 +36,7 @@ def move_to_region(using: str) -> int:
     with transaction.atomic(using=DEFAULT_DB_ALIAS):
         # A range of one cluster in the order of (cluster, sequence), and no sorting: only one index can serve that, so
         # the planner never reads the events of other regions, whatever its statistics say.
-        with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
-            cursor.execute("SELECT set_config('enable_sort', 'off', true)")
+        statements.rows(DEFAULT_DB_ALIAS, "SELECT set_config('enable_sort', 'off', true)")
         due = list(
             ControlEvent.objects.select_for_update(skip_locked=True)
             .filter(relayed_at__isnull=True, cluster__range=(using, using))
@@ -45,8 +45,8 @@ def move_to_region(using: str) -> int:
         )
         if not due:
             return 0
-        with transaction.atomic(using=using), connections[using].cursor() as cursor:
-            cursor.execute(_MOVE, [orjson.dumps(due).decode()])
+        with transaction.atomic(using=using):
+            statements.execute(using, _MOVE, [orjson.dumps(due).decode()])
         ControlEvent.objects.filter(pk__in=[event["pk"] for event in due]).update(relayed_at=Now())
     return len(due)
 

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 import orjson
 import psycopg
-from django.db import Error, connections, transaction
+from django.db import Error, transaction
 from django.db.models.functions import Now
 
 from platform_site.background.skip_scan import UNCLAIMED, first_of_each
 from platform_site.concurrency import server_hints
-from platform_site.postgres import sql_files
+from platform_site.postgres import sql_files, statements
 from projects.provisioning.suspension import suspended_in
 from rows.outbox import audit as audit_outbox
 from rows.outbox.models import record as record_event
@@ -88,11 +88,8 @@ SQL: Final = sql_files.load(
 
 
 def longest_wait(using: str) -> timedelta | None:
-    suspended = suspended_in(using)
-    with connections[using].cursor() as cursor:
-        cursor.execute(SQL["longest_wait"], {"suspended": suspended})
-        found: timedelta | None = cursor.fetchone()[0]
-        return found
+    found: timedelta | None = statements.row(using, SQL["longest_wait"], {"suspended": suspended_in(using)})[0]
+    return found
 
 
 def claim(
@@ -119,10 +116,9 @@ def claim(
         "only": only,
         "suspended": suspended_in(using),
     }
-    with connections[using].cursor() as cursor:
-        cursor.execute(SQL["claim"], parameters)
-        stopwatch = time.monotonic()
-        return [_claimed(row, stopwatch) for row in cursor.fetchall()]
+    found = statements.rows(using, SQL["claim"], parameters)
+    stopwatch = time.monotonic()
+    return [_claimed(row, stopwatch) for row in found]
 
 
 def wait_for_claims(using: str, *webhook_ids: str) -> None:
@@ -134,9 +130,8 @@ def wait_for_claims(using: str, *webhook_ids: str) -> None:
     try:
         for webhook_id in webhook_ids:
             while (left := end - time.monotonic()) > 0:
-                with connections[using].cursor() as cursor:
-                    cursor.execute(SQL["oldest_claims"], {"webhook": webhook_id, "most": CLAIM_CHECK_LIMIT})
-                    has_claims, is_all = cursor.fetchone()
+                parameters = {"webhook": webhook_id, "most": CLAIM_CHECK_LIMIT}
+                has_claims, is_all = statements.row(using, SQL["oldest_claims"], parameters)
                 if is_all and not has_claims:
                     break
                 time.sleep(min(left, POLL_INTERVAL) if is_all else left)
@@ -181,9 +176,8 @@ def record(using: str, results: Sequence[AttemptOutcome], *, disable_after: time
         }
         for result in results
     ]
-    with connections[using].cursor() as cursor:
-        ids = [result.claimed.delivery_id for result in results]
-        cursor.execute(SQL["record"], {"results": orjson.dumps(rows).decode(), "ids": ids})
+    ids = [result.claimed.delivery_id for result in results]
+    statements.execute(using, SQL["record"], {"results": orjson.dumps(rows).decode(), "ids": ids})
     # A separate transaction: a change of a webhook locks the webhook before its deliveries, and the reverse order could
     # deadlock. After a crash in between, one attempt is missing from the webhook's health.
     webhooks = sorted({result.claimed.webhook_id for result in results})
@@ -195,9 +189,8 @@ def record(using: str, results: Sequence[AttemptOutcome], *, disable_after: time
         "gone": [each in gone for each in webhooks],
         "disable_after": disable_after,
     }
-    with connections[using].cursor() as cursor:
-        cursor.execute(SQL["health"], parameters)
-        return [Failing(webhook_id, reason, _depth_of(webhook_id, results)) for webhook_id, reason in cursor.fetchall()]
+    failing = statements.rows(using, SQL["health"], parameters)
+    return [Failing(webhook_id, reason, _depth_of(webhook_id, results)) for webhook_id, reason in failing]
 
 
 def disable(using: str, failing: Failing) -> None:
@@ -225,6 +218,5 @@ def _depth_of(webhook_id: str, results: Sequence[AttemptOutcome]) -> int:
 
 def release(using: str, claims: Sequence[ClaimedDelivery]) -> None:
     if claims:
-        with connections[using].cursor() as cursor:
-            ids, attempts = [c.delivery_id for c in claims], [c.attempt for c in claims]
-            cursor.execute(SQL["release"], {"ids": ids, "attempts": attempts})
+        ids, attempts = [c.delivery_id for c in claims], [c.attempt for c in claims]
+        statements.execute(using, SQL["release"], {"ids": ids, "attempts": attempts})

@@ -12,7 +12,7 @@ from django.db import connections, transaction
 from django.db.backends.utils import CursorWrapper
 
 from platform_site.background.skip_scan import UNCLAIMED, first_of_each
-from platform_site.postgres import sql_files
+from platform_site.postgres import sql_files, statements
 
 BATCH: Final = 1000
 REQUEST_BATCH: Final = 200
@@ -38,9 +38,7 @@ class Step:
 
 def reconcile(using: str, *, batch: int = BATCH, seconds: float = SECONDS) -> int:
     """Update deliveries of changed webhooks in batches, until done or out of time. Returns how many."""
-    with connections[using].cursor() as cursor:
-        cursor.execute(SQL["webhooks_to_reconcile"])
-        waiting = deque(webhook_id for (webhook_id,) in cursor.fetchall())
+    waiting = deque(statements.column(using, SQL["webhooks_to_reconcile"]))
     changed, end = 0, time.monotonic() + seconds
     while waiting and time.monotonic() < end:
         webhook_id = waiting.popleft()

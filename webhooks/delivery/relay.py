@@ -11,11 +11,12 @@ from itertools import pairwise
 from typing import Any, Final
 
 import orjson
-from django.db import InterfaceError, OperationalError, connections, transaction
+from django.db import InterfaceError, OperationalError, transaction
 from django.db.models import Case, F, Q, When
 from django.db.models.functions import Now
 
 from platform_site.identity import call_depth, ids
+from platform_site.postgres import statements
 from platform_site.postgres.sql_functions import OctetLength
 from platform_site.postgres.sqlstates import is_unavailable, lost_connection
 from platform_site.postgres.transaction_settings import by_index
@@ -236,8 +237,7 @@ class _Created:
 
     def write(self) -> None:
         if self._waiting:
-            with connections[self._using].cursor() as cursor:
-                cursor.execute(_INSERT, [orjson.dumps(self._waiting).decode()])
+            statements.execute(self._using, _INSERT, [orjson.dumps(self._waiting).decode()])
         self._waiting, self._waiting_characters = [], 0
 
 

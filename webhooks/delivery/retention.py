@@ -4,11 +4,9 @@ of a suspension does not count."""
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from django.db import connections
-
 from platform_site.background.skip_scan import UNCLAIMED, first_of_each
 from platform_site.identity import ids
-from platform_site.postgres import sql_files
+from platform_site.postgres import sql_files, statements
 from platform_site.postgres.batches import execute_in_batches
 from platform_site.postgres.transaction_settings import by_index
 from projects.provisioning.suspension import suspended_or_recently_resumed
@@ -44,6 +42,4 @@ def _purge_deliveries(using: str, facts: dict[str, Any]) -> int:
 
 def remove_deleted(using: str) -> int:
     execute_in_batches(using, _SQL["empty_deleted"], {}, batch=BATCH)
-    with connections[using].cursor() as cursor:
-        cursor.execute(_SQL["remove_deleted"])
-        return int(cursor.rowcount)
+    return statements.execute(using, _SQL["remove_deleted"])
