@@ -1,6 +1,6 @@
 """Errors of functions and runs, mapped by `platform_site.http.errors`."""
 
-from platform_site.http.errors import Conflict, NotFound, QuotaExceeded, RateLimited
+from platform_site.http.errors import Conflict, NotFound, RateLimited
 
 
 class NoSuchFunction(NotFound):
@@ -62,29 +62,9 @@ class CallLoopError(Conflict):
         super().__init__(f"Refused, to prevent a loop: a chain of {depth} functions and webhooks led to this call.")
 
 
-class SchedulesQuotaReached(QuotaExceeded):
-    def __init__(self, limit: int) -> None:
-        super().__init__(f"The plan allows {limit} functions with a schedule in an environment.")
-
-
-class SubscriptionsQuotaReached(QuotaExceeded):
-    def __init__(self, limit: int) -> None:
-        super().__init__(f"The plan allows {limit} functions that run on events in an environment.")
-
-
-class FunctionsQuotaReached(QuotaExceeded):
-    def __init__(self, limit: int) -> None:
-        super().__init__(f"The plan allows {limit} functions in an environment.")
-
-
 class NoSuchEndpoint(NotFound):
     message = "There is no such endpoint."
 
 
 class ForUsersOnly(Conflict):
     message = 'This function can only be invoked by users ("invoke": "user"), so it cannot have an inbound endpoint.'
-
-
-class EndpointsQuotaReached(QuotaExceeded):
-    def __init__(self, limit: int) -> None:
-        super().__init__(f"A function has at most {limit} inbound endpoints.")

@@ -40,10 +40,6 @@ class QuotaReached(QuotaExceeded):
         super().__init__(self.message.format(limit=limit))
 
 
-class ProjectsQuotaReached(QuotaReached):
-    message = "The plan allows {limit} projects per account."
-
-
 class MembersQuotaReached(QuotaReached):
     message = "The plan allows {limit} members per project, including open invitations."
 

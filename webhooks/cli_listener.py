@@ -35,7 +35,7 @@ class Listener:
     """`with Listener(environment, url, events) as listener:`, and then `listener.pending()` repeatedly."""
 
     def __init__(self, environment: EnvironmentRef, url: str, events: Sequence[str]) -> None:
-        """`url`: http or https, any host. Raises WebhooksQuotaReached on entering."""
+        """`url`: http or https, any host. Raises QuotaExceeded on entering."""
         self._environment, self._url, self._events = environment, url, list(events)
         # Anyone who runs commands on this machine may call every host that it can reach.
         self._client = outbound.Client(opened=networks(("0.0.0.0/0", "::/0")))

@@ -1,6 +1,6 @@
 from datetime import datetime
 
-from platform_site.http.errors import Conflict, NotFound, QuotaExceeded, ValidationFailed
+from platform_site.http.errors import Conflict, NotFound, ValidationFailed
 
 
 class NoSuchWebhook(NotFound):
@@ -13,11 +13,6 @@ class NoSuchDelivery(NotFound):
 
 class NameTaken(ValidationFailed):
     pass
-
-
-class WebhooksQuotaReached(QuotaExceeded):
-    def __init__(self, limit: int) -> None:
-        super().__init__(f"The plan allows {limit} webhooks in an environment.")
 
 
 class TooManySecrets(Conflict):

@@ -82,8 +82,8 @@ def create_user(
 
 def check_room(pool_id: str | None, most: int) -> None:
     """Raise QuotaExceeded if the pool has `most` users. Final only under the lock that `create_user` takes."""
-    if pool_id is not None and user_counts.users_of(pool_id) >= most:
-        raise QuotaExceeded(f"The plan allows {most} users in an environment.")
+    if pool_id is not None:
+        QuotaExceeded.check(user_counts.users_of(pool_id), most, "users in an environment")
 
 
 def _set_password(user: User, password: str | None) -> None:

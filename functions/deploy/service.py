@@ -11,11 +11,12 @@ from accounts.audit import Actor
 from functions.deploy import deletion as function_deletion
 from functions.deploy import secrets, trial
 from functions.directory import count_functions, function_of
-from functions.errors import FunctionsQuotaReached, NoSuchVersion
+from functions.errors import NoSuchVersion
 from functions.models import Function, Version
 from functions.triggers import event_subscriptions, inbound_endpoints, run_as_check, schedules
 from platform_site.background import advisory_locks
 from platform_site.background.advisory_locks import LockSpace
+from platform_site.http.errors import QuotaExceeded
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
 from projects.directory import locks as environment_locks
@@ -39,8 +40,7 @@ def deploy(
     none. `values`: `source`, and optionally timeout_ms, memory_mb, allowed_hosts, invoke, attempts, schedule, on,
     `secrets` (name to value, null removes) or `secret_names` (all of them). Omitted values stay. Triggered runs execute
     as `runs_as`, by default the actor. The module is loaded in the sandbox first (unless `tried`); `warm` prepares a
-    process. Raises ValidationFailed, Forbidden, FunctionsQuotaReached, SchedulesQuotaReached,
-    SubscriptionsQuotaReached."""
+    process. Raises ValidationFailed, Forbidden, QuotaExceeded."""
     using = environment.cluster
     if not tried:
         trial.try_out(environment, name, values)
@@ -65,7 +65,7 @@ def deploy(
 
 
 def _new_function(environment: EnvironmentRef, name: str) -> Function:
-    """Unsaved, without versions. Raises FunctionsQuotaReached."""
+    """Unsaved, without versions. Raises QuotaExceeded."""
     _check_function_quota(environment)
     return Function(
         environment_id=environment.environment_id,
@@ -165,15 +165,14 @@ def _store_related(function: Function, environment: EnvironmentRef, values: Mapp
 
 
 def check_function_quota(environment: EnvironmentRef) -> None:
-    """Serialize deployments in the environment. Raises FunctionsQuotaReached if the plan allows no further one."""
+    """Serialize deployments in the environment. Raises QuotaExceeded if the plan allows no further one."""
     _lock(environment.environment_id, environment.cluster)
     _check_function_quota(environment)
 
 
 def _check_function_quota(environment: EnvironmentRef) -> None:
     limit = plan_limits(environment.plan).functions_per_environment
-    if count_functions(environment) >= limit:
-        raise FunctionsQuotaReached(limit)
+    QuotaExceeded.check(count_functions(environment), limit, "functions in an environment")
 
 
 def activate(environment: EnvironmentRef, name: str, version: int, *, actor: Caller | Actor) -> Function:

@@ -10,11 +10,11 @@ from django.db import transaction
 from accounts.audit import Actor
 from accounts.tokens import revocation
 from functions.directory import function_of
-from functions.errors import EndpointsQuotaReached, ForUsersOnly, NoSuchEndpoint
+from functions.errors import ForUsersOnly, NoSuchEndpoint
 from functions.execution.run_as import restore_caller
 from functions.models import Function, InboundEndpoint
 from functions.triggers import inbound_endpoints, inbound_tokens
-from platform_site.http.errors import Forbidden
+from platform_site.http.errors import Forbidden, QuotaExceeded
 from platform_site.identity import ids
 from platform_site.identity.callers import Caller, EnvironmentRef
 from rows.outbox import audit as audit_outbox
@@ -28,7 +28,7 @@ def create(
 ) -> tuple[InboundEndpoint, str]:
     """Create an endpoint that runs the function as `runs_as`, a key or an account. Returns it and its URL, which is not
     stored. `values`: `async`, and optionally `label`. Raises NoSuchFunction, Forbidden, ForUsersOnly,
-    EndpointsQuotaReached."""
+    QuotaExceeded."""
     if not runs_as.may("functions:invoke"):
         raise Forbidden("The endpoint would run the function as you: that needs functions:invoke as well.")
     token = inbound_tokens.make(environment.environment_id)
@@ -37,7 +37,7 @@ def create(
         if function.invoke == "user":
             raise ForUsersOnly
         if InboundEndpoint.objects.using(environment.cluster).filter(function=function).count() >= MAX_ENDPOINTS:
-            raise EndpointsQuotaReached(MAX_ENDPOINTS)
+            raise QuotaExceeded(f"A function has at most {MAX_ENDPOINTS} inbound endpoints.")
         endpoint = InboundEndpoint.objects.using(environment.cluster).create(
             function=function,
             token_hash=inbound_tokens.digest(token),

@@ -14,7 +14,7 @@ from rest_framework.mixins import ListModelMixin
 
 from functions import directory
 from functions.api.views import FunctionScopedViewSet
-from functions.errors import CallLoopError, EndpointsQuotaReached, ForUsersOnly, NoSuchEndpoint, NoSuchFunction
+from functions.errors import CallLoopError, ForUsersOnly, NoSuchEndpoint, NoSuchFunction
 from functions.execution import calls, custom_response, request_concurrency
 from functions.execution.executor import CallResult
 from functions.inbound import dispatch, request_message, serializers
@@ -25,7 +25,14 @@ from functions.runs import start
 from functions.runs.start import CreatedRun, NewRun
 from functions.triggers import inbound_endpoints
 from platform_site.concurrency import server_hints
-from platform_site.http.errors import FunctionFailed, FunctionTimeout, PayloadTooLarge, ProjectSuspended, Unavailable
+from platform_site.http.errors import (
+    FunctionFailed,
+    FunctionTimeout,
+    PayloadTooLarge,
+    ProjectSuspended,
+    QuotaExceeded,
+    Unavailable,
+)
 from platform_site.http.generics import ResourceViewSet, UnpagedList
 from platform_site.http.idempotency import idempotent, in_region
 from platform_site.http.requests import client_address
@@ -57,7 +64,7 @@ class InboundEndpointViewSet(ListModelMixin, FunctionScopedViewSet, ResourceView
     """`/v1/functions/{name}/inbound` and `/v1/functions/{name}/inbound/{address_id}`."""
 
     required_scopes = {"list": "functions:read", "create": "functions:deploy", "destroy": "functions:deploy"}
-    also_raises = {"create": (ForUsersOnly, EndpointsQuotaReached)}
+    also_raises = {"create": (ForUsersOnly, QuotaExceeded)}
     optional_bodies = frozenset({"create"})
     serializer_class = serializers.Endpoint
     pagination_class = UnpagedList

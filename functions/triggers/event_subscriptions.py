@@ -13,11 +13,10 @@ from typing import Any, Final
 from django.db import transaction
 
 from accounts.audit import SYSTEM, Actor
-from functions.errors import SubscriptionsQuotaReached
 from functions.models import Function
 from functions.runs.start import CreatedRun
 from functions.triggers.run_as_check import TriggerKind
-from platform_site.http.errors import ValidationFailed
+from platform_site.http.errors import QuotaExceeded, ValidationFailed
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
 from projects.directory.environments import environment_ref
@@ -44,7 +43,7 @@ def configure(
 ) -> None:
     """Set the event triggers, or remove them; the same patterns start stopped ones again. The caller holds the
     function's lock, calls `set_run_as`, saves it and then calls `refresh`. Raises ValidationFailed,
-    SubscriptionsQuotaReached."""
+    QuotaExceeded."""
     if function.events_stopped is None and patterns == function.events:
         return
     had_triggers = has_triggers(function)
@@ -55,7 +54,8 @@ def configure(
     if by is None:
         raise ValidationFailed.of("on", "nobody", "Set `run_as` for a function with event triggers.")
     if not had_triggers:
-        _check_quota(environment)
+        limit = plan_limits(environment.plan).event_functions_per_environment
+        QuotaExceeded.check(count_subscriptions(environment), limit, "functions that run on events in an environment")
 
 
 def set_run_as(function: Function, *, by: Caller | None) -> None:
@@ -103,12 +103,6 @@ def patterns_of(environment_id: str, using: str) -> Iterable[Sequence[str]]:
 def count_subscriptions(environment: EnvironmentRef) -> int:
     """How many of the environment's functions have event triggers; stopped ones do not count. One query."""
     return Function.objects.of(environment).filter(events__isnull=False, events_stopped=None).count()
-
-
-def _check_quota(environment: EnvironmentRef) -> None:
-    limit = plan_limits(environment.plan).event_functions_per_environment
-    if count_subscriptions(environment) >= limit:
-        raise SubscriptionsQuotaReached(limit)
 
 
 def may_run(caller: Caller) -> bool:

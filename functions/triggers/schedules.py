@@ -19,12 +19,11 @@ from django.db.models import Exists, OuterRef
 from django.db.models.functions import Now
 
 from accounts.audit import SYSTEM, Actor
-from functions.errors import SchedulesQuotaReached
 from functions.models import Function, Run
 from functions.runs.start import CreatedRun
 from functions.triggers import cron
 from functions.triggers.run_as_check import TriggerKind
-from platform_site.http.errors import ValidationFailed
+from platform_site.http.errors import QuotaExceeded, ValidationFailed
 from platform_site.http.fields import timestamp
 from platform_site.identity import ids
 from platform_site.identity.callers import Caller, EnvironmentRef
@@ -46,7 +45,7 @@ run again."""
 def configure(function: Function, environment: EnvironmentRef, text: str | None, *, by: Caller | None) -> None:
     """Set the schedule: a text of `cron.normal`, or none. The same text starts a stopped one again and keeps the due
     time of an active one. The caller holds the function's lock, calls `set_run_as` and saves it. Raises
-    ValidationFailed, SchedulesQuotaReached."""
+    ValidationFailed, QuotaExceeded."""
     was_running = function.next_run_at is not None
     if was_running and text == function.schedule:
         return
@@ -57,7 +56,8 @@ def configure(function: Function, environment: EnvironmentRef, text: str | None,
     if by is None:
         raise ValidationFailed.of("schedule", "nobody", "Set `run_as` for a function with a schedule.")
     if not was_running:
-        _check_quota(environment)
+        limit = plan_limits(environment.plan).schedules_per_environment
+        QuotaExceeded.check(count_schedules(environment), limit, "functions with a schedule in an environment")
     function.next_run_at = cron.read(text).next_after(sql_functions.now(environment.cluster))
 
 
@@ -88,12 +88,6 @@ def copied(text: str | None) -> dict[str, Any]:
 def count_schedules(environment: EnvironmentRef) -> int:
     """How many of the environment's functions have a schedule; stopped ones do not count. One query."""
     return Function.objects.of(environment).filter(next_run_at__isnull=False).count()
-
-
-def _check_quota(environment: EnvironmentRef) -> None:
-    limit = plan_limits(environment.plan).schedules_per_environment
-    if count_schedules(environment) >= limit:
-        raise SchedulesQuotaReached(limit)
 
 
 # ── When they are due ───────────────────────────────────────────────────────────────────────────────────────────────

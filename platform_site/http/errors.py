@@ -111,6 +111,12 @@ class ValidationFailed(ApiError):
 class QuotaExceeded(ApiError):
     status, code, message = 422, "quota_exceeded", "The plan's limit is reached."
 
+    @classmethod
+    def check(cls, used: int, limit: int, what: str) -> None:
+        """Raise this unless there is room for one more. `what`: such as "webhooks in an environment"."""
+        if used >= limit:
+            raise cls(f"The plan allows {limit} {what}.")
+
 
 class RateLimited(ApiError):
     """`retry_after` is whole seconds, at least 1."""

@@ -8,11 +8,12 @@ from accounts.audit import Actor
 from accounts.models import User
 from accounts.models.registration import AccountEmail
 from accounts.registration import email_outbox, pool_settings
+from platform_site.http.errors import QuotaExceeded
 from platform_site.identity import signals
 from platform_site.identity.callers import Caller
 from platform_site.identity.plans import plan_limits
 from projects.directory import environment_cache, invitations, locks, origins
-from projects.errors import NoSuchAccount, ProjectsQuotaReached
+from projects.errors import NoSuchAccount
 from projects.models import Environment, Member, Project
 from projects.provisioning import deletion as project_deletion
 from projects.provisioning import failpoints, schemas, suspension
@@ -27,7 +28,7 @@ def create_project(
     *, account_id: str, name: str, region: str, plan: str, actor: Caller | Actor, cluster: str | None = None
 ) -> Project:
     """Create a project with `development` (open to localhost and sign-up) and `production`, their schemas, and the
-    account as owner. `cluster` defaults to the region's database. Raises ProjectsQuotaReached, NoSuchAccount,
+    account as owner. `cluster` defaults to the region's database. Raises QuotaExceeded, NoSuchAccount,
     DatabaseError. Contract section 4.1."""
     with transaction.atomic():
         # Projects are counted under the lock of the account's row: parallel creations wait here.
@@ -62,15 +63,14 @@ def create_project(
 
 
 def _check_quota(account_id: str, plan: str) -> None:
-    limit = plan_limits(plan).projects_per_account
-    if Project.objects.live().filter(created_by_id=account_id, plan=plan).count() >= limit:
-        raise ProjectsQuotaReached(limit)
+    owned = Project.objects.live().filter(created_by_id=account_id, plan=plan).count()
+    QuotaExceeded.check(owned, plan_limits(plan).projects_per_account, "projects per account")
 
 
 def change_project(
     project_id: str, *, actor: Caller | Actor, name: str | None = None, plan: str | None = None
 ) -> Project:
-    """Rename a live project or change its plan; None leaves it. Raises NoSuchProject, ProjectsQuotaReached."""
+    """Rename a live project or change its plan; None leaves it. Raises NoSuchProject, QuotaExceeded."""
     with transaction.atomic():
         if plan is not None:
             _lock_creator(project_id)

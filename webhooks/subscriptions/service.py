@@ -13,6 +13,7 @@ from django.db.models.functions import Greatest, Now
 
 from accounts.audit import Actor
 from platform_site.background.periodic import after_commit
+from platform_site.http.errors import QuotaExceeded
 from platform_site.identity import call_depth
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
@@ -34,7 +35,6 @@ from webhooks.errors import (
     NoSuchWebhook,
     NothingToRedeliver,
     TooManySecrets,
-    WebhooksQuotaReached,
 )
 from webhooks.models import Delivery, Webhook
 
@@ -53,7 +53,7 @@ class Recovery:
 def create_webhook(
     environment: EnvironmentRef, values: Mapping[str, Any], *, actor: Caller | Actor
 ) -> tuple[Webhook, str]:
-    """Subscribe; returns webhook and signing secret. Raises WebhooksQuotaReached, NameTaken."""
+    """Subscribe; returns webhook and signing secret. Raises QuotaExceeded, NameTaken."""
     using = environment.cluster
     secret = signing.new_secret()
     with transaction.atomic(using=using):
@@ -72,12 +72,11 @@ def create_webhook(
 
 
 def check_webhook_quota(environment: EnvironmentRef, count: int) -> None:
-    """Serialize subscribing. Raises WebhooksQuotaReached for `count` more webhooks, NoSuchEnvironment."""
+    """Serialize subscribing. Raises QuotaExceeded for `count` more webhooks, NoSuchEnvironment."""
     environment_locks.lock_shared_in_region(environment.environment_id, environment.cluster)
     subscriptions.lock(environment.environment_id, environment.cluster)
     limit = plan_limits(environment.plan).webhooks_per_environment
-    if count_webhooks(environment) + count > limit:
-        raise WebhooksQuotaReached(limit)
+    QuotaExceeded.check(count_webhooks(environment) + count - 1, limit, "webhooks in an environment")
 
 
 def count_webhooks(environment: EnvironmentRef) -> int:
