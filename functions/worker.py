@@ -10,11 +10,12 @@ from datetime import timedelta
 from typing import Final
 
 from django.conf import settings
-from django.db import Error, close_old_connections, connections
+from django.db import Error, close_old_connections, connections, transaction
 
+from accounts.audit import SYSTEM
 from functions.execution import executor
 from functions.execution.run_as import restore_caller
-from functions.models import Run
+from functions.models import Function, Run
 from functions.runs import completion
 from functions.runs import queue as run_queue
 from functions.runs.completion import RunResult
@@ -22,6 +23,7 @@ from functions.runs.start import CreatedRun
 from functions.triggers import event_subscriptions, schedules
 from functions.triggers import events as event_triggers
 from platform_site.identity.callers import Caller
+from projects.directory.environments import environment_ref
 from projects.provisioning import suspension
 
 logger = logging.getLogger("platform.functions")
@@ -35,7 +37,7 @@ _CALLER_NAMES: Final = {
     Run.Trigger.EVENT: "the run-as identity of its events",
 }
 """The caller in the message of a run that fails as `CallerGone`, by trigger."""
-_STOPS: Final = {Run.Trigger.SCHEDULE: schedules.stop, Run.Trigger.EVENT: event_subscriptions.stop}
+_STORED_TRIGGERS: Final = {Run.Trigger.SCHEDULE: schedules, Run.Trigger.EVENT: event_subscriptions}
 _RETRY_SECONDS: Final = timedelta(seconds=2)
 """Delay before a run is tried again if its caller could not be looked up."""
 _POLL_SECONDS: Final = 0.2
@@ -129,8 +131,8 @@ class Worker:
         try:
             again = restore_caller(started.caller_kind, started.caller_id, started.environment_id)
             is_gone = again is None or not _may_run(started, again[0])
-            if is_gone and (stop := _STOPS.get(Run.Trigger(started.trigger))) is not None:
-                stop(started)
+            if is_gone:
+                _stop_trigger(started)
         except Error:
             # The control database is unavailable. If the lease just expired, the run would be lost at its third
             # attempt.
@@ -145,6 +147,20 @@ class Worker:
             run_queue.release(started, timedelta())
         else:
             executor.execute(started, *again)
+
+
+def _stop_trigger(started: CreatedRun) -> None:
+    """The run-as identity of this run lost its permissions: stop the schedule or the events that made the run. No
+    effect if another identity was set meanwhile, or if the environment was deleted."""
+    trigger = _STORED_TRIGGERS.get(Run.Trigger(started.trigger))
+    environment = None if trigger is None else environment_ref(started.environment_id)
+    if trigger is None or environment is None:
+        return
+    with transaction.atomic(using=started.cluster):
+        named = Function.objects.of(environment).filter(pk=started.function_id)
+        function = named.select_for_update(no_key=True).first()
+        if function is not None and trigger.run_as(function) == (started.caller_kind, started.caller_id):
+            trigger.stop(function, environment, Function.Stopped.CALLER_GONE, actor=SYSTEM)
 
 
 def _may_run(started: CreatedRun, caller: Caller) -> bool:

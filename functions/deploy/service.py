@@ -144,11 +144,9 @@ def _caller_of(actor: Caller | Actor) -> Caller | None:
 def _set_run_as(function: Function, using: str, by: Caller | None) -> None:
     """All triggers of the function execute as `by` from now on; None (staff or a command) changes nothing. Raises
     Forbidden if `by` lacks a permission, ValidationFailed."""
-    schedules.set_run_as(function, by=by)
-    event_subscriptions.set_run_as(function, by=by)
     ways = (
-        schedules.trigger_kind(function),
-        event_subscriptions.trigger_kind(function),
+        schedules.set_run_as(function, by=by),
+        event_subscriptions.set_run_as(function, by=by),
         inbound_endpoints.trigger_kind(function, using),
     )
     run_as_check.check(by, ways)
@@ -197,16 +195,14 @@ def stop_schedule(environment: EnvironmentRef, name: str, *, actor: Actor) -> No
     """Stop the schedule until it is set again. Raises NoSuchFunction."""
     with transaction.atomic(using=environment.cluster):
         function = function_of(environment, name, lock=True)
-        if function.next_run_at is not None:
-            schedules.set_stopped(function, environment, Function.Stopped.OPERATOR, actor=actor)
+        schedules.stop(function, environment, Function.Stopped.OPERATOR, actor=actor)
 
 
 def stop_events(environment: EnvironmentRef, name: str, *, actor: Actor) -> None:
     """Stop the event triggers until they are set again. Raises NoSuchFunction."""
     with transaction.atomic(using=environment.cluster):
         function = function_of(environment, name, lock=True)
-        if event_subscriptions.has_triggers(function):
-            event_subscriptions.set_stopped(function, environment, Function.Stopped.OPERATOR, actor=actor)
+        event_subscriptions.stop(function, environment, Function.Stopped.OPERATOR, actor=actor)
 
 
 def delete_function(environment: EnvironmentRef, name: str, *, actor: Caller | Actor) -> None:

@@ -10,16 +10,12 @@ trigger functions: a function would trigger itself. A chain of functions that wr
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from django.db import transaction
-
-from accounts.audit import SYSTEM, Actor
+from accounts.audit import Actor
 from functions.models import Function
-from functions.runs.start import CreatedRun
 from functions.triggers.run_as_check import TriggerKind
 from platform_site.http.errors import QuotaExceeded, ValidationFailed
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
-from projects.directory.environments import environment_ref
 from rows.outbox import audit as audit_outbox
 from rows.outbox import event_types, subscriptions
 
@@ -58,22 +54,16 @@ def configure(
         QuotaExceeded.check(count_subscriptions(environment), limit, "functions that run on events in an environment")
 
 
-def set_run_as(function: Function, *, by: Caller | None) -> None:
-    """Runs of events execute as `by` from now on, whose permissions are checked (`trigger_kind`); unchanged if None.
-    Raises ValidationFailed."""
+def set_run_as(function: Function, *, by: Caller | None) -> TriggerKind | None:
+    """Runs of events execute as `by` from now on; unchanged if None. Returns the permissions that the run-as identity
+    needs, also to receive the events; None without event triggers. Raises ValidationFailed."""
     if not has_triggers(function):
-        return
+        return None
     if function.invoke == "user":
         message = 'Events invoke as a key or a member, and the function is for app users only: its "invoke".'
         raise ValidationFailed.of("on", "for_users_only", message)
     if by is not None:
         function.events_kind, function.events_id = by.kind, by.id
-
-
-def trigger_kind(function: Function) -> TriggerKind | None:
-    """The permissions that its run-as identity needs, also to receive the events; None without event triggers."""
-    if not has_triggers(function):
-        return None
     scopes = (*SCOPES, "webhooks:read") if covers(function.events or (), _NAMES_A_URL) else SCOPES
     return TriggerKind("on events", 'deploy it with "on": null', scopes)
 
@@ -110,24 +100,14 @@ def may_run(caller: Caller) -> bool:
     return all(caller.may(scope) for scope in SCOPES)
 
 
-def stop(started: CreatedRun) -> None:
-    """The run-as identity of this run lost its permissions: stop the triggers until they are set again. No effect if
-    another identity was set meanwhile, or if the environment was deleted."""
-    using, environment = started.cluster, environment_ref(started.environment_id)
-    if environment is None:
+def run_as(function: Function) -> tuple[str | None, str | None]:
+    return function.events_kind, function.events_id
+
+
+def stop(function: Function, environment: EnvironmentRef, reason: Function.Stopped, *, actor: Actor) -> None:
+    """Stop active event triggers until they are set again. The caller holds the function's lock."""
+    if not has_triggers(function):
         return
-    with transaction.atomic(using=using):
-        found = Function.objects.using(using).filter(pk=started.function_id, environment_id=started.environment_id)
-        same = found.filter(events_kind=started.caller_kind, events_id=started.caller_id)
-        function = same.select_for_update(no_key=True).first()
-        if function is not None and has_triggers(function):
-            set_stopped(function, environment, Function.Stopped.CALLER_GONE, actor=SYSTEM)
-
-
-def set_stopped(
-    function: Function, environment: EnvironmentRef, reason: Function.Stopped, *, actor: Caller | Actor
-) -> None:
-    """Stop the event triggers until they are set again. The caller holds the function's lock."""
     function.events_stopped = reason
     function.save(using=environment.cluster, update_fields=["events_stopped"])
     refresh(environment.environment_id, environment.cluster)

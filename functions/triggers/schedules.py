@@ -18,9 +18,8 @@ from django.db import transaction
 from django.db.models import Exists, OuterRef
 from django.db.models.functions import Now
 
-from accounts.audit import SYSTEM, Actor
+from accounts.audit import Actor
 from functions.models import Function, Run
-from functions.runs.start import CreatedRun
 from functions.triggers import cron
 from functions.triggers.run_as_check import TriggerKind
 from platform_site.http.errors import QuotaExceeded, ValidationFailed
@@ -29,7 +28,6 @@ from platform_site.identity import ids
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
 from platform_site.postgres import sql_files, sql_functions, statements
-from projects.directory.environments import environment_ref
 from projects.provisioning.suspension import plans_of_active, suspended_in
 from rows.outbox import audit as audit_outbox
 
@@ -61,22 +59,16 @@ def configure(function: Function, environment: EnvironmentRef, text: str | None,
     function.next_run_at = cron.read(text).next_after(sql_functions.now(environment.cluster))
 
 
-def set_run_as(function: Function, *, by: Caller | None) -> None:
-    """Scheduled runs execute as `by` from now on, whose permissions are checked (`trigger_kind`); unchanged if None.
-    Raises ValidationFailed."""
+def set_run_as(function: Function, *, by: Caller | None) -> TriggerKind | None:
+    """Scheduled runs execute as `by` from now on; unchanged if None. Returns the permissions that the run-as identity
+    needs; None without an active schedule. Raises ValidationFailed."""
     if function.next_run_at is None:
-        return
+        return None
     if function.invoke == "user":
         message = 'A schedule invokes as a key or a member, and the function is for app users only: its "invoke".'
         raise ValidationFailed.of("schedule", "for_users_only", message)
     if by is not None:
         function.scheduled_kind, function.scheduled_id = by.kind, by.id
-
-
-def trigger_kind(function: Function) -> TriggerKind | None:
-    """The permissions that the run-as identity of its schedule needs; None without an active schedule."""
-    if function.next_run_at is None:
-        return None
     return TriggerKind("by a schedule", 'deploy it with "schedule": null', ("functions:invoke",))
 
 
@@ -165,23 +157,14 @@ def _decide(function: Function, now: datetime, plans: Mapping[str, str], *, is_b
     )
 
 
-def stop(started: CreatedRun) -> None:
-    """The run-as identity of this run lost its permissions: stop the schedule until it is set again. No effect if
-    another identity was set meanwhile, or if the environment was deleted."""
-    using, environment = started.cluster, environment_ref(started.environment_id)
-    if environment is None:
+def run_as(function: Function) -> tuple[str | None, str | None]:
+    return function.scheduled_kind, function.scheduled_id
+
+
+def stop(function: Function, environment: EnvironmentRef, reason: Function.Stopped, *, actor: Actor) -> None:
+    """Stop an active schedule until it is set again. The caller holds the function's lock."""
+    if function.next_run_at is None:
         return
-    with transaction.atomic(using=using):
-        active = Function.objects.using(using).filter(pk=started.function_id, next_run_at__isnull=False)
-        same = active.filter(scheduled_kind=started.caller_kind, scheduled_id=started.caller_id)
-        if (function := same.select_for_update(no_key=True).first()) is not None:
-            set_stopped(function, environment, Function.Stopped.CALLER_GONE, actor=SYSTEM)
-
-
-def set_stopped(
-    function: Function, environment: EnvironmentRef, reason: Function.Stopped, *, actor: Caller | Actor
-) -> None:
-    """Stop the schedule until it is set again. The caller holds the function's lock."""
     function.next_run_at, function.schedule_stopped = None, reason
     function.save(using=environment.cluster, update_fields=["next_run_at", "schedule_stopped"])
     audit_outbox.record(
