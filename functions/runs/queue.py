@@ -5,10 +5,9 @@ import threading
 from datetime import timedelta
 from typing import Final
 
-import orjson
 from django.db import IntegrityError
 
-from functions.runs.start import SLOT_ATTEMPTS, CreatedRun, lease_values, number_of, secrets_of, text_of
+from functions.runs.start import SLOT_ATTEMPTS, CreatedRun, function_facts, lease_values, number_of, text_of
 from platform_site.postgres import prepared, sql_files, statements
 from projects.provisioning.suspension import suspended_in
 
@@ -53,20 +52,13 @@ def claim(using: str) -> tuple[CreatedRun, bool] | None:
     if not found:
         return None
     [row] = found
-    run_id, attempt, environment_id, function_id, name, version, source_hash, timeout_ms, memory_mb = row[:9]
-    hosts, secrets, input_text, depth, caller_kind, caller_id, trigger, is_last = row[9:]
+    run_id, attempt, environment_id = row[:3]
+    input_text, depth, caller_kind, caller_id, trigger, is_last = row[11:]
     started = CreatedRun(
+        **function_facts(row[3:11]),
         run_id=text_of(run_id),
         attempt=number_of(attempt),
         environment_id=text_of(environment_id),
-        function_id=text_of(function_id),
-        function_name=text_of(name),
-        version=number_of(version),
-        source_hash=text_of(source_hash),
-        timeout_ms=number_of(timeout_ms),
-        memory_mb=number_of(memory_mb),
-        allowed_hosts=tuple(orjson.loads(hosts or b"[]")),
-        sealed_secrets=secrets_of(secrets),
         input_text=text_of(input_text),
         depth=number_of(depth),
         is_async=True,

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 import orjson
 from django.conf import settings
@@ -255,19 +255,11 @@ def _admit_to_queue(new: NewRun) -> bytes | None:
 
 def _started(row: Row, new: NewRun, run_id: str) -> CreatedRun:
     """The run to execute, from a row of `start`."""
-    function_id, name, version, source_hash, timeout_ms, memory_mb, hosts, secrets, *_ = row
     return CreatedRun(
+        **function_facts(row[:8]),
         run_id=run_id,
         attempt=1,
         environment_id=new.environment.environment_id,
-        function_id=text_of(function_id),
-        function_name=text_of(name),
-        version=number_of(version),
-        source_hash=text_of(source_hash),
-        timeout_ms=number_of(timeout_ms),
-        memory_mb=number_of(memory_mb),
-        allowed_hosts=tuple(orjson.loads(hosts or b"[]")),
-        sealed_secrets=secrets_of(secrets),
         input_text=new.input_text,
         depth=new.depth,
         is_async=new.is_async,
@@ -277,6 +269,21 @@ def _started(row: Row, new: NewRun, run_id: str) -> CreatedRun:
         trigger=new.trigger,
         address_id=new.address_id,
     )
+
+
+def function_facts(row: Row) -> dict[str, Any]:
+    """What `start` and `queue.claim` select of the function."""
+    function_id, name, version, source_hash, timeout_ms, memory_mb, hosts, secrets = row
+    return {
+        "function_id": text_of(function_id),
+        "function_name": text_of(name),
+        "version": number_of(version),
+        "source_hash": text_of(source_hash),
+        "timeout_ms": number_of(timeout_ms),
+        "memory_mb": number_of(memory_mb),
+        "allowed_hosts": tuple(orjson.loads(hosts or b"[]")),
+        "sealed_secrets": {key: bytes.fromhex(text) for key, text in orjson.loads(secrets or b"{}").items()},
+    }
 
 
 def timeout_of(new: NewRun) -> float:
@@ -297,10 +304,6 @@ def text_of(value: bytes | None) -> str:
 
 def number_of(value: bytes | None) -> int:
     return int(value or 0)
-
-
-def secrets_of(secrets: bytes | None) -> dict[str, bytes]:
-    return {name: bytes.fromhex(text) for name, text in orjson.loads(secrets or b"{}").items()}
 
 
 def source_of(started: CreatedRun) -> bytes:
