@@ -150,22 +150,6 @@ class _Decision:
     """Role `server` may not read the row, so no run may reveal that it was written."""
 
 
-@dataclass(frozen=True, slots=True)
-class _NewRun:
-    id: str
-    environment_id: str
-    function_id: str
-    version: int
-    event_id: str
-    caller_kind: str
-    caller_id: str
-    concurrency: int
-    request_id: str | None
-    depth: int
-    input: str
-    error: Mapping[str, str] | None
-
-
 class _Subscription(NamedTuple):
     """An active event trigger, with its run-as identity."""
 
@@ -268,17 +252,19 @@ def _queue_batch(
                 decisions[each.event_id] = _decide(event, payloads, is_unwritable=is_unwritable)
                 budget.charge(environment_id)
         subscriptions = _subscriptions_of(decided, environment_id, using, _FUNCTIONS_LOCKED)
-        new_runs: list[_NewRun] = []
+        new_runs = []
         slots = anonymous_slots(limits.function_concurrency)
         for each in decided:
             decision = decisions.get(each.event_id)
             if decision is None or decision.is_hidden or not _is_subscribed(subscriptions, each, decision.type):
                 continue
             found = subscriptions[each.function_id]
-            new_runs.append(_NewRun(
-                ids.new("run"), environment_id, each.function_id, found.version, each.event_id, found.caller_kind,
-                found.caller_id, slots, decision.request_id, decision.depth, decision.input, decision.error,
-            ))  # fmt: skip
+            new_runs.append({
+                "id": ids.new("run"), "environment_id": environment_id, "function_id": each.function_id,
+                "version": found.version, "event_id": each.event_id, "caller_kind": found.caller_kind,
+                "caller_id": found.caller_id, "concurrency": slots, "request_id": decision.request_id,
+                "depth": decision.depth, "input": decision.input, "error": decision.error,
+            })  # fmt: skip
         queued, has_event = 0, False
         if new_runs:
             cursor.execute(_SQL["queue"], [orjson.dumps(new_runs).decode()])
