@@ -175,13 +175,16 @@ def in_region(view: ApiViewSet) -> str | None:
     return view.caller.environment.cluster if view.caller.environment else None
 
 
-def idempotent(using: str | Callable[[Any], str | None] = "default") -> Callable[[Action], Action]:
+def idempotent(
+    using: str | Callable[[Any], str | None] = "default", *, before: Callable[[Any], None] = lambda view: None
+) -> Callable[[Action], Action]:
     """Makes an action of an ApiViewSet honour the Idempotency-Key, in `atomic(using)`; `using` is an alias or a
-    function. Without the header it does nothing."""
+    function. Without the header there is no transaction. `before` is called first, outside of it."""
 
     def decorate(action: Action) -> Action:
         @wraps(action)
         def once(self: ApiViewSet, *args: Any, **kwargs: Any) -> Any:
+            before(self)
             request = self.http_request
             if "HTTP_IDEMPOTENCY_KEY" not in request.META:
                 return action(self, *args, **kwargs)

@@ -1,6 +1,5 @@
-from collections.abc import Callable, Sequence
-from functools import wraps
-from typing import Any, Final, TypeVar, cast
+from collections.abc import Sequence
+from typing import Any, Final
 
 from django.db.models import Prefetch, QuerySet, prefetch_related_objects
 from django.http import HttpRequest
@@ -26,26 +25,17 @@ from webhooks.subscriptions import service as webhook_service
 TRIES_SHOWN: Final = 20
 """A delivery may have up to a thousand attempts."""
 
-Action = TypeVar("Action", bound=Callable[..., HttpResponseBase])
 
-
-def _resolved_before(action: Action) -> Action:
-    """Resolves the body's `url` before the transaction of an idempotent action begins."""
-
-    @wraps(action)
-    def checked(view: ApiViewSet, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        body = view.request.data
-        url = body.get("url") if isinstance(body, dict) else None
-        if isinstance(url, str):
-            try:
-                url = outbound.parse_url(url).url
-            except outbound.BadUrl:
-                url = None
-            if url is not None:
-                outbound.check_url(url)
-        return action(view, *args, **kwargs)
-
-    return cast(Action, checked)
+def _resolve_url(view: ApiViewSet) -> None:
+    """Resolves the host of the body's `url`, which may wait for a name server."""
+    body = view.request.data
+    url = body.get("url") if isinstance(body, dict) else None
+    if isinstance(url, str):
+        try:
+            url = outbound.parse_url(url).url
+        except outbound.BadUrl:
+            return
+        outbound.check_url(url)
 
 
 @extend_schema_view(
@@ -77,8 +67,7 @@ class WebhookViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
     def get_serializer_class(self) -> type[Serializer]:
         return serializers.ListedWebhook if self.action == "list" else serializers.WebhookDetail
 
-    @_resolved_before
-    @idempotent(using=in_region)
+    @idempotent(using=in_region, before=_resolve_url)
     @extend_schema(request=serializers.NewWebhook, responses={201: serializers.WebhookWithSecret})
     def create(self, request: HttpRequest) -> HttpResponseBase:
         """Subscribe a URL to events. The signing secret is in this answer and in no other."""
@@ -90,8 +79,7 @@ class WebhookViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
         shown = self.get_serializer(self.get_queryset().get(pk=webhook.pk)).data
         return no_store(created(f"/v1/webhooks/{webhook.pk}", shown | {"secret": secret}))
 
-    @_resolved_before
-    @idempotent(using=in_region)
+    @idempotent(using=in_region, before=_resolve_url)
     @extend_schema(request=serializers.WebhookChanges)
     def partial_update(self, request: HttpRequest, webhook_id: str) -> HttpResponseBase:
         """Change a webhook. Disabling it holds its events; enabling it sends what was held, unless `held` is `drop`."""

@@ -1,6 +1,4 @@
-from collections.abc import Callable
-from functools import wraps
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar
 
 from django.db.models import QuerySet
 from django.http import HttpResponse
@@ -17,21 +15,13 @@ from platform_site.http.idempotency import idempotent
 from platform_site.http.openapi.description import listing
 from platform_site.http.views import created, no_content, respond
 
-Action = TypeVar("Action", bound=Callable[..., HttpResponse])
 
-
-def _discovered_before(action: Action) -> Action:
-    """Checks the body's `issuer`, which makes requests, before the transaction of an idempotent action begins."""
-
-    @wraps(action)
-    def checked(view: "IdentityProviderViewSet", *args: Any, **kwargs: Any) -> HttpResponse:
-        body = view.request.data
-        issuer = body.get("issuer") if isinstance(body, dict) else None
-        if isinstance(issuer, str):
-            view.checked_issuer = discovery.try_check(issuer, view.environment.pool_id)
-        return action(view, *args, **kwargs)
-
-    return cast(Action, checked)
+def _discover_issuer(view: "IdentityProviderViewSet") -> None:
+    """Checks the body's `issuer`, which makes requests."""
+    body = view.request.data
+    issuer = body.get("issuer") if isinstance(body, dict) else None
+    if isinstance(issuer, str):
+        view.checked_issuer = discovery.try_check(issuer, view.environment.pool_id)
 
 
 @extend_schema_view(
@@ -55,8 +45,7 @@ class IdentityProviderViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSe
     def get_queryset(self) -> QuerySet[IdentityProvider]:
         return providers.of_pool(self.environment.pool_id)
 
-    @_discovered_before
-    @idempotent()
+    @idempotent(before=_discover_issuer)
     @extend_schema(request=serializers.NewProvider, responses={201: serializers.ProviderDetail})
     def create(self, request: Any) -> HttpResponse:
         """Add an identity provider. By `issuer` (OpenID Connect), by endpoints (plain OAuth 2), or by `preset`.
@@ -67,8 +56,7 @@ class IdentityProviderViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSe
         made = providers.add(pool_id, actor=self.caller, **self._read(serializers.NewProvider))
         return created(f"/v1/identity-providers/{made.pk}", self.get_serializer(made).data)
 
-    @_discovered_before
-    @idempotent()
+    @idempotent(before=_discover_issuer)
     @extend_schema(request=serializers.ProviderChanges)
     def partial_update(self, request: Any, provider_id: str) -> HttpResponse:
         """Change an identity provider. `"enabled": false` turns it off and keeps who is linked.
