@@ -6,10 +6,9 @@ verification entry that the endpoint exists. It says nothing else, and exempts i
 costs one lookup, which removes it. Runs execute as the creator of the endpoint or the last deployer, for the reason
 given in `functions.triggers.schedules`: code never has the permissions of someone who did not deploy it."""
 
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, fields
 from typing import Final
 
-import orjson
 from django.db.models import QuerySet
 
 from accounts.tokens import revocation
@@ -20,6 +19,7 @@ from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import PLANS
 from platform_site.postgres import statements
 from platform_site.redis import client as redis_client
+from platform_site.redis.records import Format
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ VERIFIED: Final = b"+"
 _VERIFICATION_TTL: Final = 90 * 86_400
 """Seconds. Each lookup and each periodic run renews them."""
 _AT_ONCE: Final = 1000
-_TYPES: Final = (str, str, bool, str, str, str)
+_FORMAT: Final = Format([(field.name, field.type) for field in fields(CachedEndpoint)], [*PLANS])
 
 
 def cache_key(token_hash: bytes) -> str:
@@ -74,7 +74,7 @@ def cache_absence(token_hash: bytes) -> None:
 
 
 def to_bytes(record: CachedEndpoint) -> bytes:
-    return orjson.dumps(astuple(record))
+    return _FORMAT.dump(astuple(record))
 
 
 def from_bytes(data: bytes | None) -> CachedEndpoint | None:
@@ -82,11 +82,9 @@ def from_bytes(data: bytes | None) -> CachedEndpoint | None:
     if data is None or data == revocation.UNCACHED:
         return None
     try:
-        values = orjson.loads(data)
+        return CachedEndpoint(*_FORMAT.load(data))
     except ValueError:
         return None
-    is_ours = isinstance(values, list) and len(values) == len(_TYPES) and all(map(isinstance, values, _TYPES))
-    return CachedEndpoint(*values) if is_ours and values[-1] in PLANS else None
 
 
 def look_up(environment: EnvironmentRef, token_hash: bytes) -> CachedEndpoint | None:

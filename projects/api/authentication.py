@@ -4,12 +4,10 @@ trip. See `accounts.users.identity_lookup` and `projects.directory.environment_c
 
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
-from types import NoneType
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal
 
-import orjson
 from django.conf import settings
 from django.db import Error
 from django.db.models import Value
@@ -27,10 +25,11 @@ from platform_site.concurrency.memo import Memo
 from platform_site.http.errors import Forbidden, NotFound, Unauthorized, Unavailable, ValidationFailed
 from platform_site.http.requests import named_environment
 from platform_site.identity import ids
-from platform_site.identity.callers import Caller, CallerKind, EnvironmentRef
+from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.postgres import replicas
 from platform_site.redis import client as redis_client
 from platform_site.redis import rate_limits, round_trip
+from platform_site.redis.records import Format
 from projects import staff_access
 from projects.api import pending_records, users_version
 from projects.directory import environment_cache, environments, roles
@@ -273,7 +272,7 @@ def _query(lookup: Lookup) -> _Found:
         raise Unauthorized
     identity, columns = answer
     raw: list[dict[str, Any]] = columns["environments"]
-    pending_records.add(now, lookup.identity_key, _identity_bytes(identity))
+    pending_records.add(now, lookup.identity_key, _identity_record(identity))
     # An environment that the account may not see is not cached: callers can invent any number of names.
     if lookup.environment_key is not None and (raw or lookup.named is None):
         pending_records.add(now, lookup.environment_key, environment_cache.to_record(raw))
@@ -332,35 +331,16 @@ def _scopes(identity: Identity, environment: EnvironmentRef | None) -> frozenset
     return roles.BY_ROLE[environment.role]
 
 
-_TEXT: Final = (str, NoneType)
-_FIELD_TYPES: Final = {
-    "kind": (str,),
-    "id": (str,),
-    "expires_at": (float, int, NoneType),
-    "session_id": _TEXT,
-    "account_id": _TEXT,
-    "environment_id": _TEXT,
-    "email": _TEXT,
-    "name": _TEXT,
-    "role": _TEXT,
-    "claims": (dict,),
-    "scopes": (list,),
-}
-"""The first fields of `Identity`, in its order, as in a record; without `touch_due`, which a cached record would repeat
-for as long as it lives."""
+_COLUMNS: Final = [field for field in fields(Identity) if field.name != "touch_due"]
+"""Without the field that a cached record would repeat for as long as it lives."""
+_FORMAT: Final = Format([(field.name, field.type) for field in _COLUMNS])
 
 
-def _identity_bytes(identity: Identity) -> bytes:
-    return orjson.dumps([getattr(identity, name) for name in _FIELD_TYPES], default=sorted)
+def _identity_record(identity: Identity) -> bytes:
+    return _FORMAT.dump([getattr(identity, field.name) for field in _COLUMNS])
 
 
-def _identity_from(data: bytes) -> Identity:
-    values = orjson.loads(data)
-    is_ours = isinstance(values, list) and len(values) == len(_FIELD_TYPES)
-    is_ours = is_ours and all(map(isinstance, values, _FIELD_TYPES.values()))
-    if not is_ours or values[0] not in get_args(CallerKind):
-        raise ValueError("not an identity of this release")
-    if not all(isinstance(scope, str) for scope in values[-1]):
-        raise ValueError("not the scopes of this release")
+def _identity_from(record: bytes) -> Identity:
+    values: list[Any] = _FORMAT.load(record)
     values[-1] = frozenset(values[-1])
     return Identity(*values)

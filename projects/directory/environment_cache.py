@@ -4,9 +4,9 @@ known before either record: `where:<env>` for app users, `where:<cache key of th
 (`accounts.tokens.revocation`)."""
 
 from collections.abc import Iterable
-from typing import Any, Final, get_args
+from dataclasses import fields
+from typing import Any, Final
 
-import orjson
 from django.contrib.postgres.expressions import ArraySubquery
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
@@ -15,8 +15,9 @@ from django.db.models import OuterRef
 from accounts.models import ServerKey
 from accounts.tokens import revocation
 from accounts.tokens.credentials import key_cache_name
-from platform_site.identity.callers import EnvironmentRef, ProjectRole
+from platform_site.identity.callers import EnvironmentRef
 from platform_site.identity.plans import PLANS
+from platform_site.redis.records import Format
 from projects.models import Environment, Member
 
 DEFAULT_ENVIRONMENT: Final = "production"
@@ -55,33 +56,17 @@ def from_json(columns: dict[str, Any]) -> EnvironmentRef:
     return EnvironmentRef(**columns, allowed_origins=tuple(origins))
 
 
+_FORMAT: Final = Format([(field.name, field.type) for field in fields(EnvironmentRef)], [*PLANS])
+
+
 def to_record(found: list[dict[str, Any]]) -> bytes:
-    return orjson.dumps(found)
-
-
-_TEXTS: Final = ("environment_id", "environment_name", "project_id", "region", "cluster", "plan", "pool_id")
-_OTHERS: Final = {"role", "allowed_origins", "is_suspended"}
+    return _FORMAT.dump(found)
 
 
 def from_record(record: bytes) -> list[dict[str, Any]]:
-    """The records of a cache entry. Raises ValueError for another format."""
-    found = orjson.loads(record)
-    if not isinstance(found, list) or not all(isinstance(each, dict) and _is_current_format(each) for each in found):
-        raise ValueError("not environments of this release")
+    """The columns in a cache entry. Raises ValueError for another format."""
+    found: list[dict[str, Any]] = _FORMAT.load(record)
     return found
-
-
-def _is_current_format(columns: dict[str, Any]) -> bool:
-    origins = columns.get("allowed_origins")
-    return (
-        columns.keys() - _OTHERS == set(_TEXTS)
-        and all(isinstance(columns[name], str) for name in _TEXTS)
-        and columns["plan"] in PLANS
-        and columns.get("role") in (None, *get_args(ProjectRole))
-        and isinstance(origins, list)
-        and all(isinstance(origin, str) for origin in origins)
-        and isinstance(columns.get("is_suspended", False), bool)
-    )
 
 
 def evict_account(account_id: str) -> None:
