@@ -13,52 +13,35 @@ from projects.api.views import (
 )
 
 urlpatterns = [
-    path("v1/projects", ProjectViewSet.as_view({"get": "list", "post": "create"}), name="projects"),
+    path("v1/projects", ProjectViewSet.as_view({"get": "list", "post": "create"})),
     path(
         "v1/projects/<str:project_id>",
         ProjectViewSet.as_view({"get": "retrieve", "patch": "partial_update", "delete": "destroy"}),
-        name="project",
     ),
     path(
-        "v1/projects/<str:project_id>/environments",
-        EnvironmentViewSet.as_view({"get": "of_project", "post": "create"}),
-        name="environments",
+        "v1/projects/<str:project_id>/environments", EnvironmentViewSet.as_view({"get": "of_project", "post": "create"})
     ),
     path(
         "v1/projects/<str:project_id>/environments/<str:environment_id>",
         EnvironmentViewSet.as_view({"get": "retrieve", "patch": "partial_update", "delete": "destroy"}),
-        name="environment",
     ),
     path(
         "v1/projects/<str:project_id>/environments/<str:environment_id>/reset",
         EnvironmentViewSet.as_view({"post": "reset"}),
-        name="reset_branch",
     ),
-    path(
-        "v1/projects/<str:project_id>/members", MemberViewSet.as_view({"get": "list", "post": "create"}), name="members"
-    ),
+    path("v1/projects/<str:project_id>/members", MemberViewSet.as_view({"get": "list", "post": "create"})),
     path(
         "v1/projects/<str:project_id>/members/<str:user_id>",
         MemberViewSet.as_view({"patch": "partial_update", "delete": "destroy"}),
-        name="member",
     ),
-    path(
-        "v1/projects/<str:project_id>/invitations",
-        MemberInvitationViewSet.as_view({"get": "list"}),
-        name="member_invitations",
-    ),
+    path("v1/projects/<str:project_id>/invitations", MemberInvitationViewSet.as_view({"get": "list"})),
     path(
         "v1/projects/<str:project_id>/invitations/<str:invitation_id>",
         MemberInvitationViewSet.as_view({"delete": "destroy"}),
-        name="member_invitation",
     ),
-    path(
-        "v1/auth/member-invitation/accept",
-        MemberInvitationAcceptViewSet.as_view({"post": "accept"}),
-        name="accept_member_invitation",
-    ),
+    path("v1/auth/member-invitation/accept", MemberInvitationAcceptViewSet.as_view({"post": "accept"})),
     path("auth/join-project", pages.JoinProject.as_view(), name="page_member_invitation"),
-    path("v1/audit", AuditViewSet.as_view({"get": "list"}), name="audit"),
-    path("v1/logs", LogViewSet.as_view({"get": "list"}), name="logs"),
-    path("v1/limits", LimitsViewSet.as_view({"get": "retrieve"}), name="limits"),
+    path("v1/audit", AuditViewSet.as_view({"get": "list"})),
+    path("v1/logs", LogViewSet.as_view({"get": "list"})),
+    path("v1/limits", LimitsViewSet.as_view({"get": "retrieve"})),
 ]
