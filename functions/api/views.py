@@ -1,26 +1,28 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from django.db.models import QuerySet
+from django.db.models import QuerySet, TextChoices
 from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
+from django_filters import FilterSet
 from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_view
 from rest_framework.mixins import ListModelMixin, RetrieveModelMixin
 from rest_framework.request import Request
 
 from functions import directory
 from functions.api import serializers
-from functions.api.filters import RunFilter
 from functions.deploy import service as deploy_service
 from functions.errors import NoSuchFunction, NoSuchRun, RunEnded
 from functions.execution import calls
 from functions.models import Function, Run, Version
 from functions.runs import history
 from functions.runs import retention as run_retention
+from platform_site.http import fields
 from platform_site.http.cursors import Fact
 from platform_site.http.errors import Forbidden, Unavailable, ValidationFailed
 from platform_site.http.fields import Serializer
+from platform_site.http.filters import Filter
 from platform_site.http.generics import ResourceViewSet, UnpagedList
 from platform_site.http.idempotency import idempotent, in_region
 from platform_site.http.openapi.description import LIMIT
@@ -143,6 +145,17 @@ class VersionViewSet(ListModelMixin, FunctionScopedViewSet, ResourceViewSet):
 
     def cursor_facts(self) -> Sequence[Fact]:
         return [self.function.pk]
+
+
+def _one_of(name: str, choices: type[TextChoices]) -> Filter:
+    *others, last = choices.values
+    message = f"{name} must be {', '.join(others)} or {last}."
+    return Filter(fields.ChoiceField(choices=choices.values, error_messages={"invalid_choice": message}))
+
+
+class RunFilter(FilterSet):  # type: ignore[misc]  # the library is not typed
+    status = _one_of("status", Run.Status)
+    trigger = _one_of("trigger", Run.Trigger)
 
 
 class NewestRuns(UnpagedList):

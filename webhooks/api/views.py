@@ -4,19 +4,21 @@ from typing import Any, Final
 from django.db.models import Prefetch, QuerySet, prefetch_related_objects
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
+from django_filters import FilterSet
 from drf_spectacular.utils import extend_schema, extend_schema_view
 from rest_framework.mixins import ListModelMixin, RetrieveModelMixin
 
 from platform_site import outbound
+from platform_site.http import fields
 from platform_site.http.errors import Forbidden
 from platform_site.http.fields import Serializer
+from platform_site.http.filters import Filter
 from platform_site.http.generics import ResourceViewSet, UnpagedList
 from platform_site.http.idempotency import idempotent, in_region
 from platform_site.http.views import ApiViewSet, created, no_content, no_store, respond
 from rows.outbox import event_types
 from rows.query import schema_cache
 from webhooks.api import serializers
-from webhooks.api.filters import DeliveryFilter
 from webhooks.errors import NoSuchWebhook
 from webhooks.managers import WebhookQuerySet
 from webhooks.models import Attempt, Delivery, Webhook
@@ -142,6 +144,15 @@ class WebhookViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
 
     def _check(self, patterns: Any, filter: Any, columns: Any) -> None:
         serializers.check_against_schema(schema_cache.current(self.environment), patterns, filter, columns)
+
+
+class DeliveryFilter(FilterSet):  # type: ignore[misc]  # the library is not typed
+    event_id = Filter(fields.CharField(allow_blank=True, trim_whitespace=False))
+    status = Filter(
+        fields.ChoiceField(
+            choices=Delivery.Status.values, error_messages={"invalid_choice": "status must be one of {choices}."}
+        )
+    )
 
 
 @extend_schema_view(
