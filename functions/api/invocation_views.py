@@ -20,11 +20,11 @@ from functions.api.serializers import error_text
 from functions.api.views import FunctionScopedViewSet
 from functions.errors import NoSuchFunction, NoSuchRun
 from functions.execution import calls, executor, request_concurrency
-from functions.execution.executor import CallResult
 from functions.models import Run
 from functions.quotas import client_networks
 from functions.quotas.client_networks import AnonymousCall
 from functions.runs import start
+from functions.runs.completion import RunResult
 from functions.runs.start import CreatedRun, NewRun
 from platform_site.concurrency import server_hints
 from platform_site.http import fields, idempotency
@@ -80,14 +80,15 @@ class InvocationViewSet(FunctionScopedViewSet):
                 server_hints.will_block()
                 run = self._wait_for_end(run_id, wait)
                 if run is not None:
-                    return self._stored_response(run)
+                    return _stored_response(run)
         return self._queued_response(name, run_id)
 
     def _call(self, new: NewRun) -> HttpResponseBase:
         ticket = idempotency.read_ticket(self.http_request, self.caller)
         if ticket is not None:
             return self._call_with_key(ticket, new)
-        return self._result_response(*calls.invoke(new))
+        started, result = calls.invoke(new)
+        return _response(started.run_id, result)
 
     def _slot(self) -> AbstractContextManager[None]:
         return request_concurrency.limiter.slot(self.environment.environment_id, anonymous=self._anonymous_call)
@@ -128,12 +129,11 @@ class InvocationViewSet(FunctionScopedViewSet):
 
         run_id = self._create_with_key(ticket, begin)
         if run_id in begun:
-            started = begun[run_id]
-            return self._result_response(started, executor.execute(started, self.caller, self.environment))
+            return _response(run_id, executor.execute(begun[run_id], self.caller, self.environment))
         run = self._wait_for_end(run_id, 5)
         if run is None:
             return self._queued_response(new.function_name, run_id)
-        response = self._stored_response(run)
+        response = _stored_response(run)
         response.headers[idempotency.REPLAYED] = "true"
         return response
 
@@ -183,30 +183,25 @@ class InvocationViewSet(FunctionScopedViewSet):
         location = f"/v1/functions/{name}/runs/{run_id}"
         return respond({"run_id": run_id, "status": "running"}, 202, {"Location": location})
 
-    def _result_response(self, started: CreatedRun, ended: CallResult) -> HttpResponseBase:
-        """A timeout is 504 with the run's id; a thrown error is 200 without output."""
-        result = ended.result
-        if ended.is_timeout:
-            raise FunctionTimeout(extra={"run_id": started.run_id})
-        shown: dict[str, Any] = {"run_id": started.run_id, "status": result.status, "duration_ms": result.duration_ms}
-        if result.status == "succeeded":
-            shown["output"] = orjson.Fragment(result.output or "null")
-        else:
-            shown["error"] = error_text(result.error)
-        return respond(shown)
 
-    def _stored_response(self, run: Run) -> HttpResponseBase:
-        error = run.error if isinstance(run.error, dict) else {}
-        if error.get("reason") == "timeout":
-            raise FunctionTimeout(extra={"run_id": run.pk})
-        shown: dict[str, Any] = {"run_id": run.pk, "status": run.status, "duration_ms": run.duration_ms or 0}
-        if "output" in (run.not_stored or ()):
-            shown["not_stored"] = ["output"]
-        elif run.status == Run.Status.SUCCEEDED:
-            shown["output"] = orjson.Fragment(run.output or "null")
-        else:
-            shown["error"] = error_text(error)
-        return respond(shown)
+def _response(run_id: str, result: RunResult, *, has_output: bool = True) -> HttpResponseBase:
+    """A timeout is 504 with the run's id; a thrown error is 200 without output."""
+    if result.is_timeout:
+        raise FunctionTimeout(extra={"run_id": run_id})
+    shown: dict[str, Any] = {"run_id": run_id, "status": result.status, "duration_ms": result.duration_ms}
+    if not has_output:
+        shown["not_stored"] = ["output"]
+    elif result.status == Run.Status.SUCCEEDED:
+        shown["output"] = orjson.Fragment(result.output or "null")
+    else:
+        shown["error"] = error_text(result.error)
+    return respond(shown)
+
+
+def _stored_response(run: Run) -> HttpResponseBase:
+    error = run.error if isinstance(run.error, dict) else {}
+    result = RunResult(run.status, run.duration_ms or 0, run.output, error)
+    return _response(run.pk, result, has_output="output" not in (run.not_stored or ()))
 
 
 @contextmanager

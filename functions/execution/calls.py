@@ -8,15 +8,15 @@ from accounts.audit import Actor
 from functions import notify as function_notify
 from functions.errors import RunEnded
 from functions.execution import executor
-from functions.execution.executor import CallResult
 from functions.models import Run
 from functions.runs import completion, start
+from functions.runs.completion import RunResult
 from functions.runs.start import CreatedRun, NewRun
 from platform_site.identity.callers import Caller, EnvironmentRef
 from rows.outbox import audit as audit_outbox
 
 
-def invoke(new: NewRun) -> tuple[CreatedRun, CallResult]:
+def invoke(new: NewRun) -> tuple[CreatedRun, RunResult]:
     """Run the function now and wait for its end. Raises the errors of `start_run`. Contract section 4.11."""
     started = start.start_run(new)
     return started, executor.execute(started, new.caller, new.environment)

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from django.db import Error
 
 from functions.errors import NoSuchFunction
 from functions.execution import custom_response
-from functions.execution.custom_response import BadResponse, Response
+from functions.execution.custom_response import BadResponse
 from functions.execution.host_api import RunHost
 from functions.models import Run
 from functions.runs import completion
@@ -50,14 +50,6 @@ _lock = threading.Lock()
 _pool: Pool | None = None
 _pool_pid: int | None = None
 _sources: LRUCache[str, bytes] = LRUCache(_SOURCE_CACHE_BYTES, getsizeof=len)
-
-
-@dataclass(frozen=True, slots=True)
-class CallResult:
-    result: RunResult
-    is_timeout: bool
-    response: Response | None = None
-    """The custom response to a caller that waits at an inbound endpoint."""
 
 
 def pool() -> Pool:
@@ -101,13 +93,12 @@ def warm(program: Program) -> None:
     threading.Thread(target=start, name="function-warming", daemon=True).start()
 
 
-def execute(started: CreatedRun, caller: Caller, environment: EnvironmentRef) -> CallResult:
+def execute(started: CreatedRun, caller: Caller, environment: EnvironmentRef) -> RunResult:
     """Execute the run and record its outcome. A queued run whose secrets are sealed with a key that this process does
     not know yet is queued again. Never raises for errors of the code; DatabaseError if the outcome cannot be recorded
     (then the lease runs out and a periodic job settles the run)."""
     limits = plan_limits(environment.plan)
     host = RunHost(caller, environment, allowed_hosts=started.allowed_hosts, depth=started.depth)
-    sandbox_layers: tuple[str, ...] = ()
     try:
         program = _program(started)
         call = Call(
@@ -124,7 +115,6 @@ def execute(started: CreatedRun, caller: Caller, environment: EnvironmentRef) ->
             outcome = pool().call(program, call, host)
         finally:
             lease_renewer.stop_renewing(started)
-        sandbox_layers = outcome.sandbox_layers
     except LoadFailed as error:
         outcome = _failure("user_error", "LoadFailed", str(error))
     except NoSuchFunction:
@@ -134,7 +124,7 @@ def execute(started: CreatedRun, caller: Caller, environment: EnvironmentRef) ->
     except keyring.KeyringError as error:
         if isinstance(error, keyring.UnknownKey) and _may_wait_for_key(started):
             run_queue.release(started, _UNKNOWN_KEY_DELAY)
-            return CallResult(RunResult("failed", 0), is_timeout=False)
+            return RunResult("failed", 0)
         outcome = _failure("platform", "SecretsClosed", "the secrets of the function cannot be opened")
     except RuntimeFailed as error:
         logger.error("the runtime failed", extra={"run_id": started.run_id, "why": str(error)[:500]})
@@ -144,20 +134,19 @@ def execute(started: CreatedRun, caller: Caller, environment: EnvironmentRef) ->
     except Exception:
         logger.exception("a run failed on our side", extra={"run_id": started.run_id})
         outcome = _failure("platform", "PlatformError", "something went wrong on our side")
-    response = None
     if started.trigger == Run.Trigger.INBOUND and not started.is_async and outcome.output is not None:
         try:
-            response = custom_response.read(outcome.output)
+            custom_response.read(outcome.output)
         except BadResponse as error:
             outcome = replace(
                 outcome, output=None, reason="user_error", error=messages.error("BadResponse", str(error))
             )
-    result = _result_of(outcome, sandbox_layers)
+    result = _result_of(outcome)
     if result.status == "failed" and started.is_async and outcome.reason != "cancelled":
         if run_queue.retry_later(started, timedelta(seconds=min(60, 2**started.attempt))):
-            return CallResult(result, outcome.reason == "timeout")
+            return result
     completion.record_end(started, result)
-    return CallResult(result, outcome.reason == "timeout", response)
+    return result
 
 
 def _failure(reason: Any, name: str, message: str) -> Outcome:
@@ -187,10 +176,10 @@ def _secrets(started: CreatedRun) -> dict[str, str]:
     }
 
 
-def _result_of(outcome: Outcome, sandbox_layers: tuple[str, ...]) -> RunResult:
+def _result_of(outcome: Outcome) -> RunResult:
     logs = tuple({"at": line.at, "level": line.level, "text": line.text} for line in outcome.logs)
     duration_ms = round(outcome.duration * 1000)
     if outcome.reason is None:
-        return RunResult("succeeded", duration_ms, outcome.output, None, logs, sandbox_layers)
+        return RunResult("succeeded", duration_ms, outcome.output, None, logs, outcome.sandbox_layers)
     error = {"reason": outcome.reason, **(outcome.error or {})}
-    return RunResult("failed", duration_ms, None, error, logs, sandbox_layers)
+    return RunResult("failed", duration_ms, None, error, logs, outcome.sandbox_layers)

@@ -16,12 +16,12 @@ from functions import directory
 from functions.api.views import FunctionScopedViewSet
 from functions.errors import CallLoopError, ForUsersOnly, NoSuchEndpoint, NoSuchFunction
 from functions.execution import calls, custom_response, request_concurrency
-from functions.execution.executor import CallResult
 from functions.inbound import dispatch, request_message, serializers
 from functions.inbound import service as inbound_service
 from functions.inbound.dispatch import InboundRequest
 from functions.models import Run
 from functions.runs import start
+from functions.runs.completion import RunResult
 from functions.runs.start import CreatedRun, NewRun
 from functions.triggers import inbound_endpoints
 from platform_site.concurrency import server_hints
@@ -163,16 +163,16 @@ class InboundViewSet(ApiViewSet):
         )
 
 
-def _response_to(started: CreatedRun, ended: CallResult) -> HttpResponse:
+def _response_to(started: CreatedRun, ended: RunResult) -> HttpResponse:
     """A failure returns a status that makes providers retry, without the function's message, which may be
     confidential."""
     if ended.is_timeout:
         raise FunctionTimeout(extra={"run_id": started.run_id})
-    if ended.result.status != Run.Status.SUCCEEDED:
+    if ended.status != Run.Status.SUCCEEDED:
         raise FunctionFailed(extra={"run_id": started.run_id})
-    if ended.response is not None:
-        return _custom(ended.response)
-    output = ended.result.output or "null"
+    output = ended.output or "null"
+    if (response := custom_response.read(output)) is not None:  # the executor has checked it
+        return _custom(response)
     if output.startswith('"'):
         return HttpResponse(orjson.loads(output), content_type="text/plain; charset=utf-8")
     return respond(output.encode())

@@ -43,6 +43,10 @@ class RunResult:
     logs: tuple[Mapping[str, Any], ...] = ()
     sandbox_layers: tuple[str, ...] = ()
 
+    @property
+    def is_timeout(self) -> bool:
+        return (self.error or {}).get("reason") == "timeout"
+
 
 def record_end(started: CreatedRun, result: RunResult) -> bool:
     """Record the outcome, and its event if that has subscribers. Returns whether the outcome counts, which it does only
