@@ -7,10 +7,6 @@ class NoSuchFunction(NotFound):
     message = "There is no such function in this environment."
 
 
-class NoSuchVersion(NotFound):
-    message = "There is no such version of this function."
-
-
 class NoSuchRun(NotFound):
     message = "There is no such run of this function."
 
@@ -53,13 +49,6 @@ class TooManyQueued(RateLimited):
 
     def __init__(self, limit: str, whose: str, why: str) -> None:
         super().__init__(10, f"The plan allows {limit} {whose}. {why}")
-
-
-class CallLoopError(Conflict):
-    """Functions and webhooks call each other in a loop."""
-
-    def __init__(self, depth: int) -> None:
-        super().__init__(f"Refused, to prevent a loop: a chain of {depth} functions and webhooks led to this call.")
 
 
 class NoSuchEndpoint(NotFound):

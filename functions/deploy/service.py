@@ -11,12 +11,11 @@ from accounts.audit import Actor
 from functions.deploy import deletion as function_deletion
 from functions.deploy import secrets, trial
 from functions.directory import count_functions, function_of
-from functions.errors import NoSuchVersion
 from functions.models import Function, Version
 from functions.triggers import event_subscriptions, inbound_endpoints, run_as_check, schedules
 from platform_site.background import advisory_locks
 from platform_site.background.advisory_locks import LockSpace
-from platform_site.http.errors import QuotaExceeded
+from platform_site.http.errors import NotFound, QuotaExceeded
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
 from projects.directory import locks as environment_locks
@@ -174,12 +173,12 @@ def _check_function_quota(environment: EnvironmentRef) -> None:
 
 
 def activate(environment: EnvironmentRef, name: str, version: int, *, actor: Caller | Actor) -> Function:
-    """Raises NoSuchFunction, NoSuchVersion, and Forbidden if the run-as identity lacks a permission."""
+    """Raises NoSuchFunction, NotFound (the version), and Forbidden if the run-as identity lacks a permission."""
     using = environment.cluster
     with transaction.atomic(using=using):
         function = function_of(environment, name, lock=True)
         if not Version.objects.using(using).filter(function=function, number=version).exists():
-            raise NoSuchVersion
+            raise NotFound("There is no such version of this function.")
         function.active_version = version
         function.updated_at = Now()
         _set_run_as(function, using, _caller_of(actor))

@@ -14,7 +14,7 @@ from rest_framework.mixins import ListModelMixin
 
 from functions import directory
 from functions.api.views import FunctionScopedViewSet
-from functions.errors import CallLoopError, ForUsersOnly, NoSuchEndpoint, NoSuchFunction
+from functions.errors import ForUsersOnly, NoSuchEndpoint, NoSuchFunction
 from functions.execution import calls, custom_response, request_concurrency
 from functions.inbound import dispatch, request_message, serializers
 from functions.inbound import service as inbound_service
@@ -26,6 +26,7 @@ from functions.runs.start import CreatedRun, NewRun
 from functions.triggers import inbound_endpoints
 from platform_site.concurrency import server_hints
 from platform_site.http.errors import (
+    Conflict,
     FunctionFailed,
     FunctionTimeout,
     PayloadTooLarge,
@@ -96,7 +97,7 @@ class InboundViewSet(ApiViewSet):
     third_party_queries = True
     unsafe_reads = frozenset({"get"})
     _RAISES = (
-        FunctionFailed, FunctionTimeout, CallLoopError, NoSuchEndpoint, PayloadTooLarge, ProjectSuspended, Unavailable,
+        FunctionFailed, FunctionTimeout, Conflict, NoSuchEndpoint, PayloadTooLarge, ProjectSuspended, Unavailable,
     )  # fmt: skip
     also_raises = {"get": _RAISES, "post": _RAISES}
 

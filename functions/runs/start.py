@@ -20,11 +20,12 @@ from django.conf import settings
 from django.db import Error, IntegrityError, connections
 
 from functions.directory import NAME
-from functions.errors import CallLoopError, NoSuchFunction, TooManyRuns
+from functions.errors import NoSuchFunction, TooManyRuns
 from functions.quotas import anonymous_queue, queue_quotas
 from functions.quotas.client_networks import AnonymousCall, slots_for_all_networks
 from functions.runs.anonymous_retention import stores_input
 from functions.runs.statement_batching import StatementBatcher
+from platform_site.http.errors import Conflict
 from platform_site.http.requests import current_request_id
 from platform_site.identity import call_depth, ids
 from platform_site.identity.callers import Caller, EnvironmentRef
@@ -163,11 +164,12 @@ def start_run(new: NewRun) -> CreatedRun:
     caller, and for a queued run, the commit waits as usual. If the connection is lost before the response, the run is
     looked up on a new connection by its id, and created if it does not exist: no one else would execute it, and it
     would hold its slot until its lease ends. Raises NoSuchFunction (also if this kind of caller may not invoke it),
-    CallLoopError, TooManyRuns, TooManyAnonymousCalls, TooManyQueued."""
+    Conflict (a loop of calls), TooManyRuns, TooManyAnonymousCalls, TooManyQueued."""
     if not NAME.fullmatch(new.function_name):
         raise NoSuchFunction
     if new.depth >= call_depth.MAX_DEPTH:
-        raise CallLoopError(new.depth)
+        message = f"Refused, to prevent a loop: a chain of {new.depth} functions and webhooks led to this call."
+        raise Conflict(message)
     limit = plan_limits(new.environment.plan).function_concurrency
     is_anonymous = new.caller.kind == "anonymous"
     kind_limit = anonymous_slots(limit) if is_anonymous else limit

@@ -13,7 +13,7 @@ from django.db.models.functions import Greatest, Now
 
 from accounts.audit import Actor
 from platform_site.background.periodic import after_commit
-from platform_site.http.errors import QuotaExceeded
+from platform_site.http.errors import Conflict, NotFound, QuotaExceeded, ValidationFailed
 from platform_site.identity import call_depth
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
@@ -29,13 +29,7 @@ from webhooks.delivery.attempts import SECRET_PURPOSE
 from webhooks.delivery.circuit_breaker import host_of
 from webhooks.delivery.queue import wait_for_claims
 from webhooks.delivery.reconciler import MAX_ATTEMPTS, REQUEST_BATCH, reconcile_webhook
-from webhooks.errors import (
-    NameTaken,
-    NoSuchDelivery,
-    NoSuchWebhook,
-    NothingToRedeliver,
-    TooManySecrets,
-)
+from webhooks.errors import NoSuchWebhook
 from webhooks.models import Delivery, Webhook
 
 COPIED_FIELDS: Final = ("name", "url", "events", "filter", "columns", "ordering", "description")
@@ -53,7 +47,7 @@ class Recovery:
 def create_webhook(
     environment: EnvironmentRef, values: Mapping[str, Any], *, actor: Caller | Actor
 ) -> tuple[Webhook, str]:
-    """Subscribe; returns webhook and signing secret. Raises QuotaExceeded, NameTaken."""
+    """Subscribe; returns webhook and signing secret. Raises QuotaExceeded, ValidationFailed (the name is taken)."""
     using = environment.cluster
     secret = signing.new_secret()
     with transaction.atomic(using=using):
@@ -91,7 +85,7 @@ def change_webhook(
     held: str = "release",
     actor: Caller | Actor,
 ) -> None:
-    """Enabling releases held events, or drops them with `held="drop"`. Raises NoSuchWebhook, NameTaken."""
+    """Enabling releases held events, or drops them with `held="drop"`. Raises NoSuchWebhook, ValidationFailed."""
     using = environment.cluster
     with transaction.atomic(using=using):
         subscriptions.lock(environment.environment_id, using)
@@ -126,7 +120,7 @@ def _require_free_name(environment: EnvironmentRef, name: str | None) -> None:
     """Needs the lock of the environment's subscriptions."""
     live = Webhook.objects.using(environment.cluster).live(environment.environment_id)
     if name is not None and live.filter(name=name).exists():
-        raise NameTaken.of("name", "taken", "Another webhook of the environment has this name.")
+        raise ValidationFailed.of("name", "taken", "Another webhook of the environment has this name.")
 
 
 def delete_webhook(environment: EnvironmentRef, webhook_id: str, *, actor: Caller | Actor) -> None:
@@ -143,7 +137,7 @@ def delete_webhook(environment: EnvironmentRef, webhook_id: str, *, actor: Calle
 
 
 def rotate_secret(environment: EnvironmentRef, webhook_id: str, *, actor: Caller | Actor) -> str:
-    """A new signing secret; old ones sign until their SECRET_OVERLAP ends. Raises NoSuchWebhook, TooManySecrets."""
+    """A new signing secret; old ones sign until their SECRET_OVERLAP ends. Raises NoSuchWebhook, Conflict."""
     using = environment.cluster
     secret = signing.new_secret()
     with transaction.atomic(using=using):
@@ -161,7 +155,8 @@ def rotate_secret(environment: EnvironmentRef, webhook_id: str, *, actor: Caller
 
 
 def _previous_after_rotation(webhook: Webhook, until: datetime) -> list[attempts.PreviousSecret]:
-    """The previous secrets that sign after a rotation; none if they cannot be decrypted. Raises TooManySecrets."""
+    """The previous secrets that sign after a rotation; none if they cannot be decrypted. Raises Conflict if another
+    rotation would end the overlap of a secret early."""
     try:
         now = until - SECRET_OVERLAP
         older = attempts.previous_secrets(webhook.sealed_previous_secret, webhook.previous_secret_until, now)
@@ -169,7 +164,8 @@ def _previous_after_rotation(webhook: Webhook, until: datetime) -> list[attempts
     except keyring.KeyringError:
         return []
     if len(older) >= MAX_PREVIOUS_SECRETS:
-        raise TooManySecrets(MAX_PREVIOUS_SECRETS, older[-1].until)
+        most, when = MAX_PREVIOUS_SECRETS, older[-1].until.strftime("%Y-%m-%dT%H:%M:%SZ")
+        raise Conflict(f"{most} previous secrets of this webhook are still valid. Rotate it again after {when}.")
     return [current, *older]
 
 
@@ -188,31 +184,29 @@ def send_test(environment: EnvironmentRef, webhook_id: str, *, actor: Caller | A
 
 
 def redeliver(environment: EnvironmentRef, webhook_id: str, delivery_id: str, *, actor: Caller | Actor) -> Delivery:
-    """Resend one delivery with its id and body. Raises NoSuchWebhook, NoSuchDelivery, NothingToRedeliver."""
+    """Resend one delivery with its id and body. Raises NotFound, Conflict."""
     using, depth = environment.cluster, call_depth.depth_here(environment.environment_id)
     if depth >= call_depth.MAX_DEPTH:
-        raise NothingToRedeliver(
-            f"Refused, to prevent a loop: a chain of {depth} functions and webhooks led to this call."
-        )
+        raise Conflict(f"Refused, to prevent a loop: a chain of {depth} functions and webhooks led to this call.")
     with transaction.atomic(using=using):
         webhook = webhook_of(environment, webhook_id)
         delivery = Delivery.objects.using(using).select_for_update().filter(pk=delivery_id, webhook=webhook).first()
         if delivery is None:
-            raise NoSuchDelivery
+            raise NotFound("There is no such delivery of this webhook.")
         if not delivery.body:
-            raise NothingToRedeliver("The event was never sent to the webhook: " + (delivery.outcome or "filtered"))
+            raise Conflict("The event was never sent to the webhook: " + (delivery.outcome or "filtered"))
         _check_is_sendable(webhook)
         if delivery.attempts >= MAX_ATTEMPTS:
-            raise NothingToRedeliver(f"It was attempted {delivery.attempts} times, and is not sent again.")
+            raise Conflict(f"It was attempted {delivery.attempts} times, and is not sent again.")
         unclaimed = Q(claimed_until__isnull=True) | Q(claimed_until__lt=Now())
         resent = Delivery.objects.using(using).filter(unclaimed, pk=delivery.pk)
         if delivery.status == Delivery.Status.PENDING and _is_due(delivery, using):
-            raise NothingToRedeliver("The delivery is already in progress: it is due now, and an attempt follows.")
+            raise Conflict("The delivery is already in progress: it is due now, and an attempt follows.")
         if not resent.update(
             status=Delivery.Status.PENDING, next_attempt_at=Now(), claimed_until=None, schedule_from=F("attempts"),
             depth=Greatest("depth", depth),
         ):  # fmt: skip
-            raise NothingToRedeliver("The delivery is already in progress: an attempt is being made.")
+            raise Conflict("The delivery is already in progress: an attempt is being made.")
         delivery.refresh_from_db(using=using)
         audit_outbox.record(environment, "delivery.resent", actor=actor, target_id=delivery_id)
         webhook_notify.after_commit(using)
@@ -226,7 +220,7 @@ def _is_due(delivery: Delivery, using: str) -> bool:
 
 def recover(environment: EnvironmentRef, webhook_id: str, since: datetime, *, actor: Caller | Actor) -> Recovery:
     """Resend deliveries since then that are exhausted or dropped, except after MAX_ATTEMPTS attempts. Raises
-    NoSuchWebhook, NothingToRedeliver for a disabled webhook."""
+    NoSuchWebhook, Conflict for a disabled webhook."""
     using = environment.cluster
     with transaction.atomic(using=using):
         webhook = webhook_of(environment, webhook_id, lock=True)
@@ -286,6 +280,6 @@ def _wait_until_no_attempt_starts(webhook_id: str, using: str) -> None:
 
 def _check_is_sendable(webhook: Webhook) -> None:
     if not webhook.enabled:
-        raise NothingToRedeliver("The webhook is disabled. Enable it to send the held deliveries.")
+        raise Conflict("The webhook is disabled. Enable it to send the held deliveries.")
     if webhook.drop_before is not None:
-        raise NothingToRedeliver("The held deliveries are being dropped: try again in a minute.")
+        raise Conflict("The held deliveries are being dropped: try again in a minute.")
