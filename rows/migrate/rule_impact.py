@@ -19,7 +19,7 @@ from rows.migrate.planning import planner
 from rows.query import schema_cache
 from rows.query.schema_cache import CompiledSchema
 from rows.query.sql.expressions import boolean
-from rows.query.sql.statement import Statement, Writer, build_statement
+from rows.query.sql.statement import Statement, build_statement
 from rows.rules import named
 from rows.rules.principal import ANONYMOUS, MEMBER, SERVER, USER, Principal
 from rows.schema import model as schema_model
@@ -213,10 +213,10 @@ def _statement(
         for name, role_view in zip(("_before", "_after"), role_views, strict=True)
     }
     rows = before.models[table].unruled.using(before.alias).annotate(**flags).order_by("-id")
-    inner = Writer(role_views[0]).queryset(rows.values_list(*flags)[: sample + 1])
     return build_statement(
+        before.alias,
         "SELECT count(*) FILTER (WHERE b), count(*) FILTER (WHERE a), count(*) FILTER (WHERE a AND NOT b),"
         " count(*) FILTER (WHERE b AND NOT a), count(*) FROM (",
-        inner,
+        rows.values_list(*flags)[: sample + 1],
         ") _q (b, a)",
     )

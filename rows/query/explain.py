@@ -15,7 +15,7 @@ from rows.query.context import QueryContext, run
 from rows.query.role_view import RoleView
 from rows.query.service import canonical_text
 from rows.query.sql.expressions import Sql, boolean
-from rows.query.sql.statement import ROW_ID, Statement, Writer, build_statement, is_current, is_row
+from rows.query.sql.statement import ROW_ID, Statement, build_statement, is_current, is_row
 from rows.rules.access import Access, Clause
 from rows.rules.conditions import (
     TRUE,
@@ -290,7 +290,7 @@ def _cells(role_view: RoleView, shape: _Cells) -> Statement:
     }
     now = Sql("to_char(statement_timestamp(), 'YYYY-MM-DD HH24:MI:SS.USOF')")
     rows = rows.filter(is_row(), is_current()).annotate(_now=now, **values)
-    return build_statement(Writer(role_view).queryset(rows.values_list("id", "_now", *values)))
+    return build_statement(role_view.alias, rows.values_list("id", "_now", *values))
 
 
 def _verdicts(role_view: RoleView, shape: _Verdicts) -> Statement:
@@ -304,4 +304,4 @@ def _verdicts(role_view: RoleView, shape: _Verdicts) -> Statement:
         for index, condition in enumerate(conditions or [TRUE])
     }
     rows = role_view.models[shape.table].unruled.using(role_view.alias).filter(is_row(), is_current())
-    return build_statement(Writer(role_view).queryset(rows.annotate(**flags).values_list(*flags)))
+    return build_statement(role_view.alias, rows.annotate(**flags).values_list(*flags))

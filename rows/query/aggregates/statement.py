@@ -10,12 +10,12 @@ from platform_site.http import cursors
 from rows.query.aggregates.request import AVERAGE_DIGITS, Output, result_column
 from rows.query.params import OrderKey
 from rows.query.role_view import RoleView
-from rows.query.sql import select, statement
+from rows.query.sql import select
 from rows.query.sql.conditions import CURRENT_ROW, AliasedRow, ConditionCompiler, RowSource
-from rows.query.sql.expressions import ALWAYS, NEVER, Parameter, Piece, boolean, joined
+from rows.query.sql.expressions import ALWAYS, NEVER, Parameter, Sql, boolean, joined, listed
 from rows.query.sql.row_json import json_format, limited
 from rows.query.sql.select import ReadShape
-from rows.query.sql.statement import AS_TEXT, LIMIT, After, Statement, Writer, build_statement, combine, listed
+from rows.query.sql.statement import AS_TEXT, LIMIT, After, Statement, build_statement, is_current
 from rows.rules.conditions import TRUE, Condition, Operand, Slot
 from rows.schema.model import Column, Schema, Table
 
@@ -43,19 +43,19 @@ class AggregateShape:
 def aggregated(role_view: RoleView, shape: AggregateShape) -> Statement:
     """The statement of a request: the group as JSON (null beyond MAX_ANSWER_BYTES), and each order key for the cursor.
     No rows for a stale version."""
-    writer = Writer(role_view)
     table = role_view.schema.tables[shape.table]
     columns = {output.name: result_column(output, _source(table, output)) for output in shape.outputs}
-    groups = _groups(writer, table, shape)
-    page: list[str | Piece] = ["SELECT * FROM (", groups, ") _g WHERE ", _having(writer, shape, columns)]
+    groups = _groups(role_view, table, shape)
+    page: list[Any] = ["SELECT * FROM (", groups, ") _g WHERE ", _having(role_view, shape, columns)]
     if shape.after is not None:
-        page += [" AND ", writer.expression(_behind(shape.order, shape.after), table.name)]
+        page += [" AND ", _behind(shape.order, shape.after)]
     if shape.order:
         page.append(" ORDER BY " + ", ".join(f'_g."{key.path.column}"{select.direction(key)}' for key in shape.order))
-    page += [" LIMIT ", ("%s::bigint", [Parameter(LIMIT, "bigint")])]
+    page += [" LIMIT ", Parameter(LIMIT, "bigint")]
     keys = [f'left(_a."{key.path.column}"{AS_TEXT}, {cursors.MAX_CHARACTERS})' for key in shape.order]
     texts = [f"_o{number}" for number in range(len(keys))]
     return build_statement(
+        role_view.alias,
         "SELECT ",
         listed([limited("_s._j", "pg_column_size(_s._j)"), *(f"_s.{text}" for text in texts)]),
         " FROM (SELECT ",
@@ -65,7 +65,7 @@ def aggregated(role_view: RoleView, shape: AggregateShape) -> Statement:
         ") _a CROSS JOIN LATERAL (SELECT ",
         listed([_shown(table, output, columns[output.name]) for output in shape.outputs]),
         ") _q WHERE ",
-        writer.expression(statement.is_current(), table.name),
+        is_current(),
         " OFFSET 0) _s (",
         listed(["_j", *texts]),
         ")",
@@ -76,8 +76,7 @@ def _source(table: Table, output: Output) -> Column | None:
     return None if output.source is None else table.all_columns[output.source]
 
 
-def _groups(writer: Writer, table: Table, shape: AggregateShape) -> Piece:
-    role_view = writer.role_view
+def _groups(role_view: RoleView, table: Table, shape: AggregateShape) -> Sql:
     needed = dict.fromkeys(output.source for output in shape.outputs if output.source is not None)
     names = {column: f"_c{number}" for number, column in enumerate(needed)}
     rows = select.filtered(role_view, ReadShape(table.name, shape.where))
@@ -86,53 +85,53 @@ def _groups(writer: Writer, table: Table, shape: AggregateShape) -> Piece:
     # OFFSET 0 keeps the planner from evaluating a mask again for each function over its cell.
     is_masked = any(role_view.mask(table.name, column) is not None for column in needed)
     results = [
-        combine(_computed(output, _source(table, output), names), f' AS "{output.name}"') for output in shape.outputs
+        Sql(_computed(output, _source(table, output), names), f' AS "{output.name}"') for output in shape.outputs
     ]
     keys = [str(number) for number, output in enumerate(shape.outputs, 1) if output.kind == "key"]
-    return combine(
+    return Sql(
         "SELECT ",
         listed(results),
         " FROM (",
-        writer.queryset(rows),
+        rows,
         " OFFSET 0" if is_masked else "",
         ") _r",
         f" GROUP BY {', '.join(keys)}" if keys else "",
     )
 
 
-def _computed(output: Output, source: Column | None, names: Mapping[str, str]) -> Piece:
+def _computed(output: Output, source: Column | None, names: Mapping[str, str]) -> str | Sql:
     if source is None:
-        return "count(*)", []
+        return "count(*)"
     cell = f"_r.{names[source.name]}"
     match output.kind:
         case "key":
             return _key(output.part, source, cell)
         case "count_distinct":
-            return f"count(DISTINCT {cell})", []
+            return f"count(DISTINCT {cell})"
         case "sum" | "avg" if source.type == "float":
-            return f"{output.kind}({cell} ORDER BY {cell})", []
+            return f"{output.kind}({cell} ORDER BY {cell})"
         case "avg" if source.type == "decimal":  # avg() keeps 16 significant digits, which may be fewer
-            return f"round(sum({cell}), {_average_digits(source):d}) / nullif(count({cell}), 0)", []
+            return f"round(sum({cell}), {_average_digits(source):d}) / nullif(count({cell}), 0)"
         case _:
-            return f"{output.kind}({cell})", []
+            return f"{output.kind}({cell})"
 
 
 def _average_digits(source: Column) -> int:
     return (source.scale or 0) + AVERAGE_DIGITS
 
 
-def _key(part: str | None, source: Column, cell: str) -> Piece:
+def _key(part: str | None, source: Column, cell: str) -> str | Sql:
     if part is None or (part == "day" and source.type == "date"):
-        return cell, []
+        return cell
     if source.type == "date":
-        return f"date_trunc('{part}', {cell}::timestamp)::date", []
+        return f"date_trunc('{part}', {cell}::timestamp)::date"
     zone = Parameter(TIME_ZONE, "text")
     if part == "hour":  # an instant, since an hour comes twice when the clocks go back
-        return f"date_trunc('hour', {cell}, %s::text)", [zone]
-    return f"date_trunc('{part}', {cell} AT TIME ZONE %s::text)::date", [zone]
+        return Sql(f"date_trunc('hour', {cell}, ", zone, ")")
+    return Sql(f"date_trunc('{part}', {cell} AT TIME ZONE ", zone, ")::date")
 
 
-def _shown(table: Table, output: Output, column: Column) -> Piece:
+def _shown(table: Table, output: Output, column: Column) -> str:
     source = _source(table, output)
     before, after = json_format(column)
     if output.kind == "sum" and source is not None and source.type == "integer":
@@ -141,13 +140,12 @@ def _shown(table: Table, output: Output, column: Column) -> Piece:
         before, after = "", "::float8"
     elif output.kind == "avg" and source is not None and source.type == "decimal":
         before, after = "round(", f", {_average_digits(source):d})::text"
-    return f'{before}_a."{output.name}"{after} AS "{output.name}"', []
+    return f'{before}_a."{output.name}"{after} AS "{output.name}"'
 
 
-def _having(writer: Writer, shape: AggregateShape, columns: Mapping[str, Column]) -> Piece:
+def _having(role_view: RoleView, shape: AggregateShape, columns: Mapping[str, Column]) -> Any:
     if shape.having == TRUE:
-        return "TRUE", []
-    role_view = writer.role_view
+        return "TRUE"
 
     def operand_of(operand: Operand) -> Any:
         if isinstance(operand, Slot):
@@ -156,7 +154,7 @@ def _having(writer: Writer, shape: AggregateShape, columns: Mapping[str, Column]
 
     results = Schema({_RESULTS: Table(_RESULTS, columns)}, {})
     reading = ConditionCompiler(results, _no_relations, _readable, operand_of)
-    return writer.expression(reading.condition(shape.having, _RESULTS, AliasedRow("_g")), shape.table)
+    return reading.condition(shape.having, _RESULTS, AliasedRow("_g"))
 
 
 def _readable(table: str, column: str, source: RowSource) -> None:

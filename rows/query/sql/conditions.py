@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 from django.db.models import Exists, Expression, F, OuterRef, Subquery
 
-from rows.query.sql.expressions import ALWAYS, NEVER, Sql, boolean, joined, separated
+from rows.query.sql.expressions import ALWAYS, NEVER, Sql, boolean, joined, listed
 from rows.query.tables.managers import RowQuerySet
 from rows.rules.conditions import (
     OLD,
@@ -228,9 +228,9 @@ class ConditionCompiler:
         if isinstance(leaf, IsNull):
             return boolean("(", self.cell(table, leaf.path.column, source), " IS NULL)")
         if isinstance(leaf, Search):
-            cells = separated([self.cell(table, one.column, source)] for one in leaf.paths)
+            cells = listed(self.cell(table, one.column, source) for one in leaf.paths)
             operand = self._operand(leaf.operand, depth)
-            return boolean(r"(concat_ws(E'\x1f', ", *cells, ") ILIKE ALL (", operand, "))")
+            return boolean(r"(concat_ws(E'\x1f', ", cells, ") ILIKE ALL (", operand, "))")
         cell = self.cell(table, leaf.path.column, source)
         if isinstance(leaf.operand, OtherCell):
             return boolean("(", cell, _INFIX[leaf.operator], self.cell(table, leaf.operand.column, source), ")")

@@ -1,15 +1,13 @@
-"""Expressions for Django's compiler: a value that is bound later, and SQL around other expressions. Values never become
-part of the text, which comes from constants of this package; columns are quoted by Django's `F`."""
+"""Expressions for Django's compiler: a value that is bound later, and SQL around other expressions and queries. Values
+never become part of the text, which comes from constants of this package; columns are quoted by Django's `F`."""
 
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Self
 
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import BooleanField, Expression, Field, TextField
+from django.db.models import BooleanField, Expression, QuerySet, TextField
+from django.db.models.sql import Query
 from django.db.models.sql.compiler import SQLCompiler
-
-Piece = tuple[str, list[Any]]
-"""SQL with `%s` (and `%%`), and its parameters."""
 
 _BOOLEAN = BooleanField()
 _TEXT = TextField()
@@ -45,20 +43,19 @@ class Parameter(Expression):
 
 
 class Sql(Expression):
-    """Texts (with `%%`) and expressions in turn: `Sql("(", left, " = ", right, ")")`. `boolean`: allowed in WHERE."""
+    """Texts (with `%%`), expressions and whole queries in turn: `Sql("(", left, " = ", right, ")")`. `boolean`: allowed
+    in WHERE."""
 
-    def __init__(
-        self, *parts: "str | Expression | Any", boolean: bool = False, field: "Field[Any, Any] | None" = None
-    ) -> None:
-        super().__init__(output_field=_BOOLEAN if boolean else field or _TEXT)
-        self.parts: list[Any] = list(parts)
+    def __init__(self, *parts: "str | Expression | Query | QuerySet[Any, Any] | Any", boolean: bool = False) -> None:
+        super().__init__(output_field=_BOOLEAN if boolean else _TEXT)
+        self.parts: list[Any] = [part.query if isinstance(part, QuerySet) else part for part in parts]
 
     def get_source_expressions(self) -> list[Any]:
-        return [part for part in self.parts if not isinstance(part, str)]
+        return [part for part in self.parts if not isinstance(part, str | Query)]
 
     def set_source_expressions(self, exprs: Sequence[Any]) -> None:
         found = iter(exprs)
-        self.parts = [part if isinstance(part, str) else next(found) for part in self.parts]
+        self.parts = [part if isinstance(part, str | Query) else next(found) for part in self.parts]
 
     def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Any:
         texts: list[str] = []
@@ -95,12 +92,11 @@ NEVER = boolean("FALSE")
 def joined(separator: str, conditions: Sequence[Expression], neutral: Sql) -> Expression:
     if len(conditions) < 2:
         return conditions[0] if conditions else neutral
-    return boolean("(", *separated(([condition] for condition in conditions), separator), ")")
+    return boolean("(", listed(conditions, separator), ")")
 
 
-def separated(groups: Iterable[Sequence[Any]], separator: str = ", ") -> list[Any]:
-    """The parts of all groups for `Sql`, with `separator` between two groups."""
-    parts: list[Any] = []
-    for group in groups:
-        parts += [*group, separator]
-    return parts[:-1]
+def listed(parts: Iterable[Any], separator: str = ", ") -> Sql:
+    found: list[Any] = []
+    for part in parts:
+        found += [part, separator]
+    return Sql(*found[:-1])

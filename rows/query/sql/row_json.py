@@ -11,8 +11,7 @@ from django.db.models import QuerySet
 from rows.query.params import With, WithUser
 from rows.query.role_view import RoleView
 from rows.query.sql.conditions import AliasedRow, RowSource
-from rows.query.sql.expressions import Piece, Sql, separated
-from rows.query.sql.statement import Writer, combine, listed
+from rows.query.sql.expressions import Sql, listed
 from rows.rules.conditions import Condition, Hop
 from rows.schema.model import Column, Table
 
@@ -51,11 +50,11 @@ def cells(
     source: RowSource,
     masked: Callable[[Condition], Any] | None = None,
     chosen: Collection[str] | None = None,
-) -> list[Any]:
+) -> Sql:
     """The select list of a row's JSON: readable cells at `source`, as `json_format` renders them. `masked` applies a
     read condition; `chosen` names the columns, `id` among them (None: all)."""
     ask = masked or (lambda mask: role_view.rules.condition(mask, table.name, source))
-    made: list[list[Any]] = []
+    made: list[Sql] = []
     for column in role_view.columns(table.name):
         if chosen is not None and column.name not in chosen:
             continue
@@ -64,75 +63,72 @@ def cells(
         spelled: list[Any] = [before, source.column(column.name), after]
         if mask is not None:
             spelled = ["CASE WHEN ", ask(mask), " THEN ", *spelled, " END"]
-        made.append([*spelled, f' AS "{column.name}"'])
-    return separated(made)
+        made.append(Sql(*spelled, f' AS "{column.name}"'))
+    return listed(made)
 
 
-def whole_row(table: Table, source: RowSource) -> list[Any]:
+def whole_row(table: Table, source: RowSource) -> Sql:
     formats = {column.name: json_format(column) for column in table.all_columns.values()}
-    return separated([before, source.column(name), after, f' AS "{name}"'] for name, (before, after) in formats.items())
+    return listed(Sql(before, source.column(name), f'{after} AS "{name}"') for name, (before, after) in formats.items())
 
 
 def etag(role_view: RoleView, table: Table, source: RowSource) -> Sql:
     return Sql(
         "(SELECT encode(sha256(convert_to(row_to_json(_q)::text, 'UTF8')), 'hex') FROM (SELECT ",
-        *cells(role_view, table, source),
+        cells(role_view, table, source),
         ") _q)",
     )
 
 
 def select_list(
-    writer: Writer, table: Table, source: RowSource, chosen: Collection[str] | None = None
-) -> tuple[Piece, Piece]:  # fmt: skip
+    role_view: RoleView, table: Table, source: AliasedRow | TrackedRow, chosen: Collection[str] | None = None
+) -> tuple[Sql, Sql]:
     """The cells of a row's JSON, and the join with the conditions of masked ones."""
-    role_view = writer.role_view
     masks: dict[Condition, int] = {}
-    flags = f"_m{writer.number()}"
+    flags = f"_m{source.alias}"
 
     def flag(mask: Condition) -> Sql:
         return Sql(f"{flags}._m{masks.setdefault(mask, len(masks))}")
 
-    select = writer.expression(Sql(*cells(role_view, table, source, flag, chosen)), table.name)
+    select = cells(role_view, table, source, flag, chosen)
     if not masks:
-        return select, ("", [])
+        return select, Sql()
     asked = [
-        combine(writer.expression(role_view.rules.condition(mask, table.name, source), table.name), f" AS _m{number}")
-        for mask, number in masks.items()
+        Sql(role_view.rules.condition(mask, table.name, source), f" AS _m{number}") for mask, number in masks.items()
     ]
     # OFFSET 0 keeps the planner from copying each condition into each cell that asks for it.
-    return select, combine(" CROSS JOIN LATERAL (SELECT ", listed(asked), f" OFFSET 0) {flags}")
+    return select, Sql(" CROSS JOIN LATERAL (SELECT ", listed(asked), f" OFFSET 0) {flags}")
 
 
-def relation_json(writer: Writer, one: With | WithUser, table: str, source: RowSource) -> Piece:
+def relation_json(role_view: RoleView, one: With | WithUser, table: str, source: RowSource, depth: int = 1) -> Sql:
     if isinstance(one, WithUser):
-        user_id = writer.role_view.reading.cell(table, one.column, source)
+        user_id = role_view.reading.cell(table, one.column, source)
         # A marker that `rows.query.embedded_users` replaces.
-        found = writer.expression(Sql(r"(E'\t' || to_json(", user_id, ")::text)::json"), table)
+        found = Sql(r"(E'\t' || to_json(", user_id, ")::text)::json")
     else:
-        found = embedded(writer, one, table, source)
-    return combine(found, f' AS "{one.name}"')
+        found = _embedded(role_view, one, table, source, depth)
+    return Sql(found, f' AS "{one.name}"')
 
 
-def embedded(writer: Writer, one: With, table: str, source: RowSource) -> Piece:
+def _embedded(role_view: RoleView, one: With, table: str, source: RowSource, depth: int) -> Sql:
     """The JSON of relation `one`: a row or null, or an array of at most MAX_EMBEDDED rows, with a CONTINUATION element
     if there are more. If it exceeds MAX_ANSWER_BYTES, a text of that size replaces it, so that everything that contains
     it is left out as well."""
-    far = writer.role_view.schema.tables[one.hop.table]
-    seen, guard = writer.role_view.reading.linked(one.hop, table, source)
-    number = writer.number()
-    row, made = TrackedRow(f"_r{number}"), f"_q{number}"
-    select, joins = select_list(writer, far, row, one.columns)
-    inside = [relation_json(writer, inner, far.name, row) for inner in one.inside]
+    far = role_view.schema.tables[one.hop.table]
+    seen, guard = role_view.reading.linked(one.hop, table, source)
+    row, made = TrackedRow(f"_r{depth}"), f"_q{depth}"
+    select, joins = select_list(role_view, far, row, one.columns)
+    inside = [relation_json(role_view, inner, far.name, row, depth + 1) for inner in one.inside]
     rows: QuerySet[Any, Any] = seen.values_list(*needed_columns(far, row, one.columns))
     if one.hop.many:
-        near = writer.role_view.schema.tables[table]
+        near = role_view.schema.tables[table]
         is_taken = f"{one.hop.relation}_next" in {*near.all_columns, *near.relations}
         rows = rows.order_by("id")[: MAX_EMBEDDED if is_taken else MAX_EMBEDDED + 1]
-    found = combine(
-        "(SELECT ",
-        f"row_to_json({made}) AS _j" + (f', {row.alias}."id" AS _id' if one.hop.many else ""),
+    found = Sql(
+        f"(SELECT row_to_json({made}) AS _j",
+        f', {row.alias}."id" AS _id' if one.hop.many else "",
         " FROM (",
-        writer.queryset(rows),
+        rows,
         f") {row.alias}",
         joins,
         " CROSS JOIN LATERAL (SELECT ",
@@ -141,21 +137,21 @@ def embedded(writer: Writer, one: With, table: str, source: RowSource) -> Piece:
         " OFFSET 0)" if one.hop.many else ")",
     )
     if one.hop.many:
-        found = combine(
+        found = Sql(
             "(SELECT CASE WHEN count(_b._j) < count(*) THEN ",
             _TOO_LARGE,
             " ELSE coalesce(array_to_json(array_agg(_b._j)), '[]'::json) END FROM (SELECT ",
             f"CASE WHEN row_number() OVER () <= {MAX_EMBEDDED} THEN ",
             limited("_a._j", "pg_column_size(_a._j)"),
             " ELSE ",
-            writer.expression(_continuation(one.hop, source), table),
+            _continuation(one.hop, source),
             " END AS _j FROM ",
             found,
             " _a) _b)",
         )
     if guard is None:
         return found
-    return combine("CASE WHEN ", writer.expression(guard, table), " THEN ", found, " END")
+    return Sql("CASE WHEN ", guard, " THEN ", found, " END")
 
 
 def _continuation(hop: Hop, source: RowSource) -> Sql:

@@ -17,20 +17,9 @@ from django.db.models import Expression, F, OrderBy, QuerySet
 from platform_site.http import cursors
 from rows.query.params import OrderKey, With, Withs, WithUser
 from rows.query.role_view import RoleView
-from rows.query.sql.expressions import NEVER, Parameter, Piece, boolean, joined
+from rows.query.sql.expressions import NEVER, Parameter, Sql, boolean, joined, listed
 from rows.query.sql.row_json import MAX_ANSWER_BYTES, TrackedRow, limited, needed_columns, relation_json, select_list
-from rows.query.sql.statement import (
-    AS_TEXT,
-    LIMIT,
-    After,
-    Statement,
-    Writer,
-    build_statement,
-    combine,
-    is_current,
-    is_row,
-    listed,
-)
+from rows.query.sql.statement import AS_TEXT, LIMIT, After, Statement, build_statement, is_current, is_row
 from rows.query.tables.managers import RowQuerySet
 from rows.rules.conditions import TRUE, Condition
 from rows.schema.model import Table
@@ -56,30 +45,29 @@ class ReadShape:
 def read(role_view: RoleView, shape: ReadShape) -> Statement:
     """The statement of a list or row: the row as JSON; with `withs` the relations as JSON, or only users' ids; for a
     list the text of each order key. JSON beyond MAX_ANSWER_BYTES is null."""
-    writer = Writer(role_view)
     table = role_view.schema.tables[shape.table]
     row = TrackedRow("_r")
-    select, joins = select_list(writer, table, row, shape.columns)
-    columns: list[str | Piece] = ["row_to_json(_q)"]
-    joined_with: str | Piece = ""
-    user_ids: list[str | Piece] = []
+    select, joins = select_list(role_view, table, row, shape.columns)
+    columns = ["row_to_json(_q)"]
+    joined_with = Sql()
+    user_ids: list[Any] = []
     if shape.has_only_users:
         columns_of_users = [one.column for one in shape.withs if isinstance(one, WithUser)]
-        cells = [role_view.reading.cell(table.name, name, row) for name in columns_of_users]
-        user_ids = [writer.expression(cell, table.name) for cell in cells]
+        user_ids = [role_view.reading.cell(table.name, name, row) for name in columns_of_users]
     else:
         columns.append("row_to_json(_w)")
-        relations = [relation_json(writer, one, table.name, row) for one in shape.withs]
-        joined_with = combine(" CROSS JOIN LATERAL (SELECT ", listed(relations), ") _w")
+        relations = [relation_json(role_view, one, table.name, row) for one in shape.withs]
+        joined_with = Sql(" CROSS JOIN LATERAL (SELECT ", listed(relations), ") _w")
     rows: QuerySet[Any, Any] = filtered(role_view, shape)
     needed = needed_columns(table, row, shape.columns)
+    inner: Any
     if shape.order is None:
-        inner, keys = writer.queryset(rows.filter(is_row()).values_list(*needed)), []
+        inner, keys = rows.filter(is_row()).values_list(*needed), []
     else:
-        inner, names = _page(writer, table, rows, needed, shape.order, shape.after)
+        inner, names = _page(role_view, table, rows, needed, shape.order, shape.after)
         # A longer text gets no cursor, and each row carries it twice.
         keys = [f'left(_r."{name}"{AS_TEXT}, {cursors.MAX_CHARACTERS})' for name in names]
-    found = combine(
+    found = Sql(
         "SELECT ",
         listed([*columns, *user_ids, *keys]),
         " FROM (",
@@ -91,14 +79,14 @@ def read(role_view: RoleView, shape: ReadShape) -> Statement:
         ") _q",
         joined_with,
         " WHERE ",
-        writer.expression(is_current(), table.name),
+        is_current(),
     )
-    if shape.order is None and shape.has_only_users:
-        return build_statement(found)
-    return build_statement(_bounded(found, shape, len(user_ids) + len(keys)))
+    if shape.order is not None or not shape.has_only_users:
+        found = _bounded(found, shape, len(user_ids) + len(keys))
+    return build_statement(role_view.alias, found)
 
 
-def _bounded(found: Piece, shape: ReadShape, texts_beside: int) -> Piece:
+def _bounded(found: Sql, shape: ReadShape, texts_beside: int) -> Sql:
     """The rows of `found` within MAX_ANSWER_BYTES. OFFSET 0 keeps the planner from making the JSON twice."""
     names, size = ["_j"], "pg_column_size(_s._j)"
     relations = f"CASE WHEN pg_column_size(_s._k) <= {MAX_ANSWER_BYTES} THEN _s._k END"
@@ -108,7 +96,7 @@ def _bounded(found: Piece, shape: ReadShape, texts_beside: int) -> Piece:
     if shape.order is not None:
         columns = [limited(json, size) for json in columns]
     texts = [f"_o{number}" for number in range(texts_beside)]
-    return combine(
+    return Sql(
         "SELECT ",
         listed([*columns, *(f"_s.{text}" for text in texts)]),
         " FROM (",
@@ -126,20 +114,13 @@ class CountShape:
 
 
 def counted(role_view: RoleView, shape: CountShape) -> Statement:
-    writer = Writer(role_view)
+    rows = filtered(role_view, shape.rows).values_list("id")
     limit = "" if shape.most is None else f" LIMIT {shape.most:d}"
-    return build_statement(
-        "SELECT count(*) FROM (",
-        writer.queryset(filtered(role_view, shape.rows).values_list("id")),
-        limit,
-        ") _r HAVING ",
-        writer.expression(is_current(), shape.rows.table),
-    )
+    return build_statement(role_view.alias, "SELECT count(*) FROM (", rows, limit, ") _r HAVING ", is_current())
 
 
 def planned(role_view: RoleView, shape: ReadShape) -> Statement:
-    rows = Writer(role_view).queryset(filtered(role_view, shape).values_list("id"))
-    return build_statement("EXPLAIN (FORMAT JSON) ", rows)
+    return build_statement(role_view.alias, "EXPLAIN (FORMAT JSON) ", filtered(role_view, shape).values_list("id"))
 
 
 def filtered(role_view: RoleView, shape: ReadShape) -> RowQuerySet:
@@ -153,38 +134,37 @@ def filtered(role_view: RoleView, shape: ReadShape) -> RowQuerySet:
 
 
 def _page(
-    writer: Writer,
+    role_view: RoleView,
     table: Table,
     rows: QuerySet[Any, Any],
     columns: Collection[str],
     order: tuple[OrderKey, ...],
     after: tuple[bool, ...] | None,
-) -> tuple[Piece, list[str]]:
+) -> tuple[Sql, list[str]]:
     """The rows of a page with `columns`, and the names of their order keys. Behind a cursor it is a UNION ALL of
     ranges, each an index range with its own limit: one condition with OR would scan the index from its start."""
     keys: list[tuple[OrderKey, str, Any]] = []
     extra: dict[str, Any] = {}
     for index, key in enumerate(order):
         path = key.path
-        if not path.hops and writer.role_view.mask(table.name, path.column) is None:
+        if not path.hops and role_view.mask(table.name, path.column) is None:
             keys.append((key, path.column, F(path.column)))
         else:
-            extra[f"_k{index}"] = value = writer.role_view.reading.value(path, table.name)
+            extra[f"_k{index}"] = value = role_view.reading.value(path, table.name)
             keys.append((key, f"_k{index}", value))
-    limit: Piece = (" LIMIT %s::bigint", [Parameter(LIMIT, "bigint")])
+    limit = Sql(" LIMIT ", Parameter(LIMIT, "bigint"))
     names = [name for _, name, _ in keys]
     selected = [name for name in table.all_columns if name in columns or name in names]
     rows = rows.annotate(**extra).values_list(*selected, *extra).order_by(
         *[_order(key, F(name)) for key, name, _ in keys]
     )  # fmt: skip
     ranges = [[]] if after is None else list(_ranges([(key, value) for key, _, value in keys], after))
-    pages = [combine(writer.queryset(rows.filter(*conditions)), limit) for conditions in ranges]
+    pages = [Sql(rows.filter(*conditions), limit) for conditions in ranges]
     if len(pages) == 1:
         return pages[0], names
     ordered = ", ".join(f'"{name}"{direction(key)}' for key, name, _ in keys)
-    return combine(
-        listed([combine("(", page, ")") for page in pages], " UNION ALL "), f" ORDER BY {ordered}", limit
-    ), names
+    union = listed((Sql("(", page, ")") for page in pages), " UNION ALL ")
+    return Sql(union, f" ORDER BY {ordered}", limit), names
 
 
 def _order(key: OrderKey, value: Any) -> OrderBy:

@@ -1,17 +1,14 @@
-"""A compiled statement and the values that it takes, and the writer of its pieces: Django compiles expressions and
-querysets, `combine` puts text between them, `build_statement` ends it."""
+"""A compiled statement and the values that it takes."""
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import Any, Final, NamedTuple
 
 from django.db import connections
-from django.db.models import F, QuerySet
+from django.db.models import F
 from django.db.models.sql import Query
 
-from rows.query.role_view import RoleView
-from rows.query.sql.expressions import Parameter, Piece, Sql, boolean
+from rows.query.sql.expressions import Parameter, Sql, boolean
 from rows.query.tables import table_models
 from rows.rules.conditions import Variable
 from rows.rules.principal import Principal, bind
@@ -63,9 +60,12 @@ class Statement:
         return values
 
 
-def build_statement(*parts: "str | Piece") -> Statement:
-    """`%s` becomes `$n`, one number for each (key, type)."""
-    sql, params = combine(*parts)
+def build_statement(alias: str, *parts: Any) -> Statement:
+    """The statement of the parts of an `Sql`, for the database `alias`. `%s` becomes `$n`, one number for each (key,
+    type)."""
+    query = Query(None)
+    compiler = query.get_compiler(connection=connections[alias])
+    sql, params = compiler.compile(Sql(*parts).resolve_expression(query))
     numbers: dict[tuple[Key, str], int] = {}
     spelled: list[str] = []
     for param in params:
@@ -78,48 +78,6 @@ def build_statement(*parts: "str | Piece") -> Statement:
         else:
             raise TypeError(f"a value got into a statement: {param!r}")
     return Statement((sql % tuple(spelled)).encode(), tuple(key for key, _ in numbers))
-
-
-class Writer:
-    def __init__(self, role_view: RoleView) -> None:
-        self.role_view = role_view
-        self.connection = connections[role_view.alias]
-        self._numbers = count()
-
-    def number(self) -> int:
-        return next(self._numbers)
-
-    def queryset(self, rows: "QuerySet[Any, Any]") -> Piece:
-        return self.query(rows.query)
-
-    def query(self, query: Query) -> Piece:
-        sql, params = query.get_compiler(connection=self.connection).as_sql()
-        return sql, list(params)
-
-    def expression(self, expression: Any, table: str) -> Piece:
-        query = Query(self.role_view.models[table])
-        compiler = query.get_compiler(connection=self.connection)
-        sql, params = compiler.compile(expression.resolve_expression(query))
-        return sql, list(params)
-
-
-def combine(*parts: "str | Piece") -> Piece:
-    texts: list[str] = []
-    params: list[Any] = []
-    for part in parts:
-        if isinstance(part, str):
-            texts.append(part)
-        else:
-            texts.append(part[0])
-            params += part[1]
-    return "".join(texts), params
-
-
-def listed(pieces: Iterable["str | Piece"], separator: str = ", ") -> Piece:
-    parts: list[str | Piece] = []
-    for piece in pieces:
-        parts += [piece, separator]
-    return combine(*parts[:-1])
 
 
 def is_current() -> Sql:

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from django.db.models.sql import DeleteQuery, UpdateQuery
+from django.db.models.sql import DeleteQuery, Query, UpdateQuery
 
 from rows.outbox.models import ANY
 from rows.query.sql.conditions import AliasedRow, RowSource
-from rows.query.sql.expressions import Parameter, Piece, Sql, boolean
+from rows.query.sql.expressions import Parameter, Sql, boolean, listed
 from rows.query.sql.row_json import whole_row
-from rows.query.sql.statement import ENVIRONMENT, VERSION, Writer, combine
+from rows.query.sql.statement import ENVIRONMENT, VERSION
 from rows.query.tables.managers import RowQuerySet
 from rows.schema.model import Table
 from rows.write.statements.shapes import DEPTH, EVENT_ID, REQUEST, EventIds
@@ -31,26 +31,19 @@ def _constant(text: str) -> Parameter:
     return Parameter(text, "text", text.encode())
 
 
-def update_of(writer: Writer, rows: RowQuerySet, cells: Mapping[str, Any]) -> Piece:
+def update_of(rows: RowQuerySet, cells: Mapping[str, Any]) -> Query:
     query: Any = rows.query.chain(UpdateQuery)
     query.add_update_values(cells)
-    return writer.query(query)
+    return query  # type: ignore[no-any-return]
 
 
-def delete_of(writer: Writer, rows: RowQuerySet) -> Piece:
-    return writer.query(rows.query.chain(DeleteQuery))
+def delete_of(rows: RowQuerySet) -> Query:
+    return rows.query.chain(DeleteQuery)
 
 
 def with_event(
-    writer: Writer,
-    table: Table,
-    change: Piece,
-    action: str,
-    events: bool,
-    changed: tuple[str, ...],
-    *,
-    part: int | None = None,
-) -> Piece:
+    table: Table, change: Any, action: str, events: bool, changed: tuple[str, ...], *, part: int | None = None
+) -> Sql:
     """`_w AS (the change), _e AS (its event)`, with the number `part` if several parts change many rows each. `_w` has
     the columns of the changed row (of a deleted one, as it was) and, for an update with an event, the previous values
     with a prefix. If there were subscribers, `_e` has a row with `is_due`: whether the relay must process the event."""
@@ -59,46 +52,49 @@ def with_event(
     columns = [f'{kept}."{name}" AS "{name}"' for name in table.all_columns]
     if events and action == "update":
         columns += [f'_o."{name}" AS "{_OLD_PREFIX}{name}"' for name in table.all_columns]
-    work = combine(f"_w{number} AS (", change, " RETURNING WITH (OLD AS _o, NEW AS _n) ", ", ".join(columns), ")")
+    work = Sql(f"_w{number} AS (", change, " RETURNING WITH (OLD AS _o, NEW AS _n) ", ", ".join(columns), ")")
     if not events:
         return work
-    return combine(work, f", _e{number} AS (", _event(writer, table, action, changed, part), ")")
+    return Sql(work, f", _e{number} AS (", _event(table, action, changed, part), ")")
 
 
-def _event(writer: Writer, table: Table, action: str, changed: tuple[str, ...], part: int | None) -> Piece:
+def _event(table: Table, action: str, changed: tuple[str, ...], part: int | None) -> Sql:
     """The insert into the outbox, from `_w`. Inserts nothing if there are no subscribers any more."""
     here, before = AliasedRow("_r"), AliasedRow("_r", _OLD_PREFIX if action == "update" else "")
-    none, nothing = "NULL::json", ""
+    none = ("NULL::json", Sql())
 
-    def record(source: RowSource, alias: str) -> tuple[str | Piece, str | Piece]:
-        cells = writer.expression(Sql(*whole_row(table, source)), table.name)
-        return f"row_to_json({alias})", combine(" CROSS JOIN LATERAL (SELECT ", cells, f") {alias}")
+    def record(source: RowSource, alias: str) -> tuple[str, Sql]:
+        return f"row_to_json({alias})", Sql(" CROSS JOIN LATERAL (SELECT ", whole_row(table, source), f") {alias}")
 
-    new, new_join = (none, nothing) if action == "delete" else record(here, "_new")
-    old, old_join = (none, nothing) if action == "insert" else record(before, "_old")
+    new, new_join = none if action == "delete" else record(here, "_new")
+    old, old_join = none if action == "insert" else record(before, "_old")
     names = "'{}'::text[]"
     if action == "update":
         differing = [
             f"""CASE WHEN _r."{name}" IS DISTINCT FROM _r."{_OLD_PREFIX}{name}" THEN '{name}' END""" for name in changed
         ]
         names = f"array_remove(ARRAY[{', '.join(differing)}]::text[], NULL)"
-    event_id: list[Any] = [Parameter(EVENT_ID, "text")]
+    event_id: Any = Parameter(EVENT_ID, "text")
     if part is not None:
-        event_id = ["(", Parameter(EventIds(part), "text[]"), ")[row_number() OVER ()]"]
-    about = Sql(
-        *event_id, ", ", Parameter(ENVIRONMENT, "text"), ", ", _constant(f"{table.name}.{action}"), ", ",
-        _constant(f"{table.name}/"), ' || _r."id", ', Parameter(VERSION, "integer"), ", ",
-        Parameter(REQUEST, "text"), ", ", Parameter(DEPTH, "smallint"),
-    )  # fmt: skip
-    return combine(
+        event_id = Sql("(", Parameter(EventIds(part), "text[]"), ")[row_number() OVER ()]")
+    about = [
+        event_id,
+        Parameter(ENVIRONMENT, "text"),
+        _constant(f"{table.name}.{action}"),
+        Sql(_constant(f"{table.name}/"), ' || _r."id"'),
+        Parameter(VERSION, "integer"),
+        Parameter(REQUEST, "text"),
+        Parameter(DEPTH, "smallint"),
+    ]
+    return Sql(
         'INSERT INTO "platform"."rows_outboxevent" '
         "(event_id, environment_id, type, subject, schema_version, request_id, depth, relayed_at, data) SELECT ",
-        writer.expression(about, table.name),
+        listed(about),
         ", CASE WHEN NOT ",
-        writer.expression(has_subscribers(table.name, action, for_relay=True), table.name),
+        has_subscribers(table.name, action, for_relay=True),
         " THEN statement_timestamp() END",
         ", (SELECT row_to_json(_d)::text FROM (SELECT ",
-        writer.expression(Sql(_constant(table.name)), table.name),
+        _constant(table.name),
         ' AS "table", _r."id" AS "id", ',
         new,
         ' AS "record", ',
@@ -109,6 +105,6 @@ def _event(writer: Writer, table: Table, action: str, changed: tuple[str, ...], 
         new_join,
         old_join,
         " WHERE ",
-        writer.expression(has_subscribers(table.name, action), table.name),
+        has_subscribers(table.name, action),
         " RETURNING relayed_at IS NULL AS is_due",
     )

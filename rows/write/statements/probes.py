@@ -6,8 +6,8 @@ from typing import Any
 
 from rows.query.role_view import RoleView
 from rows.query.sql.conditions import CURRENT_ROW, RowSource, WrittenRow
-from rows.query.sql.expressions import ALWAYS, Parameter, Sql, boolean, separated
-from rows.query.sql.statement import Statement, Writer, build_statement, is_row
+from rows.query.sql.expressions import ALWAYS, Parameter, Sql, boolean, listed
+from rows.query.sql.statement import Statement, build_statement, is_row
 from rows.query.tables.managers import RowQuerySet
 from rows.schema.model import SQL_TYPES, Table
 from rows.write.row_size import fits
@@ -39,7 +39,8 @@ def probe(role_view: RoleView, shape: WriteShape) -> Statement:
     table = role_view.schema.tables[shape.table]
     needs_no_event = ALWAYS if shape.events else has_no_subscribers(shape)
     if isinstance(shape, InsertShape):
-        return _verdicts(role_view, table, [ALWAYS, needs_no_event, *_after_write(role_view, table, shape, None)])
+        verdicts = [ALWAYS, needs_no_event, *_after_write(role_view, table, shape, None)]
+        return build_statement(role_view.alias, "SELECT ", listed(map(_verdict, verdicts)))
     verdicts = [matches_etag(role_view, shape) if shape.matches else ALWAYS, needs_no_event]
     if isinstance(shape, UpdateShape):
         verdicts += _after_write(role_view, table, shape, CURRENT_ROW)
@@ -77,16 +78,10 @@ def _checks(
     return [translator.condition(check, write.table, source) for check in checks]
 
 
-def _verdicts(role_view: RoleView, table: Table, conditions: Sequence[Any]) -> Statement:
-    """Each condition by itself, of no row in particular."""
-    verdicts = separated([_verdict(condition)] for condition in conditions)
-    return build_statement(Writer(role_view).expression(Sql("SELECT ", *verdicts), table.name))
-
-
 def _verdicts_of_row(role_view: RoleView, rows: RowQuerySet, conditions: Sequence[Any]) -> Statement:
     """Each condition by itself, of the row with the id, if it is among `rows`."""
     named = {f"_f{index}": _verdict(condition) for index, condition in enumerate(conditions)}
-    return build_statement(Writer(role_view).queryset(rows.filter(is_row()).annotate(**named).values_list(*named)))
+    return build_statement(role_view.alias, rows.filter(is_row()).annotate(**named).values_list(*named))
 
 
 def _verdict(condition: Any) -> Sql:

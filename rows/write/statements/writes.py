@@ -10,7 +10,6 @@ are in its WHERE, with parameters in place of the changed cells, so that Postgre
 that it has locked. Without subscribers, the statement only tests that there are none (saves 20-40 µs). Compiled like
 reads (`rows.query.sql.select`); `rows.write.execution` runs them."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +17,7 @@ from django.db.models import F
 
 from rows.query.role_view import RoleView
 from rows.query.sql.conditions import CURRENT_ROW, AliasedRow, WrittenRow
-from rows.query.sql.expressions import ALWAYS, Parameter, Piece, Sql, boolean, joined, separated
+from rows.query.sql.expressions import ALWAYS, Parameter, Sql, boolean, joined, listed
 from rows.query.sql.row_json import select_list
 from rows.query.sql.statement import (
     AS_TEXT,
@@ -27,12 +26,9 @@ from rows.query.sql.statement import (
     After,
     Cell,
     Statement,
-    Writer,
     build_statement,
-    combine,
     is_current,
     is_row,
-    listed,
 )
 from rows.rules.conditions import TRUE
 from rows.schema.model import Table
@@ -63,17 +59,17 @@ from rows.write.statements.shapes import (
 def insert(role_view: RoleView, shape: InsertShape) -> Statement:
     """Inserts one row. Returns the columns of `_returning`, or no row if a check, a reference or the schema version
     refused it."""
-    writer, table = Writer(role_view), role_view.schema.tables[shape.table]
-    change = _inserted(writer, table, shape, cells_of(role_view, shape))
-    work = with_event(writer, table, change, "insert", shape.events, tuple(table.columns))
-    return _returning(writer, table, work, shape.events)
+    table = role_view.schema.tables[shape.table]
+    change = _inserted(role_view, table, shape, cells_of(role_view, shape))
+    work = with_event(table, change, "insert", shape.events, tuple(table.columns))
+    return _returning(role_view, table, work, shape.events)
 
 
 def insert_many(role_view: RoleView, shape: InsertShape) -> Statement:
     """Inserts rows. Takes the id and each cell as an array of texts, in the order of the rows. Returns the columns of
     `_returning` for each row that no check or reference refused. Their timestamps are a microsecond apart, the last one
     now, so that a list by `created_at` shows them in their order."""
-    writer, table = Writer(role_view), role_view.schema.tables[shape.table]
+    table = role_view.schema.tables[shape.table]
     sent: dict[str, Parameter] = {}
     cells = cells_of(role_view, shape)
     number = ("cardinality(", Parameter(ROW_ID, "text[]"), ") - _s._number")
@@ -84,21 +80,16 @@ def insert_many(role_view: RoleView, shape: InsertShape) -> Statement:
         elif cell is STAMP:
             cells[name] = Sql("(", STAMP, " - (", *number, ") * interval '1 microsecond')")
     names = ", ".join(f'"{name}"' for name in sent)
-    source = (
-        " FROM unnest(",
-        *separated([array] for array in sent.values()),
-        f") WITH ORDINALITY _s ({names}, _number)",
-    )
-    change = combine(_inserted(writer, table, shape, cells, source), " ORDER BY _s._number")
-    work = with_event(writer, table, change, "insert", shape.events, tuple(table.columns), part=0)
-    return _returning(writer, table, work, shape.events, "0")
+    source = Sql(" FROM unnest(", listed(sent.values()), f") WITH ORDINALITY _s ({names}, _number)")
+    change = Sql(_inserted(role_view, table, shape, cells, source), " ORDER BY _s._number")
+    work = with_event(table, change, "insert", shape.events, tuple(table.columns), part=0)
+    return _returning(role_view, table, work, shape.events, "0")
 
 
 def _inserted(
-    writer: Writer, table: Table, shape: InsertShape, cells: dict[str, Any], source: Sequence[Any] = ()
-) -> Piece:
+    role_view: RoleView, table: Table, shape: InsertShape, cells: dict[str, Any], source: Sql | str = ""
+) -> Sql:
     """The INSERT of these cells, of one row or of each of `source`, with all that must hold."""
-    role_view = writer.role_view
     conditions: list[Any] = [is_current()]
     if not needs_second_statement(role_view, shape):
         check = rule_of(role_view, shape).check
@@ -106,34 +97,36 @@ def _inserted(
     conditions += visible_references(role_view, shape, cells, None)
     if not shape.events:
         conditions.append(has_no_subscribers(shape))
-    select = separated([cells[name]] for name in table.all_columns)
     columns = ", ".join(f'"{name}"' for name in table.all_columns)
-    return combine(
-        f"INSERT INTO {role_view.models[table.name]._meta.db_table} ({columns}) ",
-        writer.expression(Sql("SELECT ", *select, *source, " WHERE ", joined(" AND ", conditions, ALWAYS)), table.name),
+    return Sql(
+        f"INSERT INTO {role_view.models[table.name]._meta.db_table} ({columns}) SELECT ",
+        listed(cells[name] for name in table.all_columns),
+        source,
+        " WHERE ",
+        joined(" AND ", conditions, ALWAYS),
     )
 
 
 def update(role_view: RoleView, shape: UpdateShape) -> Statement:
     """Updates one row. Returns the columns of `_returning`, or no row if there is none to be changed or something
     refused it."""
-    writer, table = Writer(role_view), role_view.schema.tables[shape.table]
-    change, changed = _updated(writer, table, shape, is_row())
-    work = with_event(writer, table, change, "update", shape.events, changed)
-    return _returning(writer, table, work, shape.events)
+    table = role_view.schema.tables[shape.table]
+    change, changed = _updated(role_view, table, shape, is_row())
+    work = with_event(table, change, "update", shape.events, changed)
+    return _returning(role_view, table, work, shape.events)
 
 
 def bulk_update(role_view: RoleView, shape: UpdateShape) -> Statement:
     """Updates those of the rows with Ids that all rules allow. Returns their ids."""
-    writer, table = Writer(role_view), role_view.schema.tables[shape.table]
-    change, changed = _updated(writer, table, shape, is_among("id", Ids()))
-    work = with_event(writer, table, change, "update", shape.events, changed, part=0)
-    return build_statement("WITH ", work, ' SELECT _r."id" FROM _w0 _r')
+    table = role_view.schema.tables[shape.table]
+    change, changed = _updated(role_view, table, shape, is_among("id", Ids()))
+    work = with_event(table, change, "update", shape.events, changed, part=0)
+    return build_statement(role_view.alias, "WITH ", work, ' SELECT _r."id" FROM _w0 _r')
 
 
-def _updated(writer: Writer, table: Table, shape: UpdateShape, which: Sql) -> tuple[Piece, tuple[str, ...]]:
+def _updated(role_view: RoleView, table: Table, shape: UpdateShape, which: Sql) -> tuple[Any, tuple[str, ...]]:
     """The UPDATE of the rows that `which` is true of, with all that must hold, and the columns that it writes."""
-    role_view, cells = writer.role_view, cells_of(writer.role_view, shape)
+    cells = cells_of(role_view, shape)
     rows = role_view.models[table.name].objects.changeable_by(role_view, "update").filter(which, is_current())
     rule = rule_of(role_view, shape)
     conditions = computability_conditions(role_view, shape)
@@ -147,64 +140,60 @@ def _updated(writer: Writer, table: Table, shape: UpdateShape, which: Sql) -> tu
     if conditions:
         rows = rows.filter(only_if_changeable(role_view, shape, conditions))
     rows = with_preconditions(role_view, rows, shape)
-    return update_of(writer, rows, cells), tuple(name for name in cells if name != "updated_at")
+    return update_of(rows, cells), tuple(name for name in cells if name != "updated_at")
 
 
 def delete(role_view: RoleView, shape: DeleteShape) -> Statement:
     """Delete one row of a table without referrers. Returns its id, and with events whether there were subscribers."""
-    writer, table = Writer(role_view), role_view.schema.tables[shape.table]
-    rows = role_view.models[table.name].objects.changeable_by(role_view, "delete").filter(is_row(), is_current())
+    rows = role_view.models[shape.table].objects.changeable_by(role_view, "delete").filter(is_row(), is_current())
     rows = with_preconditions(role_view, rows, shape)
-    flags = ["(SELECT is_due FROM _e)"] if shape.events else []
-    return build_statement(
-        "WITH ",
-        with_event(writer, table, delete_of(writer, rows), "delete", shape.events, ()),
-        " SELECT ",
-        listed(['_r."id"', *flags]),
-        " FROM _w _r",
-    )
+    work = with_event(role_view.schema.tables[shape.table], delete_of(rows), "delete", shape.events, ())
+    is_due = ", (SELECT is_due FROM _e)" if shape.events else ""
+    return build_statement(role_view.alias, "WITH ", work, ' SELECT _r."id"', is_due, " FROM _w _r")
 
 
 def lock_row(role_view: RoleView, shape: LockShape) -> Statement:
     """The row that a write of this shape may take, locked: its id and its cells as text."""
-    writer, write = Writer(role_view), shape.write
+    write = shape.write
     rows = role_view.models[write.table].objects.changeable_by(role_view, write.action).filter(is_row(), is_current())
     rows = with_preconditions(role_view, rows, replace(write, events=True))
     cells = {f"_c{index}": Sql(F(name), AS_TEXT) for index, name in enumerate(shape.cells)}
-    return build_statement(writer.queryset(rows.select_for_update().annotate(**cells).values_list("id", *cells)))
+    return build_statement(role_view.alias, rows.select_for_update().annotate(**cells).values_list("id", *cells))
 
 
 def select_rows(role_view: RoleView, shape: ChosenShape) -> Statement:
     """Locks the rows that a bulk write changes, and returns their ids."""
-    writer = Writer(role_view)
     rows = role_view.models[shape.table].objects.changeable_by(role_view, shape.action).filter(is_current())
     if shape.where != TRUE:
         rule = role_view.may_change(shape.table, shape.action)
         rows = role_view.reading.narrowed(rows, shape.where, shape.table, rule)
     if shape.after:
         rows = rows.filter(boolean("(", F("id"), " > ", Parameter(After(0), "text"), ")"))
-    found = writer.queryset(rows.order_by("id").select_for_update().values_list("id"))
-    return build_statement(found, (" LIMIT %s::bigint", [Parameter(LIMIT, "bigint")]))
+    found = rows.order_by("id").select_for_update().values_list("id")
+    return build_statement(role_view.alias, found, " LIMIT ", Parameter(LIMIT, "bigint"))
 
 
-def _returning(writer: Writer, table: Table, work: Piece, events: bool, number: str = "") -> Statement:
+def _returning(role_view: RoleView, table: Table, work: Sql, events: bool, number: str = "") -> Statement:
     """Selects the result of `work`, a `with_event` of one row, or of many under a `number`: the row as JSON (null if
     the caller may no longer read it), its id, and with `events` whether its event is due (null without subscribers)."""
-    role_view = writer.role_view
+    row = AliasedRow("_r")
     read = role_view.access(table.name).read
-    select, joins = select_list(writer, table, AliasedRow("_r"))
-    body: str | Piece = "row_to_json(_q)"
+    select, joins = select_list(role_view, table, row)
+    body: str | Sql = "row_to_json(_q)"
     if read is None:
-        body, select = "NULL::json", ("1", [])
+        body, select = "NULL::json", Sql("1")
     elif read.where != TRUE:
-        visible = writer.expression(role_view.rules.condition(read.where, table.name, AliasedRow("_r")), table.name)
-        body = combine("CASE WHEN ", visible, " THEN row_to_json(_q) END")
-    flags = [combine("(SELECT is_due FROM ", f"_e{number} LIMIT 1)")] if events else []
+        visible = role_view.rules.condition(read.where, table.name, row)
+        body = Sql("CASE WHEN ", visible, " THEN row_to_json(_q) END")
+    is_due = [", (SELECT is_due FROM ", f"_e{number} LIMIT 1)"] if events else []
     return build_statement(
+        role_view.alias,
         "WITH ",
         work,
         " SELECT ",
-        listed([body, '_r."id"', *flags]),
+        body,
+        ', _r."id"',
+        *is_due,
         f" FROM _w{number} _r",
         joins,
         " CROSS JOIN LATERAL (SELECT ",
