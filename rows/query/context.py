@@ -5,7 +5,7 @@ and the operation runs once more (`run`)."""
 import random
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, TypeVarTuple
 
 from django.conf import settings
 from django.db import DatabaseError, connections, transaction
@@ -31,6 +31,7 @@ from rows.schema import identifiers
 from rows.schema.model import Table
 
 T = TypeVar("T")
+Shape = TypeVarTuple("Shape")
 
 MAX_RUNS: Final = 3
 _STALE: Final = frozenset({"42703", "42P01", "3F000", "42883", "42804", "42846", "0A000", "26000"})
@@ -105,19 +106,20 @@ class QueryContext:
             raise NotFound(f"The rows of {name} can be written but not read in {self.compiled.environment_id}.")
         return table
 
-    def statement(self, shape: Any, compile: Callable[[RoleView, Any], Statement]) -> Statement:
+    def statement(self, compile: Callable[[RoleView, *Shape], Statement], *shape: *Shape) -> Statement:
+        """`compile(role_view, *shape)`, cached. `shape` is all of a request but its values."""
         key = (self.resolver.token, compile, shape)
         found = _statements.get(key)
         if found is None:
             try:
                 with limited(_MAX_CONDITIONS_ON_LOOP):
-                    found = compile(self.compiled.role_view(self.role_key), shape)
+                    found = compile(self.compiled.role_view(self.role_key), *shape)
             except TooLarge:
-                found = loop_requests.in_thread(partial(self._compile_large, shape, compile))
+                found = loop_requests.in_thread(partial(self._compile_large, compile, *shape))
             _statements.put(key, found)
         return found
 
-    def _compile_large(self, shape: Any, compile: Callable[[RoleView, Any], Statement]) -> Statement:
+    def _compile_large(self, compile: Callable[[RoleView, *Shape], Statement], *shape: *Shape) -> Statement:
         """Takes up to seconds of CPU: one at a time, shared fairly among environments, and not on the event loop.
         Raises ValidationFailed, Unavailable."""
         try:
@@ -125,7 +127,7 @@ class QueryContext:
                 _large_statements.slot(self.environment.environment_id, wait=settings.WEB_QUEUE_TIMEOUT),
                 limited(MAX_CONDITIONS),
             ):
-                return compile(self.compiled.role_view(self.role_key), shape)
+                return compile(self.compiled.role_view(self.role_key), *shape)
         except TooLarge:
             raise ValidationFailed.of("where", "too_large", _TOO_LARGE) from None
         except Full:

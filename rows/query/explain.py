@@ -44,18 +44,6 @@ T = TypeVar("T")
 _PUBLIC_VARIABLES: Final = frozenset({"user.id", "key.id", "now"})
 
 
-@dataclass(frozen=True, slots=True)
-class _Verdicts:
-    table: str
-    quantified: tuple[Condition, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Cells:
-    table: str
-    paths: tuple[Path, ...]
-
-
 def explain_row(
     environment: EnvironmentRef, caller: Principal, table: str, row_id: str, subject: Principal, *, knows_users: bool
 ) -> dict[str, Any]:
@@ -100,12 +88,12 @@ def _explain(context: QueryContext, name: str, row_id: str, subject: Principal, 
         if (knows_users or _names_no_user(each.condition)) and _is_fully_visible(context, name, each.condition)
     )
     named = {ROW_ID: row_id.encode()}
-    shown = context.read(context.statement(_Cells(name, paths), _cells), named)
+    shown = context.read(context.statement(_cells, name, paths), named)
     if not shown:
         context.verify()
         raise NotFound
     cells = dict(zip(paths, [None if cell is None else exact_json.loads(cell) for cell in shown[0][2:]], strict=True))
-    rows = other.read(other.statement(_Verdicts(name, quantified), _verdicts), named)
+    rows = other.read(other.statement(_verdicts, name, quantified), named)
     if not rows:
         other.verify()
         raise NotFound
@@ -282,26 +270,25 @@ def _hidden(context: QueryContext, table: Table, access: Access, masks: dict[str
             yield {"column": name, "why": "No read rule that matches this row shows the column."}
 
 
-def _cells(role_view: RoleView, shape: _Cells) -> Statement:
-    rows = role_view.models[shape.table].objects.visible_to(role_view)
+def _cells(role_view: RoleView, table: str, paths: tuple[Path, ...]) -> Statement:
+    rows = role_view.models[table].objects.visible_to(role_view)
     values = {
-        f"_p{index}": Sql("to_json(", role_view.reading.value(path, shape.table), ")")
-        for index, path in enumerate(shape.paths)
+        f"_p{index}": Sql("to_json(", role_view.reading.value(path, table), ")") for index, path in enumerate(paths)
     }
     now = Sql("to_char(statement_timestamp(), 'YYYY-MM-DD HH24:MI:SS.USOF')")
     rows = rows.filter(is_row(), is_current()).annotate(_now=now, **values)
     return build_statement(role_view.alias, rows.values_list("id", "_now", *values))
 
 
-def _verdicts(role_view: RoleView, shape: _Verdicts) -> Statement:
-    access = role_view.access(shape.table)
-    conditions: list[Condition] = [*shape.quantified]
+def _verdicts(role_view: RoleView, table: str, quantified: tuple[Condition, ...]) -> Statement:
+    access = role_view.access(table)
+    conditions: list[Condition] = [*quantified]
     for rule in _rules_of(access):
         conditions += [rule.condition, *(clause.condition for clause in rule.clauses)]
     conditions += access.read.partial.values() if access.read else []
     flags = {
-        f"_f{index}": boolean("(", role_view.rules.condition(condition, shape.table), " IS TRUE)")
+        f"_f{index}": boolean("(", role_view.rules.condition(condition, table), " IS TRUE)")
         for index, condition in enumerate(conditions or [TRUE])
     }
-    rows = role_view.models[shape.table].unruled.using(role_view.alias).filter(is_row(), is_current())
+    rows = role_view.models[table].unruled.using(role_view.alias).filter(is_row(), is_current())
     return build_statement(role_view.alias, rows.annotate(**flags).values_list(*flags))

@@ -21,7 +21,7 @@ from rows.query.params import With
 from rows.query.sql import row_json, select
 from rows.query.sql.conditions import hops_of
 from rows.query.sql.row_json import MAX_ANSWER_BYTES
-from rows.query.sql.select import CountShape, ReadShape
+from rows.query.sql.select import ReadShape
 from rows.query.sql.statement import LIMIT, ROW_ID, After
 from rows.rules.conditions import Condition, Filter, Path
 from rows.rules.principal import Principal
@@ -104,7 +104,7 @@ def _retrieve(context: QueryContext, name: str, row_id: str, withs: Any, columns
     shape = ReadShape(name, withs=embedded, columns=chosen)
     rows = []
     if ROW_ID_PATTERN.fullmatch(row_id):
-        rows = context.read(context.statement(shape, select.read), {ROW_ID: row_id.encode()}, is_short=True)
+        rows = context.read(context.statement(select.read, shape), {ROW_ID: row_id.encode()}, is_short=True)
     if not rows:
         context.verify()
         raise NotFound
@@ -135,7 +135,7 @@ def _list(context: QueryContext, name: str, query: ListQuery) -> Page:
         ended = [relation.last] if relation else cursors.decode(_KIND, facts, query.cursor)
         after = tuple(value is None for value in ended)
         named |= {After(index): None if value is None else str(value).encode() for index, value in enumerate(ended)}
-    statement = context.statement(ReadShape(name, where.shape, order, withs, after, columns), select.read)
+    statement = context.statement(select.read, ReadShape(name, where.shape, order, withs, after, columns))
     rows = context.read(statement, named, where.wire)
     if not rows:
         context.verify()
@@ -248,7 +248,7 @@ def _count(context: QueryContext, table: Table, where: Filter, how: Count) -> by
     callers that see all rows (statistics include hidden ones), else "at_least"."""
     shape = ReadShape(table.name, where.shape)
     most = None if how == "exact" else COUNT_CEILING + 1
-    found = context.read(context.statement(CountShape(shape, most), select.counted), {}, where.wire)
+    found = context.read(context.statement(select.counted, shape, most), {}, where.wire)
     if not found:
         raise StaleVersion
     number, kind = int(found[0][0] or 0), "exact"
@@ -256,7 +256,7 @@ def _count(context: QueryContext, table: Table, where: Filter, how: Count) -> by
         number, kind = COUNT_CEILING, "at_least"
         role_view = context.compiled.role_view(context.role_key)
         if role_view.sees_everything(table.name) and not any(hops_of(where.shape)):
-            plan = context.read(context.statement(shape, select.planned), {}, where.wire)
+            plan = context.read(context.statement(select.planned, shape), {}, where.wire)
             planned = orjson.loads(plan[0][0] or b"")[0]["Plan"]["Plan Rows"]
             number, kind = max(number, int(planned)), "estimated"
     return b',"count":%d,"count_is":"%s"' % (number, kind.encode())

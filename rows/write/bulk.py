@@ -25,7 +25,7 @@ from rows.write.errors import WriteRefused, error_of_constraint, unknown_users
 from rows.write.pending_write import PendingWrite, announce
 from rows.write.references import referential_actions
 from rows.write.statements import conditions, writes
-from rows.write.statements.shapes import ChosenShape, UpdateShape
+from rows.write.statements.shapes import UpdateShape
 
 MAX_ROWS: Final = 1_000
 """Per request."""
@@ -112,7 +112,7 @@ def _update_at_once(context: QueryContext, pending: PendingWrite, ids: Sequence[
         return frozenset()
     wants = context.compiled.wants_events(shape.table, "update")
     current = pending.with_events(wants)
-    statement = context.statement(current.shape, writes.bulk_update)
+    statement = context.statement(writes.bulk_update, replace(shape, events=wants))
     try:
         rows = context.write(statement, current.named | referential_actions.rows_and_events(0, ids))
     except DatabaseError as error:
@@ -157,8 +157,8 @@ def _choose(context: QueryContext, table: Table, action: Literal["update", "dele
     if query.cursor is not None:
         [last] = cursors.decode(_KIND, facts, query.cursor)
         named[After(0)] = str(last).encode()
-    shape = ChosenShape(table.name, action, where.shape, query.cursor is not None)
-    rows = context.write(context.statement(shape, writes.select_rows), named, where.wire)
+    statement = context.statement(writes.select_rows, table.name, action, where.shape, query.cursor is not None)
+    rows = context.write(statement, named, where.wire)
     if not rows:
         context.verify()
     ids = [(cell or b"").decode() for (cell,) in rows]

@@ -50,7 +50,7 @@ class WriteRefused(NotFound):
 def run_probe(context: QueryContext, pending: PendingWrite) -> tuple[list[bool], ApiError | None]:
     """Probe a write that has not been made. Returns the verdicts after the first one, and the error if the row cannot
     be changed."""
-    rows = context.read(context.statement(pending.shape, probes.probe), pending.named)
+    rows = context.read(context.statement(probes.probe, pending.shape), pending.named)
     if not rows:
         return [], WriteRefused()
     matches, *rest = [cell == b"t" for cell in rows[0]]
@@ -112,7 +112,7 @@ def _unseen(references: Sequence[Column], verdicts: Sequence[bool]) -> list[Fiel
 def error_after_write(context: QueryContext, pending: PendingWrite, old: Named) -> ApiError | None:
     """Whether the row, as the write left it, fails its checks."""
     assert not isinstance(pending.shape, DeleteShape)  # noqa: S101 - for the type checker
-    statement = context.statement(pending.shape, probes.probe_afterwards)
+    statement = context.statement(probes.probe_afterwards, pending.shape)
     [row] = context.read(statement, pending.named | old)
     return _checked(context, pending, [cell == b"t" for cell in row])
 

@@ -8,23 +8,23 @@ from platform_site.http.errors import Conflict
 from platform_site.postgres.libpq import Row
 from rows.query.context import MAX_RUNS, QueryContext
 from rows.query.service import RowResult
-from rows.query.sql import select, statement
+from rows.query.sql import select
 from rows.query.sql.select import ReadShape
-from rows.query.sql.statement import ROW_ID
+from rows.query.sql.statement import ROW_ID, Statement
 from rows.write.errors import error_of, error_of_constraint
 from rows.write.pending_write import PendingWrite, announce_recorded, result_of
 from rows.write.statements import writes
-from rows.write.statements.shapes import InsertShape, LockShape
+from rows.write.statements.shapes import InsertShape
 
 
-def persist(context: QueryContext, pending: PendingWrite, compile: Callable[..., statement.Statement]) -> Row:
+def persist(context: QueryContext, pending: PendingWrite, compile: Callable[..., Statement]) -> Row:
     """Run the statement that `compile` makes of the write until it wrote a row, which it returns, or a probe says why
     it cannot. Raises what the probe found, or Conflict if others kept changing the row."""
     for _ in range(MAX_RUNS):
         wants = context.compiled.wants_events(pending.table.name, pending.shape.action)
         current = pending.with_events(wants)
         try:
-            rows = context.write(context.statement(current.shape, compile), current.named)
+            rows = context.write(context.statement(compile, current.shape), current.named)
         except DatabaseError as error:
             if refusal := error_of_constraint(context, pending, error):
                 raise refusal from error
@@ -44,8 +44,8 @@ def lock(context: QueryContext, pending: PendingWrite, columns: Sequence[str] = 
     not read, because the time that takes would reveal their length. Raises what keeps it from being changed."""
     assert not isinstance(pending.shape, InsertShape)  # noqa: S101 - for the type checker
     for _ in range(MAX_RUNS):
-        shape = LockShape(pending.shape, tuple(columns))
-        if rows := context.write(context.statement(shape, writes.lock_row), pending.named):
+        statement = context.statement(writes.lock_row, pending.shape, tuple(columns))
+        if rows := context.write(statement, pending.named):
             return rows[0]
         context.verify()
         refusal = error_of(context, pending.with_events(True))
@@ -55,5 +55,5 @@ def lock(context: QueryContext, pending: PendingWrite, columns: Sequence[str] = 
 
 
 def read_back(context: QueryContext, table: str, row_id: str) -> RowResult:
-    rows = context.read(context.statement(ReadShape(table), select.read), {ROW_ID: row_id.encode()})
+    rows = context.read(context.statement(select.read, ReadShape(table)), {ROW_ID: row_id.encode()})
     return result_of(row_id, rows[0][0] if rows else None)

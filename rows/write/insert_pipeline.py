@@ -81,9 +81,10 @@ def _groups(context: QueryContext, pending_writes: Sequence[PendingWrite]) -> li
 
 def _statement(context: QueryContext, group: Sequence[PendingWrite]) -> tuple[Statement, Named]:
     """The statement that inserts the rows of a group, and its values."""
-    first = group[0]
+    first, shape = group[0], group[0].shape
+    assert isinstance(shape, InsertShape)  # noqa: S101 - for the type checker
     if len(group) == 1:
-        return context.statement(first.shape, writes.insert), first.named
+        return context.statement(writes.insert, shape), first.named
     named: Named = {}
     for key, value in first.named.items():
         if key == EVENT_ID:
@@ -92,4 +93,4 @@ def _statement(context: QueryContext, group: Sequence[PendingWrite]) -> tuple[St
             named[key] = values.wire_texts([pending.named[key] for pending in group])
         else:
             named[key] = value
-    return context.statement(first.shape, writes.insert_many), named
+    return context.statement(writes.insert_many, shape), named

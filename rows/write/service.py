@@ -137,7 +137,7 @@ def _unchanged(context: QueryContext, pending: PendingWrite, row_id: str) -> Row
     _, refusal = run_probe(context, pending.with_events(True))
     if refusal is not None:
         raise refusal
-    rows = context.read(context.statement(ReadShape(pending.table.name), select.read), pending.named)
+    rows = context.read(context.statement(select.read, ReadShape(pending.table.name)), pending.named)
     if not rows:
         context.verify()
         raise WriteRefused

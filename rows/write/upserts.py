@@ -24,7 +24,6 @@ from rows.write import inserts, update_operators
 from rows.write import service as write_service
 from rows.write.pending_write import PendingWrite
 from rows.write.statements import writes
-from rows.write.statements.shapes import ChosenShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +141,7 @@ class _Upsert:
             return None
         where, filter_values = key
         shape = ReadShape(pending.table.name, where, DEFAULT_ORDER, columns=(ID.name,))
-        rows = self.context.read(self.context.statement(shape, select.read), {LIMIT: b"1"}, filter_values)
+        rows = self.context.read(self.context.statement(select.read, shape), {LIMIT: b"1"}, filter_values)
         if not rows:
             self.context.verify()
             return None
@@ -156,8 +155,8 @@ class _Upsert:
         if key is None or self.key == (ID.name,):  # an id is for good
             return True
         where, filter_values = key
-        shape = ChosenShape(pending.table.name, "update", where, after=False)
-        rows = self.context.write(self.context.statement(shape, writes.select_rows), {LIMIT: b"1"}, filter_values)
+        statement = self.context.statement(writes.select_rows, pending.table.name, "update", where, False)
+        rows = self.context.write(statement, {LIMIT: b"1"}, filter_values)
         return rows == [(row_id.encode(),)]
 
     def _key_of(self, pending: PendingWrite) -> tuple[Condition, list[bytes]] | None:

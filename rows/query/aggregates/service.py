@@ -75,7 +75,7 @@ def _aggregate(context: QueryContext, name: str, body: Mapping[str, Any]) -> Pag
 def _run(
     context: QueryContext, shape: AggregateShape, named: Mapping[Any, bytes | None], request: AggregateRequest
 ) -> list[Row]:  # fmt: skip
-    statement = context.statement(shape, aggregated)
+    statement = context.statement(aggregated, shape)
     limit_ms = settings.AGGREGATE_STATEMENT_TIMEOUT_MS
     try:
         return context.read(statement, named, request.where.wire, limit_ms=limit_ms)

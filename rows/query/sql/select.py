@@ -107,15 +107,9 @@ def _bounded(found: Sql, shape: ReadShape, texts_beside: int) -> Sql:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class CountShape:
-    rows: ReadShape
-    most: int | None
-
-
-def counted(role_view: RoleView, shape: CountShape) -> Statement:
-    rows = filtered(role_view, shape.rows).values_list("id")
-    limit = "" if shape.most is None else f" LIMIT {shape.most:d}"
+def counted(role_view: RoleView, shape: ReadShape, most: int | None) -> Statement:
+    rows = filtered(role_view, shape).values_list("id")
+    limit = "" if most is None else f" LIMIT {most:d}"
     return build_statement(role_view.alias, "SELECT count(*) FROM (", rows, limit, ") _r HAVING ", is_current())
 
 

@@ -21,7 +21,7 @@ from rows.schema import values
 from rows.schema.model import Column, Table
 from rows.write.pending_write import Named, announce, event_values
 from rows.write.statements import referrers
-from rows.write.statements.shapes import ChildrenShape, DeleteWithEventsShape, DetachShape, EventIds, Ids
+from rows.write.statements.shapes import EventIds, Ids
 
 MAX_CASCADE: Final = 10_000
 """Rows that one delete may take with it or change."""
@@ -93,7 +93,7 @@ def _referenced_error() -> Conflict:
 
 def _referring(context: QueryContext, table: Table, column: Column, targets: Sequence[str], most: int) -> list[str]:
     """The rows of `table` whose `column` holds one of `targets`, locked."""
-    statement = context.statement(ChildrenShape(table.name, column.name, most), referrers.children)
+    statement = context.statement(referrers.children, table.name, column.name, most)
     rows = context.write(statement, {Ids(): values.wire("text[]", tuple(targets))})
     return [(cell or b"").decode() for (cell,) in rows]
 
@@ -110,7 +110,7 @@ def _detach(context: QueryContext, table: str, column: str, rows: list[str], dep
     if not rows:
         return
     wants = context.compiled.wants_events(table, "update")
-    statement = context.statement(DetachShape(table, column, wants), referrers.detach)
+    statement = context.statement(referrers.detach, table, column, wants)
     try:
         context.write(statement, event_values(depth) | rows_and_events(0, rows))
     except IntegrityError as error:
@@ -128,7 +128,7 @@ def _delete(context: QueryContext, deleted: Mapping[str, list[str]], depth: int)
     named: Named = event_values(depth)
     for number, (name, _) in enumerate(parts):
         named |= rows_and_events(number, deleted[name])
-    context.write(context.statement(DeleteWithEventsShape(parts), referrers.delete_with_events), named)
+    context.write(context.statement(referrers.delete_with_events, parts), named)
     for name, wants in parts:
         if wants:
             for row_id in deleted[name]:

@@ -1,10 +1,9 @@
-"""What the statements are compiled for (their shapes) and the keys of their parameters. Several statements may be
-compiled for one shape: a write of several rows, and its probes, for that of the write."""
+"""What writes are compiled for (their shapes) and the keys of their parameters. Several statements may be compiled for
+one shape: a write of several rows, and its probes, for that of the write."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
-from rows.rules.conditions import Condition
 from rows.write.update_operators import Operator
 
 Action = Literal["update", "delete"]
@@ -48,51 +47,6 @@ class DeleteShape:
 
 
 WriteShape = InsertShape | UpdateShape | DeleteShape
-
-
-@dataclass(frozen=True, slots=True)
-class DetachShape:
-    """A referential action: sets `column` of given rows to null, without rules."""
-
-    table: str
-    column: str
-    events: bool
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteWithEventsShape:
-    """A referential action: deletes given rows of several tables at once, without rules. `parts` are the tables, and
-    for each whether events are recorded."""
-
-    parts: tuple[tuple[str, bool], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LockShape:
-    """Locks the row of an update or delete, and returns `cells` as text."""
-
-    write: UpdateShape | DeleteShape
-    cells: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ChosenShape:
-    """Locks the rows that a bulk `action` may change and that match `where`, in the order of their ids, at most LIMIT.
-    `after`: only those with an id greater than the cursor's."""
-
-    table: str
-    action: Action
-    where: Condition
-    after: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ChildrenShape:
-    """Locks at most `most` rows of `table` whose `column` refers to given rows."""
-
-    table: str
-    column: str
-    most: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from rows.query.sql.statement import (
     is_current,
     is_row,
 )
-from rows.rules.conditions import TRUE
+from rows.rules.conditions import TRUE, Condition
 from rows.schema.model import Table
 from rows.write.row_size import fits
 from rows.write.statements.changes import delete_of, update_of, with_event
@@ -46,14 +46,7 @@ from rows.write.statements.conditions import (
     visible_references,
     with_preconditions,
 )
-from rows.write.statements.shapes import (
-    ChosenShape,
-    DeleteShape,
-    Ids,
-    InsertShape,
-    LockShape,
-    UpdateShape,
-)
+from rows.write.statements.shapes import Action, DeleteShape, Ids, InsertShape, UpdateShape
 
 
 def insert(role_view: RoleView, shape: InsertShape) -> Statement:
@@ -152,22 +145,21 @@ def delete(role_view: RoleView, shape: DeleteShape) -> Statement:
     return build_statement(role_view.alias, "WITH ", work, ' SELECT _r."id"', is_due, " FROM _w _r")
 
 
-def lock_row(role_view: RoleView, shape: LockShape) -> Statement:
-    """The row that a write of this shape may take, locked: its id and its cells as text."""
-    write = shape.write
+def lock_row(role_view: RoleView, write: UpdateShape | DeleteShape, columns: tuple[str, ...]) -> Statement:
+    """The row that a write of this shape may take, locked: its id and its cells in `columns` as text."""
     rows = role_view.models[write.table].objects.changeable_by(role_view, write.action).filter(is_row(), is_current())
     rows = with_preconditions(role_view, rows, replace(write, events=True))
-    cells = {f"_c{index}": Sql(F(name), AS_TEXT) for index, name in enumerate(shape.cells)}
+    cells = {f"_c{index}": Sql(F(name), AS_TEXT) for index, name in enumerate(columns)}
     return build_statement(role_view.alias, rows.select_for_update().annotate(**cells).values_list("id", *cells))
 
 
-def select_rows(role_view: RoleView, shape: ChosenShape) -> Statement:
-    """Locks the rows that a bulk write changes, and returns their ids."""
-    rows = role_view.models[shape.table].objects.changeable_by(role_view, shape.action).filter(is_current())
-    if shape.where != TRUE:
-        rule = role_view.may_change(shape.table, shape.action)
-        rows = role_view.reading.narrowed(rows, shape.where, shape.table, rule)
-    if shape.after:
+def select_rows(role_view: RoleView, table: str, action: Action, where: Condition, is_after: bool) -> Statement:
+    """Locks the rows that a bulk `action` may change and that match `where`, in the order of their ids, at most LIMIT.
+    `is_after`: only those with an id greater than the cursor's. Returns their ids."""
+    rows = role_view.models[table].objects.changeable_by(role_view, action).filter(is_current())
+    if where != TRUE:
+        rows = role_view.reading.narrowed(rows, where, table, role_view.may_change(table, action))
+    if is_after:
         rows = rows.filter(boolean("(", F("id"), " > ", Parameter(After(0), "text"), ")"))
     found = rows.order_by("id").select_for_update().values_list("id")
     return build_statement(role_view.alias, found, " LIMIT ", Parameter(LIMIT, "bigint"))
