@@ -1,27 +1,38 @@
-from rows.query.aggregates.service import aggregate_rows
-from rows.query.explain import explain_row
-from rows.query.service import ListQuery, Page, RowResult, list_rows, retrieve_row
-from rows.write.bulk import BulkQuery, Changed, delete_rows, update_rows
-from rows.write.service import delete_row, insert_row, insert_rows, update_row
-from rows.write.upserts import Upserted, upsert_row, upsert_rows
+"""The operations on rows, for callers with an environment and a principal: each is run with the current schema, by
+itself or in the caller's transaction."""
 
-__all__ = [
-    "BulkQuery",
-    "Changed",
-    "ListQuery",
-    "Page",
-    "RowResult",
-    "Upserted",
-    "aggregate_rows",
-    "delete_row",
-    "delete_rows",
-    "explain_row",
-    "insert_row",
-    "insert_rows",
-    "list_rows",
-    "retrieve_row",
-    "update_row",
-    "update_rows",
-    "upsert_row",
-    "upsert_rows",
-]
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, TypeVar
+
+from platform_site.identity.callers import EnvironmentRef
+from rows.query.aggregates.service import aggregate_rows
+from rows.query.context import QueryContext, run
+from rows.query.explain import explain
+from rows.query.service import ListQuery, RowResult, list_rows, retrieve_row
+from rows.rules.principal import Principal
+from rows.write import bulk, inserts, service, upserts
+
+__all__ = ["ListQuery", "RowResult", "aggregate_rows", "list_rows", "retrieve_row"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _by_itself(
+    operation: Callable[Concatenate[QueryContext, P], T],
+) -> Callable[Concatenate[EnvironmentRef, Principal, P], T]:
+    def call(environment: EnvironmentRef, principal: Principal, /, *args: P.args, **options: P.kwargs) -> T:
+        return run(environment, principal, lambda context: operation(context, *args, **options))
+
+    return call
+
+
+explain_row = _by_itself(explain)
+insert_row = _by_itself(inserts.insert)
+insert_rows = _by_itself(inserts.insert_many)
+update_row = _by_itself(service.update)
+update_rows = _by_itself(bulk.update)
+upsert_row = _by_itself(upserts.upsert)
+upsert_rows = _by_itself(upserts.upsert_many)
+delete_row = _by_itself(service.delete)
+delete_rows = _by_itself(bulk.delete)

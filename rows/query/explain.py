@@ -10,8 +10,7 @@ from typing import Any, Final, TypeVar
 
 from platform_site.http import exact_json
 from platform_site.http.errors import NotFound
-from platform_site.identity.callers import EnvironmentRef
-from rows.query.context import QueryContext, run
+from rows.query.context import QueryContext
 from rows.query.role_view import RoleView
 from rows.query.service import canonical_text
 from rows.query.sql.expressions import Sql, boolean
@@ -44,17 +43,6 @@ T = TypeVar("T")
 _PUBLIC_VARIABLES: Final = frozenset({"user.id", "key.id", "now"})
 
 
-def explain_row(
-    environment: EnvironmentRef, caller: Principal, table: str, row_id: str, subject: Principal, *, knows_users: bool
-) -> dict[str, Any]:
-    """`{"visible", "rules": [{"role", "action", "verdict", "clauses": [{"clause", "verdict", "why"}]}],
-    "hidden_columns": [{"column", "why"}]}` for `subject`. `knows_users`: the caller may see users' email, role and
-    claims. Raises NotFound. Two or three statements."""
-    return run(
-        environment, caller, lambda context: _explain(context, table, row_id, subject, knows_users or subject == caller)
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class _Rule:
     action: str
@@ -70,7 +58,13 @@ def _rules_of(access: Access) -> list[_Rule]:
     return found
 
 
-def _explain(context: QueryContext, name: str, row_id: str, subject: Principal, knows_users: bool) -> dict[str, Any]:
+def explain(
+    context: QueryContext, name: str, row_id: str, subject: Principal, *, knows_users: bool
+) -> dict[str, Any]:  # fmt: skip
+    """`{"visible", "rules": [{"role", "action", "verdict", "clauses": [{"clause", "verdict", "why"}]}],
+    "hidden_columns": [{"column", "why"}]}` for `subject`. `knows_users`: the caller may see users' email, role and
+    claims. Raises NotFound. Two or three statements."""
+    knows_users = knows_users or subject == context.principal
     table = context.readable(name)
     if not ROW_ID_PATTERN.fullmatch(row_id):
         raise NotFound

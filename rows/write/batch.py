@@ -199,17 +199,16 @@ class _Batch:
         context, name, depth = self._context, operation.table, self._depth
         match operation.op:
             case "insert":
-                return Result(201, inserts.insert(context, name, self._values(operation), depth))
+                return Result(201, inserts.insert(context, name, self._values(operation), depth=depth))
             case "upsert":
-                upserted = upserts.upsert(context, name, self._values(operation), operation.on_conflict, depth)
+                upserted = upserts.upsert(context, name, self._values(operation), operation.on_conflict, depth=depth)
                 return Result(201 if upserted.is_new else 200, upserted.row)
             case "update":
-                row_id = self._row_id(operation)
-                return Result(
-                    200, service.update(context, name, row_id, self._values(operation), depth, operation.matches)
-                )
+                row_id, values = self._row_id(operation), self._values(operation)
+                row = service.update(context, name, row_id, values, matches=operation.matches, depth=depth)
+                return Result(200, row)
             case "delete":
-                service.delete(context, name, self._row_id(operation), operation.matches, depth)
+                service.delete(context, name, self._row_id(operation), matches=operation.matches, depth=depth)
                 return Result(204, None)
 
     def _row_id(self, operation: Operation) -> str:

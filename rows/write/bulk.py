@@ -10,14 +10,12 @@ from django.db import DatabaseError, transaction
 
 from platform_site.http import cursors
 from platform_site.http.errors import ValidationFailed
-from platform_site.identity.callers import EnvironmentRef
 from rows.query import service as query_service
 from rows.query import where as query_where
-from rows.query.context import QueryContext, run
+from rows.query.context import QueryContext
 from rows.query.params import DEFAULT_ORDER
 from rows.query.sql.statement import LIMIT, After, Cell
 from rows.rules.access import Access
-from rows.rules.principal import Principal
 from rows.schema.model import Table
 from rows.write import body_parsing, inserts
 from rows.write import service as write_service
@@ -52,25 +50,11 @@ class Changed:
     next_cursor: str | None
 
 
-def update_rows(
-    environment: EnvironmentRef, principal: Principal, table: str, query: BulkQuery, body: Any, *, depth: int = 0
-) -> Changed:
-    """Change the columns in `body` in all matching rows that `principal` sees and may update. Raises NotFound (no such
-    table for this principal, or no right to update it), ValidationFailed naming `where` (missing, invalid, or matching
-    more than MAX_ROWS without a limit), `cursor` or a column, and Conflict for a unique value that is taken. Messages
-    about one row begin with its id."""
-    return run(environment, principal, lambda context: _update(context, table, query, body, depth))
-
-
-def delete_rows(
-    environment: EnvironmentRef, principal: Principal, table: str, query: BulkQuery, *, depth: int = 0
-) -> Changed:
-    """Delete all matching rows that `principal` sees and may delete, with their referrers as in `delete_row`. Raises as
-    `update_rows`, and Conflict as `delete_row`."""
-    return run(environment, principal, lambda context: _delete(context, table, query, depth))
-
-
-def _update(context: QueryContext, name: str, query: BulkQuery, body: Any, depth: int) -> Changed:
+def update(context: QueryContext, name: str, query: BulkQuery, body: Any, *, depth: int = 0) -> Changed:
+    """Change the columns in `body` in all matching rows that the principal sees and may update. Raises NotFound (no
+    such table for this principal, or no right to update it), ValidationFailed naming `where` (missing, invalid, or
+    matching more than MAX_ROWS without a limit), `cursor` or a column, and Conflict for a unique value that is taken.
+    Messages about one row begin with its id."""
     table, access = context.table(name)
     if access.read is None or access.update is None:
         raise WriteRefused
@@ -128,13 +112,15 @@ def _update_at_once(context: QueryContext, pending: PendingWrite, ids: Sequence[
 
 def _update_one(context: QueryContext, name: str, row_id: str, body: Any, depth: int) -> None:
     try:
-        write_service.update(context, name, row_id, body, depth)
+        write_service.update(context, name, row_id, body, depth=depth)
     except ValidationFailed as error:
         fields = [replace(field, message=f"{row_id}: {field.message}") for field in error.fields]
         raise ValidationFailed(fields=fields) from error
 
 
-def _delete(context: QueryContext, name: str, query: BulkQuery, depth: int) -> Changed:
+def delete(context: QueryContext, name: str, query: BulkQuery, *, depth: int = 0) -> Changed:
+    """Delete all matching rows that the principal sees and may delete, with their referrers as in
+    `write_service.delete`. Raises as `update`, and Conflict as `write_service.delete`."""
     table, access = context.table(name)
     if access.read is None or access.delete is None:
         raise WriteRefused

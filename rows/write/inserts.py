@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from django.db import transaction
 
@@ -26,19 +26,33 @@ from rows.write.pending_write import Named, PendingWrite, result_of
 from rows.write.statements import writes
 from rows.write.statements.shapes import InsertShape
 
+MAX_BATCH: Final = 100
+"""Rows in one insert or upsert."""
 
-def insert(context: QueryContext, name: str, body: Any, depth: int) -> RowResult:
-    """As `insert_row`, in the current transaction."""
-    [made] = insert_many(context, name, [body], depth, numbered=False)
+
+def insert(context: QueryContext, name: str, body: Any, *, depth: int = 0) -> RowResult:
+    """Insert one row. `depth` counts the webhooks and functions that led to it. Raises NotFound, ValidationFailed
+    naming every invalid column, and Conflict for an id that is taken."""
+    [made] = insert_many(context, name, [body], depth=depth, numbered=False)
     return made
 
 
 def insert_many(
-    context: QueryContext, name: str, bodies: Sequence[Any], depth: int, *, numbered: bool
+    context: QueryContext, name: str, bodies: Sequence[Any], *, depth: int = 0, numbered: bool = True
 ) -> list[RowResult]:
+    """Insert 1 to MAX_BATCH rows, all or none. Fields of errors begin with the row's number if they are `numbered`:
+    `3.title`."""
+    if numbered:
+        check_count(bodies)
     pending_writes = new_rows(context, name, bodies, depth, numbered=numbered)
     made = insert_all(context, dict(enumerate(pending_writes)), numbered=numbered)
     return [made[number] for number in range(len(pending_writes))]
+
+
+def check_count(bodies: Sequence[Any]) -> None:
+    """Raise ValidationFailed for more rows than one request writes, or none."""
+    if not 1 <= len(bodies) <= MAX_BATCH:
+        raise ValidationFailed.of(WHOLE_BODY, "out_of_range", f"Send 1 to {MAX_BATCH} rows at once.")
 
 
 def new_rows(

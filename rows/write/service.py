@@ -1,63 +1,35 @@
-"""Inserts, updates and deletes rows: one statement where the rules allow it, otherwise one transaction. A statement
-that returns no row wrote nothing. Then `rows.write.errors` finds the reason: 404 for a row that does not exist for this
+"""Updates and deletes a row: one statement where the rules allow it, otherwise one transaction. A statement that
+returns no row wrote nothing. Then `rows.write.errors` finds the reason: 404 for a row that does not exist for this
 principal, 412 for another `If-Match`, 422 for a reference or value that the rules refuse. If there is no reason any
 more because of a concurrent change, the write is tried again. `rows.write.references` handles what else a deletion
 changes. Contract section 4.8."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from django.db import transaction
 
-from platform_site.http.errors import FieldError, ValidationFailed
-from platform_site.http.fields import WHOLE_BODY
-from platform_site.identity.callers import EnvironmentRef
-from rows.query.context import QueryContext, run
+from platform_site.http.errors import FieldError
+from rows.query.context import QueryContext
 from rows.query.service import RowResult
 from rows.query.sql import select
 from rows.query.sql.select import ReadShape
 from rows.query.sql.statement import ROW_ID, Cell
-from rows.rules.principal import Principal
 from rows.schema import column_values, values
 from rows.write import body_parsing
 from rows.write.errors import WriteRefused, error_after_write, run_probe, unknown_users, unseen_references
 from rows.write.execution import lock, persist, read_back
-from rows.write.inserts import insert, insert_many, is_large
+from rows.write.inserts import is_large
 from rows.write.pending_write import Named, PendingWrite, result_of
 from rows.write.references import referential_actions
 from rows.write.statements import conditions, writes
 from rows.write.statements.shapes import ETAGS, DeleteShape, OldCell, UpdateShape
 
-MAX_BATCH: Final = 100
-"""Rows in one insert."""
 
-
-def insert_row(
-    environment: EnvironmentRef, principal: Principal, table: str, body: Any, *, depth: int = 0
-) -> RowResult:
-    """Insert one row. `depth` counts the webhooks and functions that led to it. Raises NotFound, ValidationFailed
-    naming every invalid column, and Conflict for an id that is taken."""
-    return run(environment, principal, lambda context: insert(context, table, body, depth))
-
-
-def insert_rows(
-    environment: EnvironmentRef, principal: Principal, table: str, bodies: Sequence[Any], *, depth: int = 0
-) -> list[RowResult]:
-    """Insert 1 to MAX_BATCH rows, all or none. Fields of errors begin with the row's number: `3.title`."""
-    check_count(bodies)
-    return run(environment, principal, lambda context: insert_many(context, table, bodies, depth, numbered=True))
-
-
-def check_count(bodies: Sequence[Any]) -> None:
-    """Raise ValidationFailed for more rows than one request writes, or none."""
-    if not 1 <= len(bodies) <= MAX_BATCH:
-        raise ValidationFailed.of(WHOLE_BODY, "out_of_range", f"Send 1 to {MAX_BATCH} rows at once.")
-
-
-def update_row(
-    environment: EnvironmentRef,
-    principal: Principal,
-    table: str,
+# ── Update ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+def update(
+    context: QueryContext,
+    name: str,
     row_id: str,
     body: Any,
     *,
@@ -67,29 +39,6 @@ def update_row(
     """Change the columns in `body`. `matches` are the hex digests of an If-Match, None without. An empty `body` changes
     nothing and records no event. Raises NotFound (the row does not exist for this principal, or it may not be changed),
     PreconditionFailed and ValidationFailed. Contract section 4.8."""
-    return run(environment, principal, lambda context: update(context, table, row_id, body, depth, matches))
-
-
-def delete_row(
-    environment: EnvironmentRef,
-    principal: Principal,
-    table: str,
-    row_id: str,
-    *,
-    matches: Sequence[str] | None = None,
-    depth: int = 0,
-) -> None:
-    """Delete one row, and delete or detach the rows that refer to it, each with its event. Raises NotFound,
-    PreconditionFailed, and Conflict if a row that refers to it restricts that, or if more than
-    `referential_actions.MAX_CASCADE` rows would be deleted or changed."""
-    run(environment, principal, lambda context: delete(context, table, row_id, matches, depth))
-
-
-# ── Update ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-def update(
-    context: QueryContext, name: str, row_id: str, body: Any, depth: int, matches: Sequence[str] | None = None
-) -> RowResult:
-    """As `update_row`, in the current transaction."""
     table, access = context.table(name)
     if access.read is None or access.update is None or not column_values.ROW_ID.fullmatch(row_id):
         raise WriteRefused
@@ -145,8 +94,12 @@ def _unchanged(context: QueryContext, pending: PendingWrite, row_id: str) -> Row
 
 
 # ── Delete ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-def delete(context: QueryContext, name: str, row_id: str, matches: Sequence[str] | None, depth: int) -> None:
-    """As `delete_row`, in the current transaction."""
+def delete(
+    context: QueryContext, name: str, row_id: str, *, matches: Sequence[str] | None = None, depth: int = 0
+) -> None:
+    """Delete one row, and delete or detach the rows that refer to it, each with its event. Raises NotFound,
+    PreconditionFailed, and Conflict if a row that refers to it restricts that, or if more than
+    `referential_actions.MAX_CASCADE` rows would be deleted or changed."""
     table, access = context.table(name)
     if access.read is None or access.delete is None or not column_values.ROW_ID.fullmatch(row_id):
         raise WriteRefused

@@ -10,15 +10,13 @@ from typing import Any
 from django.db import transaction
 
 from platform_site.http.errors import Conflict, FieldError, NotFound, ValidationFailed
-from platform_site.identity.callers import EnvironmentRef
-from rows.query.context import MAX_RUNS, QueryContext, run
+from rows.query.context import MAX_RUNS, QueryContext
 from rows.query.params import DEFAULT_ORDER
 from rows.query.service import RowResult
 from rows.query.sql import select
 from rows.query.sql.select import ReadShape
 from rows.query.sql.statement import LIMIT, ROW_ID, Cell
 from rows.rules.conditions import Compare, Condition, Operand, Path, Slot, all_of
-from rows.rules.principal import Principal
 from rows.schema.model import ID, SQL_TYPES
 from rows.write import inserts, update_operators
 from rows.write import service as write_service
@@ -34,34 +32,22 @@ class Upserted:
     is_new: bool
 
 
-def upsert_row(
-    environment: EnvironmentRef, principal: Principal, table: str, body: Any, key: str, *, depth: int = 0
-) -> Upserted:
-    """One row, as `upsert_rows`. Fields of errors are not numbered."""
-    return run(environment, principal, lambda context: upsert(context, table, body, key, depth))
+def upsert(context: QueryContext, name: str, body: Any, key: str, *, depth: int = 0) -> Upserted:
+    """One row, as `upsert_many`. Fields of errors are not numbered."""
+    [made] = upsert_many(context, name, [body], key, depth=depth, numbered=False)
+    return made
 
 
-def upsert_rows(
-    environment: EnvironmentRef, principal: Principal, table: str, bodies: Sequence[Any], key: str, *, depth: int = 0
+def upsert_many(
+    context: QueryContext, name: str, bodies: Sequence[Any], key: str, *, depth: int = 0, numbered: bool = True
 ) -> list[Upserted]:
     """1 to MAX_BATCH rows, in their order, all or none: inserted, or updated if one with the same `key` exists. Each
     body must be valid for an insert. `key`: `id` or the columns of a unique, such as `list_id,title`; an update changes
     neither them nor columns that are not sent. A row with a null in its key, or without its `id`, is inserted. Raises
-    NotFound, ValidationFailed on `on_conflict` for another key and on the fields of rows as `insert_rows`, and Conflict
+    NotFound, ValidationFailed on `on_conflict` for another key and on the fields of rows as `insert_many`, and Conflict
     for an existing row that may not be updated."""
-    write_service.check_count(bodies)
-    return run(environment, principal, lambda context: _upsert(context, table, bodies, key, depth, numbered=True))
-
-
-def upsert(context: QueryContext, name: str, body: Any, key: str, depth: int) -> Upserted:
-    """As `upsert_row`, in the current transaction."""
-    [made] = _upsert(context, name, [body], key, depth, numbered=False)
-    return made
-
-
-def _upsert(
-    context: QueryContext, name: str, bodies: Sequence[Any], key: str, depth: int, *, numbered: bool
-) -> list[Upserted]:
+    if numbered:
+        inserts.check_count(bodies)
     columns = _key_columns(context, name, key)
     pending_writes = inserts.new_rows(context, name, bodies, depth, numbered=numbered)
     _refuse_computed(pending_writes, bodies, columns, numbered=numbered)
@@ -193,7 +179,7 @@ class _Upsert:
         if not self._still_has_key(self.pending_writes[number], row_id):
             raise refusal
         try:
-            return write_service.update(self.context, self.name, row_id, changes, self.depth)
+            return write_service.update(self.context, self.name, row_id, changes, depth=self.depth)
         except ValidationFailed as error:
             raise inserts.with_row_number(error, number, numbered=self.numbered) from error
         except NotFound as error:
