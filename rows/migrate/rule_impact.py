@@ -3,9 +3,8 @@ and proposed rules over the same rows in one statement per table and subject, bo
 and a deadline; the result says what was not evaluated."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from copy import deepcopy
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from django.db import DatabaseError, connections, transaction
@@ -22,8 +21,7 @@ from rows.query.sql.expressions import boolean
 from rows.query.sql.statement import Statement, build_statement
 from rows.rules import named
 from rows.rules.principal import ANONYMOUS, MEMBER, SERVER, USER, Principal
-from rows.schema import model as schema_model
-from rows.schema.model import InvalidDocument
+from rows.schema.model import InvalidDocument, Schema, Table
 
 SAMPLES: Final = (50_000, 2_000)
 """Examined rows; the smaller number if the larger takes too long."""
@@ -65,46 +63,40 @@ def of_change(environment: EnvironmentRef, raw: Any, *, name_users: bool = True)
     state = schema_service.current(environment)
     if state.record is None:
         return []
-    current, proposed = state.record.document, raw
-    becomes = schema_service.read(raw)
+    current, proposed = state.schema, schema_service.read(raw)
     of_users = [
         Impact(None, f"role {role}", None, "", more, less)
-        for role, more, less in planner.user_field_changes(state.schema.users, becomes.users)
+        for role, more, less in planner.user_field_changes(current.users, proposed.users)
     ]
-    changed = _tables_with_other_rules(state.schema, becomes)
+    changed = _tables_with_other_rules(current, proposed)
     if not changed:
         return of_users
-    current_with_new_rules, unknown = _apply_rules_to_current(proposed, current, changed)
+    under_new_rules, unknown = _apply_rules_to_current(proposed, current, changed)
     before = schema_cache.current(environment)
-    after = CompiledSchema(
-        environment.environment_id, environment.cluster, state.version, current_with_new_rules, set()
-    )
+    after = CompiledSchema(environment.environment_id, environment.cluster, state.version, under_new_rules, set())
     impacts = [Impact(table, "", None, why) for table, why in unknown.items()]
     deadline = time.monotonic() + TOTAL_SECONDS
     newest = User.objects.in_pool(environment.pool_id).order_by("-id")[:_MAX_USERS_CHECKED] if name_users else ()
     for table in changed:
         if table in unknown:
             continue
-        rules = (current["tables"][table].get("rules") or {}, proposed["tables"][table].get("rules") or {})
-        for label, principal in _impact_subjects({*rules[0], *rules[1]}, newest):
+        roles = current.tables[table].rules.keys() | proposed.tables[table].rules.keys()
+        for label, principal in _impact_subjects(roles, newest):
             impacts.append(_impact(before, after, table, label, principal, deadline))
     return impacts + of_users
 
 
-def _tables_with_other_rules(current: schema_model.Schema, proposed: schema_model.Schema) -> list[str]:
+def _tables_with_other_rules(current: Schema, proposed: Schema) -> list[str]:
     return [
         name
         for name, table in current.tables.items()
         if (becomes := proposed.tables.get(name)) is not None
         and becomes.renamed_from is None
-        and (
-            planner.plain_rules(table.rules) != planner.plain_rules(becomes.rules)
-            or _conditions(current, table) != _conditions(proposed, becomes)
-        )
+        and (table.rules != becomes.rules or _conditions(current, table) != _conditions(proposed, becomes))
     ]
 
 
-def _conditions(schema: schema_model.Schema, table: schema_model.Table) -> dict[named.Name, Any]:
+def _conditions(schema: Schema, table: Table) -> dict[named.Name, Any]:
     rules = [
         (spec.where, spec.check) for actions in table.rules.values() for specs in actions.values() for spec in specs
     ]
@@ -112,29 +104,27 @@ def _conditions(schema: schema_model.Schema, table: schema_model.Table) -> dict[
 
 
 def _apply_rules_to_current(
-    proposed: Mapping[str, Any], current: Mapping[str, Any], changed: Iterable[str]
-) -> tuple[schema_model.Schema, dict[str, str]]:
+    proposed: Schema, current: Schema, changed: Iterable[str]
+) -> tuple[Schema, dict[str, str]]:  # fmt: skip
     """The current tables under the proposed rules, and those whose proposed rules do not fit them."""
-    document = deepcopy(dict(current))
-    for name, table in document["tables"].items():
-        if name in proposed["tables"]:
-            table["conditions"] = proposed["tables"][name].get("conditions") or {}
+    tables = dict(current.tables)
+    for name in tables.keys() & proposed.tables.keys():
+        tables[name] = replace(tables[name], conditions=proposed.tables[name].conditions)
     for name in changed:
-        document["tables"][name]["rules"] = proposed["tables"][name].get("rules") or {}
+        tables[name] = replace(tables[name], rules=proposed.tables[name].rules)
     unknown: dict[str, str] = {}
     while True:
         try:
-            return schema_service.read(document), unknown
+            return schema_service.with_valid_rules(replace(current, tables=tables)), unknown
         except InvalidDocument as error:
             # One pass reports at most MAX_ERRORS errors: other tables may follow in the next pass.
-            tables = {each.field.split(".")[1] for each in error.errors if "." in each.field}
-            wrong = tables.intersection(document["tables"]).difference(unknown)
+            named_in_errors = {each.field.split(".")[1] for each in error.errors if "." in each.field}
+            wrong = named_in_errors.intersection(tables).difference(unknown)
             if not wrong:
                 raise
             for name in wrong:
                 unknown[name] = "These rules use what the change creates: their effect is known after it."
-                for part in ("rules", "conditions"):
-                    document["tables"][name][part] = current["tables"][name].get(part) or {}
+                tables[name] = current.tables[name]
 
 
 def _with_role(users: Iterable[User], role: str, named: Iterable[str]) -> list[User]:

@@ -85,7 +85,10 @@ class Outcome:
 
 def read(raw: object) -> Schema:
     """The schema of a document with its rules. Raises InvalidDocument."""
-    schema = parser.parse(raw)
+    return with_valid_rules(parser.parse(raw))
+
+
+def with_valid_rules(schema: Schema) -> Schema:
     if errors := rules.validate(schema):
         raise InvalidDocument(errors)
     return schema

@@ -269,7 +269,7 @@ class _Planning:
             was = self.old.tables.get(self.renamed.tables.get(name, ""))
             if was is None:
                 continue
-            if plain_rules(was.rules) != plain_rules(table.rules):
+            if was.rules != table.rules:
                 yield f"change rules of {name}"
             for condition in sorted(was.conditions.keys() | table.conditions.keys()):
                 if was.conditions.get(condition) != table.conditions.get(condition):
@@ -286,16 +286,6 @@ def _affected(rules: Iterable[str]) -> str:
     listed = sorted(set(rules))
     more = f" and {len(listed) - _RULES_SHOWN} more" if len(listed) > _RULES_SHOWN else ""
     return f"; affects {', '.join(listed[:_RULES_SHOWN])}{more}" if listed else ""
-
-
-def plain_rules(rules: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        role: {
-            action: [(spec.where, spec.check, dict(spec.set), spec.columns) for spec in specs]
-            for action, specs in actions.items()
-        }
-        for role, actions in rules.items()
-    }
 
 
 def user_field_changes(old: UserFields, new: UserFields) -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...]]]:
