@@ -48,7 +48,7 @@ from rows.rules.operators import (
     QUANTIFIERS,
     RANGE_OPERATORS,
 )
-from rows.rules.variables import NO_CONDITION, without_variables
+from rows.rules.variables import read_literal
 from rows.schema.model import SQL_TYPES, Column
 from rows.schema.types import Type
 from rows.schema.values import ARRAYS
@@ -121,7 +121,7 @@ class _Reader(OperandReader):
             raise InvalidCondition(path, "wrong_type", "must be the name of a condition.")
         document = self.resolver.named_condition(table, name)
         if document is None:
-            raise InvalidCondition(path, "unknown", NO_CONDITION)
+            raise _no_condition(path)
         called = f"{table}.{name}"
         if called in self.expanding:
             chain = " → ".join([*self.expanding, called])
@@ -130,11 +130,11 @@ class _Reader(OperandReader):
         try:
             if self.use in ("rule", "check"):
                 return self.condition(table, document, path, depth + 1)
-            return self.condition(table, without_variables(document, path), path, depth + 1)
+            return self.condition(table, read_literal(document, path), path, depth + 1)
         except InvalidCondition as error:
             if self.use in ("rule", "check") or error.code in ("too_deep", "too_many"):
                 raise
-            raise InvalidCondition(path, "unknown", NO_CONDITION) from None
+            raise _no_condition(path) from None
         finally:
             self.expanding.pop()
 
@@ -316,6 +316,10 @@ class _Reader(OperandReader):
             self.is_loose = True
             return TRUE if columns else FALSE  # no words: everything matches; no readable column: nothing matches
         return Search(tuple(Path(hops, column) for column in columns), operand)
+
+
+def _no_condition(path: str) -> InvalidCondition:
+    return InvalidCondition(path, "unknown", "there is no condition of this name that can be used here.")
 
 
 def _equals(cell: Path, variable: Variable) -> Condition:

@@ -57,19 +57,3 @@ def read_variable(
             '$now, and in a check $old.<column>; write "$$" for a text that begins with "$".',
         )
     return Variable(name, type_, form)
-
-
-NO_CONDITION: Final = "there is no condition of this name that can be used here."
-
-
-def without_variables(document: Any, path: str) -> Any:
-    """A named condition for callers: `$$` is a dollar sign. Raises InvalidCondition for a variable."""
-    if isinstance(document, str) and document.startswith("$"):
-        if not document.startswith("$$"):
-            raise InvalidCondition(path, "unknown", NO_CONDITION)
-        return document[1:]
-    if isinstance(document, Mapping):
-        return {key: without_variables(value, path) for key, value in document.items()}
-    if isinstance(document, list | tuple):
-        return [without_variables(value, path) for value in document]
-    return document
