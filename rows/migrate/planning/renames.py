@@ -107,14 +107,14 @@ def _continued(sources: Mapping[str, str | None], present: Iterable[str]) -> tup
     }, unclear
 
 
-def _in_order(moves: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Renames one at a time; what occupies a name steps aside first."""
+def _in_order(moves: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Renames one at a time, each with the name before all of them; what occupies a name steps aside first."""
     later = []
     for at, (source, target) in enumerate(moves.items()):
         if target in moves:
-            yield source, f"_moving_{at}"
-            later.append((f"_moving_{at}", target))
-    yield from ((source, target) for source, target in moves.items() if target not in moves)
+            yield source, f"_moving_{at}", source
+            later.append((f"_moving_{at}", target, source))
+    yield from ((source, target, source) for source, target in moves.items() if target not in moves)
     yield from later
 
 
@@ -300,19 +300,13 @@ class _Renaming:
         moves = {
             old_name: middle_name for old_name, middle_name in self.middle_names.items() if old_name != middle_name
         }
-        origin = {old_name: old_name for old_name in moves}
-        for source, target in _in_order(moves):
-            old_name = origin.pop(source)
-            origin[target] = old_name
+        for source, target, old_name in _in_order(moves):
             statement = sql.SQL("ALTER TABLE {} RENAME TO {}").format(sql.Identifier(source), sql.Identifier(target))
             self._add_statement(self._table_operation(old_name), old_name, statement)
 
     def _rename_columns(self, old_name: str, moved: Mapping[str, str]) -> None:
         moves = {name: now for name, now in moved.items() if name != now}
-        origin = {name: name for name in moves}
-        for source, target in _in_order(moves):
-            name = origin.pop(source)
-            origin[target] = name
+        for source, target, name in _in_order(moves):
             statement = sql.SQL("ALTER TABLE {} RENAME COLUMN {} TO {}").format(
                 sql.Identifier(self.middle_names[old_name]), sql.Identifier(source), sql.Identifier(target)
             )
@@ -333,9 +327,9 @@ class _Renaming:
             self._rename_each(constraints, reasons, at.name)
         self._rename_each(indexes, reasons, None)
 
-    def _rename_each(self, moves: Mapping[str, str], reasons: dict[str, tuple[str, str]], table: str | None) -> None:
-        for source, target in _in_order(moves):
-            reasons[target], (operation, old_name) = reasons[source], reasons[source]
+    def _rename_each(self, moves: Mapping[str, str], reasons: Mapping[str, tuple[str, str]], table: str | None) -> None:
+        for source, target, was in _in_order(moves):
+            operation, old_name = reasons[was]
             pair = (sql.Identifier(source), sql.Identifier(target))
             if table is None:
                 # It may still be waiting to be made (rows.migrate.concurrent_indexes).
