@@ -19,11 +19,12 @@ from rows.outbox.models import OutboxEvent
 from rows.query import schema_cache
 from rows.rules import grammar
 from rows.rules.access import ReadRule
-from rows.rules.conditions import Condition, Hop, Quantified, Variable, parts, paths_of
+from rows.rules.conditions import Condition, Quantified, Variable, parts, paths_of
 from rows.rules.evaluator import Effort, Facts, TooCostly, holds
 from rows.rules.name_resolver import InvalidCondition
 from rows.rules.principal import SERVER, Principal, resolve
 from rows.schema.column_values import LONG_TYPES
+from rows.schema.model import Hop
 
 RELATED_ROWS: Final = 1000
 """Maximum related rows of a rule; a rule that needs more is not met."""

@@ -20,7 +20,6 @@ from rows.rules.conditions import (
     TRUE,
     Compare,
     Condition,
-    Hop,
     Operand,
     Path,
     Quantified,
@@ -36,7 +35,7 @@ from rows.rules.name_resolver import NameResolver
 from rows.rules.operators import QUANTIFIERS
 from rows.rules.principal import Principal, resolve
 from rows.schema.column_values import ROW_ID as ROW_ID_PATTERN
-from rows.schema.model import Table
+from rows.schema.model import Hop, Table
 
 T = TypeVar("T")
 

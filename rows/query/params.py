@@ -7,11 +7,11 @@ from typing import Any, Final, TypeVar
 
 from platform_site.concurrency.memo import Memo
 from platform_site.http.errors import ValidationFailed
-from rows.rules.conditions import Hop, Path
+from rows.rules.conditions import Path
 from rows.rules.grammar import MAX_HOPS
 from rows.rules.name_resolver import NameResolver, shown, user_column
 from rows.schema.identifiers import did_you_mean
-from rows.schema.model import ID, SQL_TYPES
+from rows.schema.model import ID, SQL_TYPES, Hop
 from rows.schema.types import Type
 
 MAX_ORDER: Final = 3

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, ClassVar, Final, Literal, TypeAlias
 
+from rows.schema.model import Hop
 from rows.schema.types import Type
 
 Operator = Literal["eq", "lt", "lte", "gt", "gte", "in", "like", "ilike", "has_any", "has_all", "encloses"]
@@ -24,17 +25,6 @@ of text[] (`?|` and `?&` of json), and `c @> v` of json."""
 
 Form = Literal["plain", "one", "like", "exact", "contains", "starts_with", "ends_with", "words"]
 """How a value becomes its operand: unchanged, as a list of one, as a pattern, escaped, or split into words."""
-
-
-@dataclass(frozen=True, slots=True)
-class Hop:
-    """A step to related rows. To one: the row of `table` whose `id` is this row's `column`. To many: the rows of
-    `table` whose `column` is this row's `id`. `relation` is its public name."""
-
-    relation: str
-    table: str
-    column: str
-    many: bool = False
 
 
 class _Hashed:

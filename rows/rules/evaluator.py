@@ -17,7 +17,6 @@ from rows.rules.conditions import (
     Compare,
     Condition,
     Constant,
-    Hop,
     IsNull,
     Not,
     Operand,
@@ -30,6 +29,7 @@ from rows.rules.conditions import (
     Slot,
     Variable,
 )
+from rows.schema.model import Hop
 from rows.schema.types import Type
 from rows.schema.values import ELEMENTS, read
 

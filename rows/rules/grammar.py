@@ -13,7 +13,6 @@ from rows.rules.conditions import (
     Compare,
     Condition,
     Filter,
-    Hop,
     IsNull,
     Leaf,
     Not,
@@ -49,7 +48,7 @@ from rows.rules.operators import (
     RANGE_OPERATORS,
 )
 from rows.rules.variables import read_literal
-from rows.schema.model import SQL_TYPES, Column
+from rows.schema.model import SQL_TYPES, Column, Hop
 from rows.schema.types import Type
 from rows.schema.values import ARRAYS
 

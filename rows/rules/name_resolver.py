@@ -4,10 +4,9 @@ from collections.abc import Iterable, Mapping
 from itertools import count
 from typing import Any, Literal, NoReturn, Protocol
 
-from rows.rules.conditions import Hop
 from rows.rules.operators import COMBINATORS
 from rows.schema.identifiers import did_you_mean
-from rows.schema.model import Column, Relation, Schema, Table
+from rows.schema.model import Column, Hop, Schema, Table
 
 _tokens = count(1)
 
@@ -63,8 +62,7 @@ class AuthorNames(SchemaNames):
         return self.schema.tables[table].all_columns.get(name)
 
     def relation(self, table: str, name: str) -> Hop | None:
-        relation = self.schema.tables[table].relations.get(name)
-        return hop_of(relation) if relation else None
+        return self.schema.tables[table].relations.get(name)
 
     def names(self, table: str) -> Iterable[str]:
         known = self.schema.tables[table]
@@ -72,10 +70,6 @@ class AuthorNames(SchemaNames):
 
     def searchable(self, table: str) -> tuple[str, ...]:
         return text_columns(self.schema.tables[table], self.schema.tables[table].columns)
-
-
-def hop_of(relation: Relation) -> Hop:
-    return Hop(relation.name, relation.target, relation.column, relation.many)
 
 
 def text_columns(table: Table, readable: Iterable[str]) -> tuple[str, ...]:

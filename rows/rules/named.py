@@ -49,5 +49,5 @@ def _at_the_end(schema: Schema, table: Table, path: str) -> Table | None:
         relation = table.relations.get(step)
         if relation is None:
             return None
-        table = schema.tables[relation.target]
+        table = schema.tables[relation.table]
     return table

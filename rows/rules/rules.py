@@ -8,12 +8,12 @@ from dataclasses import replace
 from platform_site.http.errors import FieldError
 from rows.rules import checks
 from rows.rules.access import Access, Grant, ReadRule, WriteRule
-from rows.rules.conditions import TRUE, Hop
+from rows.rules.conditions import TRUE
 from rows.rules.grammar import read_rule
-from rows.rules.name_resolver import AuthorNames, InvalidCondition, SchemaNames, hop_of, text_columns
+from rows.rules.name_resolver import AuthorNames, InvalidCondition, SchemaNames, text_columns
 from rows.rules.principal import ALL, ANONYMOUS, MEMBER, SERVER, USER, VIEWER, Principal, RoleKey
 from rows.rules.rule_compiler import RuleCompiler
-from rows.schema.model import ID, Column, Errors, Schema, Table
+from rows.schema.model import ID, Column, Errors, Hop, Schema, Table
 from rows.schema.user_fields import visible_to
 
 
@@ -145,11 +145,11 @@ class _RoleNameResolver(SchemaNames):
         return found
 
     def _visible(self, table: Table) -> Iterator[tuple[str, Hop]]:
-        for name, relation in table.relations.items():
-            far = self.columns(relation.target)
-            link = far if relation.many else self.columns(table.name)
-            if far and relation.column in link:
-                yield name, hop_of(relation)
+        for name, hop in table.relations.items():
+            far = self.columns(hop.table)
+            link = far if hop.many else self.columns(table.name)
+            if far and hop.column in link:
+                yield name, hop
 
     def relation(self, table: str, name: str) -> Hop | None:
         return self.relations(table).get(name)

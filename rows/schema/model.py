@@ -122,14 +122,15 @@ IMPLICIT: Final = (ID, CREATED_AT, UPDATED_AT)
 
 
 @dataclass(frozen=True, slots=True)
-class Relation:
-    """A relation to a table. To-one: `column` is this table's, with the other row's id. To-many: `column` is the other
-    table's, with this row's id; named by that table, or by `related_name`."""
+class Hop:
+    """A step to related rows. To one: the row of `table` whose `id` is this row's `column`. To many: the rows of
+    `table` whose `column` is this row's `id`. `relation` is its public name: the reference's key; to many, the
+    name of the other table, or `related_name`."""
 
-    name: str
+    relation: str
+    table: str
     column: str
-    target: str
-    many: bool
+    many: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +176,7 @@ class Table:
 
     name: str
     columns: Mapping[str, Column]
-    relations: Mapping[str, Relation] = field(default_factory=dict)
+    relations: Mapping[str, Hop] = field(default_factory=dict)
     unique: tuple[tuple[str, ...], ...] = ()
     indexes: tuple[IndexSpec, ...] = ()
     rules: Rules = field(default_factory=dict)

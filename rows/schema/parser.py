@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rows.schema import user_fields
 from rows.schema.document_checks import DocumentChecks, DocumentPath
-from rows.schema.model import InvalidDocument, Relation, Schema
+from rows.schema.model import Hop, InvalidDocument, Schema
 from rows.schema.table_parser import TableReader
 
 MAX_BYTES: Final = 512 * 1024
@@ -68,12 +68,12 @@ class _Reader(DocumentChecks):
             raise InvalidDocument(self.errors)
         return Schema(MappingProxyType(tables), stored(top), users)
 
-    def _relations(self, reading: Mapping[str, "TableReader"]) -> dict[str, dict[str, Relation]]:
-        relations: dict[str, dict[str, Relation]] = {name: {} for name in reading}
+    def _relations(self, reading: Mapping[str, "TableReader"]) -> dict[str, dict[str, Hop]]:
+        relations: dict[str, dict[str, Hop]] = {name: {} for name in reading}
         for name, table in reading.items():
             for column in table.columns.values():
                 if column.references:
-                    relations[name][column.key] = Relation(column.key, column.name, column.references, many=False)
+                    relations[name][column.key] = Hop(column.key, column.references, column.name)
         for name, table in reading.items():
             for column in table.columns.values():
                 if column.references is None or column.references not in reading:
@@ -88,5 +88,5 @@ class _Reader(DocumentChecks):
                         f'the way back from "{far.name}" needs a name of its own: "{way_back}" is taken there',
                     )
                 else:
-                    relations[far.name][way_back] = Relation(way_back, column.name, name, many=True)
+                    relations[far.name][way_back] = Hop(way_back, name, column.name, many=True)
         return relations

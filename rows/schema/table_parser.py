@@ -15,9 +15,9 @@ from rows.schema.model import (
     IMPLICIT,
     Action,
     Column,
+    Hop,
     IndexKey,
     IndexSpec,
-    Relation,
     Rules,
     RuleSpec,
     Table,
@@ -103,7 +103,7 @@ class TableReader:
                 suggestion = identifiers.did_you_mean(target, tables)
                 self.reader.fail(path, "unknown", f"no table {json.dumps(target)[:60]}{suggestion}")
 
-    def finish(self, relations: Mapping[str, Relation]) -> Table:
+    def finish(self, relations: Mapping[str, Hop]) -> Table:
         return Table(
             name=self.name,
             columns=MappingProxyType(self.columns),

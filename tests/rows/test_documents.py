@@ -10,7 +10,7 @@ from rows.migrate import service as schema_service
 from rows.migrate.planning import planner
 from rows.schema import parser, table_parser
 from rows.schema.identifiers import SYSTEM_COLUMNS
-from rows.schema.model import DEFAULT_ID_PREFIX, MAX_ERRORS, IndexKey, InvalidDocument, Relation, Schema, digest
+from rows.schema.model import DEFAULT_ID_PREFIX, MAX_ERRORS, Hop, IndexKey, InvalidDocument, Schema, digest
 from rows.schema.parser import parse
 from tests.support.schema_documents import TRACKER
 from tests.support.timing import within
@@ -46,8 +46,8 @@ def test_the_tracker_of_the_design_is_understood() -> None:
     assert tasks.columns["list_id"].references == "lists"
     assert tasks.columns["owner_id"].is_user
     assert tasks.columns["owner_id"].on_user_delete == "keep"
-    assert tasks.relations == {"list": Relation("list", "list_id", "lists", many=False)}
-    assert lists.relations == {"tasks": Relation("tasks", "list_id", "tasks", many=True)}
+    assert tasks.relations == {"list": Hop("list", "lists", "list_id")}
+    assert lists.relations == {"tasks": Hop("tasks", "tasks", "list_id", many=True)}
     assert tasks.unique == (("list_id", "title"),)
     assert [str(index) for index in tasks.indexes] == ["owner_id, -created_at, -id", "list_id, id", "owner_id, id"]
     assert tasks.rules["user"]["insert"][0].columns == ("title", "list_id")

@@ -10,8 +10,8 @@ from accounts.models import User
 from accounts.users import service as accounts
 from platform_site.http.errors import ValidationFailed
 from rows.query.params import With, WithUser, parse_with
-from rows.rules.conditions import Hop
 from rows.rules.rules import Ruleset
+from rows.schema.model import Hop
 from rows.schema.parser import parse
 from tests.rows.conftest import Tracker
 from tests.support import tracker

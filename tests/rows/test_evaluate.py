@@ -17,7 +17,6 @@ from platform_site.postgres import prepared
 from rows.rules.conditions import (
     Compare,
     Constant,
-    Hop,
     IsNull,
     Not,
     Operator,
@@ -31,6 +30,7 @@ from rows.rules.conditions import (
 )
 from rows.rules.evaluator import Effort, Facts, TooCostly, holds, is_like, lower
 from rows.rules.operators import escape_pattern
+from rows.schema.model import Hop
 from rows.schema.values import ARRAYS, read, wire
 
 REGION = "us-east-1"

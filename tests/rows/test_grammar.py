@@ -22,7 +22,6 @@ from rows.rules.conditions import (
     Compare,
     Condition,
     Filter,
-    Hop,
     IsNull,
     Not,
     Or,
@@ -40,6 +39,7 @@ from rows.rules.grammar import read_record
 from rows.rules.operand_reader import MAX_LIST
 from rows.rules.operators import ALL_OPERATORS, MAX_PATTERN, MAX_WORDS, OPERATORS
 from rows.rules.rules import Ruleset
+from rows.schema.model import Hop
 from tests.support.tracker import tracker
 
 RULES = Ruleset(tracker())

@@ -19,7 +19,6 @@ from rows.rules.conditions import (
     Compare,
     Condition,
     Constant,
-    Hop,
     Path,
     Present,
     Quantified,
@@ -33,7 +32,7 @@ from rows.rules.grammar import read_rule
 from rows.rules.operators import ALL_OPERATORS
 from rows.rules.principal import Principal, bind, resolve
 from rows.rules.rules import InvalidRule, Ruleset, validate
-from rows.schema.model import InvalidDocument, Schema
+from rows.schema.model import Hop, InvalidDocument, Schema
 from tests.support.missing_operands import CLAIMS, uses
 from tests.support.tracker import tracker
 

@@ -86,7 +86,7 @@ def conditions(
                 found["$not"] = draw(conditions(schema, table, is_rule=is_rule, old=old, depth=depth + 1))
             case "many" if schema.tables[table].relations:
                 relation = draw(st.sampled_from(sorted(schema.tables[table].relations)))
-                far = schema.tables[table].relations[relation].target
+                far = schema.tables[table].relations[relation].table
                 quantifier = draw(st.sampled_from(["$some", "$none", "$every"]))
                 inner = conditions(schema, far, is_rule=is_rule, old=old, depth=depth + 1)
                 found[relation] = {quantifier: draw(inner)}
@@ -100,7 +100,7 @@ def _about_path(draw: st.DrawFn, schema: Schema, table: str, *, is_rule: bool, o
         near = [relation for relation in schema.tables[table].relations.values() if not relation.many]
         if near:
             relation = draw(st.sampled_from(near))
-            steps, table = f"{steps}{relation.name}.", relation.target
+            steps, table = f"{steps}{relation.relation}.", relation.table
     return draw(_about_cell(schema, table, steps, is_rule=is_rule, old=old))
 
 
@@ -227,7 +227,7 @@ def orders(draw: st.DrawFn, schema: Schema, table: str) -> str | None:
         near = [relation for relation in schema.tables[at].relations.values() if not relation.many]
         if near and draw(st.integers(0, 3)) == 0:
             relation = draw(st.sampled_from(near))
-            at, steps = relation.target, f"{relation.name}."
+            at, steps = relation.table, f"{relation.relation}."
         able = [c.name for c in schema.tables[at].columns.values() if c.type in ORDERED | {"user", "reference"}]
         direction = draw(st.sampled_from(["", ".asc", ".desc"]))
         nulls = draw(st.sampled_from(["", ".nullsfirst", ".nullslast"]))
@@ -248,7 +248,7 @@ def withs(draw: st.DrawFn, schema: Schema, table: str) -> str | None:
         for _ in range(draw(st.integers(1, 2))):
             if schema.tables[at].relations:
                 steps.append(draw(st.sampled_from(sorted(schema.tables[at].relations))))
-                at = schema.tables[at].relations[steps[-1]].target
+                at = schema.tables[at].relations[steps[-1]].table
         if draw(st.booleans()):
             steps.append("owner")
         if steps:

@@ -16,11 +16,11 @@ from rows.query import params
 from rows.query import where as query_where
 from rows.query.params import OrderKey, Withs, WithUser
 from rows.rules.access import WriteRule
-from rows.rules.conditions import Condition, Hop
+from rows.rules.conditions import Condition
 from rows.rules.evaluator import Facts, holds
 from rows.rules.principal import Principal, resolve
 from rows.rules.rules import Ruleset
-from rows.schema.model import Schema
+from rows.schema.model import Hop, Schema
 from rows.schema.values import read
 
 Row = dict[str, Any]

@@ -12,10 +12,10 @@ from platform_site.http.errors import ValidationFailed
 from rows.query import params
 from rows.query import where as query_where
 from rows.query.params import MAX_ORDER, OrderKey
-from rows.rules.conditions import Filter, Hop, Path
+from rows.rules.conditions import Filter, Path
 from rows.rules.name_resolver import NameResolver, shown
 from rows.schema.identifiers import did_you_mean
-from rows.schema.model import SQL_TYPES, Column, ColumnType
+from rows.schema.model import SQL_TYPES, Column, ColumnType, Hop
 
 MAX_KEYS: Final = 4
 MAX_GROUPS: Final = 1_000

@@ -22,7 +22,6 @@ from rows.rules.conditions import (
     And,
     Compare,
     Condition,
-    Hop,
     IsNull,
     Leaf,
     Not,
@@ -40,7 +39,7 @@ from rows.rules.conditions import (
     paths_of,
 )
 from rows.schema.column_values import LONG_TYPES, is_indexed
-from rows.schema.model import ID, Column, Schema, Table
+from rows.schema.model import ID, Column, Hop, Schema, Table
 
 _INFIX: Final = {
     "eq": " = ",

@@ -12,8 +12,8 @@ from rows.query.params import With, WithUser
 from rows.query.role_view import RoleView
 from rows.query.sql.conditions import AliasedRow, RowSource
 from rows.query.sql.expressions import Sql, listed
-from rows.rules.conditions import Condition, Hop
-from rows.schema.model import Column, Table
+from rows.rules.conditions import Condition
+from rows.schema.model import Column, Hop, Table
 
 MAX_EMBEDDED: Final = 100
 MAX_ANSWER_BYTES: Final = 16 * 2**20
