@@ -1,7 +1,7 @@
 """Reads rows as JSON that PostgreSQL renders; it is not parsed here."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, Final, Literal, get_args
@@ -151,11 +151,13 @@ def _list(context: QueryContext, name: str, query: ListQuery) -> Page:
     if withs or len(rows) > 1:
         _check_response_size(rows, "with" if len(rows) == 1 else "limit", json_cells=1 if only_users else 2)
     bodies = _with_relations(context, rows, withs, only_users) if withs else [row[0] or b"" for row in rows]
-    parts = [b'{"data":[', b",".join(bodies), b"]"]
-    if query.count is not None:
-        parts.append(_count(context, table, where, query.count))
-    parts.append(b',"next_cursor":' + (b"null" if next_cursor is None else b'"%s"' % next_cursor.encode()) + b"}")
-    return Page(b"".join(parts), next_cursor)
+    count = b"" if query.count is None else _count(context, table, where, query.count)
+    return page_of(bodies, next_cursor, count)
+
+
+def page_of(bodies: Iterable[bytes], next_cursor: str | None, count: bytes = b"") -> Page:
+    ending = b"null" if next_cursor is None else b'"%s"' % next_cursor.encode()
+    return Page(b'{"data":[' + b",".join(bodies) + b"]" + count + b',"next_cursor":' + ending + b"}", next_cursor)
 
 
 def _check_response_size(rows: Sequence[Row], parameter: str, *, json_cells: int) -> None:

@@ -1,7 +1,7 @@
 """Exports a table as CSV or NDJSON in one COPY statement, with cells as in the API (`rows.query.sql.row_json`),
 for `rows.transfer.importer`. No rules are applied."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Final
 
 from django.db import connections, transaction
@@ -63,9 +63,16 @@ def _column(table: Table, name: str) -> Column:
     return column
 
 
-def _rendered(column: Column) -> sql.Composed:
+def _rendered(column: Column, alias: str = "r") -> sql.Composed:
     before, after = json_format(column)
-    return sql.SQL("{}r.{}{}").format(sql.SQL(before), sql.Identifier(column.name), sql.SQL(after))
+    return sql.SQL("{}{}{}").format(sql.SQL(before), sql.Identifier(alias, column.name), sql.SQL(after))
+
+
+def json_cells(columns: Iterable[Column], alias: str = "r") -> sql.Composed:
+    """The cells of a row's JSON, by name."""
+    return sql.SQL(", ").join(
+        sql.SQL("{} AS {}").format(_rendered(column, alias), sql.Identifier(column.name)) for column in columns
+    )
 
 
 def _csv(columns: Collection[Column]) -> sql.Composed:
@@ -78,7 +85,4 @@ def _csv(columns: Collection[Column]) -> sql.Composed:
 
 
 def _ndjson(columns: Collection[Column]) -> sql.Composed:
-    cells = sql.SQL(", ").join(
-        sql.SQL("{} AS {}").format(_rendered(column), sql.Identifier(column.name)) for column in columns
-    )
-    return sql.SQL("(SELECT row_to_json(_q) FROM (SELECT {}) _q)").format(cells)
+    return sql.SQL("(SELECT row_to_json(_q) FROM (SELECT {}) _q)").format(json_cells(columns))

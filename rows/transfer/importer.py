@@ -22,12 +22,12 @@ from rows.changes import watched_tables
 from rows.migrate import service as schema_service
 from rows.migrate import stored_values
 from rows.outbox.models import ANY, EventInterest
-from rows.query.sql.row_json import json_format
 from rows.query.tables import table_checks, table_models
 from rows.schema.column_values import LONG_TYPES, MAX_ROW_BYTES
 from rows.schema.model import ID, NOW, SQL_TYPES, Column, Table
 from rows.transfer import branch_copy
 from rows.transfer.copy_lines import CHUNK, LineEncoder
+from rows.transfer.exporter import json_cells
 from rows.transfer.file_formats import RecordFile
 from rows.transfer.import_report import BadLine, BadLines, ChangedDuringImport, NoSuchTable, Report, TooLong
 from rows.write.references import deleted_users
@@ -285,13 +285,6 @@ class _Import:
 
     def _record_events(self) -> None:
         """With the payload of `rows.write.statements`."""
-        parts = [json_format(column) for column in self.columns]
-        record = sql.SQL(", ").join(
-            sql.SQL("{}s.{}{} AS {}").format(
-                sql.SQL(before), sql.Identifier(column.name), sql.SQL(after), sql.Identifier(column.name)
-            )
-            for column, (before, after) in zip(self.columns, parts, strict=True)
-        )
         self._execute(
             sql.SQL(
                 "INSERT INTO platform.rows_outboxevent"
@@ -307,7 +300,7 @@ class _Import:
                 version=sql.Literal(self.version),
                 request=sql.Literal(current_request_id()),
                 stage=_STAGE,
-                record=record,
+                record=json_cells(self.columns, "s"),
             )
         )
         self.report.events = self.cursor.rowcount

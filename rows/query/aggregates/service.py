@@ -18,7 +18,7 @@ from rows.query.aggregates.request import AGGREGATE_FIELDS as AGGREGATE_FIELDS
 from rows.query.aggregates.request import MAX_GROUPS, AggregateRequest
 from rows.query.aggregates.statement import TIME_ZONE, AggregateShape, HavingValue, aggregated
 from rows.query.context import QueryContext, run
-from rows.query.service import Page
+from rows.query.service import Page, page_of
 from rows.query.sql.row_json import MAX_ANSWER_BYTES
 from rows.query.sql.statement import LIMIT, After
 from rows.rules.principal import Principal
@@ -68,8 +68,7 @@ def _aggregate(context: QueryContext, name: str, body: Mapping[str, Any]) -> Pag
     if len(groups) < len(rows) or sum(map(len, groups)) > MAX_ANSWER_BYTES:
         message = f"The response would have more than {MAX_ANSWER_BYTES >> 20} MB. Set a smaller limit."
         raise ValidationFailed.of("limit", "too_large", message)
-    ending = b"null" if next_cursor is None else b'"%s"' % next_cursor.encode()
-    return Page(b'{"data":[' + b",".join(groups) + b'],"next_cursor":' + ending + b"}", next_cursor)
+    return page_of(groups, next_cursor)
 
 
 def _run(
