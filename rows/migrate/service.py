@@ -15,7 +15,7 @@ from django.db import Error as DatabaseError
 from accounts.audit import Actor
 from platform_site.background import dispatch
 from platform_site.background.periodic import log_failures
-from platform_site.http.errors import FieldError
+from platform_site.http.errors import Conflict, FieldError, QuotaExceeded, Unavailable, ValidationFailed
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
 from platform_site.postgres import sqlstates
@@ -29,7 +29,6 @@ from rows.migrate.lock_estimates import TableLock
 from rows.migrate.planning import planner
 from rows.migrate.planning.plan import NewUnique, Plan
 from rows.migrate.versions import NoSuchVersion as NoSuchVersion
-from rows.migrate.versions import SchemaError as SchemaError
 from rows.migrate.versions import State as State
 from rows.migrate.versions import count_tables as count_tables
 from rows.migrate.versions import current as current
@@ -51,26 +50,30 @@ _FIRST_WAIT: Final = 0.05
 _LONGEST_WAIT: Final = 1.0
 
 
-class Unconfirmed(SchemaError):
+class Unconfirmed(ValidationFailed):
     def __init__(self, operations: Collection[str]) -> None:
         self.operations = sorted(operations)
-        super().__init__("; ".join(self.operations))
+        super().__init__(
+            "The change would lose data. To confirm, repeat it with these operations in `confirm`. If something was "
+            "only renamed, add `renamed_from` to it instead.",
+            fields=[FieldError("confirm", "unconfirmed", name) for name in self.operations],
+        )
 
 
-class VersionConflict(SchemaError):
+class VersionConflict(Conflict):
     def __init__(self, version: int) -> None:
         self.version = version
-        super().__init__(f"the schema is at version {version}")
+        super().__init__(f"The schema is now at version {version}. Read it again and repeat your change.")
 
 
-class TablesQuotaReached(SchemaError):
+class TablesQuotaReached(QuotaExceeded):
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        super().__init__(f"the plan allows {limit} tables")
+        super().__init__(f"The plan allows {limit} tables in an environment.")
 
 
-class TablesBusy(SchemaError):
-    pass
+class TablesBusy(Unavailable):
+    message = "The tables are in use and the change could not begin. Nothing was changed; try again."
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from django.db.models import QuerySet
 
 from accounts.audit import Actor
 from accounts.keys.publishable_key_exposure import Exposure
+from platform_site.http.errors import NotFound
 from platform_site.http.requests import current_request_id
 from platform_site.identity import signals
 from platform_site.identity.callers import Caller, EnvironmentRef
@@ -17,12 +18,10 @@ from rows.schema import parser
 from rows.schema.model import ACTIONS, EMPTY, Schema
 
 
-class SchemaError(Exception):
-    pass
-
-
-class NoSuchVersion(SchemaError):
-    pass
+class NoSuchVersion(NotFound):
+    def __init__(self, number: int) -> None:
+        self.number = number
+        super().__init__()
 
 
 @dataclass(frozen=True, slots=True)

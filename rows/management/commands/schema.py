@@ -292,7 +292,7 @@ def _command_errors() -> Generator[None]:
     except schema_service.VersionConflict as error:
         raise CommandError(f"The schema is at version {error.version} now. Nothing was changed.") from None
     except schema_service.NoSuchVersion as error:
-        raise CommandError(f"There is no version {error}.") from None
+        raise CommandError(f"There is no version {error.number}.") from None
     except schema_service.TablesQuotaReached as error:
         raise CommandError(f"The plan allows {error.limit} tables. Nothing was changed.") from None
     except schema_service.TablesBusy:
