@@ -3,7 +3,7 @@ must see the row, and only gets values that it may read; a user's email, role an
 Quantifiers are shown if all rows and cells involved are visible."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, TypeVar
@@ -86,49 +86,50 @@ def explain(
         context.verify()
         raise NotFound
     cells = dict(zip(paths, [None if cell is None else exact_json.loads(cell) for cell in shown[0][2:]], strict=True))
-    rows = other.read(other.statement(_verdicts, name, quantified), named)
+    masks = access.read.partial if access.read else {}
+    conditions = _unique([
+        TRUE, *quantified, *(each.condition for each in rules), *(each.condition for each in clauses), *masks.values()
+    ])  # fmt: skip
+    rows = other.read(other.statement(_verdicts, name, conditions), named)
     if not rows:
         other.verify()
         raise NotFound
-    verdicts = iter([cell == b"t" for cell in rows[0]])
-    held = {condition: next(verdicts) for condition in quantified}
+    held = {condition: cell == b"t" for condition, cell in zip(conditions, rows[0], strict=True)}
     now = datetime.fromisoformat((shown[0][1] or b"").decode())
-    facts = _Facts(cells, quantifiers, held, other.principal, now, knows_users)
-    explanations = [_explanation_of(rule, access, verdicts, facts) for rule in rules]
+    facts = _Facts(cells, quantifiers, quantified, held, other.principal, now, knows_users)
+    explanations = [_explanation_of(rule, access, facts) for rule in rules]
     for action in ("read", "update", "delete"):
         if not any(rule["action"] == action for rule in explanations):
             explanations.append({"role": access.role, "action": action, "verdict": False, "clauses": []})
     visible = any(rule["action"] == "read" and rule["verdict"] for rule in explanations)
-    masks = {column: next(verdicts) for column in (access.read.partial if access.read else ())}
+    unseen = [column for column, condition in masks.items() if not held[condition]]
     return {
         "visible": visible,
         "rules": explanations,
-        "hidden_columns": list(_hidden(context, table, access, masks)) if visible else [],
+        "hidden_columns": list(_hidden(context, table, access, unseen)) if visible else [],
     }
 
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """What clauses refer to: visible cells and quantifiers, the principal and the time."""
+    """What clauses refer to: visible cells and quantifiers, the verdicts, the principal and the time."""
 
     cells: dict[Path, Any]
     quantifiers: Mapping[Clause, list["_Quantifier"]]
+    visible: Collection[Condition]
+    """Quantifiers whose result may be shown."""
     held: Mapping[Condition, bool]
     principal: Principal
     now: datetime
     knows_users: bool
 
 
-def _explanation_of(rule: _Rule, access: Access, verdicts: Any, facts: _Facts) -> dict[str, Any]:
-    verdict = next(verdicts)
-    return {
-        "role": access.role,
-        "action": rule.action,
-        "verdict": verdict,
-        "clauses": [
-            {"clause": clause.text, "verdict": next(verdicts), "why": _why(clause, facts)} for clause in rule.clauses
-        ],
-    }
+def _explanation_of(rule: _Rule, access: Access, facts: _Facts) -> dict[str, Any]:
+    clauses = [
+        {"clause": clause.text, "verdict": facts.held[clause.condition], "why": _why(clause, facts)}
+        for clause in rule.clauses
+    ]
+    return {"role": access.role, "action": rule.action, "verdict": facts.held[rule.condition], "clauses": clauses}
 
 
 def _why(clause: Clause, facts: _Facts) -> str:
@@ -138,7 +139,7 @@ def _why(clause: Clause, facts: _Facts) -> str:
         f"{canonical_text(path)} is {_json(cells[path])}" for path in _unique(_paths(clause.condition)) if path in cells
     ]
     for each in facts.quantifiers[clause]:
-        if each.condition in facts.held:
+        if each.condition in facts.visible:
             reasons.append(f"{each.path} is {_json(facts.held[each.condition])}")
         else:
             reasons += [f"the rows of {path} are checked" for path in _unique(_relation_paths(each.condition))]
@@ -254,12 +255,14 @@ def _is_known(context: QueryContext, table: str, path: Path) -> bool:
     return context.resolver.column(table, path.column) is not None
 
 
-def _hidden(context: QueryContext, table: Table, access: Access, masks: dict[str, bool]) -> Iterable[dict[str, str]]:
+def _hidden(
+    context: QueryContext, table: Table, access: Access, unseen: Collection[str]
+) -> Iterable[dict[str, str]]:  # fmt: skip
     shown = access.read.columns if access.read else ()
     for name in context.resolver.columns(table.name):
         if name not in shown:
             yield {"column": name, "why": "No read rule of this role shows the column."}
-        elif not masks.get(name, True):
+        elif name in unseen:
             yield {"column": name, "why": "No read rule that matches this row shows the column."}
 
 
@@ -273,15 +276,10 @@ def _cells(role_view: RoleView, table: str, paths: tuple[Path, ...]) -> Statemen
     return build_statement(role_view.alias, rows.values_list("id", "_now", *values))
 
 
-def _verdicts(role_view: RoleView, table: str, quantified: tuple[Condition, ...]) -> Statement:
-    access = role_view.access(table)
-    conditions: list[Condition] = [*quantified]
-    for rule in _rules_of(access):
-        conditions += [rule.condition, *(clause.condition for clause in rule.clauses)]
-    conditions += access.read.partial.values() if access.read else []
+def _verdicts(role_view: RoleView, table: str, conditions: tuple[Condition, ...]) -> Statement:
     flags = {
         f"_f{index}": boolean("(", role_view.rules.condition(condition, table), " IS TRUE)")
-        for index, condition in enumerate(conditions or [TRUE])
+        for index, condition in enumerate(conditions)
     }
     rows = role_view.models[table].unruled.using(role_view.alias).filter(is_row(), is_current())
     return build_statement(role_view.alias, rows.annotate(**flags).values_list(*flags))
