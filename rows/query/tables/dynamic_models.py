@@ -4,29 +4,16 @@ default and the base manager refuse all access (`rows.query.tables.managers`).""
 
 import threading
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
 from django.apps.config import AppConfig
 from django.apps.registry import Apps
-from django.contrib.postgres.fields import ArrayField
 from django.db import models
 
 from rows.query.tables.managers import RowManager, UnruledManager
-from rows.schema.model import Column, ColumnType, Schema, Table
-
-LABEL: Final = "tenant"
-"""Not an installed app: Django would look for its migrations."""
-PLAIN_FIELDS: Final[Mapping[ColumnType, type["models.Field[Any, Any]"]]] = {
-    "integer": models.BigIntegerField,
-    "float": models.FloatField,
-    "boolean": models.BooleanField,
-    "date": models.DateField,
-    "timestamp": models.DateTimeField,
-    "uuid": models.UUIDField,
-    "json": models.JSONField,
-}
-"""Of the column types that need nothing else."""
+from rows.query.tables.table_models import LABEL, plain_field
+from rows.schema.model import ID, Schema, Table
 
 
 class RowModel(models.Model):
@@ -114,7 +101,10 @@ def _model(table: Table, environment_id: str) -> type[RowModel]:
             "default_manager_name": "objects",
         },
     )
-    fields: dict[str, Any] = {column.name: _field(column) for column in table.all_columns.values()}
+    fields: dict[str, Any] = {
+        column.name: plain_field(column, null=column.null, blank=column.null, primary_key=column is ID)
+        for column in table.all_columns.values()
+    }
     members = fields | {
         "__module__": __name__,
         "Meta": meta,
@@ -124,15 +114,3 @@ def _model(table: Table, environment_id: str) -> type[RowModel]:
     }
     made: type[RowModel] = type(f"Row_{table.name}", (RowModel,), members)
     return made
-
-
-def _field(column: Column) -> "models.Field[Any, Any]":
-    facts: dict[str, Any] = {"null": column.null, "blank": column.null}
-    match column.type:
-        case "decimal":
-            return models.DecimalField(max_digits=column.precision, decimal_places=column.scale, **facts)
-        case "text[]":
-            return ArrayField(models.TextField(), **facts)
-        case "text" | "enum" | "reference" | "user":
-            return models.TextField(primary_key=column.name == "id", **facts)
-    return PLAIN_FIELDS[column.type](**facts)

@@ -17,19 +17,29 @@ from django.db.models.functions import Abs, Length, Now
 from django.db.models.lookups import GreaterThanOrEqual, LessThan, LessThanOrEqual
 
 from rows.query.tables import table_checks
-from rows.query.tables.dynamic_models import LABEL as LABEL
-from rows.query.tables.dynamic_models import PLAIN_FIELDS
 from rows.rules.checks import read_all
 from rows.rules.conditions import Condition
 from rows.rules.rules import Ruleset
 from rows.schema import identifiers, literals
 from rows.schema.formats import FORMATS
-from rows.schema.model import NOW, RANDOM, Column, IndexSpec, Schema, Table
+from rows.schema.model import NOW, RANDOM, Column, ColumnType, IndexSpec, Schema, Table
 
+LABEL: Final = "tenant"
+"""Not an installed app: Django would look for its migrations."""
 COLLATION: Final = "pg_c_utf8"
 """The same order on each machine, Unicode case, and prefix searches by a plain btree."""
 
 _IN_DATABASE: Final = {"cascade": "CASCADE", "restrict": "RESTRICT", "null": "SET NULL"}
+_PLAIN_FIELDS: Final[Mapping[ColumnType, type["models.Field[Any, Any]"]]] = {
+    "integer": models.BigIntegerField,
+    "float": models.FloatField,
+    "boolean": models.BooleanField,
+    "date": models.DateField,
+    "timestamp": models.DateTimeField,
+    "uuid": models.UUIDField,
+    "json": models.JSONField,
+}
+"""Of the column types that need nothing else."""
 
 
 class Text(models.TextField):  # type: ignore[type-arg]
@@ -234,21 +244,26 @@ def _literal(column: Column, value: Any) -> models.Value:
 
 
 def _field(column: Column, options: Mapping[str, Any], constrained: bool = False) -> "models.Field[Any, Any]":
+    if not column.is_reference:
+        return plain_field(column, **options)
+    return Reference(
+        f"{LABEL}.{column.references}",
+        on_delete=models.DO_NOTHING,
+        in_database=_IN_DATABASE[column.on_delete or "restrict"],
+        related_name="+",
+        db_index=False,
+        db_constraint=constrained,
+        **options,
+    )
+
+
+def plain_field(column: Column, **options: Any) -> "models.Field[Any, Any]":
+    """The field of a column, without the foreign key of a reference."""
     match column.type:
-        case "text" | "enum" | "user":
+        case "text" | "enum" | "user" | "reference":
             return Text(max_length=column.max_length, db_collation=COLLATION, **options)
         case "decimal":
             return Numeric(**options)
         case "text[]":
             return ArrayField(Text(db_collation=COLLATION), **options)
-        case "reference":
-            return Reference(
-                f"{LABEL}.{column.references}",
-                on_delete=models.DO_NOTHING,
-                in_database=_IN_DATABASE[column.on_delete or "restrict"],
-                related_name="+",
-                db_index=False,
-                db_constraint=constrained,
-                **options,
-            )
-    return PLAIN_FIELDS[column.type](**options)
+    return _PLAIN_FIELDS[column.type](**options)
