@@ -68,6 +68,12 @@ def refresh(environment_id: str, using: str) -> None:
     )
 
 
+def interests_of(environment_id: str, using: str) -> set[tuple[str, str]]:
+    """The (table, action) pairs, `*` for any, with subscribers. One query."""
+    found = EventInterest.objects.using(using).filter(environment_id=environment_id)
+    return set(found.values_list("table_name", "action"))
+
+
 def is_wanted(event_type: str, environment_id: str, using: str) -> bool:
     [(name, action)] = event_types.interests([event_type])
     by_name_or_all = Q(table_name=name, action=action) | Q(table_name=ANY, action=ANY)

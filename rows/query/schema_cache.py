@@ -12,7 +12,8 @@ from django.db.models import Subquery
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import prepared
 from rows.models import CurrentVersion, SchemaVersion
-from rows.outbox.models import ANY, EventInterest
+from rows.outbox import subscriptions
+from rows.outbox.models import ANY
 from rows.query.role_view import RoleView
 from rows.query.tables.dynamic_models import RowModels
 from rows.rules.principal import RoleKey
@@ -125,11 +126,7 @@ def _load(environment: EnvironmentRef) -> CompiledSchema:
     found = SchemaVersion.objects.using(alias).filter(
         environment_id=environment.environment_id, version=Subquery(current)
     ).first()  # fmt: skip
-    interests = set(
-        EventInterest.objects.using(alias)
-        .filter(environment_id=environment.environment_id)
-        .values_list("table_name", "action")
-    )
+    interests = subscriptions.interests_of(environment.environment_id, alias)
     if found is None:
         return CompiledSchema(environment.environment_id, alias, 0, EMPTY, interests)
     return CompiledSchema(environment.environment_id, alias, found.version, parser.parse(found.document), interests)

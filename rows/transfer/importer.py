@@ -5,6 +5,7 @@ rules are applied."""
 from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from itertools import product
 from typing import Any, Final
 
 from django.db import Error as DatabaseError
@@ -21,7 +22,8 @@ from platform_site.postgres.row_access import row_access
 from rows.changes import watched_tables
 from rows.migrate import service as schema_service
 from rows.migrate import stored_values
-from rows.outbox.models import ANY, EventInterest
+from rows.outbox import subscriptions
+from rows.outbox.models import ANY
 from rows.query.tables import table_checks, table_models
 from rows.schema.column_values import LONG_TYPES, MAX_ROW_BYTES
 from rows.schema.model import ID, NOW, SQL_TYPES, Column, Table
@@ -117,15 +119,8 @@ class _Import:
         self.cursor.execute(statement, parameters or None)
 
     def _wanted(self) -> bool:
-        return (
-            EventInterest.objects.using(self.environment.cluster)
-            .filter(
-                environment_id=self.environment.environment_id,
-                table_name__in=(self.table.name, ANY),
-                action__in=("insert", ANY),
-            )
-            .exists()
-        )
+        interests = subscriptions.interests_of(self.environment.environment_id, self.environment.cluster)
+        return not interests.isdisjoint(product((self.table.name, ANY), ("insert", ANY)))
 
     @property
     def _target(self) -> sql.Identifier:

@@ -14,7 +14,7 @@ from platform_site.identity import ids
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import sqlstates
 from rows.models import PendingUserDeletion
-from rows.outbox.models import EventInterest
+from rows.outbox import subscriptions
 from rows.query.context import QueryContext, run
 from rows.rules.principal import Principal
 from rows.schema import values
@@ -101,8 +101,7 @@ def _referring(context: QueryContext, table: Table, column: Column, targets: Seq
 def _refresh_interests(context: QueryContext) -> None:
     """Reload which events have subscribers, because these statements do not test it."""
     compiled = context.compiled
-    interests = EventInterest.objects.using(compiled.alias).filter(environment_id=compiled.environment_id)
-    compiled.set_interests(set(interests.values_list("table_name", "action")))
+    compiled.set_interests(subscriptions.interests_of(compiled.environment_id, compiled.alias))
 
 
 def _detach(context: QueryContext, table: str, column: str, rows: list[str], depth: int) -> None:
