@@ -4,9 +4,9 @@ version record, current version, and what receivers of `schema_migrated` write."
 import random
 import time
 from collections.abc import Callable, Collection, Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
@@ -45,6 +45,7 @@ from rows.schema import model as schema_model
 from rows.schema import parser
 from rows.schema.model import MAX_ERRORS, InvalidDocument, Schema
 
+P = ParamSpec("P")
 T = TypeVar("T")
 _FIRST_WAIT: Final = 0.05
 _LONGEST_WAIT: Final = 1.0
@@ -131,35 +132,6 @@ def rehearse(
     return Outcome(state.version, operations, changed=True, warnings=warnings, locks=locks)
 
 
-def change(
-    environment: EnvironmentRef,
-    raw: object,
-    *,
-    actor: Caller | Actor,
-    expected: int | None = None,
-    confirm: Collection[str] = (),
-    reverts_to: int | None = None,
-    no_time_limit: bool = False,
-    progress: concurrent_unique_indexes.Progress = lambda name: None,
-) -> Outcome:
-    """Make the document `raw` the schema, atomically; a document whose text is that of the current version changes
-    nothing. `expected` is the edited version (None: current). `confirm` names operations that may lose data. Building
-    new unique indexes is limited to SCHEMA_STATEMENT_TIMEOUT_MS unless `no_time_limit`; `progress` is called for each.
-    Raises InvalidDocument, TablesQuotaReached, Unconfirmed, VersionConflict, SchemaLost, TablesBusy and
-    StatementTimeout."""
-    with prepared(
-        environment,
-        raw,
-        actor=actor,
-        expected=expected,
-        confirm=confirm,
-        reverts_to=reverts_to,
-        no_time_limit=no_time_limit,
-        progress=progress,
-    ) as change_once:
-        return with_retries(change_once)
-
-
 @contextmanager
 def prepared(
     environment: EnvironmentRef,
@@ -172,8 +144,12 @@ def prepared(
     no_time_limit: bool = False,
     progress: concurrent_unique_indexes.Progress = lambda name: None,
 ) -> Generator[Callable[[], Outcome]]:
-    """`change` in two steps, for a larger transaction: checks and builds indexes, then the block calls the yielded
-    function to change the tables. That raises LockNotAvailable: repeat the whole transaction (`with_retries`)."""
+    """A change that makes the document `raw` the schema, atomically, in two steps, for a larger transaction: checks and
+    builds indexes, then the block calls the yielded function to change the tables. That raises LockNotAvailable: repeat
+    the whole transaction (`with_retries`). A document whose text is that of the current version changes nothing.
+    `expected` is the edited version (None: current). `confirm` names operations that may lose data. Building new unique
+    indexes is limited to SCHEMA_STATEMENT_TIMEOUT_MS unless `no_time_limit`; `progress` is called for each. Raises
+    InvalidDocument, TablesQuotaReached, Unconfirmed, VersionConflict, SchemaLost, TablesBusy and StatementTimeout."""
     state, plan, warnings, is_same = _planned(environment, raw, expected)
     if is_same:
         same = Outcome(state.version, (), changed=False, warnings=warnings)
@@ -194,6 +170,17 @@ def prepared(
                 )
             )
         yield lambda: replace(_change_once(environment, raw, state, plan, made, actor, reverts_to), warnings=warnings)
+
+
+def _at_once(prepare: Callable[P, AbstractContextManager[Callable[[], T]]]) -> Callable[P, T]:
+    def call(*args: P.args, **options: P.kwargs) -> T:
+        with prepare(*args, **options) as change_once:
+            return with_retries(change_once)
+
+    return call
+
+
+change = _at_once(prepared)
 
 
 def _current_state(environment: EnvironmentRef, expected: int | None) -> State:
