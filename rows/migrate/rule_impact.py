@@ -14,6 +14,7 @@ from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import sqlstates
 from platform_site.postgres.prepared import run
 from rows.migrate import service as schema_service
+from rows.migrate.computation_slots import in_slot
 from rows.migrate.planning import planner
 from rows.query import schema_cache
 from rows.query.schema_cache import CompiledSchema
@@ -57,6 +58,7 @@ class Impact:
     columns_vanishing: tuple[str, ...] = ()
 
 
+@in_slot
 def of_change(environment: EnvironmentRef, raw: Any, *, name_users: bool = True) -> list[Impact]:
     """What the valid document `raw` would change: for each table with changed rules, for each role that these rules
     name, and with `name_users` for some of the role's users. Also changes of the visible fields of users."""

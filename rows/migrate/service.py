@@ -25,6 +25,7 @@ from projects.models import Environment
 from projects.provisioning import failpoints, schemas
 from rows.migrate import apply, concurrent_unique_indexes, lint, lock_estimates, old_names, versions
 from rows.migrate.apply import LockNotAvailable, Operation
+from rows.migrate.computation_slots import in_slot
 from rows.migrate.lock_estimates import TableLock
 from rows.migrate.planning import planner
 from rows.migrate.planning.plan import NewUnique, Plan
@@ -119,6 +120,7 @@ def _existing_row_errors(environment: EnvironmentRef, schema: Schema) -> list[Fi
     return []
 
 
+@in_slot
 def rehearse(
     environment: EnvironmentRef, raw: object, *, actor: Caller | Actor | None = None, expected: int | None = None
 ) -> Outcome:
@@ -200,6 +202,7 @@ def check_table_quota(environment: EnvironmentRef, old: Schema, new: Schema) -> 
         raise TablesQuotaReached(limit)
 
 
+@in_slot
 def _planned(
     environment: EnvironmentRef, raw: object, expected: int | None
 ) -> tuple[State, Plan, tuple[FieldError, ...], bool]:
@@ -247,6 +250,7 @@ def _require_version(environment: EnvironmentRef, number: int) -> None:
         raise VersionConflict(row.version)
 
 
+@in_slot
 def _change_once(
     environment: EnvironmentRef,
     raw: object,

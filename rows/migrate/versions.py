@@ -11,6 +11,7 @@ from platform_site.http.errors import NotFound
 from platform_site.http.requests import current_request_id
 from platform_site.identity import signals
 from platform_site.identity.callers import Caller, EnvironmentRef
+from rows.migrate.computation_slots import in_slot
 from rows.models import CurrentVersion, SchemaVersion
 from rows.rules import principal
 from rows.schema import model as schema_model
@@ -121,6 +122,7 @@ def open_to_anonymous(environment: EnvironmentRef) -> Exposure:
     return Exposure(tables, user_fields=schema.users.get(principal.ANONYMOUS, ()))
 
 
+@in_slot
 def document_to_revert_to(environment: EnvironmentRef, number: int) -> dict[str, Any]:
     """The document of version `number`, with `renamed_from` for each name that changed since. Reads versions one by
     one: there may be thousands. Raises NoSuchVersion."""
