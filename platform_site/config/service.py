@@ -26,6 +26,18 @@ def read_scopes(parts: Collection[str]) -> set[str]:
     return {scope for part in parts for scope in current.READ_SCOPES[part]}
 
 
+def parts_to_read(caller: Caller, named: Collection[str] | None) -> Collection[str]:
+    """`named`, else all that the caller may read. Raises Forbidden with the missing scopes of `named`, and for callers
+    that may read no part."""
+    current.require_scopes(caller, read_scopes(named or ()))
+    if named is not None:
+        return named
+    readable = [part for part in current.PARTS if read_scopes([part]) <= caller.scopes]
+    if not readable:
+        current.require_scopes(caller, read_scopes(current.PARTS))
+    return readable
+
+
 def write_scopes(parts: Collection[str], document: Mapping[str, Any]) -> set[str]:
     webhooks = document.get("webhooks")
     named = [it.get("events") for it in webhooks.values() if isinstance(it, dict)] if isinstance(webhooks, dict) else []

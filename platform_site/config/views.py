@@ -25,8 +25,8 @@ from rows.migrate import rule_impact
 
 
 class ConfigResponse(Serializer):
-    version = fields.CharField(help_text="The same for the same configuration.")
-    config = fields.ObjectField()
+    version = fields.CharField(help_text="Of the parts that `config` has: the same for the same content.")
+    config = fields.ObjectField(help_text="Sent to `/v1/config/plan`, it changes nothing: parts that it lacks stay.")
 
 
 class PlanInput(Serializer):
@@ -144,11 +144,10 @@ class ConfigViewSet(ResourceViewSet):
     def retrieve(self, request: Request) -> Response:
         """The configuration of the environment as one document: schema, functions, webhooks, sign-in, origins.
 
-        `parts=schema,functions` selects some of them. It needs `schema:read`, `functions:read`, `webhooks:read`,
-        `users:manage` and `environments:write` for `auth`, `environments:read` for `origins`. Secrets appear by name.
-        """
-        parts = self._parts()
-        current.require_scopes(self.caller, service.read_scopes(parts))
+        A part is there if the caller has its scopes: `schema:read`, `functions:read`, `webhooks:read`, `users:manage`
+        and `environments:write` for `auth`, `environments:read` for `origins`. `parts=schema,functions` selects some,
+        and is 403 without the scopes of each. Secrets appear by name."""
+        parts = service.parts_to_read(self.caller, self._named_parts())
         found = current.read(self.environment, parts)
         return Response({"version": found.version, "config": current.with_sources(self.environment, found)})
 
@@ -203,10 +202,10 @@ class ConfigViewSet(ResourceViewSet):
         outcome = service.apply(self.environment, values["plan"], confirm=confirm, resolve=resolve, caller=self.caller)
         return Response(ApplyResponse(outcome).data)
 
-    def _parts(self) -> Collection[str]:
+    def _named_parts(self) -> Collection[str] | None:
         """Raises ValidationFailed."""
         if "parts" not in self.query:
-            return current.PARTS
+            return None
         parts = self.query["parts"].split(",")
         if not set(parts) <= set(current.PARTS):
             known = ", ".join(current.PARTS)

@@ -89,28 +89,58 @@ def test_a_preview_branch_has_no_sign_in_of_its_own(configured: Configured, proj
     assert list(answer.json["config"]["auth"]) == ["redirect_uris"]
 
 
-@pytest.mark.parametrize("held", [(), ("schema:read", "webhooks:read"), SCOPES[:-1]])
-def test_every_missing_scope_is_in_one_response(api: Api, production: Environment, held: tuple[str, ...]) -> None:
+def test_a_part_whose_scopes_the_caller_lacks_is_left_out(configured: Configured, project: Project, bob: User) -> None:
+    whole = configured.config()["config"]
+    held = ("schema:read", "functions:read", "users:manage", "environments:read")
+    answer = configured.api.get("/v1/config", token=key_for(configured.id, *held))
+    assert (answer.status, list(answer.json["config"])) == (200, ["schema", "functions", "origins"])
+    assert answer.json == configured.config("?parts=origins,functions,schema"), "the version is that of these parts"
+    assert answer.json["config"] == {name: whole[name] for name in answer.json["config"]}
+    services.add_member(project.pk, email=bob.email, role="viewer", actor=audit.SYSTEM)
+    viewed = configured.api.get("/v1/config", token=token_of(bob), environment=configured.id)
+    assert list(viewed.json["config"]) == ["schema", "functions", "webhooks", "origins"]
+
+
+def test_what_was_left_out_stays_when_the_document_is_sent_back(configured: Configured) -> None:
+    whole = configured.config()
+    key = key_for(configured.id, "schema:read", "schema:write", "functions:read", "functions:deploy")
+    part = configured.api.get("/v1/config", token=key).json
+    plan = configured.ask({"config": part["config"]}, key).json
+    assert (plan["changes"], plan["confirm"], plan["version"]) == ([], [], part["version"])
+    part["config"]["functions"]["digest"]["timeout_ms"] = 4000
+    plan = configured.ask({"config": part["config"]}, key).json
+    assert [each["path"] for each in plan["changes"]] == ["functions.digest.timeout_ms"]
+    assert configured.apply(plan, key).status == 200
+    whole["config"]["functions"]["digest"]["timeout_ms"] = 4000
+    assert configured.config()["config"] == whole["config"]
+
+
+@pytest.mark.parametrize("held", [(), ("users:manage",), ("environments:write", "webhooks:write")])
+def test_without_a_readable_part_every_missing_scope_is_named(
+    api: Api, production: Environment, held: tuple[str, ...]
+) -> None:
     answer = api.get("/v1/config", token=key_for(production.pk, "rows:read", *held))
     assert (answer.status, answer.error) == (403, "forbidden")
     assert {scope for scope in SCOPES if scope in answer.json["error"]["message"]} == set(SCOPES) - set(held)
 
 
-def test_a_key_with_the_scopes_of_a_part_reads_that_part(configured: Configured) -> None:
+def test_each_part_that_the_caller_names_needs_its_scopes(configured: Configured) -> None:
     key = key_for(configured.id, "functions:read")
     assert configured.api.get("/v1/config?parts=functions", token=key).status == 200
-    assert configured.api.get("/v1/config?parts=functions,schema", token=key).status == 403
+    refused = configured.api.get("/v1/config?parts=functions,auth,schema", token=key)
+    assert (refused.status, refused.error) == (403, "forbidden")
+    assert "environments:write, schema:read, users:manage" in refused.json["error"]["message"]
 
 
-def test_viewers_users_and_others_do_not_read_it(
+def test_viewers_do_not_read_sign_in_and_users_nothing(
     configured: Configured, api: Api, bob: User, charlie: User, project: Project, make_account: Any
 ) -> None:
     services.add_member(project.pk, email=bob.email, role="viewer", actor=audit.SYSTEM)
-    assert api.get("/v1/config", token=token_of(bob), environment=configured.id).status == 403
+    assert api.get("/v1/config?parts=auth", token=token_of(bob), environment=configured.id).status == 403
     assert api.get("/v1/config?parts=schema", token=token_of(bob), environment=configured.id).status == 200
     user = make_account("ada", pool_id=configured.id)
-    for parts in ("functions", "origins"):  # an app user has these scopes, for other things
-        assert api.get(f"/v1/config?parts={parts}", token=token_of(user, configured.id)).status == 403
+    for query in ("", "?parts=functions", "?parts=origins"):  # an app user has these scopes, for other things
+        assert api.get(f"/v1/config{query}", token=token_of(user, configured.id)).status == 403
     assert api.get("/v1/config", token=publishable_key_for(configured.id)).status == 403
     assert api.get("/v1/config", token=token_of(charlie), environment=configured.id).status == 404
     assert api.get("/v1/config").status == 401
