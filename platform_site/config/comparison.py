@@ -87,17 +87,18 @@ def plan(environment: EnvironmentRef, now: Configuration, parts: Item) -> Plan:
 def _unknown_tables(environment: EnvironmentRef, now: Configuration, parts: Item) -> Iterator[FieldError]:
     """Of events that the document adds."""
     added = [
-        (f"{part}.{name}.{setting}", event_types.table_of(event))
+        (
+            f"{part}.{name}.{setting}",
+            set(item.get(setting) or ()) - set(now.parts[part].get(name, {}).get(setting) or ()),
+        )
         for part, setting in (("functions", "on"), ("webhooks", "events"))
         for name, item in sorted(parts.get(part, {}).items())
-        for event in item.get(setting) or ()
-        if event not in (now.parts[part].get(name, {}).get(setting) or ())
     ]
-    if not any(table for _, table in added):
+    if not any(events for _, events in added):
         return
     schema = parts["schema"] if "schema" in parts else schema_service.current(environment).schema.document
-    for path, table in dict.fromkeys(added):
-        if table is not None and table not in schema["tables"]:
+    for path, events in added:
+        for table in event_types.unknown_tables(sorted(events), schema["tables"]):
             # The names of tables are for callers who may read the schema.
             suggestion = (did_you_mean(table, schema["tables"]) if "schema" in parts else "") or "."
             yield FieldError(path, "no_such_table", f"There is no table {table}{suggestion}")

@@ -1,7 +1,7 @@
 """The event types, their patterns, and the content of a delivery. Pure. Contract section 6."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from datetime import UTC
 from typing import TYPE_CHECKING, Any, Final
 
@@ -42,6 +42,12 @@ def table_of(pattern: str) -> str | None:
     """The one table that `pattern` names."""
     found = _ROW_PATTERN.fullmatch(pattern)
     return found["table"] if found and found["table"] != "*" else None
+
+
+def unknown_tables(patterns: Iterable[str], tables: Container[str]) -> list[str]:
+    """The tables that `patterns` name and `tables` lacks: misspelled, or not created yet."""
+    named = dict.fromkeys(table for pattern in patterns if (table := table_of(pattern)) is not None)
+    return [table for table in named if table not in tables]
 
 
 def matches(patterns: Iterable[str], event_type: str) -> bool:

@@ -71,6 +71,22 @@ def test_the_first_webhook_shows_its_secret_once(tracker: Tracker, desk: Desk, r
     assert "100 %" not in page
 
 
+def test_a_webhook_of_an_unknown_table_says_so(tracker: Tracker, desk: Desk, receiver: Receiver) -> None:
+    made = desk.post("webhooks/", {"what": "new", "url": receiver.url(), "events": "task.insert", "description": ""})
+    warning = 'There is no table task; did you mean "tasks"?'
+    assert warning in text_of(made)
+    path = f"webhooks/{tracker.get('owner', '/webhooks').json['data'][0]['id']}"
+    page = desk.get(path)
+    assert warning in text_of(page)
+    values = {
+        "what": "edit", "name": "", "url": receiver.url(), "events": "tasks.insert", "description": "", "filter": "",
+        "columns": "", "ordering": "none", "seen": seen(page),
+    }  # fmt: skip
+    saved = text_of(desk.post(path, values))
+    assert "The webhook is saved." in saved
+    assert "There is no table" not in saved
+
+
 def test_a_name_is_the_host_and_no_secret_of_the_url(tracker: Tracker, desk: Desk) -> None:
     desk.post("webhooks/", {"what": "new", "url": "https://Example.com?key=c4n4ryc4n4ry", "events": "tasks.insert"})
     assert Webhook.objects.using(tracker.project.cluster).get().name == "example-com"

@@ -1,5 +1,6 @@
 """Request and response bodies of `webhooks`. Contract sections 2, 4.9."""
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import orjson
@@ -10,12 +11,14 @@ from platform_site import outbound
 from platform_site.http import fields
 from platform_site.http.errors import FieldError, ValidationFailed
 from platform_site.http.fields import Serializer
+from platform_site.identity.callers import EnvironmentRef
 from rows.outbox import event_types
 from rows.outbox.fields import EventsField
 from rows.query import schema_cache
 from rows.rules import grammar
 from rows.rules.name_resolver import InvalidCondition
 from rows.rules.principal import SERVER
+from rows.schema.identifiers import did_you_mean
 from webhooks.models import Delivery, Webhook
 
 NAME = r"(?!wh_)[a-z][a-z0-9_-]{0,47}"
@@ -121,12 +124,42 @@ def _filter_errors(filter: dict[str, Any], patterns: list[str], tables: list[str
     return failures if must_all else failures[:1]
 
 
+def event_warnings(
+    environment: EnvironmentRef, patterns: Sequence[str], *, may_read_schema: bool
+) -> Iterator[FieldError]:
+    """One for each table of `patterns` that is not there. To callers without `schema:read`, tables that role `server`
+    cannot read are not there either, and no name is suggested."""
+    if not event_types.unknown_tables(patterns, ()):
+        return
+    compiled = schema_cache.current(environment)
+    resolver = compiled.rules.resolver(SERVER)
+    tables = [table for table in compiled.schema.tables if may_read_schema or resolver.columns(table)]
+    for table in event_types.unknown_tables(patterns, tables):
+        suggestion = did_you_mean(table, tables) if may_read_schema else ""
+        yield FieldError("events", "no_such_table", f"There is no table {table}{suggestion or '.'}")
+
+
 class ListedWebhook(Serializer):
     id = fields.CharField()
     url = fields.CharField()
     events = fields.ListField(child=fields.CharField())
     success_rate = fields.FloatField()
     enabled = fields.BooleanField()
+
+
+class WebhookWarning(Serializer):
+    field = fields.CharField()
+    code = fields.CharField()
+    message = fields.CharField()
+
+
+class WarningsField(fields.ListField):
+    child = WebhookWarning()
+
+    def get_attribute(self, webhook: Webhook) -> list[FieldError]:
+        view = self.context["view"]
+        may_read_schema = view.caller.may("schema:read")
+        return [*event_warnings(view.environment, webhook.events, may_read_schema=may_read_schema)]
 
 
 class WebhookDetail(ListedWebhook):
@@ -139,6 +172,7 @@ class WebhookDetail(ListedWebhook):
     failing_since = fields.DateTimeField(allow_null=True)
     created_at = fields.DateTimeField()
     updated_at = fields.DateTimeField()
+    warnings = WarningsField(help_text="Events of tables that are not there: misspelled, or not created yet.")
 
 
 class WebhookWithSecret(WebhookDetail):
