@@ -3,6 +3,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from accounts.models import ServerKey
+from platform_site.developer_cli import key_presets
 from platform_site.developer_console.api_calls import path_to
 from platform_site.developer_console.forms import invalid
 from platform_site.developer_console.frame import Console
@@ -14,30 +15,20 @@ class Preset:
     name: str
     title: str
     help: str
-    scopes: tuple[str, ...]
-    publishable: bool = False
+
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        return key_presets.SCOPES[self.name]
+
+    @property
+    def publishable(self) -> bool:
+        return self.name == key_presets.PUBLISHABLE
 
 
 PRESETS: Final = (
-    Preset(
-        "browser",
-        "Browser",
-        "Public. For web pages and apps, before a user signs in.",
-        ("rows:read", "rows:write", "functions:invoke"),
-        publishable=True,
-    ),
-    Preset(
-        "server",
-        "Server",
-        "Secret. For your own servers: rows, users, functions.",
-        ("rows:read", "rows:write", "functions:invoke", "users:manage"),
-    ),
-    Preset(
-        "ci",
-        "CI",
-        "Secret. For deployments: schema, functions, webhooks.",
-        ("schema:read", "schema:write", "functions:read", "functions:deploy", "webhooks:read", "webhooks:write"),
-    ),
+    Preset("browser", "Browser", "Public. For web pages and apps, before a user signs in."),
+    Preset("server", "Server", "Secret. For your own servers: rows, users, functions."),
+    Preset("ci", "CI", "Secret. For deployments: schema, functions, webhooks."),
 )
 
 _EXPIRY: Final = (("", "Never"), ("30", "In 30 days"), ("90", "In 90 days"), ("365", "In 365 days"))

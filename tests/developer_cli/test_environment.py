@@ -76,6 +76,9 @@ def test_keys(cli: Cli) -> None:
     assert secret not in cli.run("keys", "list").stdout
     cli.run("keys", "revoke", key["id"])
     assert cli.error("keys", "revoke", key["id"], code=5)
+    server = cli.json("keys", "create", "server", "--preset", "server")
+    assert "users:manage" in server["scopes"]
+    assert not server["publishable"]
     assert cli.error("keys", "create", "x", code=2)["code"] == "no_scope"
     assert cli.error("keys", "create", "x", "--preset", "all", code=2)["code"] == "unknown_preset"
     assert cli.error("keys", "create", "x", "--scope", "all", code=3)["fields"]

@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from accounts import audit
 from accounts.models import AuditEntry, ServerKey
+from platform_site.developer_cli import key_presets
 from projects import services
 from tests.developer_console.conftest import DOCUMENT, Desk, member, sign_in
 from tests.rows.conftest import Tracker
@@ -19,7 +20,7 @@ pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(transaction=True, da
 
 
 @pytest.mark.parametrize(
-    ("preset", "mark", "allowed"), [("browser", "pk_", 404), ("server", "sk_", 200), ("ci", "sk_", 403)]
+    ("preset", "mark", "allowed"), [("browser", "pk_", 404), ("server", "sk_", 200), ("ci", "sk_", 200)]
 )
 def test_a_key_of_each_preset_is_shown_once_and_works(
     desk: Desk, api: Api, preset: str, mark: str, allowed: int
@@ -30,6 +31,8 @@ def test_a_key_of_each_preset_is_shown_once_and_works(
     found = re.search(rf'<code id="new-key">({mark}[0-9A-Za-z]+)</code>', page.content.decode())
     assert found is not None
     assert api.get("/v1/rows/tasks", token=found[1]).status == allowed
+    made = ServerKey.objects.filter(environment_id=desk.environment_id).latest("created_at")
+    assert sorted(made.scopes) == sorted(key_presets.SCOPES[preset]), "as the command's presets"
     assert AuditEntry.objects.filter(action="key.issued", actor_id=member_id(desk)).exists()
     assert found[1] not in desk.get().content.decode()
 

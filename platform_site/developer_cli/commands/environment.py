@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from platform_site.developer_cli import output, session, store
+from platform_site.developer_cli import key_presets, output, session, store
 from platform_site.developer_cli.api import path_part
 from platform_site.developer_cli.commands.account import secret_input
 from platform_site.developer_cli.failures import Exit, Failure
@@ -20,23 +20,6 @@ User = Annotated[str, typer.Argument(help="usr_… or an email.")]
 
 keys = typer.Typer(no_args_is_help=True, help="List, create and revoke keys.")
 users = typer.Typer(no_args_is_help=True, help="List, add, change and delete the environment's users.")
-
-PRESETS = {
-    "browser": ["rows:read", "rows:write", "functions:invoke"],
-    "server": ["rows:read", "rows:write", "functions:invoke"],
-    "ci": [
-        "environments:read",
-        "functions:deploy",
-        "functions:invoke",
-        "functions:read",
-        "projects:read",
-        "rows:read",
-        "schema:read",
-        "schema:write",
-        "webhooks:read",
-        "webhooks:write",
-    ],
-}
 
 
 def types(
@@ -148,13 +131,18 @@ def keys_create(
     json: Json = False,
 ) -> None:
     """Create a key and print its secret, which is shown once."""
-    if preset is not None and preset not in PRESETS:
-        raise Failure(Exit.USAGE, "unknown_preset", f'There is no preset "{preset}".', f"Use: {', '.join(PRESETS)}")
+    if preset is not None and preset not in key_presets.SCOPES:
+        known = ", ".join(key_presets.SCOPES)
+        raise Failure(Exit.USAGE, "unknown_preset", f'There is no preset "{preset}".', f"Use: {known}")
     if (preset is None) == (not scope):
         raise Failure(Exit.USAGE, "no_scope", "Use either --preset or --scope.")
     api = session.environment_api(environment)
-    scopes = PRESETS[preset] if preset else list(scope or [])
-    body: dict[str, Any] = {"name": name, "scopes": scopes, "publishable": publishable or preset == "browser"}
+    scopes = list(key_presets.SCOPES[preset] if preset else scope or [])
+    body: dict[str, Any] = {
+        "name": name,
+        "scopes": scopes,
+        "publishable": publishable or preset == key_presets.PUBLISHABLE,
+    }
     if api.environment:
         body["environment_id"] = api.environment
     made = api.send("POST", "/keys", body)
