@@ -10,7 +10,7 @@ from typing import Any, Final
 from django.contrib.postgres.expressions import ArraySubquery
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
-from django.db.models import OuterRef
+from django.db.models import Exists, F, OuterRef, Q
 
 from accounts.models import ServerKey
 from accounts.tokens import revocation
@@ -18,7 +18,7 @@ from accounts.tokens.credentials import key_cache_name
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.identity.plans import PLANS
 from platform_site.redis.records import Format
-from projects.models import Environment, Member
+from projects.models import Environment, Member, Project
 
 DEFAULT_ENVIRONMENT: Final = "production"
 JSON_ARRAY: Final = ArrayField(models.JSONField())
@@ -34,7 +34,7 @@ def name_for_key(cache_name: str) -> str:
 
 
 def name_for_account(account_id: str, environment_id: str | None) -> str:
-    """`environment_id` None means the only project's production."""
+    """`environment_id` None means the production of the account's own or only project (`of_account`)."""
     return f"where:{account_id}:{environment_id or ''}"
 
 
@@ -44,11 +44,14 @@ def of_credential() -> ArraySubquery:
 
 def of_account(column: str, environment_id: str | None) -> ArraySubquery:
     """The environment of an account's call (`column` of the outer statement) as JSON with its role; two if it is
-    ambiguous."""
+    ambiguous. An owner of another project can add the account without its consent, so projects that it created come
+    first: otherwise its calls without an environment would be ambiguous, or mean that project."""
     reachable = Environment.objects.reachable().of_account(OuterRef(column))
     if environment_id is not None:
         return ArraySubquery(reachable.filter(pk=environment_id).refs_as_json())
-    return ArraySubquery(reachable.filter(name=DEFAULT_ENVIRONMENT, parent=None).refs_as_json()[:2])
+    default = reachable.filter(name=DEFAULT_ENVIRONMENT, parent=None)
+    own = Project.objects.live().filter(created_by=OuterRef(OuterRef(column)), memberships__user=F("created_by"))
+    return ArraySubquery(default.filter(Q(project__created_by=OuterRef(column)) | ~Exists(own)).refs_as_json()[:2])
 
 
 def from_json(columns: dict[str, Any]) -> EnvironmentRef:

@@ -16,6 +16,7 @@ from platform_site.concurrency.memo import Memo
 from platform_site.identity.plans import plan_limits
 from projects import services
 from projects.api import authentication
+from projects.directory import environment_cache
 from projects.models import Environment, Project
 from tests.projects.conftest import (
     Make,
@@ -125,6 +126,39 @@ def test_two_projects_mean_none(api: Api, alice: User, production: Environment) 
     # One project again: at once, not when a record expires.
     services.delete_project(second.pk, actor=audit.SYSTEM)
     assert required(api, token).json["environment_id"] == production.pk
+
+
+def test_being_added_to_a_project_changes_no_call_without_an_environment(
+    api: Api, bob: User, project: Project, production: Environment
+) -> None:
+    """Any owner may add any account, also as an owner: neither to get its rows nor to stop its calls."""
+    own = environment_of(make_project(bob, "Own"))
+    token = token_of(bob)
+    assert required(api, token).json["environment_id"] == own.pk
+    services.add_member(project.pk, email=bob.email, role="owner", actor=audit.SYSTEM)
+    assert required(api, token).json["environment_id"] == own.pk
+    assert required(api, token, environment=production.pk).json["role"] == "owner"
+    Environment.objects.filter(pk=own.pk).update(status=Environment.Status.CREATING)
+    environment_cache.evict_account(bob.pk)
+    assert required(api, token).fields == {"X-Environment": "required"}, "its own counts while it cannot be reached"
+    Environment.objects.filter(pk=own.pk).update(status=Environment.Status.READY)
+    services.suspend_project(own.project_id, reason="A bill", actor=audit.SYSTEM)
+    assert required(api, token).error == "project_suspended"
+
+
+def test_an_account_that_owns_none_has_an_only_project_or_must_name_one(
+    api: Api, alice: User, bob: User, project: Project, production: Environment
+) -> None:
+    token = token_of(bob)
+    second = make_project(alice, "Second")
+    services.add_member(project.pk, email=bob.email, role="developer", actor=audit.SYSTEM)
+    assert required(api, token).json["environment_id"] == production.pk
+    services.add_member(second.pk, email=bob.email, role="owner", actor=audit.SYSTEM)
+    assert required(api, token).fields == {"X-Environment": "required"}
+    services.remove_member(second.pk, alice.pk, actor=audit.SYSTEM)
+    assert required(api, token_of(alice)).json["environment_id"] == production.pk, "it has left the one of both"
+    services.remove_member(project.pk, bob.pk, actor=audit.SYSTEM)
+    assert required(api, token).json["environment_id"] == environment_of(second).pk
 
 
 def test_a_host_names_an_environment(api: Api, alice: User, project: Project) -> None:
