@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from django.utils.html import format_html, format_html_join
+from django.template.loader import render_to_string
+from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 
 WIDTH: Final = 960
@@ -30,53 +31,36 @@ def bars(
     top = _round_up(max(totals, default=0))
     step = width / max(1, len(labels))
     room = HEIGHT - _FOOT - _HEAD
-    drawn = []
+    groups = []
     for index, label in enumerate(labels):
-        bottom = float(HEIGHT - _FOOT)
-        said = ", ".join(f"{each.figures[index]:,} {each.name}" for each in series)
-        parts = []
+        bottom, parts = float(HEIGHT - _FOOT), []
         for each in series:
             tall = room * each.figures[index] / top
             if each.figures[index]:
                 tall = max(tall, 1.5)  # one error among a million answers is still seen
             bottom -= tall
-            rectangle = (index * step + 1, bottom, step - 2, tall)
-            parts.append((f"chart-{each.colour}", *[f"{number:.1f}" for number in rectangle]))
-        drawn.append(
-            format_html(
-                '<g><title>{}: {}</title><rect class="chart-none" x="{}" y="0" width="{}" height="{}"/>{}</g>',
-                label,
-                said,
-                f"{index * step:.1f}",
-                f"{step:.1f}",
-                HEIGHT - _FOOT,
-                format_html_join("", '<rect class="{}" x="{}" y="{}" width="{}" height="{}"/>', parts),
-            )
-        )
-    written = [
-        ("middle" if index else "start", f"{index * step + (step / 2 if index else 0):.1f}", HEIGHT - 4, label)
+            parts.append((each.colour, *(f"{number:.1f}" for number in (index * step + 1, bottom, step - 2, tall))))
+        said = ", ".join(f"{each.figures[index]:,} {each.name}" for each in series)
+        groups.append((f"{label}: {said}", f"{index * step:.1f}", parts))
+    texts = [
+        ("middle" if index else "start", f"{index * step + (step / 2 if index else 0):.1f}", label)
         for index, label in enumerate(labels)
         if index % max(1, len(labels) // 4) == 0
     ]
-    return format_html(
-        '<svg class="plot{}" role="img" aria-label="{}" viewBox="0 0 {} {}">'
-        '<line class="chart-line" x1="0" x2="{}" y1="{}" y2="{}"/>'
-        '<line class="chart-line" x1="0" x2="{}" y1="{}" y2="{}"/>'
-        '<text class="chart-text" x="0" y="11">{}</text>{}{}</svg>',
-        " wide" if width > HALF else "",
-        summary or f"{title}: {sum(totals):,} in all, at most {max(totals, default=0):,} at a time",
-        width,
-        HEIGHT,
-        width,
-        _HEAD,
-        _HEAD,
-        width,
-        HEIGHT - _FOOT,
-        HEIGHT - _FOOT,
-        f"{top:,}",
-        format_html_join("", "{}", ((each,) for each in drawn)),
-        format_html_join("", '<text class="chart-text" text-anchor="{}" x="{}" y="{}">{}</text>', written),
-    )
+    context = {
+        "is_wide": width > HALF,
+        "summary": summary or f"{title}: {sum(totals):,} in all, at most {max(totals, default=0):,} at a time",
+        "width": width,
+        "height": HEIGHT,
+        "top": f"{top:,}",
+        "line": _HEAD,
+        "floor": HEIGHT - _FOOT,
+        "foot": HEIGHT - 4,
+        "bar": f"{step:.1f}",
+        "groups": groups,
+        "texts": texts,
+    }
+    return render_to_string("chart.html", context)
 
 
 def legend(series: Sequence[Series]) -> SafeString:

@@ -8,8 +8,8 @@ from django.utils.html import format_html
 from unfold.decorators import display
 
 from accounts.console.base import ReadOnlyAdmin, timeline_link
-from platform_site.console.figures import milliseconds, quantile
 from platform_site.models import EndpointMetric, FunctionMetric, RateLimitedCaller, RegionMetric
+from platform_site.templatetags.figures import milliseconds, quantile
 
 
 class MetricsAdmin(ReadOnlyAdmin):

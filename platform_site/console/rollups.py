@@ -56,22 +56,10 @@ def _queues(region: str) -> tuple[dict[str, Any], datetime]:
     suspended = suspended_in(region)
     with connections[region].cursor() as cursor:
         cursor.execute(SQL["queues"], {"most": MAX_COUNTED + 1, "suspended": suspended})
-        now, due, oldest_due, held, unrelayed, oldest_event, queued, oldest_queued, executing = cursor.fetchone()
-
-    def age(at: datetime | None) -> float | None:
-        return None if at is None else max(0.0, (now - at).total_seconds())
-
-    found = {
-        "due": due,
-        "due_age": age(oldest_due),
-        "held": held,
-        "unrelayed": unrelayed,
-        "unrelayed_age": age(oldest_event),
-        "queued": queued,
-        "queued_age": age(oldest_queued),
-        "executing": executing,
-    }
-    return found, now
+        [found] = sql_files.dicts(cursor)
+    now = found.pop("now")
+    ages = {name: max(0.0, age.total_seconds()) for name, age in found.items() if isinstance(age, timedelta)}
+    return found | ages, now
 
 
 def _next_bucket(region: str, now: datetime) -> datetime:

@@ -1,14 +1,14 @@
 -- name: queues
 WITH {waiting}
-SELECT now(),
+SELECT now() AS now,
        (SELECT count(*)
           FROM (SELECT 1 FROM platform.webhooks_webhook w,
                        LATERAL (SELECT 1 FROM platform.webhooks_delivery d
                                  WHERE d.webhook_id = w.id AND d.status = 'pending' AND d.next_attempt_at <= now()
                                  ORDER BY d.next_attempt_at LIMIT %(most)s) AS each
                  WHERE w.enabled AND w.deleted_at IS NULL
-                   AND w.environment_id <> ALL (%(suspended)s::text[]) LIMIT %(most)s) AS due),
-       (SELECT min(first.next_attempt_at)
+                   AND w.environment_id <> ALL (%(suspended)s::text[]) LIMIT %(most)s) AS each) AS due,
+       now() - (SELECT min(first.next_attempt_at)
           FROM platform.webhooks_webhook w,
                LATERAL (SELECT d.next_attempt_at FROM platform.webhooks_delivery d
                          WHERE d.webhook_id = w.id AND d.status = 'pending'
@@ -16,7 +16,7 @@ SELECT now(),
          -- Without failing receivers: their deliveries wait for the next attempt, not for a worker.
          WHERE w.enabled AND w.deleted_at IS NULL AND w.drop_before IS NULL AND w.failing_since IS NULL
            AND first.next_attempt_at <= now()
-           AND w.environment_id <> ALL (%(suspended)s::text[])),
+           AND w.environment_id <> ALL (%(suspended)s::text[])) AS due_age,
        -- Deliveries of a disabled webhook are held, also those not yet marked as such (webhooks.delivery.reconciler).
        (SELECT count(*)
           FROM ((SELECT 1 FROM platform.webhooks_delivery WHERE status = 'held' LIMIT %(most)s)
@@ -26,25 +26,26 @@ SELECT now(),
                                   WHERE d.webhook_id = w.id AND d.status = 'pending'
                                   ORDER BY d.next_attempt_at LIMIT %(most)s) AS each
                   WHERE NOT w.enabled AND w.deleted_at IS NULL LIMIT %(most)s)
-                 LIMIT %(most)s) AS held),
+                 LIMIT %(most)s) AS each) AS held,
        (SELECT count(*) FROM (SELECT 1 FROM platform.rows_outboxevent
-                               WHERE relayed_at IS NULL LIMIT %(most)s) AS unrelayed),
-       (SELECT created_at FROM platform.rows_outboxevent WHERE relayed_at IS NULL ORDER BY sequence LIMIT 1),
+                               WHERE relayed_at IS NULL LIMIT %(most)s) AS each) AS unrelayed,
+       now() - (SELECT created_at FROM platform.rows_outboxevent WHERE relayed_at IS NULL ORDER BY sequence LIMIT 1)
+           AS unrelayed_age,
        (SELECT count(*)
           FROM (SELECT 1 FROM waiting,
                        LATERAL (SELECT 1 FROM platform.functions_run r
                                  WHERE r.phase = 'queued' AND r.environment_id = waiting.environment_id
                                  LIMIT %(most)s) AS each
-                 LIMIT %(most)s) AS queued),
+                 LIMIT %(most)s) AS each) AS queued,
        -- The next runs of both queues: of anonymous callers and events, and of all others (`functions.runs.queue`).
-       (SELECT min(next.created_at)
+       now() - (SELECT min(next.created_at)
           FROM waiting CROSS JOIN (VALUES (true), (false)) AS those (are_crowd),
                LATERAL (SELECT r.created_at FROM platform.functions_run r
                          WHERE r.phase = 'queued' AND r.environment_id = waiting.environment_id
                            AND (r.caller_kind = 'anonymous' OR r.trigger = 'event') = those.are_crowd
-                         ORDER BY coalesce(r.turn_at, r.created_at) LIMIT 1) AS next),
+                         ORDER BY coalesce(r.turn_at, r.created_at) LIMIT 1) AS next) AS queued_age,
        (SELECT count(*) FROM (SELECT 1 FROM platform.functions_run
-                               WHERE phase = 'executing' LIMIT %(most)s) AS executing)
+                               WHERE phase = 'executing' LIMIT %(most)s) AS each) AS executing
 
 -- name: attempts
 SELECT date_bin('5 minutes', at, 'epoch'), count(*),

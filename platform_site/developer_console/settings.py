@@ -3,7 +3,6 @@
 from typing import Any, Final
 
 from django.http import HttpResponse
-from django.template.defaultfilters import filesizeformat
 from django.urls import reverse
 
 from accounts.audit import Actor
@@ -54,15 +53,10 @@ def _revoke_staff(console: Console) -> dict[str, Any]:
 def _limits(console: Console) -> dict[str, Any]:
     limits = console.api("GET", "/v1/limits")["limits"]
     return {
-        _TITLES.get(name, name.replace("_", " ").capitalize()): limit | {"text": _usage(name, limit)}
+        _TITLES.get(name, name.replace("_", " ").capitalize()): limit | {"name": name}
         for name, limit in limits.items()
         if "used" in limit
     }
-
-
-def _usage(name: str, limit: dict[str, int]) -> str:
-    shown = filesizeformat if name.endswith("_bytes") else "{:,}".format
-    return f"{shown(limit['used'])} of {shown(limit['limit'])}"
 
 
 def _add_member(console: Console) -> dict[str, Any]:

@@ -3,7 +3,7 @@ or a fragment that Python passes. Comment lines are removed."""
 
 import re
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 _NAME: Final = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _COMMENT: Final = re.compile(r"^\s*--.*\n", re.MULTILINE)
@@ -22,3 +22,9 @@ def load(module_file: str, **fragments: str) -> dict[str, str]:
         return _PLACEHOLDER.sub(lambda found: complete(found[1]), text)
 
     return {name: complete(name) for name in statements}
+
+
+def dicts(cursor: Any) -> list[dict[str, Any]]:
+    """The rows of the last statement, by the names of its columns."""
+    names = [column.name for column in cursor.description]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]

@@ -14,12 +14,12 @@ from django.test.utils import CaptureQueriesContext
 
 from functions.models import Run
 from platform_site.console import rollups
-from platform_site.console.figures import quantile
 from platform_site.models import EndpointMetric, FunctionMetric, RateLimitedCaller, RegionMetric, Sample
 from platform_site.observability import metrics
 from platform_site.observability.traffic import Traffic
 from platform_site.redis import rate_limits
 from platform_site.tasks import measure_control, measure_regions
+from platform_site.templatetags.figures import quantile
 from tests.console.conftest import REGION, World, minutes_ago
 from webhooks.models import Webhook
 
