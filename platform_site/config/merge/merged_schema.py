@@ -2,7 +2,7 @@
 and names are merged like values. A name with different meanings is a conflict: rules that use it would change
 silently."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -12,6 +12,9 @@ from rows.migrate import service as schema_service
 from rows.schema import parser
 
 Document = Mapping[str, Any]
+Same = tuple[str | None, str | None, str | None]
+"""The names of one table or column in the base, ours and theirs."""
+MergeOne = Callable[[str, Same, list[Any]], Any]
 _BY_NAME: Final = ("conditions", "checks")
 _WHOLE: Final = ("id_prefix", "unique", "indexes")
 
@@ -79,32 +82,21 @@ class Merged:
 def merge(
     merger: Merger, base: Document, ours: Document, theirs: Document, our_names: Names, their_names: Names
 ) -> Merged:
-    tables: dict[str, Any] = {}
-    names: dict[str, str] = {}
     columns: dict[str, dict[str, str]] = {}
-    path = "schema.tables"
-    for old, our, their in _same(
-        base["tables"], ours["tables"], theirs["tables"], our_names.tables, their_names.tables
-    ):
-        sides = [_of(base["tables"], old), _of(ours["tables"], our), _of(theirs["tables"], their)]
-        name = _name(merger, path, old, our, their, sides)
-        if name is None:
-            continue
+
+    def table(path: str, same: Same, bodies: list[Any]) -> dict[str, Any]:
+        old, our, their = same
+        if our is not None and their is not None:
+            known = (our_names.columns.get(old, {}), their_names.columns.get(old, {})) if old else ({}, {})
+            body, columns[their] = _table(merger, path, bodies, *known)
+            return body
+        kept: dict[str, Any] = bodies[2] if our is None else bodies[1]
         if their is not None:
-            names[their] = name
-        if our is None or their is None:
-            body = dict(sides[1] if our is not None else sides[2])
-            if their is not None:
-                columns[their] = {key: key for key in body["columns"]}
-        else:
-            found = (our_names.columns.get(old, {}), their_names.columns.get(old, {})) if old else ({}, {})
-            body, columns[their] = _table(merger, f"{path}.{name}", sides, *found)
-        if our is not None and our != name:
-            body["renamed_from"] = our
-        if name in tables:
-            merger.conflict(f"{path}.{name}", sides[0], tables[name], body)
-        tables[name] = body
-    _refuse_double_meaning(merger, path, our_names.tables, their_names.tables, ours["tables"], theirs["tables"])
+            columns[their] = {key: key for key in kept["columns"]}
+        return kept
+
+    sides = [each["tables"] for each in (base, ours, theirs)]
+    tables, names = _items(merger, "schema.tables", sides, our_names.tables, their_names.tables, table)
     document: dict[str, Any] = {"tables": tables}
     users = merger.mapping("schema.users", *(each.get("users", {}) for each in (base, ours, theirs)))
     if users:
@@ -112,9 +104,35 @@ def merge(
     return Merged(document, Names(names, columns))
 
 
-def _same(
-    base: Iterable[str], ours: Iterable[str], theirs: Iterable[str], our: Mapping[str, str], their: Mapping[str, str]
-) -> Iterator[tuple[str | None, str | None, str | None]]:
+def _items(
+    merger: Merger, path: str, sides: list[Document], our: Mapping[str, str], their: Mapping[str, str], one: MergeOne
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Tables, or a table's columns, and names of theirs in the result. `our` and `their`: names by the base's."""
+    items: dict[str, Any] = {}
+    names: dict[str, str] = {}
+    for same in _same(sides, our, their):
+        bodies = [MISSING if at is None else side[at] for side, at in zip(sides, same, strict=True)]
+        name = _name(merger, path, same, bodies)
+        if name is None:
+            continue
+        _, our_name, their_name = same
+        if their_name is not None:
+            names[their_name] = name
+        body = one(f"{path}.{name}", same, bodies)
+        if our_name not in (None, name) and isinstance(body, dict):
+            body = {**body, "renamed_from": our_name}
+        if name in items:
+            merger.conflict(f"{path}.{name}", bodies[0], items[name], body)
+        items[name] = body
+    our_olds, their_olds = ({now: old for old, now in known.items()} for known in (our, their))
+    for name in sides[1]:
+        if name in sides[2] and our_olds.get(name) != their_olds.get(name):
+            merger.conflict(f"{path}.{name}", None, sides[1][name], sides[2][name])
+    return items, names
+
+
+def _same(sides: list[Document], our: Mapping[str, str], their: Mapping[str, str]) -> Iterator[Same]:
+    base, ours, theirs = sides
     olds = {now: old for old, now in our.items()}
     known = set(their.values())
     for name in ours:
@@ -131,14 +149,9 @@ def _same(
             yield None, None, name
 
 
-def _of(tables: Mapping[str, Any], name: str | None) -> Any:
-    return MISSING if name is None else tables[name]
-
-
-def _name(
-    merger: Merger, path: str, old: str | None, our: str | None, their: str | None, sides: list[Any]
-) -> str | None:
+def _name(merger: Merger, path: str, same: Same, bodies: list[Any]) -> str | None:
     """The resulting name; None if deleted. A deletion and a change conflict."""
+    old, our, their = same
     if our is not None and their is not None:
         if old is None or our == their:
             return our
@@ -147,10 +160,9 @@ def _name(
     if old is None:
         return our or their
     kept = our if our is not None else their
-    unchanged = kept == old and (sides[1] if our is not None else sides[2]) == sides[0]
-    if unchanged:
+    if kept == old and (bodies[1] if our is not None else bodies[2]) == bodies[0]:
         return None
-    found = merger.value(f"{path}.{kept}", sides[0], sides[1], sides[2])
+    found = merger.value(f"{path}.{kept}", *bodies)
     return None if found is MISSING or found is None else kept
 
 
@@ -158,26 +170,14 @@ def _table(
     merger: Merger, path: str, sides: list[Any], our_columns: Mapping[str, str], their_columns: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, str]]:
     base, ours, theirs = ({} if each is MISSING else each for each in sides)
-    old_columns = base.get("columns", {})
-    merged: dict[str, Any] = {}
-    names: dict[str, str] = {}
-    for old, our, their in _same(old_columns, ours["columns"], theirs["columns"], our_columns, their_columns):
-        defined = [_of(old_columns, old), _of(ours["columns"], our), _of(theirs["columns"], their)]
-        key = _name(merger, f"{path}.columns", old, our, their, defined)
-        if key is None:
-            continue
-        if old is None or (our is not None and their is not None):
-            column = merger.value(f"{path}.columns.{key}", *defined)
-        else:
-            column = defined[1] if our is not None else defined[2]
-        if our is not None and our != key and isinstance(column, dict):
-            column = {**column, "renamed_from": our}
-        if key in merged:
-            merger.conflict(f"{path}.columns.{key}", defined[0], merged[key], column)
-        if their is not None:
-            names[their] = key
-        merged[key] = column
-    _refuse_double_meaning(merger, f"{path}.columns", our_columns, their_columns, ours["columns"], theirs["columns"])
+
+    def column(path: str, same: Same, bodies: list[Any]) -> Any:
+        if same[0] is None or None not in same:
+            return merger.value(path, *bodies)
+        return bodies[2] if same[1] is None else bodies[1]
+
+    columns = [each.get("columns", {}) for each in (base, ours, theirs)]
+    merged, names = _items(merger, f"{path}.columns", columns, our_columns, their_columns, column)
     table: dict[str, Any] = {"columns": merged}
     for word in _WHOLE:
         value = merger.value(f"{path}.{word}", *(each.get(word, MISSING) for each in (base, ours, theirs)))
@@ -191,13 +191,3 @@ def _table(
         if value := merger.mapping(f"{path}.rules.{role}", *(each.get(role, {}) for each in rules)):
             table.setdefault("rules", {})[role] = value
     return table, names
-
-
-def _refuse_double_meaning(
-    merger: Merger, path: str, our: Mapping[str, str], their: Mapping[str, str], ours: Document, theirs: Document
-) -> None:
-    our_olds = {now: old for old, now in our.items()}
-    their_olds = {now: old for old, now in their.items()}
-    for name in ours:
-        if name in theirs and our_olds.get(name) != their_olds.get(name):
-            merger.conflict(f"{path}.{name}", None, ours[name], theirs[name])
