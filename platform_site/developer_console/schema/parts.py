@@ -88,27 +88,26 @@ def value_of(document: Any, part: Part) -> Any:
 
 def put(document: dict[str, Any], part: Part, name: str, action: str, value: Any) -> Part:
     """Write a part under its name, perhaps a new one, keeping the order. Returns its new path."""
-    if part.kind == "users":
-        holder = document["users"] = mapping(document.get("users"))
-    else:
-        holder = _table(document, part)
-        if part.kind in LISTS:
-            return _put_in_list(holder, part, value)
-        key = CONTAINERS[part.kind]
-        holder[key] = holder = mapping(holder.get(key))
-        if part.kind == "rule":
-            return _put_rule(holder, part, name, action, value)
-    if name != part.name and name in holder:
+    holder, key = _holder(document, part)
+    if part.kind in LISTS:
+        return _put_in_list(holder, part, value)
+    holder[key] = entries = mapping(holder.get(key))
+    if part.kind == "rule":
+        return _put_rule(entries, part, name, action, value)
+    if name != part.name and name in entries:
         raise invalid("part_name", f"There is a {part.kind} {name} already.")
-    _replace(holder, part.name, name, value)
+    holder[key] = {name if old == part.name else old: each for old, each in entries.items()} | {name: value}
     return Part(part.kind, part.table, name)
 
 
-def _table(document: dict[str, Any], part: Part) -> dict[str, Any]:
+def _holder(document: dict[str, Any], part: Part) -> tuple[dict[str, Any], str]:
+    """The object with the parts of this kind, and their key there."""
+    if part.kind == "users":
+        return document, "users"
     found: Any = mapping(document.get("tables")).get(part.table)
     if not isinstance(found, dict):
         raise invalid("part", f"The draft has no table {part.table}.")
-    return found
+    return found, CONTAINERS[part.kind]
 
 
 def _put_in_list(table: dict[str, Any], part: Part, value: Any) -> Part:
@@ -139,21 +138,11 @@ def _drop_rule(roles: dict[str, Any], part: Part) -> None:
         roles.pop(part.name, None)
 
 
-def _replace(holder: dict[str, Any], old: str, new: str, value: Any) -> None:
-    entries = [(new, value) if key == old else (key, each) for key, each in holder.items()]
-    holder.clear()
-    holder.update(entries)
-    holder[new] = value
-
-
 def remove(document: dict[str, Any], part: Part) -> None:
     if part.kind == "table":
         mapping(document.get("tables")).pop(part.table, None)
         return
-    if part.kind == "users":
-        holder, key = document, "users"
-    else:
-        holder, key = _table(document, part), CONTAINERS[part.kind]
+    holder, key = _holder(document, part)
     found = holder.get(key)
     if isinstance(found, list) and value_at(found, (part.name,)) is not None:
         del found[int(part.name)]

@@ -62,33 +62,17 @@ def _rule(rule: Any, names: Mapping[str, str]) -> Any:
     return changed
 
 
-def _condition(condition: Any, names: Mapping[str, str]) -> Any:
-    """With own columns renamed, also at the start of a path."""
-    if isinstance(condition, list):
-        return [_condition(each, names) for each in condition]
-    if not isinstance(condition, dict):
-        return _old_value(condition, names)
-    return {
-        key if key.startswith("$") else _key(key, names): _operand(key, value, names)
-        for key, value in condition.items()
-    }
-
-
-def _operand(key: str, value: Any, names: Mapping[str, str]) -> Any:
-    if key in ("$and", "$or", "$not"):
-        return _condition(value, names)
+def _condition(value: Any, names: Mapping[str, str], *, has_columns: bool = True) -> Any:
+    """With own columns renamed, also at the start of a path. Keys inside a column's operand are no columns."""
+    if isinstance(value, list) and has_columns:
+        return [_condition(each, names) for each in value]
     if isinstance(value, dict):
-        own = value.get("$column")
-        if isinstance(own, str):
-            return {**value, "$column": _key(own, names)}
         return {
-            operator: _operand(operator, operand, names) if isinstance(operand, dict) else _old_value(operand, names)
-            for operator, operand in value.items()
+            _key(key, names) if has_columns and not key.startswith("$") else key: _key(each, names)
+            if key == "$column"
+            else _condition(each, names, has_columns=has_columns and key in ("$and", "$or", "$not"))
+            for key, each in value.items()
         }
-    return _old_value(value, names)
-
-
-def _old_value(value: Any, names: Mapping[str, str]) -> Any:
     if isinstance(value, str) and value.startswith("$old."):
         return f"$old.{_key(value.removeprefix('$old.'), names)}"
     return value
