@@ -66,16 +66,10 @@ class Console:
         found: list[dict[str, Any]] = self.api("GET", path, query=query)["data"]
         return found
 
-    def page_of(self, path: str, query: Mapping[str, str], asked: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """A page of a list, by the cursor in the URL, and links to the first and the next one, which keep `asked`."""
+    def page_of(self, path: str, query: Mapping[str, str]) -> dict[str, Any]:
+        """A page of a list, by the cursor in the URL. `console/pages.html` has the links to others."""
         cursor = self.request.GET.get("cursor")
-        found = self.api("GET", path, query={**query, "cursor": cursor} if cursor else query)
-        following = {**(asked or {}), "cursor": found["next_cursor"]}
-        return {
-            **found,
-            "first": f"?{urlencode(asked or {})}" if cursor else None,
-            "next": f"?{urlencode(following)}" if found["next_cursor"] else None,
-        }
+        return self.api("GET", path, query={**query, "cursor": cursor} if cursor else query)
 
     def submit(self, changes: Mapping[str, Change], arguments: Mapping[str, Any]) -> HttpResponse | None:
         """Make the change that the form names by `what`. The page shows why one was refused."""

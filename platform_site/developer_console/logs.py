@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from django.http import HttpResponse
-from django.utils.http import urlencode
 
 from platform_site.console import timeline as timelines
 from platform_site.developer_console import forms
@@ -43,10 +42,7 @@ _SEEN_WITH: Final = {"logs:read": {"request"}, "webhooks:read": {"event", "deliv
 
 @page("logs")
 def logs(console: Console) -> HttpResponse:
-    context = _listed(console, "/v1/logs", _REQUESTS, {})
-    for entry in context["entries"]:
-        entry["of_route"] = f"?{urlencode({'route': entry['route']})}"
-    return console.render("console/logs.html", context)
+    return console.render("console/logs.html", _listed(console, "/v1/logs", _REQUESTS, {}))
 
 
 @page("logs")
@@ -90,7 +86,7 @@ def _listed(console: Console, path: str, fields: tuple[Field, ...], fixed: Mappi
     query = forms.read([each for each in fields if each.name in asked], asked)
     found: dict[str, Any] = {"data": []}
     try:
-        found = console.page_of(path, {**query, **fixed, "limit": "50"}, asked)
+        found = console.page_of(path, {**query, **fixed, "limit": "50"})
     except (InvalidRequest, ValidationFailed) as refusal:
         console.refusal = refusal
     form = Form("logs", fields, asked, console.refusal)

@@ -121,5 +121,5 @@ def _withdraw(console: Console) -> dict[str, Any]:
 def invitations(console: Console) -> HttpResponse:
     found = console.page_of("/v1/invitations", {"limit": "50"})
     form = Form("invite", PERSON, {}, console.refusal, console.request.POST if console.refusal else None)
-    context = {"invitations": found["data"], "next": found["next"], "form": form}
+    context = {"invitations": found["data"], "form": form, **found}
     return render(console, "console/user_invitations.html", "Invitations", context)

@@ -74,7 +74,7 @@ def functions(console: Console) -> HttpResponse:
     for each in found["data"]:
         each["last_run"] = last_runs.get(each["name"])
     form = forms.form_of(console, "new", _NEW, {"source": _TEMPLATE})
-    context = {"functions": found["data"], "next": found["next"], "form": form}
+    context = {"functions": found["data"], "form": form, **found}
     return console.render("console/functions.html", context)
 
 

@@ -66,7 +66,7 @@ def grid(console: Console, table: str, found: dict[str, Any], columns: list[Colu
         seen = _seen_by(console, table, asked["as"], [row["values"]["id"] for row in rows]) if asked["as"] else None
     except (InvalidRequest, ValidationFailed) as refusal:
         console.refusal = refusal
-        return context | {"headers": _headers(columns, asked)}
+        return context | {"headers": _headers(columns, asked["order"])}
     if rows:
         columns = [column for column in columns if column.key in rows[0]["values"]]
     labels = labels_of(console, found, columns, [row["values"] for row in rows])
@@ -74,9 +74,8 @@ def grid(console: Console, table: str, found: dict[str, Any], columns: list[Colu
         "columns": columns,
         "rows": [_shown(console, row, columns, labels, seen) for row in rows],
         "count": answer.get("count"),
-        "headers": _headers(columns, asked),
-        "next": _link(asked, cursor=answer["next_cursor"]) if answer["next_cursor"] else None,
-        "first": _link(asked, cursor="") if asked["cursor"] else None,
+        "headers": _headers(columns, asked["order"]),
+        "next_cursor": answer["next_cursor"],
         "hidden": sum(row["values"]["id"] not in seen for row in rows) if seen is not None else 0,
     }
 
@@ -166,19 +165,13 @@ def _target(console: Console, column: Column, value: Any) -> str | None:
     return f"{console.url('table', column.target)}?{urlencode({'where': exact_json.dumps({'id': value})})}"
 
 
-def _headers(columns: list[Column], asked: dict[str, str]) -> list[tuple[Column, dict[str, str]]]:
-    return [(column, _next_order(column.key, asked)) for column in columns]
-
-
-def _next_order(key: str, asked: dict[str, str]) -> dict[str, str]:
-    following, state = {key: (f"{key}.desc", "ascending"), f"{key}.desc": ("", "descending")}.get(
-        asked["order"], (key, "none")
-    )
-    return {"link": _link(asked, order=following, cursor=""), "state": state}
-
-
-def _link(asked: dict[str, str], **changes: str) -> str:
-    return "?" + urlencode({key: value for key, value in (asked | changes).items() if value})
+def _headers(columns: list[Column], order: str) -> list[tuple[Column, str | None, str]]:
+    """Each column, the order that a click on it asks for, and its present one."""
+    found = []
+    for column in columns:
+        orders = {column.key: (f"{column.key}.desc", "ascending"), f"{column.key}.desc": (None, "descending")}
+        found.append((column, *orders.get(order, (column.key, "none"))))
+    return found
 
 
 def row_endpoint(method_names: tuple[str, ...]) -> Any:

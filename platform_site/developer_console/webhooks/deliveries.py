@@ -22,7 +22,7 @@ def deliveries(console: Console, webhook_id: str) -> HttpResponse:
         console.done["notice"] = "Test event sent. Status below."
     asked = {key: request.GET[key].strip() for key in ("status", "event_id") if request.GET.get(key)}
     try:
-        found = console.page_of(path_of(webhook_id, "deliveries"), asked | {"limit": "50"}, asked)
+        found = console.page_of(path_of(webhook_id, "deliveries"), asked | {"limit": "50"})
     except ValidationFailed as refusal:
         found, console.refusal = {"data": []}, refusal
     context = {
