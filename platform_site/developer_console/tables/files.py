@@ -140,23 +140,16 @@ def _of_ndjson(lines: list[bytes], report: Report) -> Rows:
 
 def _insert(console: Console, table: str, rows: list[tuple[int, dict[str, Any]]], report: Report) -> bool:
     """Insert rows in one call or, if that is refused, one by one. False: stop."""
-    path = f"/v1/rows/{table}"
     try:
-        console.api("POST", path, [row for _, row in rows])
-        report.inserted += len(rows)
-        return True
+        console.api("POST", f"/v1/rows/{table}", rows[0][1] if len(rows) == 1 else [row for _, row in rows])
     except ApiError as refusal:
         if refusal.status not in (409, 422):
             report.stopped = f"Stopped at line {rows[0][0]}: {refusal.text}"
             return False
-    for number, row in rows:
-        try:
-            console.api("POST", path, row)
-            report.inserted += 1
-        except ApiError as refusal:
-            if refusal.status not in (409, 422):
-                report.stopped = f"Stopped at line {number}: {refusal.text}"
-                return False
-            reasons = [f"{each.field}: {each.message}" for each in refusal.fields]
-            report.rejected.append((number, " ".join(reasons) or refusal.text))
+        if len(rows) > 1:
+            return all(_insert(console, table, [each], report) for each in rows)
+        reasons = [f"{each.field}: {each.message}" for each in refusal.fields]
+        report.rejected.append((rows[0][0], " ".join(reasons) or refusal.text))
+        return True
+    report.inserted += len(rows)
     return True
