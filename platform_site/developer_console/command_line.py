@@ -3,7 +3,6 @@ secret. Page and terminal show the same words, so that the account does not conf
 
 import hashlib
 import re
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlencode
 
@@ -20,22 +19,9 @@ _PORT: Final = re.compile(r"[1-9][0-9]{3,4}", re.ASCII)
 _STATE: Final = re.compile(r"[A-Za-z0-9_-]{22,128}", re.ASCII)
 
 
-@dataclass(frozen=True)
-class Asked:
-    origin: str
-    state: str
-    code_challenge: str
-
-    @property
-    def phrase(self) -> str:
-        """Shown by the terminal, too (`platform_site.developer_cli.browser_sign_in`)."""
-        digest = hashlib.sha256(self.code_challenge.encode()).hexdigest().upper()
-        return f"{digest[:4]}-{digest[4:8]}"
-
-
 @signed_in_page
 def command_line(request: HttpRequest, client: ApiClient) -> HttpResponse:
-    asked = _read(request)
+    origin, state, code_challenge = _asked(request)
     me = client.call("GET", "/v1/auth/me")  # raises ApiError if the session has ended
     if request.method == "POST":
         answer = {"error": "access_denied"}
@@ -44,23 +30,27 @@ def command_line(request: HttpRequest, client: ApiClient) -> HttpResponse:
             code = exchange_codes.issue(
                 user,
                 environment_id=None,
-                redirect_uri=f"{asked.origin}/",
-                code_challenge=asked.code_challenge,
+                redirect_uri=f"{origin}/",
+                code_challenge=code_challenge,
                 method="command line",
             )
             answer = {"code": code}
-        response: HttpResponse = redirect(f"{asked.origin}/?{urlencode({**answer, 'state': asked.state})}")
+        response: HttpResponse = redirect(f"{origin}/?{urlencode({**answer, 'state': state})}")
     else:
-        response = render(request, "console/command_line.html", {"me": me, "phrase": asked.phrase})
+        # As `platform_site.developer_cli.browser_sign_in.phrase_of`.
+        digest = hashlib.sha256(code_challenge.encode()).hexdigest().upper()
+        context = {"me": me, "phrase": f"{digest[:4]}-{digest[4:8]}"}
+        response = render(request, "console/command_line.html", context)
     # Browsers apply the policy of the page with the form to the redirect after it.
-    response._csp_update = {"form-action": [asked.origin]}  # type: ignore[attr-defined]  # django-csp's
+    response._csp_update = {"form-action": [origin]}  # type: ignore[attr-defined]  # django-csp's
     return response
 
 
-def _read(request: HttpRequest) -> Asked:
+def _asked(request: HttpRequest) -> tuple[str, str, str]:
+    """The command's origin, state and code challenge."""
     port, state, challenge = (request.GET.get(name, "") for name in ("port", "state", "code_challenge"))
     well_formed = _PORT.fullmatch(port) and 1024 <= int(port) <= 65535 and _STATE.fullmatch(state)
     if not well_formed or not exchange_codes.is_challenge(challenge):
         message = "This is not a request of the command platform. Run platform login again."
         raise InvalidRequest(message)
-    return Asked(f"http://127.0.0.1:{port}", state, challenge)
+    return f"http://127.0.0.1:{port}", state, challenge
