@@ -1,6 +1,6 @@
 """Search (Ctrl K): pages, projects, environments, tables, functions, webhooks, users by email, and ids."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -25,6 +25,12 @@ _SUBPAGES: Final = {
     "providers": "Auth: providers",
     "audit": "Logs: audit log",
 }
+_OBJECTS: Final = {
+    "usr": ("users", "user"),
+    "wh": ("webhooks", "webhook"),
+    "idp": ("identity-providers", "provider"),
+}
+"""Those that an operation of the API reads by the id: its collection, and their page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,54 +85,37 @@ def _listed(console: Console, path: str, query: dict[str, str]) -> list[dict[str
 
 def _by_id(console: Console, asked: str) -> list[Found]:
     prefix = asked.partition("_")[0]
-    look_up = _OF_IDS.get(prefix)
-    if look_up is None or not (ids.matches(prefix, asked) or prefix == "req"):
+    if not (ids.matches(prefix, asked) or prefix == "req"):
         return []
     try:
-        url = look_up(console, asked)
+        url = _page_of(console, prefix, asked)
     except ApiError:
         return []
     return [Found("Id", asked, url)] if url else []
 
 
-def _project(console: Console, asked: str) -> str:
-    console.client.call("GET", f"/v1/projects/{asked}")
-    return reverse("developer_console:project", args=[asked])
-
-
-def _environment(console: Console, asked: str) -> str | None:
-    known = any(each["id"] == asked for each in console.project["environments"])
-    return reverse("developer_console:home", args=[console.project["id"], asked]) if known else None
-
-
-def _page_of(resource: str, page_name: str) -> Callable[[Console, str], str]:
-    def look_up(console: Console, asked: str) -> str:
+def _page_of(console: Console, prefix: str, asked: str) -> str | None:
+    """Raises ApiError if there is no such object."""
+    if prefix in _OBJECTS:
+        resource, page_name = _OBJECTS[prefix]
         console.api("GET", path_to(resource, asked))
         return console.url(page_name, asked)
-
-    return look_up
-
-
-def _key(console: Console, asked: str) -> str | None:
-    known = any(each["id"] == asked for each in _listed(console, "/v1/keys", {"limit": "100"}))
-    return f"{console.url('settings')}#keys" if known else None
-
-
-def _request(console: Console, asked: str) -> str | None:
-    if "logs:read" not in console.me["scopes"]:
-        return None
-    return f"{console.url('logs')}?{urlencode({'request_id': asked})}"
-
-
-def _run(console: Console, asked: str) -> str | None:
-    found = _in_region(console, "functions:read", Run, "function__name", pk=asked)
-    return console.url("function-run", found[0], asked) if found else None
-
-
-def _delivery(console: Console, asked: str) -> str | None:
-    column = "event_id" if asked.startswith("evt_") else "pk"
-    found = _in_region(console, "webhooks:read", Delivery, "webhook_id", "event_id", **{column: asked})
-    return f"{console.url('deliveries', found[0])}?{urlencode({'event_id': found[1]})}" if found else None
+    if prefix == "prj":
+        console.client.call("GET", f"/v1/projects/{asked}")
+        return reverse("developer_console:project", args=[asked])
+    if prefix == "env" and any(each["id"] == asked for each in console.project["environments"]):
+        return reverse("developer_console:home", args=[console.project["id"], asked])
+    if prefix == "key" and any(each["id"] == asked for each in _listed(console, "/v1/keys", {"limit": "100"})):
+        return f"{console.url('settings')}#keys"
+    if prefix == "req" and "logs:read" in console.me["scopes"]:
+        return f"{console.url('logs')}?{urlencode({'request_id': asked})}"
+    if prefix == "run" and (run := _in_region(console, "functions:read", Run, "function__name", pk=asked)):
+        return console.url("function-run", run[0], asked)
+    if prefix in ("dlv", "evt"):
+        column = "event_id" if prefix == "evt" else "pk"
+        if found := _in_region(console, "webhooks:read", Delivery, "webhook_id", "event_id", **{column: asked}):
+            return f"{console.url('deliveries', found[0])}?{urlencode({'event_id': found[1]})}"
+    return None
 
 
 def _in_region(console: Console, scope: str, model: Any, *fields: str, **wanted: str) -> tuple[str, ...] | None:
@@ -140,17 +129,3 @@ def _in_region(console: Console, scope: str, model: Any, *fields: str, **wanted:
         .first()
     )
     return found
-
-
-_OF_IDS: Final[dict[str, Callable[[Console, str], str | None]]] = {
-    "prj": _project,
-    "env": _environment,
-    "usr": _page_of("users", "user"),
-    "wh": _page_of("webhooks", "webhook"),
-    "idp": _page_of("identity-providers", "provider"),
-    "key": _key,
-    "req": _request,
-    "run": _run,
-    "dlv": _delivery,
-    "evt": _delivery,
-}
