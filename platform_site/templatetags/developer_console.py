@@ -1,8 +1,10 @@
-from typing import Final
+from typing import Any, Final
 
 from django import template
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+
+from platform_site.http import exact_json
 
 register = template.Library()
 _FIRST_STRONG_ISOLATE: Final = "\N{FIRST STRONG ISOLATE}"
@@ -15,6 +17,14 @@ def moment(text: str | None) -> SafeString | str:
     if not text:
         return ""
     return format_html('<time datetime="{}" class="nowrap">{}</time>', text, text[:19].replace("T", " "))
+
+
+@register.filter
+def json_text(value: Any) -> str:
+    """A text as it is, anything else as JSON."""
+    if value is None:
+        return "(none)"
+    return value if isinstance(value, str) else exact_json.dumps(value, indent=True)
 
 
 @register.filter

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final
 
 from django.http import HttpResponse
@@ -92,24 +93,11 @@ def _plan(console: Console, asked: _Asked) -> dict[str, Any]:
     for change in plan["changes"]:
         change["name"] = change["operation"] or change["path"]
         change["is_confirmed"] = change["name"] in confirmed
-        change["texts"] = [
-            (title, _text(change[side]))
-            for side, title in (("before", "Before"), ("after", "After"))
-            if change[side] is not None
-        ]
-    for conflict in plan["conflicts"]:
-        conflict["texts"] = [(side, _text(conflict[side])) for side in ("base", *_SIDES)]
     changes = plan["changes"]
     plan["groups"] = [
         (title, of_kind) for kind, title in _GROUPS if (of_kind := [each for each in changes if each["kind"] == kind])
     ]
     return plan
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return "(none)"
-    return value if isinstance(value, str) else forms.json_text(value)
 
 
 def _apply(console: Console, asked: _Asked) -> dict[str, Any]:
@@ -142,29 +130,23 @@ def _shown(console: Console, asked: _Asked, context: dict[str, Any]) -> dict[str
     }
 
 
-def _stored(console: Console, asked: _Asked) -> list[tuple[str, str]]:
+def _stored(console: Console, asked: _Asked) -> list[tuple[str, datetime, int]]:
     """Those of the environment into which is merged. A staff grant is for one environment."""
     is_open = console.may_write and (
         console.client.staff_grant is None or asked.into["id"] == console.environment["id"]
     )
     into = environment_ref(asked.into["id"]) if is_open else None
-    if into is None:
-        return []
-    return [
-        (version, f"{at:%Y-%m-%d %H:%M:%S} UTC, schema version {schema_version} ({version})")
-        for version, at, schema_version in versions.stored_in(into)
-    ]
+    return [] if into is None else versions.stored_in(into)
 
 
 def _includes(console: Console, asked: _Asked) -> list[dict[str, Any]]:
-    found = [(name, title, "") for name, title in _PARTS]
+    found = dict(_PARTS)
     if asked.source is not None and console.may_write:
-        found += [(path, "", path) for path in _items(console, asked.source["id"])]
-    known = {name for name, _, _ in found}
-    found += [(name, "", name) for name in asked.include if name not in known]
+        found |= dict.fromkeys(_items(console, asked.source["id"]), "")
+    found |= {name: "" for name in asked.include if name not in found}
     return [
         {"path": path, "title": title, "is_checked": path in asked.include, "part": path.partition(".")[0]}
-        for path, title, _ in found
+        for path, title in found.items()
     ]
 
 
