@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from django.conf import settings
-from django.db import DEFAULT_DB_ALIAS, connection
+from django.db import DEFAULT_DB_ALIAS
 from django.db.models import Sum
 from django.db.models.functions import Now
 from django.http import HttpRequest
@@ -45,9 +45,9 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     samples = {sample.name: sample for sample in Sample.objects.all()}
     control, control_at = _control(samples, now)
     hours = [since + timedelta(hours=step) for step in range(HOURS)]
-    by_hour = _rows("by_hour", [since])
-    by_region = _rows("by_region_and_hour", [since])
-    endpoints = _rows("by_endpoint", [since])[:TOP]
+    by_hour = _rows("by_hour", since)
+    by_region = _rows("by_region_and_hour", since)
+    endpoints = _rows("by_endpoint", since)[:TOP]
     callers = RateLimitedCaller.objects.filter(at__gte=since).values("caller_id").annotate(count=Sum("requests"))
     may_see_audit_log = list_of(request, "accounts.AuditEntry") is not None
     return context | {
@@ -65,17 +65,15 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
         ],
         "regions": [_region(name, samples.get(name), by_region, now) for name in settings.REGION_DATABASES],
         "automation": _automation(hours, by_region),
-        "slowest": _rows("slowest", [since, TOP]),
+        "slowest": _rows("slowest", since, TOP),
         "limited": callers.order_by("-count")[:TOP],
         "may_see_audit_log": may_see_audit_log,
         "recent": AuditEntry.objects.order_by("-at", "-id")[:RECENT] if may_see_audit_log else (),
     }
 
 
-def _rows(name: str, parameters: Sequence[Any]) -> list[dict[str, Any]]:
-    with connection.cursor() as cursor:
-        cursor.execute(_SQL[name], parameters)
-        return sql_files.dicts(cursor)
+def _rows(name: str, *parameters: Any) -> list[dict[str, Any]]:
+    return sql_files.dicts(DEFAULT_DB_ALIAS, _SQL[name], parameters)
 
 
 def _control(samples: dict[str, Sample], now: datetime) -> tuple[dict[str, Any], datetime]:

@@ -4,7 +4,7 @@ from collections import defaultdict
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from django.db import Error, connections
+from django.db import Error
 from django.db.models import Count
 
 from accounts.models import ServerKey
@@ -74,15 +74,13 @@ def _in_its_region(cluster: str, names: dict[str, str], region: dict[str, dict[s
     ids = [*names]
     for environment_id, version in directory.schema_versions(cluster, ids).items():
         region[environment_id]["version"] = version
-    with connections[cluster].cursor() as cursor:
-        for name in ("webhooks", "functions"):
-            cursor.execute(_SQL[name], [ids])
-            for row in sql_files.dicts(cursor):
-                region[row["environment_id"]] |= row
-        shown = {}
-        for name in ("tables", "versions"):
-            cursor.execute(_SQL[name], [ids, MAX_ENVIRONMENTS])
-            shown[name] = [row | {"environment": names[row["environment_id"]]} for row in sql_files.dicts(cursor)]
+    for name in ("webhooks", "functions"):
+        for row in sql_files.dicts(cluster, _SQL[name], [ids]):
+            region[row["environment_id"]] |= row
+    shown = {}
+    for name in ("tables", "versions"):
+        found = sql_files.dicts(cluster, _SQL[name], [ids, MAX_ENVIRONMENTS])
+        shown[name] = [row | {"environment": names[row["environment_id"]]} for row in found]
     return shown
 
 

@@ -5,10 +5,11 @@ at MAX_COUNTED."""
 import logging
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
+from operator import itemgetter
 from typing import Any, Final
 
 from django.conf import settings
-from django.db import Error, connection, connections
+from django.db import Error, connection
 from django.db.models import Count, Max
 from django.db.models.functions import Now, TruncDate
 
@@ -53,10 +54,7 @@ def measure_region(region: str) -> None:
 
 def _queues(region: str) -> tuple[dict[str, Any], datetime]:
     """Without those of suspended projects."""
-    suspended = suspended_in(region)
-    with connections[region].cursor() as cursor:
-        cursor.execute(SQL["queues"], {"most": MAX_COUNTED + 1, "suspended": suspended})
-        [found] = sql_files.dicts(cursor)
+    [found] = sql_files.dicts(region, SQL["queues"], {"most": MAX_COUNTED + 1, "suspended": suspended_in(region)})
     now = found.pop("now")
     ages = {name: max(0.0, age.total_seconds()) for name, age in found.items() if isinstance(age, timedelta)}
     return found | ages, now
@@ -76,44 +74,26 @@ def _bucket_of(at: datetime) -> datetime:
 
 def _sum_up(region: str, since: datetime, until: datetime) -> None:
     span = {"since": since, "until": until}
-    with connections[region].cursor() as cursor:
-        cursor.execute(SQL["attempts"], span)
-        attempts = {at: (count, succeeded) for at, count, succeeded in cursor.fetchall()}
-        cursor.execute(SQL["runs"], span)
-        runs: dict[datetime, list[tuple[Any, ...]]] = defaultdict(list)
-        for at, *facts in cursor.fetchall():
-            runs[at].append(tuple(facts))
-        slowest = {at: sorted(found, key=lambda facts: facts[5], reverse=True)[:SLOWEST] for at, found in runs.items()}
-        cursor.execute(SQL["names"], [list({facts[0] for found in slowest.values() for facts in found})])
-        names = {function_id: (environment_id, name) for function_id, environment_id, name in cursor.fetchall()}
+    attempts = {row["at"]: row for row in sql_files.dicts(region, SQL["attempts"], span)}
+    runs: dict[datetime, list[dict[str, Any]]] = defaultdict(list)
+    for row in sql_files.dicts(region, SQL["runs"], span):
+        runs[row["at"]].append(row)
     buckets = [_bucket_of(since) + BUCKET * step for step in range(int((until - since) / BUCKET) or 1)]
     region_metrics = [
         RegionMetric(
-            at=at,
             region=region,
-            attempts=attempts.get(at, (0, 0))[0],
-            attempts_succeeded=attempts.get(at, (0, 0))[1],
-            runs_succeeded=sum(facts[1] - facts[2] for facts in runs.get(at, [])),
-            runs_failed=sum(facts[2] for facts in runs.get(at, [])),
-            runs_timed_out=sum(facts[3] for facts in runs.get(at, [])),
+            runs_succeeded=sum(row["runs"] - row["failed"] for row in runs[at]),
+            runs_failed=sum(row["failed"] for row in runs[at]),
+            runs_timed_out=sum(row["timed_out"] for row in runs[at]),
+            **attempts.get(at, {"at": at, "attempts": 0, "attempts_succeeded": 0}),
         )
         for at in sorted({*buckets, *attempts, *runs})
     ]
     function_metrics = [
-        FunctionMetric(
-            at=at,
-            region=region,
-            environment_id=names[function_id][0],
-            function_id=function_id,
-            name=names[function_id][1],
-            runs=count,
-            failed=failed,
-            total_ms=total_ms,
-            longest_ms=longest_ms,
-        )
-        for at, found in slowest.items()
-        for function_id, count, failed, _, total_ms, longest_ms in found
-        if function_id in names
+        FunctionMetric(region=region, **{name: value for name, value in row.items() if name != "timed_out"})
+        for found in runs.values()
+        for row in sorted(found, key=itemgetter("longest_ms"), reverse=True)[:SLOWEST]
+        if row["environment_id"] is not None
     ]
     RegionMetric.objects.bulk_create(
         region_metrics,

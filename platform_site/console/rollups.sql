@@ -48,21 +48,19 @@ SELECT now() AS now,
                                WHERE phase = 'executing' LIMIT %(most)s) AS each) AS executing
 
 -- name: attempts
-SELECT date_bin('5 minutes', at, 'epoch'), count(*),
-       count(*) FILTER (WHERE error IS NULL AND response_status BETWEEN 200 AND 299)
+SELECT date_bin('5 minutes', at, 'epoch') AS at, count(*) AS attempts,
+       count(*) FILTER (WHERE error IS NULL AND response_status BETWEEN 200 AND 299) AS attempts_succeeded
   FROM platform.webhooks_attempt
  WHERE at >= %(since)s AND at < %(until)s
  GROUP BY 1
 
 -- name: runs
-SELECT date_bin('5 minutes', r.ended_at, 'epoch'), r.function_id, count(*),
-       count(*) FILTER (WHERE r.status = 'failed'),
-       count(*) FILTER (WHERE r.status = 'failed' AND r.error ->> 'reason' = 'timeout'),
-       sum(coalesce(r.duration_ms, 0))::bigint, max(coalesce(r.duration_ms, 0))
-  FROM platform.functions_run r
- WHERE r.ended_at >= %(since)s AND r.ended_at < %(until)s
- GROUP BY 1, 2
-
--- name: names
-SELECT id, environment_id, name FROM platform.functions_function
- WHERE id = ANY (%s) AND environment_id IS NOT NULL  -- null: deleted, but it still has runs
+SELECT every.*, f.environment_id, f.name  -- null: of a deleted function, which still has runs
+  FROM (SELECT date_bin('5 minutes', r.ended_at, 'epoch') AS at, r.function_id, count(*) AS runs,
+               count(*) FILTER (WHERE r.status = 'failed') AS failed,
+               count(*) FILTER (WHERE r.status = 'failed' AND r.error ->> 'reason' = 'timeout') AS timed_out,
+               sum(coalesce(r.duration_ms, 0))::bigint AS total_ms, max(coalesce(r.duration_ms, 0)) AS longest_ms
+          FROM platform.functions_run r
+         WHERE r.ended_at >= %(since)s AND r.ended_at < %(until)s
+         GROUP BY 1, 2) AS every
+       LEFT JOIN platform.functions_function f ON f.id = every.function_id

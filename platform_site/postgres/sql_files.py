@@ -2,8 +2,11 @@
 or a fragment that Python passes. Comment lines are removed."""
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
+
+from django.db import connections
 
 _NAME: Final = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _COMMENT: Final = re.compile(r"^\s*--.*\n", re.MULTILINE)
@@ -24,7 +27,9 @@ def load(module_file: str, **fragments: str) -> dict[str, str]:
     return {name: complete(name) for name in statements}
 
 
-def dicts(cursor: Any) -> list[dict[str, Any]]:
-    """The rows of the last statement, by the names of its columns."""
-    names = [column.name for column in cursor.description]
-    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+def dicts(using: str, statement: str, parameters: Sequence[Any] | Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows that a statement returns, by the names of its columns."""
+    with connections[using].cursor() as cursor:
+        cursor.execute(statement, parameters)
+        names = [column.name for column in cursor.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
