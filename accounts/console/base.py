@@ -2,6 +2,7 @@
 only shows the fields that it names, so a new column (a hash, a sealed value) stays hidden."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from operator import attrgetter
 from typing import Any, ClassVar, Final, cast
 from urllib.parse import urlencode
@@ -79,6 +80,22 @@ def _quoted(value: str) -> str:
     return words.get(value) or f"“{' '.join(value.split())[:200]}”"
 
 
+def explained(view: Callable[..., Any]) -> Callable[..., Any]:
+    """A page that shows the errors of its form's service."""
+
+    @wraps(view)
+    def wrapped(page: ModelAdmin, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return view(page, request, *args, **kwargs)
+        except (ApiError, Error) as error:
+            if request.method != "POST":
+                raise
+            page.message_user(request, _explanation(error), messages.ERROR)
+            return HttpResponseRedirect(request.get_full_path())
+
+    return wrapped
+
+
 class ConsoleAdmin(ModelAdmin):  # type: ignore[misc]  # unfold has no annotations
     """The URL can only filter by the declared filters: Django's lookups on every column, such as
     `?password__startswith=…`, would reveal a hidden hash character by character."""
@@ -104,21 +121,13 @@ class ConsoleAdmin(ModelAdmin):  # type: ignore[misc]  # unfold has no annotatio
         refuse_nul(request)
         return super().changelist_view(request, extra_context)
 
+    @explained
     def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        return self.explained(request, super().changeform_view, *args, **kwargs)
+        return super().changeform_view(request, *args, **kwargs)
 
+    @explained
     def delete_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        return self.explained(request, super().delete_view, *args, **kwargs)
-
-    def explained(self, request: HttpRequest, view: Any, *args: Any, **kwargs: Any) -> Any:
-        """The response of `view`. Errors of a form's service are shown on the form's page."""
-        try:
-            return view(request, *args, **kwargs)
-        except (ApiError, Error) as error:
-            if request.method != "POST":
-                raise
-            self.message_user(request, _explanation(error), messages.ERROR)
-            return HttpResponseRedirect(request.get_full_path())
+        return super().delete_view(request, *args, **kwargs)
 
 
 def _explanation(error: ApiError | Error) -> str:

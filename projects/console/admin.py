@@ -15,7 +15,16 @@ from django.utils.html import format_html
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextInputWidget
 
-from accounts.console.base import AsOpened, ConditionFilter, ConsoleAdmin, ReadOnlyAdmin, list_link, staff, url_of
+from accounts.console.base import (
+    AsOpened,
+    ConditionFilter,
+    ConsoleAdmin,
+    ReadOnlyAdmin,
+    explained,
+    list_link,
+    staff,
+    url_of,
+)
 from accounts.models import User
 from accounts.staff.roles import OPERATE
 from platform_site.http.errors import ValidationFailed
@@ -131,11 +140,9 @@ class ProjectAdmin(ConsoleAdmin):
         )
         return [suspend, resume, *super().get_urls()]
 
-    def suspend_view(self, request: HttpRequest, object_id: str) -> Any:
+    @explained
+    def suspend_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Asks for the reason; for a suspended project it changes the reason."""
-        return self.explained(request, self._suspend, object_id)
-
-    def _suspend(self, request: HttpRequest, object_id: str) -> HttpResponse:
         project = self._project_to_operate(request, object_id)
         form = SuspensionForm(request.POST or None, initial={"reason": project.suspension_reason or ""})
         if request.method == "POST" and form.is_valid():
@@ -148,10 +155,8 @@ class ProjectAdmin(ConsoleAdmin):
         title = f"Suspend {project.name}?" if project.suspended_at is None else f"Why {project.name} is suspended"
         return self._confirmation_page(request, project, title, verb="suspend", form=form)
 
-    def resume_view(self, request: HttpRequest, object_id: str) -> Any:
-        return self.explained(request, self._resume, object_id)
-
-    def _resume(self, request: HttpRequest, object_id: str) -> HttpResponse:
+    @explained
+    def resume_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         project = self._project_to_operate(request, object_id)
         if request.method == "POST":
             was_suspended = services.resume_project(project.pk, actor=staff(request))
