@@ -1,7 +1,7 @@
 from django.contrib import admin
 from unfold.decorators import display
 
-from accounts.console.base import ReadOnlyAdmin, link, link_column, timeline_link
+from accounts.console.base import ReadOnlyAdmin, link, link_column, timeline_column
 from accounts.models import AuditEntry, SigningKey
 
 
@@ -27,16 +27,11 @@ class AuditEntryAdmin(ReadOnlyAdmin):
     )  # fmt: skip
     readonly_fields = fields
 
-    @display(description="Target")
-    def target(self, entry: AuditEntry) -> str:
-        return timeline_link(entry.target_id)
-
+    target = timeline_column("Target", "target_id")
     project = link_column("Project", "projects_project", "project_id")
     environment = link_column("Environment", "projects_environment", "environment_id")
 
-    @display(description="Request")
-    def in_request(self, entry: AuditEntry) -> str:  # `request` is unfold's
-        return timeline_link(entry.request_id)
+    in_request = timeline_column("Request", "request_id")  # `request` is unfold's
 
     @display(description="Actor")
     def actor(self, entry: AuditEntry) -> str:

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.utils import quote, unquote
-from django.core.exceptions import BadRequest, PermissionDenied
+from django.core.exceptions import BadRequest
 from django.db import Error
 from django.db.models import Model, Q, QuerySet
 from django.db.models.constants import LOOKUP_SEP
@@ -155,11 +155,52 @@ class ConditionFilter(admin.SimpleListFilter):
         return queryset if chosen is None else queryset.filter(chosen[1])
 
 
+def url_of(model: str, object_id: str) -> str:
+    return reverse(f"admin:{model}_change", args=[quote(object_id)])
+
+
+def link(model: str, object_id: str | None, text: str | None = None) -> str:
+    if not object_id:
+        return "–"
+    return format_html('<a class="text-link" href="{}">{}</a>', url_of(model, object_id), text or object_id)
+
+
+def list_link(model: str, text: str, **query: str) -> str:
+    return format_html(
+        '<a class="text-link" href="{}?{}">{}</a>', reverse(f"admin:{model}_changelist"), urlencode(query), text
+    )
+
+
+def link_column(description: str, model: str, id_of: str, text_of: str | None = None, *, empty: str = "–") -> Any:
+    """A column or field of an admin page that links to another object, by the attributes with its id and its text."""
+
+    @display(description=description)
+    def column(admin: ConsoleAdmin, thing: Any) -> str:
+        object_id = attrgetter(id_of)(thing)
+        return link(model, object_id, attrgetter(text_of)(thing) if text_of else None) if object_id else empty
+
+    return column
+
+
+def timeline_column(description: str, id_of: str, text_of: str | None = None, *, ordering: str | None = None) -> Any:
+    """As `link_column`, to the timeline of an id."""
+
+    @display(description=description, ordering=ordering)
+    def column(admin: ConsoleAdmin, thing: Any) -> str:
+        if not (object_id := getattr(thing, id_of)):
+            return "–"
+        url, query = reverse("console:timeline"), urlencode({"q": object_id})
+        return format_html('<a class="text-link" href="{}?{}">{}</a>', url, query, getattr(thing, text_of or id_of))
+
+    return column
+
+
 class ReadOnlyAdmin(ConsoleAdmin):
     """Support may view, operators may run the actions (`accounts.staff.roles`)."""
 
     view_on_site = False
     actions: ClassVar[list[str]] = []
+    pool = link_column("Pool", "projects_environment", "environment_id", empty="platform")
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -169,20 +210,6 @@ class ReadOnlyAdmin(ConsoleAdmin):
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
-
-    def changeform_view(self, request: HttpRequest, object_id: str | None = None, *args: Any, **kwargs: Any) -> Any:
-        if object_id is None and not self.has_add_permission(request):
-            raise PermissionDenied
-        return super().changeform_view(request, object_id, *args, **kwargs)
-
-    def delete_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> Any:
-        if not self.has_delete_permission(request):
-            raise PermissionDenied
-        return super().delete_view(request, object_id, *args, **kwargs)
-
-    @display(description="Pool")
-    def pool(self, thing: Any) -> str:
-        return link("projects_environment", thing.environment_id) if thing.environment_id else "platform"
 
     def has_operate_permission(self, request: HttpRequest, obj: object = None) -> bool:
         return bool(request.user.is_staff and request.user.has_perm(OPERATE))
@@ -267,37 +294,3 @@ def staff(request: HttpRequest) -> Actor:
     if not isinstance(request.user, User):
         raise TypeError("the console requires a signed-in user")
     return Actor.staff(request.user)
-
-
-def url_of(model: str, object_id: str) -> str:
-    return reverse(f"admin:{model}_change", args=[quote(object_id)])
-
-
-def link(model: str, object_id: str | None, text: str | None = None) -> str:
-    if not object_id:
-        return "–"
-    return format_html('<a class="text-link" href="{}">{}</a>', url_of(model, object_id), text or object_id)
-
-
-def timeline_link(text: str | None, shown: str | None = None) -> str:
-    if not text:
-        return "–"
-    return format_html(
-        '<a class="text-link" href="{}?{}">{}</a>', reverse("console:timeline"), urlencode({"q": text}), shown or text
-    )
-
-
-def list_link(model: str, text: str, **query: str) -> str:
-    return format_html(
-        '<a class="text-link" href="{}?{}">{}</a>', reverse(f"admin:{model}_changelist"), urlencode(query), text
-    )
-
-
-def link_column(description: str, model: str, id_of: str, text_of: str | None = None) -> Any:
-    """A column or field of an admin page that links to another object, by the attributes with its id and its text."""
-
-    @display(description=description)
-    def column(admin: ReadOnlyAdmin, thing: Any) -> str:
-        return link(model, attrgetter(id_of)(thing), attrgetter(text_of)(thing) if text_of else None)
-
-    return column

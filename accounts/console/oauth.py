@@ -160,6 +160,7 @@ class RedirectUriAdmin(_Managed):
     list_display = ("uri", "pool", "created_at")
     ordering = ("-id",)
     form = RedirectUriForm
+    pool = link_column("Environment", "projects_environment", "environment_id", empty="platform")
     fields = ("uri", "pool", "created_at")
     readonly_fields = fields
 
@@ -173,10 +174,6 @@ class RedirectUriAdmin(_Managed):
         form: Any = super().get_form(request, obj, change, **kwargs)
         form.may_be_of_platform = self.has_manage_staff_permission(request)
         return form
-
-    @display(description="Environment")
-    def pool(self, thing: RedirectUri) -> str:
-        return str(super().pool(thing))
 
     def save_model(self, request: HttpRequest, obj: RedirectUri, form: Any, change: bool) -> None:
         environment_id, uri = form.cleaned_data["environment_id"], form.cleaned_data["uri"]

@@ -8,7 +8,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 from unfold.decorators import display
 
-from accounts.console.base import ConditionFilter, ReadOnlyAdmin, link
+from accounts.console.base import ConditionFilter, ReadOnlyAdmin, link_column
 from accounts.models.registration import AccountEmail, PoolSettings
 
 STATES: Final = {"sent": "success", "waiting": "info", "refused": "danger", "expired": "warning"}
@@ -39,13 +39,8 @@ class AccountEmailAdmin(ReadOnlyAdmin):
     )  # fmt: skip
     readonly_fields = fields
 
-    @display(description="Invites into")
-    def project(self, email: AccountEmail) -> str:
-        return link("projects_project", email.project_id) if email.project_id else "no project"
-
-    @display(description="User")
-    def person(self, email: AccountEmail) -> str:
-        return link("accounts_user", email.user_id) if email.user_id else "no user yet"
+    project = link_column("Invites into", "projects_project", "project_id", empty="no project")
+    person = link_column("User", "accounts_user", "user_id", empty="no user yet")
 
     @display(description="State", label=STATES)
     def state(self, email: AccountEmail) -> str:

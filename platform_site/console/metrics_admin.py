@@ -1,13 +1,13 @@
-from typing import Any
+from typing import Any, ClassVar
 
 from django.contrib import admin
-from django.db.models import F, QuerySet
+from django.db.models import F, Q, QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html
 from unfold.decorators import display
 
-from accounts.console.base import ReadOnlyAdmin, timeline_link
+from accounts.console.base import ConditionFilter, ReadOnlyAdmin, timeline_column
 from platform_site.models import EndpointMetric, FunctionMetric, RateLimitedCaller, RegionMetric
 from platform_site.templatetags.figures import milliseconds, quantile
 
@@ -21,18 +21,13 @@ class MetricsAdmin(ReadOnlyAdmin):
         return bool(self.has_view_permission(request))
 
 
-class ErrorsFilter(admin.SimpleListFilter):
-    title = "errors"
-    parameter_name = "errors"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("server", "5xx"), ("client", "4xx"), ("limited", "Rate-limited")]
-
-    def queryset(self, request: HttpRequest, queryset: "QuerySet[Any]") -> "QuerySet[Any]":
-        column = {"server": "server_errors", "client": "client_errors", "limited": "rate_limited"}.get(
-            self.value() or ""
-        )
-        return queryset.filter(**{f"{column}__gt": 0}) if column else queryset
+class ErrorsFilter(ConditionFilter):
+    title = parameter_name = "errors"
+    conditions: ClassVar = {
+        "server": ("5xx", Q(server_errors__gt=0)),
+        "client": ("4xx", Q(client_errors__gt=0)),
+        "limited": ("Rate-limited", Q(rate_limited__gt=0)),
+    }
 
 
 @admin.register(EndpointMetric)
@@ -84,13 +79,8 @@ class FunctionMetricAdmin(MetricsAdmin):
         found: QuerySet[FunctionMetric] = super().get_queryset(request)
         return found.annotate(mean_ms=F("total_ms") / F("runs"))
 
-    @display(description="function", ordering="name")
-    def named(self, figure: FunctionMetric) -> str:
-        return timeline_link(figure.function_id, figure.name)
-
-    @display(description="environment")
-    def environment(self, figure: FunctionMetric) -> str:
-        return timeline_link(figure.environment_id)
+    named = timeline_column("function", "function_id", "name", ordering="name")
+    environment = timeline_column("environment", "environment_id")
 
     @display(description="longest", ordering="longest_ms")
     def longest(self, figure: FunctionMetric) -> str:
@@ -109,6 +99,4 @@ class RateLimitedCallerAdmin(MetricsAdmin):
     search_help_text = "Id of the account, user or key"
     ordering = ("-at", "-requests")
 
-    @display(description="caller", ordering="caller_id")
-    def caller(self, refusal: RateLimitedCaller) -> str:
-        return timeline_link(refusal.caller_id)
+    caller = timeline_column("caller", "caller_id", ordering="caller_id")

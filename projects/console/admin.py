@@ -43,8 +43,9 @@ STATUS_COLOURS = {
 }
 
 
-def _code(text: str) -> str:
-    return format_html('<code class="text-xs select-all whitespace-nowrap">{}</code>', text)
+@display(description="id")
+def _shown_id(page: ConsoleAdmin, thing: Project | Environment) -> str:
+    return format_html('<code class="text-xs select-all whitespace-nowrap">{}</code>', thing.pk)
 
 
 class SuspensionForm(forms.Form):
@@ -98,6 +99,8 @@ class ProjectAdmin(ConsoleAdmin):
         ("Where and since when", {"fields": readonly_fields}),
     )
     add_fieldsets = ((None, {"fields": ("name", "owner", "region", "plan")}),)
+
+    shown_id = _shown_id
 
     def get_queryset(self, request: HttpRequest) -> "QuerySet[Project]":
         found: QuerySet[Project] = super().get_queryset(request)
@@ -213,10 +216,6 @@ class ProjectAdmin(ConsoleAdmin):
         ]
         return listed, summary, set(), []
 
-    @display(description="id")
-    def shown_id(self, project: Project) -> str:
-        return _code(project.pk)
-
     @display(description="plan", ordering="plan", label=PLAN_COLOURS)
     def shown_plan(self, project: Project) -> str:
         return project.plan
@@ -251,9 +250,7 @@ class EnvironmentAdmin(ReadOnlyAdmin):
     fieldsets = ((None, {"fields": of_itself}), ("Users, keys and branches", {"fields": of_others}))
     readonly_fields = of_itself + of_others
 
-    @display(description="id")
-    def shown_id(self, environment: Environment) -> str:
-        return _code(environment.pk)
+    shown_id = _shown_id
 
     @display(description="region", ordering="project__region")
     def region(self, environment: Environment) -> str:
