@@ -13,7 +13,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
-from django.urls import reverse
+from django.urls import reverse, reverse_lazy
 from django.utils.decorators import method_decorator
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.cache import never_cache
@@ -43,6 +43,7 @@ log = logging.getLogger(__name__)
 class SignIn(LoginView):
     authentication_form = ConsoleSignInForm
     template_name = "accounts/staff/login.html"
+    next_page = "admin:index"
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         if admin.site.has_permission(request):
@@ -53,9 +54,6 @@ class SignIn(LoginView):
         context = super().get_context_data(**kwargs)
         frame = admin.site.each_context(self.request)
         return frame | context | {"title": "Log in", "app_path": self.request.get_full_path()}
-
-    def get_default_redirect_url(self) -> str:
-        return reverse("admin:index")
 
     def form_valid(self, form: Any) -> HttpResponse:
         user: User = form.get_user()
@@ -173,9 +171,7 @@ class ChangePasswordForm(AdminOwnPasswordChangeForm):  # type: ignore[misc]  # u
 class ChangePassword(PasswordChangeView):
     form_class = ChangePasswordForm
     template_name = "registration/password_change_form.html"
-
-    def get_success_url(self) -> str:
-        return reverse("admin:password_change_done")
+    success_url = reverse_lazy("admin:password_change_done")
 
     def get_form(self, form_class: Any = None) -> Any:
         form: Any = super().get_form(form_class)
