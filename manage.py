@@ -35,6 +35,7 @@ def run(argv: list[str]) -> None:
         # migrations take, and there is none.
         gc.disable()
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "platform_site.settings")
+    from django.core.exceptions import ImproperlyConfigured
     from django.db import Error
 
     from platform_site.cli.help import Overview
@@ -42,6 +43,10 @@ def run(argv: list[str]) -> None:
     try:
         Overview(argv).execute()
         sys.stdout.flush()
+    except ImproperlyConfigured as error:  # a setting: the sentence names the variable
+        if "--traceback" in argv:
+            raise
+        sys.exit(str(error))
     except (Error, UnicodeEncodeError) as error:
         from platform_site.cli import errors as command_errors
 

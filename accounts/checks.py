@@ -5,13 +5,14 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 
 from accounts.users import emails
+from platform_site.checks import READABLE
 from platform_site.http.errors import ValidationFailed
 
 _SMTP = "django.core.mail.backends.smtp.EmailBackend"
 _THIS_MACHINE = {"localhost", "127.0.0.1", "::1"}
 
 
-@register(Tags.security)
+@register(Tags.security, READABLE)
 def check_email_settings(**_: Any) -> list[CheckMessage]:
     found: list[CheckMessage] = []
     if settings.EMAIL_USE_TLS and settings.EMAIL_USE_SSL:

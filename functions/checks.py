@@ -8,6 +8,7 @@ from django.core.checks import CheckMessage, Error, Info, Tags, register
 
 from functions.runtime import launch, sandbox
 from functions.runtime.errors import StartFailed
+from platform_site.checks import READABLE
 
 _HINTS: Final = {
     "namespaces": "Only Deno's own permissions keep functions off the network then. Run web and workers as root, or"
@@ -21,15 +22,21 @@ _HINTS: Final = {
 }
 
 
+@register(Tags.security, READABLE)
+def check_required_layers(**_: Any) -> list[CheckMessage]:
+    unknown = sorted(set(settings.FUNCTION_REQUIRED_SANDBOX_LAYERS) - set(sandbox.SANDBOX_LAYERS))
+    if not unknown:
+        return []
+    known = ", ".join(sandbox.SANDBOX_LAYERS)
+    message = f"FUNCTION_REQUIRED_SANDBOX_LAYERS: unknown layer {', '.join(unknown)}. Known: {known}."
+    return [Error(message, id="functions.E003")]
+
+
 @register(Tags.security)
 def check_runtime(**_: Any) -> list[CheckMessage]:
     """Check Deno and the sandbox layers of this host. A missing layer is an error if FUNCTION_REQUIRED_SANDBOX_LAYERS
     names it, otherwise a notice."""
     required = set(settings.FUNCTION_REQUIRED_SANDBOX_LAYERS)
-    if unknown := required - set(sandbox.SANDBOX_LAYERS):
-        known = ", ".join(sandbox.SANDBOX_LAYERS)
-        message = f"FUNCTION_REQUIRED_SANDBOX_LAYERS: unknown layer {', '.join(sorted(unknown))}. Known: {known}."
-        return [Error(message, id="functions.E003")]
     try:
         launch.deno()
         active = launch.sandbox_layers_of_this_host()

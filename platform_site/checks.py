@@ -4,7 +4,7 @@ import ipaddress
 from typing import Any, Final
 
 from django.conf import settings
-from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.core.checks import CheckMessage, Error, Tags, Warning, register, run_checks
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError
 
@@ -13,11 +13,13 @@ from platform_site.embedded.data_dir import REGIONS, region_variable
 from platform_site.outbound.ssrf import networks
 from platform_site.security import keyring
 
+READABLE: Final = "readable"
+"""The tag of checks whose errors stop `serve` and `work`."""
 _INNER: Final = ("127.0.0.1", "::1", "169.254.169.254", "fd00:ec2::254")
 """This machine, and clouds' metadata services."""
 
 
-@register(Tags.security)
+@register(Tags.security, READABLE)
 def check_encryption_keys(**_: Any) -> list[CheckMessage]:
     try:
         keyring.current_header()
@@ -34,7 +36,7 @@ def _check_networks(setting: str, id: str) -> list[CheckMessage]:
     return []
 
 
-@register(Tags.security)
+@register(Tags.security, READABLE)
 def check_outbound_networks(**_: Any) -> list[CheckMessage]:
     return _check_networks("OUTBOUND_ALLOWED_NETWORKS", "api.E002")
 
@@ -63,14 +65,14 @@ def check_replicas(**_: Any) -> list[CheckMessage]:
     return found
 
 
-@register(Tags.security)
+@register(Tags.security, READABLE)
 def check_trusted_proxies(**_: Any) -> list[CheckMessage]:
     return _check_networks("TRUSTED_PROXIES", "api.E004")
 
 
 def require_readable_settings() -> None:
     """For servers, which would fail later. Raises CommandError."""
-    for problem in (*check_encryption_keys(), *check_outbound_networks(), *check_trusted_proxies()):
+    for problem in run_checks(tags=[READABLE]):
         raise CommandError(problem.msg)
 
 
@@ -80,6 +82,22 @@ def check_servers_in_production(**_: Any) -> list[CheckMessage]:
         return []
     unnamed = [name for name in ("DATABASE_URL", *map(region_variable, REGIONS), "REDIS_URL") if not env.text(name)]
     return [Error(f"{name} is not set, so nothing answers there.", id="api.E005") for name in unnamed]
+
+
+@register(Tags.security, deploy=True)
+def check_what_production_needs(**_: Any) -> list[CheckMessage]:
+    if not settings.PRODUCTION:
+        return []
+    found: list[CheckMessage] = []
+    if settings.PLATFORM_DOMAIN == "localhost":
+        found.append(Error("PLATFORM_DOMAIN is not set: links and allowed hosts name localhost.", id="api.E006"))
+    if settings.SECURE_SSL_REDIRECT and not settings.TRUSTED_PROXIES:
+        found.append(
+            Warning("TRUSTED_PROXIES is not set: requests through a proxy are refused as plain HTTP.", id="api.W002")
+        )
+    if not settings.METRICS_TOKEN:
+        found.append(Warning("METRICS_TOKEN is not set: /metrics is closed, and no alert can fire.", id="api.W003"))
+    return found
 
 
 def _server(database: dict[str, Any]) -> tuple[str, ...]:

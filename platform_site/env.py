@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Iterable
 from typing import Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
@@ -77,18 +77,52 @@ def choice(name: str, options: tuple[str, ...], default: str) -> str:
     return value
 
 
+def domain(name: str, default: str) -> str:
+    value = os.environ.get(name) or default
+    if re.fullmatch(r"[\w.-]+", value) is None:
+        raise ImproperlyConfigured(f"{name} must be a domain such as api.example.com, not {value!r}")
+    return value
+
+
 def origin(name: str, default: str) -> str:
     """`https://host` or `http://host:port`, without a trailing slash."""
-    value = (os.environ.get(name) or default).removesuffix("/")
+    return _origin(name, os.environ.get(name) or default)
+
+
+def origins(name: str, default: Iterable[str] = ()) -> list[str]:
+    return [_origin(name, word) for word in words(name, default)]
+
+
+def _origin(name: str, value: str) -> str:
+    value = value.removesuffix("/")
     if re.fullmatch(r"https?://[^\s/?#@]+", value) is None:
         raise ImproperlyConfigured(f"{name} must be a URL such as https://example.com without a path, not {value!r}")
     return value
 
 
+def redis(name: str, url: str) -> str:
+    parts = _split(name, url)
+    if parts.scheme not in {"redis", "rediss", "unix"}:
+        raise ImproperlyConfigured(f"{name} must start with redis://, rediss:// or unix://, not {parts.scheme}://")
+    return url
+
+
+def _split(name: str, url: str) -> SplitResult:
+    """Raises ImproperlyConfigured without the URL, which has a password."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        raise ImproperlyConfigured(
+            f"{name} is not a URL with one host and port. In a password, write / ? # [ ] as %2F %3F %23 %5B %5D"
+        ) from None
+    return parts
+
+
 def postgres(name: str, url: str) -> dict[str, str]:
     """Django's NAME, USER, PASSWORD, HOST and PORT of a `postgresql://` URL, as libpq reads it (`?host=/run/pg` for a
     socket). Other parameters are `OPTIONS:` keys (`sslmode`, `sslrootcert`)."""
-    parts = urlsplit(url)
+    parts = _split(name, url)
     if parts.scheme not in {"postgres", "postgresql"}:
         raise ImproperlyConfigured(f"{name} must start with postgresql://, not {parts.scheme}://")
     query = dict(pair.partition("=")[::2] for pair in parts.query.split("&") if pair)

@@ -7,7 +7,7 @@ from typing import Any
 from platform_site import env
 from platform_site.settings.base import LAYOUT
 
-REDIS_URL = env.text("REDIS_URL") or LAYOUT.redis_url()
+REDIS_URL = env.redis("REDIS_URL", env.text("REDIS_URL") or LAYOUT.redis_url())
 REDIS_TIMEOUT = 0.2
 """Seconds that one request waits for Redis in all (reliability: no request hangs on it)."""
 CACHES = {

@@ -15,6 +15,12 @@ from platform_site.embedded.data_dir import Layout
 READERS = (env.number, env.integer)
 
 
+@pytest.fixture
+def complete(settings: LazySettings) -> None:
+    """What production must have beside its servers."""
+    settings.PLATFORM_DOMAIN, settings.TRUSTED_PROXIES, settings.METRICS_TOKEN = "api.example", ["10.0.0.1"], "t" * 20
+
+
 def found(*, deploy: bool = False) -> list[str]:
     return [
         message.id for message in run_checks(include_deployment_checks=deploy) if str(message.id).startswith("api.")
@@ -35,6 +41,7 @@ def test_a_key_that_is_none(settings: LazySettings, keys: list[str]) -> None:
         ("ENCRYPTION_KEYS", "00" * 31, "entry 1 must be 64 hex digits"),
         ("OUTBOUND_ALLOWED_NETWORKS", "10.0.0.1/8", "OUTBOUND_ALLOWED_NETWORKS: 10.0.0.1/8 has host bits set"),
         ("TRUSTED_PROXIES", "balancer", "TRUSTED_PROXIES: 'balancer' does not appear to be an IPv4 or IPv6 network"),
+        ("FUNCTION_REQUIRED_SANDBOX_LAYERS", "namespace", "unknown layer namespace. Known: namespaces, "),
     ],
 )
 def test_nothing_serves_with_what_cannot_be_read(
@@ -51,6 +58,7 @@ def test_a_network_that_is_none(settings: LazySettings, network: str) -> None:
     assert found() == ["api.E002"]
 
 
+@pytest.mark.usefixtures("complete")
 @pytest.mark.parametrize("network", ["127.0.0.0/8", "0.0.0.0/0", "169.254.0.0/16", "::/0", "fd00::/8"])
 def test_an_inner_network_that_is_open_in_production(settings: LazySettings, network: str) -> None:
     settings.OUTBOUND_ALLOWED_NETWORKS = [network]
@@ -70,6 +78,7 @@ def test_a_proxy_that_is_no_network(settings: LazySettings, proxy: str) -> None:
     assert found() == ["api.E004"]
 
 
+@pytest.mark.usefixtures("complete")
 def test_a_server_that_production_does_not_name(
     settings: LazySettings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -82,6 +91,18 @@ def test_a_server_that_production_does_not_name(
     monkeypatch.delenv("REGION_EU_WEST_1_URL")
     assert found(deploy=True) == ["api.E005", "api.E005"]
     settings.LAYOUT.postgres.mkdir(parents=True)  # `up` has made them
+    assert found(deploy=True) == []
+
+
+@pytest.mark.usefixtures("complete")
+def test_production_without_domain_proxy_or_token_for_metrics(settings: LazySettings, tmp_path: Path) -> None:
+    settings.LAYOUT = Layout(tmp_path)
+    settings.LAYOUT.postgres.mkdir(parents=True)
+    settings.PRODUCTION = settings.SECURE_SSL_REDIRECT = True
+    assert found(deploy=True) == []
+    settings.PLATFORM_DOMAIN, settings.TRUSTED_PROXIES, settings.METRICS_TOKEN = "localhost", [], None
+    assert found(deploy=True) == ["api.E006", "api.W002", "api.W003"]
+    settings.PRODUCTION = False
     assert found(deploy=True) == []
 
 
@@ -105,6 +126,32 @@ def test_a_list_of_addresses_may_have_lists_of_hosts_in_it(monkeypatch: pytest.M
     assert env.postgres_urls("REGION_US_EAST_1_REPLICA_URLS") == []
     with pytest.raises(ImproperlyConfigured, match="REGION_US_EAST_1_REPLICA_URLS must start with postgresql://"):
         env.postgres("REGION_US_EAST_1_REPLICA_URLS", "replica-1")
+
+
+@pytest.mark.parametrize("password", ["pass/word", "pass?word", "pass#word", "pass[word", "p@a:ss/word"])
+def test_a_url_that_cannot_be_read_is_named_without_its_password(password: str) -> None:
+    for read, url in ((env.postgres, "postgresql://u:{}@host/name"), (env.redis, "redis://u:{}@host/0")):
+        with pytest.raises(ImproperlyConfigured, match="^DATABASE_URL is not a URL with one host and port") as told:
+            read("DATABASE_URL", url.format(password))
+        assert told.value.__cause__ is None
+        assert "ss" not in str(told.value).replace("password", "")
+
+
+def test_the_url_of_redis_has_its_scheme() -> None:
+    for url in ("redis://host/0", "rediss://:p@host:6380/0", "unix://platform:p@/run/valkey.sock?db=1"):
+        assert env.redis("REDIS_URL", url) == url
+    for url in ("host:6379", "http://host", "/run/valkey.sock"):
+        with pytest.raises(ImproperlyConfigured, match="^REDIS_URL must start with redis://"):
+            env.redis("REDIS_URL", url)
+
+
+def test_a_domain_is_a_name_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in ("https://api.example.com", "api.example.com/", "api.example.com:443", "a b", "*.example.com"):
+        monkeypatch.setenv("PLATFORM_DOMAIN", value)
+        with pytest.raises(ImproperlyConfigured, match="^PLATFORM_DOMAIN must be a domain such as api.example.com"):
+            env.domain("PLATFORM_DOMAIN", "localhost")
+    monkeypatch.setenv("PLATFORM_DOMAIN", "")
+    assert env.domain("PLATFORM_DOMAIN", "localhost") == "localhost"
 
 
 @pytest.mark.parametrize(
@@ -157,3 +204,8 @@ def test_an_origin_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("BASE_URL", value)
         with pytest.raises(ImproperlyConfigured, match="^BASE_URL must be a URL such as"):
             env.origin("BASE_URL", "")
+    monkeypatch.setenv("CSRF_TRUSTED_ORIGINS", "https://a.example/, https://*.b.example")
+    assert env.origins("CSRF_TRUSTED_ORIGINS") == ["https://a.example", "https://*.b.example"]
+    monkeypatch.setenv("CSRF_TRUSTED_ORIGINS", "https://a.example, b.example")
+    with pytest.raises(ImproperlyConfigured, match="^CSRF_TRUSTED_ORIGINS must be .*, not 'b.example'"):
+        env.origins("CSRF_TRUSTED_ORIGINS")

@@ -70,7 +70,18 @@ def read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Read]:
         return reading
 
     with monkeypatch.context() as patched:
-        for reader in ("text", "boolean", "number", "numbers", "integer", "words", "postgres_urls", "choice", "origin"):
+        for reader in (
+            "text",
+            "boolean",
+            "number",
+            "numbers",
+            "integer",
+            "words",
+            "postgres_urls",
+            "choice",
+            "origin",
+            "domain",
+        ):
             patched.setattr(env, reader, remembering(reader, getattr(env, reader)))
         in_production(patched, tmp_path)
     return found
@@ -167,3 +178,10 @@ def test_a_database_takes_what_its_settings_may_be(
             taken.bind(("127.0.0.1", 0))
             with pytest.raises(psycopg.OperationalError, match="Connection refused"):
                 psycopg.connect(host="127.0.0.1", port=taken.getsockname()[1], **user, **libpq)
+
+
+def test_nothing_below_the_level_is_logged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Not a request's line either, nor what libraries log."""
+    logging = in_production(monkeypatch, tmp_path, LOG_LEVEL="ERROR")["LOGGING"]
+    assert logging["handlers"]["stderr"]["level"] == "ERROR"
+    assert logging["loggers"]["platform.access"]["level"] == "ERROR"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.core import checks
 
-from functions.checks import check_runtime
+from functions.checks import check_required_layers, check_runtime
 from functions.runtime import launch, sandbox
 from functions.runtime.errors import StartFailed
 from functions.runtime.pool import Pool
@@ -27,8 +27,9 @@ def test_missing_sandbox_layer_is_an_error_if_required(monkeypatch: pytest.Monke
     assert "landlock" in found.msg
     settings.FUNCTION_REQUIRED_SANDBOX_LAYERS = ["landlock"]
     assert [message.id for message in check_runtime()] == ["functions.E004"]
+    assert check_required_layers() == []
     settings.FUNCTION_REQUIRED_SANDBOX_LAYERS = ["moat"]
-    assert [message.id for message in check_runtime()] == ["functions.E003"]
+    assert [message.id for message in check_required_layers()] == ["functions.E003"]
 
 
 def test_a_host_without_deno_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

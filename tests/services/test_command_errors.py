@@ -71,6 +71,12 @@ def test_what_others_hold_for_too_long_is_told_in_a_sentence() -> None:
     )
 
 
+def test_an_invalid_setting_is_a_sentence(tmp_path: Path) -> None:
+    done = run(tmp_path, "work", LOG_FORMAT="loud")
+    assert (done.returncode, done.stderr) == (1, "LOG_FORMAT must be one of json, text, not 'loud'\n")
+    assert "Traceback" in run(tmp_path, "work", "--traceback", LOG_FORMAT="loud").stderr
+
+
 def test_the_trace_is_there_for_who_asks(tmp_path: Path) -> None:
     assert "Traceback" in run(tmp_path, "list_projects", "--traceback").stderr
 
