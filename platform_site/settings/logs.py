@@ -11,12 +11,12 @@ LOGGING = {
     "formatters": {"line": {"()": f"{_formatters}Formatter"}, "access": {"()": f"{_formatters}AccessFormatter"}},
     "filters": {"failed_tasks": {"()": "platform_site.observability.logs.FailedTasks"}},
     "handlers": {
-        "stderr": {"class": "logging.StreamHandler", "formatter": "line"},
+        "stderr": {"class": "logging.StreamHandler", "formatter": "line", "level": LOG_LEVEL},
         "access": {"class": "platform_site.observability.logs.AccessHandler", "formatter": "access"},
     },
     "root": {"handlers": ["stderr"], "level": LOG_LEVEL},
     "loggers": {
-        "platform.access": {"handlers": ["access"], "level": "INFO", "propagate": False},
+        "platform.access": {"handlers": ["access"], "level": LOG_LEVEL, "propagate": False},
         "django": {"handlers": [], "level": "INFO", "propagate": True},
         # Sweeps come every few seconds; their coming and going is no news, and their failures are logged all the same.
         **{f"celery.{name}": {"level": "WARNING"} for name in ("beat", "worker.strategy")},

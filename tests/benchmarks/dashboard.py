@@ -111,7 +111,7 @@ class Page:
 def console() -> Iterator[Up]:
     """The service, and Django of this process on its databases. Once in a process."""
     directory = Path(tempfile.mkdtemp(prefix="bp-bench-"))
-    environment = {"RATE_LIMIT_FACTOR": "1000000", "LOG_LEVEL": "WARNING"}
+    environment = {"RATE_LIMIT_FACTOR": "1000000"}
     up = start_up(directory / "data", "--workers", "2", environment=environment, seconds=300)
     try:
         os.environ |= environment | {"DATA_DIR": str(up.data_dir), "BASE_URL": up.base_url,

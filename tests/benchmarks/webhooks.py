@@ -159,7 +159,7 @@ class Bench:
 @contextlib.contextmanager
 def bench() -> Iterator[Bench]:
     directory = Path(tempfile.mkdtemp(prefix="bp-bench-"))
-    up = start_up(directory / "data", environment={"RATE_LIMIT_FACTOR": "1000000", "LOG_LEVEL": "WARNING"})
+    up = start_up(directory / "data", environment={"RATE_LIMIT_FACTOR": "1000000"})
     sink = Sink()
     try:
         headers = {"Authorization": f"Bearer {up.facts['server_key']}"}
