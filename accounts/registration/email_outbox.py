@@ -137,11 +137,8 @@ def claim(email_id: str | None = None) -> ClaimedEmail | SkippedEmail | None:
             return SkippedEmail()
         email.attempts += 1
         email.next_attempt_at = Now() + LEASE
-        email.expires_at = Now() + email_templates.LIFETIMES[Kind(email.kind)]
         email.token_hash = digest(claimed.token) if claimed.token else None
-        email.save(
-            update_fields=["attempts", "next_attempt_at", "expires_at", "token_hash", "bound_to", "user", "recipient"]
-        )
+        email.save(update_fields=["attempts", "next_attempt_at", "token_hash", "bound_to", "user", "recipient"])
     return claimed
 
 
@@ -246,7 +243,8 @@ def _deliver(claimed: ClaimedEmail, server: BaseEmailBackend) -> bool | None:
         log.exception("an email could not be composed", extra={"email_id": email.pk, "kind": email.kind})
         _retry_later(email, type(error).__name__)
         return False
-    _record(email, sent_at=Now(), last_error="")
+    # The link is valid from now on. Attempts do not prolong it, or an email that no server takes would never expire.
+    _record(email, sent_at=Now(), expires_at=Now() + email_templates.LIFETIMES[Kind(email.kind)], last_error="")
     log.info("email sent", extra={"email_id": email.pk, "kind": email.kind, "environment_id": email.environment_id})
     return True
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from django.core.checks import run_checks
 from django.db import connection, transaction
+from django.db.models.functions import Now
 
 from accounts import audit, tasks
 from accounts.models import AccountEmail, User
@@ -200,6 +201,23 @@ def test_missing_mail_server_is_an_unavailable_one(production: Environment, sett
     assert email_outbox.send_due() == 0
     email.refresh_from_db()
     assert (email.attempts, email.sent_at, email.failed_at) == (1, None, None)
+
+
+def test_attempts_do_not_prolong_an_email(
+    production: Environment, postbox: Postbox
+) -> None:
+    email = write(production)
+    written = email_templates.LIFETIMES[Kind(email.kind)]
+    AccountEmail.objects.update(expires_at=Now() + written / 2)
+    before = AccountEmail.objects.get().expires_at
+    postbox.answers.append("451 later")
+    assert email_outbox.send_due() == 0
+    assert AccountEmail.objects.get().expires_at == before
+    due_again()
+    assert email_outbox.send_due() == 1
+    sent = AccountEmail.objects.get()
+    assert sent.sent_at is not None
+    assert sent.expires_at - sent.sent_at == written
 
 
 def test_waits_grow_up_to_an_hour(production: Environment, postbox: Postbox) -> None:
