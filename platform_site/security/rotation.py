@@ -42,21 +42,25 @@ def columns() -> Iterator[Column]:
                 yield Column(sealed, model, alias)
 
 
-def _outdated(column: Column) -> "QuerySet[Any, Any]":
+def _not_sealed_by(column: Column, heads: list[bytes]) -> "QuerySet[Any, Any]":
     """Reads the table once."""
-    head = keyring.current_header()
     binary = BinaryField()
     rows: QuerySet[Any, Any] = (
         column.model._base_manager.using(column.using)
         .exclude(**{column.sealed.field: None})
-        .alias(sealed_by=Func(F(column.sealed.field), 1, len(head), function="substring", output_field=binary))
-        .exclude(sealed_by=Value(head, output_field=binary))
+        .alias(sealed_by=Func(F(column.sealed.field), 1, len(heads[0]), function="substring", output_field=binary))
+        .exclude(sealed_by__in=[Value(head, output_field=binary) for head in heads])
     )
     return rows
 
 
 def count_outdated(column: Column) -> int:
-    return _outdated(column).count()
+    return _not_sealed_by(column, [keyring.current_header()]).count()
+
+
+def count_unknown(column: Column) -> int:
+    """Values whose key is not in ENCRYPTION_KEYS."""
+    return _not_sealed_by(column, keyring.known_headers()).count()
 
 
 def rotate(column: Column, *, on_row: Callable[[], object] = lambda: None) -> Outcome:
@@ -65,7 +69,7 @@ def rotate(column: Column, *, on_row: Callable[[], object] = lambda: None) -> Ou
     name, purpose = column.sealed.field, column.sealed.purpose
     last: Any = None
     while True:
-        rows = _outdated(column).order_by("pk")
+        rows = _not_sealed_by(column, [keyring.current_header()]).order_by("pk")
         if last is not None:
             rows = rows.filter(pk__gt=last)
         batch = list(rows[:BATCH])

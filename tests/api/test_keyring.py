@@ -137,7 +137,7 @@ def test_rotation_reaches_every_database_and_can_be_run_again(
         records(40, alias)
     before = opened("default")
     settings.ENCRYPTION_KEYS = [TWO, ONE]
-    with pytest.raises(CommandError, match="64 values"):
+    with pytest.raises(CommandError, match="^64 values can be decrypted, but need an older key"):
         call_command("rotate_encryption_keys", "--check", stdout=io.StringIO())
     said = io.StringIO()
     call_command("rotate_encryption_keys", stdout=said)
@@ -146,7 +146,21 @@ def test_rotation_reaches_every_database_and_can_be_run_again(
     assert opened("default") == opened("eu-west-1") == before
     said = io.StringIO()
     call_command("rotate_encryption_keys", "--check", stdout=said)
-    assert "can be dropped" in said.getvalue()
+    assert "can be removed" in said.getvalue()
+
+
+@pytest.mark.django_db(databases="__all__")
+def test_the_check_tells_a_missing_key_from_an_older_one(settings: LazySettings) -> None:
+    settings.ENCRYPTION_KEYS = [ONE]
+    records(10, "default")
+    settings.ENCRYPTION_KEYS = [THREE]
+    records(3, "eu-west-1")
+    for keys in ([TWO, ONE], [ONE]):
+        settings.ENCRYPTION_KEYS = keys
+        said = io.StringIO()
+        with pytest.raises(CommandError, match="^2 values cannot be decrypted: their key is not in ENCRYPTION_KEYS"):
+            call_command("rotate_encryption_keys", "--check", stdout=said)
+        assert "2 need an older key, 2 of them a key that ENCRYPTION_KEYS does not have" in said.getvalue()
 
 
 @pytest.mark.django_db(databases="__all__")
@@ -157,7 +171,7 @@ def test_rotation_names_what_does_not_open_and_does_the_rest(settings: LazySetti
     records(10, "eu-west-1")
     settings.ENCRYPTION_KEYS = [TWO, ONE]
     errors = io.StringIO()
-    with pytest.raises(CommandError, match="2 values do not open"):
+    with pytest.raises(CommandError, match="2 values could not be decrypted"):
         call_command("rotate_encryption_keys", stdout=io.StringIO(), stderr=errors)
     assert errors.getvalue().count("not in ENCRYPTION_KEYS") == 2
     settings.ENCRYPTION_KEYS = [TWO]

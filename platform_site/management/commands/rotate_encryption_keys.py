@@ -1,4 +1,4 @@
-"""`manage.py rotate_encryption_keys`: reseals everything under the first of ENCRYPTION_KEYS."""
+"""`manage.py rotate_encryption_keys`: re-encrypts everything with the first of ENCRYPTION_KEYS."""
 
 import sys
 from argparse import ArgumentParser
@@ -12,15 +12,17 @@ from platform_site.security import rotation
 
 class Command(BaseCommand):
     help = (
-        "Seal every secret in the databases anew with the first of ENCRYPTION_KEYS, while the service runs. First let "
-        "all processes know the new key, then put it first in all of them; run this, then drop the old key. Safe to "
-        "interrupt and to run again."
+        "Encrypt every secret in the databases with the first of ENCRYPTION_KEYS, while the service runs. Before it, "
+        "add the new key in all processes, then put it first in all of them; afterwards, remove the old key. It may be "
+        "interrupted and repeated."
     )
     requires_migrations_checks = True
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
-            "--check", action="store_true", help="only count what still needs an older key; exit 1 if any"
+            "--check",
+            action="store_true",
+            help="only count what needs an older key, or one that ENCRYPTION_KEYS does not have; exit 1 if any",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -36,17 +38,25 @@ class Command(BaseCommand):
                 outcome = rotation.rotate(column, on_row=bar.update)
             rotated += outcome.rotated
             failed += outcome.failed
-        self.stdout.write(f"{rotated} values are now sealed with the first key.")
+        self.stdout.write(f"{rotated} values are now encrypted with the first key.")
         for row, reason in failed:
             self.stderr.write(f"{row}: {reason}")
         if failed:
-            raise CommandError(f"{len(failed)} values do not open and were left as they are; keep the older keys.")
+            raise CommandError(
+                f"{len(failed)} values could not be decrypted and were not changed; keep the older keys."
+            )
 
     def _report(self, waiting: list[tuple[rotation.Column, int]]) -> None:
+        total = unknown = 0
         for column, count in waiting:
-            if count:
-                self.stdout.write(f"{column.name}: {count}")
-        total = sum(count for _, count in waiting)
+            if not count:
+                continue
+            lost = rotation.count_unknown(column)
+            total, unknown = total + count, unknown + lost
+            note = f", {lost} of them a key that ENCRYPTION_KEYS does not have" if lost else ""
+            self.stdout.write(f"{column.name}: {count} need an older key{note}")
+        if unknown:
+            raise CommandError(f"{unknown} values cannot be decrypted: their key is not in ENCRYPTION_KEYS.")
         if total:
-            raise CommandError(f"{total} values still need an older key.")
-        self.stdout.write("Everything is sealed with the first key; older keys can be dropped.")
+            raise CommandError(f"{total} values can be decrypted, but need an older key of ENCRYPTION_KEYS.")
+        self.stdout.write("Everything is encrypted with the first key; older keys can be removed.")
