@@ -14,7 +14,7 @@ from typing import Any, Final
 from django.core.mail import get_connection
 from django.core.mail.backends.base import BaseEmailBackend
 from django.db import Error, transaction
-from django.db.models import DurationField, F, Q, Value
+from django.db.models import DurationField, F, Min, Q, Value
 from django.db.models.functions import Now
 
 from accounts.directory import environments as environment_directory
@@ -31,6 +31,7 @@ from platform_site.redis import rate_limits
 
 Kind = AccountEmail.Kind
 LEASE: Final = timedelta(minutes=2)
+_REFUSED_FOR_NOW: Final = "refused for now"
 _WAITS: Final = tuple(timedelta(seconds=seconds) for seconds in (10, 30, 120, 600, 1800, 3600))
 """Delays before the second, third, … attempt; the last one repeats until the email expires."""
 _NOTICES: Final = frozenset(
@@ -256,7 +257,7 @@ def _note_refusal(email: AccountEmail, error: smtplib.SMTPRecipientsRefused | sm
     else:
         code = error.smtp_code
     if code < 500:
-        _retry_later(email, f"refused for now ({code})")
+        _retry_later(email, f"{_REFUSED_FOR_NOW} ({code})")
         return
     _record(email, failed_at=Now(), last_error=f"refused ({code})")
     log.warning("email refused", extra={"email_id": email.pk, "kind": email.kind, "code": code})
@@ -271,6 +272,15 @@ def _retry_later(email: AccountEmail, why: str) -> None:
 def _record(email: AccountEmail, **outcome: Any) -> None:
     """Record the outcome, unless another worker or a newer email has taken over."""
     AccountEmail.objects.filter(pk=email.pk, attempts=email.attempts).update(**outcome)
+
+
+def age_of_oldest_failing() -> float | None:
+    """Seconds since the oldest email was written that failed before, but not because of its recipient."""
+    failing = AccountEmail.objects.exclude(_of_suspended()).filter(
+        attempts__gt=0, sent_at__isnull=True, failed_at__isnull=True, expires_at__gt=Now()
+    )
+    age = failing.exclude(last_error__startswith=_REFUSED_FOR_NOW).aggregate(age=Now() - Min("created_at"))["age"]
+    return None if age is None else max(0.0, age.total_seconds())
 
 
 def purge() -> int:

@@ -19,6 +19,7 @@ from platform_site.console.charts import Series
 from platform_site.console.sidebar import list_of
 from platform_site.models import RateLimitedCaller, Sample
 from platform_site.observability import metrics
+from platform_site.observability.lag import CONTROL
 from platform_site.postgres import sql_files, sql_functions
 from platform_site.templatetags.figures import age_of, oldest, quantile
 from projects.models import Plan, Project, Region
@@ -32,6 +33,7 @@ REGION_FRESH: Final = timedelta(seconds=90)
 """A region without newer metrics has no worker."""
 SLOW_QUEUE: Final = 60.0
 """Seconds that due work may wait without a warning."""
+SLOW_EMAIL: Final = 600.0
 _SQL: Final = sql_files.load(
     __file__,
     buckets=", ".join(f"sum(coalesce(buckets[{index + 1}], 0))::bigint" for index in range(len(metrics.BOUNDS))),
@@ -77,7 +79,7 @@ def _rows(name: str, *parameters: Any) -> list[dict[str, Any]]:
 
 
 def _control(samples: dict[str, Sample], now: datetime) -> tuple[dict[str, Any], datetime]:
-    sample = samples.get(rollups.CONTROL)
+    sample = samples.get(CONTROL)
     if sample is not None and sample.measured_at is not None and now - sample.measured_at < CONTROL_FRESH:
         return sample.values, sample.measured_at
     return rollups.measure_control(), now
@@ -95,6 +97,10 @@ def _warnings(
     if late:
         link = list_of(request, "projects.Project", deleted_at__isempty="0")
         found.append(("Deletions unfinished for 5 minutes", f"{late:,}", link))
+    email_age = control.get("email_age") or 0.0
+    if email_age > SLOW_EMAIL:
+        link = list_of(request, "accounts.AccountEmail", state="waiting")
+        found.append(("Emails cannot be sent", f"the oldest for {age_of(email_age)}", link))
     for region in settings.REGION_DATABASES:
         sample = samples.get(region)
         waits = reverse("console:waiting", args=[region])

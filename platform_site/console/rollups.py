@@ -14,9 +14,10 @@ from django.db.models import Count, Max
 from django.db.models.functions import Now, TruncDate
 
 from accounts.models import ServerKey, User
+from accounts.registration import email_outbox
 from functions.runs.queue import WAITING
 from platform_site.models import EndpointMetric, FunctionMetric, RateLimitedCaller, RegionMetric, Sample
-from platform_site.observability.lag import WORKERS
+from platform_site.observability.lag import CONTROL, WORKERS
 from platform_site.postgres import sql_files
 from projects.models import Environment, Project
 from projects.provisioning.suspension import suspended_in
@@ -28,7 +29,6 @@ RETENTION: Final = timedelta(days=2)
 MAX_COUNTED: Final = 10_000
 SLOWEST: Final = 20
 DAYS: Final = 14
-CONTROL: Final = "control"
 
 logger = logging.getLogger("platform.figures")
 
@@ -133,6 +133,7 @@ def measure_control() -> dict[str, Any]:
         "users": users,
         "users_estimated": users > MAX_COUNTED,
         "keys": ServerKey.objects.live().count(),
+        "email_age": email_outbox.age_of_oldest_failing(),
         "made": {f"{day:%Y-%m-%d}": count for day, count in made.order_by("day")},
     }
     Sample.objects.update_or_create(

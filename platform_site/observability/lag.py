@@ -16,13 +16,16 @@ from platform_site.http.site import health
 from platform_site.observability import metrics
 
 WORKERS: Final = health.WORKERS
+CONTROL: Final = "control"
+"""The sample of the control database, which `platform_site.console.rollups` writes."""
 SILENT_AFTER: Final = 30.0
 """Seconds without a heartbeat; without beat a worker's scheduler writes one every 15."""
 
 _AGES: Final = """
 SELECT name, extract(epoch FROM now() - sample.at)::float8, extract(epoch FROM now() - measured_at)::float8,
        arrived, tried - arrived,
-       (values ->> 'unrelayed_age')::float8, (values ->> 'due_age')::float8, (values ->> 'queued_age')::float8
+       (values ->> 'unrelayed_age')::float8, (values ->> 'due_age')::float8, (values ->> 'queued_age')::float8,
+       (values ->> 'email_age')::float8
   FROM platform_site_sample sample,
        LATERAL (SELECT coalesce(sum(attempts), 0)::float8 AS tried,
                        coalesce(sum(attempts_succeeded), 0)::float8 AS arrived
@@ -87,7 +90,7 @@ class Lag(Collector):
             labels=["region", "outcome"],
         )
         for region in settings.REGION_DATABASES:
-            _, measured, arrived, failed, *ages = samples.get(region, (None,) * 7)
+            _, measured, arrived, failed, *ages, _ = samples.get(region, (None,) * 8)
             if measured is None:
                 continue
             seen.add_metric([region], measured)
@@ -96,6 +99,10 @@ class Lag(Collector):
             for family, age in zip(oldest, ages, strict=True):
                 family.add_metric([region], 0.0 if age is None else age + measured)
         yield from (seen, attempts, *oldest)
+        if CONTROL in samples:
+            _, measured, *_, age = samples[CONTROL]
+            text = "How long the oldest email waits that the mail server did not take."
+            yield GaugeMetricFamily("platform_oldest_email_seconds", text, value=0.0 if age is None else age + measured)
 
 
 def register() -> None:

@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -218,6 +219,23 @@ def test_attempts_do_not_prolong_an_email(
     sent = AccountEmail.objects.get()
     assert sent.sent_at is not None
     assert sent.expires_at - sent.sent_at == written
+
+
+def test_the_oldest_email_that_the_server_does_not_take(
+    production: Environment, postbox: Postbox, nowhere: None, settings: Any
+) -> None:
+    assert email_outbox.age_of_oldest_failing() is None
+    for number in range(2):
+        write(production, f"n{number}@example.com", Kind.INVITATION)
+    assert email_outbox.age_of_oldest_failing() is None, "not yet tried"
+    assert email_outbox.send_due() == 0
+    AccountEmail.objects.update(created_at=Now() - timedelta(hours=1))
+    assert 3600 <= (email_outbox.age_of_oldest_failing() or 0) < 3700
+    settings.EMAIL_PORT = postbox.port
+    postbox.answers += ["452 mailbox full", "452 mailbox full"]
+    due_again()
+    assert email_outbox.send_due() == 0
+    assert email_outbox.age_of_oldest_failing() is None, "a full mailbox is no failure of the server"
 
 
 def test_waits_grow_up_to_an_hour(production: Environment, postbox: Postbox) -> None:

@@ -12,6 +12,7 @@ from django.db import OperationalError, connection, connections
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
+from accounts.models import AccountEmail
 from functions.models import Run
 from platform_site.console import rollups
 from platform_site.models import EndpointMetric, FunctionMetric, RateLimitedCaller, RegionMetric, Sample
@@ -21,6 +22,8 @@ from platform_site.redis import rate_limits
 from platform_site.tasks import measure_control, measure_regions
 from platform_site.templatetags.figures import quantile
 from tests.console.conftest import REGION, World, minutes_ago
+from tests.support.client import Api
+from tests.support.metrics import read_metrics
 from webhooks.models import Webhook
 
 pytestmark = pytest.mark.django_db(databases="__all__")
@@ -223,6 +226,21 @@ def test_page_opens_and_reports_an_unavailable_region(console: Client, filled: W
     assert Sample.objects.get(name="eu-west-1").is_away is False
     measure_regions()
     assert "the database is unavailable" not in shown(console)
+
+
+def test_a_mail_server_that_takes_nothing_is_noticed(console: Client, filled: World, api: Api) -> None:
+    measure_control()
+    assert read_metrics(api)["platform_oldest_email_seconds"] == 0
+    assert "Emails cannot be sent" not in shown(console)
+    AccountEmail.objects.create(
+        kind=AccountEmail.Kind.SIGN_UP, subject="a@example.com", recipient="a@example.com", attempts=3,
+        last_error="ConnectionRefusedError", created_at=minutes_ago(20), expires_at=minutes_ago(-60),
+    )  # fmt: skip
+    measure_control()
+    page = shown(console)
+    assert "Emails cannot be sent <span>the oldest for " in page
+    assert "/admin/accounts/accountemail/?state=waiting" in page
+    assert 900 < read_metrics(api)["platform_oldest_email_seconds"] < 1300
 
 
 def test_a_worker_that_is_gone_is_noticed(console: Client, filled: World) -> None:
