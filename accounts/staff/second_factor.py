@@ -15,7 +15,7 @@ from accounts import audit
 from accounts.audit import Actor
 from accounts.models import User
 from accounts.staff.models import KEY_PURPOSE, STEP_SECONDS, RecoveryCode, TotpDevice
-from platform_site.http.errors import Conflict, NotFound, RateLimited, ValidationFailed
+from platform_site.http.errors import Conflict, NotFound, RateLimited, Unavailable, ValidationFailed
 from platform_site.security import keyring
 
 KEY_BYTES: Final = 20
@@ -65,7 +65,8 @@ def confirm_enrolment(user: User, code: str) -> tuple[TotpDevice, list[str]]:
 
 
 def verify(user: User, code: str) -> TotpDevice:
-    """Check a code, or a recovery code. Raises ValidationFailed, RateLimited, NotFound (no second factor)."""
+    """Check a code, or a recovery code. Raises ValidationFailed, RateLimited, NotFound (no second factor), and
+    Unavailable if its encryption key is missing."""
     plain = _plain(code)
     with transaction.atomic():
         device = TotpDevice.objects.select_for_update().filter(user=user, confirmed=True).first()
@@ -73,8 +74,13 @@ def verify(user: User, code: str) -> TotpDevice:
             raise NotFound("The second factor was turned off meanwhile. Sign in again.")
         _refuse_while_waiting(device)
         if len(plain) == 6 and plain.isdigit():
-            if device.verify_token(plain):
-                return cast("TotpDevice", device)
+            try:
+                if device.verify_token(plain):
+                    return cast("TotpDevice", device)
+            except keyring.KeyringError:
+                raise Unavailable(
+                    "The server lacks the key of this authenticator (ENCRYPTION_KEYS). Use a recovery code."
+                ) from None
         elif RecoveryCode.objects.filter(user=user, code_hash=_hash(plain), used_at__isnull=True).update(used_at=Now()):
             device.throttle_reset()
             left = RecoveryCode.objects.filter(user=user, used_at__isnull=True).count()

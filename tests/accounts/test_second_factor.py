@@ -141,6 +141,20 @@ def test_a_recovery_code_opens_once(boss: User) -> None:
     assert not is_in(one), "new codes void the old"
 
 
+def test_without_its_encryption_key_a_recovery_code_still_opens(boss: User, settings: Any) -> None:
+    browser = Client()
+    enter(browser, boss)
+    codes = enrol(browser, boss)
+    code = code_of(boss)
+    settings.ENCRYPTION_KEYS = ["7c" * 32]
+    browser = Client()
+    enter(browser, boss)
+    page = browser.post(CODE, {"code": code}).content.decode()
+    assert "lacks the key of this authenticator (ENCRYPTION_KEYS). Use a recovery code." in page
+    assert browser.post(CODE, {"code": codes[0]}).status_code == 302
+    assert is_in(browser)
+
+
 def test_coming_in_leaves_a_trace_and_so_does_trying(boss: User, caplog: pytest.LogCaptureFixture) -> None:
     """Successful sign-ins are in the audit log, with the method; refused ones only in the log, so that anonymous
     callers do not write to the database."""
