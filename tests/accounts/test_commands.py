@@ -240,6 +240,36 @@ def test_set_password_ends_the_sessions(api: Api, una: User, alice: User, sign_i
         run("set_password", "nobody@example.com", "--password", "another good one")
 
 
+def test_delete_account_asks_for_its_email(
+    api: Api, alice: User, bob: User, sign_in: Callable[..., SignedIn], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, bob_id = sign_in(bob), bob.pk
+    for typed, said in (("alice@example.com\n", "Not confirmed"), ("", "Pass --no-input")):
+        with pytest.raises(CommandError, match=said):
+            run("delete_account", bob.email, stdin=typed, monkeypatch=monkeypatch)
+    assert api.get("/v1/auth/me", token=one.access_token).status == 200
+    assert bob_id in run("delete_account", bob.email, stdin=f"{bob.email}\n", monkeypatch=monkeypatch)[1]
+    assert api.get("/v1/auth/me", token=one.access_token).status == 401
+    entry = AuditEntry.objects.get(action="user.deleted")
+    assert (entry.actor_kind, entry.target_id) == ("system", bob_id)
+    with pytest.raises(CommandError, match="no platform account"):
+        run("delete_account", bob_id, "--no-input")
+
+
+def test_delete_account_leaves_owners_and_the_last_superuser(alice: User, una: User, production: Environment) -> None:
+    boss = User.objects.get(
+        pk=json.loads(run("create_account", "s@example.com", "--staff", "--no-password", "--json")[0])["id"]
+    )
+    for account, said in (
+        (alice.pk, "at least one owner"),
+        (boss.pk, "last superuser"),
+        (una.pk, "no platform account"),
+    ):
+        with pytest.raises(CommandError, match=said):
+            run("delete_account", account, "--no-input")
+    assert User.objects.filter(pk__in=[alice.pk, boss.pk, una.pk]).count() == 3
+
+
 def test_djangos_own_command_ends_the_sessions_too(api: Api, alice: User, sign_in: Callable[..., SignedIn]) -> None:
     """`changepassword` and the like set a password and save."""
     one = sign_in(alice)
@@ -252,7 +282,16 @@ def test_djangos_own_command_ends_the_sessions_too(api: Api, alice: User, sign_i
 
 
 @pytest.mark.parametrize(
-    "command", ["create_account", "create_user", "set_password", "issue_key", "revoke_key", "rotate_signing_key"]
+    "command",
+    [
+        "create_account",
+        "delete_account",
+        "create_user",
+        "set_password",
+        "issue_key",
+        "revoke_key",
+        "rotate_signing_key",
+    ],
 )
 def test_each_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
