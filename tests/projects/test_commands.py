@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 from django.core.management.base import CommandError
-from django.db import connections
+from django.db import OperationalError, connections
 
 from accounts.models import AuditEntry, User
 from platform_site.identity import ids
@@ -93,3 +93,22 @@ def test_sweep_command_cleans_up_at_once(settings: Any) -> None:
     make_orphan()
     assert run("cleanup").strip() == "Done."
     assert schemas_in("us-east-1") == []
+
+
+def test_cleanup_drops_a_schema_while_another_region_is_unavailable(settings: Any) -> None:
+    settings.ORPHAN_GRACE_SECONDS = 0
+    stray = ids.new("env")
+    with connections["eu-west-1"].cursor() as cursor:
+        cursor.execute(f'CREATE SCHEMA "{stray}"')
+
+    def away(*_: Any) -> None:
+        raise OperationalError("the server closed the connection")
+
+    with connections["us-east-1"].execute_wrapper(away):
+        with pytest.raises(CommandError, match="us-east-1: OperationalError, try again"):
+            run("cleanup", drop=ids.new("env"))
+        assert f"eu-west-1  {stray}  dropped" in run("cleanup", drop=stray)
+    with pytest.raises(CommandError, match=f"No region has an orphaned schema of {stray}[.]$"):
+        run("cleanup", drop=stray)
+    with pytest.raises(CommandError, match="not allowed with argument"):
+        run("cleanup", "--check", "--drop", stray)

@@ -15,19 +15,19 @@ from projects.provisioning import orphaned_rows, orphaned_schemas, schemas
 
 
 class Command(BaseCommand):
-    help = "Finish deletions that a crash left half done, and drop schemas and rows that no environment owns."
+    help = "Finish interrupted deletions, and remove schemas and rows that no environment owns."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument(
+        what = parser.add_mutually_exclusive_group()
+        what.add_argument(
             "--check",
             action="store_true",
             help="change nothing; list schemas that would be dropped and environments that have none, exit 1 if any",
         )
-
-        parser.add_argument(
+        what.add_argument(
             "--drop",
             metavar="ENV",
-            help="drop the schema of this environment, which the control database has forgotten, for good",
+            help="drop the orphaned schema of this environment (env_…), which the control database does not have",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -70,13 +70,17 @@ class Command(BaseCommand):
         self.stdout.write(self.style.SUCCESS("Every environment has its schema, and every schema its environment."))
 
     def _drop(self, environment_id: str) -> None:
+        failed = ""
         for cluster in settings.REGION_DATABASES:
             try:
                 orphaned_schemas.drop(environment_id, cluster, actor=audit.SYSTEM)
             except orphaned_schemas.NotOrphaned:
                 continue
-            except (Error, schemas.SchemaBusy) as error:
-                raise CommandError(f"{cluster}: {type(error).__name__}. Try again.") from None
+            except schemas.SchemaBusy:
+                raise CommandError(f"{cluster}: another process changes this schema. Try again.") from None
+            except Error as error:  # it may be in another region
+                failed += f" {cluster}: {type(error).__name__}, try again."
+                continue
             self.stdout.write(f"{cluster}  {environment_id}  dropped")
             return
-        raise CommandError("No region has a schema of that environment which the control database has forgotten.")
+        raise CommandError(f"No region has an orphaned schema of {environment_id}.{failed}")
