@@ -9,12 +9,13 @@ from psycopg.errors import UndefinedTable
 from platform_site.postgres import sqlstates
 
 _NOT_THERE: Final = (
-    "Is `manage.py up` running on {data_dir}? DATA_DIR names another data dir, DATABASE_URL and REGION_…_URL name "
-    "other servers."
+    "Is `manage.py up` running on {data_dir}? DATA_DIR names another data directory, DATABASE_URL and REGION_…_URL "
+    "name other servers."
 )
-_HELD: Final = "Others hold what this needs, and it waited as long as it may (pg_stat_activity shows who)."
-_CANCELLED: Final = "PostgreSQL cancelled a statement that took longer than it may."
-_AGAIN: Final = "The step at hand was undone: run the command again."
+_NOT_THERE_IN_PRODUCTION: Final = "Check DATABASE_URL, REGION_…_URL, the servers that they name, and their pg_hba.conf."
+_HELD: Final = "Another session holds a lock that this command needs (see pg_stat_activity)."
+_CANCELLED: Final = "PostgreSQL cancelled a statement that took too long."
+_AGAIN: Final = "The current step was undone: run the command again."
 
 
 def error_text(error: Error | UnicodeEncodeError) -> str | None:
@@ -27,12 +28,13 @@ def error_text(error: Error | UnicodeEncodeError) -> str | None:
         return "The database lacks a table of this release: run `manage.py migrate` first."
     if "connection" in str(error) and getattr(cause, "sqlstate", None) is None:  # the server itself would have said one
         why = str(error).strip().splitlines()[0]
-        return f"{why}\n{_NOT_THERE.format(data_dir=settings.DATA_DIR)}"
+        hint = _NOT_THERE_IN_PRODUCTION if settings.PRODUCTION else _NOT_THERE.format(data_dir=settings.DATA_DIR)
+        return f"{why}\n{hint}"
     state = sqlstates.sqlstate(error)
     if state in sqlstates.INTERFERED:
         return f"{_HELD} {_AGAIN}"
     if state == sqlstates.CANCELLED:
         return f"{_CANCELLED} {_AGAIN}"
     if state in sqlstates.BUSY:
-        return f"PostgreSQL cannot go on ({type(cause).__name__}). {_AGAIN}"
+        return f"PostgreSQL refused a statement ({type(cause).__name__}). {_AGAIN}"
     return None

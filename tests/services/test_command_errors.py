@@ -44,13 +44,22 @@ def test_without_a_database_a_sentence_says_what_to_start(tmp_path: Path, enviro
     assert "very-secret" not in done.stderr
 
 
+def test_in_production_the_variables_are_named(tmp_path: Path) -> None:
+    url = "postgresql://a:very-secret@127.0.0.1:1/control"
+    secrets = {"PLATFORM_MODE": "production", "SECRET_KEY": "s" * 64, "ENCRYPTION_KEYS": "11" * 32}
+    done = run(tmp_path, "list_projects", DATABASE_URL=url, **secrets)
+    assert done.returncode == 1
+    assert "Check DATABASE_URL" in done.stderr
+    assert "manage.py up" not in done.stderr
+
+
 def test_a_database_that_was_not_migrated_is_told_from_other_mistakes() -> None:
     for cause, says in (
         (UndefinedTable(), "manage.py migrate"),
         (UniqueViolation(), None),
-        (QueryCanceled(), "took longer than it may"),
+        (QueryCanceled(), "took too long"),
         (DeadlockDetected(), "run the command again"),
-        (DiskFull(), "cannot go on (DiskFull)"),
+        (DiskFull(), "refused a statement (DiskFull)"),
     ):
         error = DatabaseError("nothing was said")
         error.__cause__ = cause
@@ -66,8 +75,8 @@ def test_what_others_hold_for_too_long_is_told_in_a_sentence() -> None:
         done = run(settings.DATA_DIR, "list_projects", **database_variables())
     assert done.returncode == 1
     assert done.stderr == (
-        "Others hold what this needs, and it waited as long as it may (pg_stat_activity shows who). "
-        "The step at hand was undone: run the command again.\n"
+        "Another session holds a lock that this command needs (see pg_stat_activity). "
+        "The current step was undone: run the command again.\n"
     )
 
 
