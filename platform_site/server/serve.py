@@ -100,7 +100,11 @@ class _MainProcess:
 
     def _start(self, listener: socket.socket) -> _Worker:
         ready, writer = self._context.Pipe(duplex=False)
-        process = self._context.Process(target=worker.work, args=(listener, self._max_connections, writer, os.getpid()))
+        is_forked = self._context.get_start_method() == "fork"
+        others = [each for each in self._listeners if each is not listener] if is_forked else []
+        process = self._context.Process(
+            target=worker.work, args=(listener, others, self._max_connections, writer, os.getpid())
+        )
         process.start()
         writer.close()
         return _Worker(process, ready)
@@ -164,6 +168,9 @@ class _MainProcess:
         workers = [*self._workers, *self._replaced]
         for each in workers:
             each.process.terminate()
+        # Or the kernel would accept connections until this process ends, and reset them unanswered.
+        for listener in self._listeners:
+            listener.close()
         until = time.monotonic() + STOP_SECONDS
         for each in workers:
             each.process.join(max(0.0, until - time.monotonic()))

@@ -28,8 +28,11 @@ FULL_COLLECTIONS: Final = 100
 """Young collections per full one (20 ms with 200 environments). Python's 10: every hundredth request."""
 
 
-def work(listener: socket.socket, max_connections: int, ready: Any, parent: int) -> None:
-    """Serve until SIGTERM. Sends the time (`time.monotonic`) over the pipe `ready` once it serves."""
+def work(listener: socket.socket, others: list[socket.socket], max_connections: int, ready: Any, parent: int) -> None:
+    """Serve until SIGTERM. Sends the time (`time.monotonic`) over the pipe `ready` once it serves. Closes `others`, the
+    inherited listeners of other workers."""
+    for other in others:
+        other.close()
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
