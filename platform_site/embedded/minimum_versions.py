@@ -53,7 +53,8 @@ def _databases() -> Iterable[str]:
         number = connections[alias].pg_version  # type: ignore[attr-defined]
         version = (number // 10000, number % 10000)
         if is_below(version, POSTGRES):
-            yield f"The database {alias} runs PostgreSQL {version[0]}.{version[1]}, which has known holes: update it."
+            number_text = f"{version[0]}.{version[1]}"
+            yield f"The database {alias} runs PostgreSQL {number_text}, which has known vulnerabilities: update it."
 
 
 def _redis() -> Iterable[str]:
@@ -69,7 +70,7 @@ def _redis() -> Iterable[str]:
     else:
         name, version, floors = "Redis", parse(str(facts["redis_version"])), REDIS
     if is_below(version, floors):
-        yield f"{name} {'.'.join(map(str, version))} has known holes: update it."
+        yield f"{name} {'.'.join(map(str, version))} has known vulnerabilities: update it."
 
 
 def _deno() -> Iterable[str]:
@@ -78,4 +79,4 @@ def _deno() -> Iterable[str]:
     except importlib.metadata.PackageNotFoundError:
         return
     if version < DENO:
-        yield f"Deno {'.'.join(map(str, version))} has known holes: install deno>=2.9."
+        yield f"Deno {'.'.join(map(str, version))} has known vulnerabilities: install deno>=2.9."

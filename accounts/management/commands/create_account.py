@@ -17,7 +17,7 @@ class Command(terminal.Command):
         parser.add_argument("email", help="email to sign in with")
         parser.add_argument("--name", default="", help="display name")
         parser.add_argument(
-            "--staff", action="store_true", help="let it into the console (/admin), with every right there"
+            "--staff", action="store_true", help="make it a superuser of the console (/admin)"
         )
         terminal.add_password_arguments(parser)
 

@@ -13,7 +13,7 @@ from projects.models import Plan, Region
 
 
 class Command(BaseCommand):
-    help = "Make a project with its development and production environments and print their ids."
+    help = "Create a project with its development and production environments and print their ids."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("name", help="1-64 characters")

@@ -11,7 +11,7 @@ from projects.errors import NoSuchProject
 
 
 class Command(BaseCommand):
-    help = "Lift a project's suspension: its calls are answered again, and what waited goes on."
+    help = "Resume a suspended project: it accepts calls again, and deliveries, queued runs and emails continue."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("project", metavar="PROJECT", help="prj_…")

@@ -14,7 +14,7 @@ from projects.errors import NoSuchProject
 class Command(BaseCommand):
     help = (
         "Suspend a project: its calls are refused, its deliveries, queued runs and emails wait until "
-        "`manage.py resume_project`. Nothing is lost. Said again with another reason, it changes the reason."
+        "`manage.py resume_project`. Nothing is lost. Repeat it to change the reason."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
