@@ -204,9 +204,7 @@ def test_missing_mail_server_is_an_unavailable_one(production: Environment, sett
     assert (email.attempts, email.sent_at, email.failed_at) == (1, None, None)
 
 
-def test_attempts_do_not_prolong_an_email(
-    production: Environment, postbox: Postbox
-) -> None:
+def test_attempts_do_not_prolong_an_email(production: Environment, postbox: Postbox) -> None:
     email = write(production)
     written = email_templates.LIFETIMES[Kind(email.kind)]
     AccountEmail.objects.update(expires_at=Now() + written / 2)

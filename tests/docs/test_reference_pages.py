@@ -5,9 +5,15 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 from django.core.management import get_commands
 from django.test import Client
+from django.urls import resolve
+from prometheus_client.metrics import MetricWrapperBase
 
+from platform_site.observability import metrics
+from platform_site.observability.lag import Lag
+from platform_site.tasks import measure_control, measure_regions, record_worker_heartbeat
 from tests.support import response_invariants
 from tests.support.service import ROOT
 
@@ -45,6 +51,27 @@ def test_addresses_that_the_page_of_rotation_names_exist() -> None:
     assert len(named) > 5
     for verb, path in named:
         assert (verb, re.sub(r"\{\w+\}", "{}", path)) in known, (verb, path)
+
+
+@pytest.mark.django_db(databases="__all__")
+def test_the_page_of_metrics_has_each_metric_and_its_alerts_use_no_other() -> None:
+    record_worker_heartbeat()
+    measure_regions()
+    measure_control()
+    found = {each._name for each in vars(metrics).values() if isinstance(each, MetricWrapperBase)}
+    found |= {family.name for family in Lag().collect()}
+    page = (ROOT / "docs" / "reference" / "metrics-and-alerts.md").read_text()
+    table, alerts = page.split("## Alerts")
+    documented = re.findall(r"`(platform_\w+)(?:\{[a-z,]+\})?`", table)
+    assert sorted(name.removesuffix("_total") for name in documented) == sorted(found)
+    [group] = yaml.safe_load(alerts.split("```yaml")[1].split("```")[0])["groups"]
+    for rule in group["rules"]:
+        assert set(re.findall(r"platform_\w+", rule["expr"])) <= set(documented), rule["alert"]
+
+
+def test_an_alert_names_the_route_of_inbound_endpoints() -> None:
+    page = (ROOT / "docs" / "reference" / "metrics-and-alerts.md").read_text()
+    assert f'route!="/{resolve("/v1/inbound/whk_x").route}"' in page
 
 
 def test_the_readme_or_another_page_leads_to_each_page() -> None:

@@ -16,9 +16,7 @@ class Command(terminal.Command):
         super().add_arguments(parser)
         parser.add_argument("email", help="email to sign in with")
         parser.add_argument("--name", default="", help="display name")
-        parser.add_argument(
-            "--staff", action="store_true", help="make it a superuser of the console (/admin)"
-        )
+        parser.add_argument("--staff", action="store_true", help="make it a superuser of the console (/admin)")
         terminal.add_password_arguments(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
