@@ -132,7 +132,9 @@ class IdentityAdmin(ReadOnlyAdmin):
 
 
 class RedirectUriForm(PoolForm):
-    uri = text("https://…, http://localhost…, or an app's own scheme. Compared letter by letter.", required=True)
+    uri = text(
+        "https://…, http://localhost…, or an app's own scheme. Compared letter by letter.", label="URI", required=True
+    )
     is_of_pool = False
 
     class Meta:

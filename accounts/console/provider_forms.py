@@ -20,9 +20,15 @@ SIGNING_KEY = ("team_id", "key_id", "private_key")
 
 
 def text(
-    help_text: str = "", *, required: bool = False, max_length: int = 500, empty_value: str | None = ""
+    help_text: str = "",
+    *,
+    label: str | None = None,
+    required: bool = False,
+    max_length: int = 500,
+    empty_value: str | None = "",
 ) -> forms.CharField:
     return forms.CharField(
+        label=label,
         required=required,
         max_length=max_length,
         empty_value=empty_value,

@@ -53,7 +53,7 @@ class SignIn(LoginView):
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         context = super().get_context_data(**kwargs)
         frame = admin.site.each_context(self.request)
-        return frame | context | {"title": "Log in", "app_path": self.request.get_full_path()}
+        return frame | context | {"title": "Sign in", "app_path": self.request.get_full_path()}
 
     def form_valid(self, form: Any) -> HttpResponse:
         user: User = form.get_user()
