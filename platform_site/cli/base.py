@@ -20,6 +20,10 @@ def progress_bar(command: BaseCommand, options: Mapping[str, Any], **shown: Any)
     return tqdm(unit_scale=True, file=command.stderr._out, disable=options["no_progress"] or None, **shown)
 
 
+def counted(count: int, plural: str) -> str:
+    return f"{count} {plural.removesuffix('s') if count == 1 else plural}"
+
+
 def confirmed_by_name(name: str, prompt: str, *, without_asking: str) -> None:
     """Raises CommandError unless `name` is typed."""
     try:

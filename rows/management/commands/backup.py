@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import Error
 
 from accounts.management.terminal import ENVIRONMENT, environment_ref_named
-from platform_site.cli.base import progress_bar
+from platform_site.cli.base import counted, progress_bar
 from platform_site.postgres import sqlstates
 from rows.query.tables.catalog import estimated_sizes
 from rows.transfer import backup
@@ -53,10 +53,6 @@ class Command(BaseCommand):
                 f"The region's database cannot be read ({type(error).__name__}). Nothing was written."
             ) from error
         counts = {"tables": len(summary.rows), "rows": sum(summary.rows.values()), **summary.parts}
-        held = ", ".join(_told(count, name.replace("_", " ")) for name, count in counts.items())
+        held = ", ".join(counted(count, name.replace("_", " ")) for name, count in counts.items())
         about = f"version {summary.schema_version}, {held}; {path.stat().st_size} bytes"
         self.stdout.write(self.style.SUCCESS(f"{path}: {about}."))
-
-
-def _told(count: int, names: str) -> str:
-    return f"{count} {names.removesuffix('s') if count == 1 else names}"

@@ -9,7 +9,7 @@ from django.db import Error
 
 from accounts import audit
 from accounts.management.terminal import environment_ref_named
-from platform_site.cli.base import CommandWithExamples, progress_bar
+from platform_site.cli.base import CommandWithExamples, counted, progress_bar
 from platform_site.http.errors import QuotaExceeded
 from platform_site.postgres import sqlstates
 from projects.api.serializers import NewBranch
@@ -62,7 +62,8 @@ class Command(CommandWithExamples):
                 with progress_bar(self, options, total=archive.size, unit="B", desc="checking") as bar:
                     content = backup_content.verified(archive, bar.update)
                 if options["check"]:
-                    self._say(f"{path} is whole: version {content.version}, {len(content.schema.tables)} tables, "
+                    tables = counted(len(content.schema.tables), "tables")
+                    self._say(f"{path} is whole: version {content.version}, {tables}, "
                               f"taken {content.taken_at:%Y-%m-%d %H:%M:%S} UTC of {content.source_id}.")  # fmt: skip
                     return
                 with progress_bar(self, options, total=archive.size, unit="B", desc="restoring") as bar:
@@ -116,9 +117,8 @@ class Command(CommandWithExamples):
 
 
 def _told(summary: Summary) -> str:
-    rows = sum(summary.rows.values())
-    parts = "".join(f", {count} {name}" for name, count in summary.parts.items())
-    return f"version {summary.schema_version}, {len(summary.rows)} tables, {rows} rows{parts}"
+    counts = {"tables": len(summary.rows), "rows": sum(summary.rows.values()), **summary.parts}
+    return f"version {summary.schema_version}, {', '.join(counted(count, name) for name, count in counts.items())}"
 
 
 def _check_name(name: str) -> None:
