@@ -144,7 +144,7 @@ export class Connection {
   }
 }
 
-function randomKey(): string {
+export function randomKey(): string {
   // `randomUUID` is missing in pages that are not served over HTTPS.
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }

@@ -536,6 +536,29 @@ const scenarios: Record<string, () => Promise<void>> = {
     equal(network.calls.slice(1).every((each) => each.path.startsWith("/v1/rows/tasks/")), true);
   },
 
+  async a_password_reset_is_always_accepted() {
+    const { client } = make();
+    await client.auth.requestPasswordReset({ email: "nobody@example.com" });
+    const error = await failing(client.auth.resetPassword({ token: "lnk_0", password: "correct horse battery" }));
+    equal([error.status, error.code], [400, "invalid_grant"]);
+  },
+
+  async a_user_changes_the_name() {
+    const storage = new Memory();
+    const { client } = make({ storage });
+    await client.auth.signIn({ email: ada.email, password: ada.password });
+    const before = await client.auth.user();
+    try {
+      const user = await client.auth.update({ name: "Countess" });
+      equal([user.id, user.name, storage.session.user], [ada.id, "Countess", user]);
+      equal(await make({ storage }).client.auth.user(), user);
+    } finally {
+      await client.auth.update({ name: before!.name });
+    }
+    const error = await failing(client.auth.update({ password: "correct horse battery" }));
+    equal(error.fields.map((each) => each.field), ["current_password"]);
+  },
+
   async a_sign_up_is_always_accepted() {
     const { client } = make();
     await client.auth.signUp({ email: "nia@example.com", password: "correct horse battery" });

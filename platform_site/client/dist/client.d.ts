@@ -439,6 +439,7 @@ declare class Connection {
     /** Opens a stream: a response whose body is read as it arrives. Throws a TypeError if the connection fails. */
     open(path: string, body: unknown, lastId: string | undefined, signal: AbortSignal): Promise<Response>;
 }
+declare function randomKey(): string;
 /** The milliseconds to wait before the next attempt; undefined if there should be none. */
 declare function delay(received: Received | undefined, attempt: number): number | undefined;
 declare function pause(ms: number, signal?: AbortSignal): Promise<void>;
@@ -456,6 +457,16 @@ declare class Auth implements TokenSource {
     user(): Promise<User | null>;
     /** Calls `listener` with the user, now and whenever another one or none is signed in. Returns a function that ends it. */
     onChange(listener: (user: User | null) => void): () => void;
+    /**
+     * Leaves the page for an identity provider, or for a choice of them. The person comes back to `redirect_uri`, by
+     * default this page, which calls `finishSignIn`.
+     */
+    startSignIn({ provider, redirect_uri }?: {
+        provider?: string;
+        redirect_uri?: string;
+    }): Promise<void>;
+    /** Signs in the person who comes back from a provider. Null if the page was opened in another way. */
+    finishSignIn(options?: CallOptions): Promise<User | null>;
     /** Signs in with a password, or with the code of an identity provider. */
     signIn(credentials: {
         email: string;
@@ -475,6 +486,21 @@ declare class Auth implements TokenSource {
     confirmSignUp(confirmation: {
         token: string;
         password: string;
+    }, options?: CallOptions): Promise<User>;
+    /** Sends a link to this email. The response does not say whether the account exists. */
+    requestPasswordReset(account: {
+        email: string;
+    }, options?: CallOptions): Promise<void>;
+    /** Sets the password with the token of the link. This ends all sessions of the user. */
+    resetPassword(reset: {
+        token: string;
+        password: string;
+    }, options?: CallOptions): Promise<void>;
+    /** Changes the name or the password. A new password needs the current one, and ends the user's other sessions. */
+    update(changes: {
+        name?: string;
+        password?: string;
+        current_password?: string;
     }, options?: CallOptions): Promise<User>;
     /** Ends the session. In this client it has ended even if the request fails. */
     signOut(options?: CallOptions): Promise<void>;

@@ -239,6 +239,61 @@ function pause(ms, signal) {
       this.#listeners.delete(listener);
     };
   }
+  /**
+   * Leaves the page for an identity provider, or for a choice of them. The person comes back to `redirect_uri`, by
+   * default this page, which calls `finishSignIn`.
+   */
+  async startSignIn({ provider, redirect_uri } = {}) {
+    const verifier = randomKey() + randomKey();
+    const hash = new Uint8Array(await crypto.subtle.digest("SHA-256", new TextEncoder().encode(verifier)));
+    const digest = btoa(String.fromCharCode(...hash));
+    const started = {
+      state: randomKey(),
+      code_verifier: verifier,
+      redirect_uri: redirect_uri ?? location.origin + location.pathname
+    };
+    sessionStorage.setItem(this.#name, JSON.stringify(started));
+    const query = new URLSearchParams({
+      redirect_uri: started.redirect_uri,
+      state: started.state,
+      code_challenge: digest.replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", ""),
+      code_challenge_method: "S256"
+    });
+    if (this.#connection.environment) query.set("environment", this.#connection.environment);
+    if (provider) query.set("provider", provider);
+    location.assign(`${this.#connection.base}/auth/authorize?${query}`);
+  }
+  /** Signs in the person who comes back from a provider. Null if the page was opened in another way. */ async finishSignIn(options) {
+    const url = new URL(location.href);
+    const returned = Object.fromEntries(url.searchParams);
+    const started = JSON.parse(sessionStorage.getItem(this.#name) ?? "null");
+    if (!started || returned.state !== started.state) return null;
+    sessionStorage.removeItem(this.#name);
+    for (const name of [
+      "code",
+      "state",
+      "iss",
+      "error",
+      "error_code",
+      "error_description"
+    ]){
+      url.searchParams.delete(name);
+    }
+    history.replaceState(history.state, "", url); // a code is of no use twice
+    if (returned.error) {
+      const code = returned.error_code ?? returned.error;
+      throw new PlatformError(400, {
+        code,
+        message: returned.error_description ?? code
+      });
+    }
+    const { code_verifier, redirect_uri } = started;
+    return this.signIn({
+      code: returned.code,
+      code_verifier,
+      redirect_uri
+    }, options);
+  }
   /** Signs in with a password, or with the code of an identity provider. */ async signIn(credentials, options) {
     const grant = "code" in credentials ? "authorization_code" : "password";
     const body = {
@@ -252,6 +307,31 @@ function pause(ms, signal) {
   }
   /** Signs in with the token of the link and the password that was chosen. */ async confirmSignUp(confirmation, options) {
     return this.#accept(await this.#post("/auth/signup/confirm", confirmation, options, false));
+  }
+  /** Sends a link to this email. The response does not say whether the account exists. */ async requestPasswordReset(account, options) {
+    await this.#post("/auth/password-reset", account, options);
+  }
+  /** Sets the password with the token of the link. This ends all sessions of the user. */ async resetPassword(reset, options) {
+    await this.#post("/auth/password-reset/confirm", reset, options, false);
+  }
+  /** Changes the name or the password. A new password needs the current one, and ends the user's other sessions. */ async update(changes, options) {
+    const { body } = await this.#connection.send({
+      method: "PATCH",
+      path: "/auth/me",
+      body: changes,
+      options
+    });
+    const user = {
+      id: body.id,
+      email: body.email,
+      name: body.name
+    };
+    const session = this.#session;
+    if (session && session.user.id === user.id) await this.#set({
+      ...session,
+      user
+    });
+    return user;
   }
   /** Ends the session. In this client it has ended even if the request fails. */ async signOut(options) {
     await this.#loaded();
