@@ -235,6 +235,38 @@ class TestBothSides:
             conflict["path"] for conflict in pair.plan()["conflicts"]
         }
 
+    @pytest.mark.parametrize("side", ["ours", "theirs"])
+    def test_a_column_that_was_created_again_is_resolved(self, pair: Pair, side: str) -> None:
+        change_schema(
+            pair.production, lambda tables: tables["notes"]["columns"].pop("done"), confirm=["drop column notes.done"]
+        )
+        again = {"type": "boolean", "null": True}
+        change_schema(pair.production, lambda tables: tables["notes"]["columns"].update(done=again))
+        [conflict] = pair.plan()["conflicts"]
+        path = "schema.tables.notes.columns.done"
+        before = schema_of(pair.branch)["notes"]["columns"]["done"]
+        assert (conflict["path"], conflict["ours"], conflict["theirs"]) == (path, again, before)
+        pair.merge(resolve={path: side})
+        assert schema_of(pair.production)["notes"]["columns"]["done"] == (again if side == "ours" else before)
+        assert pair.plan()["conflicts"] == []
+
+    def test_a_resolution_removes_a_column_of_one_side(self, pair: Pair) -> None:
+        extra = {"type": "text", "null": True}
+        change_schema(pair.production, lambda tables: tables["notes"]["columns"].update(extra=extra))
+        plan = pair.plan(resolve={"schema.tables.notes.columns.extra": "theirs"})
+        assert (plan["conflicts"], plan["confirm"]) == ([], ["drop column notes.extra"])
+
+    def test_tables_that_both_sides_created_again_are_resolved(self, pair: Pair) -> None:
+        for side in (pair.production, pair.branch):
+            change_schema(side, lambda tables: tables.update(tags={"columns": {"name": {"type": "text"}}}))
+        assert pair.plan()["conflicts"] == []
+        path = "schema.tables.notes"
+        notes = schema_of(pair.production)["notes"]
+        change_schema(pair.production, lambda tables: tables.pop("notes"), confirm=["drop table notes"])
+        change_schema(pair.production, lambda tables: tables.update(notes=notes))
+        assert path in {conflict["path"] for conflict in pair.plan()["conflicts"]}
+        assert pair.plan(resolve={path: "ours"})["conflicts"] == []
+
     def test_function_against_function_shows_the_sources(self, pair: Pair) -> None:
         pair.production.call("PUT", "/v1/functions/digest", {"source": "export default () => 'ours'"})
         pair.branch.call("PUT", "/v1/functions/digest", {"source": "export default () => 'theirs'"})

@@ -110,25 +110,35 @@ def _items(
     """Tables, or a table's columns, and names of theirs in the result. `our` and `their`: names by the base's."""
     items: dict[str, Any] = {}
     names: dict[str, str] = {}
+    # A resolution declares that such a name means the same on both sides.
+    resolved = [name for name in _with_double_meaning(sides, our, their) if f"{path}.{name}" in merger.resolve]
+    merger.paths.update(f"{path}.{name}" for name in resolved)
+    our, their = ({old: now for old, now in known.items() if now not in resolved} for known in (our, their))
     for same in _same(sides, our, their):
         bodies = [MISSING if at is None else side[at] for side, at in zip(sides, same, strict=True)]
         name = _name(merger, path, same, bodies)
         if name is None:
             continue
         _, our_name, their_name = same
+        body = one(f"{path}.{name}", same, bodies)
+        if body is MISSING or body is None:  # a resolution removes it
+            continue
         if their_name is not None:
             names[their_name] = name
-        body = one(f"{path}.{name}", same, bodies)
         if our_name not in (None, name) and isinstance(body, dict):
             body = {**body, "renamed_from": our_name}
         if name in items:
             merger.conflict(f"{path}.{name}", bodies[0], items[name], body)
         items[name] = body
-    our_olds, their_olds = ({now: old for old, now in known.items()} for known in (our, their))
-    for name in sides[1]:
-        if name in sides[2] and our_olds.get(name) != their_olds.get(name):
-            merger.conflict(f"{path}.{name}", None, sides[1][name], sides[2][name])
+    for name in _with_double_meaning(sides, our, their):
+        merger.conflict(f"{path}.{name}", None, sides[1][name], sides[2][name])
     return items, names
+
+
+def _with_double_meaning(sides: list[Document], our: Mapping[str, str], their: Mapping[str, str]) -> list[str]:
+    """Names that both sides use for different things."""
+    our_olds, their_olds = ({now: old for old, now in known.items()} for known in (our, their))
+    return [name for name in sides[1] if name in sides[2] and our_olds.get(name) != their_olds.get(name)]
 
 
 def _same(sides: list[Document], our: Mapping[str, str], their: Mapping[str, str]) -> Iterator[Same]:
