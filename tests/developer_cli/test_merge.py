@@ -46,6 +46,24 @@ def test_a_branch_is_merged_and_merged_again(cli: Cli, app: App) -> None:
     cli.run("branch", "delete", "blue", "--yes")
 
 
+def test_a_value_gives_a_new_column_its_backfill(cli: Cli, app: App) -> None:
+    cli.run("pull")
+    schema = cli.folder / "backend" / "schema.json"
+    document = json.loads(schema.read_text())
+    cli.run("branch", "create", "backfill", "--from", "production")
+    row = app.put("teams", name="Red")["id"]
+    document["tables"]["teams"]["columns"]["country"] = {"type": "text"}
+    schema.write_text(json.dumps(document))
+    cli.run("push", "-e", "backfill")
+    path = "schema.tables.teams.columns.country"
+    refused = cli.run("merge", "backfill", "--yes", code=3)
+    assert f"add --value '{path}=JSON'" in refused.stderr
+    assert cli.error("merge", "backfill", "--value", path, code=2)["code"] == "usage"
+    cli.run("merge", "backfill", "--value", f'{path}={{"type": "text", "backfill": "DE"}}', "--yes")
+    assert app.ok("server", "GET", f"/rows/teams/{row}")["country"] == "DE"
+    cli.run("branch", "delete", "backfill", "--yes")
+
+
 def test_mistakes(cli: Cli) -> None:
     assert cli.error("merge", "nothing", code=5)["code"] == "not_found"
     assert cli.error("merge", "production", code=3)["fields"][0]["code"] == "same"

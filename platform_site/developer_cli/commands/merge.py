@@ -1,5 +1,6 @@
 """`merge`: brings the changes of one environment into another."""
 
+import json as json_module
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,7 +12,7 @@ from platform_site.developer_cli.output import Json
 from platform_site.developer_cli.session import Environment
 
 if TYPE_CHECKING:
-    from platform_site.developer_cli.api import Answer
+    from platform_site.developer_cli.api import Answer, Api
 
 Paths = list[str] | None
 
@@ -23,6 +24,9 @@ def merge(
     ] = None,
     ours: Annotated[Paths, typer.Option(help="Path of a conflict in which the target stays. Repeatable.")] = None,
     theirs: Annotated[Paths, typer.Option(help="Path of a conflict in which the source wins. Repeatable.")] = None,
+    value: Annotated[
+        Paths, typer.Option(help='A value for a path: "PATH=JSON", such as a new column with a backfill. Repeatable.')
+    ] = None,
     yes: Yes = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan. Nothing changes.")] = False,
     environment: Environment = None,
@@ -33,15 +37,16 @@ def merge(
     resolve = {**dict.fromkeys(ours or [], "ours"), **dict.fromkeys(theirs or [], "theirs")}
     if both := sorted({*(ours or [])} & {*(theirs or [])}):
         raise Failure(Exit.USAGE, "usage", f"Both --ours and --theirs name {', '.join(both)}.")
+    resolve |= dict(_value(each) for each in value or [])
     body = {"from": _source_id(source), "include": include or [], "resolve": resolve}
-    plan = api.send("POST", "/config/plan", body, authored=True)
+    plan = _planned(api, body)
     _show(plan)
     if plan["conflicts"] and not dry_run:
         raise Failure(
             Exit.CONFLICT,
             "merge_conflicts",
             f"Both environments changed {output.count(len(plan['conflicts']), 'thing')}. Nothing was merged.",
-            "Repeat the command with --ours PATH or --theirs PATH for each.",
+            "Repeat the command with --ours PATH, --theirs PATH or --value PATH=JSON for each.",
             [{"field": each["path"], "code": "conflict", "message": _sides(each)} for each in plan["conflicts"]],
         )
     status = None
@@ -55,6 +60,24 @@ def merge(
         output.note("Merged. Sign-in and origins follow within a minute.")
     elif status is not None:
         output.note(f"Merged. To go back, plan with the version {plan['version']}.")
+
+
+def _value(given: str) -> tuple[str, Any]:
+    path, _, text = given.partition("=")
+    try:
+        return path, json_module.loads(text)
+    except ValueError:
+        raise Failure(Exit.USAGE, "usage", f'--value "{given}": write PATH=JSON.') from None
+
+
+def _planned(api: "Api", body: dict[str, Any]) -> "Answer":
+    try:
+        return api.send("POST", "/config/plan", body, authored=True)
+    except Failure as error:
+        paths = [path for each in error.fields if (path := str(each.get("field", ""))).startswith("config.schema.")]
+        if paths and not error.hint:
+            error.hint = f"Change it in the source, or add --value '{paths[0].removeprefix('config.')}=JSON'."
+        raise
 
 
 def _source_id(named: str) -> str:
@@ -91,7 +114,7 @@ def _show(plan: "Answer") -> None:
 def _lock(lock: dict[str, Any]) -> str:
     work = " and ".join(lock["work"]) or "catalog only"
     seconds = f", about {lock['estimated_ms'] / 1000:.1f} s" if lock["work"] else ""
-    return f"lock {lock['table']}: blocks {lock['blocks']} ({work}, {lock['rows']} rows{seconds})"
+    return f"lock {lock['table']}: blocks {lock['blocks']} ({work}, {output.count(lock['rows'], 'row')}{seconds})"
 
 
 def _sides(conflict: dict[str, Any]) -> str:
