@@ -13,7 +13,7 @@ from platform_site.developer_cli import store
 from platform_site.developer_cli.failures import Exit, Failure
 
 FUNCTION_SETTINGS = ("timeout_ms", "memory_mb", "allowed_hosts", "invoke", "attempts", "schedule", "on")
-WEBHOOK_SETTINGS = ("url", "events", "filter", "columns", "ordering", "description", "enabled")
+WEBHOOK_SETTINGS = ("name", "url", "events", "filter", "columns", "ordering", "description", "enabled")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _SECRET = re.compile(
     r"(?:\b(?:sk|rt|whsec|ghp|gho|xox[bp]|sk_live|sk_test|rk_live)[_-][A-Za-z0-9+/_-]{16,}|\bAKIA[A-Z0-9]{16}\b"

@@ -1,5 +1,6 @@
 """The difference between `backend/` and an environment, and its application."""
 
+import json
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
 
 _SIGN_UP: Final = {"off": 0, "invited": 1, "open": 2}
 """From the narrowest to the widest. One that this command does not know has to be confirmed."""
+
+_MAX_SHOWN: Final = 200
+"""Characters of two values. Longer ones are left out."""
 
 
 @dataclass
@@ -113,23 +117,42 @@ def webhooks(api: "Api") -> list["Answer"]:
 
 
 def _plan_webhooks(api: "Api", file: JsonFile, plan: Plan) -> None:
-    existing: dict[str, Answer] = {each["url"]: each for each in webhooks(api)}
+    existing = webhooks(api)
     for index, wanted in enumerate(file.value):
-        current = existing.pop(wanted["url"], None)
-        target = Change("webhook", f"create webhook {wanted['url']}", body=wanted, file=file, prefix=f"{index}.")
+        current = _same_webhook(existing, wanted)
+        name = wanted.get("name") or wanted["url"]
+        target = Change("webhook", f"create webhook {name}", body=wanted, file=file, prefix=f"{index}.")
         if current is not None:
-            body = {name: value for name, value in wanted.items() if current.get(name) != value}
+            existing.remove(current)
+            body = {setting: value for setting, value in wanted.items() if current.get(setting) != value}
             if not body:
                 continue
-            target.change = f"change webhook {wanted['url']}: {', '.join(body)}"
+            target.change = f"change webhook {name}: {', '.join(body)}"
             target.body, target.target = body, current["id"]
         plan.changes.append(target)
-    plan.only_in_environment += [f"webhook {url}" for url in existing]
+    plan.only_in_environment += [f"webhook {each['name'] or each['url']}" for each in existing]
+
+
+def _same_webhook(existing: list["Answer"], wanted: dict[str, Any]) -> "Answer | None":
+    by_key = (each for key in ("name", "url") for each in existing if wanted.get(key) and each[key] == wanted[key])
+    return next(by_key, None)
 
 
 def _plan_auth(api: "Api", file: JsonFile, plan: Plan) -> None:
+    wanted = file.value
     try:
-        plan.auth = api.send("POST", "/config/plan", {"config": {"auth": file.value}}, authored=True)
+        current = api.get("/config", parts="auth")["config"]["auth"]
+    except Failure as error:
+        if error.code != "forbidden":
+            raise
+        plan.warnings.append(f"{file.path} is left out: this key may not change the sign-in settings.")
+        return
+    if "sign_up" not in current and (others := wanted.keys() - current.keys()):
+        names = ", ".join(sorted(others))
+        plan.warnings.append(f"{file.path}: a preview branch has these settings of its source: {names}.")
+        wanted = {name: value for name, value in wanted.items() if name not in others}
+    try:
+        plan.auth = api.send("POST", "/config/plan", {"config": {"auth": wanted}}, authored=True)
     except Failure as error:
         raise _located(error, file, "config.auth.") from None
     plan.changes += [_auth_change(each) for each in plan.auth["changes"]]
@@ -138,11 +161,14 @@ def _plan_auth(api: "Api", file: JsonFile, plan: Plan) -> None:
 
 def _auth_change(found: dict[str, Any]) -> Change:
     what = f"{'change' if found['kind'] == 'trust' else found['kind']} {found['path']}"
-    if found["path"] != "auth.sign_up":
-        return Change("auth", what, found["destructive"])
+    if found["destructive"]:
+        return Change("auth", what, destructive=True)
     before, after = found["before"], found["after"]
-    widens = _SIGN_UP.get(after, 3) > _SIGN_UP.get(before, -1)
-    return Change("auth", f"{what}: {before} → {after}", access=found["path"] if widens else "")
+    if found["path"] == "auth.sign_up":
+        widens = _SIGN_UP.get(after, 3) > _SIGN_UP.get(before, -1)
+        return Change("auth", f"{what}: {before} → {after}", access=found["path"] if widens else "")
+    values = f"{json.dumps(before, ensure_ascii=False)} → {json.dumps(after, ensure_ascii=False)}"
+    return Change("auth", f"{what}: {values}" if len(values) <= _MAX_SHOWN else what)
 
 
 def apply(api: "Api", plan: Plan) -> list[dict[str, Any]]:

@@ -65,12 +65,27 @@ def test_an_environment_is_pushed_and_pulled(files: Files) -> None:
     assert not any(each["written"] for each in cli.json("pull"))
 
 
+def test_a_named_webhook_keeps_its_name_when_its_url_changes(files: Files) -> None:
+    cli = files.cli
+    hook = {"url": "http://127.0.0.1:8999/hook", "events": ["*"], "enabled": False}
+    files.write("webhooks.json", [hook])
+    cli.run("push")
+    files.write("webhooks.json", [{"name": "crm", **hook}])
+    assert _changes(cli, "push") == ["change webhook crm: name"]
+    files.write("webhooks.json", [{"name": "crm", **hook, "url": "http://127.0.0.1:8999/other"}])
+    assert _changes(cli, "push") == ["change webhook crm: url"]
+    cli.run("pull", "--force")
+    assert files.json("webhooks.json")[0]["name"] == "crm"
+    files.write("webhooks.json", [])
+    assert cli.json("plan")["only_in_environment"] == ["webhook crm"]
+
+
 def test_sign_in_settings_are_pushed_and_pulled(files: Files) -> None:
     cli = files.cli
     cli.run("pull", "--force")
     was = files.json("auth.json")
     files.write("auth.json", {**was, "redirect_uris": ["https://app.example.com/signed-in"]})
-    assert _changes(cli, "plan") == ["change auth.redirect_uris"]
+    assert _changes(cli, "plan") == ['change auth.redirect_uris: [] → ["https://app.example.com/signed-in"]']
     cli.run("push")
     assert _changes(cli, "plan") == []
     cli.run("pull", "--folder", "again", "--force")
@@ -80,6 +95,24 @@ def test_sign_in_settings_are_pushed_and_pulled(files: Files) -> None:
     assert "auth.json:3: " in refused.stderr
     files.write("auth.json", was)
     cli.run("push")
+
+
+def test_a_branch_takes_the_sign_in_settings_that_it_has(files: Files) -> None:
+    files.write("auth.json", {"sign_up": "open", "redirect_uris": ["https://app.example.com/signed-in"]})
+    planned = files.cli.json("plan")
+    assert [each["change"].partition(":")[0] for each in planned["changes"]] == ["change auth.redirect_uris"]
+    assert planned["warnings"] == ["backend/auth.json: a preview branch has these settings of its source: sign_up."]
+
+
+def test_a_ci_key_pushes_all_but_the_sign_in_settings(files: Files, app: App) -> None:
+    cli = files.cli
+    files.write("schema.json", SCHEMA)
+    files.write("auth.json", {"redirect_uris": []})
+    secret = cli.run("keys", "create", "ci", "--preset", "ci").stdout.strip()
+    pushed = cli.json("push", PLATFORM_TOKEN=secret, PLATFORM_URL=app.served.base_url)
+    assert [each["change"] for each in pushed["changes"]] == ["create table items"]
+    [warning] = pushed["warnings"]
+    assert warning == "backend/auth.json is left out: this key may not change the sign-in settings."
 
 
 def test_wider_sign_up_is_confirmed_by_name(files: Files) -> None:

@@ -19,7 +19,7 @@ Folder = Annotated[Path, typer.Option("--folder", help="Default: backend/ beside
 _DEFAULTS: dict[str, Any] = {
     "timeout_ms": 5000, "memory_mb": 128, "allowed_hosts": [], "invoke": None, "attempts": 1,
     "schedule": None, "on": None, "filter": None, "columns": None, "ordering": "none", "description": "",
-    "enabled": True,
+    "enabled": True, "name": None,
 }  # fmt: skip
 _CREDENTIAL_IN_URL = re.compile(r"\?|//[^/]*@|/(?=[A-Za-z0-9_-]*[0-9])[A-Za-z0-9_-]{20,}")
 
