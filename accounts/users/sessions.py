@@ -80,7 +80,7 @@ def authenticate(*, pool_id: str | None, environment_id: str | None, email: str,
     is_correct = passwords.is_correct(password, user.password if user and user.disabled_at is None else None)
     if user is None or not is_correct:
         log.info("sign-in refused", extra={"environment_id": environment_id, "user_id": user.pk if user else None})
-        raise InvalidGrant
+        raise InvalidGrant("The email or the password is wrong.")
     return user
 
 
