@@ -104,11 +104,16 @@ def _of_csv(lines: list[bytes], columns: list[Column], report: Report) -> Rows:
     records = csv_reader.read(lines)
     _, header = next(records, (1, []))
     known = {column.key: column for column in columns}
-    names = header if isinstance(header, list) else []
+    by_name = known | {column.key.removesuffix("_id"): column for column in columns if column.is_link}
+    names = [by_name[name].key if name in by_name else name for name in header] if isinstance(header, list) else []
     report.skipped = [name for name in names if name and name in _SET_BY_PLATFORM]
     unknown = [str(name) for name in names if name not in known]
     if not names or unknown:
-        report.stopped = f"The first line must name columns of the table. Unknown: {', '.join(unknown) or 'all'}."
+        told = f"Unknown: {', '.join(unknown) or 'all'}. The table has: {', '.join(known)}."
+        report.stopped = f"The first line must name columns of the table. {told}"
+        return
+    if len({*names}) != len(names):
+        report.stopped = "The first line names a column twice."
         return
     for number, record in records:
         if isinstance(record, InvalidRecord):

@@ -105,6 +105,9 @@ function showReport(total, name) {
     box.append(skipped);
   }
   const list = document.createElement("ul");
+  list.className = "scrolled";
+  list.tabIndex = 0;
+  list.ariaLabel = "Rejected lines";
   for (const [line, reason] of total.rejected.slice(0, SHOWN)) {
     const item = document.createElement("li");
     const shown = document.createElement("bdi");
