@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import orjson
 import psycopg
-from django.db import Error, connections
+from django.db import Error
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from functions.runs import statement_batching
@@ -132,7 +132,7 @@ class RunHost:
     def _interruptible(self) -> Iterator[None]:
         """Wraps statements. The connection of an interrupted statement is closed, because the cancel request may reach
         PostgreSQL after the statement and must not cancel another one."""
-        connection = connections[self._environment.cluster]
+        connection = loop_connections.connection(self._environment.cluster, self._environment.environment_id)
         with self._lock:
             if self._is_over:
                 raise HostError("the run is over", code="refused", name="Error")

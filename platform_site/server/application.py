@@ -1,7 +1,7 @@
-"""Runs Django for the HTTP server. `/healthz` is answered at once. Requests for rows and synchronous function calls run
-on the event loop (`platform_site.concurrency.loop_requests`), all others in threads. A request arrives complete, and
-its response is buffered, so slow clients occupy no thread. Errors before Django have the same envelope as the API's.
-Import this after `django.setup`."""
+"""Runs Django for the HTTP server. `/healthz` is answered at once. Short requests for rows and synchronous function
+calls run on the event loop (`platform_site.concurrency.loop_requests`), all others in threads. A request arrives
+complete, and its response is buffered, so slow clients occupy no thread. Errors before Django have the same envelope as
+the API's. Import this after `django.setup`."""
 
 import asyncio
 import contextvars
@@ -174,7 +174,11 @@ class Application:
         if path == "/healthz" and method in {"GET", "HEAD"}:
             _send_health(message)
             return
-        exchange = Exchange.from_message(message)
+        try:
+            exchange = Exchange.from_message(message)
+        except (LookupError, ValueError):
+            _send_error(message, errors.InvalidRequest("The Content-Type is ill-formed."))
+            return
         is_on_loop = _is_synchronous_call(message) or (path.startswith("/v1/rows/") and not self._needs_thread(message))
         if is_on_loop and len(message.body) <= MAX_ON_LOOP:
             LoopRequest(self._loop, partial(self._work_on_loop, exchange)).switch()

@@ -116,7 +116,7 @@ class RequestParser(Connection, asyncio.Protocol):
             return
         if len(self._waiting) >= MAX_PIPELINED:
             raise Refused(errors.InvalidRequest("Too many pipelined requests are waiting for a response."))
-        self._parsing = Message(self)  # type: ignore[arg-type]  # each subclass is a `Connection`
+        self._parsing = Message(self)
         self._state = "head"
         self._url = b""
         self._pieces = []
@@ -194,6 +194,7 @@ class RequestParser(Connection, asyncio.Protocol):
         self._head_bytes = 0
         if is_too_long:
             raise Refused(errors.PayloadTooLarge())
+        self._size = 0
         message.body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         self._pieces = []
         if message.meta.pop("HTTP_TRANSFER_ENCODING", None) is not None:

@@ -21,8 +21,9 @@ BODY_SECONDS: Final = 15.0
 DRAIN_SECONDS: Final = 2.0
 IDLE_SECONDS: Final = 75.0
 WRITE_SECONDS: Final = 60.0
-_PAUSE_AT, _PAUSE_BYTES = 8, 64 * 1024
-"""Waiting requests, and bytes of their bodies, at which reading pauses while another one is answered."""
+_PAUSE_AT: Final = 8
+_PAUSE_BYTES: Final = 64 * 1024
+"""While a request is answered, reading pauses at so many waiting requests, or so many bytes of them."""
 _EXPIRY_CHECK_SECONDS: Final = 0.5
 _NEVER: Final = float("inf")
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"

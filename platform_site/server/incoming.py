@@ -1,4 +1,4 @@
-"""The request as Django sees it, with its body read, and the client's IP. Unlike WSGIRequest, repeated headers are
+"""The request as Django sees it, with its body read, and the client's IP. Unlike in a WSGI server, repeated headers are
 joined by commas, headers with an underscore are dropped (`X_Forwarded_For`), and forwarding headers never reach META:
 those of `TRUSTED_PROXIES` become IP and scheme."""
 
@@ -9,6 +9,7 @@ from io import BytesIO
 from typing import Any, Final
 
 from django.core.handlers.wsgi import WSGIRequest
+from django.utils.http import parse_header_parameters
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -18,6 +19,9 @@ _FORWARDING: Final = frozenset(
 
 
 class Incoming(WSGIRequest):
+    """Its text is UTF-8, whatever charset the client names; Django would decode the query by it. Raises ValueError or
+    LookupError for an ill-formed Content-Type."""
+
     def __init__(self, path: str, meta: dict[str, Any], body: bytes) -> None:
         # Without super().__init__, which would read the path and the body again. Django's own request classes do not
         # call HttpRequest's either: it would build what is lazy.
@@ -28,10 +32,8 @@ class Incoming(WSGIRequest):
         self._read_started = False
         self._body = body  # Django would read it from the stream, and ask five times how much is allowed
         self._stream = BytesIO(body)
-        if "CONTENT_TYPE" in meta:
-            self._set_content_type_params(meta)  # type: ignore[attr-defined]  # Django's own; also sets the encoding
-        else:
-            self.content_type, self.content_params = "", {}
+        stated = meta.get("CONTENT_TYPE")
+        self.content_type, self.content_params = parse_header_parameters(stated) if stated else ("", {})
 
 
 def meta_name(header: str) -> str | None:

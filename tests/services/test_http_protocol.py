@@ -166,20 +166,55 @@ def test_a_large_head_in_one_piece_is_refused(served: Served) -> None:
         assert [message.refusal.status for message in served.begun if message.refusal] == [431]
 
 
+class Recorded:
+    """An application on the loop of a server; what it would run in a thread and on the loop is noted."""
+
+    def __init__(self, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.in_thread: list[object] = []
+        self.on_loop: list[object] = []
+        self.application = Application()
+        self.application._loop = served.loop
+        self.application._pool = SimpleNamespace(submit=self.in_thread.append)  # type: ignore[assignment]
+        monkeypatch.setattr(self.application, "_work_on_loop", self.on_loop.append)
+        monkeypatch.setattr(served.server, "handle", self.application.handle)
+
+
+@pytest.mark.parametrize(
+    ("content_type", "is_read"),
+    [
+        ("application/json; charset=utf-8", True),
+        ("text/plain; charset=utf-16", True),
+        ("text/plain; charset=rot13", True),
+        ("text/plain; charset=undefined", True),
+        ("text/plain; a*=nonsense''%41", False),
+        ("text/plain; a*=utf-8'%41", True),
+        ("; ;=;", True),
+    ],
+)
+def test_any_content_type_is_read_or_refused(
+    served: Served, monkeypatch: pytest.MonkeyPatch, content_type: str, is_read: bool
+) -> None:
+    recorded = Recorded(served, monkeypatch)
+    head = "GET /v1/rows/tasks?%s HTTP/1.1\r\nHost: localhost\r\nContent-Type: %s\r\n\r\n"
+    with served.client() as client:
+        client.sendall((head % ("&".join(["a=%41"] * 1_001), content_type)).encode())
+        served.run()
+        assert len(recorded.on_loop) == is_read
+        if not is_read:
+            client.sendall(REQUEST)
+            served.run()
+            assert client.recv(65536).startswith(b"HTTP/1.1 400 ")
+
+
 @pytest.mark.parametrize(("size", "begun_on_loop"), [(100, True), (MAX_ON_LOOP, True), (MAX_ON_LOOP + 1, False)])
 def test_large_bodies_are_answered_in_threads(
     served: Served, monkeypatch: pytest.MonkeyPatch, size: int, begun_on_loop: bool
 ) -> None:
-    application, submitted, on_loop = Application(), [], []
-    application._loop = served.loop
-    application._pool = SimpleNamespace(submit=submitted.append)  # type: ignore[assignment]
-    monkeypatch.setattr(application, "_work_on_loop", on_loop.append)
+    recorded = Recorded(served, monkeypatch)
     with served.client() as client:
         client.sendall(post(b"x" * size))
         served.run()
-        served.loop.call_soon(application.handle, served.begun[0])
-        served.run()
-    assert (len(on_loop), len(submitted)) == ((1, 0) if begun_on_loop else (0, 1))
+    assert (len(recorded.on_loop), len(recorded.in_thread)) == ((1, 0) if begun_on_loop else (0, 1))
 
 
 UPGRADE = b"Connection: Upgrade\r\nUpgrade: h2c\r\n"
