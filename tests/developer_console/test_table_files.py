@@ -56,15 +56,14 @@ def test_a_file_that_is_none_imports_nothing(tracker: Tracker, desk: Desk, conte
 
 
 def test_a_csv_header_may_name_a_reference_as_the_schema_does(tracker: Tracker, desk: Desk) -> None:
-    home = tracker.post("owner", "/rows/lists", {"name": "Home"}).json["id"]
-    assert send(desk, "x.csv", f"title,list\nTea,{home}\n".encode()).json()["inserted"] == 1
+    alice = tracker.users["alice"]
+    assert send(desk, "x.csv", f"title,owner\nTea,{alice}\n".encode()).json()["inserted"] == 1
     [row] = tracker.get("owner", "/rows/tasks").json["data"]
-    assert row["list_id"] == home
-    stopped = send(desk, "x.csv", b"title,lits\nTea,x\n").json()["stopped"]
-    assert stopped.startswith("The first line must name columns of the table. Unknown: lits. The table has: id, ")
-    assert (
-        send(desk, "x.csv", b"title,list,list_id\nTea,,\n").json()["stopped"] == "The first line names a column twice."
-    )
+    assert row["owner_id"] == alice
+    stopped = send(desk, "x.csv", b"title,ownr\nTea,x\n").json()["stopped"]
+    assert stopped.startswith("The first line must name columns of the table. Unknown: ownr. The table has: id, ")
+    twice = send(desk, "x.csv", b"title,owner,owner_id\nTea,,\n").json()["stopped"]
+    assert twice == "The first line names a column twice."
 
 
 def test_rows_are_exported_in_parts(tracker: Tracker, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
