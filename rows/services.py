@@ -2,6 +2,7 @@
 itself or in the caller's transaction."""
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
 from platform_site.identity.callers import EnvironmentRef
@@ -21,6 +22,7 @@ T = TypeVar("T")
 def _by_itself(
     operation: Callable[Concatenate[QueryContext, P], T],
 ) -> Callable[Concatenate[EnvironmentRef, Principal, P], T]:
+    @wraps(operation)
     def call(environment: EnvironmentRef, principal: Principal, /, *args: P.args, **options: P.kwargs) -> T:
         return run(environment, principal, lambda context: operation(context, *args, **options))
 

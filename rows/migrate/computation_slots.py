@@ -1,4 +1,4 @@
-"""Parsing, planning and changing a schema can take seconds of CPU. A project gets one slot of a process at a time for
+"""Parsing and planning a schema can take seconds of CPU. A project gets one slot of a process at a time for
 it, so that it cannot take all threads from others. The rest waits in a short queue."""
 
 import threading
@@ -24,7 +24,7 @@ _here: Final = _Here()
 
 
 class SchemasBusy(Unavailable):
-    message = "Other schemas are being planned or changed. Nothing was changed; try again shortly."
+    message = "Other schemas are being planned. Nothing was changed; try again shortly."
 
 
 def in_slot(work: Callable[Concatenate[EnvironmentRef, P], T]) -> Callable[Concatenate[EnvironmentRef, P], T]:

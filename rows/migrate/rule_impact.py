@@ -17,7 +17,9 @@ from rows.migrate import service as schema_service
 from rows.migrate.computation_slots import in_slot
 from rows.migrate.planning import planner
 from rows.query import schema_cache
+from rows.query.context import MAX_CONDITIONS
 from rows.query.schema_cache import CompiledSchema
+from rows.query.sql.conditions import TooLarge, limited
 from rows.query.sql.expressions import boolean
 from rows.query.sql.statement import Statement, build_statement
 from rows.rules import named
@@ -156,12 +158,15 @@ def _impact(
 ) -> Impact:
     old, new = _columns(before, table, principal), _columns(after, table, principal)
     seen, why_not = None, "Not counted: it takes too long."
-    for sample in SAMPLES:
-        if time.monotonic() > deadline:
-            why_not = "Not counted: there was no time left for it."
-            break
-        if (seen := _counted(before, after, table, principal, sample)) is not None:
-            break
+    try:
+        for sample in SAMPLES:
+            if time.monotonic() > deadline:
+                why_not = "Not counted: there was no time left for it."
+                break
+            if (seen := _counted(before, after, table, principal, sample)) is not None:
+                break
+    except TooLarge:
+        why_not = "Not counted: the rules have too many conditions."
     return Impact(
         table,
         label,
@@ -180,8 +185,9 @@ def _columns(compiled: CompiledSchema, table: str, principal: Principal) -> tupl
 def _counted(
     before: CompiledSchema, after: CompiledSchema, table: str, principal: Principal, sample: int
 ) -> VisibleRows | None:
-    """Counts over the newest `sample` rows; None if it timed out."""
-    statement = _statement(before, after, table, principal, sample)
+    """Counts over the newest `sample` rows; None if it timed out. Raises TooLarge."""
+    with limited(MAX_CONDITIONS):
+        statement = _statement(before, after, table, principal, sample)
     using = before.alias
     try:
         with transaction.atomic(using=using):

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import wraps
 from typing import Final, ParamSpec, TypeVar
 
 from django.conf import settings
@@ -175,6 +176,7 @@ def prepared(
 
 
 def _at_once(prepare: Callable[P, AbstractContextManager[Callable[[], T]]]) -> Callable[P, T]:
+    @wraps(prepare)
     def call(*args: P.args, **options: P.kwargs) -> T:
         with prepare(*args, **options) as change_once:
             return with_retries(change_once)
@@ -250,7 +252,6 @@ def _require_version(environment: EnvironmentRef, number: int) -> None:
         raise VersionConflict(row.version)
 
 
-@in_slot
 def _change_once(
     environment: EnvironmentRef,
     raw: object,

@@ -38,13 +38,13 @@ _STALE: Final = frozenset({"42703", "42P01", "3F000", "42883", "42804", "42846",
 _UNKNOWN_STATEMENT: Final = "26000"
 
 _MAX_CONDITIONS_ON_LOOP: Final = 150
-MAX_CONDITIONS: Final = 4_000
-"""Of one statement, with those of the rules on its way (`rows.query.sql.conditions.limited`): about 1.5 s of CPU."""
+MAX_CONDITIONS: Final = 8_000
+"""Of one statement, with those of the rules on its way (`rows.query.sql.conditions.limited`): about 3 s of CPU."""
 _TOO_LARGE: Final = (
     f"The request and the rules of the tables that it touches have more than {MAX_CONDITIONS:,} conditions together. "
     "Filter, sort and expand by fewer related rows, or shorten the rules."
 )
-_large_statements: Final = FairSemaphore(1, per_owner=1, slow_after=0.5)
+_large_statements: Final = FairSemaphore(1, per_owner=1, slow_after=0.5, max_waiting=4)
 
 _statements: Final[Memo[tuple[int, Any, Any], Statement]] = Memo(2_048)
 
@@ -129,7 +129,7 @@ class QueryContext:
             ):
                 return compile(self.compiled.role_view(self.role_key), *shape)
         except TooLarge:
-            raise ValidationFailed.of("where", "too_large", _TOO_LARGE) from None
+            raise ValidationFailed(_TOO_LARGE) from None
         except Full:
             raise Unavailable("Other large statements are being compiled. Try again shortly.") from None
 

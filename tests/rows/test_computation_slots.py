@@ -51,6 +51,7 @@ def test_a_project_has_one_slot_and_leaves_others_theirs(monkeypatch: pytest.Mon
 
 @pytest.mark.django_db(databases="__all__", transaction=True)
 def test_plans_of_one_project_are_made_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(computation_slots, "WAIT_SECONDS", 60)
     tenant, make, at_once, most = Tenant(DOCUMENT), planner.plan, [0], [0]
 
     def noted(*schemas: object) -> object:

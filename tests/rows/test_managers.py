@@ -223,7 +223,7 @@ def test_a_model_is_made_when_it_is_asked_for_and_once_for_all_threads(tenant: T
 def test_an_environment_without_a_version_has_no_tables() -> None:
     environment = Tenant().environment
     assert schema_cache.compiled_schema(environment).version == 0
-    assert schema_cache.compiled_schema(environment).models == {}
+    assert not schema_cache.compiled_schema(environment).schema.tables
     schema_cache.evict(environment.environment_id)
 
 
