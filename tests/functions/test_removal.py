@@ -163,8 +163,8 @@ def test_the_process_of_a_run_is_ended_when_its_function_goes(
     # As where it was called before.
     executor._sources[started.program_key] = b"export default () => { while (true) {} }"
     ended = executor.execute(started, key_of(environment), environment)
-    assert (ended.result.status, ended.is_timeout) == ("failed", False)
-    assert (ended.result.error or {})["reason"] == "cancelled"
+    assert (ended.status, ended.is_timeout) == ("failed", False)
+    assert (ended.error or {})["reason"] == "cancelled"
 
 
 def test_run_that_starts_during_deletion_is_removed_by_the_periodic_job(

@@ -90,10 +90,10 @@ def test_what_it_seeds_answers_each_user_with_their_own(layout: Layout) -> None:
         assert {row["owner_id"] for row in seen} == {user["id"]}
         titles.append({row["title"] for row in seen if not row["done"]})
         _, ended = calls.invoke(NewRun(environment, caller, "open-tasks", "null"))
-        assert ended.result.output is not None, ended.result.error
-        assert {task["title"] for task in json.loads(ended.result.output)} == titles[-1]
+        assert ended.output is not None, ended.error
+        assert {task["title"] for task in json.loads(ended.output)} == titles[-1]
         _, ended = calls.invoke(NewRun(environment, caller, "sum", '{"a": 2, "b": 3}'))
-        assert json.loads(ended.result.output or "") == {"sum": 5}
+        assert json.loads(ended.output or "") == {"sum": 5}
     assert not titles[0] & titles[1]
 
 
