@@ -21,7 +21,6 @@ urlpatterns = [
         AggregateViewSet.as_view(
             {"post": "aggregate", "get": "retrieve", "patch": "partial_update", "delete": "destroy"}
         ),
-        {"row_id": "aggregate"},
         name="rows-aggregate",
     ),
     path(

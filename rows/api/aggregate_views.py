@@ -2,7 +2,7 @@ from typing import Any, Final
 
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
-from drf_spectacular.utils import extend_schema, extend_schema_view
+from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 
 from platform_site.http import fields
@@ -12,7 +12,7 @@ from rows.api.row_views import RowViewSet
 from rows.api.serializers import Described, refuse_unknown_fields
 from rows.query.aggregates.request import AGGREGATE_FIELDS, DATE_PARTS, MAX_GROUPS, MAX_KEYS
 
-_HIDDEN: Final = extend_schema(exclude=True)
+_ROW_ID: Final = "aggregate"
 
 
 class Aggregate(fields.Serializer):
@@ -58,16 +58,13 @@ class GroupPage(Described):
     }
 
 
-@extend_schema_view(retrieve=_HIDDEN, partial_update=_HIDDEN, destroy=_HIDDEN)
 class AggregateViewSet(RowViewSet):
-    """Also serves the row whose id is `aggregate`."""
-
     safe_posts = frozenset({"aggregate"})
     required_scopes = {**RowViewSet.required_scopes, "aggregate": "rows:read"}
     query_parameters = {**RowViewSet.query_parameters, "aggregate": frozenset[str]()}
 
     @extend_schema(operation_id="aggregateRows", request=Aggregate, responses=GroupPage)
-    def aggregate(self, request: HttpRequest, table: str, row_id: str) -> HttpResponseBase:
+    def aggregate(self, request: HttpRequest, table: str) -> HttpResponseBase:
         """Counts, sums, averages, minima and maxima of the rows that the caller may read, by group.
 
         It changes nothing. A cell that the caller may not read counts as null."""
@@ -75,3 +72,15 @@ class AggregateViewSet(RowViewSet):
         message = f"There is no such field. The fields are {', '.join(sorted(AGGREGATE_FIELDS))}."
         refuse_unknown_fields(body, AGGREGATE_FIELDS, message)
         return respond(services.aggregate_rows(self.environment, self._principal(), table, body, self.freshness).body)
+
+    @extend_schema(exclude=True)
+    def retrieve(self, request: HttpRequest, table: str, row_id: str = _ROW_ID) -> HttpResponseBase:
+        return super().retrieve(request, table, row_id)
+
+    @extend_schema(exclude=True)
+    def partial_update(self, request: HttpRequest, table: str, row_id: str = _ROW_ID) -> HttpResponseBase:
+        return super().partial_update(request, table, row_id)
+
+    @extend_schema(exclude=True)
+    def destroy(self, request: HttpRequest, table: str, row_id: str = _ROW_ID) -> HttpResponseBase:
+        return super().destroy(request, table, row_id)
