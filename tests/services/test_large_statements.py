@@ -44,9 +44,7 @@ def test_a_statement_that_takes_seconds_to_compile_is_refused() -> None:
     with pytest.raises(ValidationFailed) as refused:
         tenant.rows(ALICE, "t", where=where)
     assert time.thread_time() - before < 5  # without a limit it takes minutes
-    [error] = refused.value.fields
-    assert (error.field, error.code) == ("where", "too_large")
-    assert f"{context.MAX_CONDITIONS:,}" in error.message
+    assert f"{context.MAX_CONDITIONS:,}" in refused.value.text
     assert len(tenant.rows(OPERATOR, "t", where=where)) == 1, "a key without rules has a shorter statement"
 
 
