@@ -17,8 +17,11 @@ def check_email_settings(**_: Any) -> list[CheckMessage]:
     found: list[CheckMessage] = []
     if settings.EMAIL_USE_TLS and settings.EMAIL_USE_SSL:
         found.append(Error("EMAIL_USE_TLS and EMAIL_USE_SSL exclude each other.", id="accounts.E001"))
+    address = parseaddr(settings.DEFAULT_FROM_EMAIL)[1]
+    if address == f"no-reply@{settings.PLATFORM_DOMAIN}":  # the default, also for a domain that is an IP address
+        return found
     try:
-        emails.check(parseaddr(settings.DEFAULT_FROM_EMAIL)[1].replace("@localhost", "@localhost.example"))
+        emails.check(address.replace("@localhost", "@localhost.example"))
     except ValidationFailed:
         found.append(Error("DEFAULT_FROM_EMAIL has no valid email address.", id="accounts.E002"))
     return found

@@ -279,6 +279,7 @@ def age_of_oldest_failing() -> float | None:
     failing = AccountEmail.objects.exclude(_of_suspended()).filter(
         attempts__gt=0, sent_at__isnull=True, failed_at__isnull=True, expires_at__gt=Now()
     )
+    failing = failing.exclude(last_error="").exclude(last_error__startswith="waits:")
     age = failing.exclude(last_error__startswith=_REFUSED_FOR_NOW).aggregate(age=Now() - Min("created_at"))["age"]
     return None if age is None else max(0.0, age.total_seconds())
 

@@ -26,6 +26,7 @@ interface StartedSignIn {
 export class Auth implements TokenSource {
   readonly #connection: Connection;
   readonly #name: string;
+  readonly #startedName: string;
   readonly #listeners = new Set<(user: User | null) => void>();
   #storage: SessionStorage | null;
   #session: Session | null = null;
@@ -38,6 +39,7 @@ export class Auth implements TokenSource {
     this.#storage = storage === undefined ? localStorageOf() : storage;
     const pool = connection.environment ?? (connection.key.startsWith("pk_") ? connection.key : "");
     this.#name = `platform:${connection.base}:${pool}`;
+    this.#startedName = `${this.#name}:sign-in`; // storage may be sessionStorage
     if (storage === undefined && typeof document !== "undefined") {
       addEventListener("storage", (event) => {
         if (event.key === this.#name || event.key === null) this.#read();
@@ -78,7 +80,7 @@ export class Auth implements TokenSource {
       code_verifier: verifier,
       redirect_uri: redirect_uri ?? location.origin + location.pathname,
     };
-    sessionStorage.setItem(this.#name, JSON.stringify(started));
+    sessionStorage.setItem(this.#startedName, JSON.stringify(started));
     const query = new URLSearchParams({
       redirect_uri: started.redirect_uri,
       state: started.state,
@@ -94,9 +96,9 @@ export class Auth implements TokenSource {
   async finishSignIn(options?: CallOptions): Promise<User | null> {
     const url = new URL(location.href);
     const returned = Object.fromEntries(url.searchParams);
-    const started: StartedSignIn | null = JSON.parse(sessionStorage.getItem(this.#name) ?? "null");
-    if (!started || returned.state !== started.state) return null;
-    sessionStorage.removeItem(this.#name);
+    const started: StartedSignIn | null = JSON.parse(sessionStorage.getItem(this.#startedName) ?? "null");
+    if (!started?.state || returned.state !== started.state) return null;
+    sessionStorage.removeItem(this.#startedName);
     for (const name of ["code", "state", "iss", "error", "error_code", "error_description"]) {
       url.searchParams.delete(name);
     }

@@ -146,14 +146,16 @@ def _check_settings(found: Backend) -> None:
 def _check_webhooks(found: Backend) -> None:
     if found.webhooks is None:
         return
-    urls: set[str] = set()
+    keys: set[str] = set()
     for index, webhook in enumerate(found.webhooks.value):
         where = found.webhooks.at(str(index))
         if not isinstance(webhook, dict) or not isinstance(webhook.get("url"), str):
             raise _invalid_file(f"{where}: a webhook is an object with a `url`.")
-        if webhook["url"] in urls:
-            raise _invalid_file(f"{where}: two webhooks have this URL.")
-        urls.add(webhook["url"])
+        name = webhook.get("name")
+        key = name if isinstance(name, str) else webhook["url"]
+        if key in keys:
+            raise _invalid_file(f"{where}: two webhooks have this {'URL' if key is not name else 'name'}.")
+        keys.add(key)
         for setting in webhook:
             if setting not in WEBHOOK_SETTINGS:
                 at = found.webhooks.at(f"{index}.{setting}")

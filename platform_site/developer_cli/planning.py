@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 _SIGN_UP: Final = {"off": 0, "invited": 1, "open": 2}
 """From the narrowest to the widest. One that this command does not know has to be confirmed."""
 
+_SETTINGS_OF_SOURCE: Final = {"sign_up", "app_name", "app_url", "link_urls", "providers"}
+"""Sign-in settings that a preview branch does not have."""
 _MAX_SHOWN: Final = 200
 """Characters of two values. Longer ones are left out."""
 
@@ -118,8 +120,9 @@ def webhooks(api: "Api") -> list["Answer"]:
 
 def _plan_webhooks(api: "Api", file: JsonFile, plan: Plan) -> None:
     existing = webhooks(api)
+    same = _same_webhooks(existing, file.value)
     for index, wanted in enumerate(file.value):
-        current = _same_webhook(existing, wanted)
+        current = same.get(index)
         name = wanted.get("name") or wanted["url"]
         target = Change("webhook", f"create webhook {name}", body=wanted, file=file, prefix=f"{index}.")
         if current is not None:
@@ -133,9 +136,17 @@ def _plan_webhooks(api: "Api", file: JsonFile, plan: Plan) -> None:
     plan.only_in_environment += [f"webhook {each['name'] or each['url']}" for each in existing]
 
 
-def _same_webhook(existing: list["Answer"], wanted: dict[str, Any]) -> "Answer | None":
-    by_key = (each for key in ("name", "url") for each in existing if wanted.get(key) and each[key] == wanted[key])
-    return next(by_key, None)
+def _same_webhooks(existing: list["Answer"], wanted: list[dict[str, Any]]) -> dict[int, "Answer"]:
+    """The existing webhook of each entry, by index: all of the same name first, so that none is taken by its URL."""
+    found: dict[int, Answer] = {}
+    for key in ("name", "url"):
+        free = [each for each in existing if not any(each is other for other in found.values())]
+        for index, entry in enumerate(wanted):
+            same = next((each for each in free if entry.get(key) and each[key] == entry[key]), None)
+            if index not in found and same is not None:
+                found[index] = same
+                free.remove(same)
+    return found
 
 
 def _plan_auth(api: "Api", file: JsonFile, plan: Plan) -> None:
@@ -147,7 +158,7 @@ def _plan_auth(api: "Api", file: JsonFile, plan: Plan) -> None:
             raise
         plan.warnings.append(f"{file.path} is left out: this key may not change the sign-in settings.")
         return
-    if "sign_up" not in current and (others := wanted.keys() - current.keys()):
+    if "sign_up" not in current and (others := _SETTINGS_OF_SOURCE & (wanted.keys() - current.keys())):
         names = ", ".join(sorted(others))
         plan.warnings.append(f"{file.path}: a preview branch has these settings of its source: {names}.")
         wanted = {name: value for name, value in wanted.items() if name not in others}
@@ -164,6 +175,8 @@ def _auth_change(found: dict[str, Any]) -> Change:
     if found["destructive"]:
         return Change("auth", what, destructive=True)
     before, after = found["before"], found["after"]
+    if before is None and after is None:
+        return Change("auth", what)
     if found["path"] == "auth.sign_up":
         widens = _SIGN_UP.get(after, 3) > _SIGN_UP.get(before, -1)
         return Change("auth", f"{what}: {before} → {after}", access=found["path"] if widens else "")

@@ -226,6 +226,10 @@ def test_the_oldest_email_that_the_server_does_not_take(
     for number in range(2):
         write(production, f"n{number}@example.com", Kind.INVITATION)
     assert email_outbox.age_of_oldest_failing() is None, "not yet tried"
+    for reason in ("", "waits: the emails of this hour are used up"):
+        AccountEmail.objects.update(attempts=1, last_error=reason)
+        assert email_outbox.age_of_oldest_failing() is None, "claimed, not refused"
+    AccountEmail.objects.update(attempts=0, last_error="")
     assert email_outbox.send_due() == 0
     AccountEmail.objects.update(created_at=Now() - timedelta(hours=1))
     assert 3600 <= (email_outbox.age_of_oldest_failing() or 0) < 3700
@@ -315,6 +319,7 @@ def found(*, deploy: bool = False) -> list[str]:
         ({"EMAIL_USE_TLS": True, "EMAIL_USE_SSL": True}, ["accounts.E001"]),
         ({"DEFAULT_FROM_EMAIL": "the platform"}, ["accounts.E002"]),
         ({"DEFAULT_FROM_EMAIL": "Platform <no-reply@platform.example>"}, []),
+        ({"PLATFORM_DOMAIN": "10.0.0.12", "DEFAULT_FROM_EMAIL": "no-reply@10.0.0.12"}, []),
     ],
 )
 def test_settings_that_cannot_work_are_named(settings: Any, changes: dict[str, Any], ids: list[str]) -> None:

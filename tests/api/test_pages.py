@@ -127,6 +127,8 @@ def test_production_settings_pass_djangos_deployment_check() -> None:
         "PLATFORM_DOMAIN": "platform.example",
         "ALLOWED_HOSTS": "platform.example,.platform.example",
         "EMAIL_HOST": "smtp.platform.example",
+        "TRUSTED_PROXIES": "10.0.0.0/8",
+        "METRICS_TOKEN": "m" * 32,
     }
     done = subprocess.run(
         [sys.executable, "manage.py", "check", "--deploy", "--fail-level", "WARNING"],

@@ -267,6 +267,37 @@ class TestBothSides:
         assert path in {conflict["path"] for conflict in pair.plan()["conflicts"]}
         assert pair.plan(resolve={path: "ours"})["conflicts"] == []
 
+    @pytest.mark.parametrize("side", ["ours", "theirs"])
+    def test_of_tables_that_were_created_again_one_is_chosen_whole(self, pair: Pair, side: str) -> None:
+        change_schema(pair.production, lambda tables: tables.pop("notes"), confirm=["drop table notes"])
+        columns = {"title": {"type": "text"}, "mine": {"type": "text", "null": True}}
+        change_schema(pair.production, lambda tables: tables.update(notes={"columns": columns}))
+        chosen = schema_of(pair.production if side == "ours" else pair.branch)["notes"]
+        plan = pair.plan(resolve={"schema.tables.notes": side})
+        assert plan["conflicts"] == []
+        pair.merge(resolve={"schema.tables.notes": side}, confirm=plan["confirm"])
+        assert schema_of(pair.production)["notes"] == chosen
+        assert pair.plan()["changes"] == []
+
+    @pytest.mark.parametrize("side", ["ours", "theirs"])
+    def test_a_resolved_name_takes_nothing_away_that_was_renamed(self, pair: Pair, side: str) -> None:
+        """`title` became `heading` on one side, which has a new `title`."""
+
+        def rename(tables: Any) -> None:
+            rename_title(tables)
+            tables["notes"]["columns"]["heading"]["null"] = True
+
+        changed = pair.production if side == "ours" else pair.branch
+        change_schema(changed, rename)
+        change_schema(changed, lambda tables: tables["notes"]["columns"].update(title={"type": "text", "null": True}))
+        path = "schema.tables.notes.columns.title"
+        plan = pair.plan(resolve={path: side})
+        assert plan["conflicts"] == []
+        pair.merge(resolve={path: side}, confirm=plan["confirm"])
+        assert {"heading", "title", "done"} <= schema_of(pair.production)["notes"]["columns"].keys()
+        [row] = pair.production.call("GET", "/v1/rows/notes")["data"]
+        assert row["heading" if side == "ours" else "title"] == "Tea"
+
     def test_function_against_function_shows_the_sources(self, pair: Pair) -> None:
         pair.production.call("PUT", "/v1/functions/digest", {"source": "export default () => 'ours'"})
         pair.branch.call("PUT", "/v1/functions/digest", {"source": "export default () => 'theirs'"})

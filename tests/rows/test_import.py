@@ -591,7 +591,7 @@ class TestAmongOthers:
             other.execute("LOCK TABLE tasks IN ACCESS EXCLUSIVE MODE")
             with pytest.raises(Error) as caught:
                 run("export_rows", environment.environment_id, "tasks", str(tmp_path / "out.csv"))
-        assert "Others hold what this needs" in str(command_errors.error_text(caught.value))
+        assert "Another session holds a lock" in str(command_errors.error_text(caught.value))
         assert os.listdir(tmp_path) == []
 
     def test_a_user_deleted_meanwhile_is_not_referenced(self, environment: EnvironmentRef) -> None:

@@ -207,6 +207,7 @@ function pause(ms, signal) {
 /** Signing in and out. One client has one user, in all tabs that share its storage. */ class Auth {
   #connection;
   #name;
+  #startedName;
   #listeners = new Set();
   #storage;
   #session = null;
@@ -217,6 +218,7 @@ function pause(ms, signal) {
     this.#storage = storage === undefined ? localStorageOf() : storage;
     const pool = connection.environment ?? (connection.key.startsWith("pk_") ? connection.key : "");
     this.#name = `platform:${connection.base}:${pool}`;
+    this.#startedName = `${this.#name}:sign-in`; // storage may be sessionStorage
     if (storage === undefined && typeof document !== "undefined") {
       addEventListener("storage", (event)=>{
         if (event.key === this.#name || event.key === null) this.#read();
@@ -252,7 +254,7 @@ function pause(ms, signal) {
       code_verifier: verifier,
       redirect_uri: redirect_uri ?? location.origin + location.pathname
     };
-    sessionStorage.setItem(this.#name, JSON.stringify(started));
+    sessionStorage.setItem(this.#startedName, JSON.stringify(started));
     const query = new URLSearchParams({
       redirect_uri: started.redirect_uri,
       state: started.state,
@@ -266,9 +268,9 @@ function pause(ms, signal) {
   /** Signs in the person who comes back from a provider. Null if the page was opened in another way. */ async finishSignIn(options) {
     const url = new URL(location.href);
     const returned = Object.fromEntries(url.searchParams);
-    const started = JSON.parse(sessionStorage.getItem(this.#name) ?? "null");
-    if (!started || returned.state !== started.state) return null;
-    sessionStorage.removeItem(this.#name);
+    const started = JSON.parse(sessionStorage.getItem(this.#startedName) ?? "null");
+    if (!started?.state || returned.state !== started.state) return null;
+    sessionStorage.removeItem(this.#startedName);
     for (const name of [
       "code",
       "state",

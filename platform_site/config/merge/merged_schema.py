@@ -84,9 +84,14 @@ def merge(
 ) -> Merged:
     columns: dict[str, dict[str, str]] = {}
 
-    def table(path: str, same: Same, bodies: list[Any]) -> dict[str, Any]:
+    def table(path: str, same: Same, bodies: list[Any]) -> Any:
         old, our, their = same
         if our is not None and their is not None:
+            if old is None and path in merger.resolve:
+                body = merger.value(path, *bodies)
+                chosen = body.get("columns", {}) if isinstance(body, dict) else {}
+                columns[their] = {key: key for key in bodies[2]["columns"] if key in chosen}
+                return body
             known = (our_names.columns.get(old, {}), their_names.columns.get(old, {})) if old else ({}, {})
             body, columns[their] = _table(merger, path, bodies, *known)
             return body
@@ -110,10 +115,11 @@ def _items(
     """Tables, or a table's columns, and names of theirs in the result. `our` and `their`: names by the base's."""
     items: dict[str, Any] = {}
     names: dict[str, str] = {}
-    # A resolution declares that such a name means the same on both sides.
+    # A resolution declares that such a name means the same on both sides. What else came from that origin is new.
     resolved = [name for name in _with_double_meaning(sides, our, their) if f"{path}.{name}" in merger.resolve]
     merger.paths.update(f"{path}.{name}" for name in resolved)
-    our, their = ({old: now for old, now in known.items() if now not in resolved} for known in (our, their))
+    origins = {old for known in (our, their) for old, now in known.items() if now in resolved}
+    our, their = ({old: now for old, now in known.items() if old not in origins} for known in (our, their))
     for same in _same(sides, our, their):
         bodies = [MISSING if at is None else side[at] for side, at in zip(sides, same, strict=True)]
         name = _name(merger, path, same, bodies)
