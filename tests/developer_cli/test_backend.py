@@ -76,6 +76,11 @@ def test_a_named_webhook_keeps_its_name_when_its_url_changes(files: Files) -> No
     assert _changes(cli, "push") == ["change webhook crm: url"]
     cli.run("pull", "--force")
     assert files.json("webhooks.json")[0]["name"] == "crm"
+    same_url = [{"name": name, **hook, "url": "http://127.0.0.1:8999/other"} for name in ("erp", "crm")]
+    files.write("webhooks.json", same_url)
+    assert _changes(cli, "plan") == ["create webhook erp"], "the order of the file does not matter"
+    files.write("webhooks.json", [same_url[0], same_url[0]])
+    assert "two webhooks have this name" in cli.run("plan", code=2).stderr
     files.write("webhooks.json", [])
     assert cli.json("plan")["only_in_environment"] == ["webhook crm"]
 

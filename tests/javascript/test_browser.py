@@ -25,7 +25,8 @@ PAGE = """<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,">
 <script type="module">
 import {{ createClient }} from "{base_url}/client.js";
 window.createClient = createClient;
-window.client = createClient({{ url: "{base_url}", key: "{key}", environment: "{environment}" }});
+window.options = {{ url: "{base_url}", key: "{key}", environment: "{environment}" }};
+window.client = createClient(options);
 window.users = [];
 client.auth.onChange((user) => users.push(user?.email ?? null));
 </script>"""
@@ -98,6 +99,20 @@ def test_ten_tabs_have_one_session_and_renew_it_once(served: Up, window: Callabl
         tab.wait_for_function("users.at(-1) === null")
         assert tab.evaluate("() => client.auth.user()") is None
     assert first.evaluate("() => localStorage.length") == 0
+
+
+def test_a_session_in_session_storage_is_no_started_sign_in(
+    served: Up, window: Callable[..., Page], url: str, browser_errors: list[str]
+) -> None:
+    page = window()
+    page.goto(url)
+    page.wait_for_function("users.length === 1")
+    make = "createClient({ ...options, storage: sessionStorage })"
+    user = served.facts["app_users"][0]
+    credentials = {"email": user["email"], "password": user["password"]}
+    page.evaluate(f"(credentials) => {make}.auth.signIn(credentials).then((user) => user.id)", credentials)
+    assert page.evaluate(f"{make}.auth.finishSignIn()") is None
+    assert page.evaluate(f"{make}.auth.user().then((user) => user.email)") == user["email"]
 
 
 def test_live_changes_go_on_across_a_cut_connection_and_an_expired_token(
