@@ -144,6 +144,7 @@ def world(
     }
 
 
+@pytest.mark.exhaustive
 def test_lists_and_pages_show_no_secret_and_no_hash(console: Client, world: dict[str, Any]) -> None:
     hashes = [
         world["user"].password,
@@ -184,6 +185,7 @@ def test_things_are_found_by_their_id(console: Client, world: dict[str, Any], mo
     assert page_of(model, world[model].pk) not in console.get(changelist(model), {"q": "usr_none"}).content.decode()
 
 
+@pytest.mark.exhaustive
 def test_filters_and_sorting_work(console: Client, world: dict[str, Any]) -> None:
     for model, queries in {
         "user": [{"pool": "platform"}, {"pool": "applications"}, {"disabled_at__isempty": "1"}, {"o": "1"}],

@@ -230,6 +230,7 @@ def test_the_public_keys_are_not_fetched_without_end(api: Api, settings: Any) ->
     assert_within_one_window(five, [200] * 3 + [429] * 2)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.django_db(databases="__all__")
 def test_a_branch_is_no_second_set_of_tries(api: Api, production: Environment, settings: Any) -> None:
     settings.RATE_LIMIT_FACTOR = 1

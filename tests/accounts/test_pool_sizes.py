@@ -116,6 +116,7 @@ def test_who_was_not_made_after_all_does_not_count(production: Environment) -> N
     assert user_counts.users_of(production.pk) == 1
 
 
+@pytest.mark.exhaustive
 @pytest.mark.django_db(databases="__all__", transaction=True)
 def test_a_pool_from_before_is_counted_once_while_users_come_and_go(alice: User) -> None:
     pool = make_environment(alice).pk

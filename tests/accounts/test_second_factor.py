@@ -348,6 +348,7 @@ def test_a_known_browser_is_limited_by_itself_and_knows_one_person(
     assert known_browsers.nonce_for(request, boss.email) is None
 
 
+@pytest.mark.exhaustive
 def test_the_old_password_is_not_guessed_by_its_form(boss: User, settings: Any) -> None:
     """A person at an open browser gets as many tries a minute as on the page of the second factor."""
     browser = Client()

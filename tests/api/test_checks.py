@@ -58,6 +58,7 @@ def test_a_network_that_is_none(settings: LazySettings, network: str) -> None:
     assert found() == ["api.E002"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("complete")
 @pytest.mark.parametrize("network", ["127.0.0.0/8", "0.0.0.0/0", "169.254.0.0/16", "::/0", "fd00::/8"])
 def test_an_inner_network_that_is_open_in_production(settings: LazySettings, network: str) -> None:
@@ -78,6 +79,7 @@ def test_a_proxy_that_is_no_network(settings: LazySettings, proxy: str) -> None:
     assert found() == ["api.E004"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("complete")
 def test_a_server_that_production_does_not_name(
     settings: LazySettings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

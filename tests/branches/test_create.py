@@ -138,6 +138,7 @@ def test_a_branch_signs_in_its_parents_users_who_see_their_own_rows(tracker: Tra
     assert sorted(each["title"] for each in theirs) == ["Cook", "Shop"]
 
 
+@pytest.mark.exhaustive
 def test_a_branch_of_a_branch_has_the_roots_pool_and_the_branchs_rows(tracker: Tracker, branch: Branch) -> None:
     first = branch("first", data="full").json["id"]
     row(tracker, "lists", environment=first, name="Mine", owner_id=tracker.users["alice"])
@@ -166,6 +167,7 @@ def test_an_environment_without_a_schema_gives_an_empty_branch(tracker: Tracker,
     assert tracker.api.get("/v1/schema", token=token, environment=development).json["version"] == 0
 
 
+@pytest.mark.exhaustive
 def test_the_schema_of_a_branch_goes_its_own_way_and_back(tracker: Tracker, branch: Branch) -> None:
     second = {"tables": {**DOCUMENT["tables"], "notes": {"columns": {"body": {"type": "text"}}}}}
     tracker.apply(second)
@@ -240,6 +242,7 @@ def test_branch_has_functions_with_versions_and_secrets_without_values(tracker: 
 # ── Who ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.exhaustive
 def test_who_may_make_and_delete_branches(tracker: Tracker, branch: Branch, make_account: Any) -> None:
     developer, stranger = make_account("dave"), make_account("charlie")
     Member.objects.create(project=tracker.project, user=developer, role=Member.Role.DEVELOPER)
@@ -329,6 +332,7 @@ def test_what_is_wrong_is_named_and_nothing_is_made(tracker: Tracker) -> None:
     assert Environment.objects.count() == len(schemas_in(REGION)) == 2
 
 
+@pytest.mark.exhaustive
 def test_the_plan_says_how_many(tracker: Tracker, branch: Branch) -> None:
     for number in range(3):
         assert branch(f"b{number}").status == 201
@@ -347,6 +351,7 @@ def test_the_plan_says_how_many(tracker: Tracker, branch: Branch) -> None:
     assert branch("b3").status == 201
 
 
+@pytest.mark.exhaustive
 def test_a_name_is_taken_once_and_free_again_after_the_deletion(tracker: Tracker, branch: Branch) -> None:
     answers = at_once(6, lambda n: branch("same"))
     assert sorted(answer.status for answer in answers) == [201] + [422] * 5
@@ -457,6 +462,7 @@ def test_a_change_under_way_is_waited_for_and_its_schema_is_copied(tracker: Trac
     tracker.apply(document)
 
 
+@pytest.mark.exhaustive
 def test_rows_written_meanwhile_are_all_there_or_none_of_them(tracker: Tracker, branch: Branch) -> None:
     """Each writer's pair of rows, made in one transaction, is in the copy as a pair."""
     stop = threading.Event()

@@ -23,6 +23,7 @@ REGION = "us-east-1"
 IN_THE_REGION = (CurrentVersion, EventInterest, OutboxEvent, SchemaVersion, Webhook, Delivery, Function)
 
 
+@pytest.mark.exhaustive
 def test_everything_of_it_goes_and_nothing_else(tracker: Tracker, branch: Branch) -> None:
     tracker.post("owner", "/webhooks", {"url": "https://hooks.example.com/", "events": ["*"]})
     original = Function.objects.using(REGION).create(

@@ -27,6 +27,7 @@ def change(tracker: Tracker, environment_id: str, expires_at: Any, who: str = "o
     )
 
 
+@pytest.mark.exhaustive
 def test_only_expired_branches_are_deleted(tracker: Tracker, branch: Branch) -> None:
     expired = branch("expired", expires_at=moment(days=1)).json["id"]
     later = branch("later", expires_at=moment(days=7)).json["id"]

@@ -251,6 +251,7 @@ def test_a_worker_whose_clock_is_ahead_gives_none_up(creating: str, monkeypatch:
     assert status_of(creating) == ("ready", None)
 
 
+@pytest.mark.exhaustive
 def test_two_at_once_from_one_source(tracker: Tracker, branch: Branch) -> None:
     made = [branch(f"b{number}", data="full").json["id"] for number in range(3)]
     threads = [threading.Thread(target=_closing, args=[lambda pk=pk: tasks.fill_branch(pk)]) for pk in made]
@@ -272,6 +273,7 @@ LETTING_GO = {
 }
 
 
+@pytest.mark.exhaustive
 def test_user_deleted_during_the_copy_is_removed_from_the_branch(
     tracker: Tracker, branch: Branch, in_the_middle: list[Any]
 ) -> None:

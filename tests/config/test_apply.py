@@ -122,6 +122,7 @@ class TestEveryPart:
         now = configured.config()
         assert configured.applied(**now["config"])["version"] == now["version"]
 
+    @pytest.mark.exhaustive
     def test_a_new_unique_constraint(self, configured: Configured) -> None:
         document = copy.deepcopy(SCHEMA)
         document["tables"]["notes"]["unique"] = [["title"]]
@@ -349,6 +350,7 @@ class TestStoredPlans:
         services.delete_environment(project.pk, configured.id, actor=audit.SYSTEM)
         assert not StoredPlan.objects.using(REGION).filter(environment_id=configured.id).exists()
 
+    @pytest.mark.exhaustive
     def test_an_author_has_twenty_and_the_oldest_goes(self, configured: Configured) -> None:
         plans = [configured.plan(origins=[]) for _ in range(21)]
         assert configured.apply(plans[0]).status == 404

@@ -57,6 +57,7 @@ def test_show_prints_what_the_api_returns_without_secrets(configured: Configured
         run("config", "show", configured.id, "--parts", "rows")
 
 
+@pytest.mark.exhaustive
 def test_a_plan_is_applied_and_taken_back(configured: Configured, alice: User, write: Any) -> None:
     file = write(wider())
     output, errors = run("config", "plan", configured.id, file, "--as", alice.pk)

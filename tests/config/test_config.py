@@ -44,6 +44,7 @@ def test_it_has_every_part_and_no_secret(configured: Configured) -> None:
         assert secret not in answer.body.decode()
 
 
+@pytest.mark.exhaustive
 def test_the_same_configuration_has_the_same_version(configured: Configured) -> None:
     first = configured.config()
     assert configured.config() == first

@@ -137,6 +137,7 @@ def test_a_run_shows_its_output_and_log(configured: Tracker, desk: Desk) -> None
     assert desk.get("functions/hello/runs/run_none").status_code == 404
 
 
+@pytest.mark.exhaustive
 def test_a_failed_run_shows_its_error_as_text(configured: Tracker, desk: Desk) -> None:
     deploy(configured, source=THROWS)
     answer = desk.post("functions/hello", {"what": "run", "input": ""})
@@ -227,6 +228,7 @@ def test_a_secret_is_set_and_never_shown(configured: Tracker, desk: Desk) -> Non
     assert configured.get("owner", "/functions/hello").json["secrets"] == []
 
 
+@pytest.mark.exhaustive
 def test_an_inbound_endpoint_is_shown_once(configured: Tracker, desk: Desk) -> None:
     made = text_of(desk.post("functions/hello/settings", {"what": "inbound", "label": "Stripe", "async": "on"}))
     url = re.search(r'id="new-endpoint">([^<]+)<', made)
@@ -275,6 +277,7 @@ def test_a_viewer_reads_functions_and_changes_nothing(configured: Tracker, desk_
     assert not Run.objects.using(configured.project.cluster).exists()
 
 
+@pytest.mark.exhaustive
 def test_members_of_other_projects_find_no_function(configured: Tracker, make_tracker: Callable[..., Tracker]) -> None:
     stranger = desk_at(make_tracker(DOCUMENT, "Other"))
     theirs = Desk(stranger.browser, configured.project.pk, configured.environment_id)

@@ -79,6 +79,7 @@ def kinds_of(answer: Any) -> list[str]:
     return re.findall(r"</time>\s+(\w+) <strong>", answer.content.decode())
 
 
+@pytest.mark.exhaustive
 def test_the_timeline_shows_what_belongs_together(
     tracker: Tracker, desk: Desk, log: Log, desk_of: Callable[[str], Desk]
 ) -> None:

@@ -73,6 +73,7 @@ def test_losing_data_is_confirmed_by_name(tracker: Tracker, desk: Desk) -> None:
     assert "The schema is at version 2." in text_of(applied)
 
 
+@pytest.mark.exhaustive
 def test_of_two_tabs_the_second_is_told(tracker: Tracker, desk: Desk) -> None:
     first, second = plan(desk, LARGER), plan(desk, SMALLER)
     apply(desk, LARGER, first)
@@ -82,6 +83,7 @@ def test_of_two_tabs_the_second_is_told(tracker: Tracker, desk: Desk) -> None:
     assert "done" in tracker.get("owner", "/schema").json["document"]["tables"]["tasks"]["columns"]
 
 
+@pytest.mark.exhaustive
 def test_going_back_is_planned_too(tracker: Tracker, desk: Desk) -> None:
     apply(desk, LARGER, plan(desk, LARGER))
     planned = desk.post("schema", {"what": "plan", "revert": "1", "version": "2"})

@@ -68,6 +68,7 @@ def test_an_empty_result_says_so(desk: Desk) -> None:
         assert [kind for kind, _ in found(desk, odd) if kind == "Id"] == []
 
 
+@pytest.mark.exhaustive
 def test_a_viewer_finds_no_user_and_no_request(
     tracker: Tracker, filled: dict[str, Any], desk_of: Callable[[str], Desk]
 ) -> None:

@@ -223,6 +223,7 @@ def test_a_member_of_two_projects_changes_the_one_of_the_url(tracker: Tracker, d
     assert desk.post("", {"what": "create-key", "preset": "server"}).status_code == 200
 
 
+@pytest.mark.exhaustive
 def test_every_section_of_a_suspended_project_says_so(tracker: Tracker, desk: Desk) -> None:
     services.suspend_project(tracker.project.pk, reason="unpaid", actor=audit.SYSTEM)
     for section in frame.SECTIONS:

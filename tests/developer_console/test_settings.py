@@ -78,6 +78,7 @@ def test_the_last_owner_stays(tracker: Tracker, desk: Desk) -> None:
     assert roles(tracker)[owner.email] == "owner"
 
 
+@pytest.mark.exhaustive
 def test_a_viewer_may_leave_and_nothing_else(tracker: Tracker, desk_of: Callable[[str], Desk]) -> None:
     viewer, user, owner = desk_of("viewer"), member(tracker.project, "viewer"), member(tracker.project, "owner")
     page = text_of(viewer.get("settings"))

@@ -143,6 +143,7 @@ def test_a_writing_grant_is_for_operators_and_stops_at_keys_and_code(tracker: Tr
     assert desk.post("functions/", deploy).status_code == 403
 
 
+@pytest.mark.exhaustive
 def test_a_grant_ends_by_time_by_hand_and_by_the_owner(tracker: Tracker, hired: Hire, desk: Desk) -> None:
     user = hired(StaffRole.SUPPORT)
     theirs = desk_with(user, tracker)
@@ -423,6 +424,7 @@ def test_a_grant_that_ends_during_the_request_stops_nothing(tracker: Tracker, hi
     assert target.is_untouched
 
 
+@pytest.mark.exhaustive
 def test_another_tenants_webhook_is_not_stopped(tracker: Tracker, hired: Hire, desk: Desk) -> None:
     target = Stopped(tracker)
     other = environment_of(tracker.project, "production")

@@ -106,6 +106,7 @@ def test_a_hidden_column_costs_no_call_and_is_not_searched(
         assert desk.get("tables/notes/pick/task_id", data={"q": text}).json()["data"] == expected
 
 
+@pytest.mark.exhaustive
 def test_labels_cost_no_statement_for_each_row(tracker: Tracker, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     relate(tracker)
     add_note(tracker, "first")

@@ -94,6 +94,7 @@ def test_a_name_is_the_host_and_no_secret_of_the_url(tracker: Tracker, desk: Des
     assert refused.status_code == 422
 
 
+@pytest.mark.exhaustive
 def test_a_new_webhook_is_named_after_its_host(tracker: Tracker, desk: Desk) -> None:
     hooks = [("https://Hooks.example.com/a", ""), ("https://hooks.example.com:8443/b", ""), ("https://127.0.0.1/", "")]
     for url, name in [*hooks, ("https://hooks.example.com/c", ""), ("https://example.com/", "crm")]:
@@ -245,6 +246,7 @@ def test_a_viewer_reads_webhooks_and_changes_nothing(
     assert found_in(tracker, webhook) == before
 
 
+@pytest.mark.exhaustive
 def test_members_of_other_projects_find_no_webhook(
     tracker: Tracker, webhook: dict[str, Any], make_tracker: Callable[..., Tracker]
 ) -> None:

@@ -31,6 +31,7 @@ def test_test_names_have_at_most_70_characters(directory: Path) -> None:
     assert too_long == []
 
 
+@pytest.mark.exhaustive
 def test_no_test_module_imports_another() -> None:
     imports = [
         f"{module.name}: {node.module}"

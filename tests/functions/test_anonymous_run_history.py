@@ -70,6 +70,7 @@ def size(run: Run) -> int:
 # ── What is too large ──
 
 
+@pytest.mark.exhaustive
 def test_large_data_of_anonymous_runs_is_omitted_and_marked(echoing: Tracker, environment: EnvironmentRef) -> None:
     lines = ["y" * 4000] * 20
     answer = echo(echoing, "visitor", {"text": LARGE, "lines": lines})
@@ -84,6 +85,7 @@ def test_large_data_of_anonymous_runs_is_omitted_and_marked(echoing: Tracker, en
     assert [line["text"] for line in detail["logs"]] == lines[:4]
 
 
+@pytest.mark.exhaustive
 def test_small_data_and_all_data_of_other_callers_are_stored(echoing: Tracker, environment: EnvironmentRef) -> None:
     small = echo(echoing, "visitor", {"text": "hello", "lines": ["a", "b"]})
     detail = shown(echoing, small)
@@ -119,6 +121,7 @@ def test_a_run_that_a_crash_of_postgresql_forgot_is_written_down_as_small(
     assert (run.pk, run.input, run.output, run.not_stored) == (started.run_id, "", None, ["input", "output"])
 
 
+@pytest.mark.exhaustive
 def test_a_queued_one_has_its_input_until_it_has_ended(echoing: Tracker, environment: EnvironmentRef) -> None:
     answer = echo(echoing, "visitor", {"text": LARGE}, headers={"Prefer": "respond-async"})
     assert answer.status == 202
@@ -130,6 +133,7 @@ def test_a_queued_one_has_its_input_until_it_has_ended(echoing: Tracker, environ
     assert shown(echoing, answer)["not_stored"] == ["input", "output"]
 
 
+@pytest.mark.exhaustive
 def test_a_queued_one_that_never_comes_to_its_turn_leaves_no_input(
     echoing: Tracker, environment: EnvironmentRef
 ) -> None:
@@ -212,6 +216,7 @@ def test_a_run_on_an_event_that_never_comes_to_its_turn_leaves_no_input(
     assert (waiting.status, waiting.input, waiting.not_stored) == ("failed", "", ["input"])
 
 
+@pytest.mark.exhaustive
 def test_a_repetition_is_told_that_the_output_is_not_there_any_more(
     echoing: Tracker, environment: EnvironmentRef
 ) -> None:
@@ -227,6 +232,7 @@ def test_a_repetition_is_told_that_the_output_is_not_there_any_more(
     assert Run.objects.using(environment.cluster).count() == 2
 
 
+@pytest.mark.exhaustive
 def test_no_run_of_others_is_written_again_for_its_end(echoing: Tracker, environment: EnvironmentRef) -> None:
     """What a large input was stored as stays where it is: its end moves a pointer."""
 

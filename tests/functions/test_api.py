@@ -77,6 +77,7 @@ def test_a_refusal_that_nobody_caught_names_the_columns(tracker: Tracker) -> Non
     assert "nme: There is no such column" in invoke(tracker, "add").json["error"]
 
 
+@pytest.mark.exhaustive
 def test_missing_function_error_names_environment_and_suggestion(tracker: Tracker) -> None:
     deploy(tracker, "open-tasks", SUM)
     deploy(tracker, "mine-only", SUM, invoke="key")
@@ -103,6 +104,7 @@ def test_missing_function_error_names_environment_and_suggestion(tracker: Tracke
     assert said("owner", "nothing-like-it") == f'There is no function "nothing-like-it" in {environment}.'
 
 
+@pytest.mark.exhaustive
 def test_a_version_can_be_rolled_back(tracker: Tracker) -> None:
     deploy(tracker, "v", "export default () => 1")
     again = deploy(tracker, "v", "export default () => 2")
@@ -146,6 +148,7 @@ def test_a_page_of_large_versions_ends_early_and_goes_on(tracker: Tracker) -> No
     assert ([each["version"] for each in rest["data"]], rest["next_cursor"]) == ([3, 2, 1], None)
 
 
+@pytest.mark.exhaustive
 def test_a_timeout_is_504_and_a_failed_run(tracker: Tracker) -> None:
     deploy(tracker, "loop", LOOP, timeout_ms=200)
     got = invoke(tracker, "loop")
@@ -367,6 +370,7 @@ def test_publishable_key_invokes_only_public_functions(visited: Tracker) -> None
     assert invoke(visited, "any", {"a": 1, "b": 2}, who="narrow").status == 403
 
 
+@pytest.mark.exhaustive
 def test_function_has_the_rights_of_its_anonymous_caller(visited: Tracker) -> None:
     home = visited.post("key", "/rows/lists", {"name": "Home", "owner_id": visited.users["alice"]}).json["id"]
     source = """export default async (input, ctx) => {
@@ -430,6 +434,7 @@ def test_a_key_that_may_only_invoke_cancels_a_run_without_reading_it(tracker: Tr
     assert run.get().logs
 
 
+@pytest.mark.exhaustive
 def test_queued_anonymous_run_starts_as_anonymous(visited: Tracker) -> None:
     """And with a revoked key it belongs to no caller."""
     deploy(
@@ -611,6 +616,7 @@ def test_a_function_that_is_deleted_before_its_run_was_read_says_so(
     assert [record for record in caplog.records if record.levelname == "ERROR"] == [], "nothing is wrong with us"
 
 
+@pytest.mark.exhaustive
 def test_secrets_reach_the_code_and_no_answer(tracker: Tracker) -> None:
     source = "export default (_: unknown, ctx: any) => ctx.secrets.API_TOKEN.length"
     made = deploy(tracker, "s", source, secrets={"API_TOKEN": "top-secret-value"})
@@ -635,6 +641,7 @@ def test_a_secret_without_a_value_is_not_there_for_the_code(tracker: Tracker) ->
     assert tracker.get("owner", f"/functions/s/runs/{queued}").json["output"] == ["B"]
 
 
+@pytest.mark.exhaustive
 def test_who_may_do_what(tracker: Tracker) -> None:
     deploy(tracker, "open", SUM)
     deploy(tracker, "closed", SUM, invoke="key")

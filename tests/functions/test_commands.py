@@ -46,6 +46,7 @@ def test_a_module_is_deployed_and_run(tracker: Tracker, deploy: Any) -> None:
     assert "sum version 2 is deployed." in deploy("sum", SUM + "\n")
 
 
+@pytest.mark.exhaustive
 def test_an_output_is_printed_with_all_its_digits(tracker: Tracker, tmp_path: Path) -> None:
     module = tmp_path / "long.ts"
     module.write_text(f"export default () => (JSON as any).rawJSON('{2**64 + 1}');")
@@ -54,6 +55,7 @@ def test_an_output_is_printed_with_all_its_digits(tracker: Tracker, tmp_path: Pa
     assert output.strip() == str(2**64 + 1)
 
 
+@pytest.mark.exhaustive
 def test_settings_and_secrets_are_set_kept_and_removed(
     tracker: Tracker, deploy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,6 +103,7 @@ def test_what_is_refused_changes_nothing(tracker: Tracker, deploy: Any, tmp_path
     assert not Function.objects.using(tracker.project.cluster).exists()
 
 
+@pytest.mark.exhaustive
 def test_it_runs_with_the_configured_identity(tracker: Tracker, deploy: Any) -> None:
     names = "export default async (_: any, ctx: any) => (await ctx.rows.list('lists')).data.map((row: any) => row.name)"
     deploy("names", names)
@@ -147,6 +150,7 @@ def test_a_queued_run_is_left_to_a_worker(tracker: Tracker, deploy: Any) -> None
     assert Run.objects.using(tracker.project.cluster).get(pk=run_id).output == '{"sum":3}'
 
 
+@pytest.mark.exhaustive
 def test_a_schedule_is_set_kept_and_taken_away(tracker: Tracker, deploy: Any) -> None:
     owner = tracker.project.memberships.get(role="owner").user_id
     viewer = tracker.project.memberships.get(role="viewer").user_id
@@ -188,6 +192,7 @@ def test_settings_change_without_a_file(tracker: Tracker, deploy: Any, monkeypat
         run("deploy_function", tracker.environment_id, "none", "--attempts", "2")
 
 
+@pytest.mark.exhaustive
 def test_inbound_addresses_are_made_listed_and_revoked(tracker: Tracker, deploy: Any) -> None:
     owner = tracker.project.memberships.get(role="owner").user_id
     viewer = tracker.project.memberships.get(role="viewer").user_id

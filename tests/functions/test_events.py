@@ -195,6 +195,7 @@ def test_the_plan_says_how_many_run_on_events(
     assert put(tracker, "owner", "two", on=["*.insert"]).status == 200
 
 
+@pytest.mark.exhaustive
 def test_one_for_app_users_alone_runs_on_none(tracker: Tracker, environment: EnvironmentRef) -> None:
     refused = put(tracker, "owner", "tell", on=["*.insert"], invoke="user")
     assert (refused.status, refused.fields) == (422, {"on": "for_users_only"})
@@ -206,6 +207,7 @@ def test_one_for_app_users_alone_runs_on_none(tracker: Tracker, environment: Env
 # ── What comes of them ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.exhaustive
 def test_a_write_makes_a_run_that_is_told_what_a_webhook_is_told(tracker: Tracker, environment: EnvironmentRef) -> None:
     hook = {"url": "https://example.com/hook", "events": ["lists.insert"]}
     assert tracker.post("owner", "/webhooks", hook).status == 201
@@ -254,6 +256,7 @@ def test_each_event_and_function_is_one_run_and_neighbours_hear_nothing(
     assert {run.status for run in made} == {"succeeded"}
 
 
+@pytest.mark.exhaustive
 def test_it_runs_on_what_happens_to_users(tracker: Tracker, environment: EnvironmentRef) -> None:
     put(tracker, "owner", "welcome", on=["auth.user.created"])
     made = tracker.post("owner", "/users", {"email": "new@example.org", "password": "correct horse battery"})
@@ -265,6 +268,7 @@ def test_it_runs_on_what_happens_to_users(tracker: Tracker, environment: Environ
     assert all(data.keys() == {"user_id"} for data in told)
 
 
+@pytest.mark.exhaustive
 def test_a_chain_of_users_and_of_schemas_is_cut(tracker: Tracker, environment: EnvironmentRef) -> None:
     """An API call caused by an event carries the call-depth header of the function's fetch."""
     using = environment.cluster
@@ -287,6 +291,7 @@ def test_a_chain_of_users_and_of_schemas_is_cut(tracker: Tracker, environment: E
     assert 0 in {run.depth for run in made}, "one request's chain is not the next one's"
 
 
+@pytest.mark.exhaustive
 def test_a_chain_of_users_that_take_their_rows_along_is_cut(tracker: Tracker, environment: EnvironmentRef) -> None:
     """A function that runs on the end of a row, and by the API makes and deletes a user whose row ends with them."""
     lists = DOCUMENT["tables"]["lists"]
@@ -304,6 +309,7 @@ def test_a_chain_of_users_that_take_their_rows_along_is_cut(tracker: Tracker, en
     ]
 
 
+@pytest.mark.exhaustive
 def test_everything_is_not_the_end_of_runs(tracker: Tracker, environment: EnvironmentRef) -> None:
     put(tracker, "owner", "tell", ONE, on=["*"])
     write(tracker)
@@ -323,6 +329,7 @@ def test_everything_is_not_the_end_of_runs(tracker: Tracker, environment: Enviro
     assert len(runs(environment)) == 3
 
 
+@pytest.mark.exhaustive
 def test_everything_is_each_write_and_each_system_event(tracker: Tracker, environment: EnvironmentRef) -> None:
     put(tracker, "owner", "tell", ONE, on=["*"])
     assert interests(environment) == {
@@ -355,6 +362,7 @@ def test_a_chain_of_rows_is_cut_and_says_so(tracker: Tracker, environment: Envir
     assert OutboxEvent.objects.using(environment.cluster).filter(type="function.run.failed").count() == 1
 
 
+@pytest.mark.exhaustive
 def test_rows_hidden_from_role_server_are_not_sent(tracker: Tracker, environment: EnvironmentRef) -> None:
     table = DOCUMENT["tables"]["lists"]
     server = {"read": {"where": {"name": {"$ne": "hidden"}}, "columns": ["name"]}, "insert": {}, "update": {}}
@@ -367,6 +375,7 @@ def test_rows_hidden_from_role_server_are_not_sent(tracker: Tracker, environment
     assert waiting(environment) == 0
 
 
+@pytest.mark.exhaustive
 def test_a_failure_is_tried_again_as_the_policy_says(tracker: Tracker, environment: EnvironmentRef) -> None:
     put(tracker, "owner", "fails", "export default () => { throw new Error('no') }", on=["lists.insert"], attempts=2)
     write(tracker)
@@ -400,6 +409,7 @@ def test_one_run_for_each_event_however_many_relay_and_queue(tracker: Tracker, e
     assert sorted(orjson.loads(run.input)["data"]["id"] for run in runs(environment)) == sorted(ids)
 
 
+@pytest.mark.exhaustive
 def test_an_event_is_settled_and_heard_together_or_not_at_all(tracker: Tracker, environment: EnvironmentRef) -> None:
     using = environment.cluster
     tracker.post("owner", "/webhooks", {"url": "https://example.com/hook", "events": ["lists.insert"]})
@@ -523,6 +533,7 @@ def _is_waited_for(using: str) -> bool:
         return bool(cursor.fetchone()[0])
 
 
+@pytest.mark.exhaustive
 def test_a_table_that_is_renamed_is_another_one(tracker: Tracker, environment: EnvironmentRef) -> None:
     """As for webhooks: patterns are names."""
     put(tracker, "owner", "tell", on=["secrets.insert", "riddles.insert"])
@@ -908,6 +919,7 @@ def test_it_stops_when_its_key_is_gone(tracker: Tracker, environment: Environmen
     assert interests(environment) == set()
 
 
+@pytest.mark.exhaustive
 def test_it_does_not_stop_where_somebody_else_took_it_over_meanwhile(
     tracker: Tracker, environment: EnvironmentRef
 ) -> None:

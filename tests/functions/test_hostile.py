@@ -29,6 +29,7 @@ from webhooks.models import Delivery
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
 
+@pytest.mark.exhaustive
 def test_text_that_postgresql_cannot_keep_ends_no_worse_than_any_other(tracker: Tracker) -> None:
     got, run = run_body(tracker, "console.log('a\\0b', '\\ud800'); return 'a\\0b'")
     assert (got.status, got.json["output"], run["output"]) == (200, "a\0b", "a\0b")
@@ -163,6 +164,7 @@ def test_a_question_of_any_kind_gets_a_refusal_with_a_code(tracker: Tracker) -> 
     assert {question: code for question, code in said.items() if code not in codes} == {}
 
 
+@pytest.mark.exhaustive
 def test_no_run_asks_for_ever(tracker: Tracker) -> None:
     body = """let codes: string[] = [];
         for (let i = 0; i < 1010; i++) try { await ctx.rows.get('nothing', 'x') } catch (error: any) { codes.push(error.code) }
@@ -275,6 +277,7 @@ def test_the_length_of_a_chain_is_not_the_codes_to_forget(tracker: Tracker, sett
     assert (deep.status, deep.error) == (409, "conflict")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("made_up", ["7", "8", "999", "7.", "7.AAAAAAAAAAAAAAAAAAAAAA", "another's", "its own, raised"])
 def test_the_length_of_a_chain_is_not_a_users_to_say(tracker: Tracker, make_tracker: Any, made_up: str) -> None:
     """By a high one a user would keep what a function writes for them from every webhook."""
@@ -429,6 +432,7 @@ def test_a_statement_that_would_outlast_the_call_is_cancelled(tracker: Tracker) 
     assert Run.objects.using(using).get().error["reason"] == "timeout"
 
 
+@pytest.mark.exhaustive
 def test_a_statement_of_a_cancelled_run_is_cancelled(tracker: Tracker) -> None:
     home = tracker.post("key", "/rows/lists", {"name": "Home", "owner_id": tracker.users["alice"]}).json["id"]
     deploy(

@@ -73,6 +73,7 @@ def _nobody_was_met_before() -> None:
 # ── Making one, and what comes by it ────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.exhaustive
 def test_an_address_is_shown_once_and_what_comes_by_it_is_queued(tracker: Tracker, environment: EnvironmentRef) -> None:
     owner = tracker.project.memberships.get(role="owner").user_id
     deploy(tracker, "tell", TELL)
@@ -189,6 +190,7 @@ def test_anything_else_comes_in_base64(tracker: Tracker, body: bytes) -> None:
         assert got["headers"]["content-type"] == content_type
 
 
+@pytest.mark.exhaustive
 def test_the_largest_body_arrives_and_a_larger_one_does_not(tracker: Tracker) -> None:
     deploy(tracker, "size", "export default ({body, body_base64}) => [body?.length, body_base64?.length]")
     path = create_endpoint(tracker, "size", **{"async": False})
@@ -233,6 +235,7 @@ def test_a_failure_makes_the_provider_send_again_and_tells_it_nothing(tracker: T
     assert first.error["message"] == "the secret is 42"
 
 
+@pytest.mark.exhaustive
 def test_no_free_slot_is_429_and_leaves_no_run(tracker: Tracker, environment: EnvironmentRef) -> None:
     deploy(tracker, "tell", TELL)
     path = create_endpoint(tracker, "tell", **{"async": False})
@@ -478,6 +481,7 @@ def test_who_may_make_see_and_revoke_one(tracker: Tracker, environment: Environm
     assert tracker.delete("deployer", at).status == 204, "removing needs no right to invoke"
 
 
+@pytest.mark.exhaustive
 def test_other_tenants_find_no_endpoints(tracker: Tracker) -> None:
     deploy(tracker, "tell", TELL)
     made = make(tracker, "tell").json
@@ -513,6 +517,7 @@ def test_what_is_no_address_is_refused(tracker: Tracker, environment: Environmen
     assert not InboundEndpoint.objects.using(environment.cluster).exists()
 
 
+@pytest.mark.exhaustive
 def test_a_function_has_so_many_at_most(tracker: Tracker, environment: EnvironmentRef) -> None:
     deploy(tracker, "tell", TELL)
     assert tracker.call("owner", "POST", "/functions/tell/inbound").status == 201, "the body may be left out"
@@ -578,6 +583,7 @@ def test_a_revocation_that_was_rolled_back_revokes_nothing(tracker: Tracker, env
     assert send(tracker, path).status == 202
 
 
+@pytest.mark.exhaustive
 def test_endpoint_is_removed_with_its_function_and_not_reused_by_name(
     tracker: Tracker, environment: EnvironmentRef
 ) -> None:
@@ -606,6 +612,7 @@ def test_the_release_before_deletes_functions_that_have_some(tracker: Tracker, e
     same_refusal(send(tracker, path))
 
 
+@pytest.mark.exhaustive
 def test_it_goes_with_its_project_and_pauses_with_it(tracker: Tracker, environment: EnvironmentRef) -> None:
     deploy(tracker, "tell", TELL)
     path = create_endpoint(tracker, "tell")
@@ -620,6 +627,7 @@ def test_it_goes_with_its_project_and_pauses_with_it(tracker: Tracker, environme
     same_refusal(send(tracker, path))
 
 
+@pytest.mark.exhaustive
 def test_a_branch_has_none(tracker: Tracker, environment: EnvironmentRef) -> None:
     deploy(tracker, "tell", TELL)
     path = create_endpoint(tracker, "tell")

@@ -46,6 +46,7 @@ def test_a_stopped_schedule_is_recorded_once(tracker: Tracker, environment: Any)
     assert (entry.actor_kind, entry.detail["reason"]) == ("staff", "operator")
 
 
+@pytest.mark.exhaustive
 def test_stopped_events_run_nothing(tracker: Tracker, environment: Any, console: Client) -> None:
     using = tracker.project.cluster
     owner = tracker.project.memberships.get(role="owner").user_id

@@ -150,6 +150,7 @@ def test_what_executes_of_it_is_ended_and_leaves_nothing(
     assert not Run.objects.using(using).exists()
 
 
+@pytest.mark.exhaustive
 def test_the_process_of_a_run_is_ended_when_its_function_goes(
     tracker: Tracker, environment: EnvironmentRef, using: str, settings: Any
 ) -> None:
@@ -192,6 +193,7 @@ def test_run_that_starts_during_deletion_is_removed_by_the_periodic_job(
     assert not Function.objects.using(using).exists()
 
 
+@pytest.mark.exhaustive
 def test_what_is_gone_is_in_no_answer_and_no_replay(
     tracker: Tracker,
     environment: EnvironmentRef,

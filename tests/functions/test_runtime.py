@@ -231,6 +231,7 @@ def test_what_is_iterable_and_yet_json_is_an_output(run_code: RunCode) -> None:
     assert run_code("export default () => ({ next: 'page', *[Symbol.iterator]() {} })").output == {"next": "page"}
 
 
+@pytest.mark.exhaustive
 def test_an_endless_loop_and_an_endless_wait_end_at_the_timeout(run_code: RunCode) -> None:
     for body in (
         "while (true) {}",
@@ -660,6 +661,7 @@ def test_who_waits_too_long_gets_a_process_of_its_own(host: RecordingHost) -> No
         roomy.close()
 
 
+@pytest.mark.exhaustive
 def test_who_waits_for_a_process_that_dies_starts_another(host: RecordingHost) -> None:
     patient = Pool(size=2, idle_seconds=1, max_calls=1000, wait_seconds=20)
     source = b"export default (loops: boolean) => { while (loops) {} return 1 }"

@@ -177,6 +177,7 @@ def test_the_plan_says_how_many_run_by_a_schedule(
     assert put(tracker, "owner", "two", schedule="@hourly").status == 200
 
 
+@pytest.mark.exhaustive
 def test_the_same_schedule_again_loses_no_time_that_is_due(tracker: Tracker, environment: EnvironmentRef) -> None:
     put(tracker, "owner", "tell", schedule=RARELY)
     due_at = make_due(environment, "tell")
@@ -187,6 +188,7 @@ def test_the_same_schedule_again_loses_no_time_that_is_due(tracker: Tracker, env
 # ── When it is due ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.exhaustive
 def test_a_due_function_runs_and_says_what_for(tracker: Tracker, environment: EnvironmentRef) -> None:
     owner = tracker.project.memberships.get(role="owner").user
     put(tracker, "owner", "tell", schedule=RARELY)
@@ -341,6 +343,7 @@ def test_a_suspended_project_s_wait_and_are_made_up_for_once(tracker: Tracker, e
     assert [schedules.queue_due(environment.cluster) for _ in range(2)] == [1, 0]
 
 
+@pytest.mark.exhaustive
 def test_nothing_comes_of_a_deleted_function_or_environment(tracker: Tracker, environment: EnvironmentRef) -> None:
     using = environment.cluster
     for name in ("gone", "left", "there"):
@@ -370,6 +373,7 @@ def test_nothing_comes_of_a_deleted_function_or_environment(tracker: Tracker, en
     assert not AuditEntry.objects.filter(action="function.schedule_stopped").exists()
 
 
+@pytest.mark.exhaustive
 def test_one_that_cannot_be_read_stops_and_keeps_nobody_from_running(
     tracker: Tracker, environment: EnvironmentRef
 ) -> None:
@@ -392,6 +396,7 @@ def test_one_that_cannot_be_read_stops_and_keeps_nobody_from_running(
     assert put(tracker, "owner", "odd", schedule=RARELY).json["schedule_stopped"] is None
 
 
+@pytest.mark.exhaustive
 def test_a_clock_that_was_set_back_puts_nothing_off(tracker: Tracker, environment: EnvironmentRef) -> None:
     using = environment.cluster
     later = datetime.now(UTC) + timedelta(days=400)
@@ -518,6 +523,7 @@ def test_it_stops_when_its_key_is_gone(tracker: Tracker, environment: Environmen
     assert run_due(tracker, environment, "tell")["status"] == "succeeded"
 
 
+@pytest.mark.exhaustive
 def test_it_stops_when_a_member_leaves_or_becomes_a_viewer(tracker: Tracker, environment: EnvironmentRef) -> None:
     viewer = tracker.project.memberships.get(role="viewer")
     viewer.role = Member.Role.DEVELOPER
@@ -536,6 +542,7 @@ def test_it_stops_when_a_member_leaves_or_becomes_a_viewer(tracker: Tracker, env
     assert shown(tracker, "tell")["schedule_stopped"] == "caller_gone"
 
 
+@pytest.mark.exhaustive
 def test_it_does_not_stop_where_somebody_else_took_it_over_meanwhile(
     tracker: Tracker, environment: EnvironmentRef
 ) -> None:
@@ -601,6 +608,7 @@ def test_nothing_is_lost_without_the_control_database(tracker: Tracker, environm
     assert schedules.queue_due(using) == 1
 
 
+@pytest.mark.exhaustive
 def test_webhooks_hear_of_its_end(tracker: Tracker, environment: EnvironmentRef) -> None:
     hook = {"url": "https://example.com/hook", "events": ["function.run.succeeded"]}
     webhook_id = tracker.post("owner", "/webhooks", hook).json["id"]

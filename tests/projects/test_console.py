@@ -163,6 +163,7 @@ def test_members_are_added_changed_and_removed_but_never_the_last_owner(
     assert api.get(f"/v1/projects/{project.pk}", token=token).status == 404
 
 
+@pytest.mark.exhaustive
 def test_pages_opened_long_ago_overwrite_nothing_that_changed_since(console: Client, alice: User, bob: User) -> None:
     """Every form of the console sends all its fields; concurrent changes by other users are reported."""
     project = make_project(alice)

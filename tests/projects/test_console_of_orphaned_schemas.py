@@ -61,6 +61,7 @@ def press(console: Client, environment_id: str, **more: str) -> str:
     return console.post(PAGE, posted, follow=True).content.decode()
 
 
+@pytest.mark.exhaustive
 def test_an_operator_lets_go_of_one_whose_id_was_typed(hire: Hire, lost: list[str]) -> None:
     console = hire(StaffRole.OPERATOR)
     first, second = lost

@@ -373,6 +373,7 @@ def test_a_suspended_project_lets_nobody_in_and_its_invitations_wait(
     assert accept(api, sent(postbox, "una@example.com"), password=PASSWORD).status == 200
 
 
+@pytest.mark.exhaustive
 def test_invitations_to_one_mailbox_and_guesses_are_limited(
     api: Api, alice: User, project: Project, settings: Any
 ) -> None:

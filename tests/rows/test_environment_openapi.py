@@ -60,6 +60,7 @@ class TestDocument:
         for kind, name in re.findall(r'"#/components/(\w+)/([^"]+)"', json.dumps(found)):
             assert name in found["components"][kind]
 
+    @pytest.mark.exhaustive
     def test_operation_ids_are_unique(self, tracker: Tracker) -> None:
         document = one_table({"a": {"type": "text"}})
         rules = {"user": {"read": {}, "insert": {}, "update": {}, "delete": {}}}

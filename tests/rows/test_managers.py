@@ -202,6 +202,7 @@ def test_large_environments_are_kept_in_smaller_numbers(few: int, monkeypatch: p
     assert schema_cache._columns == 0
 
 
+@pytest.mark.exhaustive
 def test_a_model_is_made_when_it_is_asked_for_and_once_for_all_threads(tenant: Tenant) -> None:
     compiled = schema_cache.reload(tenant.environment)
     assert _models_of({compiled.environment_id}) == []

@@ -125,6 +125,7 @@ def test_it_is_made_before_the_change_and_is_what_a_fresh_schema_has(environment
     assert refused.value.diag.constraint_name == NAME
 
 
+@pytest.mark.exhaustive
 def test_readers_and_writers_go_on_while_it_is_made_of_many_rows(environment: EnvironmentRef) -> None:
     execute(
         environment,

@@ -232,6 +232,7 @@ def test_a_row_that_loses_the_key_before_it_is_locked_is_left_alone(shop: Tracke
     assert [(row["sku"], row["name"]) for row in held] == [("a", "meant for a"), ("b", "old")]
 
 
+@pytest.mark.exhaustive
 def test_who_comes_at_the_same_moment_updates_what_another_inserted(shop: Tracker) -> None:
     batch = [{"id": f"row-{number:02}", "sku": f"s-{number}", "name": "n"} for number in range(20)]
     for key in ("id", "sku"):

@@ -279,6 +279,7 @@ def test_whatever_is_taken_postgresql_takes_too(region: None, type_: str, raw: A
     assert (row[0] is None) == (raw is None)
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     values=st.lists(

@@ -42,6 +42,7 @@ def everything() -> tuple[int, int, int, int]:
     return User.objects.count(), Project.objects.count(), Environment.objects.count(), ServerKey.objects.count()
 
 
+@pytest.mark.exhaustive
 def test_a_second_run_changes_nothing_but_the_address(layout: Layout) -> None:
     first = complete(layout)
     made = everything()
@@ -77,6 +78,7 @@ def test_a_schema_of_the_owners_own_gets_none_of_the_rows(layout: Layout, monkey
     assert schema_service.current(environment).version == 1
 
 
+@pytest.mark.exhaustive
 def test_what_it_seeds_answers_each_user_with_their_own(layout: Layout) -> None:
     facts = complete(layout)
     environment_id = facts["environments"]["production"]
@@ -117,6 +119,7 @@ def test_a_cut_off_step_makes_no_row_twice(layout: Layout) -> None:
     assert count() == made
 
 
+@pytest.mark.exhaustive
 def test_interrupted_step_finds_what_it_had_created(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     class Cut(Exception):
         pass
@@ -186,6 +189,7 @@ def test_its_webhook_tells_the_service_itself_wherever_it_listens(
     assert client.get("/demo/receiver").status_code == 405
 
 
+@pytest.mark.exhaustive
 def test_its_webhook_stays_away_where_this_machine_may_not_be_called(layout: Layout, settings: Any) -> None:
     settings.OUTBOUND_ALLOWED_NETWORKS = []
     assert "webhook" not in complete(layout)

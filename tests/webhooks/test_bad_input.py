@@ -128,6 +128,7 @@ def test_a_webhook_belongs_to_its_environment_and_to_those_with_the_scope(tracke
         assert made["secret"] not in str(answer.json)
 
 
+@pytest.mark.exhaustive
 def test_the_quota_holds_when_many_ask_at_once(tracker: Tracker) -> None:
     limit = plan_limits(tracker.project.plan).webhooks_per_environment
     using = tracker.project.cluster

@@ -298,6 +298,7 @@ def test_a_receiver_that_asks_for_a_test_is_the_next_link_of_its_chain(
     assert sorted(each["status"] for each in deliveries(tracker, webhook)) == ["delivered", "delivered", "dropped"]
 
 
+@pytest.mark.exhaustive
 def test_redelivery_requested_by_a_receiver_extends_the_chain(
     tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
 ) -> None:

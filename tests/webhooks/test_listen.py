@@ -29,6 +29,7 @@ from webhooks.models import Webhook
 in_process = pytest.mark.django_db(databases="__all__", transaction=True)
 
 
+@pytest.mark.exhaustive
 @in_process
 def test_only_the_listener_makes_attempts_with_the_usual_signature(
     tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch

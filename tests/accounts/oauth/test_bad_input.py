@@ -103,6 +103,7 @@ NOT_ON_THE_LIST = [
 ]
 
 
+@pytest.mark.exhaustive
 def test_a_redirect_uri_that_is_not_on_the_list_is_never_gone_to(
     idp: IdentityProvider, provider: ProviderRecord, production: Environment
 ) -> None:

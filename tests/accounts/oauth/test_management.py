@@ -427,6 +427,7 @@ def console(make_user: Callable[..., User]) -> Client:
     return browser
 
 
+@pytest.mark.exhaustive
 def test_the_console_adds_changes_and_removes_a_provider(console: Client, production: Environment) -> None:
     adding = reverse("admin:accounts_identityprovider_add")
     assert console.get(adding).status_code == 200
