@@ -1,8 +1,8 @@
 """Threat T8: no statement is put together from strings. Names come by look-up and `psycopg.sql.Identifier`, values by binding.
 
 Parse GHSA-c442-97qw-j6c6, Django CVE-2025-57833 and CVE-2025-64459: a name or a dict of a client's went into SQL as text. The
-source is read here: an argument of `execute`, `RawSQL`, `sql.SQL` and the like must not be an f-string, a `%`, a `+` or a
-`.format` of strings, directly or in a variable of the same function.
+source is read here: the SQL of `execute`, `RawSQL`, `sql.SQL`, the calls of `statements` and `prepared`, and the like must
+not be an f-string, a `%`, a `+` or a `.format` of strings, directly or in a variable of the same function.
 """
 
 import ast
@@ -15,6 +15,8 @@ from tests.support.service import ROOT
 
 APPS = ("accounts", "functions", "platform_site", "projects", "rows", "webhooks")
 TAKES_SQL = {"execute", "executemany", "executescript", "RawSQL", "SQL", "raw", "extra", "copy", "stream"}
+AFTER_CONNECTION = {"statements", "prepared"}
+"""Modules whose functions take the SQL as their second argument."""
 SOURCES = [path for app in APPS for path in sorted((ROOT / app).rglob("*.py")) if "migrations" not in path.parts]
 
 
@@ -48,6 +50,13 @@ def name_of(call: ast.Call) -> str:
     )
 
 
+def sql_of(call: ast.Call) -> list[ast.expr]:
+    match call.func:
+        case ast.Attribute(value=ast.Name(id=module)) if module in AFTER_CONNECTION:
+            return call.args[1:2]
+    return call.args[:1] if name_of(call) in TAKES_SQL else []
+
+
 def offences(source: str) -> Iterator[tuple[int, str]]:
     tree = ast.parse(source)
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
@@ -61,9 +70,8 @@ def offences(source: str) -> Iterator[tuple[int, str]]:
             if isinstance(target, ast.Name)
         }
         for node in ast.walk(scope):
-            if isinstance(node, ast.Call) and name_of(node) in TAKES_SQL and node.args:
-                first = node.args[0]
-                if strings_made(first) or (scope is not tree and isinstance(first, ast.Name) and first.id in made):
+            for text in sql_of(node) if isinstance(node, ast.Call) else ():
+                if strings_made(text) or (scope is not tree and isinstance(text, ast.Name) and text.id in made):
                     yield node.lineno, ast.unparse(node)[:160]
 
 
@@ -75,6 +83,9 @@ def offences(source: str) -> Iterator[tuple[int, str]]:
         'cursor.execute("SELECT * FROM %s" % table)',
         'cursor.execute("SELECT * FROM {}".format(table))',
         'cursor.execute(" ".join(parts))',
+        'statements.rows(using, f"SELECT * FROM {table}")',
+        'statements.execute(using, "DELETE FROM " + table)',
+        'prepared.run(alias, b"SELECT * FROM %s" % table, [])',
         'sql.SQL(f"{name}")',
         'RawSQL("a" if x else f"{y}", [])',
         'def f(x):\n    text = f"SELECT {x}"\n    cursor.execute(text)',
@@ -91,6 +102,8 @@ def test_it_finds_what_it_looks_for(line: str) -> None:
         'cursor.execute("SELECT 1" " FROM x WHERE y = %s", [y])',
         'cursor.execute(sql.SQL("SELECT {}").format(sql.Identifier(name)))',
         "cursor.execute(_SELECT, [y])",
+        'statements.rows(using, "SELECT %s", [y])',
+        'statements.execute(f"region_{name}", _DELETE)',
         'shutil.copy("a", b)',
     ],
 )
