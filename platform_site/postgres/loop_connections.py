@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import countOf
 from typing import Any, Final
 
 from django.conf import settings
@@ -68,13 +69,12 @@ class _Pool:
         self._made = 0
         self._waiting: deque[_Waiter] = deque()
         self._owners: dict[BaseDatabaseWrapper, str] = {}
-        """The environments that hold the borrowed connections, and below how many each holds."""
-        self._held: dict[str, int] = {}
+        """The environments that hold the borrowed connections."""
 
     def borrow(self, owner: str) -> BaseDatabaseWrapper:
         """A connection of the pool, which may not be open yet. `owner` is the environment, if known. Raises
         Unavailable."""
-        if self._held.get(owner, 0) >= self._most_each or (not self._idle and self._made >= self._most):
+        if self._held(owner) >= self._most_each or (not self._idle and self._made >= self._most):
             wrapper = self._await_one(owner)
         else:
             if self._idle:
@@ -85,7 +85,6 @@ class _Pool:
                 wrapper.inc_thread_sharing()  # opened in a helper thread
             if owner:
                 self._owners[wrapper] = owner
-                self._held[owner] = self._held.get(owner, 0) + 1
         if wrapper.connection is not None and not _is_open_and_idle(wrapper.connection) and not wrapper.is_usable():
             wrapper.close()
         wrapper.health_check_done = True  # type: ignore[attr-defined]
@@ -111,26 +110,24 @@ class _Pool:
         ):
             wrapper.in_atomic_block = False
             wrapper.close()
-        owner = self._owners.pop(wrapper, None)
-        if owner is not None:
-            self._held[owner] -= 1
-            if not self._held[owner]:
-                del self._held[owner]
+        self._owners.pop(wrapper, None)
         waiter = self._next_waiter() if self._waiting else None
         if waiter is None:
             self._idle.append(wrapper)
             return
         self._waiting.remove(waiter)
-        if owner := waiter.owner:
-            self._owners[wrapper] = owner
-            self._held[owner] = self._held.get(owner, 0) + 1
+        if waiter.owner:
+            self._owners[wrapper] = waiter.owner
         waiter.given = wrapper
         waiter.gate.open()
 
     def _next_waiter(self) -> _Waiter | None:
         """Of the environment that holds the fewest, the one that waits longest."""
-        chosen = min(self._waiting, key=lambda waiter: self._held.get(waiter.owner, 0))
-        return chosen if self._held.get(chosen.owner, 0) < self._most_each else None
+        chosen = min(self._waiting, key=lambda waiter: self._held(waiter.owner))
+        return chosen if self._held(chosen.owner) < self._most_each else None
+
+    def _held(self, owner: str) -> int:
+        return countOf(self._owners.values(), owner)
 
     def close(self) -> None:
         while self._idle:
