@@ -20,7 +20,7 @@ from platform_site.console.sidebar import list_of
 from platform_site.models import RateLimitedCaller, Sample
 from platform_site.observability import metrics
 from platform_site.observability.lag import CONTROL
-from platform_site.postgres import sql_files, sql_functions
+from platform_site.postgres import sql_files, sql_functions, statements
 from platform_site.templatetags.figures import age_of, oldest, quantile
 from projects.models import Plan, Project, Region
 from rows.changes import stream_counts
@@ -75,7 +75,7 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rows(name: str, *parameters: Any) -> list[dict[str, Any]]:
-    return sql_files.dicts(DEFAULT_DB_ALIAS, _SQL[name], parameters)
+    return statements.dicts(DEFAULT_DB_ALIAS, _SQL[name], parameters)
 
 
 def _control(samples: dict[str, Sample], now: datetime) -> tuple[dict[str, Any], datetime]:

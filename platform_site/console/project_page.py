@@ -9,7 +9,7 @@ from django.db.models import Count
 
 from accounts.models import ServerKey
 from platform_site.identity.plans import PlanLimits, plan_limits
-from platform_site.postgres import sql_files
+from platform_site.postgres import sql_files, statements
 from projects.directory import environments as directory
 from projects.directory import invitations, limits
 from projects.models import Environment, Project
@@ -75,11 +75,11 @@ def _in_its_region(cluster: str, names: dict[str, str], region: dict[str, dict[s
     for environment_id, version in directory.schema_versions(cluster, ids).items():
         region[environment_id]["version"] = version
     for name in ("webhooks", "functions"):
-        for row in sql_files.dicts(cluster, _SQL[name], [ids]):
+        for row in statements.dicts(cluster, _SQL[name], [ids]):
             region[row["environment_id"]] |= row
     shown = {}
     for name in ("tables", "versions"):
-        found = sql_files.dicts(cluster, _SQL[name], [ids, MAX_ENVIRONMENTS])
+        found = statements.dicts(cluster, _SQL[name], [ids, MAX_ENVIRONMENTS])
         shown[name] = [row | {"environment": names[row["environment_id"]]} for row in found]
     return shown
 

@@ -18,7 +18,7 @@ from accounts.registration import email_outbox
 from functions.runs.queue import WAITING
 from platform_site.models import EndpointMetric, FunctionMetric, RateLimitedCaller, RegionMetric, Sample
 from platform_site.observability.lag import CONTROL, WORKERS
-from platform_site.postgres import sql_files
+from platform_site.postgres import sql_files, statements
 from projects.models import Environment, Project
 from projects.provisioning.suspension import suspended_in
 
@@ -54,7 +54,7 @@ def measure_region(region: str) -> None:
 
 def _queues(region: str) -> tuple[dict[str, Any], datetime]:
     """Without those of suspended projects."""
-    [found] = sql_files.dicts(region, SQL["queues"], {"most": MAX_COUNTED + 1, "suspended": suspended_in(region)})
+    [found] = statements.dicts(region, SQL["queues"], {"most": MAX_COUNTED + 1, "suspended": suspended_in(region)})
     now = found.pop("now")
     ages = {name: max(0.0, age.total_seconds()) for name, age in found.items() if isinstance(age, timedelta)}
     return found | ages, now
@@ -74,9 +74,9 @@ def _bucket_of(at: datetime) -> datetime:
 
 def _sum_up(region: str, since: datetime, until: datetime) -> None:
     span = {"since": since, "until": until}
-    attempts = {row["at"]: row for row in sql_files.dicts(region, SQL["attempts"], span)}
+    attempts = {row["at"]: row for row in statements.dicts(region, SQL["attempts"], span)}
     runs: dict[datetime, list[dict[str, Any]]] = defaultdict(list)
-    for row in sql_files.dicts(region, SQL["runs"], span):
+    for row in statements.dicts(region, SQL["runs"], span):
         runs[row["at"]].append(row)
     buckets = [_bucket_of(since) + BUCKET * step for step in range(int((until - since) / BUCKET) or 1)]
     region_metrics = [

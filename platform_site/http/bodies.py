@@ -17,6 +17,8 @@ from platform_site.http.errors import InvalidRequest, PayloadTooLarge, Unsupport
 
 MEDIA_TYPE: Final = "application/json"
 MAX_DEPTH: Final = 64
+MAX_ON_LOOP: Final = 16 * 1024
+"""Bytes of a body that the event loop parses, in up to 10 ms. Larger ones are parsed in a thread."""
 
 _SYNTAX_HINT: Final = "JSON requires double quotes, and allows no comments and no trailing commas."
 _TOO_DEEP: Final = f"The body is nested more than {MAX_DEPTH} levels deep."
@@ -41,10 +43,6 @@ def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 _exact: Final = json.JSONDecoder(object_pairs_hook=object_of)
 _exact_with_texts: Final = json.JSONDecoder(object_pairs_hook=object_of, parse_float=exact_json.read_float)
-
-
-MAX_ON_LOOP: Final = 16 * 1024
-"""Bytes of a body that the event loop parses, in up to 10 ms. Larger ones are parsed in a thread."""
 
 
 def read(body: bytes, *, has_long_floats: bool = False) -> Any:

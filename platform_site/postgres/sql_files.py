@@ -2,11 +2,8 @@
 or a fragment that Python passes. Comment lines are removed."""
 
 import re
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
-
-from django.db import connections
+from typing import Final
 
 _NAME: Final = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _COMMENT: Final = re.compile(r"^\s*--.*\n", re.MULTILINE)
@@ -25,11 +22,3 @@ def load(module_file: str, **fragments: str) -> dict[str, str]:
         return _PLACEHOLDER.sub(lambda found: complete(found[1]), text)
 
     return {name: complete(name) for name in statements}
-
-
-def dicts(using: str, statement: str, parameters: Sequence[Any] | Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The rows that a statement returns, by the names of its columns."""
-    with connections[using].cursor() as cursor:
-        cursor.execute(statement, parameters)
-        names = [column.name for column in cursor.description or ()]
-        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]

@@ -15,6 +15,14 @@ def rows(using: str, statement: str, parameters: Parameters = None) -> list[tupl
     return found
 
 
+def dicts(using: str, statement: str, parameters: Parameters = None) -> list[dict[str, Any]]:
+    """The rows by the names of their columns."""
+    with connections[using].cursor() as cursor:
+        cursor.execute(statement, parameters)
+        names = [column.name for column in cursor.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
 def row(using: str, statement: str, parameters: Parameters = None) -> tuple[Any, ...]:
     """The only row."""
     [found] = rows(using, statement, parameters)
