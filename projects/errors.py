@@ -32,20 +32,8 @@ class RoleNeeded(Forbidden):
         super().__init__(owners if role == "owner" else members)
 
 
-class QuotaReached(QuotaExceeded):
-    """Base class: the plan allows no more than `limit`."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        super().__init__(self.message.format(limit=limit))
-
-
-class MembersQuotaReached(QuotaReached):
-    message = "The plan allows {limit} members per project, including open invitations."
-
-
-class BranchesQuotaReached(QuotaReached):
-    message = "The plan allows {limit} preview branches per project."
+class BranchesQuotaReached(QuotaExceeded):
+    pass
 
 
 class NameTaken(ValidationFailed):

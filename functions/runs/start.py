@@ -25,7 +25,6 @@ from functions.quotas import anonymous_queue, queue_quotas
 from functions.quotas.client_networks import AnonymousCall, slots_for_all_networks
 from functions.runs.anonymous_retention import stores_input
 from functions.runs.statement_batching import StatementBatcher
-from platform_site.http.errors import Conflict
 from platform_site.http.requests import current_request_id
 from platform_site.identity import call_depth, ids
 from platform_site.identity.callers import Caller, EnvironmentRef
@@ -167,9 +166,7 @@ def start_run(new: NewRun) -> CreatedRun:
     Conflict (a loop of calls), TooManyRuns, TooManyAnonymousCalls, TooManyQueued."""
     if not NAME.fullmatch(new.function_name):
         raise NoSuchFunction
-    if new.depth >= call_depth.MAX_DEPTH:
-        message = f"Refused, to prevent a loop: a chain of {new.depth} functions and webhooks led to this call."
-        raise Conflict(message)
+    call_depth.refuse_loop(new.depth)
     limit = plan_limits(new.environment.plan).function_concurrency
     is_anonymous = new.caller.kind == "anonymous"
     kind_limit = anonymous_slots(limit) if is_anonymous else limit

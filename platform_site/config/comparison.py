@@ -108,8 +108,9 @@ def _check_limits(environment: EnvironmentRef, now: Configuration, parts: Item) 
     """The plan's limits, which existing items may exceed. The schema checks its own."""
     limits = plan_limits(environment.plan)
     for part, most in (("functions", limits.functions_per_environment), ("webhooks", limits.webhooks_per_environment)):
-        if part in parts and len(parts[part]) > max(most, len(now.parts[part])):
-            raise QuotaExceeded(f"The plan allows {most} {part} in an environment.")
+        if part in parts:
+            used = len(now.parts[part])
+            QuotaExceeded.check(used, most, f"{part} in an environment", more=len(parts[part]) - used)
     over = [
         FieldError(f"{ROOT}.functions.{name}.{setting}", "over_plan", f"The plan allows at most {most}.")
         for setting, most in (("timeout_ms", limits.function_timeout_ms), ("memory_mb", limits.function_memory_mb))

@@ -112,9 +112,9 @@ class QuotaExceeded(ApiError):
     status, code, message = 422, "quota_exceeded", "The plan's limit is reached."
 
     @classmethod
-    def check(cls, used: int, limit: int, what: str) -> None:
-        """Raise this unless there is room for one more. `what`: such as "webhooks in an environment"."""
-        if used >= limit:
+    def check(cls, used: int, limit: int, what: str, *, more: int = 1) -> None:
+        """Raise this unless there is room for `more`. `what`: such as "webhooks in an environment"."""
+        if more > 0 and used + more > limit:
             raise cls(f"The plan allows {limit} {what}.")
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any, Final
 
+from platform_site.http.errors import Conflict
 from platform_site.security import keyring
 
 HEADER: Final = "X-Platform-Depth"
@@ -40,6 +41,12 @@ def read_depth(meta: Mapping[str, Any]) -> None:
 
 def depth_here(environment_id: str) -> int:
     return _depth_said(_said_here.get(), environment_id)
+
+
+def refuse_loop(depth: int) -> None:
+    """Raises Conflict at the end of a chain."""
+    if depth >= MAX_DEPTH:
+        raise Conflict(f"Refused, to prevent a loop: a chain of {depth} functions and webhooks led to this call.")
 
 
 def _depth_said(value: str | None, environment_id: str) -> int:

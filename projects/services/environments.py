@@ -98,8 +98,7 @@ def begin_branch(
     if project.environments.live().filter(name=name).exists():
         raise NameTaken
     limit = plan_limits(project.plan).preview_branches_per_project
-    if project.environments.live().branches().count() >= limit:
-        raise BranchesQuotaReached(limit)
+    BranchesQuotaReached.check(project.environments.live().branches().count(), limit, "preview branches per project")
     branch = Environment(
         pk=pk or ids.new("env"),
         project=project,

@@ -21,7 +21,7 @@ def invite_member(
     project_id: str, *, email: str, role: ProjectRole, actor: Caller | Actor, admit: Callable[[], None] = lambda: None
 ) -> AccountEmail:
     """Invite an email without an account, replacing an earlier invitation. `admit` runs when all else is valid, and may
-    raise (a rate limit). Raises NoSuchProject, NoSuchAccount, ValidationFailed, MembersQuotaReached."""
+    raise (a rate limit). Raises NoSuchProject, NoSuchAccount, ValidationFailed, QuotaExceeded."""
     with transaction.atomic():
         project = lock_project(project_id)
         if not invitations.are_taken():
@@ -49,7 +49,7 @@ def withdraw_invitation(project_id: str, invitation_id: str, *, actor: Caller | 
 
 def accept_invitation(token: str, *, password: str | None = None, name: str = "") -> Member:
     """Make the invited person a member; `password` and `name` create an account if the email has none. Members keep
-    their role. Raises InvalidGrant, ProjectSuspended, ValidationFailed, Forbidden, RateLimited, MembersQuotaReached;
+    their role. Raises InvalidGrant, ProjectSuspended, ValidationFailed, Forbidden, RateLimited, QuotaExceeded;
     each leaves the link valid."""
     found = invitations.find(token)
     password_hash = None

@@ -3,16 +3,17 @@ from django.db import transaction
 from accounts import audit
 from accounts.audit import Actor
 from accounts.models import User
+from platform_site.http.errors import QuotaExceeded
 from platform_site.identity.callers import Caller, ProjectRole
 from platform_site.identity.plans import plan_limits
 from projects.directory import environment_cache, invitations
 from projects.directory.locks import lock_project
-from projects.errors import AlreadyMember, LastOwner, MembersQuotaReached, NoSuchAccount, NoSuchMember
+from projects.errors import AlreadyMember, LastOwner, NoSuchAccount, NoSuchMember
 from projects.models import Member, Project
 
 
 def add_member(project_id: str, *, email: str, role: ProjectRole, actor: Caller | Actor) -> Member:
-    """Also ends an open invitation. Raises NoSuchProject, NoSuchAccount, AlreadyMember, MembersQuotaReached."""
+    """Also ends an open invitation. Raises NoSuchProject, NoSuchAccount, AlreadyMember, QuotaExceeded."""
     with transaction.atomic():
         project = lock_project(project_id)
         user = User.objects.with_email(None, email).filter(disabled_at=None).first()
@@ -34,8 +35,8 @@ def create_membership(project: Project, user: User, role: ProjectRole) -> Member
 
 def check_quota(project: Project) -> None:
     limit = plan_limits(project.plan).members_per_project
-    if project.memberships.count() + invitations.pending(project.pk).count() >= limit:
-        raise MembersQuotaReached(limit)
+    used = project.memberships.count() + invitations.pending(project.pk).count()
+    QuotaExceeded.check(used, limit, "members per project, including open invitations")
 
 
 def change_member(project_id: str, user_id: str, *, role: ProjectRole | None, actor: Caller | Actor) -> Member:

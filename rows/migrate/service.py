@@ -69,12 +69,6 @@ class VersionConflict(Conflict):
         super().__init__(f"The schema is now at version {version}. Read it again and repeat your change.")
 
 
-class TablesQuotaReached(QuotaExceeded):
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        super().__init__(f"The plan allows {limit} tables in an environment.")
-
-
 class TablesBusy(Unavailable):
     message = "The tables are in use and the change could not begin. Nothing was changed; try again."
 
@@ -152,7 +146,7 @@ def prepared(
     the whole transaction (`with_retries`). A document whose text is that of the current version changes nothing.
     `expected` is the edited version (None: current). `confirm` names operations that may lose data. Building new unique
     indexes is limited to SCHEMA_STATEMENT_TIMEOUT_MS unless `no_time_limit`; `progress` is called for each. Raises
-    InvalidDocument, TablesQuotaReached, Unconfirmed, VersionConflict, SchemaLost, TablesBusy and StatementTimeout."""
+    InvalidDocument, QuotaExceeded, Unconfirmed, VersionConflict, SchemaLost, TablesBusy and StatementTimeout."""
     state, plan, warnings, is_same = _planned(environment, raw, expected)
     if is_same:
         same = Outcome(state.version, (), changed=False, warnings=warnings)
@@ -199,9 +193,8 @@ def _current_state(environment: EnvironmentRef, expected: int | None) -> State:
 
 def check_table_quota(environment: EnvironmentRef, old: Schema, new: Schema) -> None:
     """A schema that grew under a larger plan may stay, and shrink."""
-    limit = plan_limits(environment.plan).tables_per_environment
-    if len(new.tables) > max(limit, len(old.tables)):
-        raise TablesQuotaReached(limit)
+    limit, used = plan_limits(environment.plan).tables_per_environment, len(old.tables)
+    QuotaExceeded.check(used, limit, "tables in an environment", more=len(new.tables) - used)
 
 
 @in_slot
@@ -209,7 +202,7 @@ def _planned(
     environment: EnvironmentRef, raw: object, expected: int | None
 ) -> tuple[State, Plan, tuple[FieldError, ...], bool]:
     """The current state, the plan, its warnings, and whether nothing changes. Raises InvalidDocument,
-    TablesQuotaReached, VersionConflict, SchemaLost."""
+    QuotaExceeded, VersionConflict, SchemaLost."""
     schema = _read_with_row_errors(environment, raw)
     state = _current_state(environment, expected)
     check_table_quota(environment, state.schema, schema)

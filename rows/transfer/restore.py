@@ -43,7 +43,7 @@ def restore_as_branch(
     content: Content, project_id: str, name: str, *, actor: Caller | Actor, progress: Progress = lambda count: None
 ) -> tuple[EnvironmentRef, Summary]:
     """A new preview branch of production with the backup. References to deleted users are resolved if possible. Raises
-    DamagedArchive, TablesQuotaReached, QuotaExceeded, and what `projects.services.filled_branch` raises."""
+    DamagedArchive, QuotaExceeded, and what `projects.services.filled_branch` raises."""
     origin = {"source": content.source_id, "taken_at": content.taken_at.isoformat()}
     with projects.filled_branch(project_id, name=name, actor=actor, **origin) as environment:
         schema_service.check_table_quota(environment, EMPTY, content.schema)
@@ -69,7 +69,7 @@ def restore_into(
 ) -> Summary:
     """Make the backup the environment's next schema version: loaded beside the live tables, then exchanged. Resolves
     references to deleted users if possible; restores webhooks and functions only if there are none. Raises NotEmpty
-    unless `replace`, DamagedArchive, TablesQuotaReached, QuotaExceeded, LockNotAvailable, DatabaseError."""
+    unless `replace`, DamagedArchive, QuotaExceeded, LockNotAvailable, DatabaseError."""
     try:
         summary, due = _restore_into(content, environment, replace, actor, progress)
     except BaseException:

@@ -70,7 +70,7 @@ def check_webhook_quota(environment: EnvironmentRef, count: int) -> None:
     environment_locks.lock_shared_in_region(environment.environment_id, environment.cluster)
     subscriptions.lock(environment.environment_id, environment.cluster)
     limit = plan_limits(environment.plan).webhooks_per_environment
-    QuotaExceeded.check(count_webhooks(environment) + count - 1, limit, "webhooks in an environment")
+    QuotaExceeded.check(count_webhooks(environment), limit, "webhooks in an environment", more=count)
 
 
 def count_webhooks(environment: EnvironmentRef) -> int:
@@ -186,8 +186,7 @@ def send_test(environment: EnvironmentRef, webhook_id: str, *, actor: Caller | A
 def redeliver(environment: EnvironmentRef, webhook_id: str, delivery_id: str, *, actor: Caller | Actor) -> Delivery:
     """Resend one delivery with its id and body. Raises NotFound, Conflict."""
     using, depth = environment.cluster, call_depth.depth_here(environment.environment_id)
-    if depth >= call_depth.MAX_DEPTH:
-        raise Conflict(f"Refused, to prevent a loop: a chain of {depth} functions and webhooks led to this call.")
+    call_depth.refuse_loop(depth)
     with transaction.atomic(using=using):
         webhook = webhook_of(environment, webhook_id)
         delivery = Delivery.objects.using(using).select_for_update().filter(pk=delivery_id, webhook=webhook).first()

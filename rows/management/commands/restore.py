@@ -15,7 +15,6 @@ from platform_site.postgres import sqlstates
 from projects.api.serializers import NewBranch
 from projects.errors import BranchesQuotaReached, NameTaken, NoSuchProject
 from rows.migrate.apply import LockNotAvailable
-from rows.migrate.service import TablesQuotaReached
 from rows.transfer import backup_content, restore
 from rows.transfer.backup_content import Content, Summary
 from rows.transfer.backup_file import Archive, DamagedArchive, UnsupportedFormat
@@ -93,9 +92,7 @@ class Command(CommandWithExamples):
         except NameTaken:
             raise CommandError(f"The project has an environment called {options['name']}.") from None
         except BranchesQuotaReached as error:
-            raise CommandError(f"The plan allows {error.limit} preview branches. Delete one first.") from None
-        except TablesQuotaReached as error:
-            raise CommandError(f"The plan allows no more than {error.limit} tables. Nothing was changed.") from None
+            raise CommandError(f"{error} Delete one first.") from None
         except QuotaExceeded as error:
             raise CommandError(f"{error} Nothing was changed.") from None
         except LockNotAvailable:

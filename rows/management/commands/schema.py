@@ -19,7 +19,7 @@ from accounts.management.terminal import ENVIRONMENT, environment_ref_named
 from platform_site.cli.argument_types import whole_number
 from platform_site.cli.base import CommandWithExamples, confirmed_by_name
 from platform_site.http import bodies
-from platform_site.http.errors import ApiError
+from platform_site.http.errors import ApiError, QuotaExceeded
 from platform_site.http.fields import timestamp
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import sqlstates
@@ -293,8 +293,8 @@ def _command_errors() -> Generator[None]:
         raise CommandError(f"The schema is at version {error.version} now. Nothing was changed.") from None
     except schema_service.NoSuchVersion as error:
         raise CommandError(f"There is no version {error.number}.") from None
-    except schema_service.TablesQuotaReached as error:
-        raise CommandError(f"The plan allows {error.limit} tables. Nothing was changed.") from None
+    except QuotaExceeded as error:
+        raise CommandError(f"{error} Nothing was changed.") from None
     except schema_service.TablesBusy:
         raise CommandError("The tables are in use and the change could not begin. Nothing was changed.") from None
     except SchemaLost as error:
