@@ -1,6 +1,5 @@
 from typing import Any
 
-from django.db import connections
 from django.db.models.functions import Now
 
 from accounts.audit import Actor
@@ -9,6 +8,7 @@ from platform_site.background.periodic import after_commit
 from platform_site.http.errors import FieldError
 from platform_site.identity import call_depth, signals
 from platform_site.identity.callers import Caller, EnvironmentRef
+from platform_site.postgres import statements
 from platform_site.postgres.transaction_settings import by_index
 from projects import control_events
 from projects.models import Environment
@@ -158,18 +158,16 @@ def delete_all(environment_id: str, cluster: str) -> None:
 def delete_batch(environment_id: str, cluster: str) -> bool:
     """A batch of the environment's events and deliveries, at the end its webhooks. Returns whether that was all."""
     facts: dict[str, Any] = {"env": environment_id, "batch": _BATCH}
-    with connections[cluster].cursor() as cursor:
-        cursor.execute(_DELETE_EVENTS, facts)
-        is_all = cursor.rowcount < _BATCH and _delete_deliveries(cluster, facts) < _BATCH
-        if is_all:
-            cursor.execute(_DELETE_WEBHOOKS, facts)
+    events = statements.execute(cluster, _DELETE_EVENTS, facts)
+    is_all = events < _BATCH and _delete_deliveries(cluster, facts) < _BATCH
+    if is_all:
+        statements.execute(cluster, _DELETE_WEBHOOKS, facts)
     return is_all
 
 
 def _delete_deliveries(cluster: str, facts: dict[str, Any]) -> int:
-    with by_index(cluster) as cursor:
-        cursor.execute(_LOCK_DELIVERIES, facts)
-        found = [delivery_id for (delivery_id,) in cursor.fetchall()]
-        cursor.execute(_DELETE_ATTEMPTS, {"ids": found})
-        cursor.execute(_DELETE_DELIVERIES, {"ids": found})
+    with by_index(cluster):
+        found = statements.column(cluster, _LOCK_DELIVERIES, facts)
+        statements.execute(cluster, _DELETE_ATTEMPTS, {"ids": found})
+        statements.execute(cluster, _DELETE_DELIVERIES, {"ids": found})
         return len(found)

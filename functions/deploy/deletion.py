@@ -5,12 +5,13 @@ job delete the rest page by page. Environments' functions are deleted in the sam
 from datetime import datetime
 from typing import Any, Final
 
-from django.db import connections, transaction
+from django.db import transaction
 from django.db.models import QuerySet
 
 from functions.models import Function
 from functions.triggers import inbound_endpoints
 from platform_site.background import dispatch
+from platform_site.postgres import statements
 
 BATCH: Final = 1000
 
@@ -35,15 +36,14 @@ Position = tuple[datetime, str]
 
 def start(using: str, function_id: str) -> None:
     """Delete a function in the current transaction, which holds its lock; a worker removes the rest."""
-    with connections[using].cursor() as cursor:
-        for statement in _DELETE_RELATED:
-            cursor.execute(statement, [function_id])
-        inbound_endpoints.delete_all(using, function_id)
-        if _remove_page(cursor, function_id, None) is None:
-            cursor.execute(_DELETE, [function_id])
-        else:
-            cursor.execute(_DETACH, [function_id])
-            dispatch.send("functions.tasks.remove_deleted", using, using=using)
+    for statement in _DELETE_RELATED:
+        statements.execute(using, statement, [function_id])
+    inbound_endpoints.delete_all(using, function_id)
+    if _remove_page(using, function_id, None) is None:
+        statements.execute(using, _DELETE, [function_id])
+    else:
+        statements.execute(using, _DETACH, [function_id])
+        dispatch.send("functions.tasks.remove_deleted", using, using=using)
 
 
 def start_all(using: str, environment_id: str) -> None:
@@ -66,19 +66,18 @@ def finish(using: str, function_id: str) -> None:
     after: Position | None = None
     is_done = False
     while not is_done:
-        with transaction.atomic(using=using), connections[using].cursor() as cursor:
-            after = _remove_page(cursor, function_id, after)
+        with transaction.atomic(using=using):
+            after = _remove_page(using, function_id, after)
             if is_done := after is None:
-                cursor.execute(_DELETE, [function_id])
+                statements.execute(using, _DELETE, [function_id])
 
 
-def _remove_page(cursor: Any, function_id: str, after: Position | None) -> Position | None:
+def _remove_page(using: str, function_id: str, after: Position | None) -> Position | None:
     """Delete at most BATCH runs after `after`, newest first. Returns the page's end, None for the last one."""
     facts: dict[str, Any] = {"function_id": function_id, "batch": BATCH}
     if after is not None:
         facts |= {"at": after[0], "id": after[1]}
-    cursor.execute(_DISABLE_SORT)
-    cursor.execute(_PAGE.format(after="" if after is None else _AFTER), facts)
-    page: list[Position] = cursor.fetchall()
-    cursor.execute(_DELETE_RUNS, [[run_id for _, run_id in page]])
+    statements.execute(using, _DISABLE_SORT)
+    page = statements.rows(using, _PAGE.format(after="" if after is None else _AFTER), facts)
+    statements.execute(using, _DELETE_RUNS, [[run_id for _, run_id in page]])
     return page[-1] if len(page) == BATCH else None

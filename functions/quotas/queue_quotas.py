@@ -26,6 +26,7 @@ from cachetools import LRUCache, TTLCache
 from functions.errors import TooManyQueued
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
+from platform_site.postgres import statements
 from platform_site.postgres.transaction_settings import by_index
 
 SHARE: Final = 8
@@ -215,9 +216,10 @@ def _owner_of(caller: Caller, address_id: str | None) -> tuple[Kind, str]:
 
 def _queue_stats(environment: EnvironmentRef, kind: Kind, most: int) -> QueueStats:
     """The queued runs of the kind. Counts at most `most`."""
-    with by_index(environment.cluster) as cursor:
-        cursor.execute(_QUEUE_STATS[kind], {"environment_id": environment.environment_id, "most": most})
-        of = {owner: Amount(int(runs), int(size)) for owner, runs, size in cursor.fetchall()}
+    parameters = {"environment_id": environment.environment_id, "most": most}
+    with by_index(environment.cluster):
+        found = statements.rows(environment.cluster, _QUEUE_STATS[kind], parameters)
+    of = {owner: Amount(int(runs), int(size)) for owner, runs, size in found}
     return QueueStats(Amount(sum(each.runs for each in of.values()), sum(each.size for each in of.values())), of)
 
 
@@ -233,7 +235,6 @@ def used(environment: EnvironmentRef) -> tuple[int, int]:
         "environment_id": environment.environment_id,
         "most": plan_limits(environment.plan).queued_runs,
     }
-    with by_index(environment.cluster) as cursor:
-        cursor.execute(_USED, parameters)
-        runs, size = cursor.fetchone()
+    with by_index(environment.cluster):
+        runs, size = statements.row(environment.cluster, _USED, parameters)
     return int(runs), int(size)

@@ -72,7 +72,7 @@ def claim(using: str) -> tuple[CreatedRun, bool] | None:
 
 def is_due(using: str) -> bool:
     """Whether any run of the region is due, whether or not a slot is free."""
-    return bool(statements.row(using, _SQL["is_due"], [suspended_in(using)])[0])
+    return bool(statements.value(using, _SQL["is_due"], [suspended_in(using)]))
 
 
 def retry_later(started: CreatedRun, wait: timedelta) -> bool:

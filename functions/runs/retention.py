@@ -10,7 +10,7 @@ from typing import Final
 from functions.models import Function
 from platform_site.identity import ids
 from platform_site.identity.plans import PLANS, plan_limits
-from platform_site.postgres import sql_files
+from platform_site.postgres import sql_files, statements
 from platform_site.postgres.batches import execute_in_batches
 from platform_site.postgres.transaction_settings import by_index
 from projects.provisioning.suspension import plans_of_active
@@ -34,9 +34,8 @@ def purge(using: str, *, older_than: timedelta = RETENTION) -> int:
 def purge_anonymous_runs(using: str, *, keep: int = MAX_ANONYMOUS_RUNS) -> int:
     """Delete the ended runs of anonymous callers, except for the newest `keep` of each environment. Returns how many
     were deleted."""
-    with by_index(using) as cursor:
-        cursor.execute(_SQL["over_limit"], [keep])
-        over_limit = cursor.fetchall()
+    with by_index(using):
+        over_limit = statements.rows(using, _SQL["over_limit"], [keep])
     return sum(
         execute_in_batches(
             using, _SQL["purge_anonymous"], {"environment_id": environment_id, "newest": newest}, batch=BATCH
@@ -48,9 +47,9 @@ def purge_anonymous_runs(using: str, *, keep: int = MAX_ANONYMOUS_RUNS) -> int:
 def shorten_histories(using: str) -> int:
     """Delete the oldest ended runs of environments whose history exceeds their plan. Returns how many. Reads plans from
     the control database if needed. Raises OperationalError while it is unavailable."""
-    with by_index(using) as cursor:
-        cursor.execute(_SQL["weighed"], [min(plan.run_history_bytes for plan in PLANS.values())])
-        large = {environment_id: dict(zip(*weights, strict=True)) for environment_id, *weights in cursor.fetchall()}
+    with by_index(using):
+        found = statements.rows(using, _SQL["weighed"], [min(plan.run_history_bytes for plan in PLANS.values())])
+    large = {environment_id: dict(zip(*weights, strict=True)) for environment_id, *weights in found}
     deleted = 0
     for environment_id, plan in (plans_of_active(large) if large else {}).items():
         weights = large[environment_id]
@@ -78,10 +77,9 @@ def shortened_at(function: Function) -> datetime | None:
 
 
 def _shorten(using: str, environment_id: str, function_id: str, most: int) -> int:
-    with by_index(using) as cursor:
-        cursor.execute(_SQL["beyond"], [environment_id, function_id, most])
-        found = cursor.fetchone()
-    if found is None:
+    with by_index(using):
+        found = statements.column(using, _SQL["beyond"], [environment_id, function_id, most])
+    if not found:
         return 0
     # Recorded first: if interrupted between batches, the next check may find that enough was deleted, and not record
     # it.

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import orjson
-from django.db import InterfaceError, OperationalError, connections, transaction
+from django.db import InterfaceError, OperationalError, transaction
 
 from functions import notify as function_notify
 from functions.models import Function, PendingEvent
@@ -164,9 +164,9 @@ def queue(using: str) -> int:
     with expensive events one is processed, after the others. If anything is pending, the control database is asked for
     plans, and whether the environment exists and is active. Raises OperationalError while it is unavailable; then
     nothing changes."""
-    with by_index(using) as cursor:
-        cursor.execute(_SQL["waiting"], {"suspended": suspended_in(using), "half": MAX_QUEUED // 2})
-        waiting = [environment_id for (environment_id,) in cursor.fetchall()]
+    with by_index(using):
+        facts = {"suspended": suspended_in(using), "half": MAX_QUEUED // 2}
+        waiting = statements.column(using, _SQL["waiting"], facts)
     queued = 0
     plans = _plans(waiting)
     expensive = _expensive[using]
@@ -219,20 +219,19 @@ def _queue_batch(
 ) -> tuple[int, int]:
     """One batch, in one transaction. Returns how many pending events are dealt with, and how many runs are queued for
     it. `is_unwritable`: no input can be made of the event in it."""
-    with transaction.atomic(using=using), connections[using].cursor() as cursor:
+    with transaction.atomic(using=using):
         # One worker at a time queues runs of an environment, so that they are created in order; others return.
         if not advisory_locks.try_lock(using, LockSpace.NAMED, f"pending-events:{environment_id}"):
             return 0, 0
-        cursor.execute(_COUNT_QUEUED, [environment_id, MAX_QUEUED])
-        count, size = cursor.fetchone()
+        count, size = statements.row(using, _COUNT_QUEUED, [environment_id, MAX_QUEUED])
         free = MAX_QUEUED - count
         if free <= 0 or size >= limits.queued_bytes:
             return 0, 0
         # Without statistics, or with old ones, the planner would fetch and sort all rows.
-        prevent_sorts_and_scans(cursor, prevented=True)
+        prevent_sorts_and_scans(using, prevented=True)
         waiting = PendingEvent.objects.using(using).filter(environment_id=environment_id).order_by("sequence")
         pending = list(waiting[: most or free])
-        prevent_sorts_and_scans(cursor, prevented=False)
+        prevent_sorts_and_scans(using, prevented=False)
         # The subscriptions are checked first, and again after the payloads are decided: no function is locked for as
         # long as that takes, and payloads without subscribers are not decided.
         subscriptions = _subscriptions_of(pending, environment_id, using, _FUNCTIONS)
@@ -267,9 +266,8 @@ def _queue_batch(
             })  # fmt: skip
         queued, has_event = 0, False
         if new_runs:
-            cursor.execute(_SQL["queue"], [orjson.dumps(new_runs).decode()])
-            queued, has_event = cursor.fetchone()
-        prevent_sorts_and_scans(cursor, prevented=True)
+            queued, has_event = statements.row(using, _SQL["queue"], [orjson.dumps(new_runs).decode()])
+        prevent_sorts_and_scans(using, prevented=True)
         PendingEvent.objects.using(using).filter(pk__in=[each.pk for each in decided]).delete()
         if has_event:
             signals.run_finished.send(sender=None, using=using)

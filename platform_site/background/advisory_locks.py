@@ -22,16 +22,16 @@ class LockSpace(IntEnum):
 
 def lock(using: str, space: LockSpace, key: str) -> None:
     """Lock until the transaction ends, as `lock_shared` and `try_lock`."""
-    statements.rows(using, "SELECT pg_advisory_xact_lock(hashtextextended(%s, %s))", [key, space.value])
+    statements.execute(using, "SELECT pg_advisory_xact_lock(hashtextextended(%s, %s))", [key, space.value])
 
 
 def lock_shared(using: str, space: LockSpace, key: str) -> None:
-    statements.rows(using, "SELECT pg_advisory_xact_lock_shared(hashtextextended(%s, %s))", [key, space.value])
+    statements.execute(using, "SELECT pg_advisory_xact_lock_shared(hashtextextended(%s, %s))", [key, space.value])
 
 
 def try_lock(using: str, space: LockSpace, key: str) -> bool:
     statement = "SELECT pg_try_advisory_xact_lock(hashtextextended(%s, %s))"
-    return bool(statements.row(using, statement, [key, space.value])[0])
+    return bool(statements.value(using, statement, [key, space.value]))
 
 
 def try_lock_session(cursor: Any, space: LockSpace, key: str) -> bool:

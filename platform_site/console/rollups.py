@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from django.conf import settings
-from django.db import Error, connection
+from django.db import DEFAULT_DB_ALIAS, Error
 from django.db.models import Count, Max
 from django.db.models.functions import Now, TruncDate
 
@@ -144,11 +144,8 @@ def measure_control() -> dict[str, Any]:
 
 def _estimated_rows(model: type[User]) -> int:
     """By the last ANALYZE: counting would take seconds."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = %s::regclass", [model._meta.db_table]
-        )
-        estimate = int(cursor.fetchone()[0])
+    statement = "SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = %s::regclass"
+    estimate = int(statements.value(DEFAULT_DB_ALIAS, statement, [model._meta.db_table]))
     return estimate if estimate > MAX_COUNTED else model._default_manager.count()
 
 

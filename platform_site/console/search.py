@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from django.conf import settings
 from django.contrib import admin
-from django.db import DEFAULT_DB_ALIAS, Error, connections, models, transaction
+from django.db import DEFAULT_DB_ALIAS, Error, models, transaction
 from django.db.models import Q
 from django.http import HttpRequest
 
@@ -15,6 +15,7 @@ from accounts.console.base import url_of
 from accounts.models import User
 from functions.models import Function
 from platform_site.identity import ids
+from platform_site.postgres import statements
 from platform_site.templatetags.console_ids import timeline_url
 from projects.console.base import console_url
 from projects.directory.environments import environment_ref
@@ -69,8 +70,7 @@ def _within(using: str, look: Callable[[], list[Found]]) -> list[Found]:
     """What is found within the timeout, if the database is available."""
     try:
         with transaction.atomic(using=using):
-            with connections[using].cursor() as cursor:
-                cursor.execute("SELECT set_config('statement_timeout', %s, true)", [str(TIMEOUT_MS)])
+            statements.execute(using, "SELECT set_config('statement_timeout', %s, true)", [str(TIMEOUT_MS)])
             return look()
     except Error:
         return []
@@ -99,14 +99,11 @@ def _users(text: str) -> list[Found]:
 
 
 def _tables(region: str, text: str) -> list[Found]:
-    with connections[region].cursor() as cursor:
-        pattern = text.lower().replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
-        cursor.execute(_TABLES, [pattern, EACH])
-        found = cursor.fetchall()
+    pattern = text.lower().replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
     return [
         (table, f"Table of {environment.environment_name} ({environment_id})",
          console_url(environment.project_id, environment_id, "table", table), "table")
-        for environment_id, table in found
+        for environment_id, table in statements.rows(region, _TABLES, [pattern, EACH])
         if (environment := environment_ref(environment_id)) is not None
     ]  # fmt: skip
 

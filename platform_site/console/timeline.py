@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from django.conf import settings
-from django.db import DEFAULT_DB_ALIAS, Error, connections
+from django.db import DEFAULT_DB_ALIAS, Error
 from django.db.models import Model, Q, QuerySet
 
 from accounts.models import AuditEntry
@@ -26,6 +26,7 @@ from platform_site.console.timeline_entries import (
 )
 from platform_site.identity import ids
 from platform_site.identity.callers import EnvironmentRef
+from platform_site.postgres import statements
 from platform_site.request_log import reader as request_log
 from projects.directory.environments import environment_ref
 from rows.migrate import service as schema_service
@@ -247,9 +248,7 @@ def _endpoint(gathered: _Gathered, using: str, address_id: str) -> None:
 
 def _environment(gathered: _Gathered, using: str, environment_id: str) -> None:
     gathered.events(using, Q(environment_id=environment_id))
-    with connections[using].cursor() as cursor:
-        cursor.execute(_NEWEST_RUNS, [environment_id, MAX_SHOWN + 1])
-        newest = [run_id for (run_id,) in cursor.fetchall()]
+    newest = statements.column(using, _NEWEST_RUNS, [environment_id, MAX_SHOWN + 1])
     gathered.runs(using, _runs(using).filter(pk__in=newest).order_by("-created_at", "-id"))
 
 

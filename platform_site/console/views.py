@@ -4,7 +4,7 @@ from django.conf import settings
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import EmptyPage
-from django.db import Error, connections
+from django.db import Error
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.views.decorators.http import require_safe
@@ -12,7 +12,7 @@ from django.views.decorators.http import require_safe
 from accounts.models import AuditEntry
 from functions.triggers.events import REACHED
 from platform_site.console import timeline as timelines
-from platform_site.postgres import sql_files
+from platform_site.postgres import sql_files, statements
 from projects.console.base import console_url
 from projects.directory.environments import environment_ref
 from projects.provisioning.suspension import suspended_in
@@ -62,10 +62,8 @@ def waiting(request: HttpRequest, region: str) -> HttpResponse:
     context: dict[str, Any] = admin.site.each_context(request) | {"title": f"Waiting in {region}", "region": region}
     suspended = suspended_in(region)
     try:
-        with connections[region].cursor() as cursor:
-            for name, statement in _LISTS.items():
-                cursor.execute(statement, {"most": SHOWN, "suspended": suspended})
-                context[name] = cursor.fetchall()
+        for name, statement in _LISTS.items():
+            context[name] = statements.rows(region, statement, {"most": SHOWN, "suspended": suspended})
     except Error:
         context["is_away"] = True
     return TemplateResponse(request, "admin/waiting.html", context)

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from django.db import Error, connections, transaction
+from django.db import Error, transaction
 from django.http import HttpResponse
 
 from functions.models import Function
 from platform_site.console import charts
 from platform_site.console.charts import Series
 from platform_site.developer_console.frame import Console, page
-from platform_site.postgres import sql_files
+from platform_site.postgres import sql_files, statements
 from webhooks.models import Webhook
 
 MAX_COUNTED: Final = 10_000
@@ -33,11 +33,11 @@ def of(console: Console) -> dict[str, Any] | None:
     names = [name for name, scope in _SCOPES.items() if scope in console.me["scopes"]]
     found: dict[str, Sequence[tuple[Any, ...]]] = {}
     try:
-        with transaction.atomic(using=ref.cluster), connections[ref.cluster].cursor() as cursor:
-            cursor.execute("SELECT set_config('statement_timeout', %s, true)", [str(_TIMEOUT_MS)])
+        with transaction.atomic(using=ref.cluster):
+            statements.execute(ref.cluster, "SELECT set_config('statement_timeout', %s, true)", [str(_TIMEOUT_MS)])
             for name in names:
-                cursor.execute(_SQL[name], {"environment": ref.environment_id, "most": MAX_COUNTED})
-                found[name] = cursor.fetchall()
+                facts = {"environment": ref.environment_id, "most": MAX_COUNTED}
+                found[name] = statements.rows(ref.cluster, _SQL[name], facts)
     except Error:
         return None
     return _drawn(found)

@@ -12,7 +12,7 @@ from functools import wraps
 from typing import Any, Final, TypeVar, cast
 
 import orjson
-from django.db import Error, connections, transaction
+from django.db import Error, transaction
 from django.http import HttpRequest, HttpResponse
 
 from platform_site.http import bodies, exact_json
@@ -22,7 +22,7 @@ from platform_site.http.models import IdempotencyRecord
 from platform_site.http.requests import named_environment, network_of
 from platform_site.http.views import ApiViewSet
 from platform_site.identity.callers import Caller
-from platform_site.postgres import sqlstates
+from platform_site.postgres import sqlstates, statements
 from platform_site.postgres.batches import execute_in_batches
 from platform_site.security import keyring
 
@@ -100,15 +100,13 @@ def _canonical(body: bytes) -> bytes:
 def claim(ticket: Ticket, *, using: str) -> IdempotencyRecord | None:
     """Claim the ticket as the transaction's first statement; None for a new request. Waits for a concurrent one up to
     `lock_timeout`, then raises Conflict. Raises ValidationFailed for another query or body."""
-    with connections[using].cursor() as cursor:
-        try:
-            cursor.execute(_CLAIM, [ticket.digest, ticket.fingerprint, HOURS])
-        except Error as error:
-            if sqlstates.sqlstate(error) in {sqlstates.LOCKED, sqlstates.CANCELLED}:
-                raise _in_flight() from error
-            raise
-        if cursor.fetchone() is not None:
+    try:
+        if statements.rows(using, _CLAIM, [ticket.digest, ticket.fingerprint, HOURS]):
             return None
+    except Error as error:
+        if sqlstates.sqlstate(error) in {sqlstates.LOCKED, sqlstates.CANCELLED}:
+            raise _in_flight() from error
+        raise
     record = IdempotencyRecord.objects.using(using).filter(digest=ticket.digest).first()
     if record is None:  # purged between the two statements, as old as it is
         raise _in_flight()

@@ -4,8 +4,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from django.db import connections
 from django.db.models import QuerySet
+
+from platform_site.postgres import statements
 
 
 def execute_in_batches(
@@ -15,11 +16,10 @@ def execute_in_batches(
     rows are changed. Returns how many."""
     changed = 0
     while changed < most:
-        with connections[using].cursor() as cursor:
-            cursor.execute(statement, {**parameters, "batch": batch})
-            changed += cursor.rowcount
-            if cursor.rowcount < batch:
-                break
+        in_batch = statements.execute(using, statement, {**parameters, "batch": batch})
+        changed += in_batch
+        if in_batch < batch:
+            break
     return changed
 
 

@@ -20,7 +20,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.connection import ConnectionDoesNotExist
 
 from platform_site.observability.metrics import REPLICA_LAG, REPLICA_READS
-from platform_site.postgres import loop_connections
+from platform_site.postgres import loop_connections, statements
 from platform_site.redis import client as redis_client
 
 logger = logging.getLogger("platform.databases")
@@ -258,9 +258,7 @@ class _MarkRaiser:
 
     def __call__(self) -> None:
         try:
-            with connections[self.alias].cursor() as cursor:
-                cursor.execute(_WRITTEN)
-                position = int(cursor.fetchone()[0])
+            position = int(statements.value(self.alias, _WRITTEN))
             is_raised = redis_client.current().raise_to({self.name: position}, _MARK_SECONDS)
         except Error:  # the write is done, whatever became of the connection since
             is_raised = False

@@ -14,5 +14,5 @@ class OctetLength(Func):
 
 def now(using: str) -> datetime:
     """In UTC, for comparisons with rows. One query."""
-    moment: datetime = statements.row(using, "SELECT statement_timestamp()")[0]
+    moment: datetime = statements.value(using, "SELECT statement_timestamp()")
     return moment

@@ -29,6 +29,12 @@ def row(using: str, statement: str, parameters: Parameters = None) -> tuple[Any,
     return found
 
 
+def value(using: str, statement: str, parameters: Parameters = None) -> Any:
+    """The only column of the only row."""
+    [found] = row(using, statement, parameters)
+    return found
+
+
 def column(using: str, statement: str, parameters: Parameters = None) -> list[Any]:
     """The values of the only column."""
     return [value for (value,) in rows(using, statement, parameters)]

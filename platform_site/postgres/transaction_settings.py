@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from django.db import connections, transaction
-from django.db.backends.utils import CursorWrapper
+from django.db import transaction
+
+from platform_site.postgres import statements
 
 LOCK_TIMEOUT_MS: Final = 10_000
 _SET: Final = "SELECT set_config('enable_sort', %s, true), set_config('enable_seqscan', %s, true)"
@@ -20,15 +21,15 @@ def lift_limits(cursor: Any) -> None:
     )
 
 
-def prevent_sorts_and_scans(cursor: Any, *, prevented: bool) -> None:
+def prevent_sorts_and_scans(using: str, *, prevented: bool) -> None:
     """For the statements that follow in this transaction. One statement."""
-    cursor.execute(_SET, ["off", "off"] if prevented else ["on", "on"])
+    statements.execute(using, _SET, ["off", "off"] if prevented else ["on", "on"])
 
 
 @contextmanager
-def by_index(using: str) -> Iterator[CursorWrapper]:
-    """A cursor for pages by index: prevents sorts and scans that old statistics would suggest. Two statements."""
-    with transaction.atomic(using=using), connections[using].cursor() as cursor:
-        prevent_sorts_and_scans(cursor, prevented=True)
-        yield cursor
-        prevent_sorts_and_scans(cursor, prevented=False)
+def by_index(using: str) -> Iterator[None]:
+    """A transaction for pages by index: prevents sorts and scans that old statistics would suggest. Two statements."""
+    with transaction.atomic(using=using):
+        prevent_sorts_and_scans(using, prevented=True)
+        yield
+        prevent_sorts_and_scans(using, prevented=False)

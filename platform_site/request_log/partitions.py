@@ -1,15 +1,15 @@
 """Partitions of the request log, per retention period and day, created days ahead by a periodic job, or by a writer."""
 
-from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
-from django.db import connections, transaction
+from django.db import transaction
 from psycopg import sql
 
 from platform_site.background import advisory_locks
 from platform_site.background.advisory_locks import LockSpace
 from platform_site.identity.plans import PLANS
+from platform_site.postgres import statements
 
 KEEP_DAYS: Final = sorted({plan.request_log_days for plan in PLANS.values()})
 WITHOUT_ENVIRONMENT_KEEP_DAYS: Final = 7
@@ -45,15 +45,12 @@ def drop_old(using: str) -> int:
     today = _today(using)
     old = [name for name in _existing(using) if _is_old(name, today)]
     for name in old:
-        with connections[using].cursor() as cursor:
-            cursor.execute(sql.SQL("DROP TABLE {}").format(sql.Identifier(name)).as_string(None))
+        statements.execute(using, sql.SQL("DROP TABLE {}").format(sql.Identifier(name)).as_string(None))
     return len(old)
 
 
 def _today(using: str) -> date:
-    with connections[using].cursor() as cursor:
-        cursor.execute("SELECT (now() AT TIME ZONE 'UTC')::date")
-        today: date = cursor.fetchone()[0]
+    today: date = statements.value(using, "SELECT (now() AT TIME ZONE 'UTC')::date")
     return today
 
 
@@ -63,11 +60,8 @@ def _is_old(name: str, today: date) -> bool:
     return ended + timedelta(days=int(keep.removesuffix("d"))) <= today
 
 
-def _existing(using: str) -> Iterator[str]:
-    parents = [_parent(keep_days) for keep_days in KEEP_DAYS]
-    with connections[using].cursor() as cursor:
-        cursor.execute(_EXISTING, [parents])
-        yield from [name for (name,) in cursor.fetchall()]
+def _existing(using: str) -> list[str]:
+    return statements.column(using, _EXISTING, [[_parent(keep_days) for keep_days in KEEP_DAYS]])
 
 
 def _create(using: str, keep_days: int, day: date) -> None:
@@ -77,9 +71,8 @@ def _create(using: str, keep_days: int, day: date) -> None:
         "begin": sql.Literal(f"{day} 00:00Z"),
         "end": sql.Literal(f"{day + timedelta(days=1)} 00:00Z"),
     }
-    with connections[using].cursor() as cursor:
-        for statement in (_CREATE, _ATTACH):
-            cursor.execute(statement.format(**names).as_string(None))
+    for statement in (_CREATE, _ATTACH):
+        statements.execute(using, statement.format(**names).as_string(None))
 
 
 def _parent(keep_days: int) -> str:

@@ -8,6 +8,7 @@ from psycopg import sql
 from platform_site.http import cursors
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.identity.plans import plan_limits
+from platform_site.postgres import statements
 from platform_site.postgres.transaction_settings import by_index
 from platform_site.request_log.models import ERROR, LogEntry
 
@@ -70,17 +71,15 @@ def page(environment: EnvironmentRef, wanted: Mapping[str, Any], limit: int, cur
     if wanted.get("status", 0) >= ERROR or wanted.get("status_class", 0) * 100 >= ERROR:
         values["errors"] = True
     scan, tests = _scan(values), [test for name, test in _TESTED.items() if name in wanted]
-    with by_index(environment.cluster) as reading:
-        reading.execute(_statement(scan, tests).as_string(None), values)
-        entries = [dict(zip(_COLUMNS, row, strict=True)) for row in reading.fetchall()]
+    using = environment.cluster
+    with by_index(using):
+        entries = statements.dicts(using, _statement(scan, tests).as_string(None), values)
         last = entries[limit - 1] if len(entries) > limit else None
         position = (last["at"], last["id"]) if last else None
         if last is None and tests:
-            reading.execute(sql.SQL("{} OFFSET %(last)s LIMIT 1").format(scan).as_string(None), values)
-            found = reading.fetchone()
-            position = found[:2] if found else None
-        reading.execute(_OMITTED, values)
-        omitted: int = reading.fetchone()[0]
+            beyond = sql.SQL("{} OFFSET %(last)s LIMIT 1").format(scan).as_string(None)
+            position = next((row[:2] for row in statements.rows(using, beyond, values)), None)
+        omitted: int = statements.value(using, _OMITTED, values)
     return LogPage(entries[:limit], cursors.encode(_KIND, bound, position) if position else None, omitted)
 
 

@@ -45,7 +45,7 @@ def lock_shared_in_region(environment_id: str, cluster: str) -> None:
     """Prevent dropping the environment's schema until the region's transaction ends. Two queries. Raises
     NoSuchEnvironment if it is deleted, SchemaLost if it lives without a schema."""
     advisory_locks.lock_shared(cluster, LockSpace.ENVIRONMENT, environment_id)
-    if not statements.row(cluster, _HAS_SCHEMA, [environment_id])[0]:
+    if not statements.value(cluster, _HAS_SCHEMA, [environment_id]):
         raise SchemaLost if is_live(environment_id) else NoSuchEnvironment
 
 

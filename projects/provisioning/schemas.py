@@ -61,7 +61,7 @@ def make_schemas(environments: Sequence[EnvironmentRef]) -> None:
 
 
 def has_schema(environment_id: str, cluster: str) -> bool:
-    return bool(statements.row(cluster, "SELECT to_regnamespace(%s) IS NOT NULL", [environment_id])[0])
+    return bool(statements.value(cluster, "SELECT to_regnamespace(%s) IS NOT NULL", [environment_id]))
 
 
 def size_of(environment_id: str, cluster: str) -> int:
@@ -70,12 +70,12 @@ def size_of(environment_id: str, cluster: str) -> int:
         "SELECT coalesce(sum(pg_table_size(oid)), 0) FROM pg_class"
         " WHERE relnamespace = to_regnamespace(%s) AND relkind = 'r'"
     )
-    return int(statements.row(cluster, statement, [environment_id])[0])
+    return int(statements.value(cluster, statement, [environment_id]))
 
 
 def count_tables(environment_id: str, cluster: str) -> int:
     statement = "SELECT count(*) FROM pg_class WHERE relnamespace = to_regnamespace(%s) AND relkind IN ('r', 'p')"
-    return int(statements.row(cluster, statement, [environment_id])[0])
+    return int(statements.value(cluster, statement, [environment_id]))
 
 
 def drop_schema(environment_id: str, cluster: str) -> None:
@@ -113,7 +113,7 @@ def claim_schema(environment_id: str, cluster: str) -> None:
 def _prepare_drop(environment_id: str, cluster: str) -> None:
     claim_schema(environment_id, cluster)
     limits = "SELECT set_config('lock_timeout', %s, true), set_config('statement_timeout', %s, true)"
-    statements.rows(cluster, limits, [_DROP_LOCK_TIMEOUT, _DROP_STATEMENT_TIMEOUT])
+    statements.execute(cluster, limits, [_DROP_LOCK_TIMEOUT, _DROP_STATEMENT_TIMEOUT])
 
 
 def create_schema(environment_id: str, cluster: str) -> None:

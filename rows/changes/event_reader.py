@@ -6,9 +6,8 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from django.db import connections
-
 from platform_site.http import exact_json
+from platform_site.postgres import statements
 from rows.changes.batches import Batch, Message
 from rows.changes.positions import Position, digest
 from rows.changes.streams import Stream, Subscription
@@ -145,9 +144,7 @@ def _next_transaction(interval: Interval) -> float:
 
 def current_snapshot(using: str) -> str:
     """A common position for streams at different ones, so that one read suffices for all afterwards."""
-    with connections[using].cursor() as cursor:
-        cursor.execute("SELECT pg_current_snapshot()::text")
-        return str(cursor.fetchone()[0])
+    return str(statements.value(using, "SELECT pg_current_snapshot()::text"))
 
 
 def _interval(stream: Stream) -> Interval:
@@ -179,20 +176,19 @@ def read(using: str, streams: Sequence[Stream], until: str | None) -> Iterator[t
 def _read(using: str, interval: Interval, environments: list[str]) -> Pass:
     since, until = interval
     asked = {"since": since, "until": until, "limit": MAX_EVENTS + 1, "bytes": MAX_BYTES}
-    with connections[using].cursor() as cursor:
-        cursor.execute(_READ, asked | {"environments": environments})
-        snapshot, timeline, is_past, tables, versions, ids, sequences, data = cursor.fetchone()
-        watched: dict[str, dict[str, str]] = defaultdict(dict)
-        for environment_id, table, generation in tables or ():
-            watched[environment_id][table] = generation
-        found = Pass(snapshot, timeline, watched, set(), versions or {}, None)
-        if since is None:
-            cursor.execute(_UNSETTLED, [environments])
-            found.unsettled = set(cursor.fetchall())
-        elif is_past and len(ids or ()) <= MAX_EVENTS and None not in (data or ()):
-            events: dict[str, dict[str, list[Event]]] = {each: defaultdict(list) for each in environments}
-            for environment_id, sequence, text in zip(ids or (), sequences or (), data or (), strict=True):
-                event = exact_json.loads(text) | {"sequence": sequence}
-                events[environment_id][event["table"]].append(event)
-            found.events = dict(events)
+    snapshot, timeline, is_past, tables, versions, ids, sequences, data = statements.row(
+        using, _READ, asked | {"environments": environments}
+    )
+    watched: dict[str, dict[str, str]] = defaultdict(dict)
+    for environment_id, table, generation in tables or ():
+        watched[environment_id][table] = generation
+    found = Pass(snapshot, timeline, watched, set(), versions or {}, None)
+    if since is None:
+        found.unsettled = set(statements.rows(using, _UNSETTLED, [environments]))
+    elif is_past and len(ids or ()) <= MAX_EVENTS and None not in (data or ()):
+        events: dict[str, dict[str, list[Event]]] = {each: defaultdict(list) for each in environments}
+        for environment_id, sequence, text in zip(ids or (), sequences or (), data or (), strict=True):
+            event = exact_json.loads(text) | {"sequence": sequence}
+            events[environment_id][event["table"]].append(event)
+        found.events = dict(events)
     return found

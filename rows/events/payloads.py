@@ -7,11 +7,11 @@ from datetime import datetime
 from typing import Any, Final, Protocol
 from uuid import UUID
 
-from django.db import OperationalError, connections, models, transaction
+from django.db import OperationalError, models, transaction
 from django.db.models.functions import Cast, Coalesce
 
 from platform_site.identity.callers import EnvironmentRef
-from platform_site.postgres import sql_functions
+from platform_site.postgres import sql_functions, statements
 from platform_site.postgres.sql_functions import OctetLength
 from platform_site.postgres.sqlstates import CANCELLED, sqlstate
 from rows.outbox.event_types import select_columns
@@ -271,9 +271,7 @@ def _read(compiled: schema_cache.CompiledSchema, hop: Hop, key: Any, used: set[s
 @contextmanager
 def _short_timeout(using: str) -> Iterator[None]:
     """A statement timeout of _TIMEOUT_MS, in a savepoint that undoes it on failure."""
-    with connections[using].cursor() as cursor:
-        cursor.execute("SELECT current_setting('statement_timeout')")
-        [before] = cursor.fetchone()
-        cursor.execute(_SET_TIMEOUT, [f"{_TIMEOUT_MS}"])
-        yield
-        cursor.execute(_SET_TIMEOUT, [before])
+    before = statements.value(using, "SELECT current_setting('statement_timeout')")
+    statements.execute(using, _SET_TIMEOUT, [f"{_TIMEOUT_MS}"])
+    yield
+    statements.execute(using, _SET_TIMEOUT, [before])

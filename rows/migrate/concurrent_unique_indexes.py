@@ -16,7 +16,7 @@ from platform_site.background import advisory_locks
 from platform_site.background.advisory_locks import LockSpace
 from platform_site.concurrency import server_hints
 from platform_site.identity.callers import EnvironmentRef
-from platform_site.postgres import sqlstates
+from platform_site.postgres import sqlstates, statements
 from platform_site.postgres.direct import without_timeouts
 from projects.provisioning import failpoints
 from rows.migrate import apply
@@ -70,13 +70,12 @@ def drop_leftovers(cluster: str, environment_id: str) -> None:
 
 
 def clear_all(cluster: str) -> None:
-    with connections[cluster].cursor() as cursor:
-        cursor.execute(
-            "SELECT DISTINCT n.nspname FROM pg_catalog.pg_class i JOIN pg_catalog.pg_namespace n"
-            " ON n.oid = i.relnamespace WHERE i.relkind = 'i' AND i.relname >= %s AND i.relname < %s",
-            apply.NEW_UNIQUE_NAMES,
-        )
-        found = [name for (name,) in cursor.fetchall()]
+    found = statements.column(
+        cluster,
+        "SELECT DISTINCT n.nspname FROM pg_catalog.pg_class i JOIN pg_catalog.pg_namespace n"
+        " ON n.oid = i.relnamespace WHERE i.relkind = 'i' AND i.relname >= %s AND i.relname < %s",
+        apply.NEW_UNIQUE_NAMES,
+    )
     for environment_id in found:
         _clear_or_warn(cluster, environment_id)
 
@@ -151,11 +150,9 @@ def _without_idle_timeout(alias: str) -> Generator[None]:
         yield
         return
     setting = "idle_in_transaction_session_timeout"
-    with connections[alias].cursor() as cursor:
-        cursor.execute("SELECT current_setting(%s)", [setting])
-        before = cursor.fetchone()[0]
-        # Without parameters, hence by the simple protocol: a portal of the extended one stays open with its snapshot,
-        # and `CREATE INDEX CONCURRENTLY` would wait for its end, which would wait for the index.
-        cursor.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
-        yield
-        cursor.execute("SELECT set_config(%s, %s, true)", [setting, before])
+    before = statements.value(alias, "SELECT current_setting(%s)", [setting])
+    # Without parameters, hence by the simple protocol: a portal of the extended one stays open with its snapshot,
+    # and `CREATE INDEX CONCURRENTLY` would wait for its end, which would wait for the index.
+    statements.execute(alias, "SET LOCAL idle_in_transaction_session_timeout = 0")
+    yield
+    statements.execute(alias, "SELECT set_config(%s, %s, true)", [setting, before])

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from django.db import DatabaseError, connections, transaction
+from django.db import DatabaseError, transaction
 
 from accounts.models import User
 from platform_site.identity.callers import EnvironmentRef
-from platform_site.postgres import sqlstates
+from platform_site.postgres import sqlstates, statements
 from platform_site.postgres.prepared import run
 from rows.migrate import service as schema_service
 from rows.migrate.computation_slots import in_slot
@@ -191,8 +191,7 @@ def _counted(
     using = before.alias
     try:
         with transaction.atomic(using=using):
-            with connections[using].cursor() as cursor:
-                cursor.execute("SELECT set_config('statement_timeout', %s, true)", [str(STATEMENT_MS)])
+            statements.execute(using, "SELECT set_config('statement_timeout', %s, true)", [str(STATEMENT_MS)])
             [row] = run(using, statement.sql, statement.bind({}, (), principal))
     except DatabaseError as error:
         if sqlstates.sqlstate(error) != sqlstates.CANCELLED:

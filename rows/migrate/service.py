@@ -10,7 +10,7 @@ from functools import wraps
 from typing import Final, ParamSpec, TypeVar
 
 from django.conf import settings
-from django.db import DEFAULT_DB_ALIAS, connections, transaction
+from django.db import DEFAULT_DB_ALIAS, transaction
 from django.db import Error as DatabaseError
 
 from accounts.audit import Actor
@@ -19,7 +19,7 @@ from platform_site.background.periodic import log_failures
 from platform_site.http.errors import Conflict, FieldError, QuotaExceeded, Unavailable, ValidationFailed
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
-from platform_site.postgres import sqlstates
+from platform_site.postgres import sqlstates, statements
 from projects.directory import locks as environment_locks
 from projects.errors import SchemaLost
 from projects.models import Environment
@@ -290,8 +290,8 @@ def _change_once(
 def locked_version(environment: EnvironmentRef) -> CurrentVersion:
     """The environment's locked row, created if new. Raises LockNotAvailable, NoSuchEnvironment, SchemaLost."""
     found = CurrentVersion.objects.using(environment.cluster)
-    with connections[environment.cluster].cursor() as cursor:
-        cursor.execute("SELECT set_config('lock_timeout', %s, true)", [str(settings.SCHEMA_LOCK_TIMEOUT_MS)])
+    timeout = [str(settings.SCHEMA_LOCK_TIMEOUT_MS)]
+    statements.execute(environment.cluster, "SELECT set_config('lock_timeout', %s, true)", timeout)
     try:
         environment_locks.lock_shared_in_region(environment.environment_id, environment.cluster)
         found.bulk_create([CurrentVersion(environment_id=environment.environment_id, version=0)], ignore_conflicts=True)

@@ -17,6 +17,7 @@ from functions.runs import completion, leases
 from functions.runs.completion import RunResult
 from functions.runs.start import NewRun, start_run
 from platform_site.identity.callers import EnvironmentRef
+from platform_site.postgres import statements
 from projects import tasks as projects
 from tests.rows.conftest import Tracker
 from tests.support.function_queue import claimed, key_of
@@ -176,10 +177,10 @@ def test_run_that_starts_during_deletion_is_removed_by_the_periodic_job(
     assert tracker.call("owner", "DELETE", "/functions/sum").status == 204
     pages = function_deletion._remove_page
 
-    def late(cursor: Any, function_id: str, after: Any) -> Any:
-        ended_at = pages(cursor, function_id, after)
+    def late(using: str, function_id: str, after: Any) -> Any:
+        ended_at = pages(using, function_id, after)
         if ended_at is None:
-            cursor.execute(_HISTORY, [environment.environment_id, old.pk, 1, 1])
+            statements.execute(using, _HISTORY, [environment.environment_id, old.pk, 1, 1])
         return ended_at
 
     with monkeypatch.context() as patched:

@@ -36,7 +36,7 @@ def move_to_region(using: str) -> int:
     with transaction.atomic(using=DEFAULT_DB_ALIAS):
         # A range of one cluster in the order of (cluster, sequence), and no sorting: only one index can serve that, so
         # the planner never reads the events of other regions, whatever its statistics say.
-        statements.rows(DEFAULT_DB_ALIAS, "SELECT set_config('enable_sort', 'off', true)")
+        statements.execute(DEFAULT_DB_ALIAS, "SELECT set_config('enable_sort', 'off', true)")
         due = list(
             ControlEvent.objects.select_for_update(skip_locked=True)
             .filter(relayed_at__isnull=True, cluster__range=(using, using))

@@ -88,7 +88,7 @@ SQL: Final = sql_files.load(
 
 
 def longest_wait(using: str) -> timedelta | None:
-    found: timedelta | None = statements.row(using, SQL["longest_wait"], {"suspended": suspended_in(using)})[0]
+    found: timedelta | None = statements.value(using, SQL["longest_wait"], {"suspended": suspended_in(using)})
     return found
 
 

@@ -8,8 +8,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, Final
 
-from django.db import connections, transaction
-from django.db.backends.utils import CursorWrapper
+from django.db import transaction
 
 from platform_site.background.skip_scan import UNCLAIMED, first_of_each
 from platform_site.postgres import sql_files, statements
@@ -52,40 +51,34 @@ def reconcile(using: str, *, batch: int = BATCH, seconds: float = SECONDS) -> in
 def reconcile_webhook(using: str, webhook_id: str, *, batch: int) -> Step:
     """One batch of one webhook, in a transaction. Does nothing if the webhook is locked or deleted."""
     facts: dict[str, Any] = {"webhook": webhook_id, "batch": batch, "most": MAX_ATTEMPTS}
-    with transaction.atomic(using=using), connections[using].cursor() as cursor:
-        cursor.execute(SQL["state"], facts)
-        state = cursor.fetchone()
-        if state is None:
+    with transaction.atomic(using=using):
+        found = statements.rows(using, SQL["state"], facts)
+        if not found:
             return Step(0, is_last=True)
-        enabled, *order = state
+        [(enabled, *order)] = found
         facts |= zip(("drop_before", "recover_from", "recover_until"), order, strict=True)
         if facts["drop_before"] is not None:
-            return _drop(cursor, facts)
+            return _drop(using, facts)
         if facts["recover_from"] is not None:
-            return _recover(cursor, facts)
+            return _recover(using, facts)
         if enabled:
-            cursor.execute(SQL["release"], facts)
-            (changed,) = cursor.fetchone()
+            changed = statements.value(using, SQL["release"], facts)
         else:
-            cursor.execute(SQL["hold"], facts)
-            changed = cursor.rowcount
+            changed = statements.execute(using, SQL["hold"], facts)
         return Step(changed, is_last=changed < batch)
 
 
-def _drop(cursor: CursorWrapper, facts: dict[str, Any]) -> Step:
-    cursor.execute(SQL["drop"], facts)
-    changed = cursor.rowcount
+def _drop(using: str, facts: dict[str, Any]) -> Step:
+    changed = statements.execute(using, SQL["drop"], facts)
     if changed == facts["batch"]:
         return Step(changed, is_last=False)
-    cursor.execute(SQL["end_dropping"], facts)
-    return Step(changed, is_last=cursor.rowcount == 0)
+    return Step(changed, is_last=statements.execute(using, SQL["end_dropping"], facts) == 0)
 
 
-def _recover(cursor: CursorWrapper, facts: dict[str, Any]) -> Step:
-    cursor.execute(SQL["recover"], facts)
-    examined, reached, changed = cursor.fetchone()
+def _recover(using: str, facts: dict[str, Any]) -> Step:
+    examined, reached, changed = statements.row(using, SQL["recover"], facts)
     if examined >= facts["batch"]:
-        cursor.execute(SQL["advance_recovery"], facts | {"reached": reached})
+        statements.execute(using, SQL["advance_recovery"], facts | {"reached": reached})
     else:
-        cursor.execute(SQL["end_recovering"], facts)
+        statements.execute(using, SQL["end_recovering"], facts)
     return Step(changed, is_last=False)

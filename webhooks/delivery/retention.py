@@ -33,9 +33,8 @@ def purge(using: str, *, older_than: timedelta) -> int:
 def _purge_deliveries(using: str, facts: dict[str, Any]) -> int:
     total, after, is_more = 0, "", True
     while is_more:
-        with by_index(using) as cursor:
-            cursor.execute(_SQL["purge_deliveries"], facts | {"after": after})
-            after, is_more, deleted = cursor.fetchone()
+        with by_index(using):
+            after, is_more, deleted = statements.row(using, _SQL["purge_deliveries"], facts | {"after": after})
         total += int(deleted)
     return total
 

@@ -16,7 +16,7 @@ from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 
-from platform_site.postgres import direct, sqlstates
+from platform_site.postgres import direct, sqlstates, statements
 from platform_site.postgres.snapshot import schema_snapshot
 
 _LOCK: Final = 0x6D69_6772_6174_65  # "migrate", the key of the advisory lock
@@ -88,36 +88,33 @@ def make_new(alias: str, loader: MigrationLoader | None = None) -> bool:
     if not _is_new(alias):
         return False
     connection = connections[alias]
-    statements = schema_snapshot.recorded(connection, loader or MigrationLoader(connection))
-    return statements is not None and _execute_recorded(alias, statements)
+    recorded = schema_snapshot.recorded(connection, loader or MigrationLoader(connection))
+    return recorded is not None and _execute_recorded(alias, recorded)
 
 
 def _mark(alias: str, statement: str) -> None:
     """Marks that receivers of `post_migrate`, which write after the last commit, have not finished."""
     MigrationRecorder(connections[alias]).ensure_schema()
-    with connections[alias].cursor() as cursor:
-        cursor.execute(statement)
+    statements.execute(alias, statement)
 
 
 def _was_interrupted(alias: str) -> bool:
-    with connections[alias].cursor() as cursor:
-        cursor.execute("SELECT obj_description('django_migrations'::regclass, 'pg_class') IS NOT NULL")
-        return bool(cursor.fetchone()[0])
+    found = statements.value(alias, "SELECT obj_description('django_migrations'::regclass, 'pg_class') IS NOT NULL")
+    return bool(found)
 
 
 def _is_new(alias: str) -> bool:
     return not MigrationRecorder(connections[alias]).has_table()
 
 
-def _execute_recorded(alias: str, statements: str) -> bool:
+def _execute_recorded(alias: str, recorded: str) -> bool:
     """Run all statements on a new database, or none. False if another host was faster."""
     direct.go_direct(alias)
     with _locked(alias):
         if not _is_new(alias):
             return False
         with transaction.atomic(using=alias):
-            with connections[alias].cursor() as cursor:
-                cursor.execute(statements)
+            statements.execute(alias, recorded)
             emit_post_migrate_signal(verbosity=0, interactive=False, db=alias)
     return True
 
@@ -137,6 +134,5 @@ def _locked(alias: str) -> Iterator[None]:
     try:
         yield
     finally:
-        with connections[alias].cursor() as cursor:
-            cursor.execute("SELECT pg_advisory_unlock(%s)", [_LOCK])
+        statements.execute(alias, "SELECT pg_advisory_unlock(%s)", [_LOCK])
         connections[alias].close()  # and with it the settings of this session

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import Final
 
-from django.db import connections
+from platform_site.postgres import statements
 
 _EXISTING: Final = """
 SELECT n.nspname, c.relname
@@ -22,13 +22,9 @@ SELECT c.relname, greatest(0, c.reltuples, pg_catalog.pg_stat_get_live_tuples(c.
 
 
 def existing_tables(using: str, pairs: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
-    with connections[using].cursor() as cursor:
-        cursor.execute(_EXISTING, [[pair[0] for pair in pairs], [pair[1] for pair in pairs]])
-        return set(cursor.fetchall())
+    return set(statements.rows(using, _EXISTING, [[pair[0] for pair in pairs], [pair[1] for pair in pairs]]))
 
 
 def estimated_sizes(using: str, environment_id: str) -> dict[str, tuple[int, int]]:
     """Each table's rows and bytes, by PostgreSQL's statistics: exact numbers would need locks or read all rows."""
-    with connections[using].cursor() as cursor:
-        cursor.execute(_SIZES, [environment_id])
-        return {name: (rows, size) for name, rows, size in cursor.fetchall()}
+    return {name: (rows, size) for name, rows, size in statements.rows(using, _SIZES, [environment_id])}
