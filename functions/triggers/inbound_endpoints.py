@@ -6,7 +6,7 @@ verification entry that the endpoint exists. It says nothing else, and exempts i
 costs one lookup, which removes it. Runs execute as the creator of the endpoint or the last deployer, for the reason
 given in `functions.triggers.schedules`: code never has the permissions of someone who did not deploy it."""
 
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass
 from typing import Final
 
 from django.db.models import QuerySet
@@ -19,7 +19,7 @@ from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import PLANS
 from platform_site.postgres import statements
 from platform_site.redis import client as redis_client
-from platform_site.redis.records import Format
+from platform_site.redis.records import Format, types_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ VERIFIED: Final = b"+"
 _VERIFICATION_TTL: Final = 90 * 86_400
 """Seconds. Each lookup and each periodic run renews them."""
 _AT_ONCE: Final = 1000
-_FORMAT: Final = Format([(field.name, field.type) for field in fields(CachedEndpoint)], [*PLANS])
+_FORMAT: Final = Format(types_of(CachedEndpoint), [*PLANS])
 
 
 def cache_key(token_hash: bytes) -> str:

@@ -1,11 +1,17 @@
 """Cached records with a mark of their format, since hosts of two releases share Redis while they are replaced."""
 
+from dataclasses import fields
 from hashlib import sha256
 from typing import Any, Final
 
 import orjson
 
 _MARK_BYTES: Final = 8
+
+
+def types_of(record: type[Any]) -> list[tuple[str, Any]]:
+    """The name and type of each field of a dataclass, in order."""
+    return [(field.name, field.type) for field in fields(record)]
 
 
 class Format:

@@ -4,7 +4,7 @@ trip. See `accounts.users.identity_lookup` and `projects.directory.environment_c
 
 import logging
 import time
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Literal
 
@@ -29,7 +29,7 @@ from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.postgres import replicas
 from platform_site.redis import client as redis_client
 from platform_site.redis import rate_limits, round_trip
-from platform_site.redis.records import Format
+from platform_site.redis.records import Format, types_of
 from projects import staff_access
 from projects.api import pending_records, users_version
 from projects.directory import environment_cache, environments, roles
@@ -331,13 +331,13 @@ def _scopes(identity: Identity, environment: EnvironmentRef | None) -> frozenset
     return roles.BY_ROLE[environment.role]
 
 
-_COLUMNS: Final = [field for field in fields(Identity) if field.name != "touch_due"]
+_COLUMNS: Final = [each for each in types_of(Identity) if each[0] != "touch_due"]
 """Without the field that a cached record would repeat for as long as it lives."""
-_FORMAT: Final = Format([(field.name, field.type) for field in _COLUMNS])
+_FORMAT: Final = Format(_COLUMNS)
 
 
 def _identity_record(identity: Identity) -> bytes:
-    return _FORMAT.dump([getattr(identity, field.name) for field in _COLUMNS])
+    return _FORMAT.dump([getattr(identity, name) for name, _ in _COLUMNS])
 
 
 def _identity_from(record: bytes) -> Identity:

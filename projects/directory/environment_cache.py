@@ -4,7 +4,6 @@ known before either record: `where:<env>` for app users, `where:<cache key of th
 (`accounts.tokens.revocation`)."""
 
 from collections.abc import Iterable
-from dataclasses import fields
 from typing import Any, Final
 
 from django.contrib.postgres.expressions import ArraySubquery
@@ -17,7 +16,7 @@ from accounts.tokens import revocation
 from accounts.tokens.credentials import key_cache_name
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.identity.plans import PLANS
-from platform_site.redis.records import Format
+from platform_site.redis.records import Format, types_of
 from projects.models import Environment, Member, Project
 
 DEFAULT_ENVIRONMENT: Final = "production"
@@ -59,7 +58,7 @@ def from_json(columns: dict[str, Any]) -> EnvironmentRef:
     return EnvironmentRef(**columns, allowed_origins=tuple(origins))
 
 
-_FORMAT: Final = Format([(field.name, field.type) for field in fields(EnvironmentRef)], [*PLANS])
+_FORMAT: Final = Format(types_of(EnvironmentRef), [*PLANS])
 
 
 def to_record(found: list[dict[str, Any]]) -> bytes:
