@@ -11,29 +11,26 @@ urlpatterns = [
     path(
         "v1/rows/<str:table>",
         RowViewSet.as_view({"get": "list", "post": "create", "patch": "bulk_update", "delete": "bulk_destroy"}),
-        name="rows",
     ),
     # No row may be called so (`values.RESERVED_IDS`): these would hide it.
-    path("v1/rows/<str:table>/query", RowViewSet.as_view({"post": "search"}), name="rows-query"),
-    path("v1/rows/<str:table>/explain", RowViewSet.as_view({"post": "explain"}), name="rows-explain"),
+    path("v1/rows/<str:table>/query", RowViewSet.as_view({"post": "search"})),
+    path("v1/rows/<str:table>/explain", RowViewSet.as_view({"post": "explain"})),
     path(
         "v1/rows/<str:table>/aggregate",
         AggregateViewSet.as_view(
             {"post": "aggregate", "get": "retrieve", "patch": "partial_update", "delete": "destroy"}
         ),
-        name="rows-aggregate",
     ),
     path(
         "v1/rows/<str:table>/<str:row_id>",
         RowViewSet.as_view({"get": "retrieve", "patch": "partial_update", "delete": "destroy"}),
-        name="row",
     ),
     path("v1/openapi.json", openapi_views.openapi, name="openapi"),
-    path("v1/batch", BatchViewSet.as_view({"post": "create"}), name="batch"),
-    path("v1/changes", ChangesViewSet.as_view({"post": "create"}), name="changes"),
-    path("v1/schema", SchemaViewSet.as_view({"get": "retrieve", "put": "replace"}), name="schema"),
-    path("v1/schema/types.ts", SchemaViewSet.as_view({"get": "types"}), name="schema-types"),
-    path("v1/schema/versions", SchemaViewSet.as_view({"get": "versions"}), name="schema-versions"),
-    path("v1/schema/versions/<int:number>", SchemaViewSet.as_view({"get": "version"}), name="schema-version"),
-    path("v1/schema/revert", SchemaViewSet.as_view({"post": "revert"}), name="schema-revert"),
+    path("v1/batch", BatchViewSet.as_view({"post": "create"})),
+    path("v1/changes", ChangesViewSet.as_view({"post": "create"})),
+    path("v1/schema", SchemaViewSet.as_view({"get": "retrieve", "put": "replace"})),
+    path("v1/schema/types.ts", SchemaViewSet.as_view({"get": "types"})),
+    path("v1/schema/versions", SchemaViewSet.as_view({"get": "versions"})),
+    path("v1/schema/versions/<int:number>", SchemaViewSet.as_view({"get": "version"})),
+    path("v1/schema/revert", SchemaViewSet.as_view({"post": "revert"})),
 ]
