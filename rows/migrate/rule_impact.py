@@ -17,9 +17,8 @@ from rows.migrate import service as schema_service
 from rows.migrate.computation_slots import in_slot
 from rows.migrate.planning import planner
 from rows.query import schema_cache
-from rows.query.context import MAX_CONDITIONS
 from rows.query.schema_cache import CompiledSchema
-from rows.query.sql.conditions import TooLarge, limited
+from rows.query.sql.conditions import TooLarge, compile_budget
 from rows.query.sql.expressions import boolean
 from rows.query.sql.statement import Statement, build_statement
 from rows.rules import named
@@ -186,7 +185,7 @@ def _counted(
     before: CompiledSchema, after: CompiledSchema, table: str, principal: Principal, sample: int
 ) -> VisibleRows | None:
     """Counts over the newest `sample` rows; None if it timed out. Raises TooLarge."""
-    with limited(MAX_CONDITIONS):
+    with compile_budget():
         statement = _statement(before, after, table, principal, sample)
     using = before.alias
     try:

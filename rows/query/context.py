@@ -23,7 +23,7 @@ from platform_site.postgres.replicas import Freshness
 from rows.query import schema_cache
 from rows.query.role_view import CLOCK, RoleView
 from rows.query.schema_cache import CompiledSchema
-from rows.query.sql.conditions import TooLarge, limited
+from rows.query.sql.conditions import MAX_CONDITIONS, TooLarge, compile_budget
 from rows.query.sql.statement import ENVIRONMENT, VERSION, Statement
 from rows.rules.access import Access
 from rows.rules.principal import Principal
@@ -37,9 +37,8 @@ MAX_RUNS: Final = 3
 _STALE: Final = frozenset({"42703", "42P01", "3F000", "42883", "42804", "42846", "0A000", "26000"})
 _UNKNOWN_STATEMENT: Final = "26000"
 
-_MAX_CONDITIONS_ON_LOOP: Final = 150
-MAX_CONDITIONS: Final = 8_000
-"""Of one statement, with those of the rules on its way (`rows.query.sql.conditions.limited`): about 3 s of CPU."""
+_MAX_SMALL: Final = 150
+"""Conditions of a statement that is compiled on the event loop."""
 _TOO_LARGE: Final = (
     f"The request and the rules of the tables that it touches have more than {MAX_CONDITIONS:,} conditions together. "
     "Filter, sort and expand by fewer related rows, or shorten the rules."
@@ -112,7 +111,7 @@ class QueryContext:
         found = _statements.get(key)
         if found is None:
             try:
-                with limited(_MAX_CONDITIONS_ON_LOOP):
+                with compile_budget(_MAX_SMALL):
                     found = compile(self.compiled.role_view(self.role_key), *shape)
             except TooLarge:
                 found = loop_requests.in_thread(partial(self._compile_large, compile, *shape))
@@ -125,7 +124,7 @@ class QueryContext:
         try:
             with (
                 _large_statements.slot(self.environment.environment_id, wait=settings.WEB_QUEUE_TIMEOUT),
-                limited(MAX_CONDITIONS),
+                compile_budget(),
             ):
                 return compile(self.compiled.role_view(self.role_key), *shape)
         except TooLarge:

@@ -5,7 +5,6 @@ rules are applied."""
 from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from itertools import product
 from typing import Any, Final
 
 from django.db import Error as DatabaseError
@@ -23,7 +22,6 @@ from rows.changes import watched_tables
 from rows.migrate import service as schema_service
 from rows.migrate import stored_values
 from rows.outbox import subscriptions
-from rows.outbox.models import ANY
 from rows.query.tables import table_checks, table_models
 from rows.schema.column_values import LONG_TYPES, MAX_ROW_BYTES
 from rows.schema.model import ID, NOW, SQL_TYPES, Column, Table
@@ -88,7 +86,9 @@ class _Import:
         self.checks = table_models.checks_of(state.schema).get(table.name, {})
         self.connection: BaseDatabaseWrapper = connections[environment.cluster]
         self.columns = list(table.all_columns.values())
-        self.events = events and self._wanted()
+        self.events = events and subscriptions.is_wanted(
+            f"{table.name}.insert", environment.environment_id, environment.cluster
+        )
         self.report = Report()
         self.long_lines: list[int] = []
 
@@ -117,10 +117,6 @@ class _Import:
 
     def _execute(self, statement: str | sql.Composable, *parameters: Any) -> None:
         self.cursor.execute(statement, parameters or None)
-
-    def _wanted(self) -> bool:
-        interests = subscriptions.interests_of(self.environment.environment_id, self.environment.cluster)
-        return not interests.isdisjoint(product((self.table.name, ANY), ("insert", ANY)))
 
     @property
     def _target(self) -> sql.Identifier:

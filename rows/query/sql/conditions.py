@@ -2,8 +2,8 @@
 paths see all related rows, because its author wrote them and mutual rules would not terminate; a *caller's* paths see
 what the read rules show. `RoleView` creates both compilers.
 
-A short filter can make a long statement: each related table that it passes adds that table's rules. `limited` bounds
-what one statement may cost to compile."""
+A short filter can make a long statement: each related table that it passes adds that table's rules. `compile_budget`
+bounds what one statement may cost to compile."""
 
 import math
 import threading
@@ -55,12 +55,14 @@ _INFIX: Final = {
 }
 _JSON_INFIX: Final = {"has_any": " ?| ", "has_all": " ?& "}
 
+MAX_CONDITIONS: Final = 8_000
+"""Of one statement, with those of the rules on its way: about 3 s of CPU."""
 _SUBQUERY_COST: Final = 5
 """In conditions, which take about 0.4 ms of CPU each."""
 
 
 class TooLarge(Exception):
-    """A statement costs more than `limited` allows."""
+    """A statement costs more than `compile_budget` allows."""
 
 
 class _Budget(threading.local):
@@ -71,7 +73,7 @@ _budget: Final = _Budget()
 
 
 @contextmanager
-def limited(cost: int) -> Generator[None]:
+def compile_budget(cost: int = MAX_CONDITIONS) -> Generator[None]:
     """What this thread compiles inside of it may cost `cost` in all (conditions; `_SUBQUERY_COST`). Raises TooLarge."""
     before, _budget.left = _budget.left, cost
     try:
@@ -80,7 +82,7 @@ def limited(cost: int) -> Generator[None]:
         _budget.left = before
 
 
-def _spend(cost: int) -> None:
+def _charge(cost: int) -> None:
     _budget.left -= cost
     if _budget.left < 0:
         raise TooLarge
@@ -142,7 +144,7 @@ class ConditionCompiler:
     rule: Callable[[str], Expression] | None = None
 
     def condition(self, node: Condition, table: str, source: RowSource = CURRENT_ROW, depth: int = 0) -> Expression:
-        _spend(1)
+        _charge(1)
         match node:
             case Always():
                 return ALWAYS if node.holds else NEVER
@@ -267,7 +269,7 @@ class ConditionCompiler:
 
     def linked(self, hop: Hop, table: str, source: RowSource) -> tuple[RowQuerySet, Expression | None]:
         """The related rows of one hop, and the condition to read the linking cell."""
-        _spend(_SUBQUERY_COST)
+        _charge(_SUBQUERY_COST)
         rows = self.far(hop.table)
         if hop.many:
             link = self.cell(hop.table, hop.column, CURRENT_ROW)
