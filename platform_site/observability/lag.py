@@ -3,10 +3,10 @@ control database every few seconds. Items that waited then count as still waitin
 alerts fire."""
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from django.conf import settings
-from django.db import Error, connection
+from django.db import DEFAULT_DB_ALIAS, Error, connection
 from django.db.models.functions import Now
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from platform_site.http.site import health
 from platform_site.observability import metrics
+from platform_site.postgres import statements
 
 WORKERS: Final = health.WORKERS
 CONTROL: Final = "control"
@@ -22,10 +23,10 @@ SILENT_AFTER: Final = 30.0
 """Seconds without a heartbeat; without beat a worker's scheduler writes one every 15."""
 
 _AGES: Final = """
-SELECT name, extract(epoch FROM now() - sample.at)::float8, extract(epoch FROM now() - measured_at)::float8,
-       arrived, tried - arrived,
-       (values ->> 'unrelayed_age')::float8, (values ->> 'due_age')::float8, (values ->> 'queued_age')::float8,
-       (values ->> 'email_age')::float8
+SELECT name, extract(epoch FROM now() - sample.at)::float8 AS heard,
+       extract(epoch FROM now() - measured_at)::float8 AS measured, arrived, tried - arrived AS failed,
+       (values ->> 'unrelayed_age')::float8 AS event, (values ->> 'due_age')::float8 AS delivery,
+       (values ->> 'queued_age')::float8 AS run, (values ->> 'email_age')::float8 AS email
   FROM platform_site_sample sample,
        LATERAL (SELECT coalesce(sum(attempts), 0)::float8 AS tried,
                        coalesce(sum(attempts_succeeded), 0)::float8 AS arrived
@@ -49,12 +50,10 @@ def record_heartbeat() -> None:
 def ping_workers() -> None:
     """The check of `/readyz`. Raises NoWorker, or database errors."""
     try:
-        with connection.cursor() as cursor:
-            cursor.execute(_HEARTBEAT_AGE, [WORKERS])
-            found = cursor.fetchone()
+        found = statements.column(DEFAULT_DB_ALIAS, _HEARTBEAT_AGE, [WORKERS])
     finally:
         connection.close()  # the thread ends, and would leave it open
-    if found is None or found[0] > SILENT_AFTER:
+    if not found or found[0] > SILENT_AFTER:
         raise NoWorker
 
 
@@ -63,46 +62,48 @@ class Lag(Collector):
 
     def collect(self) -> Iterator[Metric]:
         try:
-            with connection.cursor() as cursor:
-                cursor.execute(_AGES)
-                samples = {name: sample for name, *sample in cursor.fetchall()}
+            samples = {sample["name"]: sample for sample in statements.dicts(DEFAULT_DB_ALIAS, _AGES)}
         except Error:
             return
-        is_up = WORKERS in samples and samples[WORKERS][0] <= SILENT_AFTER
+        is_up = WORKERS in samples and samples[WORKERS]["heard"] <= SILENT_AFTER
         yield GaugeMetricFamily(
             "platform_workers_up", f"1 if a worker responded within {SILENT_AFTER:g} seconds, else 0.", value=int(is_up)
         )
         if WORKERS in samples:
             text = "Seconds since a worker was last heard of."
-            yield GaugeMetricFamily("platform_worker_heard_seconds", text, value=samples[WORKERS][0])
+            yield GaugeMetricFamily("platform_worker_heard_seconds", text, value=samples[WORKERS]["heard"])
         seen = GaugeMetricFamily(
             "platform_region_measured_seconds", "Seconds since a worker saw the queues of a region.", labels=["region"]
         )
-        oldest = [
-            GaugeMetricFamily(
+        oldest = {
+            what: GaugeMetricFamily(
                 f"platform_oldest_{what}_seconds", f"How long the oldest {that} waits.", labels=["region"]
             )
             for what, that in (("event", "event not yet relayed"), ("delivery", "delivery due"), ("run", "queued run"))
-        ]
+        }
         attempts = GaugeMetricFamily(
             "platform_recent_delivery_attempts",
             "Attempts at deliveries in the last five to ten minutes.",
             labels=["region", "outcome"],
         )
         for region in settings.REGION_DATABASES:
-            _, measured, arrived, failed, *ages, _ = samples.get(region, (None,) * 8)
-            if measured is None:
+            sample = samples.get(region)
+            if sample is None or sample["measured"] is None:
                 continue
-            seen.add_metric([region], measured)
-            attempts.add_metric([region, "succeeded"], arrived)
-            attempts.add_metric([region, "failed"], failed)
-            for family, age in zip(oldest, ages, strict=True):
-                family.add_metric([region], 0.0 if age is None else age + measured)
-        yield from (seen, attempts, *oldest)
+            seen.add_metric([region], sample["measured"])
+            attempts.add_metric([region, "succeeded"], sample["arrived"])
+            attempts.add_metric([region, "failed"], sample["failed"])
+            for what, family in oldest.items():
+                family.add_metric([region], _waits(sample, what))
+        yield from (seen, attempts, *oldest.values())
         if CONTROL in samples:
-            _, measured, *_, age = samples[CONTROL]
             text = "How long the oldest email waits that the mail server did not take."
-            yield GaugeMetricFamily("platform_oldest_email_seconds", text, value=0.0 if age is None else age + measured)
+            yield GaugeMetricFamily("platform_oldest_email_seconds", text, value=_waits(samples[CONTROL], "email"))
+
+
+def _waits(sample: dict[str, Any], what: str) -> float:
+    """Seconds that the oldest has been waiting; 0 if there was none."""
+    return 0.0 if sample[what] is None else float(sample[what] + sample["measured"])
 
 
 def register() -> None:

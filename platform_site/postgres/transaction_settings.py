@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
 from django.db import transaction
 
@@ -12,9 +12,10 @@ LOCK_TIMEOUT_MS: Final = 10_000
 _SET: Final = "SELECT set_config('enable_sort', %s, true), set_config('enable_seqscan', %s, true)"
 
 
-def lift_limits(cursor: Any) -> None:
+def lift_limits(using: str) -> None:
     """For long transactions (imports, copies, restores): no limits, except for lock waits, which block others."""
-    cursor.execute(
+    statements.execute(
+        using,
         "SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', %s, true),"
         " set_config('idle_in_transaction_session_timeout', '0', true)",
         [f"{LOCK_TIMEOUT_MS}"],

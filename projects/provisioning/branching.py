@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Final, Literal
 
 from django.conf import settings
-from django.db import DEFAULT_DB_ALIAS, DatabaseError, Error, connections, transaction
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, Error, transaction
 from django.db.models.functions import Now
 
 from accounts.audit import Actor
@@ -18,7 +18,7 @@ from platform_site.background import advisory_locks
 from platform_site.background.advisory_locks import LockSpace
 from platform_site.identity import signals
 from platform_site.identity.callers import Caller, EnvironmentRef
-from platform_site.postgres import sqlstates, transaction_settings
+from platform_site.postgres import sqlstates, statements, transaction_settings
 from projects.directory import environment_cache
 from projects.directory import locks as environment_locks
 from projects.errors import NoSuchEnvironment, TablesInUse
@@ -98,8 +98,7 @@ def block_user_deletion(pool_id: str) -> None:
 def region_of_new(environment_id: str, cluster: str) -> Generator[None]:
     """A transaction without time limits that creates and claims the schema. Raises SchemaBusy, DatabaseError."""
     with transaction.atomic(using=cluster):
-        with connections[cluster].cursor() as cursor:
-            transaction_settings.lift_limits(cursor)
+        transaction_settings.lift_limits(cluster)
         schemas.claim_schema(environment_id, cluster)
         schemas.create_schema(environment_id, cluster)
         yield
@@ -108,10 +107,9 @@ def region_of_new(environment_id: str, cluster: str) -> Generator[None]:
 @contextmanager
 def _one_snapshot(using: str, *, patient: bool) -> Generator[None]:
     with transaction.atomic(using=using):
-        with connections[using].cursor() as cursor:
-            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            if patient:
-                transaction_settings.lift_limits(cursor)
+        statements.execute(using, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        if patient:
+            transaction_settings.lift_limits(using)
         yield
 
 

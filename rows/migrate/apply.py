@@ -14,7 +14,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations import operations as migrations
 from psycopg import sql
 
-from platform_site.http.errors import FieldError
+from platform_site.http.errors import FieldError, Unavailable
 from platform_site.identity import ids
 from platform_site.postgres import sqlstates
 from platform_site.postgres.libpq import discard_when_idle
@@ -33,8 +33,12 @@ class LockNotAvailable(Exception):
     pass
 
 
-class StatementTimeout(Exception):
-    pass
+class StatementTimeout(Unavailable):
+    message = "A step of the change took too long. Nothing was changed; split it into smaller changes."
+
+    def __init__(self, step: str) -> None:
+        self.step = step
+        super().__init__()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,7 @@
 from typing import Final
 
 from platform_site.http import exception_handler
-from platform_site.http.errors import FieldError, Unavailable, ValidationFailed
-from rows.migrate.apply import StatementTimeout
+from platform_site.http.errors import FieldError, ValidationFailed
 from rows.schema.model import InvalidDocument
 
 DOCUMENT: Final = "document"
@@ -11,10 +10,6 @@ DOCUMENT: Final = "document"
 
 def register() -> None:
     exception_handler.register(InvalidDocument, _invalid)
-    exception_handler.register(StatementTimeout, lambda error: Unavailable(_TOO_LONG))
-
-
-_TOO_LONG: Final = "A step of the change took too long. Nothing was changed; split it into smaller changes."
 
 
 def _invalid(error: InvalidDocument) -> ValidationFailed:

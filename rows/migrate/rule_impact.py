@@ -3,8 +3,9 @@ and proposed rules over the same rows in one statement per table and subject, bo
 and a deadline; the result says what was not evaluated."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any, Final
 
 from django.db import DatabaseError, transaction
@@ -19,10 +20,10 @@ from rows.migrate.planning import planner
 from rows.query import schema_cache
 from rows.query.schema_cache import CompiledSchema
 from rows.query.sql.conditions import TooLarge, compile_budget
-from rows.query.sql.expressions import boolean
-from rows.query.sql.statement import Statement, build_statement
+from rows.query.sql.expressions import Parameter
+from rows.query.sql.statement import LIMIT, Statement, build_statement, verdicts
 from rows.rules import named
-from rows.rules.principal import ANONYMOUS, MEMBER, SERVER, USER, Principal
+from rows.rules.principal import ANONYMOUS, MEMBER, SERVER, USER, Principal, RoleKey
 from rows.schema.model import InvalidDocument, Schema, Table
 
 SAMPLES: Final = (50_000, 2_000)
@@ -77,6 +78,7 @@ def of_change(environment: EnvironmentRef, raw: Any, *, name_users: bool = True)
     under_new_rules, unknown = _apply_rules_to_current(proposed, current, changed)
     before = schema_cache.current(environment)
     after = CompiledSchema(environment.environment_id, environment.cluster, state.version, under_new_rules, set())
+    statement_of = cache(partial(_statement, before, after))  # users of a role share a statement
     impacts = [Impact(table, "", None, why) for table, why in unknown.items()]
     deadline = time.monotonic() + TOTAL_SECONDS
     newest = User.objects.in_pool(environment.pool_id).order_by("-id")[:_MAX_USERS_CHECKED] if name_users else ()
@@ -85,7 +87,7 @@ def of_change(environment: EnvironmentRef, raw: Any, *, name_users: bool = True)
             continue
         roles = current.tables[table].rules.keys() | proposed.tables[table].rules.keys()
         for label, principal in _impact_subjects(roles, newest):
-            impacts.append(_impact(before, after, table, label, principal, deadline))
+            impacts.append(_impact(before, after, table, label, principal, deadline, statement_of))
     return impacts + of_users
 
 
@@ -153,8 +155,15 @@ def _impact_subjects(roles: Iterable[str], users: Iterable[User]) -> Iterator[tu
 
 
 def _impact(
-    before: CompiledSchema, after: CompiledSchema, table: str, label: str, principal: Principal, deadline: float
+    before: CompiledSchema,
+    after: CompiledSchema,
+    table: str,
+    label: str,
+    principal: Principal,
+    deadline: float,
+    statement_of: Callable[..., Statement],
 ) -> Impact:
+    role_keys = [each.rules.role_key(principal) for each in (before, after)]
     old, new = _columns(before, table, principal), _columns(after, table, principal)
     seen, why_not = None, "Not counted: it takes too long."
     try:
@@ -162,7 +171,7 @@ def _impact(
             if time.monotonic() > deadline:
                 why_not = "Not counted: there was no time left for it."
                 break
-            if (seen := _counted(before, after, table, principal, sample)) is not None:
+            if (seen := _counted(before.alias, statement_of(table, *role_keys), principal, sample)) is not None:
                 break
     except TooLarge:
         why_not = "Not counted: the rules have too many conditions."
@@ -181,17 +190,12 @@ def _columns(compiled: CompiledSchema, table: str, principal: Principal) -> tupl
     return read.columns if read else ()
 
 
-def _counted(
-    before: CompiledSchema, after: CompiledSchema, table: str, principal: Principal, sample: int
-) -> VisibleRows | None:
-    """Counts over the newest `sample` rows; None if it timed out. Raises TooLarge."""
-    with compile_budget():
-        statement = _statement(before, after, table, principal, sample)
-    using = before.alias
+def _counted(using: str, statement: Statement, principal: Principal, sample: int) -> VisibleRows | None:
+    """Counts over the newest `sample` rows; None if it timed out."""
     try:
         with transaction.atomic(using=using):
             statements.execute(using, "SELECT set_config('statement_timeout', %s, true)", [str(STATEMENT_MS)])
-            [row] = run(using, statement.sql, statement.bind({}, (), principal))
+            [row] = run(using, statement.sql, statement.bind({LIMIT: b"%d" % (sample + 1)}, (), principal))
     except DatabaseError as error:
         if sqlstates.sqlstate(error) != sqlstates.CANCELLED:
             raise
@@ -200,19 +204,18 @@ def _counted(
     return VisibleRows(old, new, appearing, vanishing, min(looked_at, sample), is_sample=looked_at > sample)
 
 
-def _statement(
-    before: CompiledSchema, after: CompiledSchema, table: str, principal: Principal, sample: int
-) -> Statement:
-    role_views = [each.role_view(each.rules.role_key(principal)) for each in (before, after)]
-    flags = {
-        name: boolean("(", role_view.may_read(table), " IS TRUE)")
-        for name, role_view in zip(("_before", "_after"), role_views, strict=True)
-    }
-    rows = before.models[table].unruled.using(before.alias).annotate(**flags).order_by("-id")
-    return build_statement(
-        before.alias,
-        "SELECT count(*) FILTER (WHERE b), count(*) FILTER (WHERE a), count(*) FILTER (WHERE a AND NOT b),"
-        " count(*) FILTER (WHERE b AND NOT a), count(*) FROM (",
-        rows.values_list(*flags)[: sample + 1],
-        ") _q (b, a)",
-    )
+def _statement(before: CompiledSchema, after: CompiledSchema, table: str, *role_keys: RoleKey) -> Statement:
+    """Raises TooLarge."""
+    rows = before.models[table].unruled.using(before.alias).order_by("-id")
+    with compile_budget():
+        pairs = zip((before, after), role_keys, strict=True)
+        conditions = [schema.role_view(role_key).may_read(table) for schema, role_key in pairs]
+        return build_statement(
+            before.alias,
+            "SELECT count(*) FILTER (WHERE b), count(*) FILTER (WHERE a), count(*) FILTER (WHERE a AND NOT b),"
+            " count(*) FILTER (WHERE b AND NOT a), count(*) FROM (",
+            verdicts(rows, conditions),
+            " LIMIT ",
+            Parameter(LIMIT, "bigint"),
+            ") _q (b, a)",
+        )

@@ -13,8 +13,8 @@ from platform_site.http.errors import NotFound
 from rows.query.context import QueryContext
 from rows.query.role_view import RoleView
 from rows.query.service import canonical_text
-from rows.query.sql.expressions import Sql, boolean
-from rows.query.sql.statement import ROW_ID, Statement, build_statement, is_current, is_row
+from rows.query.sql.expressions import Sql
+from rows.query.sql.statement import ROW_ID, Statement, build_statement, is_current, is_row, verdicts
 from rows.rules.access import Access, Clause
 from rows.rules.conditions import (
     TRUE,
@@ -277,9 +277,6 @@ def _cells(role_view: RoleView, table: str, paths: tuple[Path, ...]) -> Statemen
 
 
 def _verdicts(role_view: RoleView, table: str, conditions: tuple[Condition, ...]) -> Statement:
-    flags = {
-        f"_f{index}": boolean("(", role_view.rules.condition(condition, table), " IS TRUE)")
-        for index, condition in enumerate(conditions)
-    }
     rows = role_view.models[table].unruled.using(role_view.alias).filter(is_row(), is_current())
-    return build_statement(role_view.alias, rows.annotate(**flags).values_list(*flags))
+    compiled = (role_view.rules.condition(condition, table) for condition in conditions)
+    return build_statement(role_view.alias, verdicts(rows, compiled))

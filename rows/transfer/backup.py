@@ -14,7 +14,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import sql
 
 from platform_site.identity.callers import EnvironmentRef
-from platform_site.postgres import transaction_settings
+from platform_site.postgres import statements, transaction_settings
 from platform_site.postgres.row_access import row_access
 from rows.migrate import apply, stored_values
 from rows.migrate import service as schema_service
@@ -105,9 +105,8 @@ def _snapshot(environment: EnvironmentRef) -> Iterator[datetime]:
     taken_at = deleted_users.now()
     connection = connections[environment.cluster]
     with transaction.atomic(using=environment.cluster):
-        with connection.cursor() as cursor:
-            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            transaction_settings.lift_limits(cursor)
+        statements.execute(connection.alias, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        transaction_settings.lift_limits(connection.alias)
         branch_copy.lock_version(connection, environment.environment_id)
         branch_copy.lock_against_deletion(
             connection, environment.environment_id, schema_service.current(environment).schema

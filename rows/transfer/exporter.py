@@ -47,7 +47,7 @@ def export_rows(
     )
     connection = connections[environment.cluster]
     with transaction.atomic(using=environment.cluster), row_access(), connection.cursor() as cursor:
-        transaction_settings.lift_limits(cursor)
+        transaction_settings.lift_limits(environment.cluster)
         pending: Any = cursor
         with connection.wrap_database_errors, pending.copy(copy) as reading:
             header = form == "csv"

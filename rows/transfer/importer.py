@@ -95,7 +95,7 @@ class _Import:
     def run(self, source: RecordFile) -> Report:
         with self.connection.cursor() as cursor:
             self.cursor: Any = cursor
-            transaction_settings.lift_limits(cursor)
+            transaction_settings.lift_limits(self.environment.cluster)
             self._execute("SELECT set_config('work_mem', '64MB', true), statement_timestamp()")
             self.now: datetime = cursor.fetchone()[1]
             self._stage(source)

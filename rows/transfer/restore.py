@@ -87,8 +87,8 @@ def _restore_into(
     connection = connections[environment.cluster]
     beside = f"restore_{ids.suffix()}"
     with transaction.atomic(using=environment.cluster):
+        transaction_settings.lift_limits(environment.cluster)
         with connection.cursor() as cursor:
-            transaction_settings.lift_limits(cursor)
             cursor.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(beside)))
         if schema_service.current(environment).schema.tables and not replace:
             raise NotEmpty

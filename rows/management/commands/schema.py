@@ -302,6 +302,6 @@ def _command_errors() -> Generator[None]:
     except NoSuchEnvironment:
         raise CommandError("The environment was deleted meanwhile.") from None
     except StatementTimeout as error:
-        raise CommandError(f'"{error}" took too long. Nothing was changed; make smaller steps.') from None
+        raise CommandError(f'"{error.step}" took too long. Nothing was changed; make smaller steps.') from None
     except ApiError as error:
         raise CommandError(error.text) from None

@@ -1,15 +1,16 @@
 """A compiled statement and the values that it takes."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from django.db import connections
-from django.db.models import F
+from django.db.models import F, QuerySet
 from django.db.models.sql import Query
 
 from rows.query.sql.expressions import Parameter, Sql, boolean
 from rows.query.tables import table_models
+from rows.query.tables.managers import RowQuerySet
 from rows.rules.conditions import Variable
 from rows.rules.principal import Principal, bind
 
@@ -78,6 +79,18 @@ def build_statement(alias: str, *parts: Any) -> Statement:
         else:
             raise TypeError(f"a value got into a statement: {param!r}")
     return Statement((sql % tuple(spelled)).encode(), tuple(key for key, _ in numbers))
+
+
+def verdict(condition: Any) -> Sql:
+    """True or false: null is false."""
+    return boolean("(", condition, " IS TRUE)")
+
+
+def verdicts(rows: RowQuerySet, conditions: Iterable[Any]) -> QuerySet[Any, Any]:
+    """For each of the rows, the verdict of each condition by itself."""
+    flags = {f"_f{index}": verdict(condition) for index, condition in enumerate(conditions)}
+    found: QuerySet[Any, Any] = rows.annotate(**flags).values_list(*flags)
+    return found
 
 
 def is_current() -> Sql:

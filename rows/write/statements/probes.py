@@ -1,14 +1,12 @@
 """Finds out why a write was refused: evaluates each of its conditions separately."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rows.query.role_view import RoleView
 from rows.query.sql.conditions import CURRENT_ROW, RowSource, WrittenRow
-from rows.query.sql.expressions import ALWAYS, Parameter, Sql, boolean, listed
-from rows.query.sql.statement import Statement, build_statement, is_row
-from rows.query.tables.managers import RowQuerySet
+from rows.query.sql.expressions import ALWAYS, Parameter, listed
+from rows.query.sql.statement import Statement, build_statement, is_row, verdict, verdicts
 from rows.schema.model import SQL_TYPES, Table
 from rows.write.row_size import fits
 from rows.write.statements.conditions import (
@@ -39,20 +37,21 @@ def probe(role_view: RoleView, shape: WriteShape) -> Statement:
     table = role_view.schema.tables[shape.table]
     needs_no_event = ALWAYS if shape.events else has_no_subscribers(shape)
     if isinstance(shape, InsertShape):
-        verdicts = [ALWAYS, needs_no_event, *_after_write(role_view, table, shape, None)]
-        return build_statement(role_view.alias, "SELECT ", listed(map(_verdict, verdicts)))
-    verdicts = [matches_etag(role_view, shape) if shape.matches else ALWAYS, needs_no_event]
+        conditions = [ALWAYS, needs_no_event, *_after_write(role_view, table, shape, None)]
+        return build_statement(role_view.alias, "SELECT ", listed(map(verdict, conditions)))
+    conditions = [matches_etag(role_view, shape) if shape.matches else ALWAYS, needs_no_event]
     if isinstance(shape, UpdateShape):
-        verdicts += _after_write(role_view, table, shape, CURRENT_ROW)
+        conditions += _after_write(role_view, table, shape, CURRENT_ROW)
     rows = role_view.models[table.name].objects.changeable_by(role_view, shape.action)
-    return _verdicts_of_row(role_view, rows, verdicts)
+    return build_statement(role_view.alias, verdicts(rows.filter(is_row()), conditions))
 
 
 def probe_afterwards(role_view: RoleView, shape: InsertShape | UpdateShape) -> Statement:
     """The verdicts of `_checks` on the row as a write has left it; what it was is known by its OldCells."""
     table = role_view.schema.tables[shape.table]
     rows = role_view.models[table.name].unruled.using(role_view.alias)
-    return _verdicts_of_row(role_view, rows, _checks(role_view, shape, CURRENT_ROW, OldRow(table)))
+    checks = _checks(role_view, shape, CURRENT_ROW, OldRow(table))
+    return build_statement(role_view.alias, verdicts(rows.filter(is_row()), checks))
 
 
 def _after_write(
@@ -76,13 +75,3 @@ def _checks(
     rule, translator = rule_of(role_view, write), role_view.rules_with(before)
     checks = [*(clause.condition for clause in rule.check_clauses), rule.check]
     return [translator.condition(check, write.table, source) for check in checks]
-
-
-def _verdicts_of_row(role_view: RoleView, rows: RowQuerySet, conditions: Sequence[Any]) -> Statement:
-    """Each condition by itself, of the row with the id, if it is among `rows`."""
-    named = {f"_f{index}": _verdict(condition) for index, condition in enumerate(conditions)}
-    return build_statement(role_view.alias, rows.filter(is_row()).annotate(**named).values_list(*named))
-
-
-def _verdict(condition: Any) -> Sql:
-    return boolean("(", condition, " IS TRUE)")
