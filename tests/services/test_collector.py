@@ -63,8 +63,19 @@ def test_a_web_process_collects_but_seldom_everything(monkeypatch: pytest.Monkey
 def test_a_worker_collects(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[bool] = []
     monkeypatch.setattr(work.metrics, "open_metrics_file", lambda: None)
-    monkeypatch.setattr(app, "worker_main", lambda command: found.append(gc.isenabled()))
-    call_command("work")
+
+    class Worker:
+        exitcode = 0
+
+        def __init__(self, **_: object) -> None:
+            pass
+
+        def start(self) -> None:
+            found.append(gc.isenabled())
+
+    monkeypatch.setattr(app, "Worker", Worker)
+    with pytest.raises(SystemExit):
+        call_command("work")
     assert found == [True]
 
 
