@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import countOf
@@ -123,8 +123,9 @@ class _Pool:
 
     def _next_waiter(self) -> _Waiter | None:
         """Of the environment that holds the fewest, the one that waits longest."""
-        chosen = min(self._waiting, key=lambda waiter: self._held(waiter.owner))
-        return chosen if self._held(chosen.owner) < self._most_each else None
+        held = Counter(self._owners.values())
+        chosen = min(self._waiting, key=lambda waiter: held[waiter.owner])
+        return chosen if held[chosen.owner] < self._most_each else None
 
     def _held(self, owner: str) -> int:
         return countOf(self._owners.values(), owner)
