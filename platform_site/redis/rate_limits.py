@@ -115,10 +115,16 @@ class CallerLimit:
         request.__dict__["rate_limit"] = self
 
     def count_more(self, amount: int, plan: str, caller_id: str | None = None) -> None:
-        """Count a request as `amount` more. Raises RateLimited."""
-        if amount > 0 and not server_hints.is_repeated(self._request):
-            self._counting.add(amount)
+        """Count a request as `amount` more. Raises RateLimited; then those are not counted."""
+        if amount <= 0 or server_hints.is_repeated(self._request):
+            return
+        self._counting.add(amount)
+        try:
             self.settle(plan, caller_id)
+        except RateLimited:
+            self._counting.add(-amount)
+            self.settle(plan)  # the header of what is left for smaller requests
+            raise
 
     def settle(self, plan: str, caller_id: str | None = None) -> None:
         """Compare the count with the plan's limit, once it is known. Raises RateLimited."""

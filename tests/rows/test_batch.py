@@ -381,8 +381,20 @@ def test_it_counts_as_its_operations_against_the_rate_limit(app: Tracker, settin
     settings.RATE_LIMIT_FACTOR = 1
     before = app.get("bob", "/rows/teams").headers["RateLimit"]
     after = batch(app, *(insert("teams", name=f"t{number}") for number in range(50)), who="bob").headers["RateLimit"]
-    left = [int(header.split(";r=")[1].split(";")[0]) for header in (before, after)]
-    assert left[0] - left[1] == 50
+    assert _left(before) - _left(after) == 50
+
+
+def test_a_batch_beyond_the_rate_limit_is_one_request(app: Tracker, settings: Any) -> None:
+    settings.RATE_LIMIT_FACTOR = 1
+    before = app.get("bob", "/rows/teams").headers["RateLimit"]
+    settings.RATE_LIMIT_FACTOR = 30 / (30 + _left(before))
+    got = batch(app, *(insert("teams", name=f"t{number}") for number in range(100)), who="bob")
+    after = app.get("bob", "/rows/teams")
+    assert (got.status, _left(got.headers["RateLimit"]) - _left(after.headers["RateLimit"])) == (429, 1)
+
+
+def _left(rate_limit: str) -> int:
+    return int(rate_limit.split(";r=")[1].split(";")[0])
 
 
 @pytest.mark.django_db(transaction=True, databases="__all__")
@@ -401,8 +413,7 @@ def test_a_deadlock_is_repeated_three_times_in_all_and_counted_once(
     before = app.get("bob", "/rows/teams").headers["RateLimit"]
     got = batch(app, *(insert("teams", name=f"t{number}") for number in range(50)), who="bob", headers=headers)
     assert (got.status, len(runs)) == (503, 3)
-    left = [int(header.split(";r=")[1].split(";")[0]) for header in (before, got.headers["RateLimit"])]
-    assert left[0] - left[1] == 50
+    assert _left(before) - _left(got.headers["RateLimit"]) == 50
 
 
 def test_a_batch_needs_the_scope_to_write(app: Tracker) -> None:
