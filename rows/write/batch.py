@@ -4,6 +4,7 @@ earlier one's response by `{"$ref": "name.column"}`: the cell as the caller sees
 that the response does not."""
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
@@ -19,11 +20,14 @@ from rows.query.service import RowResult
 from rows.query.sql.row_json import MAX_ANSWER_BYTES
 from rows.query.sql.statement import ROW_ID
 from rows.rules.principal import Principal
+from rows.schema import column_values, values
 from rows.schema.model import ID, SQL_TYPES, Column
 from rows.schema.values import InvalidValue
 from rows.write import insert_pipeline, inserts, service, upserts
 from rows.write.insert_pipeline import NotInOneTrip
 from rows.write.pending_write import PendingWrite
+from rows.write.statements import writes
+from rows.write.statements.shapes import Action, Ids
 
 MAX_OPERATIONS: Final = 100
 Op = Literal["insert", "update", "upsert", "delete"]
@@ -150,6 +154,7 @@ class _Batch:
         self._named: dict[str, int] = {}
 
     def run(self) -> list[Result]:
+        self._lock()
         for number, operation in enumerate(self._operations):
             try:
                 if not self._defer(operation):
@@ -164,6 +169,25 @@ class _Batch:
                 self._named[operation.name] = number
         self._send()
         return self._results
+
+    def _lock(self) -> None:
+        """Lock the rows that the operations change, in one order for all batches, so that two with rows in common wait
+        for each other and do not deadlock. Rows that the caller may not change are left to their operations."""
+        chosen: defaultdict[tuple[str, Action], set[str]] = defaultdict(set)
+        for each in self._operations:
+            if each.op in ("update", "delete") and isinstance(each.id, str) and column_values.ROW_ID.fullmatch(each.id):
+                chosen[each.table, each.op].add(each.id)
+        if sum(map(len, chosen.values())) < 2:
+            return
+        context = self._context
+        for (table, action), ids in sorted(chosen.items()):
+            if table in context.compiled.schema.tables and self._may(table, action):
+                named = {Ids(): values.wire("text[]", tuple(ids))}
+                context.write(context.statement(writes.lock_rows, table, action), named)
+
+    def _may(self, table: str, action: Action) -> bool:
+        access = self._context.compiled.rules.access(table, self._context.role_key)
+        return access.read is not None and getattr(access, action) is not None
 
     def _defer(self, operation: Operation) -> bool:
         """Whether the operation is an insert that can be sent later with others; then it is added to the waiting

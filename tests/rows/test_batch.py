@@ -15,6 +15,7 @@ from rows.write import insert_pipeline
 from tests.rows.conftest import Tracker
 from tests.support.batches import batch, failed, insert, ref
 from tests.support.client import Answer
+from tests.support.concurrency import another_session
 
 MINE = {"where": {"owner_id": "$user.id"}}
 DOCUMENT: dict[str, Any] = {
@@ -299,7 +300,7 @@ def test_a_repeated_batch_is_answered_and_not_written_again(app: Tracker) -> Non
 
 @pytest.mark.django_db(databases="__all__", transaction=True)
 @pytest.mark.parametrize("key", [None, "key"])
-def test_batches_that_lock_in_opposite_order_both_finish(app: Tracker, key: str | None) -> None:
+def test_batches_that_change_rows_in_opposite_order_all_finish(app: Tracker, key: str | None) -> None:
     ids = [app.post("alice", "/rows/teams", {"name": name}).json["id"] for name in ("A", "B")]
 
     def run(number: int) -> Answer:
@@ -311,13 +312,21 @@ def test_batches_that_lock_in_opposite_order_both_finish(app: Tracker, key: str 
         finally:
             close_old_connections()
 
-    with ThreadPoolExecutor(2) as pool:
-        answers = list(pool.map(run, range(8)))
-    assert {answer.status for answer in answers} <= {200, 503}
-    done = sum(answer.status == 200 for answer in answers)
-    assert done >= 6
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(run, range(16)))
+    assert {answer.status for answer in answers} == {200}
     sizes = {row["size"] for row in app.get("alice", "/rows/teams").json["data"]}
-    assert sizes == {3 * done}, "all or nothing"
+    assert sizes == {3 * 16}
+
+
+@pytest.mark.django_db(databases="__all__", transaction=True)
+def test_a_batch_does_not_wait_for_rows_that_the_caller_may_not_change(app: Tracker) -> None:
+    ids = [app.post("alice", "/rows/teams", {"name": name}).json["id"] for name in ("A", "B")]
+    removals = [{"op": "delete", "table": "teams", "id": row_id} for row_id in ids]
+    with another_session(app) as other:
+        other.execute("SELECT FROM teams FOR UPDATE")
+        failed(batch(app, *removals, who="bob"), 0, 404, "not_found")
+        assert batch(app, *removals).status == 503, "of her own she has to wait for"
 
 
 @pytest.mark.django_db(databases="__all__", transaction=True)

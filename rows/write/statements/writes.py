@@ -165,6 +165,13 @@ def select_rows(role_view: RoleView, table: str, action: Action, where: Conditio
     return build_statement(role_view.alias, found, " LIMIT ", Parameter(LIMIT, "bigint"))
 
 
+def lock_rows(role_view: RoleView, table: str, action: Action) -> Statement:
+    """Locks those of the rows with Ids that `action` may change, in the order of their ids."""
+    rows = role_view.models[table].objects.changeable_by(role_view, action).filter(is_among("id", Ids()), is_current())
+    locked = rows.order_by("id").select_for_update(no_key=action == "update")
+    return build_statement(role_view.alias, locked.values_list("id"))
+
+
 def _returning(role_view: RoleView, table: Table, work: Sql, events: bool, number: str = "") -> Statement:
     """Selects the result of `work`, a `with_event` of one row, or of many under a `number`: the row as JSON (null if
     the caller may no longer read it), its id, and with `events` whether its event is due (null without subscribers)."""
