@@ -64,7 +64,7 @@ class InvocationViewSet(FunctionScopedViewSet):
             self.caller,
             name,
             orjson.dumps(given or {}).decode(),
-            depth=call_depth.depth_of(request.META, self.environment.environment_id),
+            depth=call_depth.depth_here(self.environment.environment_id),
             anonymous=self._anonymous_call,
         )
         if not is_async and wait is None:

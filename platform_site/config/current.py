@@ -14,7 +14,7 @@ from functions.models import Function, Secret, Version
 from platform_site.config import credentials
 from platform_site.http import exact_json
 from platform_site.http.errors import Forbidden, ValidationFailed
-from platform_site.identity.callers import Caller, EnvironmentRef
+from platform_site.identity.callers import APP_USERS, Caller, EnvironmentRef
 from projects.models import Environment
 from rows.migrate import service as schema_service
 from webhooks.models import Webhook
@@ -56,7 +56,7 @@ class Configuration:
 
 def require_scopes(caller: Caller, needed: Collection[str]) -> None:
     """Raise Forbidden with every missing scope; app users have none."""
-    if caller.kind in ("user", "anonymous"):
+    if caller.kind in APP_USERS:
         raise Forbidden("The configuration is for members and server keys.")
     missing = sorted(scope for scope in needed if not caller.may(scope))
     if missing:

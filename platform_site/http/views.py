@@ -24,7 +24,8 @@ from platform_site.concurrency import server_hints
 from platform_site.http import bodies, exception_handler, fields
 from platform_site.http.errors import ApiError, MethodNotAllowed, ProjectSuspended, Unauthorized, ValidationFailed
 from platform_site.http.requests import read_parameters
-from platform_site.identity.callers import Caller, EnvironmentRef
+from platform_site.identity import call_depth
+from platform_site.identity.callers import APP_USERS, Caller, EnvironmentRef
 from platform_site.postgres import sqlstates
 from platform_site.postgres.base import commits_of_this_thread
 from platform_site.postgres.replicas import Freshness
@@ -104,6 +105,8 @@ class ApiRequest(Request):
     def set_caller(self, caller: Caller, credential: Any) -> Caller:
         """Set `user` and `auth`, also on Django's request."""
         self._user, self._auth = caller, credential
+        if caller.kind not in APP_USERS:
+            call_depth.believe(self._request.META)
         self._request.__dict__ |= {"user": caller, "auth": credential}
         return caller
 

@@ -35,11 +35,18 @@ def depth_of(meta: Mapping[str, Any], environment_id: str) -> int:
     return _depth_said(meta.get(META), environment_id)
 
 
-def read_depth(meta: Mapping[str, Any]) -> None:
+def begin_request() -> None:
+    """No depth is believed until `believe`, so that visitors cannot end the chains that they start."""
+    _said_here.set(None)
+
+
+def believe(meta: Mapping[str, Any]) -> None:
+    """Believe the header of a request by a key or an account."""
     _said_here.set(meta.get(META))
 
 
 def depth_here(environment_id: str) -> int:
+    """The depth of the current request; 0 unless `believe` was called."""
     return _depth_said(_said_here.get(), environment_id)
 
 

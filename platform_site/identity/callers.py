@@ -7,6 +7,8 @@ from platform_site.http.errors import Forbidden, ProjectSuspended
 
 CallerKind = Literal["account", "user", "key", "anonymous", "staff"]
 """`anonymous` has a publishable key; `staff` a grant (`projects.staff_access`)."""
+APP_USERS: Final[frozenset[CallerKind]] = frozenset({"user", "anonymous"})
+"""Whom the application serves; all other kinds act for its project."""
 ProjectRole = Literal["owner", "developer", "viewer"]
 
 SCOPES: Final = (

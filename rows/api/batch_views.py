@@ -41,6 +41,6 @@ class BatchViewSet(ApiViewSet):
         if batch.reads_rows(operations):
             self.caller.need("rows:read")
         rate_limits.count_operations(self.http_request, len(operations), self.caller.plan, self.caller.id)
-        depth = call_depth.depth_of(meta, self.environment.environment_id)
+        depth = call_depth.depth_here(self.environment.environment_id)
         results = batch.execute(self.environment, Principal.of(self.caller), operations, depth=depth, dry_run=dry_run)
         return respond(batch.as_json(results))

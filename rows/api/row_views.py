@@ -247,7 +247,7 @@ class RowViewSet(ApiViewSet):
         return found
 
     def _depth(self) -> int:
-        return call_depth.depth_of(self.http_request.META, self.environment.environment_id)
+        return call_depth.depth_here(self.environment.environment_id)
 
     def _refuse_tags(self, advice: str) -> None:
         """Raise ValidationFailed for an `If-Match` with a tag where no single row is meant."""

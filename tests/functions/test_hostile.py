@@ -278,11 +278,15 @@ def test_the_length_of_a_chain_is_not_the_codes_to_forget(tracker: Tracker, sett
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("made_up", ["7", "8", "999", "7.", "7.AAAAAAAAAAAAAAAAAAAAAA", "another's", "its own, raised"])
+@pytest.mark.parametrize(
+    "made_up", ["7", "8", "999", "7.", "7.AAAAAAAAAAAAAAAAAAAAAA", "another's", "its own, raised", "replayed"]
+)
 def test_the_length_of_a_chain_is_not_a_users_to_say(tracker: Tracker, make_tracker: Any, made_up: str) -> None:
     """By a high one a user would keep what a function writes for them from every webhook."""
     if made_up == "another's":
         made_up = call_depth.sign(7, make_tracker(DOCUMENT, "Theirs").environment_id)
+    elif made_up == "replayed":
+        made_up = call_depth.sign(7, tracker.environment_id)
     elif made_up == "its own, raised":
         made_up = "7" + call_depth.sign(1, tracker.environment_id)[1:]
     using = tracker.project.cluster

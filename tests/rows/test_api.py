@@ -539,6 +539,19 @@ def test_a_write_in_answer_to_an_event_is_the_next_link_of_its_chain(
     assert depths_after(tracker, method, path, body, call_depth.sign(5, tracker.environment_id)) == {5}
 
 
+def test_a_user_cannot_end_the_chain_of_their_writes(tracker: Tracker) -> None:
+    """A receiver of webhooks could replay the header of a delivery to keep its own rows from triggers and webhooks."""
+    home = new_list(tracker, "alice")
+    EventInterest.objects.using(REGION).create(environment_id=tracker.environment_id, table_name="*", action="*")
+    sent = {"X-Platform-Depth": call_depth.sign(7, tracker.environment_id)}
+    values = {"title": "A", "list_id": home}
+    batch = {"operations": [{"op": "insert", "table": "tasks", "values": values}]}
+    assert tracker.call("alice", "POST", "/rows/tasks", headers=sent, json=values).status == 201
+    assert tracker.call("alice", "POST", "/batch", headers=sent, json=batch).status == 200
+    told = OutboxEvent.objects.using(REGION).filter(environment_id=tracker.environment_id)
+    assert [*told.values_list("depth", flat=True)] == [0, 0]
+
+
 @pytest.mark.parametrize("header", ["5", "", "5.AAAA", "of another environment"])
 def test_forged_chain_is_ignored(tracker: Tracker, header: str) -> None:
     if header == "of another environment":

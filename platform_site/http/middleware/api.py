@@ -46,7 +46,7 @@ class ApiMiddleware:
         began = time.perf_counter()
         meta = request.META
         token = open_request(meta.get("HTTP_X_REQUEST_ID"))
-        call_depth.read_depth(meta)
+        call_depth.begin_request()
         try:
             path = request.path_info
             if is_api_path(path):
