@@ -1,4 +1,5 @@
-"""Behind nginx, Caddy and HAProxy, with the files of docs/deploy: requests and streams of changes arrive at once."""
+"""Behind nginx, Caddy and HAProxy, with the files of docs/deploy: requests and streams of changes arrive at once, and the
+access log has no secrets."""
 
 import getpass
 import os
@@ -81,7 +82,7 @@ def running(command: list[str], address: str, folder: Path) -> Iterator[None]:
     [("nginx.conf", nginx), ("Caddyfile", caddy), ("haproxy.cfg", haproxy)],
     ids=lambda value: str(value)[:9],
 )
-def test_requests_and_streams_pass(
+def test_requests_and_streams_pass_and_no_secret_is_logged(
     app: App, tmp_path: Path, name: str, adapt: Callable[[str, str, str, Path], tuple[str, list[str]]]
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -113,3 +114,12 @@ def test_requests_and_streams_pass(
             stream.close()
         too_large = client.post("/rows/tasks", json={"title": "x" * 1_100_000})
         assert (too_large.status_code, too_large.json()["error"]["code"]) == (413, "payload_too_large")
+        for secret in (
+            "/v1/inbound/whk_secret",
+            "/auth/reset-password?token=secret",
+            "/v1/auth/callback/x?code=secret",
+        ):
+            client.get(f"http://{address}{secret}")
+    logged = "".join(path.read_text() for path in tmp_path.iterdir() if path.name in ("access.log", "output"))
+    assert name == "Caddyfile" or "/v1/rows/tasks" in logged
+    assert "secret" not in logged
