@@ -120,7 +120,7 @@ def rehearse(
     environment: EnvironmentRef, raw: object, *, actor: Caller | Actor | None = None, expected: int | None = None
 ) -> Outcome:
     """What `change` would do, without locks. `actor` limits the warnings. Raises as `change`, except Unconfirmed."""
-    state, plan, warnings, is_same = _planned(environment, raw, expected)
+    state, plan, warnings, is_same = _planned(environment, raw, expected, actor)
     if is_same:
         return Outcome(state.version, (), changed=False, warnings=warnings)
     operations = apply.rehearse(environment.cluster, environment.environment_id, plan)
@@ -147,7 +147,7 @@ def prepared(
     `expected` is the edited version (None: current). `confirm` names operations that may lose data. Building new unique
     indexes is limited to SCHEMA_STATEMENT_TIMEOUT_MS unless `no_time_limit`; `progress` is called for each. Raises
     InvalidDocument, QuotaExceeded, Unconfirmed, VersionConflict, SchemaLost, TablesBusy and StatementTimeout."""
-    state, plan, warnings, is_same = _planned(environment, raw, expected)
+    state, plan, warnings, is_same = _planned(environment, raw, expected, actor)
     if is_same:
         same = Outcome(state.version, (), changed=False, warnings=warnings)
         yield lambda: same
@@ -199,13 +199,16 @@ def check_table_quota(environment: EnvironmentRef, old: Schema, new: Schema) -> 
 
 @in_slot
 def _planned(
-    environment: EnvironmentRef, raw: object, expected: int | None
+    environment: EnvironmentRef, raw: object, expected: int | None, actor: Caller | Actor | None
 ) -> tuple[State, Plan, tuple[FieldError, ...], bool]:
     """The current state, the plan, its warnings, and whether nothing changes. Raises InvalidDocument,
-    QuotaExceeded, VersionConflict, SchemaLost."""
+    QuotaExceeded, VersionConflict, SchemaLost, Forbidden."""
     schema = _read_with_row_errors(environment, raw)
     state = _current_state(environment, expected)
     check_table_quota(environment, state.schema, schema)
+    is_branch = environment.pool_id != environment.environment_id
+    if is_branch and isinstance(actor, Caller) and planner.shows_more_of_users(state.schema.users, schema.users):
+        actor.need("users:manage")  # they are the users of another environment
     plan = planner.plan(state.schema, schema)
     return state, plan, lint.of(schema), _is_same(state, raw, schema, plan)
 

@@ -35,6 +35,16 @@ def test_rows_of_a_branch_embed_the_users_of_its_source(tracker: Tracker, branch
     assert [each["owner"] for each in answer.json["data"]] == [{"name": "alice"}] * 2
 
 
+def test_a_key_of_a_branch_shows_no_more_of_the_sources_users(tracker: Tracker, branch: Branch) -> None:
+    made = branch("preview").json["id"]
+    wider = {**DOCUMENT, "users": {"server": ["id", "email"]}}
+    for scopes, status in ((("schema:write",), 403), (("schema:write", "users:manage"), 200)):
+        key = key_for(made, *scopes)
+        for dry_run in (True, False):
+            answer = tracker.api.put("/v1/schema", token=key, json={"document": wider, "dry_run": dry_run})
+            assert answer.status == status, answer.json
+
+
 def test_an_empty_branch_has_the_schema_the_versions_and_no_rows(tracker: Tracker, branch: Branch) -> None:
     tracker.apply({"tables": {**DOCUMENT["tables"], "notes": {"columns": {"body": {"type": "text"}}}}})
     answer = branch("feature/login")
