@@ -134,9 +134,9 @@ def hold(pool_id: str | None) -> None:
 
 
 def _check_name(name: str) -> None:
-    # It is in the subject of emails.
-    if len(name) > 64 or not name.isprintable():
-        raise ValidationFailed.of("app_name", "invalid", "At most 64 printable characters, on one line.")
+    # It is in the subject and text of emails that the platform sends.
+    if len(name) > 64 or not name.isprintable() or "://" in name or "www." in name.lower():
+        raise ValidationFailed.of("app_name", "invalid", "At most 64 printable characters, on one line, without a URL.")
 
 
 def _check_link(kind: str, url: str) -> None:

@@ -138,6 +138,8 @@ def test_what_is_no_address_of_a_link_is_refused(api: Api, manager: str, url: st
         ({"sign_up": None}, "sign_up"),
         ({"app_name": "x" * 65}, "app_name"),
         ({"app_name": "Tracker\r\nBcc: x@example.com"}, "app_name"),
+        ({"app_name": "Visit http://evil.example"}, "app_name"),
+        ({"app_name": "WWW.evil.example"}, "app_name"),
         ({"app_name": "a\u202eb"}, "app_name"),
         ({"app_url": "javascript:alert(1)"}, "app_url"),
         ({"app_url": "http://app.example.com"}, "app_url"),
