@@ -27,6 +27,7 @@ from rows.query.sql.conditions import MAX_CONDITIONS, TooLarge, compile_budget
 from rows.query.sql.statement import ENVIRONMENT, VERSION, Statement
 from rows.rules.access import Access
 from rows.rules.principal import Principal
+from rows.rules.rule_costs import MAX_CONDITIONS
 from rows.schema import identifiers
 from rows.schema.model import Table
 

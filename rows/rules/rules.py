@@ -4,9 +4,10 @@ means no access, a missing operand makes its clause false, an invalid rule raise
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import Final
 
 from platform_site.http.errors import FieldError
-from rows.rules import checks
+from rows.rules import checks, rule_costs
 from rows.rules.access import Access, Grant, ReadRule, WriteRule
 from rows.rules.conditions import TRUE
 from rows.rules.grammar import read_rule
@@ -174,6 +175,13 @@ def _nullable(column: Column) -> Column:
     return column if column.null else replace(column, null=True)
 
 
+_TOO_LARGE: Final = (
+    f"a request would evaluate more than {rule_costs.MAX_CONDITIONS:,} conditions. A read rule counts again for each "
+    "set of columns that not every read rule shows, and each relation on a path counts as "
+    f"{1 + rule_costs.SUBQUERY_COST} conditions."
+)
+
+
 # When a schema is applied
 def validate(schema: Schema) -> list[FieldError]:
     """All errors of a document's rules and checks, each with its path such as
@@ -195,5 +203,7 @@ def validate(schema: Schema) -> list[FieldError]:
                 path = f"tables.{table.name}.checks.{name}"
                 found.append(FieldError(f"{path}.{error.path}" if error.path else path, error.code, error.message))
         for role in table.rules:
-            RuleCompiler(author, table, role, found).access()
+            access = RuleCompiler(author, table, role, found).access()
+            if rule_costs.is_too_large(access):
+                found.append(FieldError(f"tables.{table.name}.rules.{role}", "too_large", _TOO_LARGE))
     return found

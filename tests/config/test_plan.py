@@ -17,6 +17,7 @@ from projects.models import Environment, Project
 from tests.config.conftest import READ, SCHEMA, SOURCE, WRITE, Configured
 from tests.projects.conftest import environment_of, key_for, make_project, publishable_key_for, token_of
 from tests.support.client import Api
+from tests.support.schema_documents import with_grants
 from tests.support.timing import within
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
@@ -119,6 +120,11 @@ def test_a_filter_is_read_against_the_schema_that_comes_with_it(configured: Conf
     answer = configured.ask({"config": {"webhooks": webhooks}})
     assert answer.status == 422
     assert all(field.startswith("config.webhooks.w.filter") for field in answer.fields)
+
+
+def test_rules_too_large_for_a_statement_are_refused(configured: Configured) -> None:
+    answer = configured.ask({"config": {"schema": with_grants(grants=16, conditions=90)}})
+    assert (answer.status, answer.fields) == (422, {"config.schema.tables.a.rules.user": "too_large"})
 
 
 def test_sign_in_and_origins_are_always_to_be_confirmed(configured: Configured) -> None:

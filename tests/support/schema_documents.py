@@ -35,3 +35,23 @@ TRACKER: dict[str, Any] = {
         },
     }
 }
+
+
+def with_grants(grants: int, conditions: int, columns: int = 10) -> dict[str, Any]:
+    """Tables a, b and c, with read rules of `a` that show one more column each."""
+    read = [
+        {
+            "columns": [f"c{number % columns}"],
+            "where": {"$or": [{"b.c.name": f"{number}.{n}"} for n in range(conditions)]},
+        }
+        for number in range(grants)
+    ]
+    own = {f"c{number}": {"type": "text"} for number in range(columns)}
+    to = lambda table: {"type": "reference", "to": table, "null": True}  # noqa: E731
+    return {
+        "tables": {
+            "a": {"columns": {**own, "b": to("b")}, "rules": {"user": {"read": read}}},
+            "b": {"columns": {"name": {"type": "text"}, "c": to("c")}},
+            "c": {"columns": {"name": {"type": "text"}}},
+        }
+    }

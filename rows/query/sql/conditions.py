@@ -38,6 +38,7 @@ from rows.rules.conditions import (
     parts,
     paths_of,
 )
+from rows.rules.rule_costs import MAX_CONDITIONS, SUBQUERY_COST
 from rows.schema.column_values import LONG_TYPES, is_indexed
 from rows.schema.model import ID, Column, Hop, Schema, Table
 
@@ -55,11 +56,6 @@ _INFIX: Final = {
 }
 _JSON_INFIX: Final = {"has_any": " ?| ", "has_all": " ?& "}
 
-MAX_CONDITIONS: Final = 8_000
-"""Of one statement, with those of the rules on its way: about 3 s of CPU."""
-_SUBQUERY_COST: Final = 5
-"""In conditions, which take about 0.4 ms of CPU each."""
-
 
 class TooLarge(Exception):
     """A statement costs more than `compile_budget` allows."""
@@ -74,7 +70,7 @@ _budget: Final = _Budget()
 
 @contextmanager
 def compile_budget(cost: int = MAX_CONDITIONS) -> Generator[None]:
-    """What this thread compiles inside of it may cost `cost` in all (conditions; `_SUBQUERY_COST`). Raises TooLarge."""
+    """What this thread compiles inside of it may cost `cost` in all (`rows.rules.rule_costs`). Raises TooLarge."""
     before, _budget.left = _budget.left, cost
     try:
         yield
@@ -269,7 +265,7 @@ class ConditionCompiler:
 
     def linked(self, hop: Hop, table: str, source: RowSource) -> tuple[RowQuerySet, Expression | None]:
         """The related rows of one hop, and the condition to read the linking cell."""
-        _charge(_SUBQUERY_COST)
+        _charge(SUBQUERY_COST)
         rows = self.far(hop.table)
         if hop.many:
             link = self.cell(hop.table, hop.column, CURRENT_ROW)
