@@ -1,9 +1,12 @@
 """Webhooks of tables that are not there: they are kept, since the table may be created later, and say so."""
 
+import json
 from typing import Any
 
 import pytest
 
+from rows.models import CurrentVersion, SchemaVersion
+from rows.query import schema_cache
 from tests.projects.conftest import key_for
 from tests.rows.conftest import Tracker
 from tests.support.client import Api
@@ -45,3 +48,27 @@ def test_warnings_name_no_table_that_the_caller_may_not_know(api: Api, tracker: 
     assert answer.json["warnings"] == [warning(f"There is no table {name}.") for name in ("secrets", "secret")]
     seen = tracker.get("owner", f"/webhooks/{answer.json['id']}").json["warnings"]
     assert seen == [warning('There is no table secret; did you mean "secrets"?')]
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        {"tables": {"tasks": {"columns": {"title": {"type": "a former type"}}}}},
+        {"tables": {"tasks": {"columns": {}, "rules": {"server": {"read": {"where": {"a former column": 1}}}}}}},
+    ],
+    ids=["columns", "rules"],
+)
+def test_webhook_is_readable_when_the_stored_schema_is_not(
+    api: Api, tracker: Tracker, subscribe: Any, stored: Any
+) -> None:
+    webhook_id = subscribe(events=["tasks.insert"])["id"]
+    key = key_for(tracker.environment_id, "webhooks:read")
+    environment = {"environment_id": tracker.environment_id}
+    SchemaVersion.objects.using("us-east-1").create(
+        **environment, version=99, document_text=json.dumps(stored), source_digest="", author_kind="system"
+    )
+    CurrentVersion.objects.using("us-east-1").filter(**environment).update(version=99)
+    schema_cache.evict(tracker.environment_id)
+    seen = api.get(f"/v1/webhooks/{webhook_id}", token=key)
+    assert (seen.status, seen.json["warnings"]) == (200, [])
+    assert [each["id"] for each in api.get("/v1/webhooks", token=key).json["data"]] == [webhook_id]

@@ -18,7 +18,9 @@ from rows.query import schema_cache
 from rows.rules import grammar
 from rows.rules.name_resolver import InvalidCondition
 from rows.rules.principal import SERVER
+from rows.rules.rules import InvalidRule
 from rows.schema.identifiers import did_you_mean
+from rows.schema.model import InvalidDocument
 from webhooks.models import Delivery, Webhook
 
 NAME = r"(?!wh_)[a-z][a-z0-9_-]{0,47}"
@@ -159,7 +161,10 @@ class WarningsField(fields.ListField):
     def get_attribute(self, webhook: Webhook) -> list[FieldError]:
         view = self.context["view"]
         may_read_schema = view.caller.may("schema:read")
-        return [*event_warnings(view.environment, webhook.events, may_read_schema=may_read_schema)]
+        try:
+            return [*event_warnings(view.environment, webhook.events, may_read_schema=may_read_schema)]
+        except (InvalidDocument, InvalidRule):  # stored by an earlier version: it keeps no webhook from being read
+            return []
 
 
 class WebhookDetail(ListedWebhook):
