@@ -1,9 +1,11 @@
 """The difference between `backend/` and an environment, and its application."""
 
+import ipaddress
 import json
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from platform_site.developer_cli.api import path_part
 from platform_site.developer_cli.backend_files import Backend, JsonFile, suspicious_sources, unknown_tables
@@ -57,6 +59,8 @@ class Plan:
     warnings: list[str] = field(default_factory=list)
     only_in_environment: list[str] = field(default_factory=list)
     """Functions and webhooks missing in the folder. They stay."""
+    local_urls: list[str] = field(default_factory=list)
+    """New URLs of webhooks on this machine or a private network."""
     schema_version: int = 0
     auth: dict[str, Any] = field(default_factory=dict)
 
@@ -133,7 +137,18 @@ def _plan_webhooks(api: "Api", file: JsonFile, plan: Plan) -> None:
             target.change = f"change webhook {name}: {', '.join(body)}"
             target.body, target.target = body, current["id"]
         plan.changes.append(target)
+        if _is_local(target.body.get("url", "")):
+            plan.local_urls.append(wanted["url"])
+            plan.warnings.append(f"{file.at(f'{index}.url')}: this machine or a private network: {wanted['url']}")
     plan.only_in_environment += [f"webhook {each['name'] or each['url']}" for each in existing]
+
+
+def _is_local(url: str) -> bool:
+    try:
+        host = urlsplit(url).hostname or ""
+        return host == "localhost" or host.endswith(".localhost") or not ipaddress.ip_address(host).is_global
+    except ValueError:
+        return False
 
 
 def _same_webhooks(existing: list["Answer"], wanted: list[dict[str, Any]]) -> dict[int, "Answer"]:

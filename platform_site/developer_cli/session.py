@@ -74,6 +74,18 @@ def chosen(entries: list[dict[str, Any]], given: str, kind: str, where: str) -> 
     raise Failure(Exit.NOT_FOUND, "not_found", f'There is no {kind} "{given}" {where}.', f"You can use: {names}")
 
 
+def is_production(api: Api) -> bool:
+    """Whether the target is `production`. Also true if this cannot be known, as for a key without a link."""
+    linked = store.find_link()
+    if linked is None or store.normal_url(linked[1].url) != api.url:
+        return True
+    try:
+        known = {each["id"]: each["name"] for each in environments(api, linked[1].project)}
+    except Failure:
+        return True
+    return bool(known.get(api.environment, "production") == "production")
+
+
 def environment_api(given: str | None) -> Api:
     url = service_url()
     linked = store.find_link()

@@ -85,6 +85,27 @@ def test_a_named_webhook_keeps_its_name_when_its_url_changes(files: Files) -> No
     assert cli.json("plan")["only_in_environment"] == ["webhook crm"]
 
 
+def test_webhook_of_a_private_network_is_confirmed_in_production(files: Files) -> None:
+    cli, target = files.cli, ("-e", "production")
+    hooks = [
+        {"url": f"http://{host}:8999/production", "events": ["*"], "enabled": False}
+        for host in ("127.0.0.1", "localhost", "10.0.0.1", "[::1]", "8.8.8.8")
+    ]
+    files.write("webhooks.json", hooks)
+    local = [each["url"] for each in hooks[:-1]]
+    planned = cli.json("plan", *target)["warnings"]
+    assert [each.rpartition(" ")[2] for each in planned] == local
+    files.write("webhooks.json", hooks[:1])
+    error = cli.error("push", *target, code=2)
+    assert (error["code"], error["hint"]) == ("unconfirmed", "Repeat the command with --yes.")
+    assert error["message"] == f"Send events of production to {local[0]}?"
+    assert len(_changes(cli, "plan", *target)) == 1
+    assert len(_changes(cli, "push")) == 1, "a branch is not asked about"
+    assert len(_changes(cli, "push", "--yes", *target)) == 1
+    files.write("webhooks.json", [{**hooks[0], "events": ["items.insert"]}])
+    assert len(_changes(cli, "push", *target)) == 1, "the URL was there before"
+
+
 def test_sign_in_settings_are_pushed_and_pulled(files: Files) -> None:
     cli = files.cli
     cli.run("pull", "--force")

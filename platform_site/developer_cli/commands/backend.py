@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from platform_site.developer_cli import backend_files, output, planning, session, store
+from platform_site.developer_cli.commands.environment import Yes
+from platform_site.developer_cli.commands.environment import confirm as confirm_or_fail
 from platform_site.developer_cli.failures import Exit, Failure
 from platform_site.developer_cli.output import Json
 from platform_site.developer_cli.session import Environment
@@ -123,6 +125,7 @@ def push(
         ),
     ] = None,
     show_secrets: Annotated[bool, typer.Option("--show-secrets", help="Print the secrets of new webhooks.")] = False,
+    yes: Yes = False,
     environment: Environment = None,
     json: Json = False,
 ) -> None:
@@ -132,6 +135,8 @@ def push(
     found = planning.make(api, backend)
     _show(found)
     _check_confirmed(found, confirm or [])
+    if found.local_urls and session.is_production(api):
+        confirm_or_fail(f"Send events of production to {', '.join(found.local_urls)}?", yes)
     created = planning.apply(api, found)
     secrets = {each["url"]: each["secret"] for each in created}
     if output.is_json():

@@ -90,6 +90,9 @@ def _push(api: Api, folder: Path, changed: set[Path]) -> list[dict[str, Any]]:
             f"This must be confirmed: {'; '.join(unconfirmed)}.",
             f"Run: platform push {options}",
         )
+    if plan.local_urls and session.is_production(api):
+        message = f"This must be confirmed: events of production to {', '.join(plan.local_urls)}."
+        raise Failure(Exit.USAGE, "unconfirmed", message, "Run: platform push --yes")
     planning.apply(api, plan)
     if any(each.part == "schema" for each in plan.changes):
         _refresh_types(api, folder.parent / "types.ts")
