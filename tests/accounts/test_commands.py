@@ -15,10 +15,12 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import OperationalError
 from django.db.models.functions import Now
+from django.test import Client
 
 from accounts import tasks
 from accounts.keys import server_keys
 from accounts.models import AuditEntry, ServerKey, Session, SigningKey, User
+from accounts.models.registration import AccountEmail
 from accounts.users import sessions
 from platform_site.identity.callers import ACCOUNT_SCOPES, PUBLISHABLE_SCOPES
 from projects.models import Environment
@@ -240,6 +242,38 @@ def test_set_password_ends_the_sessions(api: Api, una: User, alice: User, sign_i
         run("set_password", "nobody@example.com", "--password", "another good one")
 
 
+def test_change_email_ends_the_sessions_and_notifies_the_old_email(
+    api: Api, alice: User, bob: User, una: User, client: Client, sign_in: Callable[..., SignedIn]
+) -> None:
+    User.objects.filter(pk=alice.pk).update(email_verified_at=Now(), is_staff=True)
+    alice.refresh_from_db()
+    one = sign_in(alice)
+    client.force_login(alice)
+    old = alice.email
+    assert alice.pk in run("change_email", old.upper(), "New@Example.com")[1]
+    alice.refresh_from_db()
+    assert (alice.email, alice.email_verified_at) == ("new@example.com", None)
+    assert api.get("/v1/auth/me", token=one.access_token).status == 401
+    assert client.get("/admin/").status_code == 302
+    assert token(api, email=old, password=PASSWORD).status == 400
+    sign_in(alice)
+    entry = AuditEntry.objects.get(action="user.changed")
+    assert (entry.actor_kind, entry.target_id) == ("system", alice.pk)
+    assert entry.detail == {"fields": ["email", "email_verified_at"], "via": "command"}
+    [notice] = AccountEmail.objects.all()
+    assert (notice.kind, notice.recipient) == ("email_changed", old)
+    for account, email, said in (
+        (alice.pk, bob.email, "Another user has this email"),
+        (alice.pk, "nobody", "not a valid email"),
+        (alice.pk, alice.email, "already the account's email"),
+        (una.pk, "una2@example.com", "no platform account"),
+    ):
+        with pytest.raises(CommandError, match=said):
+            run("change_email", account, email)
+    alice.refresh_from_db()
+    assert alice.email == "new@example.com"
+
+
 def test_delete_account_asks_for_its_email(
     api: Api, alice: User, bob: User, sign_in: Callable[..., SignedIn], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,6 +319,7 @@ def test_djangos_own_command_ends_the_sessions_too(api: Api, alice: User, sign_i
     "command",
     [
         "create_account",
+        "change_email",
         "delete_account",
         "create_user",
         "set_password",

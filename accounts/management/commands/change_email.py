@@ -1,0 +1,44 @@
+"""`manage.py change_email ACCOUNT EMAIL`: a new email for the account of a person who lost the mailbox."""
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Q
+
+from accounts import audit
+from accounts.management import terminal
+from accounts.models.registration import AccountEmail
+from accounts.registration import email_outbox
+from accounts.staff import sessions as staff_sessions
+from accounts.users import emails, exchange_codes, sessions
+from accounts.users import service as user_service
+from platform_site.http.errors import ValidationFailed
+
+
+class Command(terminal.Command):
+    help = (
+        "Change the email of a platform account and end its sessions. The old email is notified, and the new one "
+        "is unverified. Make sure first that the person who asks is the account's owner."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        super().add_arguments(parser)
+        parser.add_argument("account", metavar="ACCOUNT", help="id (usr_…) or email of the platform account")
+        parser.add_argument("email", metavar="EMAIL", help="the new email")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        before = terminal.account(options["account"])
+        if emails.check(options["email"]) == emails.normalize(before.email):
+            raise ValidationFailed.of("email", "unchanged", "This is already the account's email.")
+        with transaction.atomic():
+            user = user_service.change_user(before, actor=audit.SYSTEM, email=options["email"], via="command")
+            exchange_codes.withdraw(user.pk)
+            sessions.revoke(Q(), actor=audit.SYSTEM, user_id=user.pk, reason="revoked_by_staff", scope="all")
+            staff_sessions.end_all(user.pk, actor=audit.SYSTEM, except_key=None)
+            changed = AccountEmail.Kind.EMAIL_CHANGED
+            email_outbox.notify(before, changed, recipient=before.email, new_email=user.email)
+        self.answer(
+            {"id": user.pk, "email": user.email},
+            sentence=f"Changed the email of {user.pk} from {before.email} to {user.email}.",
+        )
