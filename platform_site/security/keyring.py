@@ -99,10 +99,6 @@ def current_header() -> bytes:
     return _SEALED + _current().sealing_id
 
 
-def known_headers() -> list[bytes]:
-    return [_SEALED + key_id for key_id in _current().ciphers]
-
-
 def rewrap(sealed: bytes, *, purpose: str) -> bytes:
     """The plaintext under the first platform key; unchanged if it is already. Raises as `unseal`."""
     if bytes(sealed).startswith(current_header()):

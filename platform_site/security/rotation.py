@@ -1,9 +1,10 @@
 """Re-encrypts every sealed value with the first platform key, row by row, while the service runs: only if it is
 unchanged. Done values are recognised by their key id, so it can be interrupted."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from django.apps import apps
 from django.db import connections, router
@@ -13,6 +14,7 @@ from platform_site.security import keyring
 from platform_site.security.keyring import SealedField
 
 BATCH: Final = 200
+Problem = Literal["older key", "unknown key", "damaged"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,47 +44,62 @@ def columns() -> Iterator[Column]:
                 yield Column(sealed, model, alias)
 
 
-def _not_sealed_by(column: Column, heads: list[bytes]) -> "QuerySet[Any, Any]":
+def _sealed(column: Column) -> "QuerySet[Any, Any]":
+    return column.model._base_manager.using(column.using).exclude(**{column.sealed.field: None})
+
+
+def _outdated(column: Column) -> "QuerySet[Any, Any]":
     """Reads the table once."""
-    binary = BinaryField()
-    rows: QuerySet[Any, Any] = (
-        column.model._base_manager.using(column.using)
-        .exclude(**{column.sealed.field: None})
-        .alias(sealed_by=Func(F(column.sealed.field), 1, len(heads[0]), function="substring", output_field=binary))
-        .exclude(sealed_by__in=[Value(head, output_field=binary) for head in heads])
-    )
-    return rows
+    binary, header = BinaryField(), keyring.current_header()
+    sealed_by = Func(F(column.sealed.field), 1, len(header), function="substring", output_field=binary)
+    rows: QuerySet[Any, Any] = _sealed(column).alias(sealed_by=sealed_by)
+    return rows.exclude(sealed_by=Value(header, output_field=binary))
+
+
+def _in_batches(rows: "QuerySet[Any, Any]") -> Iterator[Any]:
+    batch = list(rows.order_by("pk")[:BATCH])
+    while batch:
+        yield from batch
+        batch = list(rows.order_by("pk").filter(pk__gt=batch[-1].pk)[:BATCH])
+
+
+def _sealed_value(column: Column, row: Any) -> tuple[bytes, str]:
+    """The value and its purpose."""
+    purpose = column.sealed.purpose
+    return bytes(getattr(row, column.sealed.field)), purpose if isinstance(purpose, str) else purpose(row)
 
 
 def count_outdated(column: Column) -> int:
-    return _not_sealed_by(column, [keyring.current_header()]).count()
+    return _outdated(column).count()
 
 
-def count_unknown(column: Column) -> int:
-    """Values whose key is not in ENCRYPTION_KEYS."""
-    return _not_sealed_by(column, keyring.known_headers()).count()
+def check(column: Column) -> Counter[Problem]:
+    """Decrypts every value, and counts those that the first key alone does not decrypt."""
+    found: Counter[Problem] = Counter()
+    for row in _in_batches(_sealed(column)):
+        sealed, purpose = _sealed_value(column, row)
+        try:
+            keyring.unseal(sealed, purpose=purpose)
+            if not sealed.startswith(keyring.current_header()):
+                found["older key"] += 1
+        except keyring.UnknownKey:
+            found["unknown key"] += 1
+        except keyring.Tampered:
+            found["damaged"] += 1
+    return found
 
 
 def rotate(column: Column, *, on_row: Callable[[], object] = lambda: None) -> Outcome:
     """Rewrap outdated values, one transaction per row; `on_row` is called for each."""
     outcome = Outcome()
-    name, purpose = column.sealed.field, column.sealed.purpose
-    last: Any = None
-    while True:
-        rows = _not_sealed_by(column, [keyring.current_header()]).order_by("pk")
-        if last is not None:
-            rows = rows.filter(pk__gt=last)
-        batch = list(rows[:BATCH])
-        for row in batch:
-            old = bytes(getattr(row, name))
-            try:
-                new = keyring.rewrap(old, purpose=purpose if isinstance(purpose, str) else purpose(row))
-            except keyring.KeyringError as error:
-                outcome.failed.append((f"{column.name}: {row}", str(error)))
-            else:
-                same = column.model._base_manager.using(column.using).filter(pk=row.pk, **{name: old})
-                outcome.rotated += same.update(**{name: new})
-            on_row()
-        if len(batch) < BATCH:
-            return outcome
-        last = batch[-1].pk
+    for row in _in_batches(_outdated(column)):
+        old, purpose = _sealed_value(column, row)
+        try:
+            new = keyring.rewrap(old, purpose=purpose)
+        except keyring.KeyringError as error:
+            outcome.failed.append((f"{column.name}: {row}", str(error)))
+        else:
+            same = column.model._base_manager.using(column.using).filter(pk=row.pk, **{column.sealed.field: old})
+            outcome.rotated += same.update(**{column.sealed.field: new})
+        on_row()
+    return outcome

@@ -2,12 +2,19 @@
 
 import sys
 from argparse import ArgumentParser
-from typing import Any
+from collections import Counter
+from typing import Any, Final
 
 from django.core.management.base import BaseCommand, CommandError
 from tqdm import tqdm
 
 from platform_site.security import rotation
+
+_MEANING: Final[dict[rotation.Problem, str]] = {
+    "older key": "need an older key",
+    "unknown key": "need a key that ENCRYPTION_KEYS does not have",
+    "damaged": "were changed, or belong elsewhere",
+}
 
 
 class Command(BaseCommand):
@@ -22,17 +29,16 @@ class Command(BaseCommand):
         parser.add_argument(
             "--check",
             action="store_true",
-            help="only count what needs an older key, or one that ENCRYPTION_KEYS does not have; exit 1 if any",
+            help="only decrypt every value, and count those that the first key does not decrypt; exit 1 if any",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        waiting = [(column, rotation.count_outdated(column)) for column in rotation.columns()]
         if options["check"]:
-            self._report(waiting)
+            self._report()
             return
         rotated, failed = 0, []
-        for column, count in waiting:
-            if not count:
+        for column in rotation.columns():
+            if not (count := rotation.count_outdated(column)):
                 continue
             with tqdm(total=count, desc=column.name, unit="value", disable=not sys.stderr.isatty()) as bar:
                 outcome = rotation.rotate(column, on_row=bar.update)
@@ -46,17 +52,15 @@ class Command(BaseCommand):
                 f"{len(failed)} values could not be decrypted and were not changed; keep the older keys."
             )
 
-    def _report(self, waiting: list[tuple[rotation.Column, int]]) -> None:
-        total = unknown = 0
-        for column, count in waiting:
-            if not count:
-                continue
-            lost = rotation.count_unknown(column)
-            total, unknown = total + count, unknown + lost
-            note = f", {lost} of them a key that ENCRYPTION_KEYS does not have" if lost else ""
-            self.stdout.write(f"{column.name}: {count} need an older key{note}")
-        if unknown:
-            raise CommandError(f"{unknown} values cannot be decrypted: their key is not in ENCRYPTION_KEYS.")
-        if total:
-            raise CommandError(f"{total} values can be decrypted, but need an older key of ENCRYPTION_KEYS.")
+    def _report(self) -> None:
+        total: Counter[rotation.Problem] = Counter()
+        for column in rotation.columns():
+            found = rotation.check(column)
+            total += found
+            for problem, count in found.items():
+                self.stdout.write(f"{column.name}: {count} {_MEANING[problem]}")
+        if lost := total["unknown key"] + total["damaged"]:
+            raise CommandError(f"{lost} values cannot be decrypted.")
+        if outdated := total["older key"]:
+            raise CommandError(f"{outdated} values can be decrypted, but need an older key of ENCRYPTION_KEYS.")
         self.stdout.write("Everything is encrypted with the first key; older keys can be removed.")
