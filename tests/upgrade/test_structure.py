@@ -150,6 +150,17 @@ def test_other_migrations_or_another_postgresql_are_not_what_was_recorded() -> N
 
 
 @pytest.mark.usefixtures("_unblocked")
+def test_check_and_plan_write_nothing() -> None:
+    ours = "SELECT relname FROM pg_class WHERE oid >= 16384 UNION SELECT nspname FROM pg_namespace WHERE oid >= 16384"
+    with new_databases():
+        for alias in ("default", FIRST):
+            with pytest.raises(SystemExit):
+                call_command("migrate", "--check", database=alias, verbosity=0)
+            call_command("migrate", "--plan", database=alias, verbosity=0)
+            assert asked(alias, ours) == []
+
+
+@pytest.mark.usefixtures("_unblocked")
 def test_one_that_was_cut_off_begins_anew() -> None:
     def fail(*, using: str, **_: Any) -> None:
         raise PowerFailure(using)

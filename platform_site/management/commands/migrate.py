@@ -45,9 +45,9 @@ class Command(migrate.Command):
                 self.stdout.write(self.style.MIGRATE_HEADING(f"Database {alias}:"))
             direct.go_direct(alias)
             with _locked(alias):
-                schema_snapshot.make_schema(connections[alias])
                 changes = not (options["plan"] or options["check_unapplied"])
                 if changes:
+                    schema_snapshot.make_schema(connections[alias])
                     _mark(alias, _BEGUN)
                 self._migrate(*args, database=alias, **options)
                 if changes:
