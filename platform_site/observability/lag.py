@@ -2,6 +2,7 @@
 control database every few seconds. Items that waited then count as still waiting: without a worker, the lag grows and
 alerts fire."""
 
+import math
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -73,7 +74,9 @@ class Lag(Collector):
             text = "Seconds since a worker was last heard of."
             yield GaugeMetricFamily("platform_worker_heard_seconds", text, value=samples[WORKERS]["heard"])
         seen = GaugeMetricFamily(
-            "platform_region_measured_seconds", "Seconds since a worker saw the queues of a region.", labels=["region"]
+            "platform_region_measured_seconds",
+            "Seconds since a worker saw the queues of a region; infinite if none ever did.",
+            labels=["region"],
         )
         oldest = {
             what: GaugeMetricFamily(
@@ -89,6 +92,7 @@ class Lag(Collector):
         for region in settings.REGION_DATABASES:
             sample = samples.get(region)
             if sample is None or sample["measured"] is None:
+                seen.add_metric([region], math.inf)
                 continue
             seen.add_metric([region], sample["measured"])
             attempts.add_metric([region, "succeeded"], sample["arrived"])

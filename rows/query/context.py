@@ -23,7 +23,7 @@ from platform_site.postgres.replicas import Freshness
 from rows.query import schema_cache
 from rows.query.role_view import CLOCK, RoleView
 from rows.query.schema_cache import CompiledSchema
-from rows.query.sql.conditions import MAX_CONDITIONS, TooLarge, compile_budget
+from rows.query.sql.conditions import TooLarge, compile_budget
 from rows.query.sql.statement import ENVIRONMENT, VERSION, Statement
 from rows.rules.access import Access
 from rows.rules.principal import Principal

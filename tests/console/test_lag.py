@@ -1,5 +1,6 @@
 """The ages of queues and the workers' heartbeat, as `/metrics` and `/readyz` tell them (fault F24)."""
 
+import math
 import os
 import subprocess
 import sys
@@ -45,6 +46,16 @@ def test_age_of_an_undelivered_event_grows(api: Api, tracker: Tracker) -> None: 
     assert found[f"platform_oldest_event_seconds{region}"] >= 90
     assert found[f"platform_region_measured_seconds{region}"] >= 90
     assert found[f"platform_oldest_run_seconds{region}"] == 0
+
+
+@pytest.mark.django_db(databases="__all__", transaction=True)
+def test_region_that_no_worker_ever_measured(api: Api) -> None:
+    Sample.objects.filter(name="us-east-1").delete()
+    rollups.measure_region("eu-west-1")
+    found = read_metrics(api)
+    assert found['platform_region_measured_seconds{region="us-east-1"}'] == math.inf
+    assert found['platform_region_measured_seconds{region="eu-west-1"}'] < 60
+    assert 'platform_oldest_event_seconds{region="us-east-1"}' not in found
 
 
 @pytest.mark.django_db(databases="__all__", transaction=True)

@@ -9,7 +9,7 @@ import pytest
 
 from platform_site.http.errors import Unavailable, ValidationFailed
 from rows.query import context
-from rows.query.sql.conditions import MAX_CONDITIONS
+from rows.rules.rule_costs import MAX_CONDITIONS
 from tests.support.event_loop import Loop
 from tests.support.tenants import ALICE, OPERATOR, Tenant
 
