@@ -12,6 +12,7 @@ import yaml
 from django.conf import settings
 from django.core.management import load_command_class
 
+from functions.runtime.pool import Pool
 from platform_site.embedded.data_dir import REGIONS, region_variable
 from platform_site.identity.plans import PLANS
 from platform_site.postgres.libpq import PREPARED_PER_CONNECTION
@@ -61,6 +62,22 @@ def test_only_documented_variables_are_set() -> None:
     maps = {name for thing in KUBERNETES for name in (thing.get("data") or thing.get("stringData") or {})}
     assert compose - documented() == set()
     assert maps - documented() == set()
+
+
+def test_memory_limits_hold_the_largest_pools_of_functions() -> None:
+    largest = max(plan.function_memory_mb for plan in PLANS.values()) + Pool.MEMORY_OVERHEAD_MB
+    limits: dict[str, int] = {}
+    for thing in KUBERNETES:
+        for container in thing["spec"]["template"]["spec"]["containers"] if thing["kind"] == "Deployment" else ():
+            arguments, resources = container["args"], container["resources"]
+            if "serve" not in arguments and "functions" not in arguments:
+                continue
+            set_here = {each["name"]: each["value"] for each in container.get("env", ())}
+            size = int(set_here.get("FUNCTION_POOL_SIZE", 16))
+            workers = int(arguments[arguments.index("--workers") + 1]) if "serve" in arguments else 1
+            limits[thing["metadata"]["name"]] = int(resources["limits"]["memory"].removesuffix("Gi")) * 1024
+            assert limits[thing["metadata"]["name"]] >= workers * size * largest + 512
+    assert limits.keys() == {"web", "worker-functions"}
 
 
 def test_what_the_compose_file_asks_for_is_in_the_example() -> None:
