@@ -2,15 +2,20 @@
 
 import json
 import re
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import yaml
 from django.core.management import get_commands
+from django.db import connection
 from django.test import Client
 from django.urls import resolve
+from django.utils import timezone
 from prometheus_client.metrics import MetricWrapperBase
 
+from accounts import audit
+from accounts.models import AuditEntry
 from platform_site.observability import metrics
 from platform_site.observability.lag import Lag
 from platform_site.tasks import measure_control, measure_regions, record_worker_heartbeat
@@ -82,3 +87,14 @@ def test_the_readme_or_another_page_leads_to_each_page() -> None:
         if "://" not in target
     }
     assert [page for page in PAGES if page.name != "README.md" and page not in linked] == []
+
+
+@pytest.mark.django_db
+def test_documented_statement_trims_the_audit_log() -> None:
+    page = (ROOT / "docs" / "reference" / "console.md").read_text()
+    [statement] = re.findall(r"^    (DELETE FROM accounts_auditentry .*);$", page, re.MULTILINE)
+    entries = [audit.record("key.issued", "key_1", actor=audit.SYSTEM) for _ in range(2)]
+    AuditEntry.objects.filter(pk=entries[0].pk).update(at=timezone.now() - timedelta(days=732))
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+    assert list(AuditEntry.objects.values_list("pk", flat=True)) == [entries[1].pk]
