@@ -2,6 +2,7 @@
 confirms it, the user has verified it (against pre-hijacking) and is not console staff; else a new user, if the pool
 admits or invited them. A signed-in user can link any identity (`link`)."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from django.db import IntegrityError, transaction
@@ -17,7 +18,7 @@ from accounts.oauth import errors, proofs
 from accounts.oauth.client.claims import Profile
 from accounts.oauth.proofs import Proof
 from accounts.registration import email_outbox, invitations, pool_settings
-from accounts.users import emails
+from accounts.users import emails, exchange_codes, sessions
 from accounts.users import service as user_service
 from platform_site.http.errors import Conflict, NotFound, QuotaExceeded, ValidationFailed
 from platform_site.identity import ids
@@ -150,7 +151,8 @@ def of_user(user_id: str) -> "QuerySet[Identity]":
 
 @transaction.atomic
 def unlink(user_id: str, identity_id: str, *, actor: Caller) -> None:
-    """Unlink an identity; sessions go on. Raises NotFound, and Conflict if it is the only way to sign in."""
+    """Unlink an identity, and end the user's other sessions: a session does not know which identity opened it. Raises
+    NotFound, and Conflict if it is the only way to sign in."""
     user = user_service.lock_user(user_id)
     identity = of_user(user_id).filter(pk=identity_id).first() if ids.matches("idn", identity_id) else None
     if identity is None:
@@ -158,15 +160,23 @@ def unlink(user_id: str, identity_id: str, *, actor: Caller) -> None:
     others = of_user(user_id).filter(~Q(pk=identity.pk), provider__enabled=True)
     if not user.has_usable_password() and not others.exists():
         raise Conflict("This is your only way to sign in. Set a password or link another provider first.")
-    _delete(identity, user, actor)
+    _delete([identity], user, actor, actor.session_id)
 
 
+@transaction.atomic
 def unlink_all(user: User, *, actor: Actor) -> None:
-    for identity in of_user(user.pk):
-        _delete(identity, user, actor)
+    """As `unlink` for each identity."""
+    _delete(list(of_user(user.pk)), user, actor)
 
 
-def _delete(identity: Identity, user: User, actor: Caller | Actor) -> None:
-    identity_id = identity.pk
-    identity.delete()
-    audit.record("identity.unlinked", user, actor=actor, identity_id=identity_id, provider=identity.provider.name)
+def _delete(
+    identities: Sequence[Identity], user: User, actor: Caller | Actor, kept_session_id: str | None = None
+) -> None:
+    for identity in identities:
+        identity_id = identity.pk
+        identity.delete()
+        audit.record("identity.unlinked", user, actor=actor, identity_id=identity_id, provider=identity.provider.name)
+    if identities:
+        exchange_codes.withdraw(user.pk)
+        others = ~Q(pk=kept_session_id or "")
+        sessions.revoke(others, actor=actor, user_id=user.pk, reason="identity_unlinked", scope="others")

@@ -35,6 +35,7 @@ Reason = Literal[
     "refresh_token_reused",
     "authorization_code_reused",
     "password_changed",
+    "identity_unlinked",
     "user_disabled",
     "user_deleted",
     "environment_deleted",

@@ -224,10 +224,13 @@ def test_no_provider_s_word_for_an_email_makes_anybody_one_of_the_staff(
     assert exchange(api, code_for(None, "olga"), None).json["user"]["id"] == identity.user_id
 
 
-def test_an_identity_from_before_an_account_became_staff_is_unlinked(idp: IdentityProvider, make_user: Any) -> None:
+def test_an_identity_from_before_an_account_became_staff_is_unlinked(
+    api: Api, idp: IdentityProvider, make_user: Any
+) -> None:
     olga = olga_of_the_platform(idp, make_user)
-    assert "code" in told(Browser().sign_in(None, "olga"))
+    opened = exchange(api, code_for(None, "olga"), None).json["access_token"]
     roles.set_role(olga, roles.StaffRole.SUPPORT, actor=audit.SYSTEM)
+    assert api.get("/v1/auth/me", token=opened).status == 401
     assert AuditEntry.objects.filter(action="identity.unlinked", target_id=olga.pk).count() == 1
     assert told(Browser().sign_in(None, "olga"))["error_code"] == "link_required"
 

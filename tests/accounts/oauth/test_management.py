@@ -321,8 +321,15 @@ def test_people_see_and_unlink_their_providers(
     assert (refused.status, refused.error) == (409, "conflict"), "it is the only way in"
     assert Identity.objects.count() == 2
 
+    late_code = code_for(production, "una")
+    other_s = exchange(api, code_for(production, "una"), production).json["access_token"]
     assert api.delete(f"/v1/auth/identities/{mine['id']}", token=una_s).status == 204
-    assert api.get("/v1/auth/me", token=una_s).status == 200, "the session goes on"
+    assert api.get("/v1/auth/me", token=una_s).status == 200, "the current session goes on"
+    assert api.get("/v1/auth/me", token=new_s).status == 200
+    assert api.get("/v1/auth/me", token=other_s).status == 401, "the identity may have opened it"
+    assert exchange(api, late_code, production).error == "invalid_grant"
+    [ended] = api.get("/v1/auth/sessions?state=ended", token=una_s).json["data"]
+    assert ended["end_reason"] == "identity_unlinked"
     assert api.get("/v1/auth/identities", token=una_s).json == {"data": []}
     assert AuditEntry.objects.filter(action="identity.unlinked", target_id=una.pk).exists()
 
