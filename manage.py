@@ -13,7 +13,7 @@ def main() -> None:
     if sys.stdin is None:  # closed by the caller (`<&-`): a command that reads then finds an empty input
         sys.stdin = open(os.devnull, encoding="utf-8")
     if sys.argv[1:2] == ["up"]:
-        # Before Django: it makes the data dir whose secrets the settings read.
+        # Before Django: it makes the data directory whose secrets the settings read.
         from platform_site.embedded import up
 
         sys.exit(up.main(sys.argv[2:], up.Program(load, run)))

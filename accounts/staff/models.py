@@ -48,6 +48,13 @@ class TotpDevice(ThrottlingMixin, Device):  # type: ignore[misc]  # django-otp h
     def key(self) -> bytes:
         return keyring.unseal(bytes(self.sealed_key), purpose=KEY_PURPOSE)
 
+    @property
+    def is_readable(self) -> bool:
+        try:
+            return bool(self.key)
+        except keyring.KeyringError:
+            return False
+
     def get_throttle_factor(self) -> int:
         return 1
 

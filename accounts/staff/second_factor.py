@@ -41,9 +41,10 @@ def begin_enrolment(user: User) -> TotpDevice:
 
 
 def enrolment_of(user: User) -> TotpDevice | None:
+    """None if there is none, it has expired, or its encryption key is missing: then a new one can begin."""
     begun = TotpDevice.objects.filter(user=user, confirmed=False, created_at__gt=Now() - ENROLMENT_ENDS_AFTER)
     found: TotpDevice | None = begun.first()
-    return found
+    return found if found is not None and found.is_readable else None
 
 
 def confirm_enrolment(user: User, code: str) -> tuple[TotpDevice, list[str]]:

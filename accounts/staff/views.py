@@ -30,7 +30,7 @@ from accounts.staff import known_browsers, second_factor
 from accounts.staff.backends import ConsoleSignInForm
 from accounts.staff.sessions import PENDING
 from accounts.users import emails, passwords
-from platform_site.http.errors import ApiError, RateLimited, ValidationFailed
+from platform_site.http.errors import ApiError, NotFound, RateLimited, ValidationFailed
 from platform_site.redis import rate_limits
 
 PENDING_SECONDS: Final = 300
@@ -233,6 +233,9 @@ def _change(request: HttpRequest, user: User) -> dict[str, Any]:
         if form.is_valid():
             try:
                 device, codes = second_factor.confirm_enrolment(user, form.cleaned_data["code"])
+            except NotFound as error:  # the page has no field for the code any more
+                messages.error(request, error.text)
+                return {}
             except ApiError as error:
                 form.add_error("code", _error_text(error))
                 return {"code_form": form}

@@ -72,12 +72,6 @@ class PlanConflict(Serializer):
     theirs = fields.JSONField(allow_null=True)
 
 
-class PlanWarning(Serializer):
-    field = fields.CharField()
-    code = fields.CharField()
-    message = fields.CharField()
-
-
 class PlanLock(Serializer):
     table = fields.CharField(help_text="Current name.")
     mode = fields.CharField(help_text="Mode of the PostgreSQL table lock.")
@@ -103,7 +97,7 @@ class PlanResponse(Serializer):
     )
     conflicts = fields.ListField(child=PlanConflict(), help_text="Of a merge: what both sides changed.")
     missing_secrets = fields.ListField(source="plan.missing_secrets", child=fields.CharField())
-    warnings = fields.ListField(source="plan.warnings", child=PlanWarning())
+    warnings = fields.ListField(source="plan.warnings", child=fields.WarningResponse())
     locks = fields.ListField(
         source="plan.locks", child=PlanLock(), help_text="Existing tables that the change of the schema locks."
     )

@@ -198,8 +198,6 @@ class Api:
         hint = _HINTS.get(status, "")
         if status == 401 and self.credentials and not self.credentials.refresh_token:
             hint = "Use another token: platform login --token, or PLATFORM_TOKEN."
-        if status == 404 and message.startswith("The token belongs to a different environment"):
-            hint = "Name the key's environment with -e, or use another key."
         default = Exit.UNREACHABLE if status >= 500 or status == 429 else Exit.REFUSED
         raise Failure(_EXITS.get(status, default), code, message, hint, fields, str(error.get("request_id", "")))
 

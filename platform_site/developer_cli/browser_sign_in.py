@@ -15,6 +15,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 from platform_site.developer_cli import output
 from platform_site.developer_cli.api import Answer, Api
 from platform_site.developer_cli.failures import Exit, Failure
+from platform_site.developer_cli.sign_in_phrase import phrase_of
 
 PATH = "/console/command-line"
 TIMEOUT_SECONDS = 300
@@ -90,11 +91,6 @@ def sign_in(api: Api) -> Answer:
         code = _wait(listener)
         grant = {"grant_type": "authorization_code", "code": code, "code_verifier": verifier}
         return api.send("POST", "/auth/token", {**grant, "redirect_uri": f"{listener.origin}/"})
-
-
-def phrase_of(challenge: str) -> str:
-    digest = hashlib.sha256(challenge.encode()).hexdigest().upper()
-    return f"{digest[:4]}-{digest[4:8]}"
 
 
 def _wait(listener: _Listener) -> str:

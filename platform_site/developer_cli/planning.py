@@ -102,13 +102,17 @@ def _plan_functions(api: "Api", backend: Backend, plan: Plan) -> None:
         what = f"create function {name}"
         if current is not None:
             changed = ["source"] if active_source(api, name) != source else []
-            changed += [setting for setting, value in wanted.items() if current.get(setting) != value]
+            changed += _changed(wanted, current)
             if not changed:
                 continue
             what = f"change function {name}: {', '.join(changed)}"
         body = {"source": source, **wanted}
         plan.changes.append(Change("function", what, body=body, target=name, file=backend.settings, prefix=f"{name}."))
     plan.only_in_environment += [f"function {name}" for name in existing if name not in backend.sources]
+
+
+def _changed(wanted: dict[str, Any], current: dict[str, Any]) -> dict[str, Any]:
+    return {setting: value for setting, value in wanted.items() if current.get(setting) != value}
 
 
 def active_source(api: "Api", name: str) -> str:
@@ -131,7 +135,7 @@ def _plan_webhooks(api: "Api", file: JsonFile, plan: Plan) -> None:
         target = Change("webhook", f"create webhook {name}", body=wanted, file=file, prefix=f"{index}.")
         if current is not None:
             existing.remove(current)
-            body = {setting: value for setting, value in wanted.items() if current.get(setting) != value}
+            body = _changed(wanted, current)
             if not body:
                 continue
             target.change = f"change webhook {name}: {', '.join(body)}"

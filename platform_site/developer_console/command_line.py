@@ -1,7 +1,6 @@
 """Signs the command `platform` in by a one-time code to a loopback port (RFC 8252), useless without the command's PKCE
 secret. Page and terminal show the same words, so that the account does not confirm another program."""
 
-import hashlib
 import re
 from typing import Final
 from urllib.parse import urlencode
@@ -11,6 +10,7 @@ from django.shortcuts import redirect, render
 
 from accounts.models import User
 from accounts.users import exchange_codes
+from platform_site.developer_cli.sign_in_phrase import phrase_of
 from platform_site.developer_console.api_calls import ApiClient
 from platform_site.developer_console.frame import signed_in_page
 from platform_site.http.errors import InvalidRequest
@@ -37,9 +37,7 @@ def command_line(request: HttpRequest, client: ApiClient) -> HttpResponse:
             answer = {"code": code}
         response: HttpResponse = redirect(f"{origin}/?{urlencode({**answer, 'state': state})}")
     else:
-        # As `platform_site.developer_cli.browser_sign_in.phrase_of`.
-        digest = hashlib.sha256(code_challenge.encode()).hexdigest().upper()
-        context = {"me": me, "phrase": f"{digest[:4]}-{digest[4:8]}"}
+        context = {"me": me, "phrase": phrase_of(code_challenge)}
         response = render(request, "console/command_line.html", context)
     # Browsers apply the policy of the page with the form to the redirect after it.
     response._csp_update = {"form-action": [origin]}  # type: ignore[attr-defined]  # django-csp's

@@ -55,6 +55,7 @@ class Console:
     """Shown by the page."""
     failed: str = ""
     """The refused form."""
+    next_cursor: str | None = None
     done: dict[str, Any] = field(default_factory=dict)
     """Context of the template from a form's change."""
 
@@ -69,7 +70,9 @@ class Console:
     def page_of(self, path: str, query: Mapping[str, str]) -> dict[str, Any]:
         """A page of a list, by the cursor in the URL. `console/pages.html` has the links to others."""
         cursor = self.request.GET.get("cursor")
-        return self.api("GET", path, query={**query, "cursor": cursor} if cursor else query)
+        found = self.api("GET", path, query={**query, "cursor": cursor} if cursor else query)
+        self.next_cursor = found["next_cursor"]
+        return found
 
     def submit(self, changes: Mapping[str, Change], arguments: Mapping[str, Any]) -> HttpResponse | None:
         """Make the change that the form names by `what`. The page shows why one was refused."""
@@ -87,7 +90,13 @@ class Console:
         return None
 
     def render(self, template: str, context: Mapping[str, Any], status: int | None = None) -> HttpResponse:
-        shown = {"console": self, "sections": SECTIONS, "refusal": self.refusal, "failed": self.failed}
+        shown = {
+            "console": self,
+            "sections": SECTIONS,
+            "refusal": self.refusal,
+            "failed": self.failed,
+            "next_cursor": self.next_cursor,
+        }
         if status is None:
             status = 200 if self.refusal is None else self.refusal.status
         return render(self.request, template, {**shown, **context, **self.done}, status=status)

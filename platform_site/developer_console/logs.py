@@ -90,7 +90,13 @@ def _listed(console: Console, path: str, fields: tuple[Field, ...], fixed: Mappi
     except (InvalidRequest, ValidationFailed) as refusal:
         console.refusal = refusal
     form = Form("logs", fields, asked, console.refusal)
-    return {"tabs": _tabs(console), "form": form, "asked": asked, "entries": found["data"], **found}
+    return {
+        "tabs": _tabs(console),
+        "form": form,
+        "asked": asked,
+        "entries": found["data"],
+        "omitted": found.get("omitted"),
+    }
 
 
 def _tabs(console: Console) -> list[tuple[str, str]]:

@@ -90,7 +90,7 @@ class Layout:
             directory.mkdir(mode=0o700)
         found = directory.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid not in {os.geteuid(), owner}:
-            raise PermissionError(f"{directory} belongs to another user; remove it or choose another data dir")
+            raise PermissionError(f"{directory} belongs to another user; remove it or choose another data directory")
         directory.chmod(0o700)
         if found.st_uid != owner:
             os.chown(directory, owner, -1)

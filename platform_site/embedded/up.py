@@ -86,7 +86,7 @@ def run(options: argparse.Namespace, program: Program) -> int:
     except (AlreadyRunning, CannotStart) as error:
         print(error, file=sys.stderr)
     except OSError as error:
-        print(f"Cannot use the data dir {layout.data_dir}: {error}", file=sys.stderr)
+        print(f"Cannot use the data directory {layout.data_dir}: {error}", file=sys.stderr)
     return 1
 
 

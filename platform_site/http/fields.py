@@ -222,6 +222,14 @@ _OWN_CODES: Final = {
 }
 
 
+class WarningResponse(Serializer):
+    """Of a `FieldError` that refuses nothing."""
+
+    field = CharField()
+    code = CharField()
+    message = CharField()
+
+
 def own_code(code: str | None) -> str:
     """The platform's code for DRF's and Django's (docs/reference/errors.md)."""
     return _OWN_CODES.get(code, code) if code else "invalid"

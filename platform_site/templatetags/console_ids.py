@@ -37,6 +37,7 @@ def _linked(word: str, environment_id: str) -> str:
     return format_html('<a class="id" href="{}">{}</a>', timeline_url(word, environment_id), word)
 
 
+@register.simple_tag
 def timeline_url(text: str, environment_id: str = "") -> str:
     query = {"q": text} | ({"environment": environment_id} if environment_id else {})
     return f"{reverse('console:timeline')}?{urlencode(query)}"

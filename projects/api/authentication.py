@@ -196,7 +196,9 @@ def _check_environment(lookup: Lookup, found: _Found, use: EnvironmentUse) -> No
                 raise Unavailable("The environment is being created or reset. Try again shortly.")
             raise Unauthorized  # its environment was deleted, with all its users and keys
         if named is not None and named != identity.environment_id:
-            raise NotFound("The token belongs to a different environment than the request names.")
+            raise NotFound(
+                "The token belongs to another environment than the request names. Name its own, or use another token."
+            )
         found.environments[0].require_active()
         return
     if use == "unused":

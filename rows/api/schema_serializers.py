@@ -50,12 +50,6 @@ class OperationResponse(Serializer):
     destructive = fields.BooleanField()
 
 
-class WarningResponse(Serializer):
-    field = fields.CharField()
-    code = fields.CharField()
-    message = fields.CharField()
-
-
 class ImpactResponse(Serializer):
     table = fields.CharField(allow_null=True, help_text="Null for the fields of users that relations embed.")
     subject = fields.CharField(help_text="A role, or a user with its role.")
@@ -72,7 +66,7 @@ class ImpactResponse(Serializer):
 class OutcomeResponse(Serializer):
     version = fields.IntegerField()
     operations = fields.ListField(child=OperationResponse())
-    warnings = fields.ListField(child=WarningResponse())
+    warnings = fields.ListField(child=fields.WarningResponse())
     dry_run = fields.BooleanField()
     indexes_pending = fields.BooleanField()
     impact = fields.ListField(child=ImpactResponse(), required=False)

@@ -155,6 +155,18 @@ def test_without_its_encryption_key_a_recovery_code_still_opens(boss: User, sett
     assert is_in(browser)
 
 
+def test_an_enrolment_without_its_encryption_key_begins_again(boss: User, settings: Any) -> None:
+    browser = Client()
+    enter(browser, boss)
+    browser.post(SECURITY, {"what": "begin", "password": PASSWORD})
+    code = code_of(boss)
+    settings.ENCRYPTION_KEYS = ["7c" * 32]
+    assert "Second factor: off" in browser.get(SECURITY).content.decode()
+    page = browser.post(SECURITY, {"what": "confirm", "code": code}).content.decode()
+    assert "There is no authenticator to confirm. Begin again." in page
+    assert len(enrol(browser, boss)) == 10
+
+
 def test_coming_in_leaves_a_trace_and_so_does_trying(boss: User, caplog: pytest.LogCaptureFixture) -> None:
     """Successful sign-ins are in the audit log, with the method; refused ones only in the log, so that anonymous
     callers do not write to the database."""

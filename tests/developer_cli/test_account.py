@@ -117,6 +117,12 @@ def test_a_revoked_key(cli: Cli, app: App) -> None:
     assert not (cli.folder / "types.ts").exists()
 
 
+def test_a_key_of_another_environment(signed_out: Cli, served: Up) -> None:
+    token = {"PLATFORM_TOKEN": served.facts["server_key"], "PLATFORM_URL": served.base_url}
+    error = signed_out.error("users", "list", "-e", "env_0123456789abcdefghjkmnpqrs", code=5, **token)
+    assert "Name its own, or use another token." in error["message"]
+
+
 def test_link_by_name_and_its_errors(cli: Cli, app: App) -> None:
     assert cli.error("link", code=2)["code"] == "ambiguous"
     assert cli.error("link", "Nothing", code=5)["code"] == "not_found"

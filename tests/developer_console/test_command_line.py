@@ -15,7 +15,7 @@ from accounts import audit
 from accounts.models import AuditEntry, User
 from accounts.models.oauth import AuthorizationCode
 from accounts.users import service as user_service
-from platform_site.developer_cli.browser_sign_in import phrase_of
+from platform_site.developer_cli.sign_in_phrase import phrase_of
 from tests.developer_console.conftest import give_password, sign_in
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")

@@ -97,7 +97,7 @@ class TestInThisProcess:
         file = write(NARROW)
         _, err = schema("plan", environment.environment_id, file)
         assert "- drop table tasks    (loses data)" in err
-        assert "1 operation, 1 of which loses data." in err
+        assert "1 operation, 1 with loss of data." in err
         with pytest.raises(CommandError, match='--confirm "drop table tasks"'):
             schema("apply", environment.environment_id, file)
         assert schema_service.current(environment).version == 1

@@ -149,14 +149,8 @@ class ListedWebhook(Serializer):
     enabled = fields.BooleanField()
 
 
-class WebhookWarning(Serializer):
-    field = fields.CharField()
-    code = fields.CharField()
-    message = fields.CharField()
-
-
 class WarningsField(fields.ListField):
-    child = WebhookWarning()
+    child = fields.WarningResponse()
 
     def get_attribute(self, webhook: Webhook) -> list[FieldError]:
         view = self.context["view"]

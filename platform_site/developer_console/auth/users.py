@@ -102,9 +102,7 @@ def users(console: Console) -> HttpResponse:
         return go_to(console.request, console.url("user", asked))
     found = console.page_of("/v1/users", {"limit": "50"} | ({"email": asked} if asked else {}))
     form = forms.form_of(console, "new", _NEW, {})
-    return render(
-        console, "console/users.html", "Users", {"users": found["data"], "asked": asked, "form": form, **found}
-    )
+    return render(console, "console/users.html", "Users", {"users": found["data"], "asked": asked, "form": form})
 
 
 def _invite(console: Console) -> dict[str, Any]:
@@ -121,5 +119,5 @@ def _withdraw(console: Console) -> dict[str, Any]:
 def invitations(console: Console) -> HttpResponse:
     found = console.page_of("/v1/invitations", {"limit": "50"})
     form = Form("invite", PERSON, {}, console.refusal, console.request.POST if console.refusal else None)
-    context = {"invitations": found["data"], "form": form, **found}
+    context = {"invitations": found["data"], "form": form}
     return render(console, "console/user_invitations.html", "Invitations", context)

@@ -74,8 +74,7 @@ def functions(console: Console) -> HttpResponse:
     for each in found["data"]:
         each["last_run"] = last_runs.get(each["name"])
     form = forms.form_of(console, "new", _NEW, {"source": _TEMPLATE})
-    context = {"functions": found["data"], "form": form, **found}
-    return console.render("console/functions.html", context)
+    return console.render("console/functions.html", {"functions": found["data"], "form": form})
 
 
 def _newest(console: Console, name: str) -> int:

@@ -63,4 +63,4 @@ def _activate(console: Console, name: str) -> dict[str, Any]:
 @page("functions", {"activate": _activate})
 def versions(console: Console, name: str) -> HttpResponse:
     found = console.page_of(path_of(name, "versions"), {"limit": "20"})
-    return render(console, "console/function_versions.html", name, {"versions": found["data"], **found})
+    return render(console, "console/function_versions.html", name, {"versions": found["data"]})

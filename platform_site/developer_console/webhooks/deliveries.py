@@ -29,7 +29,6 @@ def deliveries(console: Console, webhook_id: str) -> HttpResponse:
         "asked": asked,
         "statuses": STATUSES,
         "deliveries": found["data"],
-        **found,
         "is_open": "cursor" not in request.GET and _is_open(found["data"], asked),
     }
     return render(console, "console/deliveries.html", webhook, context)

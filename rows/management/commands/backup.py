@@ -14,6 +14,7 @@ from platform_site.postgres import sqlstates
 from rows.query.tables.catalog import estimated_sizes
 from rows.transfer import backup
 from rows.transfer.backup import NotRestorable
+from rows.transfer.backup_content import Summary
 
 
 class Command(BaseCommand):
@@ -52,7 +53,10 @@ class Command(BaseCommand):
             raise CommandError(
                 f"The region's database cannot be read ({type(error).__name__}). Nothing was written."
             ) from error
-        counts = {"tables": len(summary.rows), "rows": sum(summary.rows.values()), **summary.parts}
-        held = ", ".join(counted(count, name.replace("_", " ")) for name, count in counts.items())
-        about = f"version {summary.schema_version}, {held}; {path.stat().st_size} bytes"
-        self.stdout.write(self.style.SUCCESS(f"{path}: {about}."))
+        self.stdout.write(self.style.SUCCESS(f"{path}: {described(summary)}; {path.stat().st_size} bytes."))
+
+
+def described(summary: Summary) -> str:
+    counts = {"tables": len(summary.rows), "rows": sum(summary.rows.values()), **summary.parts}
+    held = ", ".join(counted(count, name.replace("_", " ")) for name, count in counts.items())
+    return f"version {summary.schema_version}, {held}"

@@ -10,7 +10,7 @@ from django.core.management.base import CommandError
 
 from accounts.management.terminal import ENVIRONMENT, environment_ref_named
 from platform_site.cli.argument_types import whole_number
-from platform_site.cli.base import CommandWithExamples, progress_bar
+from platform_site.cli.base import CommandWithExamples, counted, progress_bar
 from rows.transfer import import_report, importer
 from rows.transfer.file_formats import FORMATS, InvalidFile, RecordFile, format_of
 from rows.transfer.import_report import BadLines, ChangedDuringImport, NoSuchTable, Report, TooLong
@@ -81,7 +81,7 @@ class Command(CommandWithExamples):
             except BadLines as error:
                 bar.close()
                 self._show_bad(error.report, options["show"])
-                raise CommandError(f"{_lines(error.report.bad_lines)} bad. Nothing was imported.") from None
+                raise CommandError(f"{counted(error.report.bad_lines, 'lines')} bad. Nothing was imported.") from None
             except TooLong as error:
                 of = f" of {', '.join(error.args)}" if error.args else ""
                 raise CommandError(
@@ -95,7 +95,7 @@ class Command(CommandWithExamples):
                 ) from None
         self._show_bad(report, options["show"])
         done = "would be imported" if options["dry_run"] else "imported"
-        skipped = f", {_lines(report.bad_lines)} skipped" if report.bad_lines else ""
+        skipped = f", {counted(report.bad_lines, 'lines')} skipped" if report.bad_lines else ""
         events = f", {report.events} events" if report.events else ""
         self.stdout.write(self.style.SUCCESS(f"{report.rows} rows {done}{skipped}{events}."))
 
@@ -104,11 +104,8 @@ class Command(CommandWithExamples):
             self.stderr.write(str(bad).encode("unicode_escape").decode(), lambda text: text)
         if len(report.bad) > most or report.bad_lines > len(report.bad):
             further = f" (--show {min(most * 10 or 20, import_report.SHOWN)})" if most < import_report.SHOWN else ""
-            self.stderr.write(f"… and more, {_lines(report.bad_lines)} bad in all{further}", lambda text: text)
-
-
-def _lines(count: int) -> str:
-    return "1 line" if count == 1 else f"{count} lines"
+            in_all = counted(report.bad_lines, "lines")
+            self.stderr.write(f"… and more, {in_all} bad in all{further}", lambda text: text)
 
 
 def _opened(name: str) -> IO[bytes]:

@@ -14,9 +14,10 @@ from platform_site.http.errors import QuotaExceeded
 from platform_site.postgres import sqlstates
 from projects.api.serializers import NewBranch
 from projects.errors import BranchesQuotaReached, NameTaken, NoSuchProject
+from rows.management.commands.backup import described
 from rows.migrate.apply import LockNotAvailable
 from rows.transfer import backup_content, restore
-from rows.transfer.backup_content import Content, Summary
+from rows.transfer.backup_content import Content
 from rows.transfer.backup_file import Archive, DamagedArchive, UnsupportedFormat
 from rows.transfer.restore import NotEmpty
 
@@ -101,7 +102,7 @@ class Command(CommandWithExamples):
             if sqlstates.sqlstate(error) in sqlstates.INTERFERED:
                 raise CommandError("Others hold what this would change. Nothing was changed; try again.") from None
             raise CommandError(f"PostgreSQL refused ({type(error).__name__}). Nothing was changed.") from error
-        self._say(f"{environment.environment_id} ({environment.environment_name}): {_told(summary)}.")
+        self._say(f"{environment.environment_id} ({environment.environment_name}): {described(summary)}.")
         if not summary.is_ready:
             where = f"GET /v1/projects/{environment.project_id}/environments/{environment.environment_id}"
             self.stdout.write(
@@ -111,11 +112,6 @@ class Command(CommandWithExamples):
 
     def _say(self, text: str) -> None:
         self.stdout.write(self.style.SUCCESS(text))
-
-
-def _told(summary: Summary) -> str:
-    counts = {"tables": len(summary.rows), "rows": sum(summary.rows.values()), **summary.parts}
-    return f"version {summary.schema_version}, {', '.join(counted(count, name) for name, count in counts.items())}"
 
 
 def _check_name(name: str) -> None:

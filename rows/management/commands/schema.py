@@ -17,7 +17,7 @@ from django.db import Error as DatabaseError
 from accounts import audit
 from accounts.management.terminal import ENVIRONMENT, environment_ref_named
 from platform_site.cli.argument_types import whole_number
-from platform_site.cli.base import CommandWithExamples, confirmed_by_name
+from platform_site.cli.base import CommandWithExamples, confirmed_by_name, counted
 from platform_site.http import bodies
 from platform_site.http.errors import ApiError, QuotaExceeded
 from platform_site.http.fields import timestamp
@@ -233,8 +233,8 @@ class Command(CommandWithExamples):
                 self._say(f"      {statement};")
         if found:
             lossy = sum(operation.destructive for operation in found)
-            counted = f"{len(found)} operation{'s' if len(found) != 1 else ''}"
-            self._say(f"{counted}, {lossy} of which lose{'s' if lossy == 1 else ''} data." if lossy else f"{counted}.")
+            count = counted(len(found), "operations")
+            self._say(f"{count}, {lossy} with loss of data." if lossy else f"{count}.")
 
     def _show_warnings(self, outcome: Outcome) -> None:
         for found in outcome.warnings:
