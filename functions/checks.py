@@ -11,14 +11,14 @@ from functions.runtime.errors import StartFailed
 from platform_site.checks import READABLE
 
 _HINTS: Final = {
-    "namespaces": "Only Deno's own permissions keep functions off the network then. Run web and workers as root, or"
+    "namespaces": "Only Deno's own permissions block the network. Run web and workers as root, or"
     " permit user namespaces (user.max_user_namespaces, kernel.unprivileged_userns_clone; a container's seccomp"
     " profile).",
-    "uid": "Functions run as the platform's own user then. Run web and workers as root: each environment gets its own.",
-    "landlock": "Only Deno's own permissions keep functions off the files then. It takes Linux 5.13 or later with"
+    "uid": "Functions run as the platform's own user. Run web and workers as root: each environment gets its own user.",
+    "landlock": "Only Deno's own permissions block files. The layer needs Linux 5.13 or later with"
     ' "landlock" among the security modules (kernel parameter lsm=).',
-    "no_new_privileges": "Functions might gain rights through set-uid programs then. It takes Linux 3.5 or later.",
-    "limits": "Nothing but the memory watch bounds what a function takes then.",
+    "no_new_privileges": "Functions might gain rights through set-uid programs. The layer needs Linux 3.5 or later.",
+    "limits": "Only the memory watch limits a function's resources.",
 }
 
 

@@ -40,7 +40,7 @@ class TooManyAnonymousCalls(RateLimited):
 
     def __init__(self, limit: str, *, is_share: bool) -> None:
         """`is_share`: the limit is that of this caller's network."""
-        so_many = "half of that waits, some of it from your network" if is_share else "so many wait"
+        so_many = "half of them are waiting, some from your network" if is_share else "that many are waiting"
         super().__init__(10, f"The plan allows {limit} for publishable keys, and {so_many}.")
 
 

@@ -81,7 +81,7 @@ def check_servers_in_production(**_: Any) -> list[CheckMessage]:
     if not settings.PRODUCTION or settings.LAYOUT.postgres.is_dir():
         return []
     unnamed = [name for name in ("DATABASE_URL", *map(region_variable, REGIONS), "REDIS_URL") if not env.text(name)]
-    return [Error(f"{name} is not set, so nothing answers there.", id="api.E005") for name in unnamed]
+    return [Error(f"{name} is not set. Production needs it.", id="api.E005") for name in unnamed]
 
 
 @register(Tags.security, deploy=True)

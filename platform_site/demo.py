@@ -152,7 +152,7 @@ def _webhook(facts: Facts) -> None:
         "name": "demo",
         "url": url,
         "events": ["tasks.*", "comments.insert"],
-        "description": "The demo: the service tells itself",
+        "description": "The demo: the service is its own receiver",
     }
     webhook, secret = webhooks.create_webhook(environment, values, actor=SYSTEM)
     facts["webhook"] = {"id": webhook.pk, "secret": secret}

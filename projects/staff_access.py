@@ -62,7 +62,7 @@ def grant(user: User, environment_id: str, *, reason: str, may_write: bool) -> S
 def checked_reason(text: str) -> str:
     reason = text.strip()
     if not reason or len(reason) > REASON_LENGTH or not reason.isprintable():
-        message = f"The reason takes 1 to {REASON_LENGTH} printable characters, on one line."
+        message = f"The reason must be 1 to {REASON_LENGTH} printable characters, on one line."
         raise ValidationFailed.of("reason", "invalid", message)
     return reason
 
@@ -86,7 +86,7 @@ def revoke(grant_id: str, *, actor: Caller | Actor, project_id: str | None = Non
     found = active().filter(pk=grant_id)
     with transaction.atomic():
         if not _revoke(found.filter(environment__project_id=project_id) if project_id else found, actor):
-            raise NotFound("There is no such access, or it has ended.")
+            raise NotFound("There is no such staff access, or it has ended.")
 
 
 def _revoke(grants: "QuerySet[StaffGrant]", actor: Caller | Actor) -> int:
@@ -107,7 +107,7 @@ def caller_with(account: Caller, grant_id: str, named: str | None, *, needs_envi
     if found is None:
         raise Unauthorized("The staff access has ended.")
     if environment is None:  # it is deleted, or a branch that is being reset
-        raise NotFound("The environment does not exist, or cannot be reached now.")
+        raise NotFound("The environment does not exist, or cannot be reached at the moment.")
     if named not in (None, environment.environment_id):
         raise NotFound("The staff access is for another environment.")
     if needs_environment:

@@ -74,7 +74,7 @@ class RoleField(CharField):
 
 
 class ClaimsField(ObjectField):
-    default_error_messages: ClassVar = {"too_long": "Claims take at most 4096 bytes as JSON."}
+    default_error_messages: ClassVar = {"too_long": "Claims must have at most 4096 bytes as JSON."}
 
     def to_internal_value(self, data: Any) -> dict[str, Any]:
         value = super().to_internal_value(data)
@@ -234,7 +234,7 @@ class CurrentField(BooleanField):
 
 class SessionDetail(Serializer):
     id = CharField()
-    current = CurrentField(help_text="Whether this request belongs to it.")
+    current = CurrentField(help_text="Whether it is the session of this request.")
     environment_id = CharField(allow_null=True)
     user_agent = CharField()
     ip_address = CharField(allow_null=True)
@@ -263,9 +263,11 @@ class ExposedTablesField(ListField):
 
 
 class Exposed(Serializer):
-    tables = ExposedTablesField(child=ExposedTable(), help_text="Whose rules name role `anonymous`, and for what.")
+    tables = ExposedTablesField(
+        child=ExposedTable(), help_text="Tables whose rules name the role `anonymous`, with the actions."
+    )
     users = ListField(child=CharField(), source="user_fields", help_text="Fields of users that rows may embed.")
-    functions = ListField(child=CharField(), help_text="Those with `invoke: public`.")
+    functions = ListField(child=CharField(), help_text="Functions with `invoke: public`.")
 
 
 class KeyDetail(Serializer):

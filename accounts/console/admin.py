@@ -224,7 +224,7 @@ class UserAdmin(ReadOnlyAdmin):
         ),
     )
     def reset_second_factor(self, request: HttpRequest, form: forms.Form, object_id: str) -> HttpResponse:
-        return self.act_on_one(request, object_id, _reset_second_factor, "without a second factor now")
+        return self.act_on_one(request, object_id, _reset_second_factor, "had the second factor removed")
 
 
 @admin.register(Session)
@@ -297,7 +297,7 @@ class ServerKeyAdmin(ReadOnlyAdmin):
             return link("projects_environment", key.environment_id)
         return link("accounts_user", key.account_id, key.account.email)
 
-    maker = link_column("Made by", "accounts_user", "created_by_id")
+    maker = link_column("Created by", "accounts_user", "created_by_id")
 
     @display(description="State", label=STATES)
     def state(self, key: ServerKey) -> str:

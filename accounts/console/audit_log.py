@@ -7,7 +7,7 @@ from accounts.models import AuditEntry, SigningKey
 
 @admin.register(SigningKey)
 class SigningKeyAdmin(ReadOnlyAdmin):
-    empty_words = "The first is made when the first token is signed."
+    empty_words = "The first one is created when the first token is signed."
     list_display = ("kid", "signs_from", "retires_at", "created_at")
     ordering = ("-signs_from",)
     fields = ("kid", "public_jwk", "signs_from", "retires_at", "created_at")

@@ -132,7 +132,7 @@ class ConsoleAdmin(ModelAdmin):  # type: ignore[misc]  # unfold has no annotatio
 
 def _explanation(error: ApiError | Error) -> str:
     if isinstance(error, NotFound):
-        return "It no longer exists: it was changed by someone else a moment ago."
+        return "This no longer exists: someone else changed it a moment ago."
     if sqlstates.is_unavailable(error):
         return (
             "A database is unavailable or busy: the region's, or the control database. Nothing was changed; try again."

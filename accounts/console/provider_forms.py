@@ -63,7 +63,7 @@ class PoolForm(forms.ModelForm):  # type: ignore[type-arg]
 
 
 class _ProviderFields(forms.Form):
-    display_name = text("What people read on the button.", max_length=100)
+    display_name = text("Text of the sign-in button.", max_length=100)
     client_id = text(required=True, max_length=300)
     client_secret = forms.CharField(
         required=False,
@@ -84,7 +84,7 @@ class _ProviderFields(forms.Form):
     )
     scopes = text("Separated by spaces; empty: the default.", max_length=2000)
     trusts_email = _switch(
-        "Trust its emails as verified although it does not say so. Only for your own directory: "
+        "Treat its emails as verified even if it does not say so. Only for your own directory: "
         "anyone who can choose their email there takes over the user with that email here."
     )
     sign_up = _switch("Creates users for unknown identities, if the pool allows sign-up.", initial=True)
@@ -107,14 +107,14 @@ class _ProviderFields(forms.Form):
 
 
 class NewProviderForm(_ProviderFields, PoolForm):
-    name = text("1-48 of a-z, 0-9, - and _: its name in `provider=`.", required=True, max_length=48)
+    name = text("Its name in `provider=`: 1-48 of a-z, 0-9, - and _.", required=True, max_length=48)
     preset = forms.ChoiceField(
         required=False,
         choices=[("", "none"), *((name, fields["display_name"]) for name, fields in providers.PRESETS.items())],
         widget=UnfoldAdminSelectWidget,
         help_text="Fills in the URLs.",
     )
-    issuer = text("OpenID Connect: its discovery document says the rest.")
+    issuer = text("OpenID Connect: the rest comes from its discovery document.")
     authorization_endpoint = text("Plain OAuth 2.")
     token_endpoint = text("Plain OAuth 2.")
     userinfo_endpoint = text("Plain OAuth 2: where the profile is.")
@@ -123,7 +123,7 @@ class NewProviderForm(_ProviderFields, PoolForm):
         required=False,
         initial=dict,
         widget=UnfoldAdminTextareaWidget(attrs={"rows": 3}),
-        help_text='Plain OAuth 2: where the profile holds what, such as {"subject": "data.id"}.',
+        help_text='Plain OAuth 2: the path of each field in the profile, such as {"subject": "data.id"}.',
     )
     client_auth = forms.ChoiceField(
         required=False,

@@ -53,7 +53,7 @@ class PoolSettingsAdmin(ReadOnlyAdmin):
     search_fields = ("=environment_id", "app_name")
     search_help_text = "Environment or name of the application"
     empty_words = (
-        "Sign-up is closed in every pool. Owners open it by PATCH /v1/auth/settings, the platform's own by "
+        "Sign-up is disabled in every user pool. Owners open it by PATCH /v1/auth/settings, the platform's own by "
         "manage.py sign_up_settings."
     )
     list_display = ("pool", "sign_up", "app_name", "changed_at")

@@ -40,7 +40,7 @@ class Exposure:
     def sentences(self) -> list[str]:
         """Sentences for people: one per table and function, and one for users."""
         tables = [f"table {name}: {', '.join(actions)}" for name, actions in self.tables.items()]
-        users = [f"users of rows: {', '.join(self.user_fields)}"] if self.user_fields else []
+        users = [f"fields of users: {', '.join(self.user_fields)}"] if self.user_fields else []
         return [*tables, *users, *(f"function {name}: invoke" for name in self.functions)]
 
 

@@ -39,7 +39,7 @@ class Command(BaseCommand):
             return
         self.stderr.write(sentence, self.style.SUCCESS)
         if secret:
-            self.stderr.write("It is shown this once and stored nowhere:")
+            self.stderr.write("It is shown only once and cannot be retrieved later:")
             self.stdout.write(secret)
 
 

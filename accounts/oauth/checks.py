@@ -39,7 +39,7 @@ def problems(
     auth = provider.client_auth
     has_key = private_key is not None or (secret_follows and auth != "none")
     if auth is not None and (auth == "none") != (client_secret is None and not has_key):
-        wrong.append(FieldError("client_auth", "no_match", "`none` is for a client without a secret, and only for it."))
+        wrong.append(FieldError("client_auth", "no_match", "Use `none` for a client without a secret, and only then."))
     return wrong + client_secrets.problems(
         provider.team_id, provider.key_id, private_key, issuer=provider.issuer, has_secret=client_secret is not None
     )
@@ -48,13 +48,13 @@ def problems(
 def wrong_names(name: str, scopes: Sequence[str], client_id: str, client_secret: str | None) -> list[FieldError]:
     wrong = []
     if not NAME.fullmatch(name):
-        wrong.append(FieldError("name", "invalid_name", "1-48 of a-z, 0-9, - and _, beginning with a letter."))
+        wrong.append(FieldError("name", "invalid_name", "Must be 1-48 of a-z, 0-9, - and _, beginning with a letter."))
     if len(scopes) > 30 or not all(_SCOPE.fullmatch(scope) for scope in scopes):
-        wrong.append(FieldError("scopes", "invalid_scope", "At most 30 scopes of visible ASCII (RFC 6749 3.3)."))
+        wrong.append(FieldError("scopes", "invalid_scope", "Must be at most 30 scopes of visible ASCII (RFC 6749)."))
     if not _SECRET.fullmatch(client_id) or len(client_id) > 300:
-        wrong.append(FieldError("client_id", "invalid", "1-300 characters of ASCII."))
+        wrong.append(FieldError("client_id", "invalid", "Must be 1-300 ASCII characters."))
     if client_secret is not None and not _SECRET.fullmatch(client_secret):
-        wrong.append(FieldError("client_secret", "invalid", "1-2000 characters of ASCII."))
+        wrong.append(FieldError("client_secret", "invalid", "Must be 1-2000 ASCII characters."))
     return wrong
 
 
@@ -77,7 +77,7 @@ def problems_of_urls(issuer: str | None, endpoints: Mapping[str, str | None]) ->
         ]
     for field, url in named.items():
         if len(url) > 500:
-            wrong.append(FieldError(field, "too_long", "At most 500 characters."))
+            wrong.append(FieldError(field, "too_long", "Must have at most 500 characters."))
             continue
         # Names are not resolved here: each request checks the address that its name has then.
         try:

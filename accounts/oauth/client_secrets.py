@@ -46,7 +46,7 @@ def problems(
     ]
     for name in ("team_id", "key_id"):
         if values[name] and not _KEY_NAME.fullmatch(str(values[name])):
-            wrong.append(FieldError(name, "invalid", "1-50 letters, digits, hyphens and underscores."))
+            wrong.append(FieldError(name, "invalid", "Must be 1-50 letters, digits, hyphens and underscores."))
     if private_key:
         wrong += _wrong_key(private_key)
     if has_secret:
@@ -61,7 +61,7 @@ def problems(
 def _wrong_key(private_key: str) -> list[FieldError]:
     """The error of a private key. No message repeats a part of it."""
     wrong = [
-        FieldError("private_key", "invalid_key", "An unencrypted P-256 private key as PEM, such as Apple's .p8 file.")
+        FieldError("private_key", "invalid_key", "Must be an unencrypted P-256 private key as PEM, such as a .p8 file.")
     ]
     if len(private_key) > MAX_KEY_LENGTH or "PRIVATE KEY-----" not in private_key:
         return wrong

@@ -64,7 +64,7 @@ class StaffLinkThemselves(FlowError):
     """A provider's email is not enough to become an account of console staff."""
 
     error, code = "access_denied", "link_required"
-    text = "This account is not linked by its email. Sign in as before and link this provider."
+    text = "A user with this email is not linked to this provider. Sign in as before, then link the provider."
 
 
 class SignUpClosed(FlowError):

@@ -40,7 +40,7 @@ def check(text: str) -> str:
     if len(text) > MAX_LENGTH:
         raise NotARedirectUri("too_long", f"A redirect URI has at most {MAX_LENGTH} characters.")
     if _UNCLEAR.search(text):
-        raise NotARedirectUri("invalid_characters", 'Only visible ASCII, without \\ < > " ^ ` { | } and *.')
+        raise NotARedirectUri("invalid_characters", 'A redirect URI is visible ASCII without \\ < > " ^ ` { | } and *.')
     if "#" in text:
         raise NotARedirectUri("fragment", "A redirect URI must not have a fragment (RFC 6749 3.1.2).")
     try:
@@ -54,11 +54,12 @@ def check(text: str) -> str:
     elif not _OF_AN_APP.fullmatch(scheme):
         raise NotARedirectUri(
             "invalid_scheme",
-            "https://, http:// on this machine, or an app's own scheme such as com.example.app:/callback.",
+            "A redirect URI starts with https://, http:// on this machine, or an app's own scheme such as "
+            "com.example.app:/callback.",
         )
     segments = unquote(parts.path).replace("\\", "/").split("/")
     if "." in segments or ".." in segments:
-        raise NotARedirectUri("dot_segments", "The path must not have . or .. in it.")
+        raise NotARedirectUri("dot_segments", "The path must not contain . or .. segments.")
     own = {name for name, _ in parse_qsl(parts.query, keep_blank_values=True)} & RESERVED_PARAMETERS
     if own:
         raise NotARedirectUri(
@@ -69,9 +70,9 @@ def check(text: str) -> str:
 
 def _check_host(netloc: str, port: int | None, scheme: str, text: str) -> None:
     if not text.startswith(f"{scheme}://") or not netloc:
-        raise NotARedirectUri("invalid_uri", "A host must follow https://.")
+        raise NotARedirectUri("invalid_uri", "https:// must be followed by a host.")
     if "@" in netloc:
-        raise NotARedirectUri("credentials", "No user name or password.")
+        raise NotARedirectUri("credentials", "A redirect URI must not have a user name or password.")
     host = netloc
     if port is not None or netloc.endswith(":"):
         host, _, digits = netloc.rpartition(":")
@@ -80,7 +81,7 @@ def _check_host(netloc: str, port: int | None, scheme: str, text: str) -> None:
     if not _HOST.fullmatch(host):
         raise NotARedirectUri("invalid_host", "The host must be a lower-case name or an IP address.")
     if scheme == "http" and host not in _LOOPBACK:
-        raise NotARedirectUri("not_https", "http:// only for localhost, 127.0.0.1 and [::1].")
+        raise NotARedirectUri("not_https", "http:// is allowed only for localhost, 127.0.0.1 and [::1].")
 
 
 def with_parameters(uri: str, parameters: dict[str, str | None]) -> str:

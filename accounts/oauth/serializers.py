@@ -38,7 +38,7 @@ class ProviderChanges(Serializer):
     scopes = ListField(child=CharField(max_length=200), required=False, max_length=30)
     trusts_email = BooleanField(
         required=False,
-        help_text="Trust its emails as verified although it does not say so. Only for your own directory.",
+        help_text="Treat its emails as verified even if it does not say so. Only for your own directory.",
     )
     sign_up = BooleanField(
         required=False, help_text="Whether unknown identities become users, if the environment allows sign-up."
@@ -69,8 +69,8 @@ class CallbackForm(Serializer):
 
     state = CharField(help_text="The state of the authorization request.")
     code = CharField(required=False, help_text="The provider's code.")
-    error = CharField(required=False, help_text="Or why there is none.")
-    iss = CharField(required=False, help_text="Who answers (RFC 9207).")
+    error = CharField(required=False, help_text="The provider's error, if there is no code.")
+    iss = CharField(required=False, help_text="The issuer that answers (RFC 9207).")
     user = CharField(required=False, help_text="The name as JSON, which Apple sends once.")
 
 

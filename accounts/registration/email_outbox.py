@@ -133,7 +133,7 @@ def claim(email_id: str | None = None) -> ClaimedEmail | SkippedEmail | None:
             AccountEmail.objects.filter(pk=email.pk).update(
                 next_attempt_at=Now() + wait,
                 expires_at=Now() + wait + email_templates.LIFETIMES[Kind(email.kind)],
-                last_error="waits: the emails of this hour are used up",
+                last_error="waits: the hourly limit of emails is reached",
             )
             return SkippedEmail()
         email.attempts += 1

@@ -197,7 +197,7 @@ class AcceptInvitation(LinkPage):
     form_class = AcceptForm
     title = "Join {app}"
     lead = "You were invited. Choose a password to create your account."
-    button = "Make my account"
+    button = "Create my account"
     done_title = "Your account is ready"
     done = "You can now sign in to {app} with {email}."
 

@@ -94,7 +94,7 @@ class Invitation(Serializer):
     name = CharField(source="details.name")
     role = CharField(source="details.role", allow_null=True)
     claims = ObjectField(source="details.claims")
-    status = ChoiceField(choices=["waiting", "sent", "refused"], help_text="What became of the email.")
+    status = ChoiceField(choices=["waiting", "sent", "refused"], help_text="Status of the email.")
     created_at = DateTimeField()
     expires_at = DateTimeField()
 

@@ -71,8 +71,8 @@ def confirm(found: AccountEmail, password: str, then: Callable[[User], Made]) ->
 
 def wrong_password() -> InvalidGrant:
     return InvalidGrant(
-        "The password is not that of the link's account.",
-        fields=[FieldError("password", "wrong", "The password is not that of the link's account.")],
+        "This is not the password of the account that the link is for.",
+        fields=[FieldError("password", "wrong", "This is not the password of the account that the link is for.")],
     )
 
 

@@ -322,7 +322,7 @@ class SettingsViewSet(RetrieveModelMixin, ResourceViewSet):
     @idempotent()
     @extend_schema(request=serializers.SettingsInput)
     def partial_update(self, request: Any) -> HttpResponse:
-        """Change who may sign up (`off`, `open`, `invited`), what emails call the application, where links lead.
+        """Change who may sign up (`off`, `open`, `invited`), the name of the application in emails, where links lead.
 
         `link_urls` replaces what was there. A kind that it leaves out leads to the platform's own page."""
         pool_id = environment_directory.own_pool(self.environment)

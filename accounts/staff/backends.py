@@ -47,5 +47,5 @@ class ConsoleSignInForm(AuthenticationForm):  # type: ignore[misc]  # unfold has
             cleaned: dict[str, Any] = super().clean()
         except RateLimited as refusal:
             wait = refusal.headers["Retry-After"]
-            raise ValidationError(f"Too many tries. Try again in {wait} seconds.", code="rate_limited") from None
+            raise ValidationError(f"Too many attempts. Try again in {wait} seconds.", code="rate_limited") from None
         return cleaned

@@ -41,7 +41,7 @@ def set_role(user: User, role: StaffRole | None, *, actor: Actor) -> User:
     identities. Raises NotFound, ValidationFailed (an application's user, or one's own role), Conflict (the last
     superuser)."""
     if actor.id == user.pk:
-        raise ValidationFailed.of("role", "own_role", "Nobody changes their own role. Ask another superuser.")
+        raise ValidationFailed.of("role", "own_role", "You cannot change your own role. Ask another superuser.")
     with transaction.atomic():
         if role != StaffRole.SUPERUSER:
             user_service.keep_one_superuser(user.pk)

@@ -75,7 +75,7 @@ def _refusal(request: HttpRequest, user: User) -> HttpResponse | None:
     if now - began > settings.CONSOLE_SESSION_SECONDS:
         return _redirect_to_sign_in(request, "Your session has ended: sign in again.")
     if now - seen > settings.CONSOLE_IDLE_SECONDS:
-        return _redirect_to_sign_in(request, "You were signed out after a while without a click.")
+        return _redirect_to_sign_in(request, "You were signed out because you were inactive.")
     verified = getattr(user, "otp_device", None) is not None
     if not verified and second_factor.device_of(user) is not None:
         return _redirect_to_sign_in(request, "Sign in again with your authenticator.")

@@ -267,7 +267,7 @@ def issue_key(
     expires_at = expires_at or authority.until
     if authority.until is not None and expires_at is not None and expires_at > authority.until:
         message = (
-            f"A key cannot create a key that expires after itself: at the latest {authority.until:%Y-%m-%dT%H:%M:%SZ}."
+            f"A key cannot create a key that outlives it. Choose at the latest {authority.until:%Y-%m-%dT%H:%M:%SZ}."
         )
         raise ValidationFailed.of("expires_at", "too_late", message)
     secret = server_keys.make(server_keys.PUBLISHABLE if is_publishable else server_keys.PREFIX)
@@ -308,7 +308,7 @@ def check_scopes(wanted: list[str], authority: KeyAuthority, *, is_publishable: 
         if scope not in fitting:
             wrong.append(FieldError("scopes", "not_for_this_key", f"A {called} cannot hold {scope}."))
         elif scope not in authority.grantable:
-            wrong.append(FieldError("scopes", "not_held", f"You do not hold {scope}, so a key of yours cannot."))
+            wrong.append(FieldError("scopes", "not_held", f"You do not hold {scope}, so you cannot give it to a key."))
     if wrong:
         raise ValidationFailed(fields=wrong)
 

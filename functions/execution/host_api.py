@@ -287,7 +287,7 @@ class RunHost:
             with self._lock:
                 self._fetching.discard(interruption)
         if got.is_cut:
-            raise HostError("the answer has more than 1 MB", code="payload_too_large", name="RangeError")
+            raise HostError("the response has more than 1 MB", code="payload_too_large", name="RangeError")
         headers_shown = [pair for pair in got.headers.items() if pair[0] != "set-cookie"]
         headers_shown += [("set-cookie", cookie) for cookie in got.cookies]
         shown = {"status": got.status, "headers": headers_shown, "body": base64.b64encode(got.body).decode()}

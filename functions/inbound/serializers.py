@@ -7,7 +7,7 @@ from platform_site.http import fields
 from platform_site.http.fields import Serializer
 from platform_site.http.openapi.description import listing
 
-_LABEL: Final = "A name for it."
+_LABEL: Final = "A label, shown in lists."
 _ASYNC: Final = "Whether POST is answered at once and the run queued; else the answer is the function's output."
 
 

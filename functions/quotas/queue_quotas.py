@@ -55,8 +55,9 @@ _CONDITIONS: Final = {
 _OWNER_COLUMNS: Final = {Kind.KEYS: "''", Kind.INBOUND: "coalesce(address_id, '')", Kind.USERS: "caller_id"}
 """The owner of a share of the kind's budget. Keys and members have no shares."""
 _SHARE_MESSAGES: Final = {
-    Kind.INBOUND: "This endpoint has used an eighth of that, and gets more only while half of it is free.",
-    Kind.USERS: "You have some waiting, and more only while half of that is free and less than an eighth is yours.",
+    Kind.INBOUND: "This endpoint uses an eighth of that, and can use more only while half of it is free.",
+    Kind.USERS: "You have some waiting, and can queue more only while half of that is free and less than an eighth is "
+    "yours.",
 }
 """The message for a caller that has used up its share."""
 # In the order of the index `run_queue_order`, so that runs of anonymous callers and events are not scanned. `IS
@@ -129,7 +130,7 @@ class QueueStats:
         if available.covers(wanted):
             return None
         limit = f"{budget.runs:,}" if available.runs < wanted.runs else f"{budget.size:,} bytes of input in"
-        return TooManyQueued(limit, kind, "So many wait." if is_full else _SHARE_MESSAGES[kind])
+        return TooManyQueued(limit, kind, "That many are waiting." if is_full else _SHARE_MESSAGES[kind])
 
     def only_refusable(self, kind: Kind, budget: Amount) -> "QueueStats":
         """The same, only with the owners that could be refused. That leaves out most of them."""

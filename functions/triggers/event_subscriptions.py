@@ -60,7 +60,7 @@ def set_run_as(function: Function, *, by: Caller | None) -> TriggerKind | None:
     if not has_triggers(function):
         return None
     if function.invoke == "user":
-        message = 'Events invoke as a key or a member, and the function is for app users only: its "invoke".'
+        message = 'This function can only be invoked by users ("invoke": "user"), so it cannot have event triggers.'
         raise ValidationFailed.of("on", "for_users_only", message)
     if by is not None:
         function.events_kind, function.events_id = by.kind, by.id

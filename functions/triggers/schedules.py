@@ -65,7 +65,7 @@ def set_run_as(function: Function, *, by: Caller | None) -> TriggerKind | None:
     if function.next_run_at is None:
         return None
     if function.invoke == "user":
-        message = 'A schedule invokes as a key or a member, and the function is for app users only: its "invoke".'
+        message = 'This function can only be invoked by users ("invoke": "user"), so it cannot have a schedule.'
         raise ValidationFailed.of("schedule", "for_users_only", message)
     if by is not None:
         function.scheduled_kind, function.scheduled_id = by.kind, by.id

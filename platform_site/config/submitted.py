@@ -230,7 +230,7 @@ def parts_of(document: Mapping[str, Any]) -> list[str]:
     """The document's parts. Raises ValidationFailed for unknown ones, or none."""
     known = current.PARTS
     wrong = [
-        FieldError(f"{ROOT}.{name[:60]}", "unknown_field", f"There is no such part. There are: {', '.join(known)}.")
+        FieldError(f"{ROOT}.{name[:60]}", "unknown_field", f"There is no such part. The parts are {', '.join(known)}.")
         for name in document
         if name not in known and credentials.first_line_with_secret(name) is None
     ]

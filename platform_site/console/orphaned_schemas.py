@@ -58,7 +58,7 @@ def _submitted(request: HttpRequest) -> HttpResponse:
     except NotOrphaned:
         messages.warning(request, "This is no longer possible. See the current state below.")
     except SchemaBusy:
-        messages.error(request, "Another process is at this schema right now. Try again.")
+        messages.error(request, "Another process is changing this schema. Try again.")
     except Error as error:
         if not sqlstates.is_unavailable(error):
             raise

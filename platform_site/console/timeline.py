@@ -285,12 +285,12 @@ def _runs(using: str) -> "QuerySet[Run]":
 def _hint(kind: str | None, environment_id: str) -> str:
     if kind is None and not environment_id:
         return (
-            "Nothing is known of a request with this id: it is old, or was one of many reads. If it is the "
+            "No request with this id is recorded: it is too old, or was one of many reads. If it is the "
             "id of a row, name its environment, too: rows are found by both."
         )
     if kind is None:
         return (
-            "No event of this row is kept. A row leaves events only while a webhook or function of its environment "
-            "wants them, and they are kept for 30 days."
+            "No event of this row is stored. Events of rows are recorded only while a webhook or function subscribes "
+            "to them, and are kept for 30 days."
         )
-    return "No data is stored for it. Runs are kept for 7 days, deliveries and events for 30, the audit log for ever."
+    return "No data is stored for it. Runs are kept for 7 days, deliveries and events for 30, the audit log forever."

@@ -198,7 +198,7 @@ class _Run:
         replaced = [name for name in _POSTGRES_VARIABLES if os.environ.get(name)]
         if len(replaced) < len(_POSTGRES_VARIABLES):
             if not embedded_postgres.initialised(layout):
-                supervisor.say(f"making the databases in {layout.data_dir}")
+                supervisor.say(f"creating the databases in {layout.data_dir}")
             supervisor.start(self._postgres)
         if not os.environ.get("REDIS_URL"):
             if self._postgres.process is None:
@@ -210,7 +210,7 @@ class _Run:
             embedded_postgres.provision(layout)
         if self._valkey.process is not None:
             self._await(lambda: embedded_valkey.answers(layout), "Valkey does not answer.")
-        if not self._await(lambda: not imports.is_alive(), "The code is not imported."):
+        if not self._await(lambda: not imports.is_alive(), "The code could not be imported."):
             return
         imports.prepare_forks()
         supervisor.start(self._web)

@@ -186,7 +186,7 @@ class Serializer(serializers.Serializer[Any]):
 
     default_error_messages: ClassVar = {
         "not_an_object": "Must be an object.",
-        "unknown_field": "There is no such field here. There are: {known}.",
+        "unknown_field": "There is no such field. The fields are {known}.",
     }
 
     def to_internal_value(self, data: Any) -> Any:

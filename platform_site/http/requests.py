@@ -137,7 +137,7 @@ def _read(query_string: str, allowed: frozenset[str] | None) -> dict[str, str]:
 def _unknown(allowed: frozenset[str]) -> str:
     if not allowed:
         return "This endpoint takes no parameters."
-    known = f"There is no such parameter here. There are: {', '.join(sorted(allowed))}."
+    known = f"There is no such parameter. The parameters are {', '.join(sorted(allowed))}."
     return f'{known} A condition belongs in where, as JSON: {{"done": false}}.' if "where" in allowed else known
 
 

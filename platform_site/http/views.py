@@ -236,7 +236,7 @@ class ApiViewSet(ViewSet):
             response = no_content()
             response.headers["Allow"] = allow
             return response
-        return exception_handler.respond(MethodNotAllowed(f"This endpoint takes {allow}.", headers={"Allow": allow}))
+        return exception_handler.respond(MethodNotAllowed(f"This endpoint supports {allow}.", headers={"Allow": allow}))
 
     def _answer(self, request: HttpRequest, action: Callable[..., HttpResponseBase]) -> HttpResponseBase:
         """Run the action. A read on a dead connection runs once more; a transaction aborted by PostgreSQL up to

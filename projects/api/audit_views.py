@@ -37,7 +37,11 @@ class AuditFilter(FilterSet):  # type: ignore[misc]  # the library is not typed
         fields.CharField(
             max_length=60,
             validators=[
-                RegexValidator(r"\A[a-z_]+\.(\*|[a-z_]+)\Z", "Must be like key.issued, or key.* for all.", "malformed")
+                RegexValidator(
+                    r"\A[a-z_]+\.(\*|[a-z_]+)\Z",
+                    "Must be an action such as key.issued, or a group: key.*.",
+                    "malformed",
+                )
             ],
         )
     )

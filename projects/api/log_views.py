@@ -21,7 +21,9 @@ class LogQuery(Serializer):
     status = fields.CharField(
         max_length=3,
         required=False,
-        validators=[RegexValidator(r"\A[1-5]([0-9]{2}|xx)\Z", "Must be like 404, or 4xx for all.", "malformed")],
+        validators=[
+            RegexValidator(r"\A[1-5]([0-9]{2}|xx)\Z", "Must be a status such as 404, or a class: 4xx.", "malformed")
+        ],
     )
     method = fields.CharField(max_length=10, required=False)
     route = fields.CharField(max_length=200, required=False)

@@ -110,7 +110,7 @@ class CreatedProject(Serializer):
 class ProjectDetail(CreatedProject):
     created_at = fields.DateTimeField()
     suspended_at = fields.DateTimeField(allow_null=True, help_text="Since when operators have suspended the project.")
-    suspension_reason = fields.CharField(allow_null=True, help_text="Their words.")
+    suspension_reason = fields.CharField(allow_null=True, help_text="The reason that they gave.")
 
 
 class ListedProject(Serializer):
@@ -146,7 +146,7 @@ class MemberInvitation(Serializer):
     email = fields.CharField(source="recipient")
     role = fields.ChoiceField(choices=Member.Role.values, source="details.member_role")
     invited_by = fields.CharField(source="details.invited_by", allow_null=True, help_text="The owner who sent it.")
-    status = fields.ChoiceField(choices=["waiting", "sent", "refused"], help_text="What became of the email.")
+    status = fields.ChoiceField(choices=["waiting", "sent", "refused"], help_text="Status of the email.")
     created_at = fields.DateTimeField()
     expires_at = fields.DateTimeField()
 

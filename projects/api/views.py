@@ -181,7 +181,7 @@ def team_of(caller: Caller, project_id: str, needed: ProjectRole, *, though_susp
     return project
 
 
-@extend_schema_view(list=extend_schema(description="The members of the project, in the order in which they came."))
+@extend_schema_view(list=extend_schema(description="The members of the project, in the order in which they joined."))
 class MemberViewSet(ListModelMixin, ResourceViewSet):
     environment_use = "unused"
     serializer_class = serializers.MemberDetail
@@ -282,7 +282,7 @@ class MemberInvitationAcceptViewSet(ResourceViewSet):
 
 
 @extend_schema_view(
-    retrieve=extend_schema(description="The limits of the plan that the call is under, and how much of them is used.")
+    retrieve=extend_schema(description="The limits of the caller's plan, and how much of each is used.")
 )
 class LimitsViewSet(RetrieveModelMixin, ResourceViewSet):
     environment_use = "optional"

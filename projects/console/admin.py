@@ -53,7 +53,7 @@ class SuspensionForm(forms.Form):
         label="Reason",
         max_length=REASON_LENGTH,
         widget=UnfoldAdminTextInputWidget(attrs={"autocomplete": "off"}),
-        help_text="The project's members read it. One line.",
+        help_text="Shown to the project's members. One line.",
     )
 
 
@@ -84,7 +84,7 @@ class NewProjectForm(forms.ModelForm):  # type: ignore[type-arg]
 @admin.register(Project)
 class ProjectAdmin(ConsoleAdmin):
     form = AsOpened
-    empty_words = "Add one for an account, or let an account make its own: POST /v1/projects."
+    empty_words = "Add one for an account, or let an account create its own: POST /v1/projects."
     list_display = ("name", "shown_id", "region", "shown_plan", "owner", "member_count", "created_at", "life")
     list_filter = ("region", "plan", SuspendedFilter, ("deleted_at", admin.EmptyFieldListFilter))
     search_fields = ("=id", "name", "=environments__id", "=memberships__user__email", "=memberships__user__id")
@@ -262,7 +262,7 @@ class EnvironmentAdmin(ReadOnlyAdmin):
 
     @display(description="users")
     def users(self, environment: Environment) -> str:
-        return list_link("accounts_user", "those who sign in here", q=environment.pool_id)
+        return list_link("accounts_user", "users who sign in here", q=environment.pool_id)
 
     @display(description="keys")
     def keys(self, environment: Environment) -> str:

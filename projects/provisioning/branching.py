@@ -182,7 +182,7 @@ def finish(environment_id: str) -> bool:
     except (SchemaBusy, BranchDeleted, TablesInUse):
         return False
     except SourceGone:
-        return fail(environment_id, "The environment that it was to be copied from was deleted.")
+        return fail(environment_id, "The source environment was deleted.")
     except Error as error:  # includes InterfaceError of a broken connection, which is no DatabaseError
         state = sqlstates.sqlstate(error)
         if state is None or state in sqlstates.INTERFERED or state in sqlstates.BUSY or state.startswith("08"):
@@ -204,7 +204,7 @@ def _finish(branch: Environment) -> bool:
     if _is_being_filled(branch.pk, cluster):
         return False
     if branch.filled_from == Environment.Filling.ARCHIVE:
-        return fail(branch.pk, "The restore was cut off.")
+        return fail(branch.pk, "The restore was interrupted.")
     timeout = timedelta(seconds=settings.BRANCH_GIVE_UP_SECONDS)
     if Environment.objects.filter(pk=branch.pk, created_at__lt=Now() - timeout).exists():
         return fail(branch.pk, "The copy timed out.")

@@ -12,7 +12,7 @@ from rows.rules.principal import Principal
 from rows.write import batch
 
 _FIELDS = frozenset({"operations", "dry_run"})
-_IF_MATCH = "A tag belongs to one row: put it into the operation as `if_match`."
+_IF_MATCH = "An ETag belongs to one row: put it into the operation as `if_match`."
 
 
 class BatchViewSet(ApiViewSet):

@@ -10,7 +10,7 @@ from platform_site.http.errors import FieldError, ValidationFailed
 
 _TAG: Final = re.compile(r'(?:W/)?"([\x21\x23-\x7e]*?)(?:(?:--?|;)(?:gzip|br|zstd|deflate))?"', re.ASCII)
 MAX_TAGS: Final = 100
-ONLY_IF_MATCH: Final = "What is there is changed or deleted under an If-Match."
+ONLY_IF_MATCH: Final = "Existing rows are changed and deleted with If-Match."
 
 
 def read_if_match(header: str | None) -> tuple[str, ...] | None:

@@ -22,7 +22,7 @@ from rows.rules.principal import Principal
 from rows.write import bulk
 from rows.write.bulk import BulkQuery, Changed
 
-_NO_SUCH_FIELD = f"There is no such field here. There are: {', '.join(sorted(QUERY_FIELDS))}."
+_NO_SUCH_FIELD = f"There is no such field. The fields are {', '.join(sorted(QUERY_FIELDS))}."
 
 _WITH = OpenApiParameter("with", str, description="Relations and users to embed, such as `list,comments.author`.")
 _COLUMNS = OpenApiParameter(
@@ -31,12 +31,12 @@ _COLUMNS = OpenApiParameter(
 _ON_CONFLICT = OpenApiParameter(
     "on_conflict",
     str,
-    description="Update the rows whose `id`, or columns of a unique such as `list_id,title`, exist.",
+    description="Update rows that exist already, by `id` or by the columns of a unique such as `list_id,title`.",
 )
 _WHERE = OpenApiParameter("where", str, description='A filter as a JSON object, such as `{"done": false}`.')
 _CONDITIONS = ("If-Match", "If-None-Match")
-_INSERT_OR_UPDATE = "To update only, under a tag or not, PATCH the row; to insert only, leave on_conflict out."
-_CONDITION_IN_WHERE = "A tag is of one row; put the condition into where."
+_INSERT_OR_UPDATE = "An upsert has no ETag. To update only, PATCH the row; to insert only, omit on_conflict."
+_CONDITION_IN_WHERE = "An ETag belongs to one row: put the condition into where."
 _LIST_PARAMETERS = [
     _WHERE,
     OpenApiParameter("order", str, description="Columns and directions, such as `due_on.desc.nullslast,title`."),
@@ -147,7 +147,7 @@ class RowViewSet(ApiViewSet):
 
         With `on_conflict` those that are there already are updated instead; 200, if none was inserted. This
         needs `rows:read` too. Takes no `If-Match` (422), and with `on_conflict` no `If-None-Match` either."""
-        self._refuse_tags("A row that is yet to be inserted has no tag.")
+        self._refuse_tags("A row that does not exist yet has no ETag.")
         body = self.request.data
         key = self.query.get("on_conflict")
         if key is not None:

@@ -132,7 +132,7 @@ class Operation(Described):
 
 class Batch(fields.Serializer):
     operations = serializers.ListField(child=Operation(), min_length=1, max_length=100)
-    dry_run = serializers.BooleanField(required=False, help_text="Try it, and undo it at the end.")
+    dry_run = serializers.BooleanField(required=False, help_text="Run the operations, then roll them back.")
 
 
 class OperationResult(Described):
@@ -161,7 +161,7 @@ class ExplainRequest(fields.Serializer):
 
 
 class ClauseVerdict(fields.Serializer):
-    clause = fields.CharField(help_text="The member of the rule, as JSON.")
+    clause = fields.CharField(help_text="A part of the rule, as JSON.")
     verdict = serializers.BooleanField()
     why = fields.CharField()
 

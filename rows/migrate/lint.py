@@ -53,7 +53,7 @@ def _hidden_but_writable(table: Table, role: str, access: Access, at: str) -> It
     hidden = [name for name in table.columns if name in access.update.columns.difference(access.read.columns)]
     if hidden:
         named = ", ".join(hidden[:_COLUMNS_NAMED]) + (", …" if len(hidden) > _COLUMNS_NAMED else "")
-        message = f"{role} may overwrite {named} and not read what is there. Name among its columns what is meant."
+        message = f"{role} may overwrite {named} without reading the values. List the columns that it may change."
         yield FieldError(f"{at}.update", "hidden", message)
 
 

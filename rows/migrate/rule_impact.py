@@ -128,7 +128,7 @@ def _apply_rules_to_current(
             if not wrong:
                 raise
             for name in wrong:
-                unknown[name] = "These rules use what the change creates: their effect is known after it."
+                unknown[name] = "These rules use what the change creates: their effect cannot be counted before it."
                 tables[name] = current.tables[name]
 
 
@@ -169,7 +169,7 @@ def _impact(
     try:
         for sample in SAMPLES:
             if time.monotonic() > deadline:
-                why_not = "Not counted: there was no time left for it."
+                why_not = "Not counted: no time was left for it."
                 break
             if (seen := _counted(before.alias, statement_of(table, *role_keys), principal, sample)) is not None:
                 break

@@ -85,7 +85,7 @@ class _Reader(DocumentChecks):
                     self.fail(
                         path,
                         "taken" if column.related_name else "required",
-                        f'the way back from "{far.name}" needs a name of its own: "{way_back}" is taken there',
+                        f'the reverse relation of "{far.name}" needs another name: "{way_back}" is taken there',
                     )
                 else:
                     relations[far.name][way_back] = Hop(way_back, name, column.name, many=True)

@@ -136,7 +136,7 @@ def _operand(column: Column, operator: Operator, value: Any) -> Any:
 
 def unreadable() -> InvalidValue:
     """For a cell that the caller may not read: the same error, whatever it contains."""
-    return InvalidValue("not_allowed", "An operator needs a value that you may read.")
+    return InvalidValue("not_allowed", "An operator can only change a value that you may read.")
 
 
 def too_large(operator: Operator) -> InvalidValue:

@@ -89,7 +89,7 @@ def test_console_sign_ins_count_with_the_token_endpoint(api: Api, staff: User, s
         flush_redis()  # the address has its own count, which earlier tests have raised
         email = f"{attempt}{secrets.token_hex(6)}@example.com"
         seen = [enter(Client(enforce_csrf_checks=True), email, "wrong").content.decode() for _ in range(12)]
-        limited = ["Too many tries" in page for page in seen]
+        limited = ["Too many attempts" in page for page in seen]
         if limited == [False] * 10 + [True] * 2:
             body = {"grant_type": "password", "email": email, "password": "wrong"}
             assert api.post("/v1/auth/token", json=body).status == 429

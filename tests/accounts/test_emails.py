@@ -226,7 +226,7 @@ def test_the_oldest_email_that_the_server_does_not_take(
     for number in range(2):
         write(production, f"n{number}@example.com", Kind.INVITATION)
     assert email_outbox.age_of_oldest_failing() is None, "not yet tried"
-    for reason in ("", "waits: the emails of this hour are used up"):
+    for reason in ("", "waits: the hourly limit of emails is reached"):
         AccountEmail.objects.update(attempts=1, last_error=reason)
         assert email_outbox.age_of_oldest_failing() is None, "claimed, not refused"
     AccountEmail.objects.update(attempts=0, last_error="")

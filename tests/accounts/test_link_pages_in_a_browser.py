@@ -73,7 +73,7 @@ def test_sign_up_and_password_reset(
         page.get_by_label("Password").fill("not what I chose")
         page.get_by_role("button", name="Confirm my account").click()
         expect(page.get_by_role("alert")).to_be_visible()
-        expect(page.get_by_text("The password is not that")).to_be_visible()
+        expect(page.get_by_text("This is not the password of the account")).to_be_visible()
         fits(page)
         look(page, "confirm-sign-up-wrong")
         page.get_by_label("Password").fill(FIRST)
@@ -117,7 +117,7 @@ def test_invitation_from_email_to_sign_in(page: Page, served: Up, api: httpx.Cli
     page.get_by_label("Repeat the password").fill(FIRST)
     fits(page)
     look(page, "accept-invitation")
-    page.get_by_role("button", name="Make my account").click()
+    page.get_by_role("button", name="Create my account").click()
     expect(page.get_by_role("heading", name="Your account is ready")).to_be_visible()
     [made] = [user for user in api.get("/v1/users?limit=100").json()["data"] if user["email"] == email]
     assert (made["name"], made["role"], made["email_verified_at"] is not None) == ("Ida", "editor", True)

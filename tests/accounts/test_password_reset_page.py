@@ -72,7 +72,7 @@ def test_it_counts_by_the_address_that_is_named(boss: User, settings: Any) -> No
     browser = Client()
     answers = [browser.post(PAGE, {"email": "Boss@example.com"}).status_code for _ in range(7)]
     assert answers == [200] * 6 + [429]
-    assert "Too many tries" in browser.post(PAGE, {"email": "boss@EXAMPLE.com"}).content.decode()
+    assert "Too many attempts" in browser.post(PAGE, {"email": "boss@EXAMPLE.com"}).content.decode()
 
 
 def test_what_is_no_address_is_said_beside_the_field() -> None:

@@ -324,7 +324,7 @@ def test_a_session_ends_without_clicks_and_after_its_time_whatever_happens(boss:
 def tries_until_limited(one: Callable[[int], Any]) -> int:
     """How many tries were let through before one was not; a window that turns meanwhile lets more through."""
     for number in range(40):
-        if "Too many tries" in one(number).content.decode():
+        if "Too many attempts" in one(number).content.decode():
             return number
     return pytest.fail("forty tries in a row were let through")
 
@@ -335,7 +335,7 @@ def test_failed_guesses_elsewhere_do_not_lock_a_known_browser(boss: User, settin
     known.post(reverse("admin:logout"))
     settings.RATE_LIMIT_FACTOR = 1
     assert tries_until_limited(lambda n: enter(Client(), boss, "wrong", f"10.9.1.{n}")) >= 9
-    assert "Too many tries" in enter(Client(), boss, address="10.9.9.9").content.decode(), "a new browser waits"
+    assert "Too many attempts" in enter(Client(), boss, address="10.9.9.9").content.decode(), "a new browser waits"
     assert enter(known, boss).status_code == 302
     assert is_in(known)
 
@@ -370,6 +370,6 @@ def test_the_old_password_is_not_guessed_by_its_form(boss: User, settings: Any) 
     wanted = {"new_password1": "another good one", "new_password2": "another good one"}
     settings.RATE_LIMIT_FACTOR = 1
     assert tries_until_limited(lambda n: browser.post(path, {"old_password": f"guess {n}", **wanted})) >= 9
-    assert "Too many tries" in browser.post(path, {"old_password": PASSWORD, **wanted}).content.decode()
+    assert "Too many attempts" in browser.post(path, {"old_password": PASSWORD, **wanted}).content.decode()
     boss.refresh_from_db()
     assert boss.check_password(PASSWORD)

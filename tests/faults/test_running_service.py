@@ -137,7 +137,7 @@ def test_f21_a_migration_that_met_a_table_in_use_tries_again(
                     wait_for("it waits for the table", waiting, 60, every=0.01)
                     wait_for("and steps aside", lambda: not waiting(), every=0.01)
             said = migrating.result()
-        assert "Others use what it changes" in said, said
+        assert "Other transactions lock what it changes" in said, said
         assert "lock timeout" in said, said
         with superuser(battered, region_database("us-east-1")) as connection:
             connection.execute("SELECT of_the_next_release FROM platform.webhooks_delivery LIMIT 1")

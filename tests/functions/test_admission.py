@@ -122,8 +122,8 @@ def test_flooded_endpoint_uses_only_the_budget_of_endpoints(busy: Tracker, envir
     path = create_endpoint(busy, "sum")
     pile_up(environment, MOST - 1, "account", "usr_x", trigger="inbound")
     assert send(busy, path).status == 202
-    refused(send(busy, path), f"{MOST:,} queued runs by inbound endpoints. So many wait.")
-    refused(send(busy, path), "So many wait.")
+    refused(send(busy, path), f"{MOST:,} queued runs by inbound endpoints. That many are waiting.")
+    refused(send(busy, path), "That many are waiting.")
     assert waiting(environment) == MOST
     for who in ("server", "alice", "owner", "visitor"):
         assert queue(busy, who).status == 202, who
@@ -138,7 +138,7 @@ def test_of_the_addresses_one_takes_half_and_each_of_the_others_an_eighth(
     leaked, other, third = (create_endpoint(busy, "sum", label=label) for label in ("leaked", "other", "third"))
     ids_of = {each["label"]: each["id"] for each in listed(busy, "sum")}
     pile_up(environment, MOST // 2, "account", "usr_x", trigger="inbound", address_id=ids_of["leaked"])
-    told = f"{MOST:,} queued runs by inbound endpoints. This endpoint has used an eighth of that"
+    told = f"{MOST:,} queued runs by inbound endpoints. This endpoint uses an eighth of that"
     refused(send(busy, leaked), told)
     pile_up(environment, SHARE - 1, "account", "usr_x", trigger="inbound", address_id=ids_of["other"])
     as_another_process()
@@ -168,7 +168,7 @@ def test_the_bytes_of_addresses_are_shared_likewise(busy: Tracker, environment: 
     ids_of = {each["label"]: each["id"] for each in listed(busy, "sum")}
     large = FREE.queued_bytes // 64
     pile_up(environment, 32, "account", "usr_x", trigger="inbound", size=large, address_id=ids_of["leaked"])
-    told = f"{FREE.queued_bytes:,} bytes of input in queued runs by inbound endpoints. This endpoint has used an eighth"
+    told = f"{FREE.queued_bytes:,} bytes of input in queued runs by inbound endpoints. This endpoint uses an eighth"
     refused(send(busy, leaked), told)
     pile_up(environment, 7, "account", "usr_x", trigger="inbound", size=large, address_id=ids_of["other"])
     as_another_process()
@@ -181,7 +181,7 @@ def test_keys_and_members_have_a_budget_too(busy: Tracker, environment: Environm
     path = create_endpoint(busy, "sum")
     pile_up(environment, MOST, "key", "key_x")
     for who in ("server", "owner"):
-        refused(queue(busy, who), f"{MOST:,} queued runs of keys and members. So many wait.")
+        refused(queue(busy, who), f"{MOST:,} queued runs of keys and members. That many are waiting.")
     assert queue(busy, "alice").status == 202
     assert send(busy, path).status == 202
     assert invoke(busy, "sum", {"a": 1, "b": 1}, who="server").status == 200, "one that does not wait"
@@ -206,7 +206,7 @@ def test_callers_with_queued_runs_leave_half_to_the_others(busy: Tracker, enviro
     assert queue(busy, "bob").status == 202
     pile_up(environment, MOST // 2, "user", "usr_y")
     as_another_process()
-    refused(queue(busy, "bob"), "So many wait.")
+    refused(queue(busy, "bob"), "That many are waiting.")
 
 
 def test_large_inputs_are_counted_by_their_bytes(busy: Tracker, environment: EnvironmentRef) -> None:
@@ -226,9 +226,9 @@ def test_large_inputs_are_counted_by_their_bytes(busy: Tracker, environment: Env
 
 def test_it_is_found_out_when_there_is_room_again(busy: Tracker, environment: EnvironmentRef) -> None:
     pile_up(environment, MOST, "key", "key_x")
-    refused(queue(busy, "server"), "So many wait.")
+    refused(queue(busy, "server"), "That many are waiting.")
     Run.objects.using(environment.cluster).filter(phase="queued").update(phase="ended", status="failed")
-    refused(queue(busy, "server"), "So many wait.")
+    refused(queue(busy, "server"), "That many are waiting.")
     wait_for("another look", lambda: queue(busy, "server").status == 202)
 
 
@@ -236,7 +236,7 @@ def test_backlog_of_one_environment_delays_no_other(
     busy: Tracker, environment: EnvironmentRef, make_tracker: Any
 ) -> None:
     pile_up(environment, MOST, "key", "key_x")
-    refused(queue(busy, "server"), "So many wait.")
+    refused(queue(busy, "server"), "That many are waiting.")
     other: Tracker = make_tracker(DOCUMENT, name="Other")
     deploy(other, "sum", SUM)
     assert queue(other, "owner").status == 202

@@ -179,7 +179,7 @@ def test_settings_change_without_a_file(tracker: Tracker, deploy: Any, monkeypat
     printed, said = run(*command, "--secret", "API_TOKEN", "--schedule", "@daily", "--as", owner, "--json")
     shown = json.loads(printed)
     assert (shown["active_version"], shown["secrets"], shown["schedule"]) == (1, ["API_TOKEN"], "@daily")
-    assert "sum is changed; version 1 answers as before." in run(*command, "--attempts", "2")[1]
+    assert "sum is changed; version 1 stays active." in run(*command, "--attempts", "2")[1]
     assert tracker.get("owner", "/functions/sum").json["scheduled_as"] == owner
     for arguments, why in (
         ((), "Name the module's FILE"),

@@ -63,7 +63,7 @@ def test_list_projects_narrows_by_whatever_one_has(alice: User, bob: User) -> No
             run("list_projects", "--limit", wrong)
     said = StringIO()
     assert run("list_projects", "nothing of this name", stderr=said) == ""
-    assert "No project fits." in said.getvalue()
+    assert "No project matches." in said.getvalue()
 
 
 def test_sweep_says_what_a_restore_of_one_database_alone_would_cost(alice: User) -> None:

@@ -186,7 +186,7 @@ def test_concurrent_drops_of_one_schema_give_one_audit_entry(
 
     monkeypatch.setattr(schemas, "drop_orphan", meanwhile)
     assert "is dropped" in press(first, lost[0], typed=lost[0])
-    assert "Another process is at this schema" in said[0]
+    assert "Another process is changing this schema" in said[0]
     entry = AuditEntry.objects.get(action="environment.schema_dropped")
     assert entry.actor_id == User.objects.get(email__startswith="operator").pk
     assert "is dropped" in press(second, lost[1], typed=lost[1]), "no session holds a lock"

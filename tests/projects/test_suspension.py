@@ -442,7 +442,7 @@ def test_the_commands_say_what_they_did(project: Project) -> None:
     listed = run("list_projects")
     assert "  suspended  " in listed
     assert repr(WHY) in listed
-    assert run("resume_project", project.pk) == f"{project.pk} is not suspended any more.\n"
+    assert run("resume_project", project.pk) == f"{project.pk} is no longer suspended.\n"
     assert run("resume_project", project.pk) == f"{project.pk} was not suspended.\n"
     assert "suspended" not in run("list_projects")
     assert AuditEntry.objects.filter(action="project.suspended", actor_kind="system").count() == 1

@@ -125,7 +125,7 @@ def refused(environment: EnvironmentRef, file: str, *options: str, table: str = 
     assert (
         "othing was imported" in str(caught.value)
         or "no table" in str(caught.value)
-        or "pass --format" in str(caught.value)
+        or "Pass --format" in str(caught.value)
     )
     assert tasks(environment) == before
     return err.getvalue() + str(caught.value)
@@ -340,12 +340,12 @@ class TestImport:
         [
             ("", "rows.csv", "The file is empty"),
             ("titel,list\n", "rows.csv", 'a column "titel" that tasks does not have; did you mean "title"?'),
-            ("title;list\n", "rows.csv", "its cells are separated by commas."),
-            ("title\tlist\n", "rows.csv", "its cells are separated by commas."),
+            ("title;list\n", "rows.csv", "Separate the cells of a CSV file by commas."),
+            ("title\tlist\n", "rows.csv", "Separate the cells of a CSV file by commas."),
             ("title,list,list_id\n", "rows.csv", 'the column "list_id" twice'),
             ("title,,list\n", "rows.csv", 'a column "" that'),
             ('title,list\n"never closed,l1\nmore,l1\n', "rows.csv", "a quote is opened here and never closed"),
-            ("title,list\nA,l1\n", "rows.txt", "pass --format"),
+            ("title,list\nA,l1\n", "rows.txt", "Pass --format"),
             (b"title,list\n\xff\xfe,l1\n", "rows.csv", "line 2: is not UTF-8"),
             ('{"title": "A"}\n[1]\nnull\n{"x": 1}\n{"title": NaN}\n', "rows.ndjson", "line 2: is not a JSON object"),
             ('{"title": "A", "list_id": "l1", "owner": "x"}', "rows.ndjson", "line 1: owner: There is no such column."),
@@ -394,7 +394,7 @@ class TestImport:
         chance = random.Random(3)
         long = ["".join(chr(chance.randrange(0x4E00, 0x9FFF)) for _ in range(800)) for _ in "ab"]
         row = {"title": "A", "list_id": "l1", "a": long[0], "b": long[1]}
-        assert "values of a, b are too long together" in refused(environment, write(json.dumps(row), "rows.ndjson"))
+        assert "values of a, b are together too long" in refused(environment, write(json.dumps(row), "rows.ndjson"))
 
     def test_a_chain_that_hangs_on_a_bad_line_is_taken_out_at_once(
         self, environment: EnvironmentRef, write: Any
@@ -551,7 +551,7 @@ class TestAmongOthers:
         monkeypatch.setattr(transaction_settings, "LOCK_TIMEOUT_MS", 200)
         file = write("id,title,list\na,A,l1\nb,B,l1\n")
         other = another_who_writes(environment)
-        assert "is still at it. Nothing was imported; try again" in refused(environment, file)
+        assert "at the same time. Nothing was imported; try again" in refused(environment, file)
         other.rollback()
         other.close()
         assert run("import_rows", environment.environment_id, "tasks", file)[0] == "2 rows imported.\n"

@@ -140,7 +140,7 @@ def test_a_sample_says_that_there_are_more(
     assert seen.after >= 1
     monkeypatch.setattr(rule_impact, "TOTAL_SECONDS", -1.0)
     late = told(tracker, changed(read={}))["role user, whoever it is"]
-    assert (late.seen, late.why_not) == (None, "Not counted: there was no time left for it.")
+    assert (late.seen, late.why_not) == (None, "Not counted: no time was left for it.")
 
 
 def _list_of(tracker: Tracker, who: str) -> str:

@@ -152,7 +152,7 @@ class TestInThisProcess:
         unseen = json.loads(json.dumps(NARROW))
         unseen["tables"]["lists"]["rules"] = {"editor": {"read": {"columns": ["id"]}, "update": {"columns": ["name"]}}}
         file = write(unseen)
-        said = "! tables.lists.rules.editor.update: editor may overwrite name and not read what is there."
+        said = "! tables.lists.rules.editor.update: editor may overwrite name without reading the values."
         for verb in ("plan", "apply", "plan"):
             assert said in schema(verb, environment.environment_id, file)[1]
         assert schema("plan", environment.environment_id, file, "--check")[1].startswith("Nothing would change.\n! ")
@@ -186,7 +186,7 @@ def test_at_a_terminal_it_asks_for_the_name_of_what_is_lost(environment: Environ
         os.close(ours)
         os.close(theirs)
         assert done.returncode == (0 if version == 2 else 1), done.stderr
-        assert '"drop table tasks" loses data for good. Type it to go on:' in done.stderr
+        assert '"drop table tasks" loses data for good. Type it to continue:' in done.stderr
         assert schema_service.current(environment).version == version
     assert "Version 2 is applied" in done.stderr
 

@@ -37,7 +37,7 @@ def test_a_column_that_may_be_overwritten_and_not_read_is_named() -> None:
     hidden = {"user": {"read": {"columns": ["*", "-role", "-created_at"]}, **update}}
     assert found(staff=hidden) == [("staff.rules.user.update", "hidden")]
     [said] = lint.of(schema_service.read({"tables": {**STAFF, "staff": {**STAFF["staff"], "rules": hidden}}}))
-    assert said.message.startswith("user may overwrite role and not read")
+    assert said.message.startswith("user may overwrite role without reading")
     for fine in (
         {"user": {"read": {}, **update}},
         {"user": {"read": {"columns": ["*", "-role"]}, "update": {"columns": ["shop", "person"]}}},

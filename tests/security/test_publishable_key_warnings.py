@@ -102,7 +102,7 @@ def test_key_with_unknown_access_is_not_created_but_keys_can_be_revoked(site: Tr
 def test_the_command_says_it_beside_the_secret(site: Tracker) -> None:
     out, err = run("issue_key", "page", "--environment", site.environment_id, "--publishable")
     assert re.fullmatch(r"pk_[0-9A-Za-z]{38}\n", out)
-    for sentence in ("table letters: insert", "table posts: read", "users of rows: name", "function sum: invoke"):
+    for sentence in ("table letters: insert", "table posts: read", "fields of users: name", "function sum: invoke"):
         assert f"It allows everyone: {sentence}." in err
     assert "private" not in err
     assert "everyone" not in run("issue_key", "server", "--environment", site.environment_id, "--scopes", "all")[1]

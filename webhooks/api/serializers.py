@@ -120,7 +120,7 @@ def _filter_errors(filter: dict[str, Any], patterns: list[str], tables: list[str
                 return []
         except InvalidCondition as error:
             path = f"filter.{error.path}" if error.path else "filter"
-            failures.append(FieldError(path, error.code, f"Of table {table}: {error.message}"))
+            failures.append(FieldError(path, error.code, f"Table {table}: {error.message}"))
     if not candidates and not failures:
         return [FieldError("filter", "unknown", "The schema has no table that these events name.")]
     return failures if must_all else failures[:1]

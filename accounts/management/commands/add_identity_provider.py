@@ -32,7 +32,7 @@ class Command(terminal.Command):
     help = (
         "Add an identity provider: OpenID Connect by --issuer, plain OAuth 2 by its endpoints, or one of the presets "
         f"{', '.join(sorted(providers.PRESETS))}. Prints the redirect URI to register there. Asks for the client "
-        "secret unless told where to find it."
+        "secret unless an option gives it."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -46,14 +46,14 @@ class Command(terminal.Command):
             "--client-secret", help="the secret itself (other users of this machine can see it in `ps`)"
         )
         secret.add_argument(
-            "--private-key-file", help="a .p8 file, as Apple's: signs the secrets; with --team-id, --key-id"
+            "--private-key-file", help="a .p8 file of Apple, which signs the secrets; with --team-id and --key-id"
         )
         secret.add_argument("--public", action="store_true", help="a public client, which has no secret")
         parser.add_argument("--team-id")
         parser.add_argument("--key-id")
         parser.add_argument("--preset", choices=sorted(providers.PRESETS))
-        parser.add_argument("--display-name", help="what people read on the button")
-        parser.add_argument("--issuer", help="OpenID Connect: the issuer, whose discovery document says the rest")
+        parser.add_argument("--display-name", help="text of the sign-in button")
+        parser.add_argument("--issuer", help="OpenID Connect: the issuer; the rest comes from its discovery document")
         for endpoint in ("authorization", "token", "userinfo", "emails"):
             parser.add_argument(f"--{endpoint}-endpoint", metavar="URL", help="plain OAuth 2")
         parser.add_argument(
@@ -68,7 +68,7 @@ class Command(terminal.Command):
         parser.add_argument(
             "--trusts-email",
             action="store_true",
-            help="trust its emails as verified although it does not say so; only for your own directory",
+            help="treat its emails as verified even if it does not say so; only for your own directory",
         )
         parser.add_argument("--no-sign-up", action="store_true", help="only for existing users")
 
@@ -102,5 +102,5 @@ class Command(terminal.Command):
         if options["client_secret_stdin"]:
             return sys.stdin.readline().rstrip("\r\n")
         if not sys.stdin.isatty():
-            raise CommandError("No terminal to ask for the secret: pass --client-secret-stdin, or --public for none.")
+            raise CommandError("No terminal to ask for the secret. Pass --client-secret-stdin, or --public for none.")
         return getpass.getpass("Client secret: ")

@@ -10,7 +10,7 @@ from accounts.users import service as user_service
 
 
 class Command(terminal.Command):
-    help = "Create a platform account, which can own projects. Asks for the password unless told where to find it."
+    help = "Create a platform account, which can own projects. Asks for the password unless an option gives it."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         super().add_arguments(parser)

@@ -21,7 +21,7 @@ def _claims(text: str) -> dict[str, Any]:
 
 
 class Command(terminal.Command):
-    help = "Create a user who signs in to one environment. Asks for the password unless told where to find it."
+    help = "Create a user who signs in to one environment. Asks for the password unless an option gives it."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         super().add_arguments(parser)

@@ -35,15 +35,15 @@ class Command(terminal.Command):
             "--scopes",
             nargs="+",
             metavar="SCOPE",
-            help="what the key may do, or `all` that a key of this kind may hold, rows:bypass_rules among it; may be "
-            "left out for a publishable key, which then has all of its three",
+            help="what the key may do; `all` means all scopes of its kind, including rows:bypass_rules. A publishable "
+            "key has all of its scopes by default",
         )
         parser.add_argument(
             "--publishable",
             action="store_true",
-            help="a key of an environment that may be printed in web pages: role anonymous in its rules",
+            help="a key that may be published in web pages; it has the role anonymous in rules",
         )
-        parser.add_argument("--expires-in-days", type=whole_number(1, 3650), metavar="DAYS", help="default: no end")
+        parser.add_argument("--expires-in-days", type=whole_number(1, 3650), metavar="DAYS", help="default: never")
 
     def handle(self, *args: Any, **options: Any) -> None:
         if (environment_id := terminal.environment(options)) is not None:
@@ -55,7 +55,7 @@ class Command(terminal.Command):
             everything = PUBLISHABLE_SCOPES
         scopes = options["scopes"]
         if scopes is None and not options["publishable"]:
-            raise CommandError(f"Say by --scopes what the key may do: some of {' '.join(sorted(everything))}, or all.")
+            raise CommandError(f"Pass --scopes: some of {' '.join(sorted(everything))}, or all.")
         if scopes in (None, [_ALL]):
             scopes = sorted(everything)
         days: int | None = options["expires_in_days"]

@@ -30,4 +30,4 @@ class Command(terminal.Command):
         for uri in uris:
             self.stdout.write(f"codes may go to {uri}")
         if not found and not uris:
-            self.stderr.write("There is none.")
+            self.stderr.write("There are no identity providers.")

@@ -11,7 +11,7 @@ from accounts.oauth import providers
 
 
 class Command(terminal.Command):
-    help = "Remove an identity provider. Its users stay, but can no longer sign in by it."
+    help = "Remove an identity provider. Its users stay, but can no longer sign in with it."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         super().add_arguments(parser)

@@ -19,7 +19,7 @@ class Command(terminal.Command):
     def add_arguments(self, parser: ArgumentParser) -> None:
         super().add_arguments(parser)
         parser.add_argument(
-            "key", help="id of the key (key_…), or the secret itself (sk_… or pk_…), where a leaked one was found"
+            "key", help="id of the key (key_…), or the secret itself (sk_… or pk_…), such as a leaked one"
         )
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -11,7 +11,7 @@ from accounts.users import service as user_service
 
 
 class Command(terminal.Command):
-    help = "Set a user's password and end all of their sessions. Asks for it unless told where to find it."
+    help = "Set a user's password and end all of their sessions. Asks for it unless an option gives it."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         super().add_arguments(parser)

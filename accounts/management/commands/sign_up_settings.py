@@ -18,16 +18,16 @@ def _link(text: str) -> tuple[str, str]:
 
 class Command(terminal.Command):
     help = (
-        "Show or change how users join a user pool: who may sign up, what emails call the"
-        " application, and its own pages for the links in them."
+        "Show or change how users join a user pool: who may sign up, the name of the application"
+        " in emails, and its own pages for their links."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         super().add_arguments(parser)
         terminal.add_pool_arguments(parser)
         parser.add_argument("--sign-up", choices=SignUpMode.values, help="who may sign up")
-        parser.add_argument("--app-name", help="what emails call the application")
-        parser.add_argument("--app-url", help="where the last page of a flow leads")
+        parser.add_argument("--app-name", help="name of the application in emails")
+        parser.add_argument("--app-url", help="URL that the last page of a flow links to")
         parser.add_argument(
             "--link",
             action="append",
@@ -54,5 +54,5 @@ class Command(terminal.Command):
         self.answer(
             facts,
             sentence=f"Sign-up to {pool_id or 'platform accounts'}: {found.sign_up}."
-            f" Emails speak of {pool_settings.app_name(found)}.{links}",
+            f" Name in emails: {pool_settings.app_name(found)}.{links}",
         )

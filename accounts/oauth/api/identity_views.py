@@ -19,7 +19,7 @@ from platform_site.redis import rate_limits
 @extend_schema_view(
     list=extend_schema(
         responses=listing(serializers.IdentityDetail, paged=False),
-        description="By which identity providers the caller signs in, the newest first.",
+        description="The identity providers with which the caller can sign in, the newest first.",
     )
 )
 class IdentityViewSet(ListModelMixin, ResourceViewSet):

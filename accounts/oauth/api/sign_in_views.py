@@ -86,12 +86,12 @@ class ProviderSignInViewSet(_BrowserViewSet):
     @extend_schema(
         parameters=[
             _query("redirect_uri", "Where the code goes: one of the environment's redirect URIs.", required=True),
-            _query("environment", "`env_…` whose users are meant; the host can name it, too. None: platform accounts."),
-            _query("provider", "The name of an identity provider. None: the only one, or a page to choose from."),
-            _query("state", f"Given back as it is; at most {MAX_STATE_LENGTH} characters."),
-            _query("code_challenge", "PKCE (RFC 7636): the S256 of a verifier that the exchange will need."),
-            _query("code_challenge_method", "`S256`, the only one."),
-            _query("response_type", "`code`, the only one."),
+            _query("environment", "`env_…` whose users sign in; or the host names it. Default: platform accounts."),
+            _query("provider", "The name of an identity provider. Without it: the only one, or a page to choose from."),
+            _query("state", f"Returned unchanged; at most {MAX_STATE_LENGTH} characters."),
+            _query("code_challenge", "PKCE (RFC 7636): the S256 hash of the verifier that the exchange sends."),
+            _query("code_challenge_method", "Must be `S256`."),
+            _query("response_type", "Must be `code`."),
             _query("intent", "`link`: no sign-in; the code is for `POST /v1/auth/identities`. Needs PKCE."),
         ],
         responses={(200, "text/html"): OpenApiTypes.STR, 303: None},
@@ -300,7 +300,7 @@ def _resumed(request: HttpRequest, state: str, provider_id: str) -> tuple[Flow, 
         flow = flows.open_sealed(state, request.COOKIES)
     except flows.UnknownFlow:
         raise ValidationFailed.of(
-            "state", "unknown", "This sign-in was not begun in this browser, or too long ago. Begin again."
+            "state", "unknown", "This sign-in was not started in this browser, or too long ago. Start again."
         ) from None
     pool = pool_settings.pool_of(flow.environment_id)
     if pool is None:

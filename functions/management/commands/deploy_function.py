@@ -43,12 +43,12 @@ _ANYBODY: Final = "users, server keys and members"
 def _secret(text: str) -> tuple[str, str]:
     value = os.environ.get(text)
     if value is None:
-        raise ArgumentTypeError(f"the environment has no variable {text}, from which the value would be read")
+        raise ArgumentTypeError(f"the environment has no variable {text}to read the value from")
     return text, value
 
 
 class Command(CommandWithExamples):
-    help = "Deploy a module as a function's new version, which answers from now on, or change its settings alone."
+    help = "Deploy a module as a function's new, active version, or change only its settings."
     epilog = _EXAMPLES
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -58,14 +58,14 @@ class Command(CommandWithExamples):
             "file",
             metavar="FILE",
             nargs="?",
-            help="a module in TypeScript or JavaScript; - reads standard input; without it no version is made",
+            help="a module in TypeScript or JavaScript; - reads standard input; without it no version is created",
         )
         parser.add_argument("--timeout-ms", type=int, metavar="N", help="timeout of a call in ms (default 5000)")
         parser.add_argument("--memory-mb", type=int, metavar="N", help="heap limit in MB (default 128)")
         hosts = parser.add_mutually_exclusive_group()
         hosts.add_argument(
             "--allow-host", action="append", metavar="HOST",
-            help="ctx.fetch may call this host (or host:port); again for each",
+            help="ctx.fetch may call this host (or host:port); repeatable",
         )  # fmt: skip
         hosts.add_argument("--no-hosts", action="store_true", help="ctx.fetch may no longer call any host")
         parser.add_argument(
@@ -82,14 +82,14 @@ class Command(CommandWithExamples):
         events = parser.add_mutually_exclusive_group()
         events.add_argument(
             "--on", action="append", metavar="EVENT",
-            help="an event that triggers it: tasks.insert, tasks.*, auth.user.created, …; again for each; "
+            help="an event that triggers it: tasks.insert, tasks.*, auth.user.created, …; repeatable; "
             "needs --as",
         )  # fmt: skip
         events.add_argument("--no-events", action="store_true", help="remove the event triggers")
         parser.add_argument("--as", dest="caller", metavar="ID", help="run-as identity of its triggers: key_… or usr_…")
         parser.add_argument(
             "--secret", action="append", type=_secret, default=[], metavar="NAME",
-            help="set this secret to the value of the environment variable NAME; again for each",
+            help="set this secret to the value of the environment variable NAME; repeatable",
         )  # fmt: skip
         parser.add_argument("--unset-secret", action="append", default=[], metavar="NAME", help="remove this secret")
         parser.add_argument("--check", action="store_true", help="load the module in the sandbox, without deploying it")
@@ -127,9 +127,9 @@ class Command(CommandWithExamples):
         options: dict[str, Any],
     ) -> None:
         if options["check"] or not (values or runs_as):
-            raise CommandError("Name the module's FILE, or what is to change of the function.")
+            raise CommandError("Name the module's FILE, or a setting to change.")
         function = deploy_service.configure(environment, name, values, actor=audit.SYSTEM, runs_as=runs_as)
-        done = f"{name} is changed; version {function.active_version} answers as before."
+        done = f"{name} is changed; version {function.active_version} stays active."
         self._answer(environment, function, done, as_json=options["json"])
 
     def _answer(self, environment: EnvironmentRef, function: Any, done: str, *, as_json: bool) -> None:

@@ -37,11 +37,11 @@ class Command(CommandWithExamples):
         parser.add_argument("name", metavar="NAME", help="of the function")
         what = parser.add_mutually_exclusive_group()
         what.add_argument(
-            "--as", dest="caller", metavar="ID", help="make one that runs it as: key_… or usr_… (a member)"
+            "--as", dest="caller", metavar="ID", help="create one that runs the function as key_… or usr_… (a member)"
         )
-        what.add_argument("--revoke", metavar="ID", help="end this one: inb_…")
-        parser.add_argument("--label", help="what the new one is called in lists")
-        parser.add_argument("--wait", action="store_true", help="the new one answers with the function's output")
+        what.add_argument("--revoke", metavar="ID", help="revoke this one: inb_…")
+        parser.add_argument("--label", help="label of the new one, shown in lists")
+        parser.add_argument("--wait", action="store_true", help="the new one returns the function's output")
 
     def handle(self, *args: Any, **options: Any) -> None:
         environment, name = environment_ref_named(options["environment"]), options["name"]
@@ -65,5 +65,5 @@ class Command(CommandWithExamples):
         body = {"async": not options["wait"]} | ({"label": options["label"]} if options["label"] is not None else {})
         values = validated(serializers.NewEndpoint, body)
         made, url = inbound_service.create(environment, name, values, runs_as=runs_as, actor=audit.SYSTEM)
-        self.stderr.write(f"{made.pk} runs {name} as {runs_as.id}. Its URL, shown this once:", self.style.SUCCESS)
+        self.stderr.write(f"{made.pk} runs {name} as {runs_as.id}. Its URL, shown only once:", self.style.SUCCESS)
         self.stdout.write(url)

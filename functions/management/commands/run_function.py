@@ -60,7 +60,7 @@ class Command(CommandWithExamples):
             input_text = exact_json.dumps(given)
             if options["queue"]:
                 if not options["caller"]:
-                    raise CommandError("A queued run looks its caller up when it starts: say who with --as.")
+                    raise CommandError("A queued run needs a caller: name it with --as.")
                 caller, environment = _caller(options["caller"], environment)
                 run_id = calls.enqueue(NewRun(environment, caller, name, input_text))
                 self.stderr.write("Queued.", self.style.SUCCESS)

@@ -49,9 +49,9 @@ def listing(
 
 
 LIMIT: Final = OpenApiParameter(
-    "limit", {"type": "integer", "minimum": 1, "maximum": 100, "default": 20}, description="How many at most."
+    "limit", {"type": "integer", "minimum": 1, "maximum": 100, "default": 20}, description="Maximum number of items."
 )
-CURSOR: Final = OpenApiParameter("cursor", {"type": "string"}, description="The `next_cursor` of the page before.")
+CURSOR: Final = OpenApiParameter("cursor", {"type": "string"}, description="The `next_cursor` of the previous page.")
 ENVIRONMENT: Final = OpenApiParameter(
     "X-Environment",
     {"type": "string", "pattern": "^env_[0-9a-z]{26}$"},
@@ -68,7 +68,7 @@ IDEMPOTENCY_KEY: Final = OpenApiParameter(
     "Idempotency-Key",
     {"type": "string", "minLength": 1, "maxLength": 255},
     OpenApiParameter.HEADER,
-    description="Makes a repetition within 24 hours answer what the first call answered, and change nothing again.",
+    description="A repetition within 24 hours returns the first response, and changes nothing.",
 )
 _BODY_METHODS: Final = frozenset({"POST", "PUT", "PATCH"})
 
@@ -214,9 +214,9 @@ _VERBS: Final = {
 _SUCCESSES: Final = {
     "200": "Done.",
     "201": "Created. `Location` is its URL.",
-    "202": "Accepted; it goes on in the background. `Location` tells where to look.",
-    "204": "Done; there is nothing to say.",
-    "303": "Go on at `Location`.",
+    "202": "Accepted. It continues in the background; `Location` is the URL of its state.",
+    "204": "Done. The response has no body.",
+    "303": "Continue at `Location`.",
     "304": "Not changed.",
 }
 

@@ -49,7 +49,7 @@ def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def permission_denied(request: HttpRequest, exception: Exception) -> HttpResponse:
-    return _page(403, "You have no permission to open this page", "Sign in with an account that may see it.")
+    return _page(403, "You have no permission to open this page", "Sign in with an account that has this permission.")
 
 
 def page_not_found(request: HttpRequest, exception: Exception) -> HttpResponse:

@@ -64,7 +64,7 @@ class Command(migrate.Command):
                 reason = str(error).partition("\n")[0]
             else:
                 return
-            self.stderr.write(f"Others use what it changes ({reason}); trying again, {tries_left} tries left.")
+            self.stderr.write(f"Other transactions lock what it changes ({reason}). {tries_left} more tries follow.")
             time.sleep(_PAUSE_SECONDS)
 
 

@@ -30,27 +30,27 @@ _MAX_DAYS: Final = 365
 
 
 class Command(CommandWithExamples):
-    help = "List the preview branches of a project, reset one from its source, or say when it is deleted."
+    help = "List the preview branches of a project, reset one from its source, or set when it is deleted."
     epilog = _EXAMPLES
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         verbs = parser.add_subparsers(dest="verb", metavar="list|reset|expire", required=True)
         listed = verbs.add_parser("list", help="list the branches of a project")
         listed.add_argument("project", metavar="PROJECT", help="prj_…")
-        listed.add_argument("--json", action="store_true", help="one JSON object a line")
+        listed.add_argument("--json", action="store_true", help="print one JSON object per line")
 
         reset = verbs.add_parser("reset", help="replace what a branch has by a copy of its source")
         reset.add_argument("environment", metavar="ENV", help=ENVIRONMENT)
         reset.add_argument("--data", action="store_true", help="copy the rows too; without it the tables are empty")
         reset.add_argument("--no-input", action="store_true", help="do not ask")
 
-        expire = verbs.add_parser("expire", help="say when a branch is deleted")
+        expire = verbs.add_parser("expire", help="set when a branch is deleted")
         expire.add_argument("environment", metavar="ENV", help=ENVIRONMENT)
         when = expire.add_mutually_exclusive_group(required=True)
         when.add_argument(
-            "--in-days", type=whole_number(1, _MAX_DAYS), metavar="N", help=f"in so many days, at most {_MAX_DAYS}"
+            "--in-days", type=whole_number(1, _MAX_DAYS), metavar="N", help=f"after this many days, at most {_MAX_DAYS}"
         )
-        when.add_argument("--never", action="store_true", help="it is kept")
+        when.add_argument("--never", action="store_true", help="never delete it")
 
     def handle(self, *args: Any, **options: Any) -> None:
         verb: Callable[..., None] = getattr(self, options["verb"])
@@ -90,7 +90,7 @@ class Command(CommandWithExamples):
             self.stderr.write(
                 f"The tables, rows, functions and webhooks of {environment.environment_name} are replaced."
             )
-            confirmed_by_name(environment.environment_name, "Type its name to go on: ", without_asking="--no-input")
+            confirmed_by_name(environment.environment_name, "Type its name to continue: ", without_asking="--no-input")
         data = "full" if options["data"] else "none"
         branch = services.reset_branch(environment.environment_id, data=data, actor=audit.SYSTEM)  # type: ignore[arg-type]
         if branch.status == Environment.Status.CREATING:
@@ -103,7 +103,7 @@ class Command(CommandWithExamples):
         expires_at = None if options["never"] else datetime.now(UTC) + timedelta(days=options["in_days"])
         services.change_environment(environment.environment_id, expires_at=expires_at, actor=audit.SYSTEM)
         if expires_at is None:
-            self.stderr.write(f"{environment.environment_name} is kept.", self.style.SUCCESS)
+            self.stderr.write(f"{environment.environment_name} does not expire.", self.style.SUCCESS)
         else:
             self.stderr.write(
                 f"{environment.environment_name} is deleted at {timestamp(expires_at)}.", self.style.SUCCESS

@@ -41,7 +41,7 @@ class Command(BaseCommand):
         if all([job.run() for job in ours]):  # a list, so that the second runs even if the first does not
             self.stdout.write("Done.", self.style.SUCCESS)
         else:
-            self.stdout.write("Another process runs the cleanup at this moment.")
+            self.stdout.write("Another process is running the cleanup. Try again when it has ended.")
 
     def _check(self) -> None:
         differences = 0

@@ -12,8 +12,8 @@ from projects.models import Member, Project, Region
 
 class Command(BaseCommand):
     help = (
-        "List projects: id, region, plan, state, owner, name; under each its environments: id, status, name. Words "
-        "after it narrow the list, as in the console."
+        "List projects: id, region, plan, state, owner, name; under each its environments: id, status, name. "
+        "Words filter the list, as in the console."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -38,7 +38,7 @@ class Command(BaseCommand):
             ).distinct()
         shown = list(found[: options["limit"] + 1])
         if not shown:
-            self.stderr.write("No project fits." if words or options["region"] else "There is no project yet.")
+            self.stderr.write("No project matches." if words or options["region"] else "There are no projects yet.")
         for project in shown[: options["limit"]]:
             owners = [member.user.email for member in project.memberships.all() if member.role == Member.Role.OWNER]
             state = project.state

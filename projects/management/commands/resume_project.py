@@ -21,5 +21,5 @@ class Command(BaseCommand):
             was_suspended = services.resume_project(options["project"], actor=audit.SYSTEM)
         except NoSuchProject:
             raise CommandError(f"There is no project {options['project']}.") from None
-        state = "is not suspended any more" if was_suspended else "was not suspended"
+        state = "is no longer suspended" if was_suspended else "was not suspended"
         self.stdout.write(f"{options['project']} {state}.")

@@ -26,7 +26,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("environment", metavar="ENV", help=ENVIRONMENT)
         parser.add_argument("--to", metavar="FILE", help="default: <id>-<time>.zip in this directory")
-        parser.add_argument("--replace", action="store_true", help="overwrite the file if it is there")
+        parser.add_argument("--replace", action="store_true", help="overwrite an existing file")
         parser.add_argument("--no-progress", action="store_true")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -42,9 +42,9 @@ class Command(BaseCommand):
 
                 summary = backup.backup(environment, path, replace=options["replace"], progress=progress)
         except FileExistsError:
-            raise CommandError(f"{path} is there already. Name another file, or pass --replace.") from None
+            raise CommandError(f"{path} exists. Name another file, or pass --replace.") from None
         except NotRestorable as error:
-            raise CommandError(f"No restore would take this backup: {error}. Nothing was written.") from None
+            raise CommandError(f"This backup could not be restored: {error}. Nothing was written.") from None
         except OSError as error:
             raise CommandError(f"{path} cannot be written: {error.strerror}.") from None
         except Error as error:

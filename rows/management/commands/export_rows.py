@@ -30,9 +30,9 @@ class Command(BaseCommand):
         parser.add_argument("environment", metavar="ENV", help=ENVIRONMENT)
         parser.add_argument("table", metavar="TABLE")
         parser.add_argument("file", metavar="FILE", nargs="?", default="-", help="default -, standard output")
-        parser.add_argument("--format", choices=FORMATS, help="default: what the file's name says, else ndjson")
+        parser.add_argument("--format", choices=FORMATS, help="default: by the file's name, else ndjson")
         parser.add_argument(
-            "--columns", nargs="+", metavar="COLUMN", help="only these, in this order; with commas or spaces in between"
+            "--columns", nargs="+", metavar="COLUMN", help="only these, in this order, separated by commas or spaces"
         )
         parser.add_argument("--no-progress", action="store_true")
 
@@ -62,7 +62,7 @@ class Command(BaseCommand):
         except NoSuchColumn as error:
             raise CommandError(f"The table {options['table']} has no column {error}.") from None
         except BrokenPipeError:
-            raise CommandError("Whoever read the rows has stopped.") from None
+            raise CommandError("The program that read the rows has ended.") from None
         except OSError as error:
             raise CommandError(f"{name} cannot be written: {error.strerror}.") from None
         self.stderr.write(f"{rows} rows exported.", self.style.SUCCESS)

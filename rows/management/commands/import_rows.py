@@ -38,10 +38,10 @@ class Command(CommandWithExamples):
         parser.add_argument("environment", metavar="ENV", help=ENVIRONMENT)
         parser.add_argument("table", metavar="TABLE")
         parser.add_argument("file", metavar="FILE", help="- reads standard input")
-        parser.add_argument("--format", choices=FORMATS, help="default: what the file's name says")
+        parser.add_argument("--format", choices=FORMATS, help="default: by the file's name")
         parser.add_argument("--delimiter", default=",", help='of CSV, one character; "\\t" is a tab')
-        parser.add_argument("--skip-bad", action="store_true", help="leave bad lines out and import the others")
-        parser.add_argument("--events", action="store_true", help="record an event for each row, where a webhook asks")
+        parser.add_argument("--skip-bad", action="store_true", help="skip bad lines and import the others")
+        parser.add_argument("--events", action="store_true", help="record events for subscribed webhooks and functions")
         parser.add_argument("--dry-run", action="store_true", help="check everything and import nothing")
         parser.add_argument(
             "--show",
@@ -57,10 +57,10 @@ class Command(CommandWithExamples):
         name: str = options["file"]
         form = options["format"] or format_of(name)
         if form is None:
-            raise CommandError(f"{name} does not say what it is: pass --format csv or --format ndjson.")
+            raise CommandError(f"The format of {name} is not known. Pass --format csv or --format ndjson.")
         delimiter = "\t" if options["delimiter"] == "\\t" else options["delimiter"]
         if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n':
-            raise CommandError("The delimiter must be one ASCII character, and no quote.")
+            raise CommandError("The delimiter must be one ASCII character other than a quote.")
         with ExitStack() as stack:
             file: IO[bytes] = sys.stdin.buffer if name == "-" else stack.enter_context(_opened(name))
             size = None if name == "-" else Path(name).stat().st_size
@@ -85,12 +85,12 @@ class Command(CommandWithExamples):
             except TooLong as error:
                 of = f" of {', '.join(error.args)}" if error.args else ""
                 raise CommandError(
-                    f"A row's values{of} are too long together for one of the table's indexes (about 2,700 bytes). "
+                    f"A row's values{of} are together too long for one of the table's indexes (about 2,700 bytes). "
                     "Nothing was imported."
                 ) from None
             except ChangedDuringImport:
                 raise CommandError(
-                    "Somebody changed the schema or wrote rows with the same keys meanwhile, or is still at it. "
+                    "The schema was changed, or rows with the same keys were written, at the same time. "
                     "Nothing was imported; try again."
                 ) from None
         self._show_bad(report, options["show"])

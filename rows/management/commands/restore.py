@@ -22,11 +22,11 @@ from rows.transfer.backup_file import Archive, DamagedArchive, UnsupportedFormat
 from rows.transfer.restore import NotEmpty
 
 _EPILOG: Final = """
-The whole file is read and held to its checksums before anything is changed. Then all of it comes back, or nothing.
+The whole file is compared with its checksums before anything is changed. Then everything is restored, or nothing.
 
 A branch gets everything: versions, rows, webhooks (disabled, with new secrets), functions (secrets by name, unset).
-Into an environment come the tables and their rows, as its next schema version, and webhooks or functions only if it has
-none of them. Users are in no backup: they are those who sign in where the backup is restored.
+An environment gets the tables and their rows, as its next schema version. It gets webhooks or functions only if it has
+none. A backup contains no users: the restored environment has its own.
 
 examples:
   manage.py restore env_01k….zip --branch-of prj_01k… --name before-the-accident
@@ -40,13 +40,13 @@ class Command(CommandWithExamples):
     epilog = _EPILOG
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("file", metavar="FILE", help="as `manage.py backup` wrote it")
+        parser.add_argument("file", metavar="FILE", help="a file that `manage.py backup` wrote")
         where = parser.add_mutually_exclusive_group(required=True)
-        where.add_argument("--branch-of", metavar="PROJECT", help="make a preview branch of this project's production")
+        where.add_argument("--branch-of", metavar="PROJECT", help="create a branch of this project's production")
         where.add_argument("--into", metavar="ENV", help="the environment: env_…, or prj_…/production")
-        where.add_argument("--check", action="store_true", help="only read the file and say whether it is whole")
+        where.add_argument("--check", action="store_true", help="only check that the file is complete and undamaged")
         parser.add_argument("--name", help="the new branch's name; with --branch-of")
-        parser.add_argument("--replace", action="store_true", help="replace the tables that are there; with --into")
+        parser.add_argument("--replace", action="store_true", help="replace existing tables; with --into")
         parser.add_argument("--no-progress", action="store_true")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -63,7 +63,7 @@ class Command(CommandWithExamples):
                     content = backup_content.verified(archive, bar.update)
                 if options["check"]:
                     tables = counted(len(content.schema.tables), "tables")
-                    self._say(f"{path} is whole: version {content.version}, {tables}, "
+                    self._say(f"{path} is complete: version {content.version}, {tables}, "
                               f"taken {content.taken_at:%Y-%m-%d %H:%M:%S} UTC of {content.source_id}.")  # fmt: skip
                     return
                 with progress_bar(self, options, total=archive.size, unit="B", desc="restoring") as bar:
@@ -100,7 +100,7 @@ class Command(CommandWithExamples):
             raise CommandError("The tables or the schema are in use. Nothing was changed; try again.") from None
         except Error as error:
             if sqlstates.sqlstate(error) in sqlstates.INTERFERED:
-                raise CommandError("Others hold what this would change. Nothing was changed; try again.") from None
+                raise CommandError("Other transactions lock what it changes. Nothing was changed; try again.") from None
             raise CommandError(f"PostgreSQL refused ({type(error).__name__}). Nothing was changed.") from error
         self._say(f"{environment.environment_id} ({environment.environment_name}): {described(summary)}.")
         if not summary.is_ready:

@@ -55,14 +55,14 @@ class Command(CommandWithExamples):
         show = verbs.add_parser("show", help="print the document (or that of an earlier version)")
         show.add_argument("environment", metavar="ENV", help=ENVIRONMENT)
         show.add_argument("--version", type=int, dest="number", metavar="N", help="an earlier version")
-        show.add_argument("--json", action="store_true", help="with version, time and author around the document")
+        show.add_argument("--json", action="store_true", help="also print version, time and author")
 
         plan = verbs.add_parser("plan", help="list what a document would change, and change nothing")
         self._add_document(plan)
         plan.add_argument("--check", action="store_true", help=f"exit with {_DIFFERS} if anything would change")
         plan.add_argument("--json", action="store_true", help="print the operations as JSON")
 
-        apply = verbs.add_parser("apply", help="make a document the environment's schema, all of it or nothing")
+        apply = verbs.add_parser("apply", help="apply a document as the environment's schema, completely or not at all")
         self._add_document(apply)
         self._add_change(apply)
 
@@ -71,9 +71,9 @@ class Command(CommandWithExamples):
         history.add_argument(
             "--limit", type=whole_number(1, 9_999_999), default=20, metavar="N", help="at most this many (default 20)"
         )
-        history.add_argument("--json", action="store_true", help="one JSON object a line")
+        history.add_argument("--json", action="store_true", help="print one JSON object per line")
 
-        revert = verbs.add_parser("revert", help="bring back an earlier version's document, as a new version")
+        revert = verbs.add_parser("revert", help="apply an earlier version's document as a new version")
         revert.add_argument("environment", metavar="ENV", help=ENVIRONMENT)
         revert.add_argument("number", type=int, metavar="VERSION", help="the version to go back to; 0 is no tables")
         self._add_change(revert)
@@ -87,9 +87,9 @@ class Command(CommandWithExamples):
     def _add_change(parser: ArgumentParser) -> None:
         parser.add_argument(
             "--confirm", action="append", default=[], metavar="OPERATION",
-            help='an operation that may lose data, by the name that `plan` gives it; again for each',
+            help='an operation that may lose data, by the name that `plan` gives it; repeatable',
         )  # fmt: skip
-        parser.add_argument("--if-version", type=int, metavar="N", help="only if the schema is at this version")
+        parser.add_argument("--if-version", type=int, metavar="N", help="apply only if the schema is at this version")
         parser.add_argument("--no-input", action="store_true", help="never ask; what is not confirmed is refused")
         parser.add_argument("--no-indexes", action="store_true", help="leave indexes of large tables to the workers")
         parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
@@ -219,7 +219,7 @@ class Command(CommandWithExamples):
         confirmed = []
         for operation in operations:
             if operation.destructive:
-                self._say(f'"{operation.name}" loses data for good. Type it to go on:', self.style.WARNING)
+                self._say(f'"{operation.name}" loses data for good. Type it to continue:', self.style.WARNING)
                 confirmed_by_name(operation.name, "> ", without_asking=f'--confirm "{operation.name}"')
                 confirmed.append(operation.name)
         return confirmed
@@ -286,8 +286,8 @@ def _command_errors() -> Generator[None]:
     except schema_service.Unconfirmed as error:
         lines = "".join(f'\n  --confirm "{name}"' for name in error.operations)
         raise CommandError(
-            f"This would lose data. Nothing was changed; to go on, add:{lines}\n"
-            "What was only renamed says so in the document instead (renamed_from)."
+            f"This would lose data. Nothing was changed; to continue, add:{lines}\n"
+            "To rename instead, write renamed_from in the document."
         ) from None
     except schema_service.VersionConflict as error:
         raise CommandError(f"The schema is at version {error.version} now. Nothing was changed.") from None
@@ -302,6 +302,6 @@ def _command_errors() -> Generator[None]:
     except NoSuchEnvironment:
         raise CommandError("The environment was deleted meanwhile.") from None
     except StatementTimeout as error:
-        raise CommandError(f'"{error.step}" took too long. Nothing was changed; make smaller steps.') from None
+        raise CommandError(f'"{error.step}" took too long. Nothing was changed; make smaller changes.') from None
     except ApiError as error:
         raise CommandError(error.text) from None

@@ -322,7 +322,7 @@ def test_people_see_a_page_and_programs_json(provider: ProviderRecord, productio
     assert page["Cache-Control"] == "no-store"
     assert page["X-Content-Type-Options"] == "nosniff"
     text = page.content.decode()
-    assert "not begun in this browser" in text
+    assert "not started in this browser" in text
     assert page["X-Request-Id"] in text
     assert "<script" not in text
     assert Browser().get("/v1/auth/callback/idp_x").json()["error"]["code"] == "validation_failed"

@@ -310,7 +310,7 @@ def test_who_was_a_user_already_is_told_that_there_is_another_way_in(
     email_outbox.send_due()
     [told_una] = postbox.messages
     assert told_una["To"] == "una@example.com"
-    assert "can now also be signed in to with Acme <b>& Sons</b>." in text_of(told_una)
+    assert "with Acme <b>& Sons</b>." in text_of(told_una)
     assert "Acme &lt;b&gt;&amp; Sons&lt;/b&gt;" in html_of(told_una)
     assert "lnk_" not in str(told_una)
 

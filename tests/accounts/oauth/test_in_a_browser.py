@@ -148,7 +148,7 @@ def test_a_person_who_cancels_and_one_who_was_led_here(page: Page, scene: Set, i
     # Another person's sign-in, continued in this browser: a page says so, and no application is notified.
     page.goto(f"{scene.base_url}/v1/auth/callback/idp_x?code=x&state={secrets.token_urlsafe(32)}")
     expect(page.get_by_role("heading", name="Signing in did not work")).to_be_visible()
-    expect(page.get_by_text("not begun in this browser")).to_be_visible()
+    expect(page.get_by_text("not started in this browser")).to_be_visible()
     page.goto(scene.authorize(provider="acme").replace("signed-in", "elsewhere"))
     expect(page.get_by_text("not one of the application's redirect URIs")).to_be_visible()
     assert page.url.startswith(scene.base_url)

@@ -72,7 +72,7 @@ def test_signed_in_user_links_a_second_provider_and_signs_in_with_it(
     email_outbox.send_due()
     [message] = postbox.messages
     assert message["To"] == una_s.user.email
-    assert "can now also be signed in to with Acme." in text_of(message)
+    assert "You can now also sign in to your account at" in text_of(message)
     assert "elsewhere" not in str(message), "a provider can send any text"
 
     again = link(api, una_s, code)

@@ -481,7 +481,7 @@ def test_the_console_enters_and_replaces_the_key_of_apple(console: Client, produ
             "sign_up": "on", "enabled": "on", "profile_fields": "{}"}  # fmt: skip
     for wrong, message in (
         (SIGNING | {"key_id": ""}, "Needed to sign client secrets"),
-        (SIGNING | {"private_key": "no key"}, "An unencrypted P-256 private key as PEM"),
+        (SIGNING | {"private_key": "no key"}, "Must be an unencrypted P-256 private key as PEM"),
         (SIGNING | {"client_secret": "hush"}, "client_secret"),
     ):
         answer = console.post(adding, form | wrong)

@@ -58,7 +58,7 @@ class Command(CommandWithExamples):
         replay.add_argument("webhook", metavar="WEBHOOK", help="its id (wh_…)")
         which = replay.add_mutually_exclusive_group(required=True)
         which.add_argument(
-            "--since", type=_moment, metavar="TIME", help="what is exhausted or dropped since then (UTC by default)"
+            "--since", type=_moment, metavar="TIME", help="deliveries exhausted or dropped since then (UTC by default)"
         )
         which.add_argument("--delivery", metavar="ID", help="this delivery (dlv_…)")
         listening = verbs.add_parser("listen", help="forward events to a local URL until interrupted")
@@ -67,7 +67,7 @@ class Command(CommandWithExamples):
         listening.add_argument(
             "--events", default="*", metavar="LIST", help="patterns with commas: tasks.insert,lists.* (default: all)"
         )
-        listening.add_argument("--body", action="store_true", help="print what is sent, too")
+        listening.add_argument("--body", action="store_true", help="also print each request")
 
     def handle(self, *args: Any, **options: Any) -> None:
         environment = environment_ref_named(options["environment"])
@@ -92,7 +92,7 @@ class Command(CommandWithExamples):
         tried = Delivery.objects.filter(webhook=OuterRef("pk"), last_attempt_at__isnull=False)
         found = list(live.annotate(was_tried=Exists(tried)).order_by("-created_at", "-id"))
         if not found:
-            self.stderr.write("Nobody subscribed yet.", plain)
+            self.stderr.write("There are no webhooks yet.", plain)
         for webhook in found:
             state = "enabled" if webhook.enabled else f"disabled ({webhook.disabled_reason})"
             # The success rate is 100 % before the first attempt, which would look healthy.

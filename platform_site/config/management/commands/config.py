@@ -58,7 +58,7 @@ class Command(CommandWithExamples):
         plan.add_argument("--version", dest="config_version", metavar="CFG", help="go back to this version instead")
         plan.add_argument(
             "--include", action="append", default=[], metavar="PATH",
-            help="a part or path whose access settings are merged too; again for each",
+            help="a part or path whose access settings are merged too; repeatable",
         )  # fmt: skip
         plan.add_argument("--check", action="store_true", help=f"exit with {_DIFFERS} if anything would change")
 
@@ -67,7 +67,7 @@ class Command(CommandWithExamples):
         apply.add_argument("plan", metavar="PLAN", help="pln_…")
         apply.add_argument(
             "--confirm", action="append", default=[], metavar="NAME",
-            help="a change to confirm, by the name that `plan` gives it; again for each",
+            help="a change to confirm, by the name that `plan` gives it; repeatable",
         )  # fmt: skip
         for verb in (plan, apply):
             verb.add_argument("--as", dest="caller", metavar="ID", required=True, help=_AUTHOR)
@@ -75,7 +75,7 @@ class Command(CommandWithExamples):
             for side, meaning in (("ours", "the target stays"), ("theirs", "the source wins")):
                 verb.add_argument(
                     f"--{side}", action="append", default=[], metavar="PATH",
-                    help=f"a conflict in which {meaning}; again for each",
+                    help=f"a conflict in which {meaning}; repeatable",
                 )  # fmt: skip
 
     def handle(self, *args: Any, **options: Any) -> None:
