@@ -190,7 +190,7 @@ class Api:
             raise Failure(
                 Exit.INCOMPATIBLE,
                 "server_too_old",
-                f"{self.url} does not know a request of this command: {message}",
+                f"{self.url} does not support a request of this command: {message}",
                 "Its version is probably older or much newer than this command. Install the version of the service.",
                 fields,
                 str(error.get("request_id", "")),

@@ -128,7 +128,7 @@ def refuse_stale(console: Console, current: str) -> None:
     """Raise PreconditionFailed if somebody has changed it since `seen` of the form. Members who may not write get the
     API's refusal."""
     if console.may_write and console.request.POST.get("seen") != current:
-        message = "Somebody else changed this meanwhile. Your values are below: save again to overwrite the others."
+        message = "Someone else changed this in the meantime. Your values are below: save again to overwrite theirs."
         raise PreconditionFailed(message)
 
 

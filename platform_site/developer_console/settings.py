@@ -44,7 +44,7 @@ def _staff_grants(console: Console) -> list[StaffGrant]:
 
 def _revoke_staff(console: Console) -> dict[str, Any]:
     if not console.is_owner:
-        raise Forbidden("Only owners end the access of staff.")
+        raise Forbidden("Only owners can end the access of staff.")
     actor = Actor("account", console.me["id"])
     staff_access.revoke(console.request.POST.get("grant", ""), actor=actor, project_id=console.project["id"])
     return {"notice": "The access of staff has ended."}

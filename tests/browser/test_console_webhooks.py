@@ -44,7 +44,7 @@ def test_a_webhook_is_created_and_its_delivery_seen(
     save_screenshot(page, "console-webhook-error")
     page.get_by_label("URL", exact=True).fill(f"{served.base_url}{demo_receiver.PATH}?from=console")
     page.get_by_role("button", name="Create webhook").click()
-    expect(page.get_by_text("Copy this signing secret now.")).to_be_in_viewport()
+    expect(page.get_by_text("Copy this signing secret now")).to_be_in_viewport()
     save_screenshot(page, "console-webhook-secret")
     secret = page.locator("#secret").inner_text()
     page.locator("[data-copy=secret]").click()

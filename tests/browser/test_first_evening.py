@@ -89,7 +89,7 @@ def see_delivery(page: Page, url: str) -> None:
     go(page, "Webhooks")
     page.get_by_label("URL", exact=True).fill(url)
     page.get_by_role("button", name="Create webhook").click()
-    expect(page.get_by_text("Copy this signing secret now.")).to_be_visible()
+    expect(page.get_by_text("Copy this signing secret now")).to_be_visible()
     add_row(page, "Butter")
     go(page, "Webhooks")
     page.get_by_role("link", name=url).click()

@@ -127,7 +127,7 @@ class Evening:
         self.go("Webhooks")
         self.keys.fill(self.page.get_by_label("URL", exact=True), url)
         self.button("Create webhook")
-        expect(self.page.get_by_text("Copy this signing secret now.")).to_be_visible()
+        expect(self.page.get_by_text("Copy this signing secret now")).to_be_visible()
         self.stays()
         self.add_row("Butter")
         self.go("Webhooks")

@@ -190,7 +190,7 @@ def test_settings_are_saved_and_their_errors_shown(configured: Tracker, desk: De
     )
     stale = desk.post("functions/hello/settings", {"what": "limits", **limits, "timeout_ms": "800"})
     assert stale.status_code == 412
-    assert "Somebody else changed this meanwhile." in text_of(stale)
+    assert "Someone else changed this in the meantime." in text_of(stale)
     limits["seen"] = hidden(stale, "seen")
     events = {"what": "events", "on": "tasks.insert\r\n\r\ntasks.delete"}
     assert "The event triggers are saved." in text_of(desk.post("functions/hello/settings", events))

@@ -102,7 +102,7 @@ def test_the_timeline_shows_what_belongs_together(
     viewer = desk_of("viewer")
     assert set(kinds_of(viewer.get("logs/timeline"))) == {"event", "delivery"}, "no requests, no audit log"
     evil = desk.get("logs/timeline", data={"id": "<b>\0" + "x" * 200})
-    assert "Nothing is known of this id here." in text_of(evil)
+    assert "Nothing is recorded for this id here." in text_of(evil)
     assert "<b>" not in evil.content.decode()
 
 
@@ -140,7 +140,7 @@ def test_the_timeline_knows_nothing_of_other_environments(
         assert kinds_of(mine.get("logs/timeline", data={"id": each})), each
     for each in [*known, tracker.project.pk, tracker.users["alice"]]:
         page = theirs.get("logs/timeline", data={"id": each})
-        assert "Nothing is known of this id here." in text_of(page), each
+        assert "Nothing is recorded for this id here." in text_of(page), each
         assert "only the newest are shown" not in text_of(page), each
 
 

@@ -201,7 +201,7 @@ def test_members_do_not_learn_who_of_the_staff_it_was(tracker: Tracker, hired: H
     shown = desk.get("logs/timeline").content.decode()
     assert "staff_access.granted" in shown
     assert user.pk not in shown
-    assert "Nothing is known of this id here." in desk.get("logs/timeline", data={"id": user.pk}).content.decode()
+    assert "Nothing is recorded for this id here." in desk.get("logs/timeline", data={"id": user.pk}).content.decode()
 
 
 def test_owners_end_no_grants_of_other_projects(tracker: Tracker, hired: Hire, desk: Desk) -> None:

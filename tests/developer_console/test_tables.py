@@ -121,7 +121,7 @@ def test_filter_order_and_pages(tracker: Tracker, desk: Desk) -> None:
     rest = desk.get("tables/tasks" + unescape(following[1])).content.decode()
     assert "task 02" in rest
     assert "task 03" not in rest
-    assert "No row fits this filter" in desk.get("tables/tasks", data={"where": '{"title": "x"}'}).content.decode()
+    assert "No row matches this filter" in desk.get("tables/tasks", data={"where": '{"title": "x"}'}).content.decode()
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,7 @@ def test_a_webhook_is_edited_and_a_stale_form_is_not_saved(
     assert (now["name"], now["filter"], now["columns"]) == ("crm", {"done": True}, {"tasks": ["title"]})
     stale = desk.post(path, values | {"description": "theirs"})
     assert stale.status_code == 412
-    assert "Somebody else changed this meanwhile." in text_of(stale)
+    assert "Someone else changed this in the meantime." in text_of(stale)
     assert "theirs" in text_of(stale)
     assert found_in(tracker, webhook)["description"] == "<b>CRM</b>"
     again = desk.post(path, values | {"description": "theirs", "seen": seen(stale)})

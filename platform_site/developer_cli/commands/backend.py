@@ -154,7 +154,7 @@ def _check_confirmed(found: planning.Plan, confirmed: list[str]) -> None:
     missing = found.unconfirmed(confirmed)
     if not missing:
         return
-    if output.is_terminal() and typer.confirm(f"To confirm: {'; '.join(missing)}. Go on?", err=True):
+    if output.is_terminal() and typer.confirm(f"To confirm: {'; '.join(missing)}. Continue?", err=True):
         return
     fields = [{"field": "--confirm", "code": "unconfirmed", "message": each} for each in missing]
     raise Failure(
@@ -179,7 +179,7 @@ def _show(found: planning.Plan) -> None:
     if found.only_in_environment:
         output.note(f"Only in the environment, unchanged: {', '.join(found.only_in_environment)}.")
     if not found.changes:
-        output.note("The environment is as the folder says.")
+        output.note("The environment matches the folder.")
 
 
 def _as_json(found: planning.Plan, applied: bool) -> dict[str, Any]:

@@ -59,9 +59,9 @@ def secrets_remove(function: Function, name: str, environment: Environment = Non
 
 def logs(
     function: Annotated[str | None, typer.Argument(help="Print the runs of this function instead of requests.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for further ones, until Ctrl-C.")] = False,
-    limit: Annotated[int, typer.Option(min=1, max=100, help="Requests or runs to begin with.")] = 10,
-    status: Annotated[str | None, typer.Option(help="Such as 404 or 4xx; for runs, such as failed.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Also print new ones, until Ctrl-C.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="How many requests or runs to print at first.")] = 10,
+    status: Annotated[str | None, typer.Option(help="A status such as 404 or 4xx; for runs, such as failed.")] = None,
     environment: Environment = None,
     json: Json = False,
 ) -> None:

@@ -11,7 +11,7 @@ from platform_site.developer_console.frame import Console, go_to, page
 
 _OTHER: Final = ""
 _APPLE: Final = (
-    Field("team_id", "Team id", help="In place of a client secret, as the next two fields.", types=("apple",)),
+    Field("team_id", "Team id", help="Instead of a client secret, with the next two fields.", types=("apple",)),
     Field("key_id", "Key id", types=("apple",)),
     Field(
         "private_key", "Private key (PEM)", "secret", help="Stored encrypted and never shown again.", types=("apple",)
@@ -41,20 +41,18 @@ _NEW: Final = (
 )
 _OPTIONS: Final = (
     Field("sign_up", "Create users for unknown identities, if sign-up is allowed", "checkbox"),
-    Field(
-        "trusts_email", "Trust its emails as verified, although it does not say so: only your own directory", "checkbox"
-    ),
+    Field("trusts_email", "Trust emails that it does not mark as verified: only your own directory", "checkbox"),
     Field("enabled", "Enabled", "checkbox"),
 )
 
 
 def _fields(provider: dict[str, Any]) -> tuple[Field, ...]:
-    issuer = (Field("issuer", "Issuer", "url", help="Another issuer removes the client secret."),)
+    issuer = (Field("issuer", "Issuer", "url", help="Changing the issuer removes the client secret."),)
     return (
         Field("display_name", "Name on buttons"),
         *(issuer if provider["issuer"] else ()),
         Field("client_id", "Client id", required=True),
-        Field("client_secret", "Client secret", "password", help="Empty: the present one stays."),
+        Field("client_secret", "Client secret", "password", help="Empty: keep the current one."),
         *(_APPLE if provider["team_id"] else ()),
         Field("scopes", "Scopes, one per line", "textarea"),
         *_OPTIONS,

@@ -35,7 +35,7 @@ _REDIRECTS: Final = (
         "textarea",
         rows=5,
         placeholder="https://app.example.com/signed-in",
-        help="Providers send your users back to these URLs alone. They are compared letter by letter.",
+        help="Providers send your users back only to these URLs. They are compared exactly.",
     ),
 )
 

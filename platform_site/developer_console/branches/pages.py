@@ -68,7 +68,7 @@ def _expire(console: Console) -> dict[str, Any]:
     asked = console.request.POST
     expires_at = _expiry(asked["expires"]) if asked.get("expires") else None
     console.client.call("PATCH", _path(console, _branch(console)["id"]), {"expires_at": expires_at})
-    return {"notice": "The branch expires at another time." if expires_at else "The branch does not expire."}
+    return {"notice": "The expiry is changed." if expires_at else "The branch does not expire."}
 
 
 def _expiry(days: str) -> str:

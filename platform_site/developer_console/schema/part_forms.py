@@ -33,7 +33,7 @@ _SETTINGS: Final = (
         ),
         types=("reference", "user"),
     ),
-    Field("part_related_name", "Name of the relation back", types=("reference",)),
+    Field("part_related_name", "Name of the reverse relation", types=("reference",)),
     Field("part_values", "Values, one per line", "textarea", rows=4, types=("enum",)),
     Field("part_min", "Minimum", types=_BOUNDED),
     Field("part_max", "Maximum", types=_BOUNDED),
@@ -42,7 +42,7 @@ _SETTINGS: Final = (
     Field(
         "part_format", "Format", "select", choices=(("", "any"), *((each, each) for each in FORMATS)), types=("text",)
     ),
-    Field("part_precision", "Digits in all", types=("decimal",)),
+    Field("part_precision", "Total digits", types=("decimal",)),
     Field("part_scale", "Digits after the point", types=("decimal",)),
 )
 """Of columns of some types."""

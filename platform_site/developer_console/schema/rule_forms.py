@@ -29,7 +29,7 @@ class Rows(NamedTuple):
 def fields_of(document: Any, part: Part) -> list[Field]:
     table = table_of(document, part.table)
     own = [name for name in mapping(table.get("rules")) if name not in ROLES]
-    who = [("user", "Signed-in users"), ("everybody", "Everybody, signed in or not"), ("role", "One role")]
+    who = [("user", "Signed-in users"), ("everybody", "Everyone, signed in or not"), ("role", "One role")]
     fields = [
         Field("part_who", "Who", "select", choices=who, chooses_types=True),
         Field("part_name", "Role", suggestions=(*ROLES, *own), types=("role",)),
@@ -158,7 +158,7 @@ def _rule(
         made["set"] = {**mapping(made.get("set")), rows.name: _ME}
     elif action == "insert" and rows.kind == "condition":
         if "check" in made:
-            raise invalid("part_check", "The condition is the check: choose Custom (JSON) for another one.")
+            raise invalid("part_check", "The condition is the check. Choose Custom (JSON) for another check.")
         made["check"] = {"$is": rows.name}
     return made
 

@@ -4,7 +4,7 @@
 
 const grid = document.querySelector("table.grid");
 const AS_JSON = new Set(["integer", "float", "boolean", "json", "text[]"]);
-const REFUSALS = { 4: "You may no longer do this.", 5: "The service is not available now. Try again." };
+const REFUSALS = { 4: "You no longer have permission to do this.", 5: "The service is unavailable. Try again." };
 const TOO_MANY = "Too many requests. Try again in a moment.";
 const IS_EXACT = typeof JSON.rawJSON === "function";
 

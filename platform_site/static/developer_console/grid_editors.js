@@ -199,7 +199,7 @@ function edit(cell, typed) {
     const shown = document.createElement("bdi");
     shown.textContent = JSON.stringify(parse(current.text)[key]);
     problem.hidden = false;
-    problem.replaceChildren("Somebody else changed this row. Its value is now ", shown, ".");
+    problem.replaceChildren("Someone else changed this row. Its value is now ", shown, ".");
     savers.delete(cell); // the user now chooses one of the values
     actions.replaceChildren(
       button("Save mine", () => (showRow(row, current), save(text)), "primary"),

@@ -51,7 +51,7 @@ async function showRefusal(row, answer, texts, verb) {
     const current = await send("GET", row.dataset.id);
     if (current.status === 200) showRow(row, current);
     for (const [key, text] of entries) {
-      showProblem(cellIn(row, key), `Somebody else changed this row. Not ${verb}: ${text}`);
+      showProblem(cellIn(row, key), `Someone else changed this row. Not ${verb}: ${text}`);
     }
     return;
   }

@@ -147,7 +147,7 @@ async function exportFile(link) {
     const response = await fetch(url);
     if (response.redirected) return location.reload();
     if (!response.ok) {
-      showStatus("The export did not work. Try again.");
+      showStatus("The export failed. Try again.");
       progress.hidden = true;
       return;
     }
@@ -172,7 +172,7 @@ document.querySelector("[data-import]")?.addEventListener("submit", async (event
     showReport(await importFile(form, file), file.name);
     await reloadRows().catch(() => showState("The table has changed.", true));
   } catch {
-    showStatus("The connection broke. Rows of complete parts are imported: compare before you repeat.");
+    showStatus("The connection was lost. Complete parts are imported: compare the rows before you repeat.");
     progress.hidden = true;
     ownUntil = 0;
   }
