@@ -24,9 +24,9 @@ def test_a_release_line_has_its_own_floor(text: str, below: bool) -> None:
 
 
 def test_postgres_is_held_to_the_floor_of_its_major_version() -> None:
-    assert minimum_versions.is_below((15, 13), minimum_versions.POSTGRES)
-    assert not minimum_versions.is_below((15, 14), minimum_versions.POSTGRES)
-    assert minimum_versions.is_below((14, 22), minimum_versions.POSTGRES)
+    assert minimum_versions.is_below((17, 5), minimum_versions.POSTGRES)
+    assert not minimum_versions.is_below((17, 6), minimum_versions.POSTGRES)
+    assert minimum_versions.is_below((16, 14), minimum_versions.POSTGRES)
     assert not minimum_versions.is_below((19, 1), minimum_versions.POSTGRES)
 
 
