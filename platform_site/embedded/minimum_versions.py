@@ -13,9 +13,8 @@ from django.db import Error, connections
 
 Version = tuple[int, ...]
 
-POSTGRES: Final[Mapping[Version, Version]] = {(17,): (17, 6), (18,): (18, 0)}
-"""17 has the collation of tenants' texts (`rows.query.tables.table_models.COLLATION`). 17.6: CVE-2025-8714,
-CVE-2025-8715, a dump that runs code."""
+POSTGRES: Final[Mapping[Version, Version]] = {(18,): (18, 0)}
+"""18 has `RETURNING WITH (OLD AS …, NEW AS …)`, which every write of rows uses."""
 VALKEY: Final[Mapping[Version, Version]] = {(7, 2): (7, 2, 11), (8, 0): (8, 0, 6), (8, 1): (8, 1, 4)}
 REDIS: Final[Mapping[Version, Version]] = {
     (6, 2): (6, 2, 20),
@@ -55,7 +54,7 @@ def _databases() -> Iterable[str]:
         version = (number // 10000, number % 10000)
         if is_below(version, POSTGRES):
             number_text = f"{version[0]}.{version[1]}"
-            yield f"The database {alias} runs PostgreSQL {number_text}. Use 17.6 or later."
+            yield f"The database {alias} runs PostgreSQL {number_text}. Use 18 or later."
 
 
 def _redis() -> Iterable[str]:

@@ -23,10 +23,11 @@ def test_a_release_line_has_its_own_floor(text: str, below: bool) -> None:
     assert minimum_versions.is_below(minimum_versions.parse(text), minimum_versions.REDIS) is below
 
 
-def test_postgres_is_held_to_the_floor_of_its_major_version() -> None:
-    assert minimum_versions.is_below((17, 5), minimum_versions.POSTGRES)
-    assert not minimum_versions.is_below((17, 6), minimum_versions.POSTGRES)
-    assert minimum_versions.is_below((16, 14), minimum_versions.POSTGRES)
+def test_a_version_is_compared_with_the_minimum_of_its_line() -> None:
+    assert minimum_versions.is_below((8, 0, 5), minimum_versions.VALKEY)
+    assert not minimum_versions.is_below((8, 0, 6), minimum_versions.VALKEY)
+    assert minimum_versions.is_below((17, 9), minimum_versions.POSTGRES)
+    assert not minimum_versions.is_below((18, 0), minimum_versions.POSTGRES)
     assert not minimum_versions.is_below((19, 1), minimum_versions.POSTGRES)
 
 
