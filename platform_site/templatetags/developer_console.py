@@ -31,3 +31,9 @@ def json_text(value: Any) -> str:
 def isolated(text: object) -> str:
     """Tenants' text in a sentence without markup: it cannot change the direction of the sentence."""
     return f"{_FIRST_STRONG_ISOLATE}{str(text).translate(_CONTROLS)}{_POP_ISOLATE}"
+
+
+@register.inclusion_tag("console/column_heads.html")
+def column_heads(*names: str, hidden: str = "") -> dict[str, Any]:
+    """The head of a table; `hidden` names its last column, of buttons, for screen readers alone."""
+    return {"names": names, "hidden": hidden}
