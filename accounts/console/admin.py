@@ -107,7 +107,6 @@ class UserAdmin(ReadOnlyAdmin):
         "id", "email", "email_verified_at", "name", "pool", "state", "disabled_at", "role", "claims", "staff_role",
         "second_factor", "last_login", "created_at", "elsewhere",
     )  # fmt: skip
-    readonly_fields = fields
     actions: ClassVar = ["disable_users", "enable_users", "sign_users_out"]
     actions_detail = ("disable_user", "enable_user", "sign_user_out", "change_staff_role", "reset_second_factor")
 
@@ -240,7 +239,6 @@ class SessionAdmin(ReadOnlyAdmin):
         "id", "person", "pool", "state", "revoked_at", "revoked_reason", "user_agent", "address",
         "created_at", "rotated_at", "expires_at",
     )  # fmt: skip
-    readonly_fields = fields
     actions: ClassVar = ["end_sessions"]
     actions_detail = ("end_session",)
 
@@ -283,7 +281,6 @@ class ServerKeyAdmin(ReadOnlyAdmin):
         "id", "name", "prefix", "kind", "owner", "state", "scopes", "maker", "last_used_at", "expires_at", "revoked_at",
         "created_at",
     )  # fmt: skip
-    readonly_fields = fields
     actions: ClassVar = ["revoke_keys"]
     actions_detail = ("revoke_one_key",)
 

@@ -11,7 +11,6 @@ class SigningKeyAdmin(ReadOnlyAdmin):
     list_display = ("kid", "signs_from", "retires_at", "created_at")
     ordering = ("-signs_from",)
     fields = ("kid", "public_jwk", "signs_from", "retires_at", "created_at")
-    readonly_fields = fields
 
 
 @admin.register(AuditEntry)
@@ -25,7 +24,6 @@ class AuditEntryAdmin(ReadOnlyAdmin):
     fields = (
         "id", "at", "action", "actor", "target", "project", "environment", "detail", "in_request",
     )  # fmt: skip
-    readonly_fields = fields
 
     target = timeline_column("Target", "target_id")
     project = link_column("Project", "projects_project", "project_id")

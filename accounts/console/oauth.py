@@ -125,7 +125,6 @@ class IdentityAdmin(ReadOnlyAdmin):
     list_select_related = ("user", "provider")
     ordering = ("-id",)
     fields = ("id", "person", "by", "subject", "email", "created_at", "last_used_at")
-    readonly_fields = fields
 
     person = link_column("User", "accounts_user", "user_id", "user.email")
     by = link_column("Provider", "accounts_identityprovider", "provider_id", "provider.name")
@@ -164,7 +163,6 @@ class RedirectUriAdmin(_Managed):
     form = RedirectUriForm
     pool = link_column("Environment", "projects_environment", "environment_id", empty="platform")
     fields = ("uri", "pool", "created_at")
-    readonly_fields = fields
 
     def has_change_permission(self, request: HttpRequest, obj: object = None) -> bool:
         return False

@@ -37,7 +37,6 @@ class AccountEmailAdmin(ReadOnlyAdmin):
         "id", "kind", "recipient", "pool", "project", "person", "state", "attempts", "next_attempt_at", "sent_at",
         "failed_at", "last_error", "created_at", "expires_at",
     )  # fmt: skip
-    readonly_fields = fields
 
     project = link_column("Invites into", "projects_project", "project_id", empty="no project")
     person = link_column("User", "accounts_user", "user_id", empty="no user yet")
@@ -60,4 +59,3 @@ class PoolSettingsAdmin(ReadOnlyAdmin):
     list_filter = ("sign_up",)
     ordering = ("-changed_at",)
     fields = ("pool", "sign_up", "app_name", "app_url", "link_urls", "changed_at")
-    readonly_fields = fields

@@ -243,12 +243,12 @@ class EnvironmentAdmin(ReadOnlyAdmin):
     search_fields = ("=id", "=name", "=project__id", "project__name")
     search_help_text = "Environment id or name, project id or name"
     ordering = ("-created_at", "-id")
-    of_itself = (
-        "shown_id", "name", "project", "region", "shown_status", "status_reason", "schema_version", "console",
+    fieldsets = (
+        (None, {"fields": (
+            "shown_id", "name", "project", "region", "shown_status", "status_reason", "schema_version", "console",
+        )}),
+        ("Users, keys and branches", {"fields": ("users", "keys", "pool_id", "parent", "created_at")}),
     )  # fmt: skip
-    of_others = ("users", "keys", "pool_id", "parent", "created_at")
-    fieldsets = ((None, {"fields": of_itself}), ("Users, keys and branches", {"fields": of_others}))
-    readonly_fields = of_itself + of_others
 
     shown_id = _shown_id
 
