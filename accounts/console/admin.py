@@ -58,7 +58,8 @@ class StateFilter(ConditionFilter):
 STATES = {"live": "success", "revoked": "danger", "expired": "warning", "enabled": "success", "disabled": "danger"}
 
 
-def _state(thing: "Session | ServerKey") -> str:
+@display(description="State", label=STATES)
+def _state(page: ReadOnlyAdmin, thing: Session | ServerKey) -> str:
     if thing.revoked_at is not None:
         return "revoked"
     return "expired" if thing.expires_at is not None and thing.expires_at <= timezone.now() else "live"
@@ -239,6 +240,7 @@ class SessionAdmin(ReadOnlyAdmin):
         "id", "person", "pool", "state", "revoked_at", "revoked_reason", "user_agent", "address",
         "created_at", "rotated_at", "expires_at",
     )  # fmt: skip
+    state = _state
     actions: ClassVar = ["end_sessions"]
     actions_detail = ("end_session",)
 
@@ -247,10 +249,6 @@ class SessionAdmin(ReadOnlyAdmin):
     @display(description="IP address", ordering="ip_address")
     def address(self, session: Session) -> str:
         return session.ip_address or "–"
-
-    @display(description="State", label=STATES)
-    def state(self, session: Session) -> str:
-        return _state(session)
 
     @action(description="Revoke", permissions=["operate"])
     def end_sessions(self, request: HttpRequest, queryset: "QuerySet[Session]") -> HttpResponse | None:
@@ -281,6 +279,7 @@ class ServerKeyAdmin(ReadOnlyAdmin):
         "id", "name", "prefix", "kind", "owner", "state", "scopes", "maker", "last_used_at", "expires_at", "revoked_at",
         "created_at",
     )  # fmt: skip
+    state = _state
     actions: ClassVar = ["revoke_keys"]
     actions_detail = ("revoke_one_key",)
 
@@ -295,10 +294,6 @@ class ServerKeyAdmin(ReadOnlyAdmin):
         return link("accounts_user", key.account_id, key.account.email)
 
     maker = link_column("Created by", "accounts_user", "created_by_id")
-
-    @display(description="State", label=STATES)
-    def state(self, key: ServerKey) -> str:
-        return _state(key)
 
     @action(description="Revoke", permissions=["operate"])
     def revoke_keys(self, request: HttpRequest, queryset: "QuerySet[ServerKey]") -> HttpResponse | None:
