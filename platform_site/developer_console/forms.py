@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any, Final
 
@@ -155,6 +156,12 @@ def moment_of(text: str) -> str:
     """`datetime-local` as UTC; anything else for the API to refuse."""
     text = text.strip()
     return f"{text}Z" if text and "Z" not in text and "+" not in text else text
+
+
+def expiry_of(days: str, choices: Sequence[tuple[str, str]]) -> str:
+    if days not in dict(choices):
+        raise invalid("expires", "Choose one of the times.")
+    return (datetime.now(UTC) + timedelta(days=int(days))).isoformat()
 
 
 def lines_of(text: str) -> list[str]:

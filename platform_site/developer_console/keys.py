@@ -1,11 +1,10 @@
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from accounts.models import ServerKey
 from platform_site.developer_cli import key_presets
 from platform_site.developer_console.api_calls import path_to
-from platform_site.developer_console.forms import invalid
+from platform_site.developer_console.forms import expiry_of
 from platform_site.developer_console.frame import Console
 from platform_site.http.errors import ApiError
 
@@ -62,9 +61,7 @@ def create(console: Console) -> dict[str, Any]:
         "environment_id": console.environment["id"],
     }
     if days := asked.get("expires"):
-        if days not in dict(_EXPIRY):
-            raise invalid("expires", "Choose one of the times.")
-        body["expires_at"] = (datetime.now(UTC) + timedelta(days=int(days))).isoformat()
+        body["expires_at"] = expiry_of(days, _EXPIRY)
     return {"new_key": console.api("POST", "/v1/keys", body), "new_key_preset": preset}
 
 

@@ -28,20 +28,17 @@ WRONG: Final = "The email or the password is wrong."
 log = logging.getLogger(__name__)
 
 
-class SignInForm(forms.Form):
+class EmailForm(forms.Form):
     email = forms.CharField(
         max_length=emails.MAX_LENGTH, widget=forms.EmailInput(attrs={"autocomplete": "username", "autofocus": True})
     )
+
+
+class SignInForm(EmailForm):
     password = forms.CharField(
         strip=False,
         max_length=passwords.MAX_INPUT_LENGTH,
         widget=forms.PasswordInput(attrs={"autocomplete": "current-password"}),
-    )
-
-
-class ForgottenForm(forms.Form):
-    email = forms.CharField(
-        max_length=emails.MAX_LENGTH, widget=forms.EmailInput(attrs={"autocomplete": "username", "autofocus": True})
     )
 
 
@@ -104,7 +101,7 @@ def code(request: HttpRequest) -> HttpResponse:
 @never_cache
 @csrf_protect
 def forgotten(request: HttpRequest) -> HttpResponse:
-    form = ForgottenForm(request.POST if request.method == "POST" else None)
+    form = EmailForm(request.POST if request.method == "POST" else None)
     facts: dict[str, Any] = {"form": form, "next": _target(request, request.GET.get("next") or "")}
     status = 200
     if form.is_bound and form.is_valid():

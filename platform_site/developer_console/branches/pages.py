@@ -1,13 +1,12 @@
 """The environments of a project: listed, branched, reset, merged, deleted."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from django.http import HttpResponse
 
 from platform_site.developer_console.api_calls import path_to
-from platform_site.developer_console.forms import Field, form_of, invalid
+from platform_site.developer_console.forms import Field, expiry_of, form_of, invalid
 from platform_site.developer_console.frame import Console, environment_of, go_to, page
 from platform_site.http.fields import timestamp
 from projects.models import Environment
@@ -59,22 +58,16 @@ def _create(console: Console) -> dict[str, Any]:
     asked = console.request.POST
     body: dict[str, Any] = {name: asked.get(name, "") for name in ("name", "from", "data")}
     if asked.get("expires"):
-        body["expires_at"] = _expiry(asked["expires"])
+        body["expires_at"] = expiry_of(asked["expires"], _EXPIRY)
     made = console.client.call("POST", _path(console), body)
     return {"notice": f"The branch {made['name']} is created."}
 
 
 def _expire(console: Console) -> dict[str, Any]:
     asked = console.request.POST
-    expires_at = _expiry(asked["expires"]) if asked.get("expires") else None
+    expires_at = expiry_of(asked["expires"], _EXPIRY) if asked.get("expires") else None
     console.client.call("PATCH", _path(console, _branch(console)["id"]), {"expires_at": expires_at})
     return {"notice": "The expiry is changed." if expires_at else "The branch does not expire."}
-
-
-def _expiry(days: str) -> str:
-    if days not in dict(_EXPIRY):
-        raise invalid("expires", "Choose one of the times.")
-    return (datetime.now(UTC) + timedelta(days=int(days))).isoformat()
 
 
 def _reset(console: Console) -> dict[str, Any]:
