@@ -1,5 +1,3 @@
-"""`manage.py add_identity_provider`: adds an identity provider for the users of an environment or platform accounts."""
-
 import getpass
 import sys
 from argparse import ArgumentParser, ArgumentTypeError

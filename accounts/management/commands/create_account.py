@@ -1,5 +1,3 @@
-"""`manage.py create_account EMAIL`: a platform account, which owns projects; with `--staff` one for the console."""
-
 from argparse import ArgumentParser
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""`manage.py create_user ENVIRONMENT EMAIL`: a user of one environment's application."""
-
 import json
 from argparse import ArgumentParser, ArgumentTypeError
 from typing import Any

@@ -1,5 +1,3 @@
-"""`manage.py email_conflicts`: lists users of one pool whose emails only differ in spelling."""
-
 import json
 from collections import defaultdict
 from typing import Any

@@ -1,5 +1,3 @@
-"""`manage.py invite_user EMAIL`: an invitation to an environment's application, or to a platform account."""
-
 from argparse import ArgumentParser
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""`manage.py issue_key`: a server key or a publishable key. The secret is printed once, alone on stdout."""
-
 from argparse import ArgumentParser
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final

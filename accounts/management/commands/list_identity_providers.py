@@ -1,5 +1,3 @@
-"""`manage.py list_identity_providers`: lists identity providers and redirect URIs."""
-
 import json
 from argparse import ArgumentParser
 from typing import Any

@@ -1,5 +1,3 @@
-"""`manage.py remove_identity_provider`: removes a provider and its links; users and sessions stay."""
-
 from argparse import ArgumentParser
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""`manage.py revoke_key KEY`: end a server key, by its id or by its secret (found in a log, say)."""
-
 from argparse import ArgumentParser
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""`manage.py set_password USER`: a new password for an account or a user who lost theirs; all their sessions end."""
-
 from argparse import ArgumentParser
 from typing import Any
 

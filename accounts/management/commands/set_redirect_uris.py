@@ -1,5 +1,3 @@
-"""`manage.py set_redirect_uris`: where applications may be sent back with a code."""
-
 import json
 from argparse import ArgumentParser
 from typing import Any

@@ -1,5 +1,3 @@
-"""`manage.py sign_up_settings`: sign-up mode and link URLs of an environment, or of platform accounts."""
-
 from argparse import ArgumentParser, ArgumentTypeError
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""`manage.py branch`: preview branches of a project: list, reset, expire."""
-
 import json
 from argparse import ArgumentParser
 from collections.abc import Callable

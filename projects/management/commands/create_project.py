@@ -1,5 +1,3 @@
-"""`manage.py create_project NAME --owner E-MAIL`: a project with both environments, as over the API."""
-
 from argparse import ArgumentParser
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""`manage.py resume_project PROJECT`: resumes a suspended project."""
-
 from argparse import ArgumentParser
 from typing import Any
 

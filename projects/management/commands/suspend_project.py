@@ -1,5 +1,3 @@
-"""`manage.py suspend_project PROJECT --reason WORDS`: stops all activity of a project without losing anything."""
-
 from argparse import ArgumentParser
 from typing import Any
 

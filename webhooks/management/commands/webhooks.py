@@ -1,5 +1,3 @@
-"""`manage.py webhooks`: lists webhooks, resends failed deliveries, listens from a terminal."""
-
 import re
 import signal
 import threading

@@ -1,5 +1,3 @@
-"""`manage.py set_staff_role EMAIL ROLE`: sets an account's role in the console."""
-
 from argparse import ArgumentParser
 from typing import Any
 
