@@ -2,7 +2,6 @@
 issuer's keys, audience, validity and nonce (OpenID Connect Core 3.1.3.7); joserfc checks the signature, Authlib the
 claims. Plain OAuth 2: the profile from the provider's endpoint, read by dotted paths."""
 
-import logging
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,8 +25,6 @@ MAX_SUBJECT_LENGTH: Final = 255
 MAX_NAME_LENGTH: Final = 200
 DEFAULT_FIELDS: Final = {"subject": "id", "email": "email", "name": "name"}
 """Paths of a plain OAuth 2 provider without its own."""
-
-log = logging.getLogger("platform.oauth")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 from authlib.oidc.discovery import get_well_known_url
 from joserfc.errors import JoseError
@@ -82,31 +82,21 @@ class Metadata:
 
 CachedValue = TypeVar("CachedValue")
 
-
-class _Cache(Generic[CachedValue]):
-    def __init__(self) -> None:
-        self._entries: Memo[str, tuple[float, CachedValue]] = Memo(_REMEMBERED)
-
-    def get(self, name: str, make: Callable[[], CachedValue], *, older_than: float = CACHE_SECONDS) -> CachedValue:
-        """The value cached under `name` if younger than `older_than` seconds, else what `make` returns."""
-        found = self._entries.get(name)
-        if found is not None and time.monotonic() - found[0] < older_than:
-            return found[1]
-        made = make()
-        self._entries.put(name, (time.monotonic(), made))
-        return made
-
-    def clear(self) -> None:
-        self._entries.clear()
+_documents: Final[Memo[str, tuple[float, Metadata]]] = Memo(_REMEMBERED)
+_key_sets: Final[Memo[str, tuple[float, KeySet]]] = Memo(_REMEMBERED)
+"""By issuer, with the time of their reading."""
 
 
-_documents: _Cache[Metadata] = _Cache()
-_key_sets: _Cache[KeySet] = _Cache()
-
-
-def evict() -> None:
-    _documents.clear()
-    _key_sets.clear()
+def _cached(
+    entries: Memo[str, tuple[float, CachedValue]], issuer: str, read: Callable[[], CachedValue], *, older_than: float
+) -> CachedValue:
+    """The cached value if it is younger than `older_than` seconds, else what `read` returns."""
+    found = entries.get(issuer)
+    if found is not None and time.monotonic() - found[0] < older_than:
+        return found[1]
+    value = read()
+    entries.put(issuer, (time.monotonic(), value))
+    return value
 
 
 def of(calls: Calls, *, fresh: bool = False) -> Metadata:
@@ -114,7 +104,8 @@ def of(calls: Calls, *, fresh: bool = False) -> Metadata:
     provider = calls.provider
     if provider.kind == IdentityProvider.Kind.OIDC:
         issuer = str(provider.issuer)
-        return _documents.get(issuer, lambda: _discover(calls, issuer), older_than=0 if fresh else CACHE_SECONDS)
+        older_than = 0 if fresh else CACHE_SECONDS
+        return _cached(_documents, issuer, lambda: _discover(calls, issuer), older_than=older_than)
     return Metadata(
         authorization_endpoint=str(provider.authorization_endpoint),
         token_endpoint=str(provider.token_endpoint),
@@ -156,7 +147,7 @@ def _words(value: Any) -> tuple[str, ...]:
 def keys(calls: Calls, metadata: Metadata, *, again: bool = False) -> KeySet:
     """The issuer's keys. `again`: one was missing, so the cache may be outdated."""
     older_than = KEYS_RELOAD_SECONDS if again else CACHE_SECONDS
-    return _key_sets.get(str(metadata.issuer), lambda: _read_keys(calls, metadata), older_than=older_than)
+    return _cached(_key_sets, str(metadata.issuer), lambda: _read_keys(calls, metadata), older_than=older_than)
 
 
 _PUBLIC: Final = frozenset({"kty", "kid", "use", "alg", "n", "e", "crv", "x", "y"})

@@ -2,7 +2,6 @@
 sign-in has SECONDS for all its requests, a process makes at most IN_ALL at a time, shared fairly between applications
 (`platform_site.concurrency.fair_semaphore`), and a provider that timed out gets a growing cooldown."""
 
-import logging
 import threading
 import time
 from base64 import b64encode
@@ -39,8 +38,6 @@ INITIAL_COOLDOWN: Final = 3.0
 MAX_COOLDOWN: Final = 300.0
 _MAX_COOLDOWNS: Final = 10_000
 _USER_AGENT: Final = "backend-platform"  # GitHub refuses callers without one
-
-log = logging.getLogger("platform.oauth")
 
 
 class Answer:

@@ -36,6 +36,11 @@ HOST = "127.0.0.1:8000"  # BASE_URL's
 APP = "https://app.example.com/signed-in"
 
 
+def forget_providers() -> None:
+    metadata._documents.clear()
+    metadata._key_sets.clear()
+
+
 @pytest.fixture(autouse=True)
 def loopback(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The provider may be called, and a machine that is busy elsewhere is no slow provider."""
@@ -47,9 +52,9 @@ def loopback(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     )
     monkeypatch.setattr(transport, "_semaphore", semaphore)
     monkeypatch.setattr(transport, "_cooldowns", transport._Cooldowns())
-    metadata.evict()
+    forget_providers()
     yield
-    metadata.evict()
+    forget_providers()
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from accounts.oauth import flows, providers
 from accounts.oauth.client import metadata, transport
 from accounts.oauth.errors import ProviderUnreachable
 from projects.models import Environment
-from tests.accounts.oauth.conftest import APP, HOST, Browser, add, allow, told
+from tests.accounts.oauth.conftest import APP, HOST, Browser, add, allow, forget_providers, told
 from tests.support.identity_provider import (
     CLIENT_SECRET,
     IdentityProvider,
@@ -691,7 +691,7 @@ def test_a_slow_provider_costs_a_bounded_time_and_then_rests(
     assert asked.is_set()
     assert refused(first) == ("temporarily_unavailable", "provider_unreachable")
     before = idp.count(path)
-    metadata.evict()
+    forget_providers()
     assert refused(Browser().begin(production))[1] == "provider_unreachable"
     assert idp.count(path) == before, "the next one does not wait for it again"
     idp.stopping.set()
@@ -772,7 +772,7 @@ def test_known_fast_provider_is_served_beside_many_slow_providers(
     provider: ProviderRecord, production: Environment, strangers: Strangers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert Browser().begin(production).status_code == 303
-    metadata.evict()
+    forget_providers()
     monkeypatch.setattr(transport, "WAIT", 0.2)
     for number in range(4 * transport.IN_ALL):
         strangers.sign_in_at(f"env_slow{number}")
