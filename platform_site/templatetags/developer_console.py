@@ -37,3 +37,10 @@ def isolated(text: object) -> str:
 def column_heads(*names: str, hidden: str = "") -> dict[str, Any]:
     """The head of a table; `hidden` names its last column, of buttons, for screen readers alone."""
     return {"names": names, "hidden": hidden}
+
+
+@register.simple_tag(takes_context=True)
+def page_url(context: Any, name: str, *arguments: str) -> str:
+    """The URL of a page of the open environment."""
+    url: str = context["console"].url(name, *arguments)
+    return url
