@@ -44,3 +44,22 @@ def page_url(context: Any, name: str, *arguments: str) -> str:
     """The URL of a page of the open environment."""
     url: str = context["console"].url(name, *arguments)
     return url
+
+
+@register.inclusion_tag("console/one_button.html", takes_context=True)
+def one_button(
+    context: Any,
+    what: str,
+    label: str,
+    *,
+    about: object = "",
+    hint: str = "",
+    question: str = "",
+    css: str = "danger",
+    to: str = "",
+    **fields: Any,
+) -> dict[str, Any]:
+    """A form of one button for the change `what`, with hidden `fields`. It asks the `question` first, if there is one;
+    screen readers read the `hint`. {} in both is `about`."""
+    texts = {"label": label, "hint": hint.format(about), "question": question.format(about)}
+    return {"what": what, "css": css, "to": to, "fields": fields, **texts}
