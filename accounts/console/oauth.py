@@ -71,9 +71,7 @@ class IdentityProviderAdmin(_Managed):
             "may_be_of_platform": self.has_manage_staff_permission(request),
         }
         form = ProviderForm if obj else NewProviderForm
-        kwargs["form"] = type(form.__name__, (form,), checked)
-        kwargs["fields"] = None
-        return kwargs["form"]
+        return type(form.__name__, (form,), checked)
 
     def get_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
         if obj is None:
