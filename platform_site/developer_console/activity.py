@@ -28,8 +28,9 @@ def activity(console: Console) -> HttpResponse:
 
 def of(console: Console) -> dict[str, Any] | None:
     """The charts of the template; None if the project is suspended, or the region unavailable or slow."""
-    if (ref := console.ref) is None or console.project["suspended_at"]:
+    if console.project["suspended_at"]:
         return None
+    ref = console.ref
     names = [name for name, scope in _SCOPES.items() if scope in console.me["scopes"]]
     found: dict[str, Sequence[tuple[Any, ...]]] = {}
     try:
@@ -47,8 +48,9 @@ def troubles(console: Console) -> list[tuple[str, str]]:
     """(text, URL) of failing webhooks and stopped triggers. Two queries."""
     scopes = console.me["scopes"]
     found: list[tuple[str, str]] = []
-    if (ref := console.ref) is None or console.project["suspended_at"]:
+    if console.project["suspended_at"]:
         return found
+    ref = console.ref
     try:
         if "webhooks:read" in scopes:
             webhooks = Webhook.objects.using(ref.cluster).filter(environment_id=ref.environment_id, deleted_at=None)

@@ -119,8 +119,12 @@ class Console:
         return self.listed("/v1/projects", {"limit": "100"})
 
     @cached_property
-    def ref(self) -> EnvironmentRef | None:
-        return environment_ref(self.environment["id"])
+    def ref(self) -> EnvironmentRef:
+        """Raises NotFound if the environment was deleted, or its reset began, after the page was opened."""
+        found = environment_ref(self.environment["id"])
+        if found is None:
+            raise NotFound("The environment cannot be reached.")
+        return found
 
     @property
     def may_write(self) -> bool:

@@ -10,7 +10,7 @@ from platform_site.developer_console import forms
 from platform_site.developer_console.forms import Field, Form
 from platform_site.developer_console.frame import Console, page
 from platform_site.http import exact_json
-from platform_site.http.errors import InvalidRequest, NotFound, ValidationFailed
+from platform_site.http.errors import InvalidRequest, ValidationFailed
 from platform_site.identity import ids
 
 _PERIOD: Final = (Field("since", "Since (UTC)", "datetime-local"), Field("until", "Until (UTC)", "datetime-local"))
@@ -59,13 +59,11 @@ def audit(console: Console) -> HttpResponse:
 @page("logs")
 def timeline(console: Console) -> HttpResponse:
     asked = console.request.GET.get("id", "").strip().replace("\0", "")
-    ref, environment_id = console.ref, console.environment["id"]
-    if ref is None:
-        raise NotFound("The environment cannot be reached.")
+    environment_id = console.environment["id"]
     kinds = {"audit"} if console.is_owner else set()
     for scope, shown in _SEEN_WITH.items():
         kinds |= shown if scope in console.me["scopes"] else set()
-    found = timelines.of(asked or environment_id, environment_id, within=ref, kinds=frozenset(kinds))
+    found = timelines.of(asked or environment_id, environment_id, within=console.ref, kinds=frozenset(kinds))
     entries = []
     # The newest come first, without attempts: their deliveries say what became of them.
     newest = [entry for entry in reversed(found.entries) if entry.kind != "attempt"][: timelines.MAX_SHOWN]

@@ -119,9 +119,9 @@ def _page_of(console: Console, prefix: str, asked: str) -> str | None:
 
 
 def _in_region(console: Console, scope: str, model: Any, *fields: str, **wanted: str) -> tuple[str, ...] | None:
-    ref = console.ref if scope in console.me["scopes"] else None
-    if ref is None:
+    if scope not in console.me["scopes"]:
         return None
+    ref = console.ref
     found: tuple[str, ...] | None = (
         model.objects.using(ref.cluster)
         .filter(environment_id=ref.environment_id, **wanted)

@@ -42,9 +42,7 @@ def render(console: Console, template: str, name: str, context: dict[str, Any]) 
 
 def _last_runs(console: Console, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """By function. `functions:read` permits reading runs, too."""
-    if (ref := console.ref) is None:
-        return {}
-    runs = history.last_of(ref.cluster, ref.environment_id, names)
+    runs = history.last_of(console.ref.cluster, console.ref.environment_id, names)
     return {name: ListedRun(run).data for name, run in runs.items()}
 
 

@@ -59,9 +59,7 @@ def _texts(console: Console, name: str, table: Mapping[str, Any], ids: Sequence[
 
 
 def _readable(console: Console, table: str) -> Mapping[str, Any]:
-    if (ref := console.ref) is None:
-        return {}
-    rules = schema_cache.compiled_schema(ref).rules
+    rules = schema_cache.compiled_schema(console.ref).rules
     member = Principal("account", reads_only=console.me["role"] not in WRITERS)
     return rules.resolver(rules.role_key(member)).columns(table)
 

@@ -98,8 +98,7 @@ def _seen_by(console: Console, table: str, name: str, row_ids: list[str]) -> dic
     if "schema:read" not in console.me["scopes"]:
         raise Forbidden("This needs the scope schema:read.")
     name = _with_user_id(console, name)
-    if (ref := console.ref) is None:
-        raise NotFound("The project has no such environment.")
+    ref = console.ref
     principal = principal_named(ref.pool_id, name)
     try:
         answer = services.list_rows(ref, principal, table, ListQuery(where={"id": {"$in": row_ids}}, limit=100))
@@ -203,11 +202,10 @@ def why(console: Console, table: str, row_id: str) -> HttpResponse:
     context: dict[str, Any] = {"table": table, "row_id": row_id, "seen_as": seen_as}
     try:
         context["explanation"] = console.api("POST", f"/v1/rows/{table}/explain", body)
-        if console.ref is not None:
-            principal = principal_named(console.ref.pool_id, body["as"])
-            context["role"] = seen_as if principal.user_id is None else "user"
-            if principal.role and "users:manage" in console.me["scopes"]:
-                context["role"] = principal.role
+        principal = principal_named(console.ref.pool_id, body["as"])
+        context["role"] = seen_as if principal.user_id is None else "user"
+        if principal.role and "users:manage" in console.me["scopes"]:
+            context["role"] = principal.role
     except ApiError as refusal:
         console.refusal = refusal
     return console.render("console/why.html", context)

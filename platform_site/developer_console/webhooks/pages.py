@@ -129,7 +129,7 @@ def _free_name(console: Console, url: str) -> str | None:
     except ValueError:
         return None
     name = _NOT_IN_NAMES.sub("-", host).strip("-")[:_HOST_LENGTH]
-    if not name or console.ref is None:
+    if not name:
         return None
     name = name if name[0].isalpha() and not name.startswith("wh_") else f"host-{name}"
     live = Webhook.objects.using(console.ref.cluster).live(console.ref.environment_id)
@@ -139,8 +139,6 @@ def _free_name(console: Console, url: str) -> str | None:
 
 def _attempted(console: Console, found: list[dict[str, Any]]) -> set[str]:
     """The ids of those with an attempted delivery: before the first, the API's success rate is 1."""
-    if console.ref is None:
-        return set()
     tried = Delivery.objects.filter(webhook=OuterRef("pk"), last_attempt_at__isnull=False)
     of_these = Webhook.objects.using(console.ref.cluster).filter(pk__in=[each["id"] for each in found])
     return set(of_these.filter(Exists(tried)).values_list("pk", flat=True))
