@@ -1,11 +1,13 @@
 -- name: claim
 -- The order by kind and time is that of the index `run_queue_order`: no backlog is sorted, and that of anonymous
--- callers and events is not scanned. Others take the first half of the slots (`functions.runs.start`) last.
+-- callers and events is not scanned. Others take the first half of the slots (`functions.runs.start`) last. Of
+-- environments with equally many executing runs one is chosen at random: with the longest wait first, several older
+-- backlogs would be worked off before the first run of another environment.
 WITH {waiting_of_claim}, turns AS (
-    SELECT due.environment_id, due.created_at, busy.runs
+    SELECT due.environment_id, busy.runs, random() AS chance
       FROM waiting
      CROSS JOIN LATERAL (
-           SELECT r.environment_id, r.created_at, r.concurrency FROM platform.functions_run r
+           SELECT r.environment_id, r.concurrency FROM platform.functions_run r
             WHERE r.phase = 'queued' AND r.environment_id = waiting.environment_id
               AND (r.claimed_until IS NULL OR r.claimed_until < now())
               AND EXISTS (SELECT FROM platform.functions_function f WHERE f.id = r.function_id
@@ -17,7 +19,7 @@ WITH {waiting_of_claim}, turns AS (
              FROM platform.functions_run b
             WHERE b.environment_id = waiting.environment_id AND b.slot < 0) busy
      WHERE busy.taken < due.concurrency
-     ORDER BY busy.runs, due.created_at
+     ORDER BY busy.runs, chance
      LIMIT 4
 ), next AS (
     SELECT r.id, r.free
@@ -36,7 +38,7 @@ WITH {waiting_of_claim}, turns AS (
             ORDER BY (q.caller_kind = 'anonymous' OR q.trigger = 'event'), coalesce(q.turn_at, q.created_at) LIMIT 1
               FOR UPDATE OF q SKIP LOCKED) r
      WHERE r.free IS NOT NULL
-     ORDER BY turns.runs, turns.created_at
+     ORDER BY turns.runs, turns.chance
      LIMIT 1
 )
 UPDATE platform.functions_run r
