@@ -61,6 +61,7 @@ class FunctionScopedViewSet(ApiViewSet):
     retrieve=extend_schema(description="One function. Its secrets are names only."),
 )
 class FunctionViewSet(ListModelMixin, RetrieveModelMixin, FunctionScopedViewSet, ResourceViewSet):
+    long_floats = "refused"
     required_scopes = {
         "list": "functions:read",
         "put": "functions:deploy",

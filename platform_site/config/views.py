@@ -126,6 +126,7 @@ class ApplyResponse(Serializer):
 
 
 class ConfigViewSet(ResourceViewSet):
+    long_floats = "refused"
     required_scopes = {"retrieve": None, "plan": None, "apply": None}
     query_parameters = {"retrieve": frozenset({"parts"})}
     also_raises: ClassVar = {

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
 from json.decoder import scanstring  # type: ignore[attr-defined]  # it has no type
 from pathlib import Path
 from typing import Any
@@ -90,10 +91,10 @@ def _read_json(path: Path, kind: type) -> JsonFile | None:
         return None
     text = read_text(path)
     try:
-        value = json.loads(text, object_pairs_hook=_distinct, parse_constant=_no_constant)
+        value = json.loads(text, object_pairs_hook=_distinct, parse_constant=_no_constant, parse_float=_exact_float)
     except json.JSONDecodeError as error:
         raise _invalid_file(f"{path}:{error.lineno}: {error.msg} (column {error.colno}).") from None
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, InvalidOperation) as error:
         raise _invalid_file(f"{path}: {error}.") from None
     if not isinstance(value, kind):
         raise _invalid_file(f"{path} must contain {'an object' if kind is dict else 'a list'}.")
@@ -113,6 +114,13 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
         raise ValueError(f"the key {json.dumps(next(name for name in names if names.count(name) > 1))} is there twice")
+    return found
+
+
+def _exact_float(text: str) -> float:
+    found = float(text)
+    if Decimal(text) != Decimal(repr(found)):
+        raise ValueError(f"the number {text[:40]} would be rounded: write fewer digits or, for a decimal, a string")
     return found
 
 

@@ -137,7 +137,9 @@ def json_of(text: str, field_name: str) -> Any:
     if not text.strip():
         return None
     try:
-        return exact_json.loads(text)
+        return exact_json.loads(text, parse_float=exact_json.read_exact_float)
+    except exact_json.RoundedNumber as error:
+        raise invalid(field_name, str(error)) from None
     except ValueError as error:
         raise invalid(field_name, f"This is not JSON: {error}") from None
 

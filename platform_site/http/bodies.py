@@ -5,7 +5,7 @@ docs/reference/http.md."""
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, Final, NoReturn
+from typing import Any, Final, Literal, NoReturn
 
 import orjson
 from django.conf import settings
@@ -41,13 +41,17 @@ def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-_exact: Final = json.JSONDecoder(object_pairs_hook=object_of)
-_exact_with_texts: Final = json.JSONDecoder(object_pairs_hook=object_of, parse_float=exact_json.read_float)
+LongFloats = Literal["rounded", "kept", "refused"]
+"""What becomes of numbers with more digits than a float keeps; "kept": as `exact_json.LongFloat`."""
+_DECODERS: Final[dict[LongFloats, json.JSONDecoder]] = {
+    "rounded": json.JSONDecoder(object_pairs_hook=object_of),
+    "kept": json.JSONDecoder(object_pairs_hook=object_of, parse_float=exact_json.read_float),
+    "refused": json.JSONDecoder(object_pairs_hook=object_of, parse_float=exact_json.read_exact_float),
+}
 
 
-def read(body: bytes, *, has_long_floats: bool = False) -> Any:
-    """Raises InvalidRequest for ill-formed JSON, duplicate names, NUL, or more than MAX_DEPTH levels. With
-    `has_long_floats`, such numbers are `exact_json.LongFloat`, which orjson cannot write."""
+def read(body: bytes, *, long_floats: LongFloats = "rounded") -> Any:
+    """Raises InvalidRequest for ill-formed JSON, duplicate names, NUL, or more than MAX_DEPTH levels."""
     if not body or body.isspace():
         raise InvalidRequest("The body is empty; a JSON value is needed.")
     try:
@@ -60,9 +64,11 @@ def read(body: bytes, *, has_long_floats: bool = False) -> Any:
     if b"\\u0000" in body and _NUL.search(body):
         raise InvalidRequest("The body contains a NUL character (\\u0000), which cannot be stored.")
     try:
-        return (_exact_with_texts if has_long_floats else _exact).decode(body.decode())
+        return _DECODERS[long_floats].decode(body.decode())
     except DuplicateName:
         raise InvalidRequest("Duplicate key in a JSON object of the body.") from None
+    except exact_json.RoundedNumber as error:
+        raise InvalidRequest(str(error)) from None
     except ValueError:  # more digits than int() accepts (4,300); orjson usually refuses such a number first
         raise InvalidRequest("The body contains a number that is too long.") from None
 
@@ -129,7 +135,7 @@ def declared_length(meta: Mapping[str, Any]) -> int:
     return int(text)
 
 
-def read_request(request: HttpRequest, *, has_long_floats: bool = False) -> Any:
+def read_request(request: HttpRequest, *, long_floats: LongFloats = "rounded") -> Any:
     meta = request.META
     declared_length(meta)
     try:
@@ -141,4 +147,4 @@ def read_request(request: HttpRequest, *, has_long_floats: bool = False) -> Any:
     if not body:
         raise InvalidRequest("The body is empty; a JSON value is needed.")
     check_content_type(meta)
-    return read(body, has_long_floats=has_long_floats)
+    return read(body, long_floats=long_floats)

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 import orjson
@@ -14,14 +15,14 @@ _ALWAYS_EXACT: Final = 16
 
 
 class LongFloat(float):
-    """A number whose text may have more digits than the float."""
+    """A number whose text may have more digits than the float. orjson cannot write it."""
 
     __slots__ = ("text",)
     text: str
 
 
 def read_float(text: str) -> float:
-    """As `parse_float` of a decoder."""
+    """As `parse_float` of a decoder: LongFloat for many digits."""
     if len(text) <= _ALWAYS_EXACT and "e" not in text and "E" not in text:  # 1e-400 is 0.0 as a float
         return float(text)
     found = LongFloat(text)
@@ -29,15 +30,38 @@ def read_float(text: str) -> float:
     return found
 
 
-def loads(text: bytes | str, *, has_long_floats: bool = False) -> Any:
-    """With `has_long_floats`, such numbers are `LongFloat`, which orjson cannot write."""
+class RoundedNumber(ValueError):
+    """A number with more digits than a float keeps."""
+
+    def __init__(self, text: str) -> None:
+        shown = text if len(text) <= 40 else f"{text[:40]}…"
+        super().__init__(f"The number {shown} would be rounded: write fewer digits or, for a decimal, a string.")
+
+
+def read_exact_float(text: str) -> float:
+    """As `parse_float` of a decoder. Raises RoundedNumber."""
+    number = read_float(text)
+    if not isinstance(number, LongFloat):
+        return number
+    try:
+        is_exact = Decimal(text) == Decimal(repr(float(number)))
+    except InvalidOperation:  # an exponent beyond those of Decimal
+        is_exact = False
+    if not is_exact:
+        raise RoundedNumber(text)
+    return float(number)
+
+
+def loads(text: bytes | str, *, parse_float: Callable[[str], float] | None = None) -> Any:
+    """`parse_float`: `read_float` or `read_exact_float`, for numbers with many digits."""
     data = text.encode() if isinstance(text, str) else text
     value = orjson.loads(data)
-    has_long_floats = has_long_floats and _LONG_FLOAT.search(data) is not None
-    if not has_long_floats and _LONG.search(data) is None:
+    if _LONG_FLOAT.search(data) is None:
+        parse_float = None
+    if parse_float is None and _LONG.search(data) is None:
         return value
     try:
-        return json.loads(data, parse_float=read_float if has_long_floats else None)
+        return json.loads(data, parse_float=parse_float)
     except RecursionError as error:  # the standard library's reader goes less deep
         raise ValueError("the JSON is nested too deep for integers of its size") from error
 

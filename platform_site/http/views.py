@@ -118,7 +118,7 @@ class ApiRequest(Request):
 
     def _load_data_and_files(self) -> None:
         view: ApiViewSet = self.parser_context["view"]
-        self._data = self._full_data = bodies.read_request(self._request, has_long_floats=view.has_long_floats)
+        self._data = self._full_data = bodies.read_request(self._request, long_floats=view.long_floats)
         self._files = {}
 
 
@@ -144,7 +144,7 @@ class ApiViewSet(ViewSet):
     has_etag: ClassVar[frozenset[str]] = frozenset()
     optional_bodies: ClassVar[frozenset[str]] = frozenset()
     """Actions whose body may be missing: `read` and `read_object` return `{}`."""
-    has_long_floats: ClassVar[bool] = False
+    long_floats: ClassVar[bodies.LongFloats] = "rounded"
     """As in `bodies.read`."""
     client_errors_as: ClassVar[type[ApiError] | None] = None
     """Replaces client errors, except 404, 405, 429 and `project_suspended`: `InvalidGrant` at the token endpoint."""

@@ -16,7 +16,7 @@ _IF_MATCH = "An ETag belongs to one row: put it into the operation as `if_match`
 
 
 class BatchViewSet(ApiViewSet):
-    has_long_floats = True
+    long_floats = "kept"
     required_scopes = {"create": "rows:write"}
     query_parameters = {"create": frozenset[str]()}
     also_raises = {"create": (Conflict, NotFound, PreconditionFailed, Unavailable)}

@@ -38,6 +38,7 @@ class ChangesRequest(fields.Serializer):
 
 
 class ChangesViewSet(ApiViewSet):
+    long_floats = "refused"
     required_scopes = {"create": "rows:read"}
     query_parameters = {"create": frozenset[str]()}
     safe_posts = frozenset({"create"})

@@ -56,7 +56,7 @@ _BULK_PARAMETERS = [
 
 
 class RowViewSet(ApiViewSet):
-    has_long_floats = True
+    long_floats = "kept"
     safe_posts = frozenset({"search", "explain"})
     required_scopes = {
         "list": "rows:read",

@@ -33,6 +33,7 @@ _VERSION: Final = re.compile(r"\d{1,9}", re.ASCII)
 
 
 class SchemaViewSet(ApiViewSet):
+    long_floats = "refused"
     required_scopes = {
         "retrieve": "schema:read",
         "replace": "schema:write",

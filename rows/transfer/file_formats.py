@@ -75,7 +75,7 @@ class RecordFile:
             if not line or line.isspace():
                 continue
             try:
-                record = exact_json.loads(line, has_long_floats=has_decimals)
+                record = exact_json.loads(line, parse_float=exact_json.read_float if has_decimals else None)
             except ValueError as error:
                 yield number, f"is not JSON: {error}"
                 continue

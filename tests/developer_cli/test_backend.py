@@ -272,6 +272,8 @@ def test_pull_overwrites_nothing_unless_forced(files: Files) -> None:
         ("schema.json", '{"tables": {}, "tables": {}}', "invalid_file", 'the key "tables" is there twice'),
         ("schema.json", '{"tables": NaN}', "invalid_file", "NaN"),
         ("schema.json", "[" * 100_000, "invalid_file", "schema.json"),
+        ("schema.json", '{"tables": {"t": 0.1000000000000000055}}', "invalid_file", "0.1000000000000000055 would be rounded"),
+        ("schema.json", '{"tables": 1e-99999999999999999999}', "invalid_file", "schema.json"),
         ("webhooks.json", '[{"url": 1}]', "invalid_file", "webhooks.json:1"),
         ("webhooks.json", '[{"url": "u"},\n{"url": "u"}]', "invalid_file", "webhooks.json:2"),
         ("webhooks.json", '[{"url": "u",\n"secret": "x"}]', "invalid_file", 'webhooks.json:2: there is no setting "secret"'),

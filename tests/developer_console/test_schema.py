@@ -104,6 +104,7 @@ def test_going_back_is_planned_too(tracker: Tracker, desk: Desk) -> None:
         ('{"tables": {}}, "confirm": ["drop table tasks"]', "Line 1"),
         ('{"tables": {}, "tables": {}}', "Duplicate key"),
         ("", "Line 1"),
+        ('{"tables": 0.1000000000000000055}', "The number 0.1000000000000000055 would be rounded"),
         ('{"tables": NaN}', "Line 1, column 12"),
         ("[]", "The document must be an object."),
         ("[" * 3000 + "]" * 3000, ""),

@@ -189,6 +189,26 @@ def test_a_decimal_as_a_number_is_refused_rather_than_rounded(tracker: Tracker) 
     assert (row["price"], row["weight"], row["meta"]) == ("12.50", 0.1, [0.30000000000000004])
 
 
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("PUT", "/schema"),
+        ("POST", "/config/plan"),
+        ("POST", "/webhooks"),
+        ("PUT", "/functions/digest"),
+        ("POST", "/changes"),
+    ],
+)
+def test_numbers_that_would_be_rounded_are_refused(tracker: Tracker, method: str, path: str) -> None:
+    """Rules, defaults, backfills and filters may compare them with decimals."""
+    for long in (b"12.500000000000000001", b"1e-400", b"-0.1000000000000000055"):
+        answer = tracker.call("owner", method, path, body=b'{"x": [%s]}' % long)
+        assert (answer.status, answer.error) == (400, "invalid_request")
+        assert long.decode() in answer.json["error"]["message"]
+    for exact in (b"0.30000000000000004", b"12.50000000000000000000", b"1e3"):
+        assert tracker.call("owner", method, path, body=b'{"x": [%s]}' % exact).status == 422
+
+
 def test_bad_bodies(tracker: Tracker) -> None:
     home = tracker.post("key", "/rows/lists", {"name": "x", "owner_id": tracker.users["alice"]}).json["id"]
     task = tracker.post("key", "/rows/tasks", {"title": "x", "list_id": home, "owner_id": tracker.users["alice"]}).json[

@@ -48,6 +48,7 @@ def _resolve_url(view: ApiViewSet) -> None:
     retrieve=extend_schema(description="One webhook."),
 )
 class WebhookViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
+    long_floats = "refused"
     required_scopes = {
         "list": "webhooks:read",
         "create": "webhooks:write",

@@ -150,10 +150,13 @@ def _table_form(console: Console, context: dict[str, Any]) -> Form:
 def _draft(text: str) -> dict[str, Any]:
     """Raises ValidationFailed, with the place in the text."""
     try:
-        json.loads(text)  # its messages say more than those of orjson, which is stricter (NaN, say)
+        # Its messages say more than those of orjson, which is stricter (NaN, say).
+        json.loads(text, parse_float=exact_json.read_exact_float)
         draft = exact_json.loads(text)
     except json.JSONDecodeError as error:
         raise _invalid("document", f"Line {error.lineno}, column {error.colno}: {error.msg}") from None
+    except exact_json.RoundedNumber as error:
+        raise _invalid("document", str(error)) from None
     except (ValueError, RecursionError):
         raise _invalid("document", "The document is nested too deep, or has a number that is too long.") from None
     if not isinstance(draft, dict):

@@ -269,9 +269,9 @@ def _when(record: SchemaVersion) -> str:
 
 def _document(name: str) -> object:
     if name == "-":
-        return bodies.read(sys.stdin.buffer.read())
+        return bodies.read(sys.stdin.buffer.read(), long_floats="refused")
     try:
-        return bodies.read(Path(name).read_bytes())
+        return bodies.read(Path(name).read_bytes(), long_floats="refused")
     except OSError as error:
         raise CommandError(f"{name} cannot be read: {error.strerror}.") from None
 

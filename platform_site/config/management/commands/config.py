@@ -187,7 +187,8 @@ def _resolved(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _document(name: str) -> dict[str, Any]:
     try:
-        found = bodies.read(sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes())
+        text = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        found = bodies.read(text, long_floats="refused")
     except OSError as error:
         raise CommandError(f"{name} cannot be read: {error.strerror}.") from None
     if not isinstance(found, dict):
