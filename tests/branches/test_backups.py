@@ -159,7 +159,7 @@ def test_a_function_with_more_source_than_one_line_may_have(full: Tracker, file:
             function=original, number=number, source=_source(number), source_hash=str(number), author_kind="system"
         )
     assert "142 function versions;" in run("backup", full.environment_id, "--to", str(file))
-    assert "is whole" in run("restore", str(file), "--check")
+    assert "is complete" in run("restore", str(file), "--check")
     run("restore", str(file), "--branch-of", full.project.pk, "--name", "b")
     branch = Environment.objects.get(name="b")
     copied = Function.objects.using(REGION).get(environment_id=branch.pk, name="large")
@@ -530,7 +530,7 @@ def test_versions_that_are_not_those_of_the_schema_are_refused(
         versions = [json.loads(line) for line in members["versions.ndjson"].splitlines()]
         members["versions.ndjson"] = b"".join(json.dumps(each).encode() + b"\n" for each in change(versions))
 
-    assert "is whole" in run("restore", str(file), "--check")
+    assert "is complete" in run("restore", str(file), "--check")
     forged(file, forge)
     with pytest.raises(CommandError, match="damaged"):
         run("restore", str(file), "--check")
@@ -591,7 +591,7 @@ def test_what_the_command_refuses(tracker: Tracker, file: Path) -> None:
 
 def test_a_file_is_never_overwritten_unasked_nor_left_half_done(tracker: Tracker, file: Path) -> None:
     file.write_text("mine")
-    with pytest.raises(CommandError, match="is there already"):
+    with pytest.raises(CommandError, match="exists. Name another file"):
         run("backup", tracker.environment_id, "--to", str(file))
     assert file.read_text() == "mine"
     with pytest.raises(CommandError, match="cannot be written"):
@@ -626,7 +626,7 @@ def test_what_a_killed_backup_left_is_in_no_other_ones_way(tracker: Tracker, fil
 def test_check_says_what_it_is(tracker: Tracker, file: Path) -> None:
     run("backup", tracker.environment_id, "--to", str(file))
     said = run("restore", str(file), "--check")
-    assert "is whole: version 1, 4 tables" in said
+    assert "is complete: version 1, 4 tables" in said
     assert tracker.environment_id in said
 
 
@@ -761,5 +761,5 @@ def test_killed_while_it_restores(tracker: Tracker, file: Path, run_and_kill: Ru
         assert rows(tracker, "tasks", made.pk) == rows(tracker, "tasks", tracker.environment_id)
     else:
         assert made.pk not in schemas_in(REGION)
-        assert "cut off" in tracker.api.get(address(tracker, made.pk), token=owner).json["status_reason"]
+        assert "interrupted" in tracker.api.get(address(tracker, made.pk), token=owner).json["status_reason"]
         assert tracker.api.delete(address(tracker, made.pk), token=owner).status == 204
