@@ -145,7 +145,7 @@ class SessionViewSet(ListModelMixin, ResourceViewSet):
         caller, state = person(self.caller), self._state()
         if state not in sessions.STATES:
             raise ValidationFailed.of("state", "not_among", f"Must be one of {', '.join(sessions.STATES)}.")
-        return sessions.of_user(caller.id, state)
+        return sessions.of_user(caller.id, state).filter(_within_reach(caller))
 
     def cursor_facts(self) -> Sequence[Fact]:
         return [self.caller.id, self._state()]
@@ -156,7 +156,8 @@ class SessionViewSet(ListModelMixin, ResourceViewSet):
     def destroy(self, request: Any, session_id: str) -> HttpResponse:
         """End one of the caller's sessions. Its tokens are refused from the next request on."""
         caller = person(self.caller)
-        if not ids.matches("ses", session_id) or not sessions.revoke(Q(pk=session_id), actor=caller, user_id=caller.id):
+        wanted = Q(pk=session_id) & _within_reach(caller)
+        if not ids.matches("ses", session_id) or not sessions.revoke(wanted, actor=caller, user_id=caller.id):
             raise NotFound
         return no_content()
 
@@ -168,8 +169,14 @@ class SessionViewSet(ListModelMixin, ResourceViewSet):
         scope = self.read(serializers.RevokeInput)["scope"]
         current = Q(pk=caller.session_id)
         condition = {"current": current, "others": ~current, "all": Q()}[scope]
-        sessions.revoke(condition, actor=caller, user_id=caller.id, scope=scope)
+        sessions.revoke(condition & _within_reach(caller), actor=caller, user_id=caller.id, scope=scope)
         return no_content()
+
+
+def _within_reach(caller: Caller) -> Q:
+    """The sessions that a caller lists and ends: in a preview branch only those of the branch."""
+    environment = caller.environment if caller.kind == "user" else None
+    return Q(environment_id=environment.environment_id) if environment and environment.is_branch else Q()
 
 
 def person(caller: Caller) -> Caller:

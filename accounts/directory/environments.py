@@ -61,11 +61,17 @@ def active_environment(environment_id: str) -> EnvironmentRef | None:
 
 def own_pool(environment: EnvironmentRef, things: str = "users") -> str:
     """The environment's own pool. Raises Forbidden in a preview branch, whose users are its parent's."""
-    if environment.pool_id != environment.environment_id:
+    if environment.is_branch:
         raise Forbidden(
             f"These {things} belong to {environment.pool_id}, from which this environment branched. Change them there."
         )
     return environment.pool_id
+
+
+def require_own_pool(caller: Caller) -> None:
+    """Raise Forbidden for a user who signed in to a preview branch: there, nobody changes the source's users."""
+    if caller.kind == "user" and caller.environment:
+        own_pool(caller.environment)
 
 
 def lock_shared(environment_id: str | None) -> None:

@@ -134,6 +134,6 @@ def pool(options: dict[str, Any]) -> str | None:
     if options["environment"] is None:
         return None
     environment = environment_ref_named(options["environment"])
-    if environment.pool_id != environment.environment_id:
+    if environment.is_branch:
         raise CommandError(f"This belongs to {environment.pool_id}, from which {environment.environment_id} branched.")
     return environment.pool_id

@@ -60,8 +60,8 @@ class EmailTaken(FlowError):
     text = "A user with this email exists, but it was never verified. Sign in as before and verify the email first."
 
 
-class StaffLinkThemselves(FlowError):
-    """A provider's email is not enough to become an account of console staff."""
+class LinkRequired(FlowError):
+    """A provider's email is not enough to become an account of console staff, or to be linked in a preview branch."""
 
     error, code = "access_denied", "link_required"
     text = "A user with this email is not linked to this provider. Sign in as before, then link the provider."

@@ -39,10 +39,8 @@ def find_or_create_user(provider: IdentityProvider, profile: Profile, *, most: i
 
 @transaction.atomic
 def _find_or_create_user(provider: IdentityProvider, profile: Profile, most: int | None) -> User:
-    met = Identity.objects.select_related("user").filter(provider=provider, subject=profile.subject).first()
+    met = _known(provider, profile)
     if met is not None:
-        if met.user.disabled_at is not None:
-            raise errors.UserDisabled
         Identity.objects.filter(pk=met.pk).update(last_used_at=Now(), email=profile.email)
         return met.user
     if profile.email is None:
@@ -59,10 +57,30 @@ def _find_or_create_user(provider: IdentityProvider, profile: Profile, most: int
     elif user.email_verified_at is None:
         raise errors.EmailTaken
     elif user.is_staff:  # an identity provider must not be a way to become staff
-        raise errors.StaffLinkThemselves
+        raise errors.LinkRequired
     else:
         _link(user, provider, profile, actor=Actor.of(user))
     return user
+
+
+def linked_user(provider: IdentityProvider, profile: Profile) -> User:
+    """The user to whom `profile` is linked; changes nothing. Raises UserDisabled, SignUpClosed, and LinkRequired if the
+    email is a user's."""
+    met = _known(provider, profile)
+    if met is not None:
+        return met.user
+    if profile.email and (profile.is_email_verified or provider.trusts_email):
+        if User.objects.with_email(provider.environment_id, profile.email).exists():
+            raise errors.LinkRequired
+    raise errors.SignUpClosed
+
+
+def _known(provider: IdentityProvider, profile: Profile) -> Identity | None:
+    """Raises UserDisabled."""
+    met = Identity.objects.select_related("user").filter(provider=provider, subject=profile.subject).first()
+    if met is not None and met.user.disabled_at is not None:
+        raise errors.UserDisabled
+    return met
 
 
 def _link(user: User, provider: IdentityProvider, person: Profile | Proof, *, actor: Caller | Actor) -> Identity:

@@ -7,6 +7,7 @@ from typing import Final
 
 from django.db import transaction
 
+from accounts.models import User
 from accounts.models.oauth import IdentityProvider
 from accounts.oauth import errors, identities, proofs, providers
 from accounts.oauth.client import claims, metadata
@@ -92,9 +93,15 @@ def _proof(flow: Flow, provider: IdentityProvider, profile: Profile) -> str:
 def _code(flow: Flow, provider: IdentityProvider, profile: Profile, most: int | None) -> str:
     with transaction.atomic():  # no user is created or linked without a code
         return exchange_codes.issue(
-            identities.find_or_create_user(provider, profile, most=most),
+            _user(flow, provider, profile, most),
             environment_id=flow.environment_id,
             redirect_uri=flow.redirect_uri,
             code_challenge=flow.code_challenge,
             method=f"oauth:{provider.name}",
         )
+
+
+def _user(flow: Flow, provider: IdentityProvider, profile: Profile, most: int | None) -> User:
+    if flow.environment_id != provider.environment_id:  # a preview branch, which must not change its source's users
+        return identities.linked_user(provider, profile)
+    return identities.find_or_create_user(provider, profile, most=most)

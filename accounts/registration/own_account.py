@@ -12,6 +12,7 @@ from django.db.models.functions import Now
 
 from accounts.audit import Actor
 from accounts.changes import UNSET, Unset
+from accounts.directory import environments as environment_directory
 from accounts.models import Session, User
 from accounts.models.registration import AccountEmail
 from accounts.registration import email_outbox, one_time_links
@@ -30,6 +31,12 @@ def user_of(caller: Caller) -> User:
     if user is None:
         raise NotFound
     return user
+
+
+def user_to_change(caller: Caller) -> User:
+    """As `user_of`. Raises Forbidden in a preview branch."""
+    environment_directory.require_own_pool(caller)
+    return user_of(caller)
 
 
 def pending_email(user: User) -> str | None:

@@ -16,7 +16,7 @@ from accounts.audit import Actor
 from accounts.changes import UNSET, Unset, given
 from accounts.directory import environments as environment_directory
 from accounts.models.registration import PoolSettings, SignUpMode
-from platform_site.http.errors import NotFound, ValidationFailed
+from platform_site.http.errors import Forbidden, NotFound, ValidationFailed
 from platform_site.http.requests import named_environment
 from platform_site.identity.callers import Caller
 from platform_site.identity.plans import plan_limits
@@ -57,11 +57,14 @@ def pool_of(environment_id: str | None) -> Pool | None:
     return None if environment is None else Pool(environment.pool_id, environment_id, environment.plan)
 
 
-def named_by(request: HttpRequest) -> Pool:
-    """The pool that a request names. Raises NotFound and ProjectSuspended."""
+def own_pool_of(request: HttpRequest) -> Pool:
+    """The pool of the environment that a request names. Raises NotFound, ProjectSuspended, and Forbidden if that is a
+    preview branch."""
     pool = pool_of(named_environment(request))
     if pool is None:
         raise NotFound("There is no such environment.")
+    if pool.is_branch:
+        raise Forbidden(f"These users belong to {pool.id}, from which this environment branched. Change them there.")
     return pool
 
 

@@ -23,7 +23,7 @@ def request_sign_up(
 ) -> None:
     """Request an account. Does the same work if the email has one. `admit` runs when all else is valid, and may raise
     (a rate limit). Raises Forbidden (sign-up closed), ValidationFailed, QuotaExceeded, RateLimited."""
-    _check_open(pool)
+    _check_mode(pool.id)
     recipient = emails.check(email)
     passwords.check_chosen(password, User(email=recipient, name=name))
     if pool.most_users is not None:
@@ -39,12 +39,6 @@ _NO_ENVIRONMENT: Final = (
     "no environment is named, so a platform account is meant. An application's users sign up with the header "
     "X-Environment."
 )
-
-
-def _check_open(pool: Pool) -> None:
-    if pool.is_branch:
-        raise Forbidden(f"These users belong to {pool.id}, from which this environment branched. Sign up there.")
-    _check_mode(pool.id)
 
 
 def _check_mode(pool_id: str | None) -> None:

@@ -57,10 +57,10 @@ class _Public(ApiViewSet):
     environment_use = "optional"
 
     def pool(self) -> Pool:
-        """Raises NotFound, ProjectSuspended and RateLimited."""
+        """Raises NotFound, ProjectSuspended, RateLimited, and Forbidden for a preview branch."""
         try:
-            return pool_settings.named_by(self.http_request)
-        except (NotFound, ProjectSuspended):
+            return pool_settings.own_pool_of(self.http_request)
+        except (Forbidden, NotFound, ProjectSuspended):
             rate_limits.count_token_request(self.http_request)
             raise
 
@@ -112,7 +112,7 @@ class SignUpViewSet(_Public):
 
 
 class InvitationAcceptViewSet(_Public):
-    also_raises: ClassVar = {"accept": (InvalidGrant, NotFound, QuotaExceeded)}
+    also_raises: ClassVar = {"accept": (Forbidden, InvalidGrant, NotFound, QuotaExceeded)}
 
     @extend_schema(operation_id="acceptInvitation", request=serializers.AcceptInput, responses={200: TokenPair})
     def accept(self, request: Any) -> HttpResponse:
@@ -125,7 +125,7 @@ class InvitationAcceptViewSet(_Public):
 
 
 class PasswordResetViewSet(_Public):
-    also_raises: ClassVar = {"create": (NotFound,), "confirm": (InvalidGrant, NotFound)}
+    also_raises: ClassVar = {"create": (Forbidden, NotFound), "confirm": (Forbidden, InvalidGrant, NotFound)}
 
     @idempotent()
     @extend_schema(
@@ -150,7 +150,7 @@ class PasswordResetViewSet(_Public):
 
 
 class LinkViewSet(_Public):
-    also_raises: ClassVar = {"verify_email": (InvalidGrant, NotFound), "change_email": (InvalidGrant, NotFound)}
+    also_raises: ClassVar = dict.fromkeys(("verify_email", "change_email"), (Forbidden, InvalidGrant, NotFound))
 
     @idempotent()
     @extend_schema(operation_id="verifyEmail", request=serializers.LinkInput, responses={204: None})
@@ -186,7 +186,7 @@ class MeViewSet(ResourceViewSet):
         """Change one's own name or password. A new password needs the current one, and ends all other sessions."""
         caller = person(self.caller)
         values = self.read(MeInput)
-        user = own_account.user_of(caller)
+        user = own_account.user_to_change(caller)
         if "password" in values:
             rate_limits.count_token_request(self.http_request, pool_id=user.environment_id, email=user.email)
         return self._shown(own_account.change(user, actor=caller, **values))
@@ -222,7 +222,7 @@ class OwnAccountViewSet(ApiViewSet):
     optional_bodies: ClassVar = frozenset({"remove"})
 
     def _oneself(self) -> User:
-        return own_account.user_of(person(self.caller))
+        return own_account.user_to_change(person(self.caller))
 
     def _count(self, user: User, kind: Kind, email: str) -> None:
         rate_limits.count_email_request(

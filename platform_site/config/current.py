@@ -142,7 +142,7 @@ def _webhooks(environment: EnvironmentRef) -> dict[str, Any]:
 def _auth(environment: EnvironmentRef) -> dict[str, Any]:
     """A preview branch has its own redirect URIs; the rest is its source's."""
     found: dict[str, Any] = {"redirect_uris": redirects.of(environment.environment_id)}
-    if environment.pool_id != environment.environment_id:
+    if environment.is_branch:
         return found
     settings = pool_settings.settings_of(environment.pool_id)
     for name in ("sign_up", "app_name", "app_url", "link_urls"):

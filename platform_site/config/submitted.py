@@ -181,9 +181,8 @@ def _normal(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _auth(environment: EnvironmentRef, raw: Any, errors: list[FieldError]) -> dict[str, Any]:
-    is_branch = environment.pool_id != environment.environment_id
     at = f"{ROOT}.auth"
-    values = _read(raw, BranchAuthConfig if is_branch else AuthConfig, at, errors)
+    values = _read(raw, BranchAuthConfig if environment.is_branch else AuthConfig, at, errors)
     if values is None:
         return {}
     if "providers" in values:

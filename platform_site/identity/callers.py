@@ -64,6 +64,10 @@ class EnvironmentRef:
     """`("*",)` for all, else exact origins."""
     is_suspended: bool = False
 
+    @property
+    def is_branch(self) -> bool:
+        return self.pool_id != self.environment_id
+
     def require_active(self) -> None:
         if self.is_suspended:
             raise ProjectSuspended

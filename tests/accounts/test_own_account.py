@@ -13,7 +13,7 @@ from accounts.registration import email_outbox, one_time_links, own_account
 from accounts.users import service as user_service
 from platform_site.identity import signals
 from projects.models import Environment
-from tests.accounts.conftest import PASSWORD, SignedIn, make_environment, session_of, token
+from tests.accounts.conftest import PASSWORD, SignedIn, branch_of, make_environment, session_of, token
 from tests.support.client import Answer, Api
 from tests.support.postbox import Postbox, html_of, text_of, token_in
 from tests.support.rate_limits import assert_within_one_window
@@ -349,6 +349,50 @@ def test_who_has_no_password_deletes_with_a_fresh_session(
     assert post(api, "delete-account", who).error == "forbidden"
     fresh = session_of(who.user)
     assert post(api, "delete-account", fresh).status == 204
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("PATCH", "me", {"name": "x"}),
+        ("PATCH", "me", {"password": "another horse, another battery", "current_password": PASSWORD}),
+        ("POST", "email-verification", None),
+        ("POST", "email-change", {"email": NEW, "current_password": PASSWORD}),
+        ("POST", "delete-account", {"current_password": PASSWORD}),
+    ],
+)
+def test_nobody_changes_an_account_in_a_branch(
+    api: Api, una: User, production: Environment, method: str, path: str, body: dict[str, str] | None
+) -> None:
+    """A branch signs in the users of its source, and must not change them."""
+    in_branch = session_of(una, environment=branch_of(production).pk)
+    before = User.objects.values().get(pk=una.pk)
+    refused = api.request(method, f"/v1/auth/{path}", token=in_branch.access_token, json=body)
+    assert (refused.error, production.pk in refused.json["error"]["message"]) == ("forbidden", True)
+    assert User.objects.values().get(pk=una.pk) == before
+    assert not AccountEmail.objects.exists()
+    assert api.get("/v1/auth/me", token=in_branch.access_token).status == 200
+
+
+def test_a_link_is_not_used_in_a_branch(api: Api, una: User, production: Environment, postbox: Postbox) -> None:
+    branch = branch_of(production)
+    assert api.post("/v1/auth/password-reset", json={"email": una.email}, environment=branch.pk).error == "forbidden"
+    assert not AccountEmail.objects.exists()
+    assert api.post("/v1/auth/email-verification", token=session_of(una).access_token).status == 202
+    email_outbox.send_due()
+    link = {"token": token_in(postbox.last(una.email))}
+    for path in ("email-verification", "email-change", "password-reset", "signup"):
+        body = link if path == "email-verification" else link | {"password": PASSWORD}
+        assert api.post(f"/v1/auth/{path}/confirm", json=body, environment=branch.pk).error == "forbidden"
+    accepted = api.post("/v1/auth/invitation/accept", json=link | {"password": PASSWORD}, environment=branch.pk)
+    assert accepted.error == "forbidden"
+    assert User.objects.get(pk=una.pk).email_verified_at is None
+
+
+def test_a_platform_account_that_names_a_branch_changes_itself(api: Api, alice: User, production: Environment) -> None:
+    me = session_of(alice).access_token
+    changed = api.patch("/v1/auth/me", token=me, json={"name": "Al"}, environment=branch_of(production).pk)
+    assert changed.json["name"] == "Al"
 
 
 def test_a_key_has_no_account(api: Api, production: Environment, make_key: Callable[..., Any]) -> None:

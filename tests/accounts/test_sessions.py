@@ -158,6 +158,23 @@ def test_an_expired_session_is_401(api: Api, three: list[SignedIn]) -> None:
     assert not any(works(api, one) or refreshes(api, one) for one in three)
 
 
+def test_a_branch_lists_and_ends_only_its_own_sessions(
+    api: Api, una: User, production: Environment, sign_in: Callable[..., SignedIn]
+) -> None:
+    here = sign_in(una)
+    there, other = (sign_in(una, environment=branch_of(production, name).pk) for name in ("one", "two"))
+    ids = {each["id"] for each in api.get("/v1/auth/sessions", token=here.access_token).json["data"]}
+    [only] = api.get("/v1/auth/sessions", token=there.access_token).json["data"]
+    assert (len(ids), only["id"] in ids) == (3, True)
+    for session_id in ids - {only["id"]}:
+        assert api.delete(f"/v1/auth/sessions/{session_id}", token=there.access_token).status == 404
+    for scope in ("others", "all"):
+        assert api.post("/v1/auth/revoke", token=there.access_token, json={"scope": scope}).status == 204
+    assert [works(api, one) for one in (here, there, other)] == [True, False, True]
+    assert api.post("/v1/auth/revoke", token=here.access_token, json={"scope": "all"}).status == 204
+    assert not works(api, other)
+
+
 def test_an_environment_that_goes_takes_its_sessions_and_keys_along(
     api: Api, una: User, production: Environment, sign_in: Callable[..., SignedIn], make_key: Callable[..., Any]
 ) -> None:

@@ -5,6 +5,7 @@ from django.http import HttpResponse
 from drf_spectacular.utils import extend_schema, extend_schema_view
 from rest_framework.mixins import ListModelMixin
 
+from accounts.directory import environments as environment_directory
 from accounts.models.oauth import Identity
 from accounts.oauth import identities, proofs, serializers
 from accounts.registration import own_account
@@ -45,7 +46,7 @@ class IdentityViewSet(ListModelMixin, ResourceViewSet):
 
         Send the browser to `/v1/auth/authorize?intent=link&code_challenge=…`; the returned `code` is valid for 60 s.
         Needs the current password; for an account without one, a session younger than ten minutes."""
-        self._person()
+        self._person_to_change()
         values = self.read(serializers.LinkIdentityInput)
         caller, user = self.caller, own_account.user_of(self.caller)
         rate_limits.count_token_request(self.http_request, pool_id=user.environment_id, email=user.email)
@@ -57,8 +58,12 @@ class IdentityViewSet(ListModelMixin, ResourceViewSet):
 
     def destroy(self, request: Any, identity_id: str) -> HttpResponse:
         """Unlink an identity provider from the caller's account. Refused (409) if it is the only way to sign in."""
-        identities.unlink(self._person(), identity_id, actor=self.caller)
+        identities.unlink(self._person_to_change(), identity_id, actor=self.caller)
         return no_content()
+
+    def _person_to_change(self) -> str:
+        environment_directory.require_own_pool(self.caller)
+        return self._person()
 
     def _person(self) -> str:
         if self.caller.session_id is None:

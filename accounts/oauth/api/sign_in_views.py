@@ -122,7 +122,7 @@ class ProviderSignInViewSet(_BrowserViewSet):
         try:
             provider = _provider(pool.id, self.query.get("provider"))
             challenge = _challenge(self.query)
-            links = _links(self.query, challenge)
+            links = _links(self.query, challenge, pool)
             if provider is None:
                 if not pages.is_wanted(request):
                     raise errors.InvalidFlowRequest("Name a provider: there are several.")
@@ -207,13 +207,15 @@ def _challenge(query: Mapping[str, str]) -> str | None:
     return challenge
 
 
-def _links(query: Mapping[str, str], challenge: str | None) -> bool:
+def _links(query: Mapping[str, str], challenge: str | None, pool: Pool) -> bool:
     intent = query.get("intent")
     if intent not in (None, "link"):
         raise errors.InvalidFlowRequest("intent must be link, or left out to sign in.")
     if intent == "link" and challenge is None:
         # Otherwise another person's code, injected into the application, would link that person to its user.
         raise errors.InvalidFlowRequest("Linking needs a code_challenge.")
+    if intent == "link" and pool.is_branch:
+        raise errors.InvalidFlowRequest("A preview branch links nobody: link in the environment that has its users.")
     return intent == "link"
 
 

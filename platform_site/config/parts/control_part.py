@@ -51,7 +51,7 @@ def begin(changes: PlanChanges) -> None:
         applying.begin(environment.environment_id, plan_id)
         with applying.as_plan(plan_id):
             redirects.hold(environment.environment_id)
-            if environment.pool_id == environment.environment_id:
+            if not environment.is_branch:
                 pool_settings.hold(environment.pool_id)
                 providers.hold(environment.pool_id)
             changes.require_current(in_region=False)

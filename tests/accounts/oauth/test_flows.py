@@ -243,12 +243,35 @@ def test_a_branch_signs_in_its_parents_users_by_its_parents_providers(
     refused = Browser().begin(branch)
     assert refused.status_code == 422, "its redirect URIs are its own"
     allow(branch.pk, "https://preview.example.com/")
+    exchange(api, code_for(production, "ada"), production)
     code = code_for(branch, "ada", redirect_uri="https://preview.example.com/")
     assert exchange(api, code, production).status == 400
     got = exchange(api, code, branch)
     assert got.status == 200
     assert User.objects.get(pk=got.json["user"]["id"]).environment_id == production.pk
     assert api.get("/v1/auth/me", token=got.json["access_token"]).json["environment_id"] == branch.pk
+
+
+def test_a_branch_makes_nobody_a_user_and_links_nobody(
+    idp: IdentityProvider, provider: ProviderRecord, production: Environment, make_user: Any
+) -> None:
+    """Users of a branch are those of its source, which a preview must not change."""
+    branch = branch_of(production)
+    allow(branch.pk, APP)
+    idp.person("ada", email="ada@example.com", email_verified=True)
+    pool_settings.change_settings(production.pk, actor=audit.SYSTEM, sign_up="open")
+    assert told(Browser().sign_in(branch, "ada"))["error_code"] == "sign_up_closed"
+    assert not User.objects.in_pool(production.pk).exists()
+    una = make_user("una", pool_id=production.pk)
+    User.objects.filter(pk=una.pk).update(email_verified_at=timezone.now())
+    idp.person("una", email=una.email, email_verified=True)
+    assert told(Browser().sign_in(branch, "una"))["error_code"] == "link_required"
+    assert not Identity.objects.exists()
+    assert "code" in told(Browser().sign_in(production, "una"))
+    before = Identity.objects.values().get()
+    idp.person("una", email="una@moved.example", email_verified=True)
+    assert "code" in told(Browser().sign_in(branch, "una"))
+    assert Identity.objects.values().get() == before
 
 
 def test_an_email_that_only_userinfo_has(

@@ -107,17 +107,27 @@ def test_an_identity_is_one_person_at_one_provider(
         assert now == known | {second["id"]: "cat@moved.example"}
 
 
-def test_platform_accounts_and_branches_link_too(
-    api: Api, idp: IdentityProvider, octo: str, una: User, alice: User, production: Environment
-) -> None:
-    branch = branch_of(production)
-    allow(branch.pk, APP)
-    in_branch = session_of(una, environment=branch.pk)
-    assert link(api, in_branch, brought(branch, octo)).status == 201
+def test_platform_accounts_link_too(api: Api, idp: IdentityProvider, octo: str, alice: User) -> None:
     allow(None, APP)
     add(None, "acme", issuer=idp.issuer)
     assert link(api, session_of(alice), brought(None, octo)).status == 201
-    assert {identity.user_id for identity in Identity.objects.all()} == {una.pk, alice.pk}
+    assert Identity.objects.get().user_id == alice.pk
+
+
+def test_a_branch_links_and_unlinks_nothing(
+    api: Api, octo: str, una: User, una_s: SignedIn, production: Environment
+) -> None:
+    branch = branch_of(production)
+    allow(branch.pk, APP)
+    refused = told(Browser().begin(branch, intent="link", code_challenge=s256(VERIFIER)))
+    assert (refused["error"], "code" in refused) == ("invalid_request", False)
+    in_branch = session_of(una, environment=branch.pk)
+    code = brought(production, octo)
+    assert link(api, in_branch, code).error == "forbidden"
+    assert not Identity.objects.exists()
+    made = link(api, una_s, code)
+    assert api.delete(f"/v1/auth/identities/{made.json['id']}", token=in_branch.access_token).error == "forbidden"
+    assert Identity.objects.get().user_id == una.pk
 
 
 def test_a_stolen_access_token_is_not_enough(api: Api, octo: str, una_s: SignedIn, production: Environment) -> None:
