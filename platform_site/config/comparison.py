@@ -5,7 +5,7 @@ from typing import Any, Final, Literal
 
 from platform_site.config import credentials, current
 from platform_site.config.current import Configuration
-from platform_site.config.submitted import ROOT, below
+from platform_site.config.submitted import MAX_ERRORS, ROOT, below
 from platform_site.http.errors import FieldError, QuotaExceeded, ValidationFailed
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.identity.plans import plan_limits
@@ -14,8 +14,10 @@ from rows.migrate import service as schema_service
 from rows.migrate.apply import Operation
 from rows.migrate.lock_estimates import TableLock
 from rows.outbox import event_types
+from rows.query.schema_cache import CompiledSchema
 from rows.schema.identifiers import did_you_mean
 from rows.schema.model import InvalidDocument
+from webhooks.subscriptions import schema_check
 
 Kind = Literal["add", "change", "remove", "trust"]
 Item = Mapping[str, Any]
@@ -69,6 +71,8 @@ def plan(environment: EnvironmentRef, now: Configuration, parts: Item) -> Plan:
     """Raises ValidationFailed, and the errors of `schema_service.rehearse`."""
     found = Plan(now.version)
     _check_limits(environment, now, parts)
+    if "webhooks" in parts:
+        found.warnings += _check_webhooks(environment, now.parts["webhooks"], parts)
     if "schema" in parts:
         _compare_schema(environment, parts["schema"], found)
     if "functions" in parts:
@@ -119,6 +123,27 @@ def _check_limits(environment: EnvironmentRef, now: Configuration, parts: Item) 
     ]
     if over:
         raise ValidationFailed(fields=over)
+
+
+def _check_webhooks(environment: EnvironmentRef, now: Mapping[str, Item], parts: Item) -> list[FieldError]:
+    """Warnings of webhooks that the document leaves as they are, although their filter or columns are not valid for the
+    schema. Raises ValidationFailed for the others."""
+    items: dict[str, Item] = {name: {**now.get(name, {}), **item} for name, item in parts["webhooks"].items()}
+    items = {name: item for name, item in items.items() if item.get("filter") or item.get("columns")}
+    if not items:
+        return []
+    schema = schema_service.read(parts["schema"]) if "schema" in parts else schema_service.current(environment).schema
+    compiled = CompiledSchema(environment.environment_id, environment.cluster, 0, schema, set())
+    errors, warnings = [], []
+    for name, item in items.items():
+        wrong = schema_check.errors(compiled, item["events"], item.get("filter"), item.get("columns"))
+        if all(item.get(each) == now.get(name, {}).get(each) for each in ("events", "filter", "columns")):
+            warnings += [below(f"webhooks.{name}", each) for each in wrong]
+        else:
+            errors += [below(f"{ROOT}.webhooks.{name}", each) for each in wrong]
+    if errors:
+        raise ValidationFailed(fields=errors[:MAX_ERRORS])
+    return warnings
 
 
 def _compare_schema(environment: EnvironmentRef, document: Any, found: Plan) -> None:

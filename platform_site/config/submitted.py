@@ -18,10 +18,9 @@ from platform_site.http.fields import Serializer
 from platform_site.identity.callers import EnvironmentRef
 from projects.directory import origins
 from rows.migrate import service as schema_service
-from rows.query.schema_cache import CompiledSchema
-from rows.schema.model import InvalidDocument, Schema
+from rows.schema.model import InvalidDocument
 from webhooks.api.serializers import NAME as WEBHOOK_NAME
-from webhooks.api.serializers import NewWebhook, check_against_schema
+from webhooks.api.serializers import NewWebhook
 
 ROOT: Final = "config"
 MAX_ITEMS: Final = 1_000
@@ -68,10 +67,9 @@ def check(environment: EnvironmentRef, document: Mapping[str, Any]) -> dict[str,
         raise ValidationFailed(fields=secrets[:MAX_ERRORS])
     errors: list[FieldError] = []
     parts: dict[str, Any] = {}
-    schema = None
     if "schema" in document:
         parts["schema"] = document["schema"]
-        schema = _schema(document["schema"], errors)
+        _check_schema(document["schema"], errors)
     if "functions" in document:
         parts["functions"] = dict(_items(document, "functions", FunctionConfig, directory.NAME, errors))
     if "webhooks" in document:
@@ -80,8 +78,6 @@ def check(environment: EnvironmentRef, document: Mapping[str, Any]) -> dict[str,
         parts["auth"] = _auth(environment, document["auth"], errors)
     if "origins" in document:
         parts["origins"] = _origins(document["origins"], errors)
-    if not errors and "webhooks" in parts:
-        _check_webhooks(environment, parts["webhooks"], schema, errors)
     if errors:
         raise ValidationFailed(fields=errors[:MAX_ERRORS])
     return parts
@@ -127,12 +123,11 @@ def _is_secret(name: str, value: str) -> bool:
 _URLS: Final = frozenset({"url", *current.ENDPOINTS})
 
 
-def _schema(raw: Any, errors: list[FieldError]) -> Schema | None:
+def _check_schema(raw: Any, errors: list[FieldError]) -> None:
     try:
-        return schema_service.read(raw)
+        schema_service.read(raw)
     except InvalidDocument as error:
         errors += [below(f"{ROOT}.schema", found) for found in error.errors]
-        return None
 
 
 def _items(
@@ -205,20 +200,6 @@ def _origins(raw: Any, errors: list[FieldError]) -> list[str]:
     except origins.NotAnOrigin as error:
         errors.append(FieldError(at, "invalid", error.fields[0].message))
         return []
-
-
-def _check_webhooks(
-    environment: EnvironmentRef, webhooks: Mapping[str, Any], schema: Schema | None, errors: list[FieldError]
-) -> None:
-    if not any(each.get("filter") or each.get("columns") for each in webhooks.values()):
-        return
-    schema = schema or schema_service.current(environment).schema
-    compiled = CompiledSchema(environment.environment_id, environment.cluster, 0, schema, set())
-    for name, each in webhooks.items():
-        try:
-            check_against_schema(compiled, each["events"], each.get("filter"), each.get("columns"))
-        except ValidationFailed as error:
-            errors += [below(f"{ROOT}.webhooks.{name}", found) for found in error.fields]
 
 
 def below(path: str, found: FieldError) -> FieldError:

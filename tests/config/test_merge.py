@@ -117,6 +117,15 @@ class TestOneSide:
         assert row["heading"] == "Tea"
         assert pair.plan()["changes"] == []
 
+    def test_a_webhook_without_a_name_keeps_no_rename_from_being_merged(self, pair: Pair) -> None:
+        body = {"url": "http://127.0.0.1:8080/hook", "events": ["notes.insert"], "filter": {"title": "a"}}
+        webhook_id = pair.production.call("POST", "/v1/webhooks", body)["id"]
+        change_schema(pair.branch, rename_title)
+        assert f"webhooks.{webhook_id}.filter.title" in {each["field"] for each in pair.merge()["warnings"]}
+        assert "heading" in schema_of(pair.production)["notes"]["columns"]
+        kept = pair.production.config("?parts=webhooks")["config"]["webhooks"][webhook_id]
+        assert kept["filter"] == {"title": "a"}
+
     def test_a_renamed_table_keeps_its_rows(self, pair: Pair) -> None:
         def rename(tables: Any) -> None:
             tables["memos"] = {**tables.pop("notes"), "renamed_from": "notes"}

@@ -127,6 +127,37 @@ def test_rules_too_large_for_a_statement_are_refused(configured: Configured) -> 
     assert (answer.status, answer.fields) == (422, {"config.schema.tables.a.rules.user": "too_large"})
 
 
+def test_a_filter_that_is_invalid_already_blocks_no_plan_that_leaves_it(configured: Configured) -> None:
+    [webhook_id] = configured.config("?parts=webhooks")["config"]["webhooks"]
+    narrowed = {"filter": {"title": "a"}, "columns": {"notes": ["title"]}}
+    configured.call("PATCH", f"/v1/webhooks/{webhook_id}", narrowed)
+    document = copy.deepcopy(SCHEMA)
+    columns = document["tables"]["notes"]["columns"]
+    columns["heading"] = columns.pop("title") | {"renamed_from": "title"}
+    configured.call("PUT", "/v1/schema", {"document": document})
+    now = configured.config()["config"]
+    plan = configured.plan(**now)
+    at = f"webhooks.{webhook_id}"
+    assert {each["field"]: each["code"] for each in plan["warnings"]} == {
+        f"{at}.filter.title": "unknown", f"{at}.columns.notes.0": "unknown",
+    }  # fmt: skip
+    assert plan["changes"] == []
+    configured.applied(functions={**now["functions"], "digest": {"timeout_ms": 1000}}, webhooks=now["webhooks"])
+
+    item = now["webhooks"][webhook_id]
+    for change in ({"filter": {"name": "b"}}, {"events": ["notes.insert"]}):
+        answer = configured.ask({"config": {"webhooks": {webhook_id: item | change}}})
+        assert answer.status == 422
+        assert set(answer.fields) <= {
+            f"config.{at}.filter.name",
+            f"config.{at}.filter.title",
+            f"config.{at}.columns.notes.0",
+        }
+    assert configured.ask({"config": {"webhooks": {"crm": item}}}).status == 422
+    configured.applied(webhooks={webhook_id: item | {"filter": {"heading": "a"}, "columns": None}})
+    assert configured.plan(**configured.config()["config"])["warnings"] == []
+
+
 def test_sign_in_and_origins_are_always_to_be_confirmed(configured: Configured) -> None:
     auth = configured.config()["config"]["auth"]
     auth |= {"sign_up": "off", "app_name": "N", "redirect_uris": ["https://evil.example/done"]}

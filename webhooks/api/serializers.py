@@ -3,20 +3,17 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import orjson
 from django.core.validators import RegexValidator
 from rest_framework.exceptions import ValidationError
 
 from platform_site import outbound
 from platform_site.http import fields
-from platform_site.http.errors import FieldError, ValidationFailed
+from platform_site.http.errors import FieldError
 from platform_site.http.fields import Serializer
 from platform_site.identity.callers import EnvironmentRef
 from rows.outbox import event_types
 from rows.outbox.fields import EventsField
 from rows.query import schema_cache
-from rows.rules import grammar
-from rows.rules.name_resolver import InvalidCondition
 from rows.rules.principal import SERVER
 from rows.rules.rules import InvalidRule
 from rows.schema.identifiers import did_you_mean
@@ -24,8 +21,6 @@ from rows.schema.model import InvalidDocument
 from webhooks.models import Delivery, Webhook
 
 NAME = r"(?!wh_)[a-z][a-z0-9_-]{0,47}"
-MAX_FILTER_BYTES = 8 * 1024
-MAX_COLUMNS = 500
 
 
 class UrlField(fields.CharField):
@@ -72,58 +67,6 @@ class WebhookChanges(NewWebhook):
 
 class Recovery(Serializer):
     since = fields.DateTimeField(help_text="Deliveries of events since then that did not arrive are sent again.")
-
-
-def check_against_schema(
-    environment: schema_cache.CompiledSchema,
-    patterns: list[str],
-    filter: dict[str, Any] | None,
-    columns: dict[str, Any] | None,
-) -> None:
-    """Raise ValidationFailed for a filter or columns that role `server` cannot read. A filter must be valid for every
-    readable table that `patterns` name; with only wildcards, for at least one. `columns` is `{"table": ["column",
-    …]}`."""
-    errors: list[FieldError] = []
-    resolver = environment.rules.resolver(SERVER)
-    tables = environment.schema.tables
-    if filter is not None:
-        if len(orjson.dumps(filter)) > MAX_FILTER_BYTES:
-            errors.append(FieldError("filter", "too_long", "Must have at most 8 KB."))
-        else:
-            errors += _filter_errors(filter, patterns, [table for table in tables if resolver.columns(table)], resolver)
-    for table, names in (columns or {}).items():
-        if table not in tables or not resolver.columns(table):
-            errors.append(FieldError(f"columns.{table[:60]}", "unknown", "There is no such table."))
-        elif not isinstance(names, list):
-            errors.append(FieldError(f"columns.{table}", "not_a_list", "Must be an array of column names."))
-        elif len(names) > MAX_COLUMNS:
-            errors.append(FieldError(f"columns.{table}", "too_many", f"Must have at most {MAX_COLUMNS} names."))
-        else:
-            errors += [
-                FieldError(f"columns.{table}.{index}", "unknown", "There is no such column.")
-                for index, name in enumerate(names)
-                if not isinstance(name, str) or resolver.column(table, name) is None
-            ]
-    if errors:
-        raise ValidationFailed(fields=errors)
-
-
-def _filter_errors(filter: dict[str, Any], patterns: list[str], tables: list[str], resolver: Any) -> list[FieldError]:
-    named = {pattern.partition(".")[0] for pattern in patterns if pattern not in event_types.SYSTEM_EVENTS}
-    candidates = [table for table in tables if table in named]
-    must_all = bool(candidates)
-    failures: list[FieldError] = []
-    for table in candidates or (tables if named & {"*"} else []):
-        try:
-            grammar.read_record(filter, table, resolver)
-            if not must_all:
-                return []
-        except InvalidCondition as error:
-            path = f"filter.{error.path}" if error.path else "filter"
-            failures.append(FieldError(path, error.code, f"Table {table}: {error.message}"))
-    if not candidates and not failures:
-        return [FieldError("filter", "unknown", "The schema has no table that these events name.")]
-    return failures if must_all else failures[:1]
 
 
 def event_warnings(

@@ -22,6 +22,7 @@ from webhooks.api import serializers
 from webhooks.errors import NoSuchWebhook
 from webhooks.managers import WebhookQuerySet
 from webhooks.models import Attempt, Delivery, Webhook
+from webhooks.subscriptions import schema_check
 from webhooks.subscriptions import service as webhook_service
 
 TRIES_SHOWN: Final = 20
@@ -144,7 +145,7 @@ class WebhookViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
             )
 
     def _check(self, patterns: Any, filter: Any, columns: Any) -> None:
-        serializers.check_against_schema(schema_cache.current(self.environment), patterns, filter, columns)
+        schema_check.check(schema_cache.current(self.environment), patterns, filter, columns)
 
 
 class DeliveryFilter(FilterSet):  # type: ignore[misc]  # the library is not typed

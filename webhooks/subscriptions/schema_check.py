@@ -1,0 +1,79 @@
+"""Whether a webhook's filter and columns are valid for a schema."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from platform_site.http.errors import FieldError, ValidationFailed
+from rows.outbox import event_types
+from rows.query.schema_cache import CompiledSchema
+from rows.rules import grammar
+from rows.rules.name_resolver import InvalidCondition
+from rows.rules.principal import SERVER
+
+MAX_FILTER_BYTES: Final = 8 * 1024
+MAX_COLUMNS: Final = 500
+
+
+def check(
+    environment: CompiledSchema,
+    patterns: Sequence[str],
+    filter: Mapping[str, Any] | None,
+    columns: Mapping[str, Any] | None,
+) -> None:
+    """Raises ValidationFailed with `errors`."""
+    if found := errors(environment, patterns, filter, columns):
+        raise ValidationFailed(fields=found)
+
+
+def errors(
+    environment: CompiledSchema,
+    patterns: Sequence[str],
+    filter: Mapping[str, Any] | None,
+    columns: Mapping[str, Any] | None,
+) -> list[FieldError]:
+    """What role `server` cannot read of a filter and columns. A filter must be valid for every readable table that
+    `patterns` name; with only wildcards, for at least one. `columns` is `{"table": ["column", …]}`."""
+    found: list[FieldError] = []
+    resolver = environment.rules.resolver(SERVER)
+    tables = environment.schema.tables
+    if filter is not None:
+        if len(orjson.dumps(filter)) > MAX_FILTER_BYTES:
+            found.append(FieldError("filter", "too_long", "Must have at most 8 KB."))
+        else:
+            found += _filter_errors(filter, patterns, [table for table in tables if resolver.columns(table)], resolver)
+    for table, names in (columns or {}).items():
+        if table not in tables or not resolver.columns(table):
+            found.append(FieldError(f"columns.{table[:60]}", "unknown", "There is no such table."))
+        elif not isinstance(names, list):
+            found.append(FieldError(f"columns.{table}", "not_a_list", "Must be an array of column names."))
+        elif len(names) > MAX_COLUMNS:
+            found.append(FieldError(f"columns.{table}", "too_many", f"Must have at most {MAX_COLUMNS} names."))
+        else:
+            found += [
+                FieldError(f"columns.{table}.{index}", "unknown", "There is no such column.")
+                for index, name in enumerate(names)
+                if not isinstance(name, str) or resolver.column(table, name) is None
+            ]
+    return found
+
+
+def _filter_errors(
+    filter: Mapping[str, Any], patterns: Sequence[str], tables: list[str], resolver: Any
+) -> list[FieldError]:
+    named = {pattern.partition(".")[0] for pattern in patterns if pattern not in event_types.SYSTEM_EVENTS}
+    candidates = [table for table in tables if table in named]
+    must_all = bool(candidates)
+    failures: list[FieldError] = []
+    for table in candidates or (tables if named & {"*"} else []):
+        try:
+            grammar.read_record(filter, table, resolver)
+            if not must_all:
+                return []
+        except InvalidCondition as error:
+            path = f"filter.{error.path}" if error.path else "filter"
+            failures.append(FieldError(path, error.code, f"Table {table}: {error.message}"))
+    if not candidates and not failures:
+        return [FieldError("filter", "unknown", "The schema has no table that these events name.")]
+    return failures if must_all else failures[:1]
