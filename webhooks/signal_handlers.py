@@ -15,9 +15,11 @@ from projects.models import Environment
 from rows.migrate.old_names import OldNames
 from rows.outbox import subscriptions
 from rows.outbox.models import EventInterest, record
+from rows.schema.model import Schema
 from webhooks import notify as webhook_notify
 from webhooks.delivery.queue import wait_for_claims
 from webhooks.models import Webhook
+from webhooks.subscriptions import schema_check
 from webhooks.subscriptions import service as webhook_service
 
 
@@ -25,6 +27,7 @@ def connect() -> None:
     signals.row_written.connect(notify_of_event, dispatch_uid="webhooks.notify_of_event")
     signals.schema_migrated.connect(record_migration_event, dispatch_uid="webhooks.record_migration_event")
     signals.names_changing.connect(warn_of_old_names, dispatch_uid="webhooks.warn_of_old_names")
+    signals.schema_changing.connect(warn_of_invalid_filters, dispatch_uid="webhooks.warn_of_invalid_filters")
     signals.run_finished.connect(notify_of_event, dispatch_uid="webhooks.notify_of_run")
     signals.user_created.connect(record_user_event, dispatch_uid="webhooks.record_user_event")
     signals.environment_ready.connect(record_environment_event, dispatch_uid="webhooks.record_environment_event")
@@ -75,6 +78,24 @@ def warn_of_old_names(
                 if column in old_names.columns.get(table, {}):
                     found.append(old_names.warning(f"{at}.columns.{table}.{index}", table, column))
     return found
+
+
+def warn_of_invalid_filters(
+    *, environment: EnvironmentRef, old: Schema, new: Schema, actor: Caller | Actor | None, **_: Any
+) -> list[FieldError]:
+    """A warning for each part of a filter or column list that the new schema makes invalid."""
+    if isinstance(actor, Caller) and not actor.may("webhooks:read"):
+        return []
+    live = Webhook.objects.using(environment.cluster).live(environment.environment_id)
+    narrowed = list(live.exclude(filter=None, columns=None).order_by("id"))
+    if not narrowed:
+        return []
+    before, after = schema_check.compiled(environment, old), schema_check.compiled(environment, new)
+    return [
+        FieldError(f"webhooks.{webhook.pk}.{each.field}", "invalid", f"The change makes this invalid. {each.message}")
+        for webhook in narrowed
+        for each in schema_check.errors_caused(before, after, webhook.events, webhook.filter, webhook.columns)
+    ]
 
 
 def record_user_event(*, user_id: str, pool_id: str | None, **_: Any) -> None:

@@ -14,7 +14,6 @@ from rows.migrate import service as schema_service
 from rows.migrate.apply import Operation
 from rows.migrate.lock_estimates import TableLock
 from rows.outbox import event_types
-from rows.query.schema_cache import CompiledSchema
 from rows.schema.identifiers import did_you_mean
 from rows.schema.model import InvalidDocument
 from webhooks.subscriptions import schema_check
@@ -132,13 +131,16 @@ def _check_webhooks(environment: EnvironmentRef, now: Mapping[str, Item], parts:
     items = {name: item for name, item in items.items() if item.get("filter") or item.get("columns")}
     if not items:
         return []
-    schema = schema_service.read(parts["schema"]) if "schema" in parts else schema_service.current(environment).schema
-    compiled = CompiledSchema(environment.environment_id, environment.cluster, 0, schema, set())
+    before = after = schema_check.compiled(environment, schema_service.current(environment).schema)
+    if "schema" in parts:
+        after = schema_check.compiled(environment, schema_service.read(parts["schema"]))
     errors, warnings = [], []
     for name, item in items.items():
-        wrong = schema_check.errors(compiled, item["events"], item.get("filter"), item.get("columns"))
+        facts = item["events"], item.get("filter"), item.get("columns")
+        wrong = schema_check.errors(after, *facts)
         if all(item.get(each) == now.get(name, {}).get(each) for each in ("events", "filter", "columns")):
-            warnings += [below(f"webhooks.{name}", each) for each in wrong]
+            caused = schema_check.errors_caused(before, after, *facts)  # of these the schema's plan warns
+            warnings += [below(f"webhooks.{name}", each) for each in wrong if each not in caused]
         else:
             errors += [below(f"{ROOT}.webhooks.{name}", each) for each in wrong]
     if errors:

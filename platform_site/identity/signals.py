@@ -15,6 +15,7 @@ back with it. A receiver that must act afterwards uses `transaction.on_commit`.
 | `user_deleted` | accounts | `user_id`, `pool_id` (None for a platform account), `actor` of the audit entry |
 | `schema_migrated` | rows | `environment`, `version`, `operations: list[str]`, `using` |
 | `names_changing` | rows | `environment`, `old_names: OldNames`, `actor` (see below) |
+| `schema_changing` | rows | `environment`, `old: Schema`, `new: Schema`, `actor` (see below) |
 | `row_written` | rows | `environment`, `table`, `action`, `row_id`, `using`, `is_due` |
 | `run_finished` | functions | `using` |
 
@@ -24,8 +25,9 @@ back with it. A receiver that must act afterwards uses `transaction.on_commit`.
 `environment_ready` is sent in the control database: from this commit on the environment is reachable. `since` is the
 time from which on deleted users may still be named in its rows, None if there are none.
 
-`names_changing` is sent before a change of the schema, also of a dry run, outside of its transaction. Receivers return
-warnings (a list of `FieldError`) about what still has the old names and `actor` may read; None may read everything.
+`names_changing` and `schema_changing` are sent before a change of the schema, also of a dry run, outside of its
+transaction. Receivers return warnings (a list of `FieldError`) about what still has the old names, or becomes invalid,
+and `actor` may read; None may read everything.
 
 `environment_deleted` alone is sent outside of a transaction, because an environment may have millions of rows:
 receivers delete them in their own batches, and may be called again."""
@@ -44,5 +46,6 @@ user_deleting: Final = Signal()
 user_deleted: Final = Signal()
 schema_migrated: Final = Signal()
 names_changing: Final = Signal()
+schema_changing: Final = Signal()
 row_written: Final = Signal()
 run_finished: Final = Signal()

@@ -61,6 +61,14 @@ class Hidden(Exception):
     """Role `server` may read neither version of the row."""
 
 
+class InvalidFilter(Exception):
+    """The subscriber's filter is not valid for the event's table; `path` leads to the node."""
+
+    def __init__(self, table: str, path: str) -> None:
+        self.table, self.path = table, path
+        super().__init__(f"{table}: {path}")
+
+
 class _TooManyRelated(Exception):
     pass
 
@@ -84,13 +92,13 @@ class Payloads:
         self._using = using
         self._viewer = viewer
         self._environments: dict[str, schema_cache.CompiledSchema] = {}
-        self._filters: dict[tuple[str, str], Condition | None] = {}
+        self._filters: dict[tuple[str, str], Condition | InvalidCondition] = {}
         self._used_columns: dict[tuple[str, str], Mapping[str, set[str]]] = {}
         self._evaluation = _Evaluation()
         self._now: datetime | None = None
 
     def payload_of(self, event: OutboxEvent, data: Mapping[str, Any], subscriber: Subscriber) -> dict[str, Any] | None:
-        """None if the subscriber's filter does not match. Raises Hidden, TooCostly."""
+        """None if the subscriber's filter does not match. Raises Hidden, InvalidFilter, TooCostly."""
         table = data.get("table")
         if event.subject is None or not isinstance(table, str):
             return dict(data)
@@ -214,10 +222,12 @@ class Payloads:
         if key not in self._filters:
             try:
                 self._filters[key] = grammar.read_record(subscriber.filter, table, compiled.rules.resolver(SERVER))
-            except InvalidCondition:
-                self._filters[key] = None  # a column it names is gone, or not of this table: it matches nothing
+            except InvalidCondition as error:  # a column it names is gone, or not of this table
+                self._filters[key] = error
         condition = self._filters[key]
-        return condition is not None and holds(condition, record, facts)
+        if isinstance(condition, InvalidCondition):
+            raise InvalidFilter(table, condition.path)
+        return holds(condition, record, facts)
 
 
 def columns_by_table(conditions: Iterable[Condition], table: str) -> Mapping[str, set[str]]:

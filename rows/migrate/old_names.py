@@ -1,10 +1,10 @@
-"""Finds uses of renamed or dropped tables and columns in higher apps, by a signal."""
+"""Finds what a change of the schema breaks in higher apps, by signals: uses of renamed or dropped tables and columns,
+and what becomes invalid."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain, islice
-from typing import Any, cast
+from typing import Any
 
 from accounts.audit import Actor
 from platform_site.http.errors import FieldError
@@ -80,13 +80,20 @@ def _columns_of_value(value: Any) -> Iterator[str]:
 
 
 def warnings(environment: EnvironmentRef, plan: Plan, actor: Caller | Actor | None) -> tuple[FieldError, ...]:
-    """What still uses a name that `plan` removes, as far as `actor` may read it."""
+    """What still uses a name that `plan` removes, or becomes invalid otherwise, as far as `actor` may read it."""
     old_names = _old_names(plan)
-    if not (old_names.tables or old_names.columns):
-        return ()
-    answers = signals.names_changing.send(sender=Plan, environment=environment, old_names=old_names, actor=actor)
-    found = chain.from_iterable(cast(list[FieldError], answer) for _, answer in answers)
-    return tuple(islice(found, MAX_ERRORS))
+    facts: dict[str, Any] = {"sender": Plan, "environment": environment, "actor": actor}
+    named: list[FieldError] = []
+    if old_names.tables or old_names.columns:
+        named = _answers(signals.names_changing.send(old_names=old_names, **facts))
+    paths = {f"{each.field}." for each in named}
+    invalid = _answers(signals.schema_changing.send(old=plan.old, new=plan.new, **facts))
+    others = [each for each in invalid if not any(f"{each.field}.".startswith(path) for path in paths)]
+    return tuple([*named, *others][:MAX_ERRORS])
+
+
+def _answers(answers: Iterable[tuple[Any, Any]]) -> list[FieldError]:
+    return [each for _, answer in answers for each in answer]
 
 
 def _old_names(plan: Plan) -> OldNames:

@@ -9,6 +9,7 @@ from accounts.models import User
 from tests.projects.conftest import environment_of, key_for, make_project
 from tests.rows.conftest import Tracker
 from tests.support.client import Answer
+from tests.support.deliveries import write_list
 from tests.support.functions import deploy
 from tests.support.tracker import DOCUMENT
 
@@ -173,6 +174,62 @@ def test_without_a_rename_and_after_it_nothing_is_listed(tracker: Tracker, subsc
     assert warned(apply(tracker, {"document": document})) == {}
     assert len(warned(apply(tracker, renamed(title="heading"), confirm=["drop column tasks.more"]))) == 1
     assert warned(apply(tracker, renamed(title="heading"))) == {}
+
+
+def bigger(document: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """The tracker's document with `changes` of tasks."""
+    document = copy.deepcopy(document)
+    document["tables"]["tasks"] |= changes
+    return document
+
+
+def test_filters_that_become_invalid_without_a_rename_are_listed(
+    tracker: Tracker, subscribe: Any, dispatch: Any
+) -> None:
+    """By a condition that goes, another type, or a rule that hides the column: such a webhook would fall silent."""
+    document = bigger(DOCUMENT, conditions={"titled": {"title": {"$startsWith": "A"}}})
+    document["tables"]["tasks"]["columns"]["size"] = {"type": "integer", "null": True}
+    tracker.apply(document)
+    by_condition = subscribe(events=["tasks.insert"], filter={"$is": "titled"})["id"]
+    by_type = subscribe(events=["tasks.insert"], filter={"size": {"$gte": 10}})["id"]
+    by_rule = subscribe(events=["tasks.insert"], filter={"done": False}, columns={"tasks": ["done"]})["id"]
+    subscribe(events=["tasks.insert"], filter={"title": "x"}, columns={"tasks": ["title"]})
+
+    def listed(changed: dict[str, Any], **more: Any) -> set[str]:
+        found = warned(apply(tracker, {"document": changed} | more), "invalid")
+        assert all(message.startswith("The change makes this invalid. ") for message in found.values())
+        return set(found)
+
+    no_condition = bigger(document, conditions={})
+    assert listed(no_condition, dry_run=True) == {f"webhooks.{by_condition}.filter.$is"}
+    other_type = copy.deepcopy(document)
+    other_type["tables"]["tasks"]["columns"]["size"]["type"] = "text"
+    assert listed(other_type, dry_run=True) == {f"webhooks.{by_type}.filter.size.$gte"}
+    rules = document["tables"]["tasks"]["rules"] | {"server": {"read": {"columns": ["title", "size"]}}}
+    hidden = {f"webhooks.{by_rule}.filter.done", f"webhooks.{by_rule}.columns.tasks.0"}
+    assert listed(bigger(document, rules=rules), dry_run=True) == hidden
+    key = key_for(tracker.environment_id, "schema:write")
+    body = {"document": no_condition, "dry_run": True}
+    assert warned(tracker.api.request("PUT", "/v1/schema", token=key, json=body), "invalid") == {}
+
+    assert listed(no_condition) == {f"webhooks.{by_condition}.filter.$is"}
+    path = f"/webhooks/{by_condition}"
+    [warning] = tracker.get("owner", path).json["warnings"]
+    assert warning["field"] == "filter.$is"
+    assert tracker.get("owner", f"/webhooks/{by_type}").json["warnings"] == []
+    blind = tracker.api.get(f"/v1{path}", token=key_for(tracker.environment_id, "webhooks:read"))
+    assert blind.json["warnings"] == [warning | {"message": "This is not valid for the schema."}]
+
+    tracker.post(
+        "owner", "/rows/tasks", {"title": "A", "list_id": write_list(tracker), "owner_id": tracker.users["alice"]}
+    )
+    dispatch()
+    [delivery] = tracker.get("owner", f"{path}/deliveries").json["data"]
+    assert (delivery["status"], delivery["outcome"]) == (
+        "filtered",
+        "the webhook's filter is not valid for tasks, at $is",
+    )
+    assert listed(bigger(no_condition, rules=rules)) == hidden, "not what is invalid already"
 
 
 def test_the_caller_learns_only_of_what_it_may_read(tracker: Tracker, subscribe: Any) -> None:

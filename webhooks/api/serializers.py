@@ -19,6 +19,7 @@ from rows.rules.rules import InvalidRule
 from rows.schema.identifiers import did_you_mean
 from rows.schema.model import InvalidDocument
 from webhooks.models import Delivery, Webhook
+from webhooks.subscriptions import schema_check
 
 NAME = r"(?!wh_)[a-z][a-z0-9_-]{0,47}"
 
@@ -99,9 +100,16 @@ class WarningsField(fields.ListField):
         view = self.context["view"]
         may_read_schema = view.caller.may("schema:read")
         try:
-            return [*event_warnings(view.environment, webhook.events, may_read_schema=may_read_schema)]
+            found = [*event_warnings(view.environment, webhook.events, may_read_schema=may_read_schema)]
+            if webhook.filter or webhook.columns:
+                compiled = schema_cache.current(view.environment)
+                wrong = schema_check.errors(compiled, webhook.events, webhook.filter, webhook.columns)
+                # Messages suggest names, which are for callers who may read the schema.
+                hidden = "This is not valid for the schema."
+                found += wrong if may_read_schema else [FieldError(it.field, it.code, hidden) for it in wrong]
         except (InvalidDocument, InvalidRule):  # stored by an earlier version: it keeps no webhook from being read
             return []
+        return found
 
 
 class WebhookDetail(ListedWebhook):
@@ -114,7 +122,10 @@ class WebhookDetail(ListedWebhook):
     failing_since = fields.DateTimeField(allow_null=True)
     created_at = fields.DateTimeField()
     updated_at = fields.DateTimeField()
-    warnings = WarningsField(help_text="Events of tables that are not there: misspelled, or not created yet.")
+    warnings = WarningsField(
+        help_text="Events of tables that are not there (misspelled, or not created yet), and what of `filter` and "
+        "`columns` is not valid for the schema."
+    )
 
 
 class WebhookWithSecret(WebhookDetail):

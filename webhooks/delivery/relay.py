@@ -20,7 +20,7 @@ from platform_site.postgres import statements
 from platform_site.postgres.sql_functions import OctetLength
 from platform_site.postgres.sqlstates import is_unavailable, lost_connection
 from platform_site.postgres.transaction_settings import by_index
-from rows.events.payloads import Hidden, Payloads
+from rows.events.payloads import Hidden, InvalidFilter, Payloads
 from rows.events.time_budget import ExpensiveEnvironments, TimeBudget
 from rows.outbox import event_types, subscriptions
 from rows.outbox.models import OutboxEvent
@@ -254,7 +254,12 @@ def _deliveries_of(event: OutboxEvent, interested: Iterable[Webhook], payloads: 
 
 
 def _delivery_of(event: OutboxEvent, data: Mapping[str, Any], webhook: Webhook, payloads: Payloads) -> NewDelivery:
-    payload = payloads.payload_of(event, data, webhook)
+    try:
+        payload = payloads.payload_of(event, data, webhook)
+    except InvalidFilter as error:
+        at = f", at {error.path}" if error.path else ""
+        outcome = f"the webhook's filter is not valid for {error.table}{at}"
+        return _delivery(event, webhook, Delivery.Status.FILTERED, outcome[:200])
     if payload is None:
         return _delivery(event, webhook, Delivery.Status.FILTERED, "the webhook's filter does not match it")
     if event.depth >= call_depth.MAX_DEPTH:

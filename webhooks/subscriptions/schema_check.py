@@ -6,14 +6,21 @@ from typing import Any, Final
 import orjson
 
 from platform_site.http.errors import FieldError, ValidationFailed
+from platform_site.identity.callers import EnvironmentRef
 from rows.outbox import event_types
 from rows.query.schema_cache import CompiledSchema
 from rows.rules import grammar
 from rows.rules.name_resolver import InvalidCondition
 from rows.rules.principal import SERVER
+from rows.rules.rules import InvalidRule
+from rows.schema.model import Schema
 
 MAX_FILTER_BYTES: Final = 8 * 1024
 MAX_COLUMNS: Final = 500
+
+
+def compiled(environment: EnvironmentRef, schema: Schema) -> CompiledSchema:
+    return CompiledSchema(environment.environment_id, environment.cluster, 0, schema, set())
 
 
 def check(
@@ -57,6 +64,24 @@ def errors(
                 if not isinstance(name, str) or resolver.column(table, name) is None
             ]
     return found
+
+
+def errors_caused(
+    before: CompiledSchema,
+    after: CompiledSchema,
+    patterns: Sequence[str],
+    filter: Mapping[str, Any] | None,
+    columns: Mapping[str, Any] | None,
+) -> list[FieldError]:
+    """Those of `errors` that a change of the schema causes."""
+    found = errors(after, patterns, filter, columns)
+    if not found:
+        return []
+    try:
+        known = {each.field for each in errors(before, patterns, filter, columns)}
+    except InvalidRule:  # stored by an earlier version
+        known = set()
+    return [each for each in found if each.field not in known]
 
 
 def _filter_errors(
