@@ -373,7 +373,10 @@ class TestTrust:
         before = pair.production.config()["config"]
         plan = pair.merge()
         assert paths(plan) == {"functions.new", "webhooks.crm.events"}
-        assert [warning["field"] for warning in plan["warnings"]] == ["webhooks.spy"]
+        assert {(warning["field"], warning["code"]) for warning in plan["warnings"]} == {
+            *((f"functions.{name}.{key}", "not_included") for name in ("digest", "new") for key in settings),
+            *((f"webhooks.{path}", "not_included") for path in ("crm.url", "spy")),
+        }
         after = pair.production.config()["config"]
         assert after["functions"]["digest"] == before["functions"]["digest"]
         new = after["functions"]["new"]
@@ -385,12 +388,21 @@ class TestTrust:
         pair.branch.call("PATCH", "/v1/functions/digest", {"allowed_hosts": ["c.example.com"]})
         assert pair.merge()["changes"] == []
         change_schema(pair.branch, rename_title)
-        pair.merge()
+        [warning] = pair.merge()["warnings"]
+        assert warning["field"] == "functions.digest.allowed_hosts", "still left out"
         plan = pair.plan("functions.digest.allowed_hosts")
         assert plan["confirm"] == ["functions.digest.allowed_hosts"], "the base has not moved for it"
         assert pair.production.apply(plan).status == 200
         digest = pair.production.config("?parts=functions")["config"]["functions"]["digest"]
         assert digest["allowed_hosts"] == ["c.example.com"]
+
+    def test_what_a_branch_turned_off_is_not_a_change_of_its_source(self, pair: Pair) -> None:
+        """Only what production changed is left out of a merge into the branch: the copies of webhooks are off."""
+        assert pair.back()["warnings"] == []
+        pair.production.call("PATCH", "/v1/functions/digest", {"invoke": "key"})
+        assert [each["field"] for each in pair.back()["warnings"]] == ["functions.digest.invoke"]
+        assert pair.plan()["warnings"] == []
+        assert pair.back("functions.digest.source", "functions.digest.invoke")["warnings"] == []
 
     def test_a_function_for_keys_does_not_open_to_users(self, pair: Pair) -> None:
         pair.branch.call("PUT", "/v1/functions/new", {"source": SOURCE, "invoke": "key"})
@@ -420,7 +432,8 @@ class TestTrust:
     def test_a_new_webhook_is_disabled_if_only_its_url_is_included(self, pair: Pair) -> None:
         spy = {"name": "spy", "url": "http://127.0.0.1:8080/spy", "events": ["*"]}
         pair.branch.call("POST", "/v1/webhooks", spy)
-        pair.merge("webhooks.spy.url")
+        [warning] = pair.merge("webhooks.spy.url")["warnings"]
+        assert warning["field"] == "webhooks.spy.enabled"
         webhooks = pair.production.config("?parts=webhooks")["config"]["webhooks"]
         assert webhooks["spy"]["enabled"] is False
         pair.merge("webhooks.spy.enabled")
@@ -499,6 +512,10 @@ class TestRefused:
             ({"from": "production"}, {"from": "unknown"}),
             ({"from": 1}, {"from": "invalid"}),
             ({"include": ["rows"]}, {"include": "not_among"}),
+            (
+                {"include": ["functions.digest.invoke", "functions.digset", "webhooks.crm.secret"]},
+                {"include.1": "unknown", "include.2": "unknown"},
+            ),
             ({"resolve": {"schema.tables.nothing": "ours"}}, {"resolve.schema.tables.nothing": "unknown"}),
             ({"config": {"schema": SCHEMA}}, {"config": "required"}),
         ],

@@ -17,6 +17,7 @@ from rows.migrate import service as schema_service
 class Base:
     parts: dict[str, Any]
     names: dict[str, Any]
+    branch_id: str
 
     def at(self, environment_id: str) -> tuple[int, Names | None]:
         known = self.names[environment_id]
@@ -52,7 +53,7 @@ def find(one: EnvironmentRef, other: EnvironmentRef) -> Base:
             "These environments have no common base: neither was branched from the other. Pull one into a folder and "
             f"push it to the other: `platform push -e {one.environment_name}`."
         )
-    return Base(found.parts, found.names)
+    return Base(found.parts, found.names, found.environment_id)
 
 
 def move(target: EnvironmentRef, source: EnvironmentRef, parts: dict[str, Any], names: dict[str, Any]) -> None:

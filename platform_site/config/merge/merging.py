@@ -1,6 +1,7 @@
 """Merges another environment's configuration into this one. Settings of access, data targets or automatic runs keep the
 target's values unless `include` names them. Webhooks without a name are ignored."""
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -20,6 +21,9 @@ from rows.schema.model import InvalidDocument
 Items = Mapping[str, Mapping[str, Any]]
 DEFAULT_PARTS: Final = ("schema", "functions", "webhooks")
 _ID: Final = "wh_"
+_OFF: Final[Mapping[str, Any]] = {"allowed_hosts": [], "on": [], "enabled": False}
+"""Values of trust settings that a side does not have; None for others."""
+_AUTOMATIC: Final = frozenset({"schedule", "on", "enabled"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,7 @@ def merge(
     parts = parts_of(include)
     base = merge_bases.find(environment, source)
     now, theirs = current.read(environment, parts), current.read(source, parts)
+    _check_include(include, (base.parts, now.parts, theirs.parts))
     merger = Merger(resolve)
     merged = _Merging(environment, source, base, now, theirs, merger, [*include])
     schema = merged.schema()
@@ -67,6 +72,17 @@ def merge(
         )
     base_parts = {**base.parts, **merged.next_base()}
     return Merge(document, now, theirs, merger.conflicts, merged.warnings, base_parts, schema.names)
+
+
+def _check_include(include: Collection[str], sides: Sequence[Mapping[str, Any]]) -> None:
+    """Raises ValidationFailed for a path that no side has: a misspelled one would include nothing."""
+    paths = [re.sub(r"^(functions\..+\.source)$", r"\1_sha256", name) for name in include]
+    unknown = [index for index, path in enumerate(paths) if all(_at(side, path) is MISSING for side in sides)]
+    if unknown:
+        message = "Neither environment has this."
+        raise ValidationFailed(
+            fields=[FieldError(f"include.{index}", "unknown", message) for index in unknown[:MAX_ERRORS]]
+        )
 
 
 @dataclass(slots=True)
@@ -189,20 +205,35 @@ class _Merging:
 
     def _new(self, path: str, item: Mapping[str, Any], trust: frozenset[str]) -> dict[str, Any]:
         """Without trust settings that are not included."""
-        return {
+        kept = {
             key: value
             for key, value in item.items()
             if key not in trust or self._included(f"{path}.{key}") or (key == "invoke" and value != "public")
         }
+        if "url" in kept or "url" not in item:  # else all of the webhook is left out
+            for key in sorted(item.keys() - kept.keys()):
+                self._warn_if_left_out(path, key, {}, {}, item)
+        return kept
 
     def _field(
         self, path: str, key: str, base: Mapping[str, Any], ours: Mapping[str, Any], theirs: Mapping[str, Any],
         *, is_trust: bool,
     ) -> Any:  # fmt: skip
         if is_trust and not self._included(f"{path}.{key}"):
+            self._warn_if_left_out(path, key, base, ours, theirs)
             return ours.get(key, MISSING)
         at = f"{path}.{'source' if key == 'source_sha256' else key}"
         return self.merger.value(at, *(each.get(key, MISSING) for each in (base, ours, theirs)))
+
+    def _warn_if_left_out(
+        self, path: str, key: str, base: Mapping[str, Any], ours: Mapping[str, Any], theirs: Mapping[str, Any]
+    ) -> None:
+        """Warns of a trust setting that the other side changed."""
+        if key in _AUTOMATIC and self.base.branch_id == self.environment.environment_id:
+            return  # a branch's copies are off, so its source differs without a change
+        if theirs.get(key, MISSING) not in [MISSING, *(side.get(key, _OFF.get(key)) for side in (base, ours))]:
+            message = f"The other environment's value is left out. To merge it, include {path}.{key}."
+            self.warnings.append(FieldError(f"{path}.{key}", "not_included", message))
 
     def _with_texts(self, conflict: Conflict) -> Conflict:
         if not conflict.path.startswith("functions.") or not conflict.path.endswith(".source"):
