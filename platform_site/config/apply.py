@@ -19,7 +19,7 @@ from platform_site.config.merge import merge_bases
 from platform_site.config.models import StoredPlan
 from platform_site.config.parts import control_part, region_part
 from platform_site.config.parts.changes import OUTDATED, PlanChanges
-from platform_site.http.errors import FieldError, Forbidden, PreconditionFailed, Unavailable, ValidationFailed
+from platform_site.http.errors import FieldError, PreconditionFailed, Unavailable, ValidationFailed
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.postgres import sql_functions
 from projects.directory import applying
@@ -48,11 +48,9 @@ class Outcome:
 
 def apply(changes: PlanChanges, *, confirm: Collection[str], resolve: Mapping[str, Any], caller: Caller) -> Outcome:
     """Apply the caller's plan; idempotent. `resolve` decides conflicts of a merge (`three_way.Merger`). Raises
-    Forbidden, PreconditionFailed (expired, or the environment changed), ValidationFailed (unconfirmed),
-    ApplyInProgress, and the services' errors."""
+    PreconditionFailed (expired, or the environment changed), ValidationFailed (unconfirmed), ApplyInProgress, and the
+    services' errors."""
     environment, plan = changes.environment, changes.plan
-    if (plan.author_kind, plan.author_id) != (caller.kind, caller.id):
-        raise Forbidden("Only the author of a plan can apply it. Create your own plan.")
     if plan.is_applied:
         return _complete(changes)
     try:

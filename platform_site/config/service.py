@@ -88,6 +88,9 @@ def apply(
 ) -> Outcome:
     stored = plans.find(environment, plan_id)
     current.require_scopes(caller, write_scopes(stored.parts, stored.document))
+    # Before the source is looked up: another caller may not see it.
+    if (stored.author_kind, stored.author_id) != (caller.kind, caller.id):
+        raise Forbidden("Only the author of a plan can apply it. Create your own plan.")
     source = None
     if stored.merge is not None:
         if environment_ref_for(caller, stored.merge["source"]) is None:

@@ -15,7 +15,7 @@ from platform_site.config.merge.three_way import Merger
 from platform_site.config.models import MergeBase, StoredPlan
 from projects import services
 from projects.models import Project
-from tests.config.conftest import SCHEMA, SOURCE, Configured
+from tests.config.conftest import READ, SCHEMA, SOURCE, WRITE, Configured
 from tests.projects.conftest import environment_of, key_for, make_project, token_of
 from tests.support.client import Answer
 
@@ -524,6 +524,13 @@ class TestRefused:
         body = {"from": pair.branch.id, **body}
         answer = pair.production.ask(body)
         assert (answer.status, answer.fields) == (422, fields)
+
+    def test_a_key_that_does_not_see_the_branch_is_told_that_it_is_not_the_author(self, pair: Pair) -> None:
+        change_schema(pair.branch, rename_title)
+        answer = pair.production.apply(pair.plan(), key_for(pair.production.id, *READ, *WRITE))
+        assert (answer.status, answer.error) == (403, "forbidden")
+        assert "Only the author" in answer.json["error"]["message"]
+        assert "title" in schema_of(pair.production)["notes"]["columns"]
 
     @pytest.mark.parametrize("path", ["schema.tables.notes.columns.title", "sk_live_c4n4ryc4n4ryc4n4ry"])
     def test_secrets_in_a_resolution_are_refused_and_not_stored(self, pair: Pair, path: str) -> None:
