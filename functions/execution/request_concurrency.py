@@ -68,6 +68,8 @@ class Admission:
     anonymous: AnonymousCall | None = None
     size: int = 0
     """Bytes of the request's body."""
+    only_waits: bool = False
+    """Whether it executes nothing and waits for a queued run."""
     since: float = field(default_factory=time.monotonic)
     until: float = 0.0
     state: State = State.NEW
@@ -91,6 +93,7 @@ class ConcurrencyLimiter:
         self._slots_each = max(1, min(threads * 3 // 4, processes)) if slots_each is None else slots_each
         self._lock = threading.Lock()
         self._all = 0
+        self._only_waiting = 0
         self._taken: dict[str, int] = {}
         self._callers: dict[tuple[str, str], int] = {}
         self._calls: dict[tuple[str, bool], int] = {}
@@ -106,8 +109,9 @@ class ConcurrencyLimiter:
 
     @contextmanager
     def slot(self, environment_id: str, *, anonymous: AnonymousCall | None = None) -> Iterator[None]:
-        """A slot for a request that holds a thread, but none of the plan's slots. Raises Full; never waits."""
-        admission = Admission(environment_id, anonymous=anonymous)
+        """A slot for a request that only waits: it holds a thread, for up to a minute, but none of the plan's slots.
+        Such requests hold at most a quarter of the slots. Raises Full; never waits."""
+        admission = Admission(environment_id, anonymous=anonymous, only_waits=True)
         with self._lock:
             if not self._has_free_slot(admission, time.monotonic()):
                 raise Full
@@ -180,6 +184,8 @@ class ConcurrencyLimiter:
         environment_id, anonymous = admission.environment_id, admission.anonymous
         if self._all >= self._slots or self._taken.get(environment_id, 0) >= each:
             return False
+        if admission.only_waits and self._only_waiting >= max(1, self._slots // 4):
+            return False
         if admission.limit is not None:
             others = 0 if anonymous is not None else self._calls.get((environment_id, True), 0)
             if self._calls.get(admission.kind, 0) + others >= admission.limit:
@@ -204,6 +210,7 @@ class ConcurrencyLimiter:
 
     def _count(self, admission: Admission, by: int) -> None:
         self._all += by
+        self._only_waiting += by if admission.only_waits else 0
         _add(self._taken, admission.environment_id, by)
         _add(self._callers, (admission.environment_id, admission.caller), by)
         if admission.limit is not None:

@@ -35,6 +35,7 @@ from tests.support.function_queue import (
     claimed,
     end,
     gather_statistics,
+    held,
     key_of,
     pile_up,
     queue,
@@ -124,12 +125,12 @@ def test_waiting_anonymous_callers_leave_threads_for_others(
     prefer = {"Prefer": "respond-async, wait=30"}
     here = environment.environment_id
     one, two, three = AnonymousCall(1), AnonymousCall(2), AnonymousCall(3)
-    with room.slot(here, anonymous=one), room.slot(here, anonymous=two), room.slot("env_other", anonymous=three):
+    with held(room, here, anonymous=one), held(room, here, anonymous=two), held(room, "env_other", anonymous=three):
         refused = invoke(open_to_all, "sum", {"a": 1, "b": 1}, who="visitor")
         assert (refused.status, refused.error) == (429, "rate_limited")
         assert invoke(open_to_all, "sum", {"a": 1, "b": 1}, who="visitor", headers=prefer).status == 202
         assert invoke(open_to_all, "sum", {"a": 1, "b": 1}, who="server").status == 200
-        with room.slot(here), room.slot(here):
+        with held(room, here, here):
             assert invoke(open_to_all, "sum", {"a": 1, "b": 1}, who="server").status == 429
     assert invoke(open_to_all, "sum", {"a": 1, "b": 1}, who="visitor").status == 200
     assert not Run.objects.using(environment.cluster).filter(phase="executing").exists()

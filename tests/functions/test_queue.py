@@ -18,6 +18,7 @@ from accounts.models import AuditEntry
 from functions.deploy import service as deploy_service
 from functions.errors import NoSuchFunction, TooManyRuns
 from functions.execution import calls, executor, request_concurrency
+from functions.execution.request_concurrency import Admission, State
 from functions.models import Run
 from functions.runs import completion, leases, statement_batching
 from functions.runs import lease_renewer as watching
@@ -33,7 +34,7 @@ from rows.outbox.models import OutboxEvent
 from tests.projects.conftest import environment_of, make_project
 from tests.rows.conftest import Tracker
 from tests.support.concurrency import waiting_for_locks
-from tests.support.function_queue import FREE, claimed, key_of
+from tests.support.function_queue import FREE, claimed, held, key_of
 from tests.support.functions import SUM, deploy, invoke
 from tests.support.service import wait_for
 from tests.support.unavailable import database_unavailable
@@ -426,13 +427,15 @@ def test_requests_that_wait_never_take_every_thread(
     deploy(tracker, "sum", SUM)
     room = request_concurrency.ConcurrencyLimiter(slots=3, slots_each=2)
     monkeypatch.setattr(request_concurrency, "limiter", room)
-    with room.slot(environment.environment_id), room.slot("env_other"):
+    with held(room, environment.environment_id, "env_other"):
         assert invoke(tracker, "sum", {"a": 1, "b": 1}).status == 200
-        with room.slot("env_other"), pytest.raises(request_concurrency.Full), room.slot("env_third"):
+        with held(room, "env_other"), pytest.raises(request_concurrency.Full), room.slot("env_third"):
             pass
-        with pytest.raises(request_concurrency.Full), room.slot("env_other"), room.slot("env_other"):
-            pass
-        with room.slot(environment.environment_id):
+        with held(room, "env_other"):
+            one_more = Admission("env_other")
+            room.take(one_more)
+            assert one_more.state is State.NEW
+        with held(room, environment.environment_id):
             refused = invoke(tracker, "sum", {"a": 1, "b": 1})
             assert (refused.status, refused.error) == (429, "rate_limited")
             assert int(refused.headers["Retry-After"]) >= 1

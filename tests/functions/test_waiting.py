@@ -170,6 +170,20 @@ def test_an_environment_never_has_more_than_its_slots() -> None:
     assert (room._queues, room._weight, room._all) == ({}, 0, 0)
 
 
+def test_requests_that_only_wait_hold_a_quarter_of_the_slots() -> None:
+    room = ConcurrencyLimiter(slots=8, slots_each=6)
+    with room.slot("env_a"), room.slot("env_b"):
+        with pytest.raises(request_concurrency.Full), room.slot("env_c"):
+            pass
+        turns = [Admission("env_c", "key c", 6) for _ in range(6)]
+        wait_for_slots(room, turns)
+        assert all(turn.state is State.HELD for turn in turns), "the calls have the others"
+        for turn in turns:
+            room.release(turn)
+    with room.slot("env_c"):
+        pass
+
+
 def test_a_full_queue_ends_the_newest_call_of_the_largest_environment() -> None:
     room = ConcurrencyLimiter(slots=1, slots_each=1)
     most = request_concurrency.MAX_WEIGHT // request_concurrency.WEIGHT_PER_CALL

@@ -1,13 +1,17 @@
 """Queued runs: callers, full queues and statistics for the planner."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from secrets import token_hex
 from typing import Any
 
 import pytest
 from django.db import connections
 
+from functions.execution.request_concurrency import Admission, ConcurrencyLimiter, State
 from functions.models import Run
+from functions.quotas.client_networks import AnonymousCall
 from functions.runs import queue as run_queue
 from functions.runs.start import CreatedRun
 from platform_site.identity import ids
@@ -23,6 +27,20 @@ FREE = 4
 
 def key_of(environment: EnvironmentRef) -> Caller:
     return Caller("key", "key_x", frozenset(ENVIRONMENT_SCOPES), plan=environment.plan, environment=environment)
+
+
+@contextmanager
+def held(room: ConcurrencyLimiter, *environment_ids: str, anonymous: AnonymousCall | None = None) -> Iterator[None]:
+    """A slot of `room` for a call of each environment."""
+    calls = [Admission(each, anonymous=anonymous) for each in environment_ids]
+    for each in calls:
+        room.take(each)
+    assert all(each.state is State.HELD for each in calls)
+    try:
+        yield
+    finally:
+        for each in calls:
+            room.release(each)
 
 
 def claimed(using: str) -> CreatedRun | None:
