@@ -1,13 +1,14 @@
 """The wait queue of synchronous calls in one process. An executing call holds a process of the pool, one of the plan's
-concurrency slots, and maybe a thread of the web process, so the number of executing calls is bounded: in all, for each
-environment, and for anonymous callers (half, shared among their networks, `functions.quotas.client_networks`). A call
-that finds no slot waits in the queue, up to its function's timeout. It holds no thread meanwhile: it waits on the event
-loop, or is repeated later (`platform_site.concurrency.server_hints.Parked`). A slot that becomes free goes to the
-environment with the fewest executing calls, in it to the caller with the fewest, and among equals to the one that was
-served least recently. The queue is bounded by what its requests weigh; if it is full, the newest call of the
-environment that has most in it ends with TooManyCalls. The plan's slots are counted in PostgreSQL, over all processes
-(`functions.runs.start`). A call that finds none there returns to the front of its caller's queue. The process then
-tries one call every RETRY seconds, or when a call of its own ends."""
+concurrency slots, and maybe a thread of the web process, so the number of executing calls is bounded: in all, for
+environments that execute some already (the last quarter is for others), and for anonymous callers (half, shared among
+their networks, `functions.quotas.client_networks`). A call that finds no slot waits in the queue, up to its function's
+timeout. It holds no thread meanwhile: it waits on the event loop, or is repeated later
+(`platform_site.concurrency.server_hints.Parked`). A slot that becomes free goes to the environment with the fewest
+executing calls, in it to the caller with the fewest, and among equals to the one that was served least recently. The
+queue is bounded by what its requests weigh; if it is full, the newest call of the environment that has most in it ends
+with TooManyCalls. The plan's slots are counted in PostgreSQL, over all processes (`functions.runs.start`). A call that
+finds none there returns to the front of its caller's queue. The process then tries one call every RETRY seconds, or
+when a call of its own ends."""
 
 import threading
 import time
@@ -84,13 +85,14 @@ class Admission:
 
 
 class ConcurrencyLimiter:
-    """`slots` executing calls in all and `slots_each` of one environment. None: 7/8 and 3/4 of the process's threads,
-    and no more than the pool has processes. Thread-safe."""
+    """`slots` executing calls in all. None: 7/8 of the process's threads, and no more than the pool has processes. An
+    environment that has one executes another only while fewer than `shared` slots are taken (None: three quarters).
+    Thread-safe."""
 
-    def __init__(self, slots: int | None = None, slots_each: int | None = None) -> None:
+    def __init__(self, slots: int | None = None, shared: int | None = None) -> None:
         threads, processes = settings.WEB_THREADS, settings.FUNCTION_POOL_SIZE
         self._slots = max(1, min(threads * 7 // 8, processes)) if slots is None else slots
-        self._slots_each = max(1, min(threads * 3 // 4, processes)) if slots_each is None else slots_each
+        self._shared = self._slots - self._slots // 4 if shared is None else shared
         self._lock = threading.Lock()
         self._all = 0
         self._only_waiting = 0
@@ -180,9 +182,8 @@ class ConcurrencyLimiter:
         self._decide(admission, State.OVER)
 
     def _has_free_slot(self, admission: Admission, now: float) -> bool:
-        each = self._slots_each
         environment_id, anonymous = admission.environment_id, admission.anonymous
-        if self._all >= self._slots or self._taken.get(environment_id, 0) >= each:
+        if self._all >= (self._shared if environment_id in self._taken else self._slots):
             return False
         if admission.only_waits and self._only_waiting >= max(1, self._slots // 4):
             return False
@@ -194,7 +195,7 @@ class ConcurrencyLimiter:
                 return False
         if anonymous is None:
             return True
-        most = max(1, each // 2)
+        most = max(1, self._shared // 2)
         taken, own = self._anonymous.get(environment_id, 0), self._networks.get(anonymous.network, 0)
         return has_share(slots_for_all_networks(most) if anonymous.is_heavy else most, taken, own)
 
@@ -224,7 +225,7 @@ class ConcurrencyLimiter:
         one, so that other processes can take the slot."""
         self._paused.pop(admission.kind, None)
         pause = min(_MAX_PAUSE, (now - admission.held_since) * PAUSE_FRACTION)
-        if admission.limit is not None and admission.limit <= self._slots_each and pause >= _MIN_PAUSE:
+        if admission.limit is not None and admission.limit <= self._shared and pause >= _MIN_PAUSE:
             if admission.environment_id in self._queues:
                 self._paused[admission.kind] = now + pause
 

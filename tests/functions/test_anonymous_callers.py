@@ -62,7 +62,7 @@ def test_anonymous_callers_take_half_of_the_slots(
     open_to_all: Tracker, environment: EnvironmentRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        request_concurrency, "limiter", request_concurrency.ConcurrencyLimiter(slots=6 * FREE, slots_each=6 * FREE)
+        request_concurrency, "limiter", request_concurrency.ConcurrencyLimiter(slots=6 * FREE, shared=6 * FREE)
     )
     executing = Run.objects.using(environment.cluster).filter(phase="executing")
 
@@ -120,7 +120,7 @@ def test_waiting_anonymous_callers_leave_threads_for_others(
     open_to_all: Tracker, environment: EnvironmentRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also callers that queued a run and wait for its end: they use a thread and no concurrency slot."""
-    room = request_concurrency.ConcurrencyLimiter(slots=8, slots_each=4)
+    room = request_concurrency.ConcurrencyLimiter(slots=8, shared=5)
     monkeypatch.setattr(request_concurrency, "limiter", room)
     prefer = {"Prefer": "respond-async, wait=30"}
     here = environment.environment_id

@@ -41,9 +41,7 @@ HERE, THERE = "127.0.0.1", "203.0.113.9"
 @pytest.fixture
 def crowded(open_to_all: Tracker, monkeypatch: pytest.MonkeyPatch) -> Tracker:
     """With a thread for each waiting caller."""
-    monkeypatch.setattr(
-        request_concurrency, "limiter", request_concurrency.ConcurrencyLimiter(slots=100, slots_each=100)
-    )
+    monkeypatch.setattr(request_concurrency, "limiter", request_concurrency.ConcurrencyLimiter(slots=100, shared=100))
     return open_to_all
 
 
@@ -165,7 +163,7 @@ def test_waiting_network_leaves_threads_to_others(
     environment: EnvironmentRef,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    room = request_concurrency.ConcurrencyLimiter(slots=100, slots_each=8)
+    room = request_concurrency.ConcurrencyLimiter(slots=100, shared=8)
     monkeypatch.setattr(request_concurrency, "limiter", room)
     mine = anonymous_call_of(environment.environment_id, HERE)
     with room.slot(environment.environment_id, anonymous=mine), room.slot(environment.environment_id, anonymous=mine):

@@ -133,7 +133,7 @@ def served_in_order(room: ConcurrencyLimiter, turns: list[Admission]) -> list[Ad
 
 
 def test_two_environments_share_the_slots() -> None:
-    room = ConcurrencyLimiter(slots=4, slots_each=4)
+    room = ConcurrencyLimiter(slots=4, shared=4)
     many = [Admission("env_a", "key a", 4) for _ in range(40)]
     few = [Admission("env_b", "key b", 4) for _ in range(4)]
     wait_for_slots(room, [*many, *few])
@@ -145,7 +145,7 @@ def test_two_environments_share_the_slots() -> None:
 
 
 def test_two_callers_of_an_environment_share_its_slots() -> None:
-    room = ConcurrencyLimiter(slots=8, slots_each=8)
+    room = ConcurrencyLimiter(slots=8, shared=8)
     many = [Admission("env_a", "user ada", 4) for _ in range(40)]
     few = [Admission("env_a", "user bob", 4) for _ in range(4)]
     wait_for_slots(room, [*many, *few])
@@ -155,7 +155,7 @@ def test_two_callers_of_an_environment_share_its_slots() -> None:
 
 
 def test_an_environment_never_has_more_than_its_slots() -> None:
-    room = ConcurrencyLimiter(slots=8, slots_each=6)
+    room = ConcurrencyLimiter(slots=8, shared=6)
     turns = [Admission("env_a", "key a", 4) for _ in range(10)]
     visits = [Admission("env_a", f"network {number}", 2, AnonymousCall(number)) for number in range(5)]
     wait_for_slots(room, [*visits, *turns])
@@ -170,8 +170,23 @@ def test_an_environment_never_has_more_than_its_slots() -> None:
     assert (room._queues, room._weight, room._all) == ({}, 0, 0)
 
 
+def test_the_last_quarter_is_for_environments_that_execute_nothing() -> None:
+    room = ConcurrencyLimiter(slots=8)
+    turns = {each: [Admission(each, "key", 16) for _ in range(10)] for each in ("env_a", "env_b", "env_c", "env_d")}
+
+    def held(environment_id: str) -> int:
+        return sum(turn.state is State.HELD for turn in turns[environment_id])
+
+    for environment_id, most in (("env_a", 6), ("env_b", 1), ("env_c", 1), ("env_d", 0)):
+        wait_for_slots(room, turns[environment_id])
+        assert held(environment_id) == most, environment_id
+    room.release(turns["env_a"][0])
+    assert [held(each) for each in turns] == [5, 1, 1, 1]
+    room.close()
+
+
 def test_requests_that_only_wait_hold_a_quarter_of_the_slots() -> None:
-    room = ConcurrencyLimiter(slots=8, slots_each=6)
+    room = ConcurrencyLimiter(slots=8, shared=8)
     with room.slot("env_a"), room.slot("env_b"):
         with pytest.raises(request_concurrency.Full), room.slot("env_c"):
             pass
@@ -185,7 +200,7 @@ def test_requests_that_only_wait_hold_a_quarter_of_the_slots() -> None:
 
 
 def test_a_full_queue_ends_the_newest_call_of_the_largest_environment() -> None:
-    room = ConcurrencyLimiter(slots=1, slots_each=1)
+    room = ConcurrencyLimiter(slots=1, shared=1)
     most = request_concurrency.MAX_WEIGHT // request_concurrency.WEIGHT_PER_CALL
     flood = [Admission("env_a", "key a", 4) for _ in range(most + 10)]
     wait_for_slots(room, flood)
@@ -205,7 +220,7 @@ def test_a_full_queue_ends_the_newest_call_of_the_largest_environment() -> None:
 
 
 def test_a_wait_ends_at_its_time_and_calls_back_once() -> None:
-    room = ConcurrencyLimiter(slots=1, slots_each=1)
+    room = ConcurrencyLimiter(slots=1, shared=1)
     first, second = Admission("env_a", "key a", 4), Admission("env_a", "key a", 4)
     room.take(first)
     second.until = second.since + 0.1
@@ -221,7 +236,7 @@ def test_a_wait_ends_at_its_time_and_calls_back_once() -> None:
 
 
 def test_a_call_without_a_slot_of_the_plan_waits_at_the_front() -> None:
-    room = ConcurrencyLimiter(slots=4, slots_each=4)
+    room = ConcurrencyLimiter(slots=4, shared=4)
     first, second = Admission("env_a", "key a", 4), Admission("env_a", "key a", 4)
     room.take(first)
     first.until = first.since + 30
