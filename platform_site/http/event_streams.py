@@ -19,13 +19,13 @@ def message(event: str, data: str, last_id: str | None = None) -> bytes:
 class MessageQueue:
     """Messages from any thread to one reader, at most `max_bytes`; more closes the queue (`is_overflowed`)."""
 
-    __slots__ = ("_lock", "_max_bytes", "_messages", "_size", "is_closed", "is_overflowed", "notify")
+    __slots__ = ("_lock", "_max_bytes", "_messages", "is_closed", "is_overflowed", "notify", "size")
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._messages: list[bytes] = []
-        self._size = 0
+        self.size = 0
         self.is_closed = False
         self.is_overflowed = False
         self.notify: Callable[[], None] = lambda: None
@@ -35,12 +35,19 @@ class MessageQueue:
         with self._lock:
             if self.is_closed:
                 return
-            self._size += len(data)
-            if self._size > self._max_bytes:
-                self._messages.clear()
-                self.is_closed = self.is_overflowed = True
-            else:
-                self._messages.append(data)
+            self.size += len(data)
+            self._messages.append(data)
+        if self.size > self._max_bytes:
+            self.overflow()
+        else:
+            self.notify()
+
+    def overflow(self) -> None:
+        """Drop the messages and close: the client reads too slowly."""
+        with self._lock:
+            self._messages.clear()
+            self.size = 0
+            self.is_closed = self.is_overflowed = True
         self.notify()
 
     def close(self) -> None:
@@ -51,7 +58,7 @@ class MessageQueue:
         with self._lock:
             data = b"".join(self._messages)
             self._messages.clear()
-            self._size = 0
+            self.size = 0
             return None if self.is_closed and not data else data
 
     def __iter__(self) -> Iterator[bytes]:

@@ -25,6 +25,7 @@ class _Stream:
 
     def __init__(self, message: Message, head: tuple[int, list[tuple[str, str]]], queue: MessageQueue) -> None:
         self._connection, self._queue = message.connection, queue
+        self._connection.stream = queue
         self._pieces = message.respond_in_pieces(*head)
         message.release()
 
@@ -47,7 +48,7 @@ class _Stream:
             connection.abort()
 
     def _end(self) -> None:
-        self._connection.on_change = None
+        self._connection.on_change = self._connection.stream = None
         self._queue.notify = lambda: None
         self._queue.close()
 

@@ -9,17 +9,20 @@ from http import HTTPStatus
 from typing import Any, Protocol
 
 from platform_site.http import errors
+from platform_site.http.event_streams import MessageQueue
 
 Headers = list[tuple[str, str]]
 
 
 class Connection(Protocol):
-    __slots__ = ("is_gone", "is_paused", "on_change")
+    __slots__ = ("is_gone", "is_paused", "on_change", "stream")
 
     is_gone: bool
     is_paused: bool
     on_change: Callable[[], None] | None
     """Called when the client disconnects, or has read everything."""
+    stream: MessageQueue | None
+    """What it sends as an event stream."""
 
     def claim_response(self, message: "Message") -> bool:
         """Whether `message` may be answered: it is the current request of the connection, and no response was sent.

@@ -4,12 +4,15 @@ Limits as in docs/explanation/reliability.md: HEAD_SECONDS, BODY_SECONDS, WRITE_
 import asyncio
 import logging
 import os
+import socket
 import threading
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any, Final
 
 from platform_site.embedded.sockets import BACKLOG
 from platform_site.http import errors
+from platform_site.http.event_streams import MessageQueue
 from platform_site.server.http_message import Message
 from platform_site.server.http_parser import Refused, RequestParser
 from platform_site.server.request_checks import is_too_large
@@ -21,6 +24,10 @@ BODY_SECONDS: Final = 15.0
 DRAIN_SECONDS: Final = 2.0
 IDLE_SECONDS: Final = 75.0
 WRITE_SECONDS: Final = 60.0
+MAX_UNREAD: Final = 128 * 1024 * 1024
+"""Bytes of all responses and event streams of a process that clients do not read."""
+SEND_BUFFER: Final = 256 * 1024
+"""What the kernel takes of them for each connection, besides. Without it: up to 4 MB."""
 _PAUSE_AT: Final = 8
 _PAUSE_BYTES: Final = 64 * 1024
 """While a request is answered, reading pauses at so many waiting requests, or so many bytes of them."""
@@ -58,6 +65,7 @@ class HttpServer:
         return threading.get_ident() == self._thread
 
     async def start(self, listener: Any) -> None:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # connections inherit it
         self._server = await self.loop.create_server(lambda: HttpConnection(self), sock=listener, backlog=BACKLOG)
         if self.is_stopping:  # stopped before it had started
             self._server.close()
@@ -67,7 +75,23 @@ class HttpServer:
         now = self.loop.time()
         for connection in [each for each in self.connections if each.deadline <= now]:
             connection.expire(now)
+        self._limit_unread()
         self.loop.call_later(_EXPIRY_CHECK_SECONDS, self._expire_connections)
+
+    def _limit_unread(self) -> None:
+        """Close the connections with the most unread bytes, until the others have at most MAX_UNREAD."""
+        unread = [(each.count_unread(), each) for each in self.connections]
+        total = sum(size for size, _ in unread)
+        if total <= MAX_UNREAD:
+            return
+        logger.warning("clients leave %d MB unread: the connections with the most are closed", total >> 20)
+        for size, connection in sorted(unread, key=itemgetter(0), reverse=True):
+            if total <= MAX_UNREAD:
+                break
+            total -= size
+            if connection.stream is not None:
+                connection.stream.overflow()
+            connection.abort()
 
     def stop_listening(self) -> None:
         self.is_stopping = True
@@ -87,7 +111,7 @@ class HttpServer:
 class HttpConnection(RequestParser):
     __slots__ = (
         "_answering", "_descriptor", "_is_all_written", "_is_answered", "_is_reading_paused", "_peer", "_server",
-        "_transport", "_unwritten", "_writing", "_written_at", "deadline",
+        "_transport", "_unread", "_unwritten", "_writing", "_written_at", "deadline",
     )  # fmt: skip
 
     def __init__(self, server: HttpServer) -> None:
@@ -97,6 +121,8 @@ class HttpConnection(RequestParser):
         self._answering: Message | None = None
         self._is_answered = False
         self.on_change: Callable[[], None] | None = None
+        self.stream: MessageQueue | None = None
+        self._unread = 0
         self._unwritten = 0
         self._written_at = 0.0
         self._is_all_written = False
@@ -310,6 +336,14 @@ class HttpConnection(RequestParser):
         else:
             self._transport.close()
             self.deadline = now + WRITE_SECONDS
+
+    def count_unread(self) -> int:
+        """The bytes that the client has not read, but no more than at the previous count: a client that reads fast has
+        none."""
+        before, self._unread = self._unread, self._transport.get_write_buffer_size()
+        if self.stream is not None:
+            self._unread += self.stream.size
+        return min(before, self._unread)
 
     def close_if_idle(self) -> None:
         if self._answering is None and not self._waiting and self._state in ("idle", "head", "done"):

@@ -5,6 +5,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from types import SimpleNamespace
 
@@ -12,7 +13,10 @@ import pytest
 import uvloop
 
 from platform_site.http.bodies import MAX_ON_LOOP
+from platform_site.http.event_streams import MessageQueue
+from platform_site.server import http_protocol
 from platform_site.server.application import Application
+from platform_site.server.event_streams import start_stream
 from platform_site.server.http_message import Message
 from platform_site.server.http_parser import MAX_PIECES, MAX_PIPELINED
 from platform_site.server.http_protocol import HttpServer
@@ -26,6 +30,7 @@ class Served:
     def __init__(self) -> None:
         self.loop = uvloop.new_event_loop()
         self.begun: list[Message] = []
+        self.open = ExitStack()
         self.server = HttpServer(self.loop, Application().check, self.begun.append, max_connections=100)
         listener = socket.create_server(("127.0.0.1", 0))
         listener.setblocking(False)
@@ -34,6 +39,17 @@ class Served:
 
     def run(self, seconds: float = 0.1) -> None:
         self.loop.run_until_complete(asyncio.sleep(seconds))
+
+    def unread_request(self) -> Message:
+        """A request whose client will read nothing."""
+        client = self.open.enter_context(socket.socket())
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(self.address)
+        client.sendall(REQUEST)
+        known = len(self.begun)
+        while len(self.begun) == known:
+            self.run(0.01)
+        return self.begun[-1]
 
     def client(self) -> socket.socket:
         made = socket.create_connection(self.address)
@@ -45,6 +61,7 @@ class Served:
 def served() -> Iterator[Served]:
     made = Served()
     yield made
+    made.open.close()
     made.server.stop_listening()
     made.server.close_idle()
     made.run(0.05)
@@ -348,3 +365,49 @@ def test_spaces_around_a_length_are_ignored(served: Served, length: bytes) -> No
         served.run()
         assert served.begun[0].refusal is None
         assert served.begun[0].body == b"ab"[: int(length)]
+
+
+PAGE = b"A" * 14_000_000
+
+
+def test_the_kernel_takes_little_of_a_response_that_is_not_read(served: Served) -> None:
+    message = served.unread_request()
+    message.respond(200, [], PAGE)
+    served.run(0.05)
+    taken = len(PAGE) - message.connection._transport.get_write_buffer_size()
+    assert 0 < taken < 2 * http_protocol.SEND_BUFFER
+
+
+def test_a_client_that_reads_gets_all_of_a_large_page(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_protocol, "MAX_UNREAD", len(PAGE) - 1)
+    with served.client() as client, client.makefile("rb") as response, ThreadPoolExecutor(1) as threads:
+        client.sendall(REQUEST)
+        served.run()
+        served.begun[0].respond(200, [], PAGE)
+        served.server._limit_unread()
+        received = threads.submit(lambda: [*iter(response.readline, b"\r\n"), response.read(len(PAGE))])
+        while not received.done():
+            served.run(0.01)
+        is_whole = received.result()[-1] == PAGE
+        assert is_whole
+
+
+def test_clients_with_the_most_unread_bytes_are_closed(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_protocol, "MAX_UNREAD", 20_000_000)
+    small, large, stream = (served.unread_request() for _ in range(3))
+    queue = MessageQueue(20_000_000)
+    start_stream(served.loop, stream, (200, []), queue)
+    queue.put(b"B" * 2_000_000)
+    served.run(0.01)
+    queue.put(b"B" * 10_000_000)
+    small.respond(200, [], b"C" * 1_000_000)
+    large.respond(200, [], PAGE)
+    for _ in range(2):
+        served.server._limit_unread()
+    served.run(0.05)
+    assert [each.connection.is_gone for each in (small, large, stream)] == [False, True, False]
+    monkeypatch.setattr(http_protocol, "MAX_UNREAD", 10_000_000)
+    served.server._limit_unread()
+    served.run(0.05)
+    assert [each.connection.is_gone for each in (small, stream)] == [False, True]
+    assert (queue.is_overflowed, queue.size, stream.connection.stream) == (True, 0, None)
