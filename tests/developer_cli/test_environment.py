@@ -5,6 +5,7 @@ import os
 import pty
 import subprocess
 import sys
+from datetime import datetime
 
 import pytest
 
@@ -44,8 +45,11 @@ def test_invoke(cli: Cli) -> None:
 def test_invoke_of_a_function_that_fails_prints_its_log(cli: Cli) -> None:
     done = cli.run("invoke", "fails", code=1)
     assert done.stdout == ""
-    assert "no luck" in done.stderr
-    assert "about to fail" in done.stderr
+    failed, logged, *_ = done.stderr.splitlines()
+    assert "no luck" in failed
+    at, level, text = logged.split(" ", 2)
+    datetime.fromisoformat(at)
+    assert (level, text) == ("info", "about to fail \\x1b[31m")
     answer = cli.run("invoke", "fails", "--json", code=1)
     assert json.loads(answer.stdout)["status"] == "failed"
 

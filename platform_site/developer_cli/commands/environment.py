@@ -105,7 +105,7 @@ def _print_log(api: Any, name: str, run_id: str) -> None:
 
 def log_lines(run: dict[str, Any]) -> list[str]:
     """The log of a run, and its error's stack."""
-    lines = [str(each.get("message", each)) if isinstance(each, dict) else str(each) for each in run["logs"]]
+    lines = [f"{each['at']} {each['level']} {each['text']}" for each in run["logs"]]
     return lines + (run.get("stack") or "").splitlines()
 
 
