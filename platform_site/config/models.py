@@ -58,10 +58,10 @@ class StoredPlan(models.Model):
 
 
 class MergeBase(models.Model):
-    """The last common state of a branch and another environment."""
+    """The last common state of a branch and another environment, or of a project's first two."""
 
     environment_id = models.CharField(max_length=30)
-    """The branch."""
+    """The branch. Without one, the lower id."""
     other_id = models.CharField(max_length=30, db_index=True)
     parts = models.JSONField()
     names = models.JSONField()

@@ -101,3 +101,49 @@ def configured(api: Api, alice: User, project: Project, production: Environment)
         profile_fields={"subject": "id"},
     )  # fmt: skip
     return made
+
+
+class Pair:
+    """Production, and a branch of it or development."""
+
+    def __init__(self, production: Configured, branch: Configured) -> None:  # noqa: F811
+        self.production, self.branch = production, branch
+
+    def ask(self, into: Configured, source: Configured, **more: Any) -> Answer:
+        body = {"from": source.id, **more}
+        return into.api.post("/v1/config/plan", token=into.token, environment=into.id, json=body)
+
+    def plan(self, *include: str, **more: Any) -> Any:
+        answer = self.ask(self.production, self.branch, include=[*include], **more)
+        assert answer.status == 200, answer.json
+        return answer.json
+
+    def back(self, *include: str) -> Any:
+        answer = self.ask(self.branch, self.production, include=[*include])
+        assert answer.status == 200, answer.json
+        return answer.json
+
+    def merge(self, *include: str, **more: Any) -> Any:
+        plan = self.plan(*include)
+        answer = self.production.apply(plan, **more)
+        assert answer.status == 200, answer.json
+        return plan
+
+
+def change_schema(environment: Configured, change: Any, **more: Any) -> None:
+    document = environment.config("?parts=schema")["config"]["schema"]
+    change(document["tables"])
+    environment.call("PUT", "/v1/schema", {"document": document, **more})
+
+
+def schema_of(environment: Configured) -> Any:
+    return environment.config("?parts=schema")["config"]["schema"]["tables"]
+
+
+def rename_title(tables: Any) -> None:
+    columns = tables["notes"]["columns"]
+    tables["notes"]["columns"] = {"heading": {**columns["title"], "renamed_from": "title"}, "done": columns["done"]}
+
+
+def paths(plan: Any) -> set[str]:
+    return {change["operation"] or change["path"] for change in plan["changes"]}

@@ -64,12 +64,17 @@ def test_a_value_gives_a_new_column_its_backfill(cli: Cli, app: App) -> None:
     cli.run("branch", "delete", "backfill", "--yes")
 
 
+def test_development_is_merged_into_production(cli: Cli) -> None:
+    deploy(cli, "development", "export default () => 'new'")
+    plan = cli.json("merge", "development", "--theirs", "functions.greet.source", "--dry-run")
+    assert (plan["conflicts"], plan["confirm"]) == ([], []), "production keeps what development lacks"
+    cli.run("merge", "development", "--theirs", "functions.greet.source", "--yes")
+    assert cli.json("invoke", "greet")["output"] == "new"
+
+
 def test_mistakes(cli: Cli) -> None:
     assert cli.error("merge", "nothing", code=5)["code"] == "not_found"
     assert cli.error("merge", "production", code=3)["fields"][0]["code"] == "same"
-    without_base = cli.error("merge", "development", code=7)
-    assert without_base["code"] == "conflict"
-    assert without_base["message"].endswith("`platform push -e production`.")
     assert cli.error("merge", "development", "--include", "rows", code=3)["fields"][0]["field"] == "include"
     link = cli.folder / "platform.json"
     linked = json.loads(link.read_text())

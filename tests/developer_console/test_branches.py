@@ -299,8 +299,16 @@ def test_errors_of_a_plan_are_shown(branched: Branched) -> None:
     wrong = branched.ask(include="<i>nothing")
     assert wrong.status_code == 422
     assert "<i>" not in wrong.content.decode()
+
+
+def test_development_is_merged_into_production(branched: Branched) -> None:
     development = branched.tracker.project.environments.get(name="development").pk
-    assert branched.ask(**{"from": development}).status_code == 409, "no common base"
+    branched.set_schema(development, lambda tables: tables.update(tags={"columns": {"name": {"type": "text"}}}))
+    planned = branched.ask(**{"from": development})
+    assert planned.status_code == 200
+    assert "create table tags" in text_of(planned)
+    assert branched.ask("apply", **{"from": development}, **hidden(planned)).status_code == 200
+    assert "title" in branched.columns(), "production keeps what development lacks"
 
 
 def test_a_viewer_sees_branches_and_changes_nothing(branched: Branched, desk_of: Callable[[str], Desk]) -> None:

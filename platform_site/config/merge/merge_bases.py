@@ -1,4 +1,5 @@
-"""The common base of two environments: the branch at its creation, then the source of each merge."""
+"""The common base of two environments: the branch at its creation, then the source of each merge. A project's first two
+environments began empty, so that their first base is empty and nothing that only one of them has is removed."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -46,8 +47,15 @@ def _of(one: EnvironmentRef, other: EnvironmentRef) -> Any:
     return MergeBase.objects.using(one.cluster).filter(pairs)
 
 
+def _began_empty(*environments: EnvironmentRef) -> bool:
+    """Whether none of them is a preview branch."""
+    return all(each.pool_id == each.environment_id for each in environments)
+
+
 def find(one: EnvironmentRef, other: EnvironmentRef) -> Base:
     found = _of(one, other).first()
+    if found is None and _began_empty(one, other):
+        return Base({}, {each.environment_id: {"version": 0} for each in (one, other)})
     if found is None:
         raise Conflict(
             "These environments have no common base: neither was branched from the other. Pull one into a folder and "
@@ -57,10 +65,14 @@ def find(one: EnvironmentRef, other: EnvironmentRef) -> Base:
 
 
 def move(target: EnvironmentRef, source: EnvironmentRef, parts: dict[str, Any], names: dict[str, Any]) -> None:
-    _of(target, source).update(
-        parts=parts,
-        names={
+    values = {
+        "parts": parts,
+        "names": {
             target.environment_id: {"version": schema_service.current(target).version, "names": names},
             source.environment_id: {"version": schema_service.current(source).version},
         },
-    )
+    }
+    if not _of(target, source).update(**values) and _began_empty(target, source):
+        # In one order, so that merges in both directions at the same time leave one base.
+        first, second = sorted([target.environment_id, source.environment_id])
+        MergeBase.objects.using(target.cluster).update_or_create(environment_id=first, other_id=second, defaults=values)

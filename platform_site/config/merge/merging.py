@@ -147,8 +147,12 @@ class _Merging:
         return merged | unnamed
 
     def auth(self) -> dict[str, Any]:
-        """A branch has no other sign-in settings of its own."""
+        """A branch has no other sign-in settings of its own, and those of the first environments differ on purpose."""
         sides = self.sides("auth", {})
+        others = (sides[1].keys() & sides[2].keys()) - {"redirect_uris"}
+        if any(self._included(f"auth.{name}") and sides[1][name] != sides[2][name] for name in others):
+            message = "Of the sign-in settings, only redirect URIs are merged."
+            self.warnings.append(FieldError("auth", "not_merged", message))
         return {"redirect_uris": self._field("auth", "redirect_uris", *sides, is_trust=True)}
 
     def next_base(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ _GROUPS: Final = (
 _PARTS: Final = (
     ("functions", "Allowed hosts, schedules, events and callers of all functions"),
     ("webhooks", "URLs and status of all webhooks, and new webhooks"),
-    ("auth", "Sign-in: sign-up, providers, redirect URIs"),
+    ("auth", "Sign-in: redirect URIs"),
     ("origins", "Allowed origins"),
 )
 _SIDES: Final = ("ours", "theirs")
