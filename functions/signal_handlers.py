@@ -1,5 +1,6 @@
 """Receivers of signals from lower layers: branches and deletions."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from django.db.models import F
@@ -42,7 +43,12 @@ def delete_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
 
 
 def warn_of_old_names(
-    *, environment: EnvironmentRef, old_names: OldNames, actor: Caller | Actor | None, **_: Any
+    *,
+    environment: EnvironmentRef,
+    old_names: OldNames,
+    actor: Caller | Actor | None,
+    beside: Mapping[str, Any],
+    **_: Any,
 ) -> list[FieldError]:
     """A warning for each event trigger with an old name, and each active source that seems to use one."""
     if isinstance(actor, Caller) and not actor.may("functions:read"):
@@ -52,10 +58,14 @@ def warn_of_old_names(
         function__environment_id=environment.environment_id, number=F("function__active_version")
     )
     for version in active.select_related("function").order_by("function__name").iterator(chunk_size=10):
-        at, patterns = f"functions.{version.function.name}", version.function.events or []
+        name = version.function.name
+        item = beside["functions"].get(name) if "functions" in beside else {}
+        if item is None:
+            continue
+        at, patterns = f"functions.{name}", item.get("on", version.function.events or [])
         for index, pattern in enumerate(patterns):
             if (table := old_names.in_pattern(pattern)) is not None:
                 found.append(old_names.warning(f"{at}.on.{index}", table))
-        for table, column in old_names.in_source(version.source, patterns):
+        for table, column in old_names.in_source(item.get("source", version.source), patterns):
             found.append(old_names.warning(f"{at}.source", table, column))
     return found

@@ -1,3 +1,4 @@
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from django.db.models.functions import Now
@@ -58,44 +59,66 @@ def record_migration_event(*, environment: EnvironmentRef, version: int, using: 
 
 
 def warn_of_old_names(
-    *, environment: EnvironmentRef, old_names: OldNames, actor: Caller | Actor | None, **_: Any
+    *,
+    environment: EnvironmentRef,
+    old_names: OldNames,
+    actor: Caller | Actor | None,
+    beside: Mapping[str, Any],
+    **_: Any,
 ) -> list[FieldError]:
     """A warning for each event pattern, filter and column list with an old name."""
     if isinstance(actor, Caller) and not actor.may("webhooks:read"):
         return []
     found = []
-    for webhook in Webhook.objects.using(environment.cluster).live(environment.environment_id).order_by("id"):
-        at = f"webhooks.{webhook.pk}"
-        for index, pattern in enumerate(webhook.events):
+    for at, (events, filter, columns) in _planned(environment, beside):
+        for index, pattern in enumerate(events):
             if (table := old_names.in_pattern(pattern)) is not None:
                 found.append(old_names.warning(f"{at}.events.{index}", table))
-        for table, column in old_names.in_filter(webhook.filter, webhook.events):
+        for table, column in old_names.in_filter(filter, events):
             found.append(old_names.warning(f"{at}.filter", table, column))
-        for table, columns in (webhook.columns or {}).items():
+        for table, names in (columns or {}).items():
             if table in old_names.tables:
                 found.append(old_names.warning(f"{at}.columns.{table}", table))
-            for index, column in enumerate(columns):
+            for index, column in enumerate(names):
                 if column in old_names.columns.get(table, {}):
                     found.append(old_names.warning(f"{at}.columns.{table}.{index}", table, column))
     return found
 
 
 def warn_of_invalid_filters(
-    *, environment: EnvironmentRef, old: Schema, new: Schema, actor: Caller | Actor | None, **_: Any
+    *,
+    environment: EnvironmentRef,
+    old: Schema,
+    new: Schema,
+    actor: Caller | Actor | None,
+    beside: Mapping[str, Any],
+    **_: Any,
 ) -> list[FieldError]:
     """A warning for each part of a filter or column list that the new schema makes invalid."""
     if isinstance(actor, Caller) and not actor.may("webhooks:read"):
         return []
-    live = Webhook.objects.using(environment.cluster).live(environment.environment_id)
-    narrowed = list(live.exclude(filter=None, columns=None).order_by("id"))
+    narrowed = [(at, facts) for at, facts in _planned(environment, beside) if facts[1] or facts[2]]
     if not narrowed:
         return []
     before, after = schema_check.compiled(environment, old), schema_check.compiled(environment, new)
     return [
-        FieldError(f"webhooks.{webhook.pk}.{each.field}", "invalid", f"The change makes this invalid. {each.message}")
-        for webhook in narrowed
-        for each in schema_check.errors_caused(before, after, webhook.events, webhook.filter, webhook.columns)
+        FieldError(f"{at}.{each.field}", "invalid", f"The change makes this invalid. {each.message}")
+        for at, facts in narrowed
+        for each in schema_check.errors_caused(before, after, *facts)
     ]
+
+
+def _planned(environment: EnvironmentRef, beside: Mapping[str, Any]) -> Iterator[tuple[str, tuple[Any, Any, Any]]]:
+    """The path, and the events, filter and columns of each webhook, as the configuration `beside` makes it."""
+    for webhook in Webhook.objects.using(environment.cluster).live(environment.environment_id).order_by("id"):
+        name, item = webhook.pk, {}
+        if "webhooks" in beside:
+            name = webhook.name or webhook.pk
+            item = beside["webhooks"].get(name)
+            if item is None:
+                continue
+        facts = (item.get(each, getattr(webhook, each)) for each in ("events", "filter", "columns"))
+        yield f"webhooks.{name}", (*facts,)
 
 
 def record_user_event(*, user_id: str, pool_id: str | None, **_: Any) -> None:

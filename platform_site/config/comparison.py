@@ -73,7 +73,7 @@ def plan(environment: EnvironmentRef, now: Configuration, parts: Item) -> Plan:
     if "webhooks" in parts:
         found.warnings += _check_webhooks(environment, now.parts["webhooks"], parts)
     if "schema" in parts:
-        _compare_schema(environment, parts["schema"], found)
+        _compare_schema(environment, parts, found)
     if "functions" in parts:
         _compare_functions(now, parts["functions"], found)
     if "webhooks" in parts:
@@ -148,16 +148,22 @@ def _check_webhooks(environment: EnvironmentRef, now: Mapping[str, Item], parts:
     return warnings
 
 
-def _compare_schema(environment: EnvironmentRef, document: Any, found: Plan) -> None:
+def _compare_schema(environment: EnvironmentRef, parts: Item, found: Plan) -> None:
     try:
-        outcome = schema_service.rehearse(environment, document)
+        outcome = schema_service.rehearse(environment, parts["schema"], beside=parts)
     except InvalidDocument as error:
         raise ValidationFailed(fields=[below(f"{ROOT}.schema", each) for each in error.errors]) from None
     found.changes += [
         Change("schema", _kind_of(each), each.destructive, each.name, each.sql) for each in outcome.operations
     ]
-    found.warnings += [FieldError(f"schema.{each.field}", each.code, each.message) for each in outcome.warnings]
+    found.warnings += [_in_configuration(each) for each in outcome.warnings]
     found.locks = outcome.locks
+
+
+def _in_configuration(warning: FieldError) -> FieldError:
+    """Those about webhooks and functions begin with the part of the configuration that has them."""
+    is_whole = warning.field.partition(".")[0] in current.PARTS
+    return warning if is_whole else FieldError(f"schema.{warning.field}", warning.code, warning.message)
 
 
 def _kind_of(operation: Operation) -> Kind:

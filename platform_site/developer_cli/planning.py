@@ -2,6 +2,7 @@
 
 import ipaddress
 import json
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -19,6 +20,7 @@ _SIGN_UP: Final = {"off": 0, "invited": 1, "open": 2}
 
 _SETTINGS_OF_SOURCE: Final = {"sign_up", "app_name", "app_url", "link_urls", "providers"}
 """Sign-in settings that a preview branch does not have."""
+_OLD_NAME: Final = re.compile(r"This still names (?:the table )?(?:\w+\.)?(\w+),")
 _MAX_SHOWN: Final = 200
 """Characters of two values. Longer ones are left out."""
 
@@ -71,27 +73,48 @@ class Plan:
 def make(api: "Api", backend: Backend) -> Plan:
     """Raises Failure if the service refuses the schema."""
     plan = Plan(warnings=[*suspicious_sources(backend), *unknown_tables(backend)])
-    if backend.schema is not None:
-        _plan_schema(api, backend.schema, plan)
+    of_schema = [] if backend.schema is None else _plan_schema(api, backend.schema, plan)
     _plan_functions(api, backend, plan)
     if backend.webhooks is not None:
         _plan_webhooks(api, backend.webhooks, plan)
     if backend.auth is not None:
         _plan_auth(api, backend.auth, plan)
+    if backend.schema is not None:
+        kept = [each for each in of_schema if not _replaces_old_name(plan, each)]
+        plan.warnings += [_at(backend.schema, each) for each in kept]
     return plan
 
 
-def _plan_schema(api: "Api", file: JsonFile, plan: Plan) -> None:
+def _replaces_old_name(plan: Plan, warning: dict[str, Any]) -> bool:
+    """Whether the warning is about an old name in a setting that the push replaces by one without it."""
+    part, name, setting = [*warning["field"].split("."), "", ""][:3]
+    old = _OLD_NAME.match(warning["message"])
+    for each in plan.changes:
+        if old and f"{each.part}s" == part and each.target == name and setting in each.body:
+            value = each.body[setting]
+            return old[1] not in re.findall(r"\w+", value if isinstance(value, str) else json.dumps(value))
+    return False
+
+
+def _at(file: JsonFile, warning: dict[str, Any]) -> str:
+    path = warning["field"].removeprefix("document.")
+    where = f"{file.at(path)}: " if path != warning["field"] else ""
+    return f"{where}{path}: {warning['message']}"
+
+
+def _plan_schema(api: "Api", file: JsonFile, plan: Plan) -> list[dict[str, Any]]:
+    """The warnings."""
     try:
         answer = api.send("PUT", "/schema", {"document": file.value, "dry_run": True}, authored=True)
     except Failure as error:
         raise _located(error, file, "document.") from None
     plan.schema_version = answer["version"]
-    plan.warnings += [str(each.get("message", each)) for each in answer["warnings"]]
     plan.changes += [
         Change("schema", each["operation"], each["destructive"], each["sql"], file=file)
         for each in answer["operations"]
     ]
+    found: list[dict[str, Any]] = answer["warnings"]
+    return found
 
 
 def _plan_functions(api: "Api", backend: Backend, plan: Plan) -> None:

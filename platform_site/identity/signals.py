@@ -14,8 +14,8 @@ back with it. A receiver that must act afterwards uses `transaction.on_commit`.
 | `user_deleting` | accounts | `user_id`, `pool_id`: still exists, with memberships; a receiver may raise |
 | `user_deleted` | accounts | `user_id`, `pool_id` (None for a platform account), `actor` of the audit entry |
 | `schema_migrated` | rows | `environment`, `version`, `operations: list[str]`, `using` |
-| `names_changing` | rows | `environment`, `old_names: OldNames`, `actor` (see below) |
-| `schema_changing` | rows | `environment`, `old: Schema`, `new: Schema`, `actor` (see below) |
+| `names_changing` | rows | `environment`, `old_names: OldNames`, `actor`, `beside` (see below) |
+| `schema_changing` | rows | `environment`, `old: Schema`, `new: Schema`, `actor`, `beside` (see below) |
 | `row_written` | rows | `environment`, `table`, `action`, `row_id`, `using`, `is_due` |
 | `run_finished` | functions | `using` |
 
@@ -27,7 +27,8 @@ time from which on deleted users may still be named in its rows, None if there a
 
 `names_changing` and `schema_changing` are sent before a change of the schema, also of a dry run, outside of its
 transaction. Receivers return warnings (a list of `FieldError`) about what still has the old names, or becomes invalid,
-and `actor` may read; None may read everything.
+and `actor` may read; None may read everything. `beside` has the parts of a configuration that change at the same time:
+what they replace or remove needs no warning.
 
 `environment_deleted` alone is sent outside of a transaction, because an environment may have millions of rows:
 receivers delete them in their own batches, and may be called again."""

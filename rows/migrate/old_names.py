@@ -79,10 +79,12 @@ def _columns_of_value(value: Any) -> Iterator[str]:
                 yield from _columns_of_value(inner)
 
 
-def warnings(environment: EnvironmentRef, plan: Plan, actor: Caller | Actor | None) -> tuple[FieldError, ...]:
+def warnings(
+    environment: EnvironmentRef, plan: Plan, actor: Caller | Actor | None, beside: Mapping[str, Any]
+) -> tuple[FieldError, ...]:
     """What still uses a name that `plan` removes, or becomes invalid otherwise, as far as `actor` may read it."""
     old_names = _old_names(plan)
-    facts: dict[str, Any] = {"sender": Plan, "environment": environment, "actor": actor}
+    facts: dict[str, Any] = {"sender": Plan, "environment": environment, "actor": actor, "beside": beside}
     named: list[FieldError] = []
     if old_names.tables or old_names.columns:
         named = _answers(signals.names_changing.send(old_names=old_names, **facts))

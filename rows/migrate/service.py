@@ -3,11 +3,12 @@ version record, current version, and what receivers of `schema_migrated` write."
 
 import random
 import time
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import wraps
-from typing import Final, ParamSpec, TypeVar
+from types import MappingProxyType
+from typing import Any, Final, ParamSpec, TypeVar
 
 from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, transaction
@@ -117,14 +118,20 @@ def _existing_row_errors(environment: EnvironmentRef, schema: Schema) -> list[Fi
 
 @in_slot
 def rehearse(
-    environment: EnvironmentRef, raw: object, *, actor: Caller | Actor | None = None, expected: int | None = None
+    environment: EnvironmentRef,
+    raw: object,
+    *,
+    actor: Caller | Actor | None = None,
+    expected: int | None = None,
+    beside: Mapping[str, Any] = MappingProxyType({}),
 ) -> Outcome:
-    """What `change` would do, without locks. `actor` limits the warnings. Raises as `change`, except Unconfirmed."""
+    """What `change` would do, without locks. `actor` limits the warnings, which are about functions and webhooks as the
+    configuration `beside` makes them. Raises as `change`, except Unconfirmed."""
     state, plan, warnings, is_same = _planned(environment, raw, expected, actor)
     if is_same:
         return Outcome(state.version, (), changed=False, warnings=warnings)
     operations = apply.rehearse(environment.cluster, environment.environment_id, plan)
-    warnings += old_names.warnings(environment, plan, actor)
+    warnings += old_names.warnings(environment, plan, actor, beside)
     locks = lock_estimates.of(environment, plan, operations)
     return Outcome(state.version, operations, changed=True, warnings=warnings, locks=locks)
 
@@ -154,7 +161,7 @@ def prepared(
         return
     if missing := plan.destructive.difference(confirm):
         raise Unconfirmed(missing)
-    warnings += old_names.warnings(environment, plan, actor)
+    warnings += old_names.warnings(environment, plan, actor, {})
     with _status_migrating(environment), ExitStack() as until_done:
         made = concurrent_unique_indexes.wanted(environment, plan)
         if made:

@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 import pytest
+from django.test import override_settings
 
 from accounts import audit
 from accounts.models import AuditEntry, User
@@ -81,6 +82,34 @@ def test_a_rename_stays_a_rename(configured: Configured) -> None:
     plan = configured.plan(schema=document)
     assert plan["confirm"] == []
     assert [change["kind"] for change in plan["changes"]] == ["change"]
+
+
+def old_names(plan: Any) -> set[str]:
+    return {each["field"] for each in plan["warnings"] if each["code"] == "renamed"}
+
+
+def test_old_names_are_looked_for_in_what_the_plan_leaves(configured: Configured) -> None:
+    uses = "export default async (_, ctx) => (await ctx.rows.list('notes')).data.map((note) => note.title);"
+    for name in ("fixed", "kept", "removed", "unchanged"):
+        configured.call("PUT", f"/v1/functions/{name}", {"source": uses, "on": ["notes.insert"]})
+    hook = {"url": "http://127.0.0.1:8080/a", "events": ["notes.insert"], "filter": {"title": "x"}}
+    with override_settings(OUTBOUND_ALLOWED_NETWORKS=["127.0.0.0/8"]):
+        hooks = [configured.call("POST", "/v1/webhooks", {"name": name, **hook})["id"] for name in ("fixes", "keeps")]
+    columns = {"heading": {"type": "text", "renamed_from": "title"}, "done": {"type": "boolean", "default": False}}
+    schema = {"tables": {"notes": {"columns": columns}}}
+    config = configured.config("?parts=functions,webhooks")["config"]
+    functions, webhooks = config["functions"], config["webhooks"]
+    del functions["removed"]
+    functions["fixed"]["source"] = uses.replace("title", "heading")
+    del functions["unchanged"]["source"]
+    webhooks["fixes"]["filter"] = {"heading": "x"}
+    del webhooks["keeps"]["filter"]
+    assert old_names(configured.plan(schema=schema)) == {
+        *(f"functions.{name}.source" for name in ("fixed", "kept", "removed", "unchanged")),
+        *(f"webhooks.{webhook_id}.filter" for webhook_id in hooks),
+    }
+    found = old_names(configured.plan(schema=schema, functions=functions, webhooks=webhooks))
+    assert found == {"functions.kept.source", "functions.unchanged.source", "webhooks.keeps.filter"}
 
 
 def test_functions(configured: Configured) -> None:

@@ -169,6 +169,34 @@ def test_a_push_changes_only_what_differs(files: Files) -> None:
     cli.run("invoke", "sum", '{"a": 1, "b": 2}')
 
 
+def test_old_names_are_warned_of_with_their_place_unless_replaced(files: Files) -> None:
+    cli = files.cli
+    source = "export default async (_, ctx) => (await ctx.rows.list('items')).data.map((item) => item.note)"
+    hook = {"name": "crm", "url": "http://127.0.0.1:8999/hook", "events": ["items.insert"], "filter": {"note": "x"}}
+    files.write("schema.json", SCHEMA)
+    files.write("functions/notes.ts", source)
+    files.write("functions/others.ts", source)
+    files.write("webhooks.json", [hook | {"enabled": False}])
+    cli.run("push")
+    renamed = json.dumps(SCHEMA).replace('"note": {', '"remark": {"renamed_from": "note", ')
+    files.write("schema.json", json.loads(renamed))
+    files.write("functions/notes.ts", source.replace("item.note", "item.remark"))
+    files.write("functions/others.ts", source + "\n")
+    files.write("webhooks.json", [hook | {"enabled": False, "filter": {"remark": "x"}}])
+    says = "This still names items.note, which becomes remark."
+    assert cli.json("plan")["warnings"] == [f"functions.others.source: {says}"]
+    assert f"Warning: functions.others.source: {says}" in cli.run("push").stderr
+
+
+def test_a_warning_of_the_schema_names_file_and_line(files: Files) -> None:
+    document = json.loads(json.dumps(SCHEMA))
+    document["users"] = {"anonymous": ["id", "email"]}
+    files.write("schema.json", document)
+    [warning] = files.cli.json("plan")["warnings"]
+    line = (files.folder / "schema.json").read_text().splitlines().index('    "anonymous": [') + 1
+    assert warning.startswith(f"backend/schema.json:{line}: users.anonymous: Everyone can read")
+
+
 def test_a_change_that_loses_data_is_confirmed_by_name(files: Files) -> None:
     cli = files.cli
     _pushed(files)

@@ -18,7 +18,7 @@ from rows.migrate import service as schema_service
 class Base:
     parts: dict[str, Any]
     names: dict[str, Any]
-    branch_id: str
+    branch_id: str | None
 
     def at(self, environment_id: str) -> tuple[int, Names | None]:
         known = self.names[environment_id]
@@ -54,8 +54,10 @@ def _began_empty(*environments: EnvironmentRef) -> bool:
 
 def find(one: EnvironmentRef, other: EnvironmentRef) -> Base:
     found = _of(one, other).first()
-    if found is None and _began_empty(one, other):
-        return Base({}, {each.environment_id: {"version": 0} for each in (one, other)})
+    if _began_empty(one, other):
+        if found is not None:
+            return Base(found.parts, found.names, None)
+        return Base({}, {each.environment_id: {"version": 0} for each in (one, other)}, None)
     if found is None:
         raise Conflict(
             "These environments have no common base: neither was branched from the other. Pull one into a folder and "
