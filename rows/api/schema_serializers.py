@@ -17,6 +17,9 @@ class SchemaChange(Serializer):
 
 class SchemaRevert(Serializer):
     version = fields.IntegerField(min_value=0)
+    backfill = fields.ObjectField(
+        default=dict, help_text="Values of existing rows for columns that come back not null, by `table.column`."
+    )
     dry_run = fields.BooleanField(default=False)
     impact = fields.BooleanField(default=False)
     confirm = fields.ListField(child=fields.CharField(max_length=400), default=list, max_length=1000)

@@ -70,7 +70,7 @@ class SchemaViewSet(ApiViewSet):
     def revert(self, request: HttpRequest) -> HttpResponseBase:
         """Bring back the document of an earlier version, as a new version; names that changed since change back."""
         values = self.read(serializers.SchemaRevert)
-        document = schema_service.document_to_revert_to(self.environment, values["version"])
+        document = schema_service.document_to_revert_to(self.environment, values["version"], values["backfill"])
         return self._change(request, document, values, reverts_to=values["version"])
 
     @extend_schema(operation_id="listSchemaVersions", responses=serializers.SchemaVersionPage)

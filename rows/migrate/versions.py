@@ -1,13 +1,14 @@
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from django.db.models import QuerySet
 
 from accounts.audit import Actor
 from accounts.keys.publishable_key_exposure import Exposure
-from platform_site.http.errors import NotFound
+from platform_site.http.errors import FieldError, NotFound, ValidationFailed
 from platform_site.http.requests import current_request_id
 from platform_site.identity import signals
 from platform_site.identity.callers import Caller, EnvironmentRef
@@ -16,7 +17,7 @@ from rows.models import CurrentVersion, SchemaVersion
 from rows.rules import principal
 from rows.schema import model as schema_model
 from rows.schema import parser
-from rows.schema.model import ACTIONS, EMPTY, Schema
+from rows.schema.model import ACTIONS, EMPTY, MAX_ERRORS, Schema
 
 
 class NoSuchVersion(NotFound):
@@ -123,12 +124,16 @@ def open_to_anonymous(environment: EnvironmentRef) -> Exposure:
 
 
 @in_slot
-def document_to_revert_to(environment: EnvironmentRef, number: int) -> dict[str, Any]:
-    """The document of version `number`, with `renamed_from` for each name that changed since. Reads versions one by
-    one: there may be thousands. Raises NoSuchVersion."""
+def document_to_revert_to(
+    environment: EnvironmentRef, number: int, backfill: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
+    """The document of version `number`, with `renamed_from` for each name that changed since, and `backfill` (by
+    `table.column`) for existing rows. Reads versions one by one: there may be thousands. Raises NoSuchVersion, and
+    ValidationFailed for columns that the version lacks."""
+    document = {"tables": {}} if number == 0 else version(environment, number).document
+    _set_backfill(document, backfill)
     if number == 0:
-        return {"tables": {}}
-    document = version(environment, number).document
+        return document
     first = parser.parse(document)
     tables = {name: name for name in first.tables}
     columns = {name: {column: column for column in table.columns} for name, table in first.tables.items()}
@@ -150,6 +155,19 @@ def document_to_revert_to(environment: EnvironmentRef, number: int) -> dict[str,
                 key = first.tables[name].columns[column].key
                 document["tables"][name]["columns"][key]["renamed_from"] = column_at
     return document
+
+
+def _set_backfill(document: dict[str, Any], backfill: Mapping[str, Any]) -> None:
+    unknown = []
+    for name, value in backfill.items():
+        table, _, key = name.partition(".")
+        column = document["tables"].get(table, {}).get("columns", {}).get(key)
+        if column is None:
+            unknown.append(FieldError(f"backfill.{name[:200]}", "unknown", "The version has no such column."))
+        else:
+            column["backfill"] = value
+    if unknown:
+        raise ValidationFailed(fields=unknown[:MAX_ERRORS])
 
 
 def moved(names: Mapping[str, str], renames: Mapping[str, str], present: Collection[str]) -> dict[str, str]:

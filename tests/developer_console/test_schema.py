@@ -97,6 +97,32 @@ def test_going_back_is_planned_too(tracker: Tracker, desk: Desk) -> None:
         assert desk.post("schema", {"what": "plan", "revert": wrong, "version": "3"}).status_code in (404, 422)
 
 
+def test_going_back_asks_for_the_values_of_existing_rows(tracker: Tracker, desk: Desk) -> None:
+    priced = copy.deepcopy(DOCUMENT)
+    priced["tables"]["tasks"]["columns"]["price"] = {"type": "integer"}
+    apply(desk, priced, plan(desk, priced))
+    apply(desk, DOCUMENT, plan(desk, DOCUMENT), confirm="drop column tasks.price")
+    assert version_of(tracker) == 3
+    assert tracker.post("key", "/rows/tasks", {"title": "Tea"}).status == 201
+    refused = desk.post("schema", {"what": "plan", "revert": "2", "version": "3"})
+    assert refused.status_code == 422
+    assert 'name="backfill.tasks.price"' in text_of(refused)
+    filled = {"revert": "2", "version": "3", "backfill.tasks.price": "<7>"}
+    wrong = desk.post("schema", {"what": "plan", **filled})
+    assert wrong.status_code == 422
+    assert 'name="backfill.tasks.price" value="&lt;7&gt;"' in wrong.content.decode()
+    filled["backfill.tasks.price"] = "7"
+    planned = desk.post("schema", {"what": "plan", **filled})
+    assert "add column tasks.price" in text_of(planned)
+    mark = hidden(planned, "planned")
+    other = desk.post("schema", {"what": "apply", **filled, "backfill.tasks.price": "8", "planned": mark})
+    assert "The document has changed since its plan." in text_of(other)
+    assert version_of(tracker) == 3
+    applied = desk.post("schema", {"what": "apply", **filled, "planned": mark})
+    assert "The schema is at version 4." in text_of(applied)
+    assert 'name="backfill.' not in text_of(applied)
+
+
 @pytest.mark.parametrize(
     ("document", "said"),
     [

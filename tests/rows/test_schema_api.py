@@ -316,6 +316,39 @@ def test_going_back_renames_back_and_keeps_the_rows(schema: Schema) -> None:
     assert unconfirmed(schema.revert(0)) == ["drop table a", "drop table b"]
 
 
+def test_a_column_that_comes_back_not_null_gets_a_backfill(schema: Schema) -> None:
+    columns = {
+        "name": {"type": "text"},
+        "price": {"type": "decimal", "precision": 6, "scale": 2},
+        "is_new": {"type": "boolean"},
+    }
+    assert schema.put({"tables": {"items": {"columns": columns}}}).status == 200
+    fewer = {"tables": {"items": {"columns": {"name": {"type": "text"}}}}}
+    confirm = ["drop column items.price", "drop column items.is_new"]
+    assert schema.put(fewer, confirm=confirm).status == 200
+    catalog.run(schema.environment.pk, "INSERT INTO items (id, name) VALUES ('itm_1', 'Tea')")
+    missing = {f"document.tables.items.columns.{name}": "required" for name in ("price", "is_new")}
+    assert schema.revert(1).fields == missing
+    del missing["document.tables.items.columns.price"]
+    assert schema.revert(1, backfill={"items.price": "1.50"}).fields == missing
+    for backfill, fields in (
+        ([], {"backfill": "not_an_object"}),
+        ({"items": 1, "items.none": 1, "none.price": 1}, dict.fromkeys(("backfill.items", "backfill.items.none", "backfill.none.price"), "unknown")),
+        ({"items.price": "much", "items.is_new": True}, {"document.tables.items.columns.price.backfill": "invalid"}),
+        ({"items.price": 1.5, "items.is_new": None}, {"document.tables.items.columns.is_new": "required"}),
+    ):  # fmt: skip
+        refused = schema.revert(1, backfill=backfill)
+        assert (refused.status, refused.fields.keys()) == (422, fields.keys()), refused.json
+    assert schema.revert(0, backfill={"items.price": 1}).fields == {"backfill.items.price": "unknown"}
+    assert schema.get().json["version"] == 2
+    backfill = {"items.price": "1.50", "items.is_new": False, "items.name": "ignored"}
+    assert schema.revert(1, backfill=backfill, dry_run=True).status == 200
+    assert schema.revert(1, backfill=backfill).status == 200
+    assert schema.get().json["document"]["tables"]["items"]["columns"] == columns
+    [row] = catalog.run(schema.environment.pk, "SELECT name, price::text, is_new FROM items")
+    assert row == ("Tea", "1.50", False)
+
+
 def test_who_may_not_sees_nothing_and_changes_nothing(api: Api, environment: Environment, make_account: Any) -> None:
     reader = Schema(api, environment, key_for(environment.pk, "schema:read"))
     assert reader.get().status == 200

@@ -139,6 +139,11 @@ class TestInThisProcess:
                 schema(*refused)
         with pytest.raises(CommandError, match="is at version 3 now"):
             schema("apply", environment.environment_id, write(NARROW), "--if-version", "1")
+        none = ("--backfill", "tasks.none=1")
+        with pytest.raises(CommandError, match="backfill.tasks.none: The version has no such column"):
+            schema("revert", environment.environment_id, "2", *none)
+        with pytest.raises(CommandError, match="write it as TABLE.COLUMN=JSON"):
+            schema("revert", environment.environment_id, "2", "--backfill", "tasks.title")
 
     def test_a_default_cannot_drive_the_operators_terminal(self, environment: EnvironmentRef, write: Any) -> None:
         nasty = {"tables": {"a": {"columns": {"x": {"type": "text", "default": "\x1b[2J\x07"}}}}}

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from django.http import HttpResponse
 
+from platform_site.developer_console.api_calls import path_to
 from platform_site.developer_console.forms import Form, integer_of, invalid
 from platform_site.developer_console.frame import Console, page
 from platform_site.developer_console.schema import new_table, outline, part_forms
@@ -17,6 +18,7 @@ from platform_site.http import exact_json
 from platform_site.http.errors import ApiError, FieldError, ValidationFailed
 
 _PATH: Final = "/v1/schema"
+_BACKFILL: Final = "backfill."
 _invalid: Final = partial(invalid, summary="The document cannot be read.")
 
 
@@ -47,6 +49,7 @@ def schema(console: Console) -> HttpResponse:
             "version": current["version"] if is_applied else asked.get("version") or current["version"],
             "history": _history(console),
             "revert": "" if is_applied else asked.get("revert", ""),
+            "backfill": _backfill_fields(asked, context.get("problems", [])),
             "confirmed": asked.getlist("confirm"),
             **_forms(console, current["document"], text, context),
             **context,
@@ -165,7 +168,37 @@ def _draft(text: str) -> dict[str, Any]:
 
 
 def _mark(console: Console, text: str) -> str:
-    return sha256(f"{console.request.POST.get('revert', '')} {text}".encode()).hexdigest()
+    asked = console.request.POST
+    return sha256(repr((asked.get("revert", ""), sorted(_backfill(asked).items()), text)).encode()).hexdigest()
+
+
+def _backfill(asked: Any) -> dict[str, str]:
+    """The filled fields of a reversal: values of existing rows, by `table.column`."""
+    return {
+        name.removeprefix(_BACKFILL): text
+        for name in asked
+        if name.startswith(_BACKFILL) and (text := asked[name].strip())
+    }
+
+
+def _backfill_fields(asked: Any, problems: list[dict[str, Any]]) -> dict[str, str]:
+    """Also of columns whose existing rows have no value."""
+    paths = [each["field"].split(".") for each in problems if each["code"] == "required"]
+    missing = [f"{path[2]}.{path[4]}" for path in paths if len(path) == 5 and path[3] == "columns"]
+    return dict.fromkeys(missing, "") | _backfill(asked)
+
+
+def _backfill_values(console: Console, version: int | str) -> dict[str, Any]:
+    texts = _backfill(console.request.POST)
+    if not texts:
+        return {}
+    tables = console.api("GET", path_to("schema", "versions", str(version)))["document"]["tables"]
+    found = {}
+    for name, text in texts.items():
+        table, _, key = name.partition(".")
+        column = tables.get(table, {}).get("columns", {}).get(key, {})
+        found[name] = part_forms.literal(column.get("type", ""), "backfill", text)
+    return found
 
 
 def _text(console: Console) -> str:
@@ -212,7 +245,8 @@ def _send(console: Console, text: str, *, dry_run: bool, confirm: list[str] | No
     options = {"dry_run": dry_run, "impact": dry_run, "confirm": confirm or []}
     headers = {"If-Match": f'"{asked["version"]}"'} if asked.get("version") else {}
     if asked.get("revert"):
-        body = {"version": integer_of(asked["revert"]), **options}
+        version = integer_of(asked["revert"])
+        body = {"version": version, "backfill": _backfill_values(console, version), **options}
         return console.api("POST", f"{_PATH}/revert", body, headers=headers)
     _draft(text)
     # The text itself, so that the API reads what was written: names that come twice, integers of any size.

@@ -177,15 +177,15 @@ def _column(column: dict[str, Any], asked: Mapping[str, str]) -> dict[str, Any]:
         if key == "values":
             _set(made, key, lines_of(text))
         else:
-            _set(made, key, _literal(type_, key, text))
+            _set(made, key, literal(type_, key, text))
             if text == '""' and key == "default":
                 made[key] = ""
     _set(made, "null", True if "part_null" in asked else None)
-    _set(made, "backfill", _literal(type_, "backfill", asked.get("part_backfill", "").strip()))
+    _set(made, "backfill", literal(type_, "backfill", asked.get("part_backfill", "").strip()))
     return made
 
 
-def _literal(type_: str, key: str, text: str) -> Any:
+def literal(type_: str, key: str, text: str) -> Any:
     if key in ("min_length", "max_length", "precision", "scale"):
         return int(text) if _INTEGER.fullmatch(text) else text
     is_json = type_ in _NUMBERS or (key in ("default", "backfill") and type_ in ("boolean", "json", "text[]"))

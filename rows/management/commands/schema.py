@@ -5,7 +5,7 @@ import json
 import re
 import sys
 import time
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
@@ -76,6 +76,10 @@ class Command(CommandWithExamples):
         revert = verbs.add_parser("revert", help="apply an earlier version's document as a new version")
         revert.add_argument("environment", metavar="ENV", help=ENVIRONMENT)
         revert.add_argument("number", type=int, metavar="VERSION", help="the version to go back to; 0 is no tables")
+        revert.add_argument(
+            "--backfill", action="append", default=[], type=_named_value, metavar="TABLE.COLUMN=JSON",
+            help="the value of existing rows for a column that comes back not null; again for each",
+        )  # fmt: skip
         self._add_change(revert)
 
     @staticmethod
@@ -135,7 +139,7 @@ class Command(CommandWithExamples):
         self._change(environment, _document(options["file"]), options)
 
     def revert(self, environment: EnvironmentRef, options: dict[str, Any]) -> None:
-        document = schema_service.document_to_revert_to(environment, options["number"])
+        document = schema_service.document_to_revert_to(environment, options["number"], dict(options["backfill"]))
         self._change(environment, document, options, reverts_to=options["number"])
 
     def history(self, environment: EnvironmentRef, options: dict[str, Any]) -> None:
@@ -267,6 +271,14 @@ def _when(record: SchemaVersion) -> str:
     return f"{record.applied_at:%Y-%m-%d %H:%M:%S} UTC by {record.applied_by}"
 
 
+def _named_value(text: str) -> tuple[str, Any]:
+    name, _, value = text.partition("=")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        raise ArgumentTypeError(f"write it as TABLE.COLUMN=JSON, not {text}") from None
+
+
 def _document(name: str) -> object:
     if name == "-":
         return bodies.read(sys.stdin.buffer.read(), long_floats="refused")
@@ -304,4 +316,6 @@ def _command_errors() -> Generator[None]:
     except StatementTimeout as error:
         raise CommandError(f'"{error.step}" took too long. Nothing was changed; make smaller changes.') from None
     except ApiError as error:
-        raise CommandError(error.text) from None
+        raise CommandError(
+            error.text + "".join(f"\n  {found.field}: {found.message}" for found in error.fields)
+        ) from None
