@@ -60,6 +60,7 @@ def _options(
 
 app.command()(account.login)
 app.command()(account.logout)
+app.command()(account.status)
 app.command()(account.init)
 app.command()(account.link)
 app.command("open")(account.open_page)

@@ -1,4 +1,5 @@
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -61,6 +62,18 @@ def project_link() -> tuple[Path, store.Link]:
 def environments(api: Api, project: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = api.get(f"/projects/{path_part(project)}/environments")["data"]
     return found
+
+
+def place(api: Api) -> str:
+    """`production of Shop`, if the caller may read the names; else the id."""
+    linked = store.find_link()
+    if linked is not None and store.normal_url(linked[1].url) == api.url:
+        with suppress(Failure):
+            project = api.get(f"/projects/{path_part(linked[1].project)}")
+            for each in project["environments"]:
+                if each["id"] == api.environment:
+                    return f"{each['name']} of {project['name']}"
+    return api.environment or "the key's environment"
 
 
 def chosen(entries: list[dict[str, Any]], given: str, kind: str, where: str) -> dict[str, Any]:

@@ -37,6 +37,29 @@ def test_credentials_that_others_can_read_are_refused(cli: Cli) -> None:
     cli.credentials.chmod(0o600)
 
 
+def test_status_names_what_commands_here_use(cli: Cli, app: App) -> None:
+    linked = json.loads((cli.folder / "platform.json").read_text())
+    email = app.served.facts["account"]["email"]
+    name = app.ok("owner", "GET", f"/projects/{app.project_id}")["name"]
+    assert cli.json("status") == {
+        "url": cli.url, "account": email,
+        "project": {"id": linked["project"], "name": name},
+        "environment": {"id": linked["environment"], "name": "production"},
+    }  # fmt: skip
+    assert cli.run("status").stdout.splitlines() == [
+        f"url: {cli.url}", f"account: {email}", f"project: {name} ({linked['project']})",
+        f"environment: production ({linked['environment']})",
+    ]  # fmt: skip
+    (cli.folder / "platform.json").unlink()
+    done = cli.run("status")
+    assert done.stdout.splitlines() == [f"url: {cli.url}", f"account: {email}"]
+    assert "platform link PROJECT" in done.stderr
+
+
+def test_status_without_a_session(signed_out: Cli) -> None:
+    assert signed_out.error("status", code=4)["code"] == "not_signed_in"
+
+
 def test_a_wrong_password(signed_out: Cli, served: Up) -> None:
     email = served.facts["account"]["email"]
     error = signed_out.error("login", "--url", served.base_url, "--email", email, stdin="wrong\n", code=4)

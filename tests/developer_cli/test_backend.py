@@ -48,7 +48,10 @@ def test_an_environment_is_pushed_and_pulled(files: Files) -> None:
     assert planned == ["create table items", "create function sum", "create webhook http://127.0.0.1:8999/hook"]
     done = cli.run("push")
     assert "CREATE TABLE" in done.stdout
-    assert "Applied 3 changes." in done.stderr
+    place = f"push of {cli.json('status')['project']['name']}"
+    assert f"Applied 3 changes to {place}." in done.stderr
+    assert f"Nothing to change: {place} is as the folder says." in cli.run("plan").stderr
+    assert cli.json("plan")["environment"] == json.loads((cli.folder / "platform.json").read_text())["environment"]
     assert "whsec_" not in done.stdout + done.stderr
     assert _changes(cli, "plan") == []
     assert json.loads(cli.run("invoke", "sum", '{"a": 1, "b": 2}').stdout) == {"sum": 3}

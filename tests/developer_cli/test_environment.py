@@ -92,7 +92,8 @@ def test_users(cli: Cli, app: App) -> None:
     email = f"cli-{app.environment}@example.com"
     made = cli.json("users", "add", email, "--role", "editor", stdin="correct horse battery\n")
     assert made["role"] == "editor"
-    assert cli.error("users", "add", email, "--no-password", code=3)["fields"][0]["code"] == "taken"
+    assert cli.error("users", "add", email, code=3)["fields"][0]["code"] == "taken", "it needs no password"
+    assert cli.error("users", "add", email, stdin="short\n", code=3)["fields"][0]["field"] == "password"
     assert [each["id"] for each in cli.json("users", "list", "--email", email)] == [made["id"]]
     assert len(cli.json("users", "list", "--limit", "1")) == 1
     changed = cli.json("users", "set", email, "--role", "", "--disable")

@@ -25,8 +25,12 @@ def test_a_branch_is_merged_and_merged_again(cli: Cli, app: App) -> None:
     shown = cli.run("merge", "blue", "--dry-run")
     assert shown.stdout == "change functions.greet.source\n"
     assert cli.error("merge", "blue", code=2)["code"] == "unconfirmed"
+    question = cli.error("merge", "blue", code=2)["message"]
+    place = f"production of {cli.json('status')['project']['name']}"
+    assert question == f"Merge 1 change from blue into {place}?"
     merged = cli.json("merge", "blue", "--yes")
     assert (merged["applied"], merged["status"]) == (True, "applied")
+    assert merged["environment"] == json.loads((cli.folder / "platform.json").read_text())["environment"]
     assert cli.json("invoke", "greet")["output"] == 2
     assert cli.json("merge", "blue")["applied"] is False
 
@@ -39,7 +43,8 @@ def test_a_branch_is_merged_and_merged_again(cli: Cli, app: App) -> None:
     assert [field["field"] for field in error["fields"]] == ["functions.greet.source"]
     path = "functions.greet.source"
     assert cli.error("merge", "blue", "--ours", path, "--theirs", path, code=2)["code"] == "usage"
-    cli.run("merge", "blue", "--ours", path, "--yes")
+    done = cli.run("merge", "blue", "--ours", path, "--yes")
+    assert f"Merged blue into {place}. To go back" in done.stderr
     assert cli.json("invoke", "greet")["output"] == "ours"
     cli.run("merge", "production", "-e", "blue", "--yes")
     assert cli.json("invoke", "greet", "-e", "blue")["output"] == "ours"

@@ -121,6 +121,12 @@ def test_a_branch(cli: Cli, app: App) -> None:
     assert cli.error("branch", "reset", "try/it", code=2)["code"] == "unconfirmed"
     assert cli.json("branch", "reset", "try/it", "--data", "--yes")["id"] == made["id"]
     assert cli.error("branch", "delete", "try/it", code=2)["code"] == "unconfirmed"
+    key = cli.run("keys", "create", "page", "--preset", "browser", "--json").stdout
+    (cli.folder / "key.json").write_text(key)
+    (cli.folder / "package.json").write_text('{"name": "app"}')
+    warned = cli.run("branch", "use", "production").stderr
+    assert warned == f"Warning: key.json holds a key of another environment ({made['id']}).\n"
+    assert cli.run("branch", "use", "try/it").stderr == ""
     cli.run("branch", "use", "production")
     cli.run("branch", "delete", "try/it", "--yes")
     assert cli.error("branch", "use", "try/it", code=5)["code"] == "not_found"

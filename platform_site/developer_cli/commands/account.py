@@ -1,4 +1,4 @@
-"""`login`, `logout`, `init`, `link` and `open`."""
+"""`login`, `logout`, `status`, `init`, `link` and `open`."""
 
 import sys
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from platform_site.developer_cli import output, session, store
-from platform_site.developer_cli.api import Answer, Api
+from platform_site.developer_cli.api import Answer, Api, path_part
 from platform_site.developer_cli.failures import Exit, Failure
 from platform_site.developer_cli.output import Json
 
@@ -18,13 +18,18 @@ Url = Annotated[str | None, typer.Option("--url", help="The service. Default: th
 
 def secret_input(prompt: str) -> str:
     """A secret without echo, or the first line of standard input. Never an argument, which other users see."""
-    if sys.stdin.isatty():
-        value = str(typer.prompt(prompt, hide_input=True, err=True))
-    else:
-        value = sys.stdin.readline().rstrip("\r\n")
+    value = secret_input_if_any(prompt)
     if not value:
         raise Failure(Exit.USAGE, "no_input", f"{prompt}: standard input is empty.", "Pipe the value into the command.")
     return value
+
+
+def secret_input_if_any(prompt: str) -> str | None:
+    """None if standard input has no line."""
+    if sys.stdin.isatty():
+        return str(typer.prompt(prompt, hide_input=True, err=True))
+    line = sys.stdin.readline()
+    return line.rstrip("\r\n") if line else None
 
 
 def login(
@@ -80,6 +85,28 @@ def logout(url: Url = None, json: Json = False) -> None:
     with store.locked():
         store.save_credentials(service, None)
     output.result({"url": service, "session_ended": ended}, f"Signed out of {service}.")
+
+
+def status(json: Json = False) -> None:
+    """Show the service, your account, and the project and environment that commands here use."""
+    api = session.account_api()
+    me = api.get("/auth/me")
+    linked = store.find_link()
+    found: dict[str, Any] = {"url": api.url, "account": me["email"] or me["name"] or me["id"]}
+    if linked is not None and store.normal_url(linked[1].url) == api.url:
+        project = api.get(f"/projects/{path_part(linked[1].project)}")
+        environment = session.chosen(project["environments"], linked[1].environment, "environment", "in the project")
+        found |= {
+            "project": {"id": project["id"], "name": project["name"]},
+            "environment": {"id": environment["id"], "name": environment["name"]},
+        }
+    shown = [
+        f"{name}: {value}" if isinstance(value, str) else f"{name}: {value['name']} ({value['id']})"
+        for name, value in found.items()
+    ]
+    output.result(found, "\n".join(shown))
+    if "project" not in found:
+        output.note(f"No link to this service here. Run: platform link PROJECT --url {api.url}")
 
 
 def link(

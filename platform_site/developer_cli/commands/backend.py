@@ -109,10 +109,13 @@ def _differs(path: Path, text: str) -> bool:
 
 def plan(folder: Folder = Path("backend"), environment: Environment = None, json: Json = False) -> None:
     """Show what push would change. Nothing changes."""
-    found = planning.make(session.environment_api(environment), backend_files.read(backend_folder(folder)))
+    api = session.environment_api(environment)
+    found = planning.make(api, backend_files.read(backend_folder(folder)))
     _show(found)
     if output.is_json():
-        output.print_json(_as_json(found, applied=False))
+        output.print_json(_as_json(api, found, applied=False))
+    else:
+        _sum_up(api, found, "Push would make")
 
 
 def push(
@@ -140,14 +143,23 @@ def push(
     created = planning.apply(api, found)
     secrets = {each["url"]: each["secret"] for each in created}
     if output.is_json():
-        output.print_json({**_as_json(found, applied=True), **({"webhook_secrets": secrets} if show_secrets else {})})
+        more = {"webhook_secrets": secrets} if show_secrets else {}
+        output.print_json({**_as_json(api, found, applied=True), **more})
         return
     for url, secret in secrets.items():
         if show_secrets:
             print(output.plain(f"{url} {secret}"))
         else:
             output.note(f"The signing secret of {url} is not shown. Use --show-secrets, or rotate it later.")
-    output.note(f"Applied {output.count(len(found.changes), 'change')}." if found.changes else "Nothing to change.")
+    _sum_up(api, found, "Applied")
+
+
+def _sum_up(api: "Api", found: planning.Plan, did: str) -> None:
+    place = session.place(api)
+    if found.changes:
+        output.note(f"{did} {output.count(len(found.changes), 'change')} to {place}.")
+    else:
+        output.note(f"Nothing to change: {place} matches the folder.")
 
 
 def _check_confirmed(found: planning.Plan, confirmed: list[str]) -> None:
@@ -178,12 +190,11 @@ def _show(found: planning.Plan) -> None:
         output.note(f"Warning: {warning}")
     if found.only_in_environment:
         output.note(f"Only in the environment, unchanged: {', '.join(found.only_in_environment)}.")
-    if not found.changes:
-        output.note("The environment matches the folder.")
 
 
-def _as_json(found: planning.Plan, applied: bool) -> dict[str, Any]:
+def _as_json(api: "Api", found: planning.Plan, applied: bool) -> dict[str, Any]:
     return {
+        "environment": api.environment,
         "applied": applied,
         "changes": [each.as_json() for each in found.changes],
         "warnings": found.warnings,

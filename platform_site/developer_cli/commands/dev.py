@@ -26,7 +26,8 @@ def dev(folder: Folder = Path("backend"), environment: Environment = None, json:
     api = session.environment_api(environment)
     folder = backend_folder(folder)
     backend_files.read(folder)
-    output.note(f"Watching {folder}. Stop with Ctrl-C.")
+    if not output.is_json():
+        output.note(f"Watching {folder} for {session.place(api)}. Stop with Ctrl-C.")
     done: Seen = {}
     pending: set[Path] = set()
     """Files whose push failed, repeated with the next one."""

@@ -10,7 +10,7 @@ import typer
 
 from platform_site.developer_cli import key_presets, output, session, store
 from platform_site.developer_cli.api import path_part
-from platform_site.developer_cli.commands.account import secret_input
+from platform_site.developer_cli.commands.account import secret_input_if_any
 from platform_site.developer_cli.failures import Exit, Failure
 from platform_site.developer_cli.output import Json
 from platform_site.developer_cli.session import Environment
@@ -188,10 +188,10 @@ def users_add(
     environment: Environment = None,
     json: Json = False,
 ) -> None:
-    """Add a user. The password is read from the terminal or from standard input."""
+    """Add a user. The password is read from the terminal or from standard input; without input there is none."""
     body = {"email": email, "name": name, "role": role}
     if not no_password:
-        body["password"] = secret_input("Password")
+        body["password"] = secret_input_if_any("Password")
     api = session.environment_api(environment)
     made = api.send("POST", "/users", {field: value for field, value in body.items() if value is not None})
     output.result(made, f"{made['id']} {made['email']}")

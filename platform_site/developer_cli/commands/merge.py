@@ -49,17 +49,17 @@ def merge(
             "Repeat the command with --ours PATH, --theirs PATH or --value PATH=JSON for each.",
             [{"field": each["path"], "code": "conflict", "message": _sides(each)} for each in plan["conflicts"]],
         )
-    status = None
+    status, place = None, session.place(api)
     if not dry_run and (plan["changes"] or resolve):
         names = f" This includes: {'; '.join(plan['confirm'])}." if plan["confirm"] else ""
-        confirm(f"Merge {output.count(len(plan['changes']), 'change')} from {source}?{names}", yes)
+        confirm(f"Merge {output.count(len(plan['changes']), 'change')} from {source} into {place}?{names}", yes)
         status = api.send("POST", "/config/apply", {"plan": plan["plan"], "confirm": plan["confirm"]})["status"]
     if output.is_json():
-        output.print_json({**plan, "applied": status is not None, "status": status})
+        output.print_json({**plan, "environment": api.environment, "applied": status is not None, "status": status})
     elif status == "completing":
-        output.note("Merged. Sign-in and origins follow within a minute.")
+        output.note(f"Merged {source} into {place}. Sign-in and origins follow within a minute.")
     elif status is not None:
-        output.note(f"Merged. To go back, plan with the version {plan['version']}.")
+        output.note(f"Merged {source} into {place}. To go back, plan with the version {plan['version']}.")
 
 
 def _value(given: str) -> tuple[str, Any]:

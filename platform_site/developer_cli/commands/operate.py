@@ -1,8 +1,10 @@
 """`secrets`, `logs` and `branch`."""
 
+import json as json_module
 import time
 from datetime import UTC, datetime, timedelta
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -221,6 +223,19 @@ def branch_use(name: Branch, json: Json = False) -> None:
 def _use(environment_id: str) -> None:
     folder, link = session.project_link()
     store.save_link(folder, store.Link(link.url, link.project, environment_id))
+    for path in sorted(folder.glob("*.json")):
+        other = _environment_of_key(path)
+        if other not in (None, environment_id):
+            output.note(f"Warning: {path.name} holds a key of another environment ({other}).")
+
+
+def _environment_of_key(path: Path) -> str | None:
+    """Of a file that `platform keys create --json` wrote."""
+    try:
+        found = json_module.loads(path.read_text(encoding="utf-8"))
+        return str(found["environment_id"]) if "secret" in found else None
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
 
 
 @branch.command("reset")
