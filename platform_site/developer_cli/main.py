@@ -6,7 +6,7 @@ from typer._click.exceptions import UsageError  # Typer does not export it
 from typer.core import TyperGroup
 
 from platform_site.developer_cli import output, store
-from platform_site.developer_cli.commands import account, backend, dev, environment, merge, operate
+from platform_site.developer_cli.commands import account, backend, dev, environment, merge, operate, webhooks
 from platform_site.developer_cli.failures import Exit, Failure
 
 
@@ -74,5 +74,6 @@ app.command()(environment.invoke)
 app.add_typer(environment.keys, name="keys")
 app.add_typer(environment.users, name="users")
 app.add_typer(operate.secrets, name="secrets")
+app.add_typer(webhooks.webhooks, name="webhooks")
 app.command()(operate.logs)
 app.add_typer(operate.branch, name="branch")

@@ -69,7 +69,8 @@ def _named(console: Console) -> Iterator[Found]:
     for function in _listed(console, "/v1/functions", {"limit": "100"}):
         yield Found("Function", function["name"], console.url("function", function["name"]))
     for webhook in _listed(console, "/v1/webhooks", {}):
-        yield Found("Webhook", webhook["url"], console.url("webhook", webhook["id"]))
+        title = f"{webhook['name']}: {webhook['url']}" if webhook["name"] else webhook["url"]
+        yield Found("Webhook", title, console.url("webhook", webhook["id"]))
     for environment in console.project["environments"]:
         url = reverse("developer_console:home", args=[console.project["id"], environment["id"]])
         yield Found("Environment", environment["name"], url)

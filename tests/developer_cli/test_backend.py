@@ -50,7 +50,7 @@ def test_an_environment_is_pushed_and_pulled(files: Files) -> None:
     assert "CREATE TABLE" in done.stdout
     place = f"push of {cli.json('status')['project']['name']}"
     assert f"Applied 3 changes to {place}." in done.stderr
-    assert f"Nothing to change: {place} is as the folder says." in cli.run("plan").stderr
+    assert f"Nothing to change: {place} matches the folder." in cli.run("plan").stderr
     assert cli.json("plan")["environment"] == json.loads((cli.folder / "platform.json").read_text())["environment"]
     assert "whsec_" not in done.stdout + done.stderr
     assert _changes(cli, "plan") == []

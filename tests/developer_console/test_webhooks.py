@@ -103,6 +103,9 @@ def test_a_new_webhook_is_named_after_its_host(tracker: Tracker, desk: Desk) -> 
     found = Webhook.objects.using(tracker.project.cluster).live(tracker.environment_id).order_by("created_at")
     names = ["hooks-example-com", "hooks-example-com-8443", "host-127-0-0-1", "hooks-example-com-2", "crm"]
     assert list(found.values_list("name", flat=True)) == names
+    page = text_of(desk.get("webhooks/"))
+    assert all(name in page for name in names)
+    assert "crm: https://example.com/" in text_of(desk.get("search?q=crm"))
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,7 @@ def event_warnings(
 
 class ListedWebhook(Serializer):
     id = fields.CharField()
+    name = fields.CharField(allow_null=True)
     url = fields.CharField()
     events = fields.ListField(child=fields.CharField())
     success_rate = fields.FloatField()
@@ -113,7 +114,6 @@ class WarningsField(fields.ListField):
 
 
 class WebhookDetail(ListedWebhook):
-    name = fields.CharField(allow_null=True)
     filter = fields.ObjectField(allow_null=True)
     columns = fields.ObjectField(allow_null=True)
     ordering = fields.ChoiceField(choices=Webhook.Ordering.values)

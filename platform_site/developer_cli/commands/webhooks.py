@@ -1,0 +1,82 @@
+"""`webhooks`: lists webhooks and their deliveries, sends one again, and makes a new signing secret."""
+
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from platform_site.developer_cli import output, session
+from platform_site.developer_cli.api import path_part
+from platform_site.developer_cli.failures import Exit, Failure
+from platform_site.developer_cli.output import Json
+from platform_site.developer_cli.session import Environment
+
+if TYPE_CHECKING:
+    from platform_site.developer_cli.api import Api
+
+webhooks = typer.Typer(no_args_is_help=True, help="List webhooks and deliveries, redeliver, rotate signing secrets.")
+
+Webhook = Annotated[str, typer.Argument(help="Name or wh_….")]
+
+
+@webhooks.command("list")
+def webhooks_list(environment: Environment = None, json: Json = False) -> None:
+    """List the environment's webhooks with the success rate of their last 100 deliveries."""
+    found = session.environment_api(environment).get("/webhooks")["data"]
+    output.table(found, ["id", "name", "url", "events", "enabled", "success_rate"], "There are no webhooks.")
+
+
+@webhooks.command("deliveries")
+def webhooks_deliveries(
+    webhook: Webhook,
+    status: Annotated[str | None, typer.Option(help="Such as exhausted or pending.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most this many.")] = 20,
+    environment: Environment = None,
+    json: Json = False,
+) -> None:
+    """List what became of a webhook's events, newest first."""
+    api = session.environment_api(environment)
+    pages = api.pages(f"{_path(api, webhook)}/deliveries", status=status, limit=min(limit, 100))
+    found = list(islice(pages, limit))
+    rows = found if output.is_json() else [each | _last_attempt(each) for each in found]
+    columns = ["id", "created_at", "event_type", "status", "attempts", "response", "next_attempt_at"]
+    output.table(rows, columns, "There are no deliveries.")
+
+
+def _last_attempt(delivery: dict[str, Any]) -> dict[str, Any]:
+    last = delivery["attempts"][-1] if delivery["attempts"] else {}
+    return {"attempts": len(delivery["attempts"]), "response": last.get("response_status") or last.get("error")}
+
+
+@webhooks.command("redeliver")
+def webhooks_redeliver(
+    webhook: Webhook,
+    delivery: Annotated[str, typer.Argument(help="dlv_…")],
+    environment: Environment = None,
+    json: Json = False,
+) -> None:
+    """Send one delivery again, with the same id and body."""
+    api = session.environment_api(environment)
+    sent = api.send("POST", f"{_path(api, webhook)}/deliveries/{path_part(delivery)}/redeliver")
+    output.result(sent, f"{sent['id']} is sent again.")
+
+
+@webhooks.command("rotate")
+def webhooks_rotate(webhook: Webhook, environment: Environment = None, json: Json = False) -> None:
+    """Make a new signing secret and print it, once. The old one signs beside it for 24 hours."""
+    api = session.environment_api(environment)
+    made = api.send("POST", f"{_path(api, webhook)}/rotate-secret")
+    output.note(f"Store the new secret of {made['url']} now; it is not shown again:")
+    output.result(made, made["secret"])
+
+
+def _path(api: "Api", named: str) -> str:
+    """Of a webhook by its id or name."""
+    if not named.startswith("wh_"):
+        found = api.get("/webhooks")["data"]
+        ids = [each["id"] for each in found if each["name"] == named]
+        if not ids:
+            names = ", ".join(each["name"] or each["id"] for each in found) or "none"
+            raise Failure(Exit.NOT_FOUND, "not_found", f'There is no webhook "{named}".', f"You can use: {names}")
+        named = ids[0]
+    return f"/webhooks/{path_part(named)}"
