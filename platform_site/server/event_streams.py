@@ -51,6 +51,7 @@ class _Stream:
         self._connection.on_change = self._connection.stream = None
         self._queue.notify = lambda: None
         self._queue.close()
+        self._queue.take()  # its messages would be kept until the next pass of the feed
 
 
 class _WakeUps:

@@ -487,7 +487,7 @@ class TestRefused:
         answer = pair.production.ask(body)
         assert (answer.status, answer.fields) == (422, fields)
 
-    def test_a_key_that_does_not_see_the_branch_is_told_that_it_is_not_the_author(self, pair: Pair) -> None:
+    def test_another_author_who_does_not_see_the_branch_is_refused_as_such(self, pair: Pair) -> None:
         change_schema(pair.branch, rename_title)
         answer = pair.production.apply(pair.plan(), key_for(pair.production.id, *READ, *WRITE))
         assert (answer.status, answer.error) == (403, "forbidden")

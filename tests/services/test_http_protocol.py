@@ -411,3 +411,15 @@ def test_clients_with_the_most_unread_bytes_are_closed(served: Served, monkeypat
     served.run(0.05)
     assert [each.connection.is_gone for each in (small, stream)] == [False, True]
     assert (queue.is_overflowed, queue.size, stream.connection.stream) == (True, 0, None)
+
+
+def test_a_stream_whose_client_is_gone_keeps_no_messages(served: Served) -> None:
+    stream, queue = served.unread_request(), MessageQueue(20_000_000)
+    start_stream(served.loop, stream, (200, []), queue)
+    queue.put(b"B" * 2_000_000)
+    served.run(0.01)
+    queue.put(b"B" * 2_000_000)
+    assert queue.size
+    served.open.close()
+    served.run()
+    assert (queue.is_closed, queue.is_overflowed, queue.size) == (True, False, 0)
