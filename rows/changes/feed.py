@@ -214,17 +214,21 @@ class Feed:
         try:
             while (task := self._tasks.get()) is not None:
                 close_old_connections()
-                for streams, found in task.read:
-                    self._serve_all(task.environment_id, streams, found)
-                for streams in task.unread:
-                    self._read_and_serve(task.environment_id, streams, task.until)
+                self._serve_task(task)
                 with self._lock:
                     self._lag = max(self._lag, time.monotonic() - self._busy.pop(task.environment_id))
                     was_skipped = task.environment_id in self._skipped
                 if was_skipped:
                     self.wake()
+                del task  # while idle, hold on to nothing: batches can have a megabyte for each stream
         finally:
             connections.close_all()
+
+    def _serve_task(self, task: Task) -> None:
+        for streams, found in task.read:
+            self._serve_all(task.environment_id, streams, found)
+        for streams in task.unread:
+            self._read_and_serve(task.environment_id, streams, task.until)
 
     def _read_and_serve(self, environment_id: str, streams: Sequence[Stream], until: str | None) -> None:
         """One position at a time: reconnecting clients each have their own, with much to read."""

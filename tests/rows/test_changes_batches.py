@@ -2,12 +2,15 @@
 
 import contextlib
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from rows.changes.feed import Feed, Task
 from tests.support.live_changes import READY, TASKS, App, Live
 from tests.support.service import Up
 
@@ -182,3 +185,27 @@ def test_clients_that_come_back_at_once_cost_the_memory_of_few(app: App) -> None
         grown = sum(peak_of(each.pid) for each in workers) - before
     print(f"{grown / 2**20:.0f} MB in {len(workers)} processes")
     assert grown < len(workers) * 200 * 2**20
+
+
+class Found:
+    """What a pass has found."""
+
+
+def test_an_idle_worker_keeps_no_batch() -> None:
+    feed, found = Feed("us-east-1"), Found()
+    feed._busy["env_a"] = 0.0
+    tasks, known = [Task("env_a", None, read=[([], found)])], weakref.ref(found)  # type: ignore[list-item]
+    del found
+    kept: list[object] = []
+
+    def get() -> Task | None:
+        if tasks:
+            return tasks.pop()
+        kept.append(known())
+        return None
+
+    feed._tasks = SimpleNamespace(get=get)  # type: ignore[assignment]
+    worker = threading.Thread(target=feed._work)
+    worker.start()
+    worker.join(10)
+    assert kept == [None]
