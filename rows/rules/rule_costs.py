@@ -13,19 +13,19 @@ SUBQUERY_COST: Final = 5
 
 
 def is_too_large(access: Access) -> bool:
-    """Whether the rules alone exceed MAX_CONDITIONS in a statement about their table."""
+    """Whether rules alone exceed MAX_CONDITIONS in a statement about all columns."""
     return any(_exceeds(conditions) for conditions in by_statement(access))
 
 
 def by_statement(access: Access) -> Iterator[list[Condition]]:
-    """What each statement evaluates at least. The statements of a write also return the row."""
-    read = access.read
-    shown = [read.where, *set(read.partial.values())] if read else []
-    yield shown
+    """What one statement evaluates at least: a write may evaluate its rules in several."""
+    if access.read:
+        yield [access.read.where, *set(access.read.partial.values())]
     if access.insert:
-        yield [access.insert.check, *shown]
+        yield [access.insert.check]
     if access.update:
-        yield [access.update.where, access.update.where, access.update.check, *shown]
+        yield [access.update.where]
+        yield [access.update.check]
     if access.delete:
         yield [access.delete.where]
 
