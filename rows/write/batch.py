@@ -5,7 +5,7 @@ that the response does not."""
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
@@ -21,7 +21,7 @@ from rows.query.sql.row_json import MAX_ANSWER_BYTES
 from rows.query.sql.statement import ROW_ID
 from rows.rules.principal import Principal
 from rows.schema import column_values, values
-from rows.schema.model import ID, SQL_TYPES, Column
+from rows.schema.model import ID, SQL_TYPES, Column, Schema
 from rows.schema.values import InvalidValue
 from rows.write import insert_pipeline, inserts, service, upserts
 from rows.write.insert_pipeline import NotInOneTrip
@@ -154,11 +154,14 @@ class _Batch:
         self._named: dict[str, int] = {}
 
     def run(self) -> list[Result]:
-        self._lock()
+        is_locked = False
         for number, operation in enumerate(self._operations):
             try:
                 if not self._defer(operation):
                     self._send()
+                    if not is_locked and operation.op in ("update", "delete"):
+                        self._lock(self._operations[number:])
+                        is_locked = True
                     self._results.append(self._write(operation))
                     self._check_size()
             except ApiError as error:
@@ -170,20 +173,24 @@ class _Batch:
         self._send()
         return self._results
 
-    def _lock(self) -> None:
-        """Lock the rows that the operations change, in one order for all batches, so that two with rows in common wait
-        for each other and do not deadlock. Rows that the caller may not change are left to their operations."""
-        chosen: defaultdict[tuple[str, Action], set[str]] = defaultdict(set)
-        for each in self._operations:
+    def _lock(self, operations: Sequence[Operation]) -> None:
+        """Lock the rows that the operations update and delete, in one order for all batches, so that two with rows in
+        common wait for each other and do not deadlock. Rows that the caller may not change are left to their
+        operations."""
+        chosen: defaultdict[str, set[str]] = defaultdict(set)
+        actions: defaultdict[str, set[Action]] = defaultdict(set)
+        for each in operations:
             if each.op in ("update", "delete") and isinstance(each.id, str) and column_values.ROW_ID.fullmatch(each.id):
-                chosen[each.table, each.op].add(each.id)
+                chosen[each.table].add(each.id)
+                actions[each.table].add(each.op)
         if sum(map(len, chosen.values())) < 2:
             return
         context = self._context
-        for (table, action), ids in sorted(chosen.items()):
-            if table in context.compiled.schema.tables and self._may(table, action):
-                named = {Ids(): values.wire("text[]", tuple(ids))}
-                context.write(context.statement(writes.lock_rows, table, action), named)
+        for table in _referenced_first(context.compiled.schema, chosen):
+            allowed = tuple(action for action in sorted(actions[table]) if self._may(table, action))
+            if allowed:
+                named = {Ids(): values.wire("text[]", tuple(chosen[table]))}
+                context.write(context.statement(writes.lock_rows, table, allowed), named)
 
     def _may(self, table: str, action: Action) -> bool:
         access = self._context.compiled.rules.access(table, self._context.role_key)
@@ -286,6 +293,26 @@ class _Batch:
         if SQL_TYPES[source.type] != SQL_TYPES[target.type]:
             raise InvalidValue("wrong_type", f"{reference} is of type {source.type}, not {target.type}.")
         return cells[column]
+
+
+def _referenced_first(schema: Schema, tables: Iterable[str]) -> list[str]:
+    """The tables, by name, but each after those that it refers to, as a deletion locks the rows that refer to a row
+    after it. In a circle of references any is first."""
+    order: dict[str, None] = {}
+    visited: set[str] = set()
+
+    def visit(name: str) -> None:
+        if name in schema.tables and name not in visited:
+            visited.add(name)
+            for column in schema.tables[name].columns.values():
+                if column.references is not None:
+                    visit(column.references)
+            order[name] = None
+
+    wanted = sorted(tables)
+    for name in wanted:
+        visit(name)
+    return [name for name in order if name in wanted]
 
 
 def _is_reference(value: Any) -> bool:

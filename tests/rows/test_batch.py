@@ -15,7 +15,8 @@ from rows.write import insert_pipeline
 from tests.rows.conftest import Tracker
 from tests.support.batches import batch, failed, insert, ref
 from tests.support.client import Answer
-from tests.support.concurrency import another_session
+from tests.support.concurrency import another_session, at_once, is_blocked
+from tests.support.service import wait_for
 
 MINE = {"where": {"owner_id": "$user.id"}}
 DOCUMENT: dict[str, Any] = {
@@ -327,6 +328,33 @@ def test_a_batch_does_not_wait_for_rows_that_the_caller_may_not_change(app: Trac
         other.execute("SELECT FROM teams FOR UPDATE")
         failed(batch(app, *removals, who="bob"), 0, 404, "not_found")
         assert batch(app, *removals).status == 503, "of her own she has to wait for"
+
+
+@pytest.mark.django_db(databases="__all__", transaction=True)
+def test_an_error_before_the_first_change_waits_for_no_row(app: Tracker) -> None:
+    ids = [app.post("alice", "/rows/teams", {"name": name}).json["id"] for name in ("A", "B")]
+    changes = [{"op": "update", "table": "teams", "id": row_id, "values": {"size": 1}} for row_id in ids]
+    with another_session(app) as other:
+        other.execute("SELECT FROM teams FOR UPDATE")
+        failed(batch(app, insert("teams"), *changes), 0, 422, "validation_failed", name="required")
+
+
+@pytest.mark.django_db(databases="__all__", transaction=True)
+def test_a_row_is_locked_before_those_that_refer_to_it(app: Tracker) -> None:
+    """As by the deletion of a row."""
+    team = app.post("alice", "/rows/teams", {"name": "A"}).json["id"]
+    member = app.post("alice", "/rows/members", {"team_id": team}).json["id"]
+    operations = (
+        {"op": "delete", "table": "members", "id": member},
+        {"op": "update", "table": "teams", "id": team, "values": {"size": 1}},
+    )
+    with another_session(app) as other, ThreadPoolExecutor(1) as beside:
+        other.execute("SELECT FROM teams FOR UPDATE")
+        waiting = beside.submit(at_once, lambda: batch(app, *operations).status)
+        wait_for("it waits for the team", is_blocked)
+        other.execute("SELECT FROM members FOR UPDATE NOWAIT")
+        other.rollback()
+        assert waiting.result(30) == [200]
 
 
 @pytest.mark.django_db(databases="__all__", transaction=True)

@@ -165,10 +165,11 @@ def select_rows(role_view: RoleView, table: str, action: Action, where: Conditio
     return build_statement(role_view.alias, found, " LIMIT ", Parameter(LIMIT, "bigint"))
 
 
-def lock_rows(role_view: RoleView, table: str, action: Action) -> Statement:
-    """Locks those of the rows with Ids that `action` may change, in the order of their ids."""
-    rows = role_view.models[table].objects.changeable_by(role_view, action).filter(is_among("id", Ids()), is_current())
-    locked = rows.order_by("id").select_for_update(no_key=action == "update")
+def lock_rows(role_view: RoleView, table: str, actions: tuple[Action, ...]) -> Statement:
+    """Locks those of the rows with Ids that one of `actions` may change, in the order of their ids."""
+    may = boolean("(", joined(" OR ", [role_view.may_change(table, action) for action in actions], ALWAYS), ")")
+    rows = role_view.models[table].unruled.using(role_view.alias).filter(may, is_among("id", Ids()), is_current())
+    locked = rows.order_by("id").select_for_update(no_key="delete" not in actions)
     return build_statement(role_view.alias, locked.values_list("id"))
 
 
