@@ -40,8 +40,8 @@ def find_or_create_user(provider: IdentityProvider, profile: Profile, *, most: i
 @transaction.atomic
 def _find_or_create_user(provider: IdentityProvider, profile: Profile, most: int | None) -> User:
     met = _known(provider, profile)
-    if met is not None:
-        Identity.objects.filter(pk=met.pk).update(last_used_at=Now(), email=profile.email)
+    # It may have been unlinked since.
+    if met is not None and Identity.objects.filter(pk=met.pk).update(last_used_at=Now(), email=profile.email):
         return met.user
     if profile.email is None:
         raise errors.EmailMissing
@@ -196,5 +196,5 @@ def _delete(
         audit.record("identity.unlinked", user, actor=actor, identity_id=identity_id, provider=identity.provider.name)
     if identities:
         exchange_codes.withdraw(user.pk)
-        others = ~Q(pk=kept_session_id or "")
-        sessions.revoke(others, actor=actor, user_id=user.pk, reason="identity_unlinked", scope="others")
+        others, scope = ~Q(pk=kept_session_id or ""), "others" if kept_session_id else "all"
+        sessions.revoke(others, actor=actor, user_id=user.pk, reason="identity_unlinked", scope=scope)

@@ -99,7 +99,8 @@ def app_name(found: PoolSettings) -> str:
         return "the backend platform"
     project = environment_directory.directory().project_name(found.environment_id) or ""
     printable = "".join(character if character.isprintable() else " " for character in project)
-    return " ".join(printable.split()) or "the application"
+    name = " ".join(printable.split())
+    return name if name and not _has_url(name) else "the application"
 
 
 def change_settings(
@@ -138,8 +139,13 @@ def hold(pool_id: str | None) -> None:
 
 def _check_name(name: str) -> None:
     # It is in the subject and text of emails that the platform sends.
-    if len(name) > 64 or not name.isprintable() or "://" in name or "www." in name.lower():
+    if len(name) > 64 or not name.isprintable() or _has_url(name):
         raise ValidationFailed.of("app_name", "invalid", "At most 64 printable characters, on one line, without a URL.")
+
+
+def _has_url(name: str) -> bool:
+    """Mail programs make links of URLs, which recipients take for the platform's."""
+    return "://" in name or "www." in name.lower()
 
 
 def _check_link(kind: str, url: str) -> None:

@@ -73,7 +73,7 @@ def _apply(changes: PlanChanges, confirm: Collection[str], resolve: Mapping[str,
             "resolve", "unknown", "This plan is not a merge, so there are no conflicts to resolve."
         )
     if source is not None and (resolve or plan.merge["conflicts"]):
-        planning.resolve(environment, source, plan, resolve)
+        planning.resolve(environment, source, plan, resolve, caller)
     _check_confirmed(plan, confirm)
     if wrong := control_part.unresolved_urls(changes):
         raise ValidationFailed(fields=wrong)

@@ -7,7 +7,7 @@ from platform_site.config import credentials, current
 from platform_site.config.current import Configuration
 from platform_site.config.submitted import MAX_ERRORS, ROOT, below
 from platform_site.http.errors import FieldError, QuotaExceeded, ValidationFailed
-from platform_site.identity.callers import EnvironmentRef
+from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
 from rows.migrate import lock_estimates
 from rows.migrate import service as schema_service
@@ -66,14 +66,14 @@ class Plan:
         return lock_estimates.locked_ms(self.locks)
 
 
-def plan(environment: EnvironmentRef, now: Configuration, parts: Item) -> Plan:
+def plan(environment: EnvironmentRef, now: Configuration, parts: Item, author: Caller) -> Plan:
     """Raises ValidationFailed, and the errors of `schema_service.rehearse`."""
     found = Plan(now.version)
     _check_limits(environment, now, parts)
     if "webhooks" in parts:
         found.warnings += _check_webhooks(environment, now.parts["webhooks"], parts)
     if "schema" in parts:
-        _compare_schema(environment, parts, found)
+        _compare_schema(environment, parts, found, author)
     if "functions" in parts:
         _compare_functions(now, parts["functions"], found)
     if "webhooks" in parts:
@@ -148,9 +148,9 @@ def _check_webhooks(environment: EnvironmentRef, now: Mapping[str, Item], parts:
     return warnings
 
 
-def _compare_schema(environment: EnvironmentRef, parts: Item, found: Plan) -> None:
+def _compare_schema(environment: EnvironmentRef, parts: Item, found: Plan, author: Caller) -> None:
     try:
-        outcome = schema_service.rehearse(environment, parts["schema"], beside=parts)
+        outcome = schema_service.rehearse(environment, parts["schema"], actor=author, beside=parts)
     except InvalidDocument as error:
         raise ValidationFailed(fields=[below(f"{ROOT}.schema", each) for each in error.errors]) from None
     found.changes += [

@@ -25,7 +25,7 @@ def of_document(
 ) -> Planned:
     wanted = submitted.check(environment, document)
     now = current.read(environment, parts)
-    found = comparison.plan(environment, now, wanted)
+    found = comparison.plan(environment, now, wanted, author)
     return Planned(plans.store(environment, author, document, now, found), found, [])
 
 
@@ -39,7 +39,7 @@ def of_merge(
 ) -> Planned:
     _refuse_secrets(resolve)
     merge = merging.merge(environment, source, include=include, resolve=resolve)
-    plan = _compared(environment, merge)
+    plan = _compared(environment, merge, author)
     stored = plans.store(
         environment, author, merge.document, merge.now, plan, _as_json(merge, source, include, resolve)
     )
@@ -47,7 +47,11 @@ def of_merge(
 
 
 def resolve(
-    environment: EnvironmentRef, source: EnvironmentRef, stored: StoredPlan, choices: Mapping[str, Any]
+    environment: EnvironmentRef,
+    source: EnvironmentRef,
+    stored: StoredPlan,
+    choices: Mapping[str, Any],
+    author: Caller,
 ) -> None:
     """Complete a plan by decisions about conflicts. Raises ValidationFailed with the remaining ones."""
     _refuse_secrets(choices)
@@ -58,7 +62,7 @@ def resolve(
             "The merge has conflicts. For each, set `ours`, `theirs` or a value in `resolve`.",
             fields=[FieldError("resolve", "unresolved", each.path) for each in merge.conflicts[: submitted.MAX_ERRORS]],
         )
-    plan = _compared(environment, merge)
+    plan = _compared(environment, merge, author)
     stored.document_text = exact_json.dumps(merge.document)
     stored.changes, stored.confirm = plans.changes_as_json(plan), plan.confirm
     stored.merge = _as_json(merge, source, include, decided)
@@ -74,11 +78,11 @@ def _refuse_secrets(resolve: Mapping[str, Any]) -> None:
             raise ValidationFailed.of("resolve", "secret", "A configuration holds no secrets.")
 
 
-def _compared(environment: EnvironmentRef, merge: Merge) -> Plan:
+def _compared(environment: EnvironmentRef, merge: Merge, author: Caller) -> Plan:
     document = merge.document
     if any(conflict.path.startswith("schema") for conflict in merge.conflicts):
         document = {**document, "schema": merge.now.parts["schema"]}  # the merged one may not be valid yet
-    plan = comparison.plan(environment, merge.now, submitted.check(environment, document))
+    plan = comparison.plan(environment, merge.now, submitted.check(environment, document), author)
     plan.warnings += merge.warnings
     return plan
 

@@ -43,7 +43,7 @@ _ANYBODY: Final = "users, server keys and members"
 def _secret(text: str) -> tuple[str, str]:
     value = os.environ.get(text)
     if value is None:
-        raise ArgumentTypeError(f"the environment has no variable {text}to read the value from")
+        raise ArgumentTypeError(f"the environment has no variable {text} to read the value from")
     return text, value
 
 
