@@ -56,6 +56,12 @@ IDS = OpenApiParameter(
     {"type": "string"},
     description=f"Only the users with these ids, separated by commas, at most {MAX_IDS}. Unknown ids are left out.",
 )
+MAX_SEARCH: Final = 200
+SEARCH = OpenApiParameter(
+    "search",
+    {"type": "string", "maxLength": MAX_SEARCH},
+    description="Only users whose email or name begins with this, ignoring case.",
+)
 
 
 def device_of(request: HttpRequest) -> Device:
@@ -255,7 +261,7 @@ class KeyViewSet(ListModelMixin, ResourceViewSet):
 @extend_schema_view(
     list=extend_schema(
         responses=listing(serializers.UserDetail),
-        parameters=[EMAIL, IDS],
+        parameters=[EMAIL, IDS, SEARCH],
         description="The users of the environment, the newest first.",
     ),
     retrieve=extend_schema(description="One user of the environment."),
@@ -264,7 +270,7 @@ class UserViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
     required_scopes: ClassVar = dict.fromkeys(
         ("list", "create", "retrieve", "partial_update", "destroy"), "users:manage"
     )
-    query_parameters: ClassVar = {"list": frozenset({"limit", "cursor", "email", "ids"})}
+    query_parameters: ClassVar = {"list": frozenset({"limit", "cursor", "email", "ids", "search"})}
     also_raises: ClassVar = {"create": (QuotaExceeded,)}
     serializer_class = serializers.UserDetail
     lookup_url_kwarg, id_prefix = "user_id", "usr"
@@ -276,7 +282,9 @@ class UserViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
     def filter_queryset(self, queryset: Any) -> Any:
         if self.action != "list":
             return queryset
-        email, asked_ids = self._email(), self.query.get("ids")
+        email, asked_ids, search = self._email(), self.query.get("ids"), self._search()
+        if search is not None:
+            queryset = User.objects.beginning_with(self.environment.pool_id, search)
         if email is not None:
             queryset = User.objects.with_email(self.environment.pool_id, email)
         return queryset if asked_ids is None else queryset.filter(pk__in=_read_ids(asked_ids))
@@ -284,11 +292,23 @@ class UserViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
     def cursor_facts(self) -> Sequence[Fact]:
         email, asked_ids = self._email(), self.query.get("ids")
         facts = [self.environment.pool_id] if email is None else [self.environment.pool_id, email]
+        if (search := self._search()) is not None:
+            facts += ["search", search]
         return facts if asked_ids is None else [*facts, "ids", asked_ids]
 
     def _email(self) -> str | None:
         email = self.query.get("email")
         return None if email is None else email.replace(" ", "+")  # a plus sign arrives as a space
+
+    def _search(self) -> str | None:
+        search = self.query.get("search")
+        if search is None:
+            return None
+        if "email" in self.query:
+            raise ValidationFailed.of("search", "invalid", "Use either email or search.")
+        if not search.strip() or len(search) > MAX_SEARCH:
+            raise ValidationFailed.of("search", "invalid", f"Must have 1 to {MAX_SEARCH} characters.")
+        return str(search)
 
     @idempotent()
     @extend_schema(request=serializers.UserInput, responses={201: serializers.UserDetail})

@@ -5,6 +5,7 @@ from urllib.parse import urlsplit
 
 from django.contrib.auth.models import AbstractBaseUser, BaseUserManager, PermissionsMixin
 from django.contrib.postgres.fields import ArrayField
+from django.contrib.postgres.indexes import OpClass
 from django.db import models, transaction
 from django.db.models.fields.json import KeyTransform
 from django.db.models.functions import Lower, Now
@@ -29,6 +30,14 @@ class UserManager(BaseUserManager["User"]):
         spellings = {each for each in (normalize(exact), exact.lower(), exact) if not each.isascii()}
         found = self.in_pool(pool_id).annotate(lower_email=Lower("email")).filter(lower_email__in=spellings)
         return found.order_by(models.Case(models.When(email=exact, then=0), default=1), "pk")
+
+    def beginning_with(self, pool_id: str | None, text: str) -> "models.QuerySet[User]":
+        """The users of one pool whose email or name begins with `text`, ignoring case."""
+        wanted = normalize(text)
+        found = self.in_pool(pool_id).alias(lower_email=Lower("email"), lower_name=Lower("name"))
+        # A plus sign of an email in a URL arrives as a space.
+        by_email = models.Q(lower_email__startswith=wanted.replace(" ", "+"))
+        return found.filter(by_email | models.Q(lower_name__startswith=wanted))
 
     def get_by_natural_key(self, username: str | None) -> "User":
         found = self.with_email(None, username or "").first()
@@ -61,7 +70,11 @@ class User(AbstractBaseUser, PermissionsMixin):
     REQUIRED_FIELDS: ClassVar[list[str]] = []
 
     class Meta:
-        indexes: ClassVar = [models.Index(fields=["environment_id", "-id"], name="user_of_pool_newest_first")]
+        indexes: ClassVar = [
+            models.Index(fields=["environment_id", "-id"], name="user_of_pool_newest_first"),
+            models.Index("environment_id", OpClass(Lower("email"), "text_pattern_ops"), name="user_of_pool_by_email"),
+            models.Index("environment_id", OpClass(Lower("name"), "text_pattern_ops"), name="user_of_pool_by_name"),
+        ]
         constraints: ClassVar = [
             models.UniqueConstraint(
                 "environment_id", Lower("email"), name="user_email_unique_in_pool", nulls_distinct=False

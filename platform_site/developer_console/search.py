@@ -1,4 +1,4 @@
-"""Search (Ctrl K): pages, projects, environments, tables, functions, webhooks, users by email, and ids."""
+"""Search (Ctrl K): pages, projects, environments, tables, functions, webhooks, users, and ids."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -55,9 +55,9 @@ def _by_name(console: Console, asked: str) -> Iterator[Found]:
     for each in _named(console):
         if wanted in each.title.casefold():
             yield each
-    if "@" in asked:
-        for user in _listed(console, "/v1/users", {"email": asked}):
-            yield Found("User", user["email"], console.url("user", user["id"]))
+    for user in _listed(console, "/v1/users", {"search": asked, "limit": str(MAX_RESULTS)}):
+        title = f"{user['email']} ({user['name']})" if user["name"] else user["email"]
+        yield Found("User", title, console.url("user", user["id"]))
 
 
 def _named(console: Console) -> Iterator[Found]:

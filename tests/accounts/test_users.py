@@ -175,6 +175,63 @@ def test_one_is_found_by_an_address(
     assert api.get("/v1/users?email=a&email=b", token=manager).fields == {"email": "repeated"}
 
 
+def test_they_are_found_by_the_beginning_of_an_email_or_name(
+    api: Api, manager: str, una: User, bob: User, make_user: Callable[..., User]
+) -> None:
+    make_user("nia", pool_id=make_environment(bob).pk)
+    named = {
+        "nia@example.org": "Bea",
+        "b+n@example.org": "Niamh \u00c9ile",
+        "c_d%@example.org": "",
+        "cxd@example.org": "100%",
+    }
+    made = {
+        email: api.post("/v1/users", token=manager, json={"email": email, "name": name}).json["id"]
+        for email, name in named.items()
+    }  # fmt: skip
+
+    def ask(search: str, **more: str) -> Answer:
+        return api.get("/v1/users?" + urlencode({"search": search, **more}), token=manager)
+
+    def found(search: str) -> set[str]:
+        ids = {each["id"] for each in ask(search).json["data"]}
+        return {email for email, user_id in made.items() if user_id in ids}
+
+    assert found("NIA") == {"nia@example.org", "b+n@example.org"}
+    assert found("niamh \u00e9") == found("niamh e\u0301") == found("b+n") == found("b n@") == {"b+n@example.org"}
+    assert found("c_") == found("c_d%") == {"c_d%@example.org"}
+    assert found("100%") == {"cxd@example.org"}
+    assert found("%") == found("_") == found("ia") == found("\\") == found("x" * 200) == set()
+    first = ask("nia", limit="1").json
+    second = ask("nia", limit="1", cursor=first["next_cursor"]).json
+    assert [each["id"] for each in (*first["data"], *second["data"])] == [
+        made["b+n@example.org"],
+        made["nia@example.org"],
+    ]
+    assert second["next_cursor"] is None
+    assert ask("c", cursor=first["next_cursor"]).fields == {"cursor": "invalid_cursor"}
+    assert [each["id"] for each in ask("nia", ids=f"{una.pk},{made['nia@example.org']}").json["data"]] == [
+        made["nia@example.org"]
+    ]
+    for wrong in ("", " ", "x" * 201):
+        assert ask(wrong).fields == {"search": "invalid"}, wrong
+    assert ask("nia", email="nia@example.org").fields == {"search": "invalid"}
+    assert ask("\0").status in (200, 400, 422)
+
+
+def test_the_beginning_of_an_email_or_name_is_found_by_indexes(production: Environment) -> None:
+    pool = production.pk
+    User.objects.bulk_create(
+        User(environment_id=pool, email=f"user{number}@example.com", name=f"Name {number}", password="!")
+        for number in range(3000)
+    )
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE accounts_user")
+    plan = User.objects.beginning_with(pool, "nia").order_by("-id")[:51].explain()
+    assert "user_of_pool_by_email" in plan
+    assert "user_of_pool_by_name" in plan
+
+
 def test_several_are_found_by_their_ids(
     api: Api, manager: str, una: User, bob: User, make_user: Callable[..., User]
 ) -> None:

@@ -165,12 +165,13 @@ _USER_COLUMNS = ["id", "email", "name", "role", "disabled_at", "created_at"]
 @users.command("list")
 def users_list(
     email: Annotated[str | None, typer.Option(help="Only the user with this email.")] = None,
+    search: Annotated[str | None, typer.Option(help="Only those whose email or name begins with this.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most this many.")] = 100,
     environment: Environment = None,
     json: Json = False,
 ) -> None:
     """List users, newest first."""
-    found = session.environment_api(environment).pages("/users", email=email, limit=min(limit, 100))
+    found = session.environment_api(environment).pages("/users", email=email, search=search, limit=min(limit, 100))
     rows = list(islice(found, limit))
     if not output.is_json():
         rows = [{**each, "role": each["role"] or "user"} for each in rows]

@@ -97,10 +97,10 @@ def _add(console: Console) -> HttpResponse:
 
 @page("auth", {"new": _add})
 def users(console: Console) -> HttpResponse:
-    asked = console.request.GET.get("find", "").strip()
+    asked = console.request.GET.get("find", "").strip()[:200]
     if ids.matches("usr", asked):
         return go_to(console.request, console.url("user", asked))
-    found = console.page_of("/v1/users", {"limit": "50"} | ({"email": asked} if asked else {}))
+    found = console.page_of("/v1/users", {"limit": "50"} | ({"search": asked} if asked else {}))
     form = forms.form_of(console, "new", _NEW, {})
     return render(console, "console/users.html", "Users", {"users": found["data"], "asked": asked, "form": form})
 
