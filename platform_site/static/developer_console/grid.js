@@ -57,8 +57,9 @@ function jsonText(type, text) {
   }
 }
 
-// The text of a control. Times are edited in UTC.
+// The text of a control, or the id of what was chosen in it. Times are edited in UTC.
 function valueIn(input) {
+  if (input.dataset.id !== undefined) return input.dataset.id;
   const isTime = input.type === "datetime-local" && input.value;
   return isTime ? `${input.value}${input.value.length === 16 ? ":00" : ""}Z` : input.value;
 }
@@ -169,12 +170,13 @@ async function insert(event) {
   event.preventDefault();
   const form = event.target;
   const fields = [...form.querySelectorAll("[data-field]")];
+  const submit = form.querySelector("[type=submit]");
+  submit.disabled = true; // until the response, so that a second click adds no second row
+  for (const field of fields) await choices.get(field.querySelector("input"))?.();
   const members = fields
     .map((field) => [field, valueIn(field.querySelector("input, select, textarea"))])
     .filter(([, value]) => value !== "")
     .map(([field, value]) => `${JSON.stringify(field.dataset.field)}: ${jsonText(field.dataset.type, value)}`);
-  const submit = form.querySelector("[type=submit]");
-  submit.disabled = true; // until the response, so that a second click adds no second row
   const answer = await send("POST", null, `{${members.join(", ")}}`);
   if (answer.status === 201) return location.reload();
   submit.disabled = false;

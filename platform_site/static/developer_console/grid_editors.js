@@ -38,8 +38,11 @@ function controlFor(type, value, options) {
 }
 
 let pickers = 0;
+const choices = new WeakMap(); // of text fields with suggestions: takes the suggestion for what was typed
 
-// A text field that finds rows or users: arrow keys choose, Enter takes. Returns the element that holds both.
+// A text field that finds rows or users. It shows the label; `dataset.id` has the id, once one is chosen.
+// The first suggestion for what was typed is selected: Enter, Tab or leaving the field takes it, arrow keys choose
+// another. Returns the element that holds the field and the list.
 function withPicker(input, url) {
   const holder = document.createElement("div");
   holder.className = "picker";
@@ -54,64 +57,91 @@ function withPicker(input, url) {
   input.setAttribute("aria-autocomplete", "list");
   input.autocomplete = "off";
   let timer, latest;
+  const typed = () => (input.dataset.id === undefined ? input.value.trim() : "");
+  const current = () => list.querySelector('[aria-selected="true"]');
   const expand = (isOpen) => {
     list.hidden = !isOpen;
     input.setAttribute("aria-expanded", String(isOpen));
-    if (!isOpen) input.removeAttribute("aria-activedescendant");
+    if (!isOpen) select(null);
+  };
+  const select = (option) => {
+    for (const each of list.children) each.setAttribute("aria-selected", String(each === option));
+    if (option) input.setAttribute("aria-activedescendant", option.id);
+    else input.removeAttribute("aria-activedescendant");
+    option?.scrollIntoView({ block: "nearest" });
   };
   const take = (option) => {
-    input.value = option.dataset.id;
+    clearTimeout(timer);
+    timer = latest = undefined;
+    input.dataset.id = option.dataset.id;
+    input.value = option.firstChild.textContent || option.dataset.id;
     expand(false);
   };
-  const find = async () => {
-    const asked = (latest = {});
-    const response = await fetch(`${url}?q=${encodeURIComponent(input.value)}`);
-    if (asked !== latest || !response.ok || response.redirected) return;
-    const { data } = await response.json();
-    list.replaceChildren(
-      ...data.map((each, index) => {
-        const option = document.createElement("li");
-        option.id = `${list.id}-${index}`;
-        option.setAttribute("role", "option");
-        option.dataset.id = each.id;
-        const label = document.createElement("bdi");
-        label.textContent = each.label;
-        const id = document.createElement("code");
-        id.textContent = each.id;
-        option.append(label, " ", id);
-        option.addEventListener("pointerdown", (event) => {
-          event.preventDefault();
-          take(option);
-        });
-        return option;
-      }),
-    );
-    expand(data.length > 0 && document.activeElement === input);
+  const optionFor = ({ id, label }, index) => {
+    const option = document.createElement("li");
+    option.id = `${list.id}-${index}`;
+    option.setAttribute("role", "option");
+    option.dataset.id = id;
+    const shown = document.createElement("bdi");
+    shown.textContent = label;
+    const code = document.createElement("code");
+    code.textContent = id;
+    option.append(shown, " ", code);
+    option.addEventListener("pointerdown", (event) => {
+      event.preventDefault();
+      take(option);
+    });
+    return option;
   };
+  const find = async () => {
+    clearTimeout(timer);
+    timer = undefined;
+    const text = typed().toLowerCase();
+    const asked = (latest = fetch(`${url}?q=${encodeURIComponent(typed())}`).then(
+      (response) => (response.ok && !response.redirected ? response.json() : null),
+      () => null,
+    ));
+    const data = (await asked)?.data ?? [];
+    if (asked !== latest) return;
+    latest = undefined;
+    const none = document.createElement("li");
+    none.setAttribute("role", "option");
+    none.setAttribute("aria-disabled", "true");
+    none.textContent = "No match";
+    list.replaceChildren(...(data.length || !text ? data.map(optionFor) : [none]));
+    expand(document.activeElement === input && list.hasChildNodes());
+    const isSame = ({ id, label }) => [id.toLowerCase(), label.toLowerCase()].includes(text);
+    const found = data.findIndex(text ? isSame : ({ id }) => id === input.dataset.id);
+    select(list.querySelectorAll("[data-id]")[text ? Math.max(0, found) : found]);
+  };
+  choices.set(input, async () => {
+    if (!typed()) return;
+    if (timer) await find();
+    else await latest;
+    if (current()) take(current());
+  });
   input.addEventListener("input", () => {
+    delete input.dataset.id;
     clearTimeout(timer);
     timer = setTimeout(find, 150);
   });
   input.addEventListener("focus", find);
   // Later, so that a button below is still under the pointer when it is released.
-  input.addEventListener("blur", () => setTimeout(() => document.activeElement !== input && expand(false), 250));
+  input.addEventListener("blur", async () => {
+    await choices.get(input)();
+    setTimeout(() => document.activeElement !== input && expand(false), 250);
+  });
   input.addEventListener("keydown", (event) => {
-    const options = [...list.children];
-    const current = options.findIndex((each) => each.getAttribute("aria-selected") === "true");
+    const options = [...list.querySelectorAll("[data-id]")];
+    const at = options.indexOf(current());
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (step && options.length) {
       event.preventDefault();
       expand(true);
-      const next = options[(current + step + options.length) % options.length];
-      for (const each of options) each.setAttribute("aria-selected", String(each === next));
-      input.setAttribute("aria-activedescendant", next.id);
-      next.scrollIntoView({ block: "nearest" });
-    } else if ((event.key === "Enter" || event.key === "Tab") && !list.hidden && current >= 0) {
-      take(options[current]);
-      if (event.key === "Enter") {
-        event.preventDefault();
-        event.stopImmediatePropagation();
-      }
+      select(options.at(at < 0 ? Math.min(step, 0) : (at + step) % options.length));
+    } else if ((event.key === "Enter" || event.key === "Tab") && !timer && !latest && !list.hidden && at >= 0) {
+      take(options[at]);
+      if (event.key === "Enter") event.preventDefault(); // a form with this field is not sent yet
     } else if (event.key === "Escape" && !list.hidden) {
       event.stopPropagation();
       event.preventDefault();
@@ -182,7 +212,8 @@ function edit(cell, typed) {
     } else if (answer.status === 412) await conflict(text);
     else refuse(messageOf(errorOf(answer), key));
   };
-  const saveInput = (then) => {
+  const saveInput = async (then) => {
+    await choices.get(input)?.();
     const text = valueIn(input);
     if (text === value && !cell.hasAttribute("data-null")) {
       close(cell);
@@ -216,6 +247,10 @@ function edit(cell, typed) {
   );
   if (cell.hasAttribute("data-nullable")) actions.append(button("Set null", () => save("null")));
   const url = pickerUrl(key, type);
+  if (url && value) {
+    input.dataset.id = value;
+    input.value = cell.querySelector(".cell").textContent;
+  }
   editor.append(url ? withPicker(input, url) : input, problem, actions);
   input.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && !(event.shiftKey && input.tagName === "TEXTAREA")) {
@@ -234,7 +269,10 @@ function edit(cell, typed) {
   cell.querySelector(".cell").hidden = true;
   cell.classList.add("editing");
   cell.append(editor);
-  if (typed !== undefined && input.tagName !== "SELECT" && ["text", "textarea"].includes(input.type)) input.value = typed;
+  if (typed !== undefined && input.tagName !== "SELECT" && ["text", "textarea"].includes(input.type)) {
+    input.value = typed;
+    delete input.dataset.id;
+  } else if (url) input.select();
   editor.scrollIntoView({ block: "nearest", inline: "nearest" });
   input.focus();
 }
