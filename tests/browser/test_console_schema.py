@@ -12,6 +12,8 @@ from tests.support.browser import NARROW, WIDE, enter_console, in_a_browser, sav
 from tests.support.browser import browser as browser
 from tests.support.browser import window as window
 from tests.support.console_checks import findings, fits
+from tests.support.console_grid import Things, forget
+from tests.support.console_grid import things as things
 from tests.support.service import Up
 
 pytestmark = in_a_browser
@@ -86,3 +88,29 @@ def test_a_column_is_renamed_with_the_keyboard_alone(window: Callable[..., Page]
     page.keyboard.press("Enter")
     expect(page.get_by_text(re.compile("rename column tasks.title"))).to_be_visible()
     assert draft_of(page)["tables"]["tasks"]["columns"]["subject"]["renamed_from"] == "title"
+
+
+def test_enter_presses_the_button_of_its_part(
+    window: Callable[..., Page], served: Up, things: Things, browser_errors: list[str]
+) -> None:
+    page = window()
+    production = served.facts["environments"]["production"]
+    base = enter_console(page, served).replace(production, things.environment)
+    page.goto(f"{base}schema?table=boxes")
+    page.get_by_text("Add a table", exact=True).click()
+    page.get_by_label("Columns, one per line").fill("title text")
+    page.get_by_label("Name", exact=True).fill("extras")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("create table extras", exact=True)).to_be_visible()
+    page.get_by_role("link", name="Discard draft").click()
+    page.goto(f"{base}schema?table=things")
+    page.get_by_role("button", name="Remove column size of things").click()
+    page.get_by_label("to confirm").fill("drop column things")
+    page.keyboard.press("Enter")
+    expect(page.locator("main .problem")).to_be_visible()
+    expect(page.get_by_label("to confirm")).to_have_value("drop column things")
+    save_screenshot(page, "schema-unconfirmed")
+    page.get_by_label("to confirm").fill("drop column things.size")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("The schema is at version")).to_be_visible()
+    forget(browser_errors, 422)

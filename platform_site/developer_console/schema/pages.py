@@ -50,7 +50,6 @@ def schema(console: Console) -> HttpResponse:
             "history": _history(console),
             "revert": "" if is_applied else asked.get("revert", ""),
             "backfill": _backfill_fields(asked, context.get("problems", [])),
-            "confirmed": asked.getlist("confirm"),
             **_forms(console, current["document"], text, context),
             **context,
         },
@@ -215,12 +214,21 @@ def _change(console: Console) -> dict[str, Any]:
             done = _send(console, text, dry_run=False, confirm=confirmed)
         except ApiError as refusal:
             if any(each.code == "unconfirmed" for each in refusal.fields):
-                return {"plan": _send(console, text, dry_run=True), "planned": mark, "unconfirmed": refusal}
+                plan = _with_typed(_send(console, text, dry_run=True), asked.getlist("confirm"))
+                return {"plan": plan, "planned": mark, "unconfirmed": refusal}
             raise
         return {"applied": done, "notice": f"The schema is at version {done['version']}."}
     plan = _send(console, text, dry_run=True)
     edited = "The document has changed since its plan. This is the new plan." if what == "apply" else None
     return {"plan": plan, "planned": mark, "notice": edited, "text": text, "at": asked.get("at")}
+
+
+def _with_typed(plan: dict[str, Any], confirmed: list[str]) -> dict[str, Any]:
+    """The plan, with what was typed to confirm each operation."""
+    destructive = (each for each in plan["operations"] if each["destructive"])
+    for operation, typed in zip(destructive, confirmed, strict=False):
+        operation["typed"] = typed
+    return plan
 
 
 def _add_table(console: Console) -> dict[str, Any]:

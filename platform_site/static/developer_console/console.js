@@ -33,6 +33,14 @@ document.addEventListener("click", (event) => {
   if (form && !form.open) setTimeout(() => form.querySelector("input:not([type=hidden]), select, textarea").focus());
 });
 
+// Enter in a field presses the button of this part, not the first one of the form.
+document.addEventListener("keydown", (event) => {
+  const button = event.target.matches("input") && event.target.closest("[data-enter]")?.querySelector("[type=submit]");
+  if (event.key !== "Enter" || !button) return;
+  event.preventDefault();
+  button.click();
+});
+
 document.addEventListener("keydown", (event) => {
   if (event.key !== "Escape") return;
   const open = document.activeElement?.closest("details[data-closes][open]");
