@@ -181,6 +181,16 @@ def test_a_table_is_added_by_form(desk: Desk) -> None:
     assert 'name="table" type="text" value=""' in text_of(planned)
 
 
+@pytest.mark.parametrize("what", ["plan", "apply"])
+def test_a_table_that_was_only_typed_is_planned(tracker: Tracker, desk: Desk, what: str) -> None:
+    typed = {"what": what, "table": "notes", "columns": "title text"}
+    planned = apply(desk, LARGER, plan(desk, LARGER), **typed)
+    for operation in ("add column tasks.note", "create table notes"):
+        assert operation in text_of(planned)
+    assert ("The table notes was not in the document." in text_of(planned)) == (what == "apply")
+    assert version_of(tracker) == 1
+
+
 @pytest.mark.parametrize(
     ("table", "columns", "field", "said"),
     [

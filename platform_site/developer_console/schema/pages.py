@@ -29,7 +29,7 @@ def schema(console: Console) -> HttpResponse:
     context: dict[str, Any] = {}
     if console.request.method == "POST":
         try:
-            if asked.get("what") == "add-table":
+            if asked.get("what") == "add-table" or _has_typed_table(asked):
                 context = _add_table(console)
             else:
                 context = _edit_part(console, current) if _edits_part(asked) else _change(console)
@@ -66,6 +66,11 @@ def _history(console: Console) -> list[dict[str, Any]]:
 def _edits_part(asked: Any) -> bool:
     what: str = asked.get("what", "")
     return what.startswith(("open ", "edit ", "remove ", "save", "close"))
+
+
+def _has_typed_table(asked: Any) -> bool:
+    """Whether a table was typed into its form and not added, so that a plan would lack it."""
+    return asked.get("what") in ("plan", "apply") and any(asked.get(each.name, "").strip() for each in new_table.FIELDS)
 
 
 def _edit_part(console: Console, current: dict[str, Any]) -> dict[str, Any]:
@@ -240,7 +245,10 @@ def _add_table(console: Console) -> dict[str, Any]:
         return {"table_refusal": refusal, "status": refusal.status}
     try:
         plan = _send(console, text, dry_run=True)
-        return {"plan": plan, "planned": _mark(console, text), "text": text, "at": name, "is_added": True}
+        is_late = console.request.POST.get("what") == "apply"
+        notice = f"The table {name} was not in the document. It is now, and this is the new plan." if is_late else None
+        done = {"plan": plan, "planned": _mark(console, text), "notice": notice}
+        return done | {"text": text, "at": name, "is_added": True}
     except ApiError as refusal:
         own = new_table.own_errors(refusal, name)
         if own is None:

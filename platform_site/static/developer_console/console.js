@@ -103,7 +103,8 @@ document.addEventListener("click", (event) => {
 function isUnsaved() {
   const edited = [...document.querySelectorAll("textarea[data-editor]")].some((each) => each.value !== each.defaultValue);
   const cell = document.querySelector("td.editing");
-  return edited || document.querySelector("[data-draft]") !== null || (cell !== null && isChanged(cell));
+  const isTable = [...document.querySelectorAll(".add-table :is(input, textarea)")].some((each) => each.value);
+  return edited || isTable || document.querySelector("[data-draft]") !== null || (cell !== null && isChanged(cell));
 }
 
 window.addEventListener("beforeunload", (event) => {
