@@ -107,9 +107,13 @@ def test_enter_presses_the_button_of_its_part(
     page.get_by_role("link", name="Discard draft").click()
     page.goto(f"{base}schema?table=things")
     page.get_by_role("button", name="Remove column size of things").click()
+    page.set_viewport_size({"width": WIDE, "height": 300})
     page.get_by_label("to confirm").fill("drop column things")
+    page.evaluate("scrollBy(0, 1000)")
     page.keyboard.press("Enter")
     expect(page.locator("main .problem")).to_be_visible()
+    top = page.locator("main .problem").evaluate("problem => problem.getBoundingClientRect().top")
+    assert top >= page.locator("header.bar").evaluate("header => header.offsetHeight"), "it is not under the header"
     expect(page.get_by_label("to confirm")).to_have_value("drop column things")
     save_screenshot(page, "schema-unconfirmed")
     page.get_by_label("to confirm").fill("drop column things.size")
