@@ -88,6 +88,7 @@ def test_the_error_of_the_api_is_at_the_field(desk: Desk) -> None:
     assert re.search(r'id="part-part_max_length"[^>]*value="many"[^>]*aria-invalid="true"', page)
     assert 'id="part-part_max_length-problem"' in page
     assert draft_of(refused)["tables"]["tasks"]["columns"]["title"]["max_length"] == "many"
+    assert re.findall(r"<(\w+)[^>]*data-focus", page) == ["fieldset"]
     wrong = save(desk, code("rule", "tasks", "user", "read"), name="user", action="read", where='{"ownr_id": 1}')
     assert wrong.status_code == 422
     assert 'id="part-part_where-problem"' in text_of(wrong)
