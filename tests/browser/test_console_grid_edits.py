@@ -4,7 +4,7 @@ columns."""
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.support.browser import NARROW, WIDE, in_a_browser, save_screenshot
 from tests.support.browser import browser as browser
@@ -46,6 +46,32 @@ def test_edits_are_undone_in_their_order(window: Callable[..., Page], things: Th
     expect(page.get_by_role("button", name="Undo")).to_be_disabled()
     row = things.row(row_id)
     assert (row["name"], row["size"], row["extra"]) == ("a", 1, "1")
+
+
+def test_deleting_shows_its_progress_and_the_rows_after(window: Callable[..., Page], things: Things) -> None:
+    for number in range(51):
+        things.add(name=f"thing {number}")
+    page, held = window(), []
+
+    def hold_first(route: Route) -> None:
+        if held or route.request.method != "DELETE":
+            return route.continue_()
+        held.append(route)
+
+    page.route("**/tables/things/rows/*", hold_first)
+    page.on("dialog", lambda dialog: dialog.accept())
+    things.open(page)
+    page.get_by_label("Select all rows").check()
+    button = page.get_by_role("button", name="Delete selected")
+    button.click()
+    expect(page.locator("#grid-status")).to_have_text("Deleting row 1 of 50 …")
+    expect(button).to_be_disabled()
+    held[0].continue_()
+    expect(page.locator("#grid-status.notice")).to_have_text("50 rows deleted.")
+    expect(page.locator("tr[data-id]")).to_have_count(1)
+    expect(page.get_by_text("About 1 row")).to_be_visible()
+    expect(page.get_by_label("Select all rows")).not_to_be_checked()
+    save_screenshot(page, "grid-deleted")
 
 
 def test_an_undo_overwrites_no_change_of_others(

@@ -148,22 +148,33 @@ function selected() {
   return [...grid.querySelectorAll("[data-select]:checked")].map((box) => box.closest("tr"));
 }
 
+let isDeleting = false;
+
 async function deleteSelected() {
   const rows = selected();
-  if (!confirm(`Delete ${rows.length} row${rows.length === 1 ? "" : "s"}? This cannot be undone.`)) return;
+  if (!confirm(`Delete ${countOf(rows.length)}? This cannot be undone.`)) return;
   const problems = [];
-  for (const row of rows) {
+  isDeleting = true;
+  enableDelete();
+  for (const [index, row] of rows.entries()) {
+    showStatus(`Deleting row ${index + 1} of ${rows.length} …`, false);
     const answer = await send("DELETE", row.dataset.id, undefined, row.dataset.etag);
     if (answer.status === 204) row.remove();
     else problems.push(`${row.dataset.id}: ${messageOf(errorOf(answer), "")}`);
   }
-  showStatus(problems.join(" "));
+  const done = rows.length - problems.length;
+  showStatus(`${problems.length ? `${done} of ` : ""}${countOf(rows.length)} deleted.`, problems.length > 0, problems);
+  isDeleting = false;
   enableDelete();
+  if (done) await reloadRows();
   keepFocus();
 }
 
 function enableDelete() {
-  document.querySelector("[data-delete-rows]").disabled = !selected().length;
+  const boxes = grid.querySelectorAll("[data-select]");
+  const count = selected().length;
+  document.querySelector("[data-delete-rows]").disabled = isDeleting || !count;
+  grid.querySelector("[data-select-all]").checked = count > 0 && count === boxes.length;
 }
 
 async function insert(event) {
