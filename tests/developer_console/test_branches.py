@@ -120,6 +120,19 @@ def test_a_branch_is_created_and_deleted_by_its_name(tracker: Tracker, desk: Des
     assert desk.get("branches/").status_code == 200
 
 
+def test_the_users_of_a_branch_are_changed_at_its_source(branched: Branched) -> None:
+    branch = Desk(branched.desk.browser, branched.desk.project_id, branched.branch)
+    user = branched.tracker.users["alice"]
+    source = branched.desk.url("auth/")
+    for path in ("auth/", f"auth/users/{user}", "auth/invitations", "auth/sign-up", "auth/providers"):
+        page = branch.get(path).content.decode()
+        assert f'<a href="{source}"><bdi>production</bdi></a>' in page, path
+        main = page.partition("<main")[2]
+        assert re.findall(r'name="what" value="([^"]*)"', main) == (["redirects"] if "sign-up" in path else []), path
+        assert f'<a href="{source}"><bdi>production' not in branched.desk.get(path).content.decode()
+    assert "alice@" in branch.get("auth/").content.decode()
+
+
 def test_a_branch_is_reset_by_its_name(branched: Branched) -> None:
     desk = branched.desk
     values = {"what": "reset", "branch": branched.branch, "data": "full"}
