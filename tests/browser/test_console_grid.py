@@ -131,6 +131,8 @@ def test_what_is_typed_into_a_picker_chooses(
     field.fill("homew")
     page.get_by_role("button", name="Save").click()
     expect(box.locator(".cell")).to_have_text("Homework")
+    centre = box.evaluate("cell => cell.getBoundingClientRect().left + cell.offsetWidth / 2")
+    assert box.get_by_role("link").evaluate("link => link.getBoundingClientRect().left") > centre
     page.get_by_role("button", name="New row").click()
     page.get_by_label("name text").fill("new")
     page.get_by_label("box_id reference").fill("homew")
