@@ -52,6 +52,9 @@ def test_requests_are_listed_and_filtered(tracker: Tracker, desk: Desk, log: Log
     assert "Bread" not in text_of(page)
     failed = desk.get("logs?status=422")
     assert rows_of(failed) == 1
+    narrowed = text_of(desk.get("logs?table=tasks&status=4xx"))
+    for link in ("status=422", "status=4xx&route=/v1/rows/%7Btable%7D", "status=4xx&caller=key_"):
+        assert f'href="?table=tasks&{link}' in narrowed.replace("%2F", "/"), "the filter is kept"
     request_id = re.search(r"<code>(req_\w+)</code>", failed.content.decode())
     assert request_id
     assert rows_of(desk.get("logs?status=4xx&table=tasks&method=POST")) == 1
