@@ -114,6 +114,20 @@ class Console:
         found = Member.objects.filter(project_id=self.project["id"], user_id__in=set(user_ids) - {None})
         return dict(found.values_list("user_id", "user__email"))
 
+    @property
+    def environments(self) -> list[tuple[Mapping[str, Any], str]]:
+        """With the URL of this page in each, or of its section if the page is about one thing of this environment."""
+        match = self.request.resolver_match
+        more = {} if match is None else match.kwargs.keys() - {"project_id", "environment_id"}
+        name = (match.url_name if match and not more else self.section) or "home"
+        table = match.kwargs.get("table") if match else None
+        query = f"?{urlencode({'table': table})}" if table else ""
+        found = self.project["environments"]
+        return [
+            (each, reverse(f"developer_console:{name}", args=[self.project["id"], each["id"]]) + query)
+            for each in found
+        ]
+
     @cached_property
     def projects(self) -> list[dict[str, Any]]:
         return self.listed("/v1/projects", {"limit": "100"})

@@ -12,7 +12,7 @@ from accounts import audit
 from accounts.models import AuditEntry, ServerKey
 from platform_site.developer_cli import key_presets
 from projects import services
-from tests.developer_console.conftest import DOCUMENT, Desk, member, sign_in
+from tests.developer_console.conftest import DOCUMENT, Desk, environment_of, member, sign_in
 from tests.rows.conftest import Tracker
 from tests.support.client import Api
 
@@ -35,6 +35,24 @@ def test_a_key_of_each_preset_is_shown_once_and_works(
     assert sorted(made.scopes) == sorted(key_presets.SCOPES[preset]), "as the command's presets"
     assert AuditEntry.objects.filter(action="key.issued", actor_id=member_id(desk)).exists()
     assert found[1] not in desk.get().content.decode()
+
+
+def test_another_environment_opens_at_the_same_page(tracker: Tracker, desk: Desk) -> None:
+    other = environment_of(tracker.project, "development").pk
+    elsewhere = Desk(desk.browser, desk.project_id, other)
+    for path, target in (
+        ("logs/audit", "logs/audit"),
+        ("tables/tasks", "tables/?table=tasks"),
+        (f"auth/users/{tracker.users['alice']}", "auth/"),
+        ("", ""),
+    ):
+        page = desk.get(path).content.decode()
+        assert f'<a href="{elsewhere.url(target)}"' in page, path
+        assert re.search(r"<title>[^<]+ · production of [^<]+ · Console</title>", page)
+        assert '<bdi class="tag">production</bdi>' in page.partition("</summary>")[0]
+        assert '<bdi class="tag">' not in elsewhere.get(target).content.decode().partition("</summary>")[0]
+    assert desk.get("tables/?table=tasks")["Location"] == desk.url("tables/tasks")
+    assert desk.get("tables/?table=none")["Location"] == desk.url("tables/tasks")
 
 
 def test_a_key_has_a_name_and_an_expiry(desk: Desk) -> None:

@@ -32,8 +32,9 @@ def schema_tables(console: Console) -> dict[str, Any]:
 def tables(console: Console) -> HttpResponse:
     found = schema_tables(console)
     if found:
-        seen_as = console.request.GET.get("as", "")
-        return redirect(console.url("table", next(iter(found))) + (f"?{urlencode({'as': seen_as})}" if seen_as else ""))
+        seen_as, table = (console.request.GET.get(name, "") for name in ("as", "table"))
+        shown = table if table in found else next(iter(found))
+        return redirect(console.url("table", shown) + (f"?{urlencode({'as': seen_as})}" if seen_as else ""))
     return console.render("console/tables_empty.html", {})
 
 
