@@ -46,6 +46,8 @@ def test_a_large_file_is_imported_in_parts(
     page = window(width=width, theme=theme)
     base = enter_console(page, served)
     page.goto(base.replace(served.facts["environments"]["production"], environment) + f"tables/{table}")
+    if width == NARROW:
+        page.get_by_role("button", name="Columns and files").click()
     page.get_by_label("CSV or NDJSON file").set_input_files(file)
     page.get_by_role("button", name="Import").click()
     expect(page.get_by_role("progressbar")).to_be_visible()
@@ -89,6 +91,8 @@ def test_a_file_is_chosen_with_a_button_like_others(
     file.write_text("title\n")
     page = window(width=width, theme=theme)
     page.goto(enter_console(page, served) + "tables/tasks")
+    if width == NARROW:
+        page.get_by_role("button", name="Columns and files").click()
     field = page.get_by_label("CSV or NDJSON file")
     Keyboard(page).to(field)
     field.set_input_files(file)

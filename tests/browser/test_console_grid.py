@@ -313,6 +313,12 @@ def test_columns_are_hidden_and_skipped(window: Callable[..., Page], things: Thi
     row_id = things.add(name="a", size=1)
     page = window(width=NARROW)
     things.open(page)
+    first = page.locator("tr[data-id]").first
+    assert first.evaluate("row => row.getBoundingClientRect().top") < 450, "the rows are on the first screen of a phone"
+    expect(page.get_by_label("Filter (JSON)")).to_be_hidden()
+    page.get_by_role("button", name="Filter", exact=True).click()
+    save_screenshot(page, "grid-filter-390")
+    page.get_by_role("button", name="Columns and files").click()
     page.get_by_text("Columns", exact=True).click()
     page.get_by_label("Show size", exact=True).uncheck()
     page.get_by_label("Show id", exact=True).uncheck()
@@ -321,11 +327,18 @@ def test_columns_are_hidden_and_skipped(window: Callable[..., Page], things: Thi
     assert findings(page) == []
     page.keyboard.press("Escape")
     expect(cell(page, row_id, "size")).to_be_hidden()
+    user = things.call("post", "/v1/users", json={"email": f"ada-{secrets.token_hex(4)}@example.com"})
+    grid = page.url
+    page.goto(grid.partition("tables/")[0] + f"auth/?find={user['email']}")
+    expect(page.locator("td[data-label=Email]")).to_be_visible()
+    expect(page.locator("td[data-label=Name]")).to_have_count(0)  # it is empty
+    page.goto(grid)
     page.reload()
     expect(page.get_by_role("columnheader", name="size")).to_be_hidden()
     cell(page, row_id, "name").focus()
     page.keyboard.press("ArrowRight")
     expect(cell(page, row_id, "kind")).to_be_focused()
+    page.get_by_role("button", name="Columns and files").click()
     page.get_by_text("Columns", exact=True).click()
     page.get_by_label("Show size", exact=True).check()
     expect(cell(page, row_id, "size")).to_be_visible()

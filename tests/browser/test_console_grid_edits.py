@@ -189,6 +189,7 @@ def test_the_order_of_columns_is_of_the_user_and_the_table(window: Callable[...,
         return list(cells)
 
     assert shown()[:3] == ["id", "name", "size"]
+    page.get_by_role("button", name="Columns and files").click()
     page.get_by_text("Columns", exact=True).click()
     up = page.get_by_role("button", name="Move size up")
     up.focus()

@@ -62,6 +62,8 @@ def add_user(page: Page) -> None:
 
 def view_as_user(page: Page) -> None:
     go(page, "Tables")
+    if page.viewport_size == {"width": NARROW, "height": 900}:
+        page.get_by_role("button", name="Filter", exact=True).click()
     page.get_by_label("View as").fill("eve@example.com")
     page.get_by_role("button", name="Show").click()
     page.get_by_role("link", name="hidden: why?").click()

@@ -116,7 +116,10 @@ function nameCells() {
   for (const table of document.querySelectorAll("main table.list")) {
     const heads = [...table.querySelectorAll("thead th")].map((head) => head.textContent.trim());
     for (const row of table.tBodies[0].rows) {
-      for (const [index, cell] of [...row.cells].entries()) if (!cell.querySelector("button")) cell.dataset.label = heads[index];
+      for (const [index, cell] of [...row.cells].entries()) {
+        if (!cell.textContent.trim()) cell.dataset.empty = "";
+        else if (!cell.querySelector("button")) cell.dataset.label = heads[index];
+      }
     }
   }
 }
