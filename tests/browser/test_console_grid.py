@@ -318,6 +318,10 @@ def test_columns_are_hidden_and_skipped(window: Callable[..., Page], things: Thi
     expect(page.get_by_label("Filter (JSON)")).to_be_hidden()
     page.get_by_role("button", name="Filter", exact=True).click()
     save_screenshot(page, "grid-filter-390")
+    heights = page.locator("[data-builder] :is(select, input, button)").evaluate_all(
+        "all => all.map(e => e.offsetHeight)"
+    )
+    assert len(set(heights)) == 1, heights
     page.get_by_role("button", name="Columns and files").click()
     page.get_by_text("Columns", exact=True).click()
     page.get_by_label("Show size", exact=True).uncheck()
