@@ -4,6 +4,7 @@ import json
 import re
 import secrets
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from playwright.sync_api import Page, Route, expect
@@ -394,6 +395,40 @@ def test_a_cell_without_an_answer_keeps_what_was_typed(
     expect(page.locator("td.editing")).to_have_count(0)
     assert things.row(row_id)["name"] == "typed"
     browser_errors[:] = [each for each in browser_errors if "ERR_INTERNET_DISCONNECTED" not in each]
+
+
+def test_a_condition_has_the_control_of_its_column(window: Callable[..., Page], things: Things) -> None:
+    box = things.call("post", "/v1/rows/boxes", json={"name": "Blue box"})["id"]
+    things.add(name="a", box_id=box, done=True, size=5)
+    page = window()
+    things.open(page)
+    column, operator = page.get_by_label("Column", exact=True), page.get_by_label("Operator")
+    value, where = page.get_by_label("Value"), page.get_by_label("Filter (JSON)")
+    wanted: dict[str, Any] = {}
+    for key, option, typed, operand in (
+        ("box_id", "is", "blue", {"$eq": box}),
+        ("done", "is", None, {"$eq": True}),
+        ("size", "≥", "5", {"$gte": 5}),
+        ("name", "one of (a, b)", "a, b", {"$in": ["a", "b"]}),
+        ("kind", "is null", "", {"$null": True}),
+        ("created_at", "is not null", "", {"$null": False}),
+    ):
+        column.select_option(key)
+        operator.select_option(option)
+        if typed is None:
+            value.select_option("true")
+        elif typed:
+            value.fill(typed)
+        else:
+            expect(value).to_be_hidden()
+        page.get_by_role("button", name="Add condition").click()
+        wanted[key] = operand
+        expect(where).to_have_value(json.dumps(wanted, separators=(",", ":")))
+    page.get_by_role("button", name="Show", exact=True).click()
+    expect(page.locator("td[data-key=name] .cell")).to_have_text(["a"])
+    column.select_option("seen")
+    save_screenshot(page, "grid-builder")
+    assert findings(page) == []
 
 
 def test_enter_adds_a_condition_and_shows_its_rows(window: Callable[..., Page], things: Things) -> None:

@@ -255,7 +255,7 @@ def test_the_filter_builder_writes_the_json(window: Callable[..., Page], served:
     base = enter_console(page, served)
     page.goto(base + "tables/tasks")
     page.get_by_label("Column").select_option("done")
-    page.get_by_label("Value").fill("true")
+    page.get_by_label("Value").select_option("true")
     page.get_by_role("button", name="Add condition").click()
     expect(page.get_by_label("Filter (JSON)")).to_have_value('{"done":{"$eq":true}}')
     page.get_by_role("button", name="Show").click()

@@ -205,10 +205,33 @@ async function insert(event) {
   whole.textContent = messageOf(error, "");
 }
 
-function addCondition(builder) {
+const AS_TEXT = new Set(["$in", "$icontains"]);
+
+// The control for the value of a condition, by the type of its column.
+function showValueControl(builder) {
   const column = builder.querySelector("[data-builder-column]");
-  const operator = builder.querySelector("[data-builder-operator]").value;
-  const value = builder.querySelector("[data-builder-value]").value;
+  const { type, values } = column.selectedOptions[0].dataset;
+  const operator = builder.querySelector("[data-builder-operator]");
+  const isText = AS_TEXT.has(operator.value);
+  const input = controlFor(isText ? "text" : type, "", { values: !isText && values ? values.split(",") : undefined });
+  input.setAttribute("aria-label", "Value");
+  const url = isText ? null : pickerUrl(column.value, type);
+  const place = builder.querySelector("[data-builder-value]");
+  place.replaceChildren(url ? withPicker(input, url) : input);
+  place.hidden = "operand" in operator.selectedOptions[0].dataset;
+}
+
+function operandOf(type, operator, text) {
+  if (operator.value === "$null") return operator.dataset.operand === "true";
+  const value = (part) => parse(jsonText(type, part));
+  return operator.value === "$in" ? text.split(",").map((part) => value(part.trim())) : value(text);
+}
+
+async function addCondition(builder) {
+  const column = builder.querySelector("[data-builder-column]");
+  const operator = builder.querySelector("[data-builder-operator]").selectedOptions[0];
+  const input = builder.querySelector("[data-builder-value]").querySelector("input, select, textarea");
+  await choices.get(input)?.();
   const where = document.getElementById("where");
   let conditions;
   try {
@@ -217,11 +240,10 @@ function addCondition(builder) {
     where.setCustomValidity("This is not JSON. Correct it or clear it first.");
     return where.reportValidity();
   }
-  const type = column.selectedOptions[0].dataset.type;
-  const operand = operator === "$null" ? value !== "false" : parse(jsonText(type, value));
+  const operand = operandOf(column.selectedOptions[0].dataset.type, operator, valueIn(input));
   const known = conditions[column.value];
   const isObject = known !== null && typeof known === "object" && !Array.isArray(known) && !JSON.isRawJSON?.(known);
-  conditions[column.value] = { ...(isObject ? known : known === undefined ? {} : { $eq: known }), [operator]: operand };
+  conditions[column.value] = { ...(isObject ? known : known === undefined ? {} : { $eq: known }), [operator.value]: operand };
   where.value = JSON.stringify(conditions);
   return true;
 }
@@ -242,10 +264,13 @@ if (grid.hasAttribute("data-editable")) {
 const builder = document.querySelector("[data-builder]");
 builder.hidden = false;
 builder.querySelector("[data-builder-add]").addEventListener("click", () => addCondition(builder));
-builder.querySelector("[data-builder-value]").addEventListener("keydown", (event) => {
+builder.addEventListener("change", (event) => {
+  if (event.target.matches("[data-builder-column], [data-builder-operator]")) showValueControl(builder);
+});
+builder.querySelector("[data-builder-value]").addEventListener("keydown", async (event) => {
   if (event.key !== "Enter") return;
   event.preventDefault();
-  if (addCondition(builder)) builder.form.requestSubmit();
+  if (await addCondition(builder)) builder.form.requestSubmit();
 });
 const whereField = document.getElementById("where");
 whereField.addEventListener("input", () => whereField.setCustomValidity(""));
