@@ -242,7 +242,9 @@ def test_a_viewer_finds_no_user_by_email(tracker: Tracker, desk_of: Callable[[st
     add(tracker, title="hers", owner_id=tracker.users["alice"])
     viewer = desk_of("viewer")
     assert viewer.get("tables/tasks", data={"as": "alice@tracker.example"}).status_code == 403
-    assert viewer.get("tables/tasks", data={"as": tracker.users["alice"]}).status_code == 200
+    seen_as = {"as": tracker.users["alice"]}
+    seen = [each.get("tables/tasks", data=seen_as).content.decode() for each in (viewer, desk_of("owner"))]
+    assert ["with your own permissions" in page for page in seen] == [False, True]
 
 
 def test_a_csv_file_comes_back_as_it_was(tracker: Tracker, desk: Desk) -> None:
