@@ -235,7 +235,8 @@ def test_rows_hidden_from_a_user_are_marked_and_explained(
         assert told.context["role"] == role, "a user's role is shown to those who may manage users"
     unknown = desk.get("tables/tasks", data={"as": "usr_nobody"})
     assert unknown.status_code == 422
-    assert "Must be a user of this environment" in unknown.content.decode()
+    assert "View as: <bdi>Must be a user of this environment" in unknown.content.decode()
+    assert "Correct the filter" not in unknown.content.decode()
 
 
 def test_a_viewer_finds_no_user_by_email(tracker: Tracker, desk_of: Callable[[str], Desk]) -> None:
