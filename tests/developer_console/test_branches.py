@@ -257,7 +257,7 @@ def test_destructive_changes_are_confirmed_by_name(branched: Branched) -> None:
         refused = branched.ask("apply", **hidden(planned), confirm=confirm)
         assert refused.status_code == 422
         assert "drop column tasks.points" in text_of(refused)
-        assert "must be confirmed" in text_of(refused)
+        assert "Confirm each marked change" in text_of(refused)
     assert "points" in branched.columns()
     done = branched.ask("apply", **hidden(refused), confirm="drop column tasks.points")
     assert done.status_code == 200

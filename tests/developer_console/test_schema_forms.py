@@ -81,7 +81,12 @@ def test_the_other_parts_have_forms(tracker: Tracker, desk: Desk) -> None:
     assert list(table_after(made)["rules"]["user"]) == ["read"]
 
 
-def test_the_error_of_the_api_is_at_the_field(desk: Desk) -> None:
+def test_the_error_of_the_api_is_at_the_field(tracker: Tracker, desk: Desk) -> None:
+    assert tracker.post("key", "/rows/tasks", {"title": "old"}).status == 201
+    without_value = text_of(save(desk, code("column", "tasks"), name="due", type="date"))
+    assert re.search(
+        r'id="part-part_backfill-problem"[^>]*>\s*<p><bdi>Existing rows need a value: write', without_value
+    )
     refused = save(desk, code("column", "tasks", "title"), name="title", type="text", max_length="many")
     assert refused.status_code == 422
     page = text_of(refused)

@@ -106,7 +106,13 @@ def _apply(console: Console, asked: _Asked) -> dict[str, Any]:
         message = "The form was changed after the plan. Nothing was applied: check the new plan."
         raise ValidationFailed(message)
     body = {"plan": given.get("plan", ""), "confirm": [each.strip() for each in given.getlist("confirm") if each]}
-    done = console.client.call("POST", "/v1/config/apply", body, environment=asked.into["id"])
+    try:
+        done = console.client.call("POST", "/v1/config/apply", body, environment=asked.into["id"])
+    except ValidationFailed as refusal:
+        if not any(each.code == "unconfirmed" for each in refusal.fields):
+            raise
+        text = "Nothing was changed. Confirm each marked change of the plan below: type its name or tick its box."
+        raise ValidationFailed(text, fields=refusal.fields) from None
     follows = " Sign-in and origins follow within two minutes." if done["status"] == "completing" else ""
     return {"notice": f"All changes of the plan are applied.{follows}", "undo": given.get("replaced", "")}
 

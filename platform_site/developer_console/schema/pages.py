@@ -114,6 +114,9 @@ def _plan_part(console: Console, text: str, part: Part | None) -> dict[str, Any]
 
 def _of_part(problem: dict[str, Any], part: Part) -> FieldError:
     below = problem["field"].split(".")[len(part.path) + 1 :]
+    if part.kind == "column" and not below and problem["code"] == "required":
+        text = "Existing rows need a value: write one here or as the default, or choose “May be null”."
+        return FieldError("part_backfill", problem["code"], text)
     known = f"part_{below[0]}" if below else "part_name"
     rest = ".".join(below[1:])
     return FieldError(f"{known}.{rest}" if rest else known, problem["code"], problem["message"])
