@@ -30,6 +30,8 @@ def test_search_leads_to_the_section(served: Up, window: Callable[..., Page]) ->
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile(r"/docs/guides/reference/sign-in#publishable-keys$"))
+    page.get_by_role("combobox").fill("live changes")
+    expect(page.get_by_role("option").first.locator("strong")).to_have_text("Live changes")
     page.get_by_role("combobox").fill("qqqq")
     expect(page.get_by_text("Nothing found.")).to_be_visible()
 

@@ -27,7 +27,8 @@ function score(section, words) {
     if (!best) return 0;
     total += best;
   }
-  return total + (section.lowTitle === words.join(" ") ? 20 : 0);
+  const asked = words.join(" ");
+  return total + (section.lowTitle === asked ? 20 : 0) + (section.lowPage === asked ? 10 : 0);
 }
 
 function excerpt(section, word) {
