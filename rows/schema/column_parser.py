@@ -17,6 +17,18 @@ _TYPE_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "reference": ("to", "on_delete", "related_name"),
     "user": ("on_delete",),
 }
+_MEANT: Final = {
+    "varchar": "text",
+    "string": "text",
+    "bigint": "integer",
+    "number": "decimal",
+    "numeric": "decimal",
+    "double": "float",
+    "datetime": "timestamp",
+    "jsonb": "json",
+    "array": "text[]",
+}
+"""Types of other databases, for suggestions."""
 MAX_VALUES: Final = 200
 MAX_VALUE_LENGTH: Final = 200
 MAX_TEXT_LENGTH: Final = 1_000_000
@@ -39,7 +51,7 @@ class ColumnReader:
         if "type" not in raw:
             reader.fail(path / "type", "required", f"a column needs its type: one of {', '.join(SQL_TYPES)}")
             return None
-        type_: Any = reader.one_of(path / "type", raw["type"], SQL_TYPES)
+        type_: Any = reader.one_of(path / "type", raw["type"], SQL_TYPES, meant=_MEANT)
         if type_ is None:
             return None
         allowed = set(_COMMON_KEYS + _TYPE_KEYS[type_])

@@ -57,11 +57,15 @@ class DocumentChecks:
             return False
         return True
 
-    def one_of(self, path: DocumentPath, raw: object, options: Iterable[str]) -> str | None:
+    def one_of(
+        self, path: DocumentPath, raw: object, options: Iterable[str], *, meant: Mapping[str, str] | None = None
+    ) -> str | None:
+        """`meant` has the options that other words stand for, for the suggestion."""
         options = tuple(options)
         if isinstance(raw, str) and raw in options:
             return raw
-        self.fail(path, "invalid", f"must be one of {', '.join(options)}{identifiers.did_you_mean(raw, options)}")
+        word = (meant or {}).get(raw.partition("(")[0].lower(), raw) if isinstance(raw, str) else raw
+        self.fail(path, "invalid", f"must be one of {', '.join(options)}{identifiers.did_you_mean(word, options)}")
         return None
 
     def whole(self, path: DocumentPath, raw: object, least: int, most: int) -> int | None:

@@ -400,3 +400,11 @@ def test_a_plan_says_which_role_sees_more_or_less_of_users(before: Any, after: A
     old, new = (parse({**TRACKER, "users": users}) for users in (before, after))
     plan = planner.plan(old, new)
     assert (list(plan.notes), plan.steps, plan.destructive) == (expected, (), frozenset())
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"), [("varchar(255)", "text"), ("datetime", "timestamp"), ("int", "integer")]
+)
+def test_a_type_of_another_database_gets_a_suggestion(written: str, meant: str) -> None:
+    told = message_of({"tables": {"notes": {"columns": {"body": {"type": written}}}}})
+    assert told.endswith(f'; did you mean "{meant}"?')
