@@ -2,6 +2,7 @@
 Limits as in docs/explanation/reliability.md: HEAD_SECONDS, BODY_SECONDS, WRITE_SECONDS."""
 
 import asyncio
+import ctypes
 import logging
 import os
 import socket
@@ -92,6 +93,7 @@ class HttpServer:
             if connection.stream is not None:
                 connection.stream.overflow()
             connection.abort()
+        self.loop.call_later(_EXPIRY_CHECK_SECONDS, self.loop.run_in_executor, None, return_memory)
 
     def stop_listening(self) -> None:
         self.is_stopping = True
@@ -106,6 +108,12 @@ class HttpServer:
         while self.connections:
             self.close_idle()
             await asyncio.sleep(0.02)
+
+
+def return_memory() -> None:
+    """Return freed memory to the system: glibc keeps it, several times MAX_UNREAD after many large responses."""
+    if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        trim(0)
 
 
 class HttpConnection(RequestParser):

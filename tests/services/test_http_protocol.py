@@ -407,8 +407,12 @@ def test_clients_with_the_most_unread_bytes_are_closed(served: Served, monkeypat
     served.run(0.05)
     assert [each.connection.is_gone for each in (small, large, stream)] == [False, True, False]
     monkeypatch.setattr(http_protocol, "MAX_UNREAD", 10_000_000)
+    monkeypatch.setattr(http_protocol, "_EXPIRY_CHECK_SECONDS", 0.01)
+    returned = threading.Event()
+    monkeypatch.setattr(http_protocol, "return_memory", returned.set)
     served.server._limit_unread()
     served.run(0.05)
+    assert returned.wait(5)
     assert [each.connection.is_gone for each in (small, stream)] == [False, True]
     assert (queue.is_overflowed, queue.size, stream.connection.stream) == (True, 0, None)
 
