@@ -67,7 +67,8 @@ def linked_user(provider: IdentityProvider, profile: Profile) -> User:
     """The user to whom `profile` is linked; changes nothing. Raises UserDisabled, SignUpClosed, and LinkRequired if the
     email is a user's."""
     met = _known(provider, profile)
-    if met is not None:
+    # Locked until the code is issued, so that unlinking withdraws it; it may have been unlinked since.
+    if met is not None and Identity.objects.select_for_update(no_key=True).filter(pk=met.pk).first():
         return met.user
     if profile.email and (profile.is_email_verified or provider.trusts_email):
         if User.objects.with_email(provider.environment_id, profile.email).exists():

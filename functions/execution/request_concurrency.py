@@ -96,6 +96,7 @@ class ConcurrencyLimiter:
         self._lock = threading.Lock()
         self._all = 0
         self._only_waiting = 0
+        self._waiters: dict[str, int] = {}
         self._taken: dict[str, int] = {}
         self._callers: dict[tuple[str, str], int] = {}
         self._calls: dict[tuple[str, bool], int] = {}
@@ -112,7 +113,8 @@ class ConcurrencyLimiter:
     @contextmanager
     def slot(self, environment_id: str, *, anonymous: AnonymousCall | None = None) -> Iterator[None]:
         """A slot for a request that only waits: it holds a thread, for up to a minute, but none of the plan's slots.
-        Such requests hold at most a quarter of the slots. Raises Full; never waits."""
+        Such requests hold at most a quarter of the slots, and leave one of these to another environment. Raises Full;
+        never waits."""
         admission = Admission(environment_id, anonymous=anonymous, only_waits=True)
         with self._lock:
             if not self._has_free_slot(admission, time.monotonic()):
@@ -185,8 +187,10 @@ class ConcurrencyLimiter:
         environment_id, anonymous = admission.environment_id, admission.anonymous
         if self._all >= (self._shared if environment_id in self._taken else self._slots):
             return False
-        if admission.only_waits and self._only_waiting >= max(1, self._slots // 4):
-            return False
+        if admission.only_waits:
+            most = max(1, self._slots // 4)
+            if self._only_waiting >= (max(1, most - 1) if environment_id in self._waiters else most):
+                return False
         if admission.limit is not None:
             others = 0 if anonymous is not None else self._calls.get((environment_id, True), 0)
             if self._calls.get(admission.kind, 0) + others >= admission.limit:
@@ -211,7 +215,9 @@ class ConcurrencyLimiter:
 
     def _count(self, admission: Admission, by: int) -> None:
         self._all += by
-        self._only_waiting += by if admission.only_waits else 0
+        if admission.only_waits:
+            self._only_waiting += by
+            _add(self._waiters, admission.environment_id, by)
         _add(self._taken, admission.environment_id, by)
         _add(self._callers, (admission.environment_id, admission.caller), by)
         if admission.limit is not None:

@@ -80,9 +80,12 @@ def _refuse_secrets(resolve: Mapping[str, Any]) -> None:
 
 def _compared(environment: EnvironmentRef, merge: Merge, author: Caller) -> Plan:
     document = merge.document
-    if any(conflict.path.startswith("schema") for conflict in merge.conflicts):
+    has_conflict = any(conflict.path.startswith("schema") for conflict in merge.conflicts)
+    if has_conflict:
         document = {**document, "schema": merge.now.parts["schema"]}  # the merged one may not be valid yet
-    plan = comparison.plan(environment, merge.now, submitted.check(environment, document), author)
+    wanted = submitted.check(environment, document)
+    # Merged filters may need merged columns. They are checked once the conflicts are resolved.
+    plan = comparison.plan(environment, merge.now, wanted, author, checks_webhooks=not has_conflict)
     plan.warnings += merge.warnings
     return plan
 

@@ -120,7 +120,7 @@ class ApplyInput(Serializer):
 class ApplyResponse(Serializer):
     plan = fields.CharField()
     status = fields.ChoiceField(
-        choices=["applied", "completing"], help_text="`completing`: sign-in and origins follow within a minute or two."
+        choices=["applied", "completing"], help_text="`completing`: sign-in and origins follow within two minutes."
     )
     version = fields.CharField(allow_null=True, help_text="Of the parts of the plan, now; null while completing.")
 

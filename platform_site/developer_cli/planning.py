@@ -86,11 +86,15 @@ def make(api: "Api", backend: Backend) -> Plan:
 
 
 def _replaces_old_name(plan: Plan, warning: dict[str, Any]) -> bool:
-    """Whether the warning is about an old name in a setting that the push replaces by one without it."""
+    """Whether the warning is about an old name, or what is invalid, in a setting that the push replaces."""
     part, name, setting = [*warning["field"].split("."), "", ""][:3]
     old = _OLD_NAME.match(warning["message"])
     for each in plan.changes:
-        if old and f"{each.part}s" == part and each.target == name and setting in each.body:
+        if f"{each.part}s" != part or each.target != name or setting not in each.body:
+            continue
+        if warning["code"] == "invalid":
+            return True  # what replaces it is refused if it is invalid, too
+        if old:
             value = each.body[setting]
             return old[1] not in re.findall(r"\w+", value if isinstance(value, str) else json.dumps(value))
     return False

@@ -8,7 +8,6 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from operator import itemgetter
 from typing import Any, Final
 
 from platform_site.embedded.sockets import BACKLOG
@@ -80,13 +79,14 @@ class HttpServer:
         self.loop.call_later(_EXPIRY_CHECK_SECONDS, self._expire_connections)
 
     def _limit_unread(self) -> None:
-        """Close the connections with the most unread bytes, until the others have at most MAX_UNREAD."""
+        """Close connections until the others have at most MAX_UNREAD: first those that read nothing since the last
+        count, and of these and of the others those with the most."""
         unread = [(each.count_unread(), each) for each in self.connections]
         total = sum(size for size, _ in unread)
         if total <= MAX_UNREAD:
             return
         logger.warning("clients leave %d MB unread: the connections with the most are closed", total >> 20)
-        for size, connection in sorted(unread, key=itemgetter(0), reverse=True):
+        for size, connection in sorted(unread, key=lambda each: (each[1].reads, -each[0])):
             if total <= MAX_UNREAD:
                 break
             total -= size
@@ -119,7 +119,7 @@ def return_memory() -> None:
 class HttpConnection(RequestParser):
     __slots__ = (
         "_answering", "_descriptor", "_is_all_written", "_is_answered", "_is_reading_paused", "_peer", "_server",
-        "_transport", "_unread", "_unwritten", "_writing", "_written_at", "deadline",
+        "_transport", "_unread", "_unwritten", "_writing", "_written_at", "deadline", "reads",
     )  # fmt: skip
 
     def __init__(self, server: HttpServer) -> None:
@@ -131,6 +131,8 @@ class HttpConnection(RequestParser):
         self.on_change: Callable[[], None] | None = None
         self.stream: MessageQueue | None = None
         self._unread = 0
+        self.reads = False
+        """Whether the client read from what it left unread before."""
         self._unwritten = 0
         self._written_at = 0.0
         self._is_all_written = False
@@ -351,6 +353,7 @@ class HttpConnection(RequestParser):
         before, self._unread = self._unread, self._transport.get_write_buffer_size()
         if self.stream is not None:
             self._unread += self.stream.size
+        self.reads = self._unread < before
         return min(before, self._unread)
 
     def close_if_idle(self) -> None:

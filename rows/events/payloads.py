@@ -223,7 +223,7 @@ class Payloads:
             try:
                 self._filters[key] = grammar.read_record(subscriber.filter, table, compiled.rules.resolver(SERVER))
             except InvalidCondition as error:  # a column it names is gone, or not of this table
-                self._filters[key] = error
+                self._filters[key] = error.with_traceback(None)  # which would keep the schema in memory
         condition = self._filters[key]
         if isinstance(condition, InvalidCondition):
             raise InvalidFilter(table, condition.path)

@@ -212,13 +212,13 @@ def _planned(
     QuotaExceeded, VersionConflict, SchemaLost, Forbidden."""
     schema = _read_with_row_errors(environment, raw)
     state = _current_state(environment, expected)
-    if errors := rules.too_large(schema, state.schema):
-        raise InvalidDocument(errors)
     check_table_quota(environment, state.schema, schema)
     is_branch = environment.pool_id != environment.environment_id
     if is_branch and isinstance(actor, Caller) and planner.shows_more_of_users(state.schema.users, schema.users):
         actor.need("users:manage")  # they are the users of another environment
     plan = planner.plan(state.schema, schema)
+    if errors := rules.too_large(schema, state.schema, plan.renamed.tables):
+        raise InvalidDocument(errors)
     return state, plan, lint.of(schema), _is_same(state, raw, schema, plan)
 
 

@@ -207,14 +207,15 @@ def validate(schema: Schema) -> list[FieldError]:
     return found
 
 
-def too_large(schema: Schema, current: Schema) -> list[FieldError]:
+def too_large(schema: Schema, current: Schema, old_names: Mapping[str, str]) -> list[FieldError]:
     """An error for each role of a table whose rules alone no statement could evaluate. Those that are so in `current`,
-    too, may stay. Both schemas are valid."""
+    too, may stay. `old_names` are those of the tables in it. Both schemas are valid."""
     return [
         FieldError(f"tables.{table.name}.rules.{role}", "too_large", _TOO_LARGE)
         for table in schema.tables.values()
         for role in table.rules
-        if _is_too_large(schema, table.name, role) and not _is_too_large(current, table.name, role)
+        if _is_too_large(schema, table.name, role)
+        and not _is_too_large(current, old_names.get(table.name, table.name), role)
     ]
 
 

@@ -184,6 +184,8 @@ def test_they_are_found_by_the_beginning_of_an_email_or_name(
         "b+n@example.org": "Niamh \u00c9ile",
         "c_d%@example.org": "",
         "cxd@example.org": "100%",
+        "i@example.org": "\u0130brahim",
+        "k@example.org": "\u039d\u0399\u039a\u039f\u03a3",
     }
     made = {
         email: api.post("/v1/users", token=manager, json={"email": email, "name": name}).json["id"]
@@ -199,6 +201,8 @@ def test_they_are_found_by_the_beginning_of_an_email_or_name(
 
     assert found("NIA") == {"nia@example.org", "b+n@example.org"}
     assert found("niamh \u00e9") == found("niamh e\u0301") == found("b+n") == found("b n@") == {"b+n@example.org"}
+    assert found("\u0130br") == {"i@example.org"}
+    assert found("\u039d\u0399\u039a\u039f\u03a3") == {"k@example.org"}
     assert found("c_") == found("c_d%") == {"c_d%@example.org"}
     assert found("100%") == {"cxd@example.org"}
     assert found("%") == found("_") == found("ia") == found("\\") == found("x" * 200) == set()

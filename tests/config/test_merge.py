@@ -153,6 +153,22 @@ class TestBothSides:
         [row] = pair.production.call("GET", "/v1/rows/notes")["data"]
         assert row["heading"] == "Tea"
 
+    def test_a_filter_may_name_a_column_of_a_schema_in_conflict(self, pair: Pair) -> None:
+        change_schema(pair.production, lambda tables: tables["notes"]["columns"]["title"].update(max_length=40))
+        change_schema(
+            pair.branch, lambda tables: tables["notes"]["columns"].update(
+                title={"type": "text", "max_length": 50}, kind={"type": "text", "null": True}
+            )
+        )  # fmt: skip
+        webhooks = pair.branch.config("?parts=webhooks")["config"]["webhooks"]
+        name = next(each for each in webhooks if not each.startswith("wh_"))
+        pair.branch.applied(webhooks=webhooks | {name: webhooks[name] | {"filter": {"kind": "a"}}})
+        plan = pair.plan()
+        [conflict] = plan["conflicts"]
+        applied = pair.production.apply(plan, resolve={conflict["path"]: "theirs"}, confirm=plan["confirm"])
+        assert applied.status == 200, applied.json
+        assert pair.production.config("?parts=webhooks")["config"]["webhooks"][name]["filter"] == {"kind": "a"}
+
     def test_delete_against_change(self, pair: Pair) -> None:
         change_schema(pair.branch, lambda tables: tables.clear(), confirm=["drop table notes"])
         change_schema(pair.production, lambda tables: tables["notes"]["columns"]["title"].update(max_length=40))

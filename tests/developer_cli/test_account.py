@@ -50,6 +50,12 @@ def test_status_names_what_commands_here_use(cli: Cli, app: App) -> None:
         f"url: {cli.url}", f"account: {email}", f"project: {name} ({linked['project']})",
         f"environment: production ({linked['environment']})",
     ]  # fmt: skip
+    key = cli.json("keys", "create", "reader", "--scope", "rows:read")["secret"]
+    assert cli.json("status", PLATFORM_TOKEN=key, PLATFORM_URL=cli.url) | {"account": ""} == {
+        "url": cli.url, "account": "",
+        "project": {"id": linked["project"], "name": None},
+        "environment": {"id": linked["environment"], "name": None},
+    }  # fmt: skip
     (cli.folder / "platform.json").unlink()
     done = cli.run("status")
     assert done.stdout.splitlines() == [f"url: {cli.url}", f"account: {email}"]

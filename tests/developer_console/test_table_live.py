@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from accounts import audit
+from platform_site.developer_console.tables.live import MAX_RESULTS
 from projects import services
 from tests.developer_console.conftest import DOCUMENT, Desk, member, without_token
 from tests.rows.conftest import Tracker
@@ -46,6 +47,14 @@ def test_rows_are_found_by_text_and_id(tracker: Tracker, desk: Desk) -> None:
     assert picked(desk, path, '"}]}') == []
     for wrong in ("tables/notes/pick/at", "tables/notes/pick/nothing", "tables/nothing/pick/task_id"):
         assert desk.get(wrong).status_code == 404
+
+
+def test_what_is_the_same_as_the_text_comes_first(tracker: Tracker, desk: Desk) -> None:
+    """A picker takes the first."""
+    relate(tracker)
+    for title in (*(f"Anna {number}" for number in range(MAX_RESULTS)), "Anna"):
+        last = tracker.post("owner", "/rows/tasks", {"title": title}).json
+    assert picked(desk, "tables/notes/pick/task_id", "Anna")[0] == {"id": last["id"], "label": "Anna"}
 
 
 def test_users_are_found_by_email_and_not_by_viewers(

@@ -284,7 +284,7 @@ def test_an_older_backlog_is_not_worked_off_first(tracker: Tracker, environment:
     while (started := claimed(environment.cluster)) is not None:
         order.append(started.environment_id)
         completion.record_end(started, RunResult("succeeded", 1, "1"))
-    assert (len(order), order[-1]) == (21, environment.environment_id), "one in two million runs of this test fails"
+    assert (len(order), order[-1]) == (21, environment.environment_id), "one in a million runs of this test fails"
 
 
 def test_a_run_in_its_waiting_time_lets_others_pass(tracker: Tracker, environment: EnvironmentRef) -> None:

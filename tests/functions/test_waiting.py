@@ -187,6 +187,8 @@ def test_the_last_quarter_is_for_environments_that_execute_nothing() -> None:
 
 def test_requests_that_only_wait_hold_a_quarter_of_the_slots() -> None:
     room = ConcurrencyLimiter(slots=8, shared=8)
+    with room.slot("env_a"), pytest.raises(request_concurrency.Full), room.slot("env_a"):
+        pass
     with room.slot("env_a"), room.slot("env_b"):
         with pytest.raises(request_concurrency.Full), room.slot("env_c"):
             pass

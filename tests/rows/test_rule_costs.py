@@ -41,7 +41,7 @@ def test_schema_whose_rows_no_statement_could_read_is_refused(make_tracker: Any,
 
 def too_large(document: dict[str, Any], current: dict[str, Any] | None = None) -> list[str]:
     new, old = (schema_service.read(each or {"tables": {}}) for each in (document, current))
-    return [error.field for error in rules.too_large(new, old)]
+    return [error.field for error in rules.too_large(new, old, {})]
 
 
 def test_only_the_role_with_large_rules_is_named() -> None:

@@ -392,6 +392,27 @@ def test_a_client_that_reads_gets_all_of_a_large_page(served: Served, monkeypatc
         assert is_whole
 
 
+def test_a_client_that_reads_is_closed_after_those_that_do_not(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    stalled = served.unread_request()
+    stalled.respond(200, [], b"C" * 2_000_000)
+    with served.client() as client:
+        client.sendall(REQUEST)
+        served.run()
+        served.begun[-1].respond(200, [], PAGE)
+        served.run(0.05)
+        served.server._limit_unread()
+        read = 0
+        while read < 2_000_000:
+            read += len(client.recv(1_000_000))
+            served.run(0.01)
+        left = served.begun[-1].connection._transport.get_write_buffer_size()
+        monkeypatch.setattr(http_protocol, "MAX_UNREAD", left + 1)
+        served.server._limit_unread()
+        served.run(0.05)
+        assert left > 2_000_000
+        assert [each.connection.is_gone for each in (stalled, served.begun[-1])] == [True, False]
+
+
 def test_clients_with_the_most_unread_bytes_are_closed(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_protocol, "MAX_UNREAD", 20_000_000)
     small, large, stream = (served.unread_request() for _ in range(3))

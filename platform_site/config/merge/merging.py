@@ -150,7 +150,9 @@ class _Merging:
         """A branch has no other sign-in settings of its own, and those of the first environments differ on purpose."""
         sides = self.sides("auth", {})
         others = (sides[1].keys() & sides[2].keys()) - {"redirect_uris"}
-        if any(self._included(f"auth.{name}") and sides[1][name] != sides[2][name] for name in others):
+        included = {name for name in others if self._included(f"auth.{name}")}
+        included |= {name for name in others if any(each.startswith(f"auth.{name}.") for each in self.include)}
+        if any(sides[1][name] != sides[2][name] for name in included):
             message = "Of the sign-in settings, only redirect URIs are merged."
             self.warnings.append(FieldError("auth", "not_merged", message))
         return {"redirect_uris": self._field("auth", "redirect_uris", *sides, is_trust=True)}

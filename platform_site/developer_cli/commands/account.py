@@ -94,19 +94,36 @@ def status(json: Json = False) -> None:
     linked = store.find_link()
     found: dict[str, Any] = {"url": api.url, "account": me["email"] or me["name"] or me["id"]}
     if linked is not None and store.normal_url(linked[1].url) == api.url:
-        project = api.get(f"/projects/{path_part(linked[1].project)}")
-        environment = session.chosen(project["environments"], linked[1].environment, "environment", "in the project")
-        found |= {
-            "project": {"id": project["id"], "name": project["name"]},
-            "environment": {"id": environment["id"], "name": environment["name"]},
-        }
+        found |= _linked(api, linked[1])
     shown = [
-        f"{name}: {value}" if isinstance(value, str) else f"{name}: {value['name']} ({value['id']})"
+        f"{name}: {value}"
+        if isinstance(value, str)
+        else f"{name}: {value['name']} ({value['id']})"
+        if value["name"]
+        else f"{name}: {value['id']}"
         for name, value in found.items()
     ]
     output.result(found, "\n".join(shown))
     if "project" not in found:
         output.note(f"No link to this service here. Run: platform link PROJECT --url {api.url}")
+
+
+def _linked(api: Api, linked: store.Link) -> dict[str, dict[str, str | None]]:
+    """The project and environment; without names if the caller may not read them, such as a server key."""
+    try:
+        project = api.get(f"/projects/{path_part(linked.project)}")
+    except Failure as error:
+        if error.code != "forbidden":
+            raise
+        return {
+            "project": {"id": linked.project, "name": None},
+            "environment": {"id": linked.environment, "name": None},
+        }
+    environment = session.chosen(project["environments"], linked.environment, "environment", "in the project")
+    return {
+        "project": {"id": project["id"], "name": project["name"]},
+        "environment": {"id": environment["id"], "name": environment["name"]},
+    }
 
 
 def link(

@@ -150,7 +150,7 @@ def push(
         if show_secrets:
             print(output.plain(f"{url} {secret}"))
         else:
-            output.note(f"The signing secret of {url} is not shown. For another one: platform webhooks rotate")
+            output.note(f"The signing secret of {url} is not shown. For a new one: platform webhooks rotate WEBHOOK")
     _sum_up(api, found, "Applied")
 
 

@@ -196,6 +196,8 @@ def users_add(
     api = session.environment_api(environment)
     made = api.send("POST", "/users", {field: value for field, value in body.items() if value is not None})
     output.result(made, f"{made['id']} {made['email']}")
+    if not no_password and body["password"] is None:
+        output.note("The user has no password.")
 
 
 @users.command("set")

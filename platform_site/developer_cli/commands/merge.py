@@ -57,7 +57,7 @@ def merge(
     if output.is_json():
         output.print_json({**plan, "environment": api.environment, "applied": status is not None, "status": status})
     elif status == "completing":
-        output.note(f"Merged {source} into {place}. Sign-in and origins follow within a minute.")
+        output.note(f"Merged {source} into {place}. Sign-in and origins follow within two minutes.")
     elif status is not None:
         output.note(f"Merged {source} into {place}. To go back, plan with the version {plan['version']}.")
 

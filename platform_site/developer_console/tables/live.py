@@ -62,9 +62,11 @@ def _users(console: Console, asked: str) -> list[dict[str, str]]:
         newest, wanted = console.listed("/v1/users", {"limit": str(_MAX_USERS)}), asked.casefold()
         keys = ("id", "email", "name")
         users = [user for user in newest if any(wanted in (user[key] or "").casefold() for key in keys)]
-        if not users and "@" in asked:
-            users = console.listed("/v1/users", {"email": asked})
-    return [{"id": user["id"], "label": label_of_user(user)} for user in users]
+        if asked:
+            users = [*console.listed("/v1/users", {"search": asked, "limit": str(MAX_RESULTS)}), *users]
+        if "@" in asked:
+            users = [*console.listed("/v1/users", {"email": asked}), *users]
+    return [{"id": user["id"], "label": label_of_user(user)} for user in _once(users)]
 
 
 def _rows(console: Console, column: Column, found: dict[str, Any], asked: str) -> list[dict[str, str]]:
@@ -78,4 +80,12 @@ def _rows(console: Console, column: Column, found: dict[str, Any], asked: str) -
             return []
         query["where"] = exact_json.dumps({"$or": [*by_text, *by_id]})
     rows = console.listed(f"/v1/rows/{target}", query)
+    if asked:
+        same = {"$or": [*([{key: asked}] if key else []), *by_id]}
+        rows = _once([*console.listed(f"/v1/rows/{target}", query | {"where": exact_json.dumps(same)}), *rows])
     return [{"id": row["id"], "label": (row[key] or "")[:MAX_LABEL_LENGTH] if key else ""} for row in rows]
+
+
+def _once(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without repetitions. What is the same as the text comes first, because a picker takes the first."""
+    return list({each["id"]: each for each in found}.values())

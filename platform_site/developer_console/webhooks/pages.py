@@ -27,11 +27,11 @@ _NEW: Final = (
         required=True,
         help="Such as tasks.insert, tasks.*, *.delete, auth.user.created or function.run.failed; * is everything.",
     ),
-    Field("name", "Name", help="Merges go by name. Empty: the host of the URL."),
+    Field("name", "Name", help="Merges match webhooks by name. Empty: the host of the URL."),
     Field("description", "Description"),
 )
 _ALL: Final = (
-    *(replace(each, help="Merges go by name.") if each.name == "name" else each for each in _NEW),
+    *(replace(each, help="Merges match webhooks by name.") if each.name == "name" else each for each in _NEW),
     Field("filter", "Filter (JSON)", "code", placeholder='{"done": true}', help="Empty: all rows."),
     Field(
         "columns",

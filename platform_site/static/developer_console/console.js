@@ -36,7 +36,7 @@ document.addEventListener("click", (event) => {
 // Enter in a field presses the button of this part, not the first one of the form.
 document.addEventListener("keydown", (event) => {
   const button = event.target.matches("input") && event.target.closest("[data-enter]")?.querySelector("[type=submit]");
-  if (event.key !== "Enter" || !button) return;
+  if (event.key !== "Enter" || event.isComposing || !button) return;
   event.preventDefault();
   button.click();
 });
@@ -69,7 +69,10 @@ document.addEventListener("htmx:afterSwap", (event) => {
   if (target) return (first ?? target).focus();
   if (document.activeElement !== document.body) return;
   const isSame = (each) =>
-    each.value === pressed?.value && each.textContent === pressed?.textContent && each.checkVisibility();
+    each.value === pressed?.value &&
+    each.textContent === pressed?.textContent &&
+    each.getAttribute("aria-label") === pressed?.getAttribute("aria-label") &&
+    each.checkVisibility();
   const again = [...document.querySelectorAll("main button:enabled")].find(isSame);
   (again ?? document.getElementById("main")).focus({ preventScroll: true });
 });

@@ -166,7 +166,7 @@ async function deleteSelected() {
   showStatus(`${problems.length ? `${done} of ` : ""}${countOf(rows.length)} deleted.`, problems.length > 0, problems);
   isDeleting = false;
   enableDelete();
-  if (done) await reloadRows();
+  if (done) await reloadRows(0).catch(() => showState("The table has changed.", true));
   keepFocus();
 }
 

@@ -101,18 +101,21 @@ function withPicker(input, url) {
       (response) => (response.ok && !response.redirected ? response.json() : null),
       () => null,
     ));
-    const data = (await asked)?.data ?? [];
+    const answer = await asked;
+    const data = answer?.data ?? [];
     if (asked !== latest) return;
     latest = undefined;
     const none = document.createElement("li");
     none.setAttribute("role", "option");
     none.setAttribute("aria-disabled", "true");
-    none.textContent = "No match";
-    list.replaceChildren(...(data.length || !text ? data.map(optionFor) : [none]));
+    none.textContent = answer ? "No match" : "The search failed. Type again.";
+    list.replaceChildren(...(data.length || (answer && !text) ? data.map(optionFor) : [none]));
     expand(document.activeElement === input && list.hasChildNodes());
     const isSame = ({ id, label }) => [id.toLowerCase(), label.toLowerCase()].includes(text);
     const found = data.findIndex(text ? isSame : ({ id }) => id === input.dataset.id);
-    select(list.querySelectorAll("[data-id]")[text ? Math.max(0, found) : found]);
+    // An email that only contains what was typed is another person's.
+    const isOther = text.includes("@") && !data[0]?.label.toLowerCase().startsWith(text);
+    select(list.querySelectorAll("[data-id]")[text && found < 0 && !isOther ? 0 : found]);
   };
   choices.set(input, async () => {
     if (!typed()) return;

@@ -71,9 +71,9 @@ async function currentPage() {
   return new DOMParser().parseFromString(await response.text(), "text/html");
 }
 
-// Reloads all rows after an import. The stream reports the imported rows a little later.
-async function reloadRows() {
-  ownUntil = Date.now() + 10_000;
+// Reloads all rows. The stream reports rows of an import a little later: for `own` milliseconds, new rows are expected.
+async function reloadRows(own) {
+  ownUntil = Date.now() + own;
   const page = grid.querySelector("td.editing") ? null : await currentPage();
   if (!page || grid.querySelector("td.editing")) return showState("The table has changed.", true);
   grid.tBodies[0].replaceWith(page.querySelector("table.grid").tBodies[0]);

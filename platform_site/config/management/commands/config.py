@@ -134,9 +134,7 @@ class Command(CommandWithExamples):
         elif outcome.status == "applied":
             self._say(f"{outcome.plan} is applied: {outcome.version}.", self.style.SUCCESS)
         else:
-            self._say(
-                f"{outcome.plan} is applied; sign-in and origins follow within a minute or two.", self.style.WARNING
-            )
+            self._say(f"{outcome.plan} is applied; sign-in and origins follow within two minutes.", self.style.WARNING)
 
     def _show(self, shown: Mapping[str, Any]) -> None:
         for change in shown["changes"]:
