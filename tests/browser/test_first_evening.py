@@ -94,7 +94,7 @@ def see_delivery(page: Page, url: str) -> None:
     expect(page.get_by_text("Copy this signing secret now")).to_be_visible()
     add_row(page, "Butter")
     go(page, "Webhooks")
-    page.get_by_role("link", name=url).click()
+    page.get_by_role("row").filter(has_text=url).get_by_role("link").click()
     page.get_by_label("Pages of this webhook").get_by_role("link", name="Deliveries").click()
     expect(page.get_by_text("notes.insert")).to_be_visible()
 

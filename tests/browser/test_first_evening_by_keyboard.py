@@ -131,7 +131,7 @@ class Evening:
         self.stays()
         self.add_row("Butter")
         self.go("Webhooks")
-        self.keys.use(self.page.get_by_role("link", name=url))
+        self.keys.use(self.page.get_by_role("row").filter(has_text=url).get_by_role("link"))
         self.keys.use(self.page.get_by_label("Pages of this webhook").get_by_role("link", name="Deliveries"))
         expect(self.page.get_by_text("notes.insert")).to_be_visible()
 

@@ -86,7 +86,7 @@ class TestOneSide:
         webhook_id = pair.production.call("POST", "/v1/webhooks", body)["id"]
         change_schema(pair.branch, rename_title)
         [warning] = pair.merge()["warnings"]
-        assert (warning["field"], warning["code"]) == (f"schema.webhooks.{webhook_id}.filter", "renamed")
+        assert (warning["field"], warning["code"]) == (f"webhooks.{webhook_id}.filter", "renamed")
         assert "heading" in schema_of(pair.production)["notes"]["columns"]
         kept = pair.production.config("?parts=webhooks")["config"]["webhooks"][webhook_id]
         assert kept["filter"] == {"title": "a"}
