@@ -213,8 +213,8 @@ def _planned(
     schema = _read_with_row_errors(environment, raw)
     state = _current_state(environment, expected)
     check_table_quota(environment, state.schema, schema)
-    is_branch = environment.pool_id != environment.environment_id
-    if is_branch and isinstance(actor, Caller) and planner.shows_more_of_users(state.schema.users, schema.users):
+    shows_more = planner.shows_more_of_users(state.schema.users, schema.users)
+    if shows_more and environment.is_branch and isinstance(actor, Caller):
         actor.need("users:manage")  # they are the users of another environment
     plan = planner.plan(state.schema, schema)
     if errors := rules.too_large(schema, state.schema, plan.renamed.tables):

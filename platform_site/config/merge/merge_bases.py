@@ -49,7 +49,7 @@ def _of(one: EnvironmentRef, other: EnvironmentRef) -> Any:
 
 def _began_empty(*environments: EnvironmentRef) -> bool:
     """Whether none of them is a preview branch."""
-    return all(each.pool_id == each.environment_id for each in environments)
+    return not any(each.is_branch for each in environments)
 
 
 def find(one: EnvironmentRef, other: EnvironmentRef) -> Base:

@@ -25,7 +25,7 @@ def render(console: Console, template: str, tab: str, context: dict[str, Any]) -
 def _source_of_users(console: Console) -> Mapping[str, Any] | None:
     """The environment that the users of a preview branch belong to."""
     ref = console.ref
-    return environment_of(console.project, ref.pool_id) if ref.pool_id != ref.environment_id else None
+    return environment_of(console.project, ref.pool_id) if ref.is_branch else None
 
 
 def person_of(asked: Any) -> dict[str, Any]:
