@@ -68,7 +68,7 @@ def test_losing_data_is_confirmed_by_name(tracker: Tracker, desk: Desk) -> None:
     refused = apply(desk, SMALLER, planned, confirm="drop everything")
     assert 'role="alert"' in text_of(refused)
     assert 'name="confirm" value="drop everything"' in text_of(refused)
-    assert "type each operation as it is written below" in text_of(refused)
+    assert "type each as it is written below" in text_of(refused)
     assert "`" not in text_of(refused)
     assert version_of(tracker) == 1
     applied = apply(desk, SMALLER, refused, confirm="drop column tasks.done")
