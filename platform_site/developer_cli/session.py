@@ -59,6 +59,12 @@ def project_link() -> tuple[Path, store.Link]:
     return found
 
 
+def link_to(service: str) -> store.Link | None:
+    """The folder's link, unless it is to another service."""
+    found = store.find_link()
+    return found[1] if found is not None and store.normal_url(found[1].url) == service else None
+
+
 def environments(api: Api, project: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = api.get(f"/projects/{path_part(project)}/environments")["data"]
     return found
@@ -66,10 +72,9 @@ def environments(api: Api, project: str) -> list[dict[str, Any]]:
 
 def place(api: Api) -> str:
     """`production of Shop`, if the caller may read the names; else the id."""
-    linked = store.find_link()
-    if linked is not None and store.normal_url(linked[1].url) == api.url:
+    if (linked := link_to(api.url)) is not None:
         with suppress(Failure):
-            project = api.get(f"/projects/{path_part(linked[1].project)}")
+            project = api.get(f"/projects/{path_part(linked.project)}")
             for each in project["environments"]:
                 if each["id"] == api.environment:
                     return f"{each['name']} of {project['name']}"
@@ -89,11 +94,10 @@ def chosen(entries: list[dict[str, Any]], given: str, kind: str, where: str) -> 
 
 def is_production(api: Api) -> bool:
     """Whether the target is `production`. Also true if this cannot be known, as for a key without a link."""
-    linked = store.find_link()
-    if linked is None or store.normal_url(linked[1].url) != api.url:
+    if (linked := link_to(api.url)) is None:
         return True
     try:
-        known = {each["id"]: each["name"] for each in environments(api, linked[1].project)}
+        known = {each["id"]: each["name"] for each in environments(api, linked.project)}
     except Failure:
         return True
     return bool(known.get(api.environment, "production") == "production")
@@ -101,9 +105,7 @@ def is_production(api: Api) -> bool:
 
 def environment_api(given: str | None) -> Api:
     url = service_url()
-    linked = store.find_link()
-    if linked is not None and store.normal_url(linked[1].url) != url:
-        linked = None
+    linked = link_to(url)
     api = account_api()
     if given is not None and store.is_id(given):
         api.environment = given
@@ -111,10 +113,10 @@ def environment_api(given: str | None) -> Api:
         if linked is None:
             project_link()
             raise Failure(Exit.USAGE, "other_service", f"The link here is not for {url}.", "Use the environment's id.")
-        project = linked[1].project
-        api.environment = chosen(environments(api, project), given, "environment", f"in {project}")["id"]
+        named = chosen(environments(api, linked.project), given, "environment", f"in {linked.project}")
+        api.environment = named["id"]
     elif linked is not None:
-        api.environment = linked[1].environment
+        api.environment = linked.environment
     elif "PLATFORM_TOKEN" not in os.environ:
         project_link()
     return api

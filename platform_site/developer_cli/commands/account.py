@@ -91,21 +91,19 @@ def status(json: Json = False) -> None:
     """Show the service, your account, and the project and environment that commands here use."""
     api = session.account_api()
     me = api.get("/auth/me")
-    linked = store.find_link()
+    linked = session.link_to(api.url)
     found: dict[str, Any] = {"url": api.url, "account": me["email"] or me["name"] or me["id"]}
-    if linked is not None and store.normal_url(linked[1].url) == api.url:
-        found |= _linked(api, linked[1])
-    shown = [
-        f"{name}: {value}"
-        if isinstance(value, str)
-        else f"{name}: {value['name']} ({value['id']})"
-        if value["name"]
-        else f"{name}: {value['id']}"
-        for name, value in found.items()
-    ]
-    output.result(found, "\n".join(shown))
+    if linked is not None:
+        found |= _linked(api, linked)
+    output.result(found, "\n".join(f"{name}: {_shown(value)}" for name, value in found.items()))
     if "project" not in found:
         output.note(f"No link to this service here. Run: platform link PROJECT --url {api.url}")
+
+
+def _shown(value: str | dict[str, str | None]) -> str | None:
+    if isinstance(value, str):
+        return value
+    return f"{value['name']} ({value['id']})" if value["name"] else value["id"]
 
 
 def _linked(api: Api, linked: store.Link) -> dict[str, dict[str, str | None]]:
@@ -187,9 +185,9 @@ def open_page(
     """Open the linked environment in the service's console. In a pipe, only the URL is printed."""
     service = session.service_url(url)
     page = service + ("/docs" if docs else "/console/")
-    linked = store.find_link()
-    if not docs and linked is not None and store.normal_url(linked[1].url) == service:
-        page += f"{linked[1].project}/{linked[1].environment}/"
+    linked = session.link_to(service)
+    if not docs and linked is not None:
+        page += f"{linked.project}/{linked.environment}/"
     output.result({"url": page}, page)
     if output.is_terminal():
         import webbrowser
