@@ -95,7 +95,6 @@ class ConcurrencyLimiter:
         self._shared = self._slots - self._slots // 4 if shared is None else shared
         self._lock = threading.Lock()
         self._all = 0
-        self._only_waiting = 0
         self._waiters: dict[str, int] = {}
         self._taken: dict[str, int] = {}
         self._callers: dict[tuple[str, str], int] = {}
@@ -189,7 +188,7 @@ class ConcurrencyLimiter:
             return False
         if admission.only_waits:
             most = max(1, self._slots // 4)
-            if self._only_waiting >= (max(1, most - 1) if environment_id in self._waiters else most):
+            if sum(self._waiters.values()) >= (max(1, most - 1) if environment_id in self._waiters else most):
                 return False
         if admission.limit is not None:
             others = 0 if anonymous is not None else self._calls.get((environment_id, True), 0)
@@ -216,7 +215,6 @@ class ConcurrencyLimiter:
     def _count(self, admission: Admission, by: int) -> None:
         self._all += by
         if admission.only_waits:
-            self._only_waiting += by
             _add(self._waiters, admission.environment_id, by)
         _add(self._taken, admission.environment_id, by)
         _add(self._callers, (admission.environment_id, admission.caller), by)
