@@ -103,6 +103,18 @@ def configured(api: Api, alice: User, project: Project, production: Environment)
     return made
 
 
+@pytest.fixture
+def receivers_here(settings: Any) -> None:
+    """Webhooks may have URLs of this machine."""
+    settings.OUTBOUND_ALLOWED_NETWORKS = ["127.0.0.0/8"]
+
+
+def name_webhook_and_add_row(environment: Configured) -> None:
+    [webhook] = environment.config("?parts=webhooks")["config"]["webhooks"]
+    environment.call("PATCH", f"/v1/webhooks/{webhook}", {"name": "crm"})
+    environment.call("POST", "/v1/rows/notes", {"title": "Tea"})
+
+
 class Pair:
     """Production, and a branch of it or development."""
 

@@ -22,7 +22,7 @@ from tests.projects.conftest import environment_of, key_for, publishable_key_for
 from tests.support.client import Answer, Api
 from webhooks.models import Webhook
 
-pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
+pytestmark = [pytest.mark.django_db(transaction=True, databases="__all__"), pytest.mark.usefixtures("receivers_here")]
 REGION = "us-east-1"
 
 
@@ -31,11 +31,6 @@ def schema_with_tags() -> Any:
     del document["tables"]["notes"]["columns"]["done"]
     document["tables"]["tags"] = {"columns": {"name": {"type": "text"}}}
     return document
-
-
-@pytest.fixture(autouse=True)
-def _receivers_here(settings: Any) -> None:
-    settings.OUTBOUND_ALLOWED_NETWORKS = ["127.0.0.0/8"]
 
 
 def everything() -> dict[str, Any]:

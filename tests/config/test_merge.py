@@ -23,26 +23,24 @@ from tests.config.conftest import (
     Configured,
     Pair,
     change_schema,
+    name_webhook_and_add_row,
     paths,
     rename_title,
     schema_of,
 )
 from tests.projects.conftest import environment_of, key_for, make_project, token_of
 
-pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(transaction=True, databases="__all__")]
+pytestmark = [
+    pytest.mark.exhaustive,
+    pytest.mark.django_db(transaction=True, databases="__all__"),
+    pytest.mark.usefixtures("receivers_here"),
+]
 REGION = "us-east-1"
-
-
-@pytest.fixture(autouse=True)
-def _receivers_here(settings: Any) -> None:
-    settings.OUTBOUND_ALLOWED_NETWORKS = ["127.0.0.0/8"]
 
 
 @pytest.fixture
 def pair(configured: Configured, project: Project) -> Pair:
-    [webhook] = configured.config("?parts=webhooks")["config"]["webhooks"]
-    configured.call("PATCH", f"/v1/webhooks/{webhook}", {"name": "crm"})
-    configured.call("POST", "/v1/rows/notes", {"title": "Tea"})
+    name_webhook_and_add_row(configured)
     path = f"/v1/projects/{project.pk}/environments"
     branch = configured.call("POST", path, {"name": "blue", "from": "production"})
     return Pair(configured, Configured(configured.api, configured.owner, type("Place", (), {"pk": branch["id"]})()))

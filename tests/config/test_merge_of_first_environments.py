@@ -10,25 +10,31 @@ import pytest
 
 from platform_site.config.models import MergeBase
 from projects.models import Project
-from tests.config.conftest import SOURCE, Configured, Pair, change_schema, paths, rename_title, schema_of
+from tests.config.conftest import (
+    SOURCE,
+    Configured,
+    Pair,
+    change_schema,
+    name_webhook_and_add_row,
+    paths,
+    rename_title,
+    schema_of,
+)
 from tests.projects.conftest import environment_of
 
-pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(transaction=True, databases="__all__")]
+pytestmark = [
+    pytest.mark.exhaustive,
+    pytest.mark.django_db(transaction=True, databases="__all__"),
+    pytest.mark.usefixtures("receivers_here"),
+]
 REGION = "us-east-1"
 NOTES: dict[str, Any] = {"columns": {"title": {"type": "text"}, "done": {"type": "boolean", "default": False}}}
-
-
-@pytest.fixture(autouse=True)
-def _receivers_here(settings: Any) -> None:
-    settings.OUTBOUND_ALLOWED_NETWORKS = ["127.0.0.0/8"]
 
 
 @pytest.fixture
 def pair(configured: Configured, project: Project) -> Pair:
     """Production with something of every part, and the empty development."""
-    [webhook] = configured.config("?parts=webhooks")["config"]["webhooks"]
-    configured.call("PATCH", f"/v1/webhooks/{webhook}", {"name": "crm"})
-    configured.call("POST", "/v1/rows/notes", {"title": "Tea"})
+    name_webhook_and_add_row(configured)
     return Pair(configured, Configured(configured.api, configured.owner, environment_of(project, "development")))
 
 
