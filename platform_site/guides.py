@@ -22,6 +22,8 @@ from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
 _INDEX: Final = "README"
+_KINDS: Final = ("how-to", "tutorials", "reference", "explanation", _INDEX, "adr")
+"""Of equal results, a search shows those of the first kind first."""
 _ENTRY: Final = re.compile(r"^- \[([^\]]+)\]\(([\w/-]+)\.md\)", re.MULTILINE)
 _SEARCHED: Final = ("inline", "fence", "code_block")
 _SHELL: Final = re.compile(r"(cp|curl|docker|npm|pg_dump|pip|systemctl|manage\.py|\.venv/\S+|[A-Z_0-9]+=\S*) ?")
@@ -80,7 +82,7 @@ def sections() -> list[tuple[str, list[Entry]]]:
 @cache
 def _index() -> list[dict[str, str]]:
     found = []
-    for name in _files():
+    for name in sorted(_files(), key=lambda name: _KINDS.index(name.partition("/")[0])):
         page = read(name)
         url = _url(name)
         found.append({"page": page.title, "title": page.title, "url": url, "text": page.introduction})

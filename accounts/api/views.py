@@ -196,7 +196,7 @@ def person(caller: Caller) -> Caller:
         responses=listing(serializers.KeyDetail),
         description="The keys of an environment, or of the account itself, the newest first. Revoked ones are not "
         "listed.\n\nThe environment is named by `environment_id` or `X-Environment`. Owners see all of them, "
-        "developers their own.",
+        "developers their own. An environment's keys need `keys:manage`.",
     )
 )
 class KeyViewSet(ListModelMixin, ResourceViewSet):
@@ -239,7 +239,7 @@ class KeyViewSet(ListModelMixin, ResourceViewSet):
 
         For the environment that is named; for the account itself if an account names none. A key grants no scope that
         its creator lacks. With `"publishable": true` the key may be public; `opens` says what it allows everyone to do.
-        """
+        A key of an environment needs `keys:manage`."""
         values = self.read(serializers.KeyInput)
         named = values.pop("environment_id", None) or named_environment(self.http_request)
         authority = permissions.over_keys(self.caller, named, to_issue=True)
@@ -252,7 +252,7 @@ class KeyViewSet(ListModelMixin, ResourceViewSet):
         return no_store(created(f"/v1/keys/{key.pk}", self.get_serializer(key).data | {"secret": secret}))
 
     def destroy(self, request: Any, key_id: str) -> HttpResponse:
-        """Revoke a key. It is refused from the next request on."""
+        """Revoke a key. It is refused from the next request on. A key of an environment needs `keys:manage`."""
         key, authority = permissions.key_for(self.caller, key_id)
         user_service.revoke_key(key, actor=self.caller, project_id=authority.project_id)
         return no_content()

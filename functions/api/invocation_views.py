@@ -56,7 +56,7 @@ class InvocationViewSet(FunctionScopedViewSet):
         ],
     )
     def invoke(self, request: HttpRequest, name: str) -> HttpResponseBase:
-        """Run a function and wait for its end, or queue it with `async: true`."""
+        """Run a function and wait for its end, or queue it (`async`)."""
         given, is_async = self._read_body()
         wait = _preferred_wait(request.META.get("HTTP_PREFER", ""))
         new = NewRun(

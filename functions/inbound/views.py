@@ -64,7 +64,11 @@ _OUTPUTS = {
 class InboundEndpointViewSet(ListModelMixin, FunctionScopedViewSet, ResourceViewSet):
     """`/v1/functions/{name}/inbound` and `/v1/functions/{name}/inbound/{address_id}`."""
 
-    required_scopes = {"list": "functions:read", "create": "functions:deploy", "destroy": "functions:deploy"}
+    required_scopes = {
+        "list": "functions:read",
+        "create": ("functions:deploy", "functions:invoke"),
+        "destroy": "functions:deploy",
+    }
     also_raises = {"create": (ForUsersOnly, QuotaExceeded)}
     optional_bodies = frozenset({"create"})
     serializer_class = serializers.Endpoint

@@ -4,8 +4,10 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-MAX_RECORD_BYTES: Final = 4 * 1024 * 1024
-"""An unclosed quote would make one record of the whole file."""
+from rows.schema.column_values import MAX_ROW_BYTES
+
+MAX_RECORD_BYTES: Final = 2 * MAX_ROW_BYTES
+"""An unclosed quote would make one record of the whole file. Twice the largest row, because quotes are doubled."""
 
 _BOM: Final = "\N{BYTE ORDER MARK}"
 

@@ -22,7 +22,7 @@ _BETWEEN_REPORTS: Final = 1000
 _TRUTHS: Final = {"true": True, "t": True, "1": True, "yes": True, "false": False, "f": False, "0": False, "no": False}
 _INTEGER: Final = re.compile(r"[+-]?\d{1,30}", re.ASCII)
 _SHORT_ZONE: Final = re.compile(r"[+-]\d\d\Z", re.ASCII)
-_MAX_LINE: Final = 16 * 1024 * 1024
+_MAX_LINE: Final = csv_reader.MAX_RECORD_BYTES
 
 
 class InvalidFile(Exception):

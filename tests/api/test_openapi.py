@@ -91,10 +91,17 @@ def test_operation_ids_are_unique_and_readable() -> None:
     assert all(re.fullmatch(r"[a-z][A-Za-z]+", one) for one in ids), ids
 
 
+def test_an_operation_has_all_scopes_that_it_always_needs() -> None:
+    found = {name((method, path, each)): each.get("x-required-scope") for method, path, each in operations()}
+    assert found["POST /v1/webhooks"] == found["PATCH /v1/webhooks/{webhook_id}"] == "webhooks:write rows:read"
+    assert found["POST /v1/functions/{name}/inbound"] == "functions:deploy functions:invoke"
+
+
 @ALL
 def test_an_operation_says_what_it_is(method: str, path: str, operation: dict[str, Any]) -> None:
     assert operation.get("summary"), "the action has no docstring"
     assert len(operation["summary"]) <= 120
+    assert operation["summary"].count("`") % 2 == 0, "cut inside code"
     assert operation["tags"]
     if method in UNTAGGED_BODY and "requestBody" in operation:
         [content] = operation["requestBody"]["content"].values()

@@ -40,13 +40,15 @@ ELSEWHERE = {
 
 @pytest.fixture
 def settings_restored(served: Up) -> Iterator[None]:
-    """Undoes what the pages change of the demo: sign-up, allowed origins, a branch."""
+    """Undoes what the pages change of the demo: sign-up, plan, allowed origins, a branch."""
     yield
     api, facts = Api(served.base_url), served.facts
     api.patch("/v1/auth/settings", token=facts["server_key"], json={"sign_up": "off", "app_name": ""})
     grant = {"grant_type": "password", "email": facts["account"]["email"], "password": facts["account"]["password"]}
     token = api.post("/v1/auth/token", json=grant).json["access_token"]
-    environments = f"/v1/projects/{facts['project_id']}/environments"
+    project = f"/v1/projects/{facts['project_id']}"
+    api.patch(project, token=token, json={"plan": "free"})
+    environments = f"{project}/environments"
     api.patch(f"{environments}/{facts['environments']['production']}", token=token, json={"allowed_origins": []})
     for environment in api.get(environments, token=token).json["data"]:
         if environment["name"] == "fix/login":

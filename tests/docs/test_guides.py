@@ -87,6 +87,8 @@ def test_the_search_index_has_every_section_of_every_page() -> None:
     found = json.loads(Client().get("/docs/guides/search.json").content)["sections"]
     by_url = {each["url"]: each for each in found}
     assert len(by_url) == len(found)
+    kinds = [url.removeprefix("/docs/guides/").partition("/")[0] for url in by_url if url.startswith("/docs/guides/")]
+    assert list(dict.fromkeys(kinds)) == ["how-to", "tutorials", "reference", "explanation", "adr"]
     assert {url.partition("#")[0] for url in by_url} == {
         "/docs/guides" if name == "README" else f"/docs/guides/{name}" for name in PAGES
     }

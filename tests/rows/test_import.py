@@ -35,6 +35,7 @@ from rows import tasks as rows_tasks
 from rows.migrate import service as schema_service
 from rows.models import PendingUserReferences
 from rows.outbox.models import EventInterest, OutboxEvent
+from rows.schema.column_values import MAX_ROW_BYTES
 from rows.schema.parser import parse
 from rows.schema.values import InvalidValue
 from rows.transfer import copy_lines, csv_reader, import_report, importer
@@ -830,6 +831,12 @@ def test_csv_names_the_line_on_which_a_bad_record_begins() -> None:
 def test_csv_takes_the_mark_of_a_file_away_and_loses_no_line_to_a_bad_one(text: str, records: list[Any]) -> None:
     found = csv_reader.read(io.BytesIO(text.encode()))
     assert [None if isinstance(record, InvalidRecord) else record for _, record in found] == records
+
+
+def test_csv_reads_the_largest_row_with_line_breaks_and_quotes() -> None:
+    text = ('"' * 50 + "x" * 49 + "\n") * (MAX_ROW_BYTES // 100)
+    file = io.BytesIO(f'title\n"{text.replace(chr(34), chr(34) * 2)}"\n'.encode())
+    assert [record for _, record in csv_reader.read(file)] == [["title"], [text]]
 
 
 @pytest.mark.exhaustive

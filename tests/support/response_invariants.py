@@ -15,7 +15,7 @@ from django.apps import apps
 from functions.execution.custom_response import CONTENT_POLICY
 
 CODES = {
-    "invalid_request": {400, 408},
+    "invalid_request": {400, 408, 431},
     "invalid_grant": {400},
     "unauthorized": {401},
     "forbidden": {403},

@@ -52,9 +52,9 @@ class WebhookViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
     long_floats = "refused"
     required_scopes = {
         "list": "webhooks:read",
-        "create": "webhooks:write",
+        "create": ("webhooks:write", "rows:read"),
         "retrieve": "webhooks:read",
-        "partial_update": "webhooks:write",
+        "partial_update": ("webhooks:write", "rows:read"),
         "destroy": "webhooks:write",
         "test": "webhooks:write",
         "rotate_secret": "webhooks:write",
@@ -74,8 +74,9 @@ class WebhookViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
     @idempotent(using=in_region, before=_resolve_url)
     @extend_schema(request=serializers.NewWebhook, responses={201: serializers.WebhookWithSecret})
     def create(self, request: HttpRequest) -> HttpResponseBase:
-        """Subscribe a URL to events. The signing secret is in this answer and in no other."""
-        self._require_row_access()
+        """Subscribe a URL to events. The signing secret is in this answer and in no other.
+
+        Events of function runs, and `*`, need `functions:read` too."""
         values = self.read(serializers.NewWebhook)
         self._require_run_access(values["events"])
         self._check(values["events"], values.get("filter"), values.get("columns"))
@@ -86,8 +87,9 @@ class WebhookViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
     @idempotent(using=in_region, before=_resolve_url)
     @extend_schema(request=serializers.WebhookChanges)
     def partial_update(self, request: HttpRequest, webhook_id: str) -> HttpResponseBase:
-        """Change a webhook. Disabling it holds its events; enabling it sends what was held, unless `held` is `drop`."""
-        self._require_row_access()
+        """Change a webhook. Disabling it holds its events; enabling it sends what was held, unless `held` is `drop`.
+
+        Events of function runs, and `*`, need `functions:read` too."""
         webhook = webhook_service.webhook_of(self.environment, webhook_id)
         values = self.read(serializers.WebhookChanges)
         held = values.pop("held", "release")
@@ -123,16 +125,12 @@ class WebhookViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
     @idempotent(using=in_region)
     @extend_schema(request=serializers.Recovery, responses={202: serializers.Recovered})
     def recover(self, request: HttpRequest, webhook_id: str) -> HttpResponseBase:
-        """Send again every delivery since a moment that did not arrive. `deliveries` are on their way at once; where
-        there are `more`, they follow."""
+        """Send again the deliveries that failed since a moment. `deliveries` are on their way at once; where there are
+        `more`, they follow."""
         webhook_service.webhook_of(self.environment, webhook_id)
         since = self.read(serializers.Recovery)["since"]
         recovery = webhook_service.recover(self.environment, webhook_id, since, actor=self.caller)
         return respond({"deliveries": recovery.count, "more": not recovery.is_all}, 202)
-
-    def _require_row_access(self) -> None:
-        """Deliveries contain rows, so the caller must be allowed to read rows."""
-        self.caller.need("rows:read")
 
     def _require_run_access(self, patterns: Sequence[str]) -> None:
         """Events of runs contain thrown errors, so the caller must be allowed to read functions."""

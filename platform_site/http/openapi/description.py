@@ -68,7 +68,7 @@ IDEMPOTENCY_KEY: Final = OpenApiParameter(
     "Idempotency-Key",
     {"type": "string", "minLength": 1, "maxLength": 255},
     OpenApiParameter.HEADER,
-    description="A repetition within 24 hours returns the first response, and changes nothing.",
+    description="After a success, a repetition within 24 hours returns its response, and changes nothing.",
 )
 _BODY_METHODS: Final = frozenset({"POST", "PUT", "PATCH"})
 
@@ -85,7 +85,7 @@ class ApiSchema(AutoSchema):
         if scopes:
             operation["x-required-scope"] = " ".join(scopes)
         if not view.public:
-            needed = f"Scope: {', '.join(f'`{scope}`' for scope in scopes)}." if scopes else "Any valid token."
+            needed = f"Scope: {', '.join(f'`{scope}`' for scope in scopes)}." if scopes else "Needs a valid token."
             operation["description"] = f"{operation.get('description', '')}\n\n{needed}".strip()
         responses = operation["responses"]
         is_repeatable = any(each["name"] == IDEMPOTENCY_KEY.name for each in operation.get("parameters", ()))
