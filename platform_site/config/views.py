@@ -48,11 +48,7 @@ class PlanInput(Serializer):
     )
     resolve = fields.ObjectField(required=False, help_text="With `from`: `ours`, `theirs` or a value, by path.")
     impact = fields.BooleanField(default=False, help_text="Also count the rows that changed rules show and hide.")
-
-    def get_fields(self) -> dict[str, Any]:
-        """`from` is a Python keyword."""
-        named = fields.CharField(required=False, max_length=40, help_text="`env_…`, whose configuration is merged.")
-        return {**super().get_fields(), "from": named}
+    from_ = fields.CharField(required=False, max_length=40, help_text="`env_…`, whose configuration is merged.")
 
 
 class PlannedChange(Serializer):
