@@ -20,7 +20,7 @@ from platform_site.http.errors import (
 )
 from platform_site.http.fields import Serializer
 from platform_site.http.generics import ResourceViewSet
-from rows.api.schema_serializers import ImpactResponse, impact_response
+from rows.api.schema_serializers import ImpactResponse
 from rows.migrate import rule_impact
 
 
@@ -156,7 +156,7 @@ class ConfigViewSet(ResourceViewSet):
         planned = self._planned(values)
         shown = PlanResponse(planned).data
         if values["impact"]:
-            shown["impact"] = self._impact(planned)
+            shown["impact"] = ImpactResponse(self._impact(planned), many=True).data
         return Response(shown)
 
     def _planned(self, values: Mapping[str, Any]) -> Planned:
@@ -174,12 +174,11 @@ class ConfigViewSet(ResourceViewSet):
             caller=self.caller,
         )
 
-    def _impact(self, planned: Planned) -> list[dict[str, Any]]:
+    def _impact(self, planned: Planned) -> list[rule_impact.Impact]:
         schema = planned.stored.document.get("schema")
         if schema is None or any(each.path.startswith("schema") for each in planned.conflicts):
             return []
-        found = rule_impact.of_change(self.environment, schema, name_users=self.caller.may("users:manage"))
-        return [impact_response(each) for each in found]
+        return rule_impact.of_change(self.environment, schema, name_users=self.caller.may("users:manage"))
 
     @extend_schema(operation_id="applyConfig", request=ApplyInput, responses=ApplyResponse)
     def apply(self, request: Request) -> Response:
