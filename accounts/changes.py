@@ -1,23 +1,9 @@
-"""Changes of some fields of a record. A field that is left out stays as it is; None may be a value."""
-
 from collections.abc import Mapping
-from typing import Any, Final
 
 from django.db.models import Model
 
 
-class Unset:
-    pass
-
-
-UNSET: Final = Unset()
-
-
-def given(**values: Any) -> dict[str, Any]:
-    return {field: value for field, value in values.items() if not isinstance(value, Unset)}
-
-
-def apply(record: Model, values: Mapping[str, Any]) -> list[str]:
+def apply(record: Model, values: Mapping[str, object]) -> list[str]:
     """Set the fields whose values differ, and return their names."""
     changed = [field for field, value in values.items() if getattr(record, field) != value]
     for field in changed:

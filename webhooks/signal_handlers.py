@@ -7,7 +7,7 @@ from accounts.audit import Actor
 from platform_site.background import dispatch
 from platform_site.background.periodic import after_commit
 from platform_site.http.errors import FieldError
-from platform_site.identity import call_depth, signals
+from platform_site.identity import signals
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.postgres import statements
 from platform_site.postgres.transaction_settings import by_index
@@ -53,7 +53,6 @@ def record_migration_event(*, environment: EnvironmentRef, version: int, using: 
             using=using,
             environment_id=environment.environment_id,
             schema_version=version,
-            depth=call_depth.depth_here(environment.environment_id),
         )
         webhook_notify.after_commit(using)
 

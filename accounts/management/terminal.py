@@ -2,36 +2,29 @@
 
 import getpass
 import json
-import re
 import sys
 from argparse import ArgumentParser
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from accounts.directory import environments as environment_directory
 from accounts.models import User
 from accounts.users import passwords
-from platform_site.http.errors import ApiError
+from platform_site.cli import base
 from platform_site.http.fields import Serializer, failed
 from platform_site.identity.callers import EnvironmentRef
 
-_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 ENVIRONMENT = "the environment: its id (env_…), or the project's id and its name (prj_…/production)"
 
 
-class Command(BaseCommand):
-    """Errors of the API end it as errors of the command."""
-
+class Command(base.Command):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
     def execute(self, *args: Any, **options: Any) -> Any:
         self.as_json = options["json"]
-        with command_errors():
-            return super().execute(*args, **options)
+        return super().execute(*args, **options)
 
     def answer(self, facts: dict[str, Any], *, sentence: str, secret: str | None = None) -> None:
         if self.as_json:
@@ -41,25 +34,6 @@ class Command(BaseCommand):
         if secret:
             self.stderr.write("It is shown only once and cannot be retrieved later:")
             self.stdout.write(secret)
-
-
-def plain(text: str) -> str:
-    """A style without colours."""
-    return text
-
-
-def escaped(text: str) -> str:
-    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
-
-
-@contextmanager
-def command_errors() -> Iterator[None]:
-    """An error of the API ends the command, with its fields. Raises CommandError."""
-    try:
-        yield
-    except ApiError as error:
-        details = "".join(f"\n  {field.field}: {escaped(field.message)}" for field in error.fields)
-        raise CommandError(f"{error.text}{details}") from None
 
 
 def add_password_arguments(parser: ArgumentParser, *, optional: bool = True) -> None:

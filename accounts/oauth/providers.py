@@ -3,7 +3,7 @@ fixed: a changed provider could take over its users' accounts. The issuer can ch
 requests: `accounts.oauth.discovery` checks an issuer before."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypedDict, Unpack
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
@@ -11,7 +11,6 @@ from django.db.models import QuerySet
 
 from accounts import audit, changes
 from accounts.audit import Actor
-from accounts.changes import UNSET, Unset, given
 from accounts.directory import environments as environment_directory
 from accounts.models.oauth import IdentityProvider
 from accounts.oauth import checks, client_secrets
@@ -107,38 +106,39 @@ def _save_with_free_name(provider: IdentityProvider) -> None:
         raise ValidationFailed.of("name", "taken", "Another provider has this name.") from None
 
 
+class ProviderChanges(TypedDict, total=False):
+    display_name: str
+    client_id: str
+    response_mode: str
+    issuer: str
+    scopes: Sequence[str]
+    trusts_email: bool
+    sign_up: bool
+    enabled: bool
+
+
 def change(
     provider: IdentityProvider,
     *,
     actor: Caller | Actor,
-    display_name: str | Unset = UNSET,
-    client_id: str | Unset = UNSET,
-    client_secret: str | Unset = UNSET,
+    client_secret: str | None = None,
     team_id: str | None = None,
     key_id: str | None = None,
     private_key: str | None = None,
-    response_mode: str | Unset = UNSET,
-    issuer: str | Unset = UNSET,
-    scopes: Sequence[str] | Unset = UNSET,
-    trusts_email: bool | Unset = UNSET,
-    sign_up: bool | Unset = UNSET,
-    enabled: bool | Unset = UNSET,
     issuer_errors: Sequence[FieldError] = (),
+    **values: Unpack[ProviderChanges],
 ) -> IdentityProvider:
     """Change the given values. A client secret replaces a signing key and vice versa; another issuer clears both,
     unless new ones are given. Raises ValidationFailed, NotFound, and Conflict for another issuer while users are
     linked."""
-    secret = None if isinstance(client_secret, Unset) else client_secret
-    values = given(
-        issuer=issuer, response_mode=response_mode, display_name=display_name, client_id=client_id, scopes=scopes,
-        trusts_email=trusts_email, sign_up=sign_up, enabled=enabled,
-    )  # fmt: skip
     wrong = [
         *checks.wrong_names(
-            provider.name, values.get("scopes", ()), values.get("client_id", provider.client_id), secret
+            provider.name, values.get("scopes", ()), values.get("client_id", provider.client_id), client_secret
         ),
-        *([] if isinstance(issuer, Unset) else checks.wrong_issuer(provider, issuer) or issuer_errors),
-        *client_secrets.problems(team_id, key_id, private_key, issuer=provider.issuer, has_secret=secret is not None),
+        *(checks.wrong_issuer(provider, values["issuer"]) or issuer_errors if "issuer" in values else ()),
+        *client_secrets.problems(
+            team_id, key_id, private_key, issuer=provider.issuer, has_secret=client_secret is not None
+        ),
         *checks.wrong_trust(values.get("issuer", provider.issuer), values.get("trusts_email", provider.trusts_email)),
     ]
     if wrong:
@@ -147,8 +147,8 @@ def change(
         locked = _locked(provider)
         issuers = _issuers(locked, values)
         changed = changes.apply(locked, values)
-        if issuers or secret is not None or private_key is not None:
-            changed += _replace_credentials(locked, secret, team_id, key_id, private_key)
+        if issuers or client_secret is not None or private_key is not None:
+            changed += _replace_credentials(locked, client_secret, team_id, key_id, private_key)
         if changed:
             locked.save(update_fields=changed)
             fields = [field.removeprefix("sealed_") for field in changed]
@@ -164,7 +164,7 @@ def _locked(provider: IdentityProvider) -> IdentityProvider:
     return locked
 
 
-def _issuers(provider: IdentityProvider, values: Mapping[str, Any]) -> dict[str, str | None]:
+def _issuers(provider: IdentityProvider, values: ProviderChanges) -> dict[str, str | None]:
     issuer = values.get("issuer", provider.issuer)
     if issuer == provider.issuer:
         return {}

@@ -8,7 +8,6 @@ from typing import Final
 from django.db import transaction
 from django.db.models.functions import Now
 
-from accounts.changes import UNSET, Unset
 from accounts.models import User
 from accounts.models.registration import AccountEmail
 from accounts.tokens import token_format
@@ -39,15 +38,23 @@ def bound_to(kind: str, user: User) -> bytes:
     return hashlib.sha256("\0".join(facts).encode()).digest()
 
 
-def find(token: str, kind: Kind, *, pool_id: str | None | Unset = UNSET) -> AccountEmail:
-    """The link of this token, in the request's pool, if any. Raises InvalidGrant. One query."""
+def find(token: str, kind: Kind) -> AccountEmail:
+    """Raises InvalidGrant. One query."""
     if not token_format.is_well_formed(PREFIX, _RANDOM, token):
         raise invalid_link()
     live = AccountEmail.objects.filter(token_hash=token_format.digest(token), kind=kind, expires_at__gt=Now())
     found: AccountEmail | None = live.select_related("user").first()
-    if found is None or not (isinstance(pool_id, Unset) or found.environment_id == pool_id):
+    if found is None:
         raise invalid_link()
     _check_binding(found)
+    return found
+
+
+def find_in_pool(token: str, kind: Kind, pool_id: str | None) -> AccountEmail:
+    """As `find`."""
+    found = find(token, kind)
+    if found.environment_id != pool_id:
+        raise invalid_link()
     return found
 
 

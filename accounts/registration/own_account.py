@@ -11,7 +11,6 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 from accounts.audit import Actor
-from accounts.changes import UNSET, Unset
 from accounts.directory import environments as environment_directory
 from accounts.models import Session, User
 from accounts.models.registration import AccountEmail
@@ -49,28 +48,23 @@ def change(
     user: User,
     *,
     actor: Caller,
-    name: str | Unset = UNSET,
-    password: str | Unset = UNSET,
+    name: str | None = None,
+    password: str | None = None,
     current_password: str | None = None,
 ) -> User:
     """Change name or password. A new password needs the current one, and ends all other sessions. Raises
     ValidationFailed naming `current_password` or `password`."""
-    known: str | Unset = UNSET
-    password_hash: str | Unset = UNSET
-    if not isinstance(password, Unset):
+    values: user_service.UserChanges = {} if name is None else {"name": name}
+    known = None
+    if password is not None:
         known = _known_password(user, current_password)
         passwords.check_chosen(password, user)
-        password_hash = passwords.hashed(password)
+        values["password_hash"] = passwords.hashed(password)
     with transaction.atomic():
         changed = user_service.change_user(
-            user,
-            actor=actor,
-            name=name,
-            password_hash=password_hash,
-            known_password_hash=known,
-            kept_session_id=actor.session_id,
+            user, actor=actor, known_password_hash=known, kept_session_id=actor.session_id, **values
         )
-        if not isinstance(password, Unset):
+        if password is not None:
             email_outbox.notify(changed, Kind.PASSWORD_CHANGED, recipient=changed.email)
     return changed
 

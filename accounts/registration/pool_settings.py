@@ -5,7 +5,7 @@ Host header poisoning."""
 import ipaddress
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypedDict, Unpack
 from urllib.parse import urlsplit
 
 from django.db import transaction
@@ -13,7 +13,6 @@ from django.http import HttpRequest
 
 from accounts import audit, changes
 from accounts.audit import Actor
-from accounts.changes import UNSET, Unset, given
 from accounts.directory import environments as environment_directory
 from accounts.models.registration import PoolSettings, SignUpMode
 from platform_site.http.errors import Forbidden, NotFound, ValidationFailed
@@ -103,23 +102,21 @@ def app_name(found: PoolSettings) -> str:
     return name if name and not _has_url(name) else "the application"
 
 
-def change_settings(
-    pool_id: str | None,
-    *,
-    actor: Caller | Actor,
-    sign_up: str | Unset = UNSET,
-    app_name: str | Unset = UNSET,
-    app_url: str | Unset = UNSET,
-    link_urls: dict[str, str] | Unset = UNSET,
-) -> PoolSettings:
+class SettingsChanges(TypedDict, total=False):
+    sign_up: str
+    app_name: str
+    app_url: str
+    link_urls: dict[str, str]
+
+
+def change_settings(pool_id: str | None, *, actor: Caller | Actor, **values: Unpack[SettingsChanges]) -> PoolSettings:
     """Change the given values and return the settings. Raises ValidationFailed naming the field."""
-    values = given(sign_up=sign_up, app_name=app_name, app_url=app_url, link_urls=link_urls)
     _check_name(values.get("app_name", ""))
-    if values.get("app_url"):
-        _check_url(values["app_url"], "app_url")
+    if app_url := values.get("app_url"):
+        _check_url(app_url, "app_url")
     for kind, url in values.get("link_urls", {}).items():
         _check_link(kind, url)
-    if "sign_up" in values and sign_up not in SignUpMode.values:
+    if "sign_up" in values and values["sign_up"] not in SignUpMode.values:
         raise ValidationFailed.of("sign_up", "not_among", f"Must be one of {', '.join(SignUpMode.values)}.")
     with transaction.atomic():
         hold(pool_id)

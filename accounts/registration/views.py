@@ -71,7 +71,7 @@ class _Public(ApiViewSet):
         """The link of this token, and its pool. Raises InvalidGrant, and as `pool`."""
         rate_limits.count_token_request(self.http_request)
         pool = self.pool()
-        return one_time_links.find(token, kind, pool_id=pool.id), pool
+        return one_time_links.find_in_pool(token, kind, pool.id), pool
 
     def entering(self, pool: Pool, method: str) -> Callable[[User], sessions.Grant]:
         signing_keys.current_signing_key()  # creates the first key outside of the transaction

@@ -3,7 +3,7 @@ Callers check permissions before (`accounts.keys.permissions`, the view's scope)
 
 from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypedDict, Unpack
 
 from django.db import DEFAULT_DB_ALIAS, IntegrityError, transaction
 from django.db.models import Q
@@ -12,7 +12,6 @@ from django.db.models.functions import Now
 
 from accounts import audit, changes
 from accounts.audit import Actor
-from accounts.changes import UNSET, Unset, given
 from accounts.directory import environments as environment_directory
 from accounts.directory import locks as account_locks
 from accounts.directory import user_cache
@@ -104,43 +103,47 @@ def _save_with_free_email(user: User, update_fields: Iterable[str] | None = None
         raise ValidationFailed.of("email", "taken", "Another user has this email.") from None
 
 
+class UserChanges(TypedDict, total=False):
+    email: str
+    name: str
+    role: str | None
+    claims: dict[str, Any]
+    password: str
+    password_hash: str
+    is_disabled: bool
+    is_email_verified: bool
+
+
 def change_user(
     user: User,
     *,
     actor: Caller | Actor,
-    email: str | Unset = UNSET,
-    name: str | Unset = UNSET,
-    role: str | None | Unset = UNSET,
-    claims: dict[str, Any] | Unset = UNSET,
-    password: str | Unset = UNSET,
-    is_disabled: bool | Unset = UNSET,
-    is_email_verified: bool | Unset = UNSET,
-    password_hash: str | Unset = UNSET,
-    known_password_hash: str | Unset = UNSET,
+    known_password_hash: str | None = None,
     kept_session_id: str | None = None,
     via: str | None = None,
+    **values: Unpack[UserChanges],
 ) -> User:
     """Change the given values and return the user. Disabling or a new password ends all sessions but `kept_session_id`.
     A new email is unverified unless `is_email_verified`. `known_password_hash`, which the caller proved, must be
     current. Raises as `create_user`, NotFound, and Conflict for the last superuser."""
-    new_password = password_hash
-    if not isinstance(password, Unset):
-        passwords.check_chosen(password, user)
-        new_password = passwords.hashed(password)
+    password_hash = values.get("password_hash")
+    if "password" in values:
+        passwords.check_chosen(values["password"], user)
+        password_hash = passwords.hashed(values["password"])
     with transaction.atomic():
-        if is_disabled is True and user.is_superuser:
+        if values.get("is_disabled") and user.is_superuser:
             keep_one_superuser(user.pk)
         locked = lock_user(user.pk, known_password_hash)
         address = emails.normalize(locked.email)
-        values = given(email=email, name=name, role=role, claims=claims)
         if "email" in values:
             values["email"] = emails.check(values["email"])
-        changed = changes.apply(locked, values)
-        changed += _set_verified(locked, is_email_verified, address, is_changed="email" in changed)
-        if not isinstance(new_password, Unset):
-            locked.password = new_password
+        columns = ("email", "name", "role", "claims")
+        changed = changes.apply(locked, {field: value for field, value in values.items() if field in columns})
+        changed += _set_verified(locked, values.get("is_email_verified"), address, is_changed="email" in changed)
+        if password_hash is not None:
+            locked.password = password_hash
             changed.append("password")
-        changed += _set_disabled(locked, is_disabled)
+        changed += _set_disabled(locked, values.get("is_disabled"))
         if not changed:
             return locked
         _save_with_free_email(locked, changed)
@@ -160,11 +163,11 @@ def keep_one_superuser(user_id: str) -> None:
         raise Conflict("This is the last superuser. Create another one first.")
 
 
-def lock_user(user_id: str, known_password_hash: str | Unset = UNSET) -> User:
+def lock_user(user_id: str, known_password_hash: str | None = None) -> User:
     locked = User.objects.select_for_update().filter(pk=user_id).first()
     if locked is None:
         raise NotFound
-    if not isinstance(known_password_hash, Unset) and locked.password != known_password_hash:
+    if known_password_hash is not None and locked.password != known_password_hash:
         raise wrong_current_password()
     return locked
 
@@ -172,8 +175,8 @@ def lock_user(user_id: str, known_password_hash: str | Unset = UNSET) -> User:
 # Each of these sets the given value if it differs, and returns the names of the changed columns.
 
 
-def _set_verified(user: User, is_verified: bool | Unset, address: str, *, is_changed: bool) -> list[str]:
-    if isinstance(is_verified, Unset):
+def _set_verified(user: User, is_verified: bool | None, address: str, *, is_changed: bool) -> list[str]:
+    if is_verified is None:
         if emails.normalize(user.email) == address:
             return []
         is_verified = False  # the verification was of the old email
@@ -183,8 +186,8 @@ def _set_verified(user: User, is_verified: bool | Unset, address: str, *, is_cha
     return ["email_verified_at"]
 
 
-def _set_disabled(user: User, is_disabled: bool | Unset) -> list[str]:
-    if isinstance(is_disabled, Unset) or is_disabled == (user.disabled_at is not None):
+def _set_disabled(user: User, is_disabled: bool | None) -> list[str]:
+    if is_disabled is None or is_disabled == (user.disabled_at is not None):
         return []
     user.disabled_at = Now() if is_disabled else None  # the database's clock
     return ["disabled_at"]

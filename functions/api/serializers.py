@@ -115,10 +115,7 @@ class Activation(Serializer):
 
 class Invocation(Serializer):
     input = fields.ObjectField(required=False, allow_null=True)
-
-    def get_fields(self) -> dict[str, Any]:
-        """`async` is a Python keyword, so it cannot be declared."""
-        return {**super().get_fields(), "async": fields.BooleanField(required=False)}
+    async_ = fields.BooleanField(required=False)
 
 
 class RunsSinceField(fields.DateTimeField):

@@ -164,11 +164,11 @@ class RunHost:
                 self._caller.need("rows:write")
                 if operation != "rows.insert":
                     self._caller.need("rows:read")
-                with self._interruptible():
+                with self._interruptible(), call_depth.at(self._depth + 1):
                     return self._write(operation, arguments)
             case "rows.batch":
                 self._caller.need("rows:write")
-                with self._interruptible():
+                with self._interruptible(), call_depth.at(self._depth + 1):
                     return self._batch(arguments)
             case "fetch":
                 return self._fetch(arguments, seconds)
@@ -196,38 +196,38 @@ class RunHost:
         return services.list_rows(self._environment, self._principal, table, asked).body
 
     def _write(self, operation: str, arguments: dict[str, Any]) -> bytes:
-        table, depth = _text(arguments, "table"), self._depth + 1
+        table = _text(arguments, "table")
         match operation:
             case "rows.insert":
-                made = services.insert_row(self._environment, self._principal, table, arguments.get("row"), depth=depth)
+                made = services.insert_row(self._environment, self._principal, table, arguments.get("row"))
                 return made.body
             case "rows.upsert":
                 key, row = _text(arguments, "on_conflict"), arguments.get("row")
-                return services.upsert_row(self._environment, self._principal, table, row, key, depth=depth).row.body
+                return services.upsert_row(self._environment, self._principal, table, row, key).row.body
             case "rows.update":
                 row_id, changes = _text(arguments, "id"), arguments.get("changes")
-                row = services.update_row(self._environment, self._principal, table, row_id, changes, depth=depth)
+                row = services.update_row(self._environment, self._principal, table, row_id, changes)
                 return row.body
             case "rows.update_many" | "rows.remove_many":
-                return self._write_many(operation, table, arguments, depth)
-        services.delete_row(self._environment, self._principal, table, _text(arguments, "id"), depth=depth)
+                return self._write_many(operation, table, arguments)
+        services.delete_row(self._environment, self._principal, table, _text(arguments, "id"))
         return b"null"
 
     def _batch(self, arguments: dict[str, Any]) -> bytes:
         operations = batch.read_operations(arguments.get("operations"), etags.read_if_match)
         if batch.reads_rows(operations):
             self._caller.need("rows:read")
-        return batch.as_json(batch.execute(self._environment, self._principal, operations, depth=self._depth + 1))
+        return batch.as_json(batch.execute(self._environment, self._principal, operations))
 
-    def _write_many(self, operation: str, table: str, arguments: dict[str, Any], depth: int) -> bytes:
+    def _write_many(self, operation: str, table: str, arguments: dict[str, Any]) -> bytes:
         query = _query(arguments, bulk.QUERY_FIELDS)
         limit = None if query.get("limit") is None else _limit(query["limit"], MAX_ROWS)
         which = BulkQuery(query.get("where"), limit, query.get("cursor"))
         if operation == "rows.update_many":
             changes = arguments.get("changes")
-            changed = services.update_rows(self._environment, self._principal, table, which, changes, depth=depth)
+            changed = services.update_rows(self._environment, self._principal, table, which, changes)
         else:
-            changed = services.delete_rows(self._environment, self._principal, table, which, depth=depth)
+            changed = services.delete_rows(self._environment, self._principal, table, which)
         return orjson.dumps({"ids": changed.ids, "next_cursor": changed.next_cursor})
 
     def _fetch(self, arguments: dict[str, Any], seconds: float) -> Callable[[], bytes]:

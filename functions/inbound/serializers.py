@@ -1,6 +1,6 @@
 """Serializers of inbound endpoints."""
 
-from typing import Any, Final
+from typing import Final
 
 from functions.models import Function
 from platform_site.http import fields
@@ -13,10 +13,7 @@ _ASYNC: Final = "Whether POST is answered at once and the run queued; else the a
 
 class NewEndpoint(Serializer):
     label = fields.CharField(max_length=100, required=False, help_text=_LABEL)  # type: ignore[assignment]
-
-    def get_fields(self) -> dict[str, Any]:
-        """`async` is a Python keyword, so it cannot be declared as an attribute."""
-        return {**super().get_fields(), "async": fields.BooleanField(required=False, default=True, help_text=_ASYNC)}
+    async_ = fields.BooleanField(required=False, default=True, help_text=_ASYNC)
 
 
 class Endpoint(Serializer):
@@ -29,9 +26,7 @@ class Endpoint(Serializer):
     uses = fields.IntegerField(help_text="How many requests it has accepted.")
     last_used_at = fields.DateTimeField(allow_null=True)
     created_at = fields.DateTimeField()
-
-    def get_fields(self) -> dict[str, Any]:
-        return {**super().get_fields(), "async": fields.BooleanField(source="is_async", help_text=_ASYNC)}
+    async_ = fields.BooleanField(source="is_async", help_text=_ASYNC)
 
 
 class CreatedEndpoint(Endpoint):

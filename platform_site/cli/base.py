@@ -1,18 +1,67 @@
+import re
+import sys
 from argparse import RawDescriptionHelpFormatter
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar, Final
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from tqdm import tqdm
 
+from platform_site.http.errors import ApiError
 
-class CommandWithExamples(BaseCommand):
-    epilog: ClassVar[str]
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def plain(text: str) -> str:
+    """A style without colours."""
+    return text
+
+
+def escaped(text: str) -> str:
+    """Text of tenants must not control the operator's terminal."""
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+class Command(BaseCommand):
+    """An error of the API ends it, with the messages of its fields."""
+
+    epilog: ClassVar[str] = ""
+    """Examples, after the options in the help."""
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
-        return super().create_parser(
-            prog_name, subcommand, formatter_class=RawDescriptionHelpFormatter, epilog=self.epilog, **kwargs
-        )
+        if self.epilog:
+            kwargs |= {"formatter_class": RawDescriptionHelpFormatter, "epilog": self.epilog}
+        return super().create_parser(prog_name, subcommand, **kwargs)
+
+    def execute(self, *args: Any, **options: Any) -> Any:
+        with _command_errors():
+            return super().execute(*args, **options)
+
+    def say(self, text: str, style: Any = plain) -> None:
+        """To standard error: standard output is for results."""
+        self.stderr.write(escaped(text), style)
+
+
+@contextmanager
+def _command_errors() -> Iterator[None]:
+    try:
+        yield
+    except ApiError as error:
+        raise refused(error.text, {field.field: field.message for field in error.fields}) from None
+
+
+def refused(text: str, details: Mapping[str, str]) -> CommandError:
+    return CommandError(escaped(text + "".join(f"\n  {name}: {message}" for name, message in details.items())))
+
+
+def read_file(name: str) -> bytes:
+    """The content of a file, or of standard input for `-`. Raises CommandError."""
+    try:
+        return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+    except OSError as error:
+        raise CommandError(f"{name} cannot be read: {error.strerror}.") from None
 
 
 def progress_bar(command: BaseCommand, options: Mapping[str, Any], **shown: Any) -> Any:

@@ -20,7 +20,7 @@ from platform_site.http.errors import (
 )
 from platform_site.http.fields import Serializer
 from platform_site.http.generics import ResourceViewSet
-from rows.api.schema_serializers import ImpactResponse, impact_response
+from rows.api.schema_serializers import ImpactResponse
 from rows.migrate import rule_impact
 
 
@@ -48,11 +48,7 @@ class PlanInput(Serializer):
     )
     resolve = fields.ObjectField(required=False, help_text="With `from`: `ours`, `theirs` or a value, by path.")
     impact = fields.BooleanField(default=False, help_text="Also count the rows that changed rules show and hide.")
-
-    def get_fields(self) -> dict[str, Any]:
-        """`from` is a Python keyword."""
-        named = fields.CharField(required=False, max_length=40, help_text="`env_…`, whose configuration is merged.")
-        return {**super().get_fields(), "from": named}
+    from_ = fields.CharField(required=False, max_length=40, help_text="`env_…`, whose configuration is merged.")
 
 
 class PlannedChange(Serializer):
@@ -160,7 +156,7 @@ class ConfigViewSet(ResourceViewSet):
         planned = self._planned(values)
         shown = PlanResponse(planned).data
         if values["impact"]:
-            shown["impact"] = self._impact(planned)
+            shown["impact"] = ImpactResponse(self._impact(planned), many=True).data
         return Response(shown)
 
     def _planned(self, values: Mapping[str, Any]) -> Planned:
@@ -178,12 +174,11 @@ class ConfigViewSet(ResourceViewSet):
             caller=self.caller,
         )
 
-    def _impact(self, planned: Planned) -> list[dict[str, Any]]:
+    def _impact(self, planned: Planned) -> list[rule_impact.Impact]:
         schema = planned.stored.document.get("schema")
         if schema is None or any(each.path.startswith("schema") for each in planned.conflicts):
             return []
-        found = rule_impact.of_change(self.environment, schema, name_users=self.caller.may("users:manage"))
-        return [impact_response(each) for each in found]
+        return rule_impact.of_change(self.environment, schema, name_users=self.caller.may("users:manage"))
 
     @extend_schema(operation_id="applyConfig", request=ApplyInput, responses=ApplyResponse)
     def apply(self, request: Request) -> Response:

@@ -180,7 +180,7 @@ class ObjectField(JSONField):
 
 class Serializer(serializers.Serializer[Any]):
     """Refuses unknown fields: a misspelled one would get its default. `ignore_unknown = True` for standards that
-    require it (RFC 6749)."""
+    require it (RFC 6749). A field whose name is a Python keyword is declared with an underscore: `from_`."""
 
     ignore_unknown: ClassVar[bool] = False
 
@@ -188,6 +188,10 @@ class Serializer(serializers.Serializer[Any]):
         "not_an_object": "Must be an object.",
         "unknown_field": "There is no such field. The fields are {known}.",
     }
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._declared_fields = {name.removesuffix("_"): field for name, field in cls._declared_fields.items()}
 
     def to_internal_value(self, data: Any) -> Any:
         if not isinstance(data, dict):

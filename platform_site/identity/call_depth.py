@@ -5,7 +5,8 @@ or old values count as absent. Loops through two environments are not detected."
 import base64
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final
 
@@ -19,7 +20,8 @@ MAX_DEPTH: Final = 8
 BELIEVED_MINUTES: Final = 60
 """Enough for a receiver with a queue, and clock differences."""
 _PURPOSE: Final = "platform.chain"
-_said_here: Final[ContextVar[str | None]] = ContextVar("chain", default=None)
+_here: Final[ContextVar[str | int | None]] = ContextVar("chain", default=None)
+"""The header of the current request, or the depth that `at` has set."""
 _FORM: Final = re.compile(r"(\d{1,3})\.(\d{1,10})\.([A-Za-z0-9_-]{22})", re.ASCII)
 
 
@@ -37,17 +39,28 @@ def depth_of(meta: Mapping[str, Any], environment_id: str) -> int:
 
 def begin_request() -> None:
     """No depth is believed until `believe`, so that visitors cannot end the chains that they start."""
-    _said_here.set(None)
+    _here.set(None)
 
 
 def believe(meta: Mapping[str, Any]) -> None:
     """Believe the header of a request by a key or an account."""
-    _said_here.set(meta.get(META))
+    _here.set(meta.get(META))
+
+
+@contextmanager
+def at(depth: int) -> Generator[None]:
+    """What the block does has this depth."""
+    token = _here.set(depth)
+    try:
+        yield
+    finally:
+        _here.reset(token)
 
 
 def depth_here(environment_id: str) -> int:
-    """The depth of the current request; 0 unless `believe` was called."""
-    return _depth_said(_said_here.get(), environment_id)
+    """The depth of the current request, or of the block of `at`; 0 otherwise."""
+    here = _here.get()
+    return here if isinstance(here, int) else _depth_said(here, environment_id)
 
 
 def refuse_loop(depth: int) -> None:

@@ -60,11 +60,7 @@ class NewBranch(Serializer):
     expires_at = fields.DateTimeField(
         required=False, allow_null=True, validators=[_check_expiry], help_text="When the branch is deleted."
     )
-
-    def get_fields(self) -> dict[str, Any]:
-        """`from` is a Python keyword."""
-        from_ = fields.CharField(max_length=48, default="production", help_text="Name or id of an environment.")
-        return super().get_fields() | {"from": from_}
+    from_ = fields.CharField(max_length=48, default="production", help_text="Name or id of an environment.")
 
 
 class BranchReset(Serializer):

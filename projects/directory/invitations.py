@@ -57,7 +57,7 @@ def write(project_id: str, *, email: str, role: ProjectRole, actor: Caller | Act
 
 def find(token: str) -> AccountEmail:
     """Raises InvalidGrant if the link, its sender or project is not valid, and ProjectSuspended."""
-    found = one_time_links.find(token, KIND, pool_id=None)
+    found = one_time_links.find_in_pool(token, KIND, None)
     project: Project | None = Project.objects.live().filter(pk=found.project_id).first()
     if project is None or not may_invite(project.pk, found.details["invited_by"]):
         raise one_time_links.invalid_link()

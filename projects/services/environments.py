@@ -1,14 +1,13 @@
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from django.db import DEFAULT_DB_ALIAS, transaction
 from django.db.models.functions import Now
 
 from accounts import audit
 from accounts.audit import Actor
-from accounts.changes import UNSET, Unset
 from platform_site.background import dispatch
 from platform_site.background.periodic import log_failures
 from platform_site.identity import ids, signals
@@ -204,12 +203,13 @@ def delete_environment(project_id: str, environment_id: str, *, actor: Caller | 
         transaction.on_commit(lambda: project_deletion.finish_environment_soon(environment_id, project.cluster))
 
 
+class EnvironmentChanges(TypedDict, total=False):
+    allowed_origins: Sequence[str]
+    expires_at: datetime | None
+
+
 def change_environment(
-    environment_id: str,
-    *,
-    allowed_origins: Sequence[str] | Unset = UNSET,
-    expires_at: datetime | None | Unset = UNSET,
-    actor: Caller | Actor,
+    environment_id: str, *, actor: Caller | Actor, **values: Unpack[EnvironmentChanges]
 ) -> Environment:
     """Change the environment's allowed origins (`projects.directory.origins`), and when a preview branch is deleted
     (None: never). Raises NoSuchEnvironment, NotAnOrigin, NotABranch for `expires_at` of another environment."""
@@ -217,12 +217,13 @@ def change_environment(
         environment = locks.lock_environment(environment_id)
         applying.require_settled(environment_id)
         changed: dict[str, Any] = {}
-        if not isinstance(allowed_origins, Unset):
-            wanted = origins.normalised(allowed_origins)
+        if "allowed_origins" in values:
+            wanted = origins.normalised(values["allowed_origins"])
             if wanted != environment.allowed_origins:
                 environment_cache.evict_environment(environment)
                 environment.allowed_origins = changed["allowed_origins"] = wanted
-        if not isinstance(expires_at, Unset):
+        if "expires_at" in values:
+            expires_at = values["expires_at"]
             if not environment.is_branch:
                 raise NotABranch
             if expires_at != environment.expires_at:

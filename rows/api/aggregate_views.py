@@ -1,4 +1,4 @@
-from typing import Any, Final
+from typing import Final
 
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
@@ -31,13 +31,9 @@ class Aggregate(fields.Serializer):
     limit = serializers.IntegerField(required=False, min_value=1, max_value=MAX_GROUPS)
     cursor = fields.CharField(required=False)
     time_zone = fields.CharField(required=False, help_text="Of date parts, such as `Europe/Berlin`; default UTC.")
-
-    def get_fields(self) -> dict[str, Any]:
-        columns = {
-            name: serializers.ListField(child=fields.CharField(), required=False, help_text="Columns.")
-            for name in ("sum", "min", "max")
-        }
-        return {**super().get_fields(), **columns}
+    sum = serializers.ListField(child=fields.CharField(), required=False, help_text="Columns.")
+    min = serializers.ListField(child=fields.CharField(), required=False, help_text="Columns.")
+    max = serializers.ListField(child=fields.CharField(), required=False, help_text="Columns.")
 
 
 class GroupPage(Described):

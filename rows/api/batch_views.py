@@ -5,7 +5,6 @@ from drf_spectacular.utils import extend_schema
 from platform_site.http.errors import Conflict, NotFound, PreconditionFailed, Unavailable, ValidationFailed
 from platform_site.http.idempotency import idempotent, in_region
 from platform_site.http.views import ApiViewSet, respond
-from platform_site.identity import call_depth
 from platform_site.redis import rate_limits
 from rows.api import etags, serializers
 from rows.rules.principal import Principal
@@ -41,6 +40,5 @@ class BatchViewSet(ApiViewSet):
         if batch.reads_rows(operations):
             self.caller.need("rows:read")
         rate_limits.count_operations(self.http_request, len(operations), self.caller.plan, self.caller.id)
-        depth = call_depth.depth_here(self.environment.environment_id)
-        results = batch.execute(self.environment, Principal.of(self.caller), operations, depth=depth, dry_run=dry_run)
+        results = batch.execute(self.environment, Principal.of(self.caller), operations, dry_run=dry_run)
         return respond(batch.as_json(results))

@@ -13,7 +13,6 @@ from platform_site.http.idempotency import idempotent, in_region
 from platform_site.http.openapi.description import IF_MATCH, IF_NONE_MATCH
 from platform_site.http.pagination import read_limit
 from platform_site.http.views import ApiViewSet, created, no_content, not_modified, respond
-from platform_site.identity import call_depth
 from rows import services
 from rows.api import etags, serializers
 from rows.api.named_principals import principal_named
@@ -154,18 +153,18 @@ class RowViewSet(ApiViewSet):
             etags.refuse(self.http_request.META, _CONDITIONS, _INSERT_OR_UPDATE)
             return self._upsert(table, body, key)
         if isinstance(body, list):
-            made = services.insert_rows(self.environment, self._principal(), table, body, depth=self._depth())
+            made = services.insert_rows(self.environment, self._principal(), table, body)
             return created(f"/v1/rows/{table}", _several(made))
-        row = services.insert_row(self.environment, self._principal(), table, body, depth=self._depth())
+        row = services.insert_row(self.environment, self._principal(), table, body)
         return created(f"/v1/rows/{table}/{row.id}", row.body, _headers(row))
 
     def _upsert(self, table: str, body: Any, key: str) -> HttpResponse:
         self.caller.need("rows:read")
         if isinstance(body, list):
-            made = services.upsert_rows(self.environment, self._principal(), table, body, key, depth=self._depth())
+            made = services.upsert_rows(self.environment, self._principal(), table, body, key)
             joined = _several([one.row for one in made])
             return created(f"/v1/rows/{table}", joined) if any(one.is_new for one in made) else respond(joined)
-        one = services.upsert_row(self.environment, self._principal(), table, body, key, depth=self._depth())
+        one = services.upsert_row(self.environment, self._principal(), table, body, key)
         if one.is_new:
             return created(f"/v1/rows/{table}/{one.row.id}", one.row.body, _headers(one.row))
         return respond(one.row.body, headers=_headers(one.row))
@@ -175,24 +174,15 @@ class RowViewSet(ApiViewSet):
     def partial_update(self, request: HttpRequest, table: str, row_id: str) -> HttpResponseBase:
         """Change some columns of a row. Columns that are not sent stay as they are."""
         etags.refuse(self.http_request.META, ("If-None-Match",), etags.ONLY_IF_MATCH)
-        row = services.update_row(
-            self.environment,
-            self._principal(),
-            table,
-            row_id,
-            self.read_object(),
-            matches=self._if_match(),
-            depth=self._depth(),
-        )
+        changes, matches = self.read_object(), self._if_match()
+        row = services.update_row(self.environment, self._principal(), table, row_id, changes, matches=matches)
         return respond(row.body, headers=_headers(row))
 
     @extend_schema(parameters=[IF_MATCH], responses={204: None})
     def destroy(self, request: HttpRequest, table: str, row_id: str) -> HttpResponseBase:
         """Delete a row, and the rows that its schema cascades to."""
         etags.refuse(self.http_request.META, ("If-None-Match",), etags.ONLY_IF_MATCH)
-        services.delete_row(
-            self.environment, self._principal(), table, row_id, matches=self._if_match(), depth=self._depth()
-        )
+        services.delete_row(self.environment, self._principal(), table, row_id, matches=self._if_match())
         return no_content()
 
     @idempotent(using=in_region)
@@ -207,18 +197,16 @@ class RowViewSet(ApiViewSet):
 
         Takes no `If-Match` (422): a tag is of one row."""
         changes = self.read_object()
-        which, depth = self._bulk_query(), self._depth()
-        return respond(
-            _changed(services.update_rows(self.environment, self._principal(), table, which, changes, depth=depth))
-        )
+        which = self._bulk_query()
+        return respond(_changed(services.update_rows(self.environment, self._principal(), table, which, changes)))
 
     @extend_schema(operation_id="deleteRows", parameters=_BULK_PARAMETERS, responses={200: serializers.ChangedRows})
     def bulk_destroy(self, request: HttpRequest, table: str) -> HttpResponseBase:
         """Delete all rows that fit `where` and that the caller may delete, with what goes with them.
 
         Takes no `If-Match` (422): a tag is of one row."""
-        which, depth = self._bulk_query(), self._depth()
-        return respond(_changed(services.delete_rows(self.environment, self._principal(), table, which, depth=depth)))
+        which = self._bulk_query()
+        return respond(_changed(services.delete_rows(self.environment, self._principal(), table, which)))
 
     def _bulk_query(self) -> BulkQuery:
         self._refuse_tags(_CONDITION_IN_WHERE)
@@ -245,9 +233,6 @@ class RowViewSet(ApiViewSet):
     def _users_version(self) -> bytes | None:
         found: bytes | None = self.http_request.__dict__.get("users_version")
         return found
-
-    def _depth(self) -> int:
-        return call_depth.depth_here(self.environment.environment_id)
 
     def _refuse_tags(self, advice: str) -> None:
         """Raise ValidationFailed for an `If-Match` with a tag where no single row is meant."""

@@ -1,11 +1,7 @@
-from typing import Any
-
 from platform_site.http import fields
 from platform_site.http.errors import FieldError
 from platform_site.http.fields import Serializer
-from rows.migrate import service as schema_service
 from rows.migrate.errors import of_document
-from rows.migrate.rule_impact import Impact
 
 
 class SchemaChange(Serializer):
@@ -48,56 +44,35 @@ class SchemaVersionPage(Serializer):
 
 
 class OperationResponse(Serializer):
-    operation = fields.CharField()
+    operation = fields.CharField(source="name")
     sql = fields.ListField(child=fields.CharField())
     destructive = fields.BooleanField()
 
 
 class ImpactResponse(Serializer):
     table = fields.CharField(allow_null=True, help_text="Null for the fields of users that relations embed.")
-    subject = fields.CharField(help_text="A role, or a user with its role.")
-    before = fields.IntegerField(allow_null=True, help_text="Rows that are visible now. Null if they were not counted.")
-    after = fields.IntegerField(allow_null=True)
-    appearing = fields.IntegerField(allow_null=True)
-    vanishing = fields.IntegerField(allow_null=True)
+    subject = fields.CharField(source="label", help_text="A role, or a user with its role.")
+    before = fields.IntegerField(
+        source="seen.before", allow_null=True, help_text="Rows that are visible now. Null if they were not counted."
+    )
+    after = fields.IntegerField(source="seen.after", allow_null=True)
+    appearing = fields.IntegerField(source="seen.appearing", allow_null=True)
+    vanishing = fields.IntegerField(source="seen.vanishing", allow_null=True)
     is_sample = fields.BooleanField(help_text="Only the newest rows were counted.")
-    not_counted = fields.CharField(allow_null=True, help_text="Why the rows were not counted.")
+    not_counted = fields.CharField(source="why_not", allow_null=True, help_text="Why the rows were not counted.")
     columns_appearing = fields.ListField(child=fields.CharField())
     columns_vanishing = fields.ListField(child=fields.CharField())
 
 
 class OutcomeResponse(Serializer):
-    version = fields.IntegerField()
-    operations = fields.ListField(child=OperationResponse())
+    version = fields.IntegerField(source="outcome.version")
+    operations = fields.ListField(source="outcome.operations", child=OperationResponse())
     warnings = fields.ListField(child=fields.WarningResponse())
     dry_run = fields.BooleanField()
-    indexes_pending = fields.BooleanField()
+    indexes_pending = fields.BooleanField(source="outcome.indexes_due")
     impact = fields.ListField(child=ImpactResponse(), required=False)
 
 
-def outcome_response(outcome: schema_service.Outcome, *, dry_run: bool) -> dict[str, Any]:
-    return {
-        "version": outcome.version,
-        "operations": [operation.as_dict() for operation in outcome.operations],
-        "warnings": [_with_path(found).as_dict() for found in outcome.warnings],
-        "dry_run": dry_run,
-        "indexes_pending": outcome.indexes_due,
-    }
-
-
-def impact_response(impact: Impact) -> dict[str, Any]:
-    counts = ("before", "after", "appearing", "vanishing")
-    return {
-        "table": impact.table,
-        "subject": impact.label,
-        **{name: getattr(impact.seen, name) if impact.seen else None for name in counts},
-        "is_sample": bool(impact.seen and impact.seen.is_sample),
-        "not_counted": impact.why_not or None,
-        "columns_appearing": list(impact.columns_appearing),
-        "columns_vanishing": list(impact.columns_vanishing),
-    }
-
-
-def _with_path(found: FieldError) -> FieldError:
+def with_path(found: FieldError) -> FieldError:
     """Adds the path in the request body, unless the warning is about a webhook or function."""
     return of_document(found) if found.field.startswith(("tables.", "users.")) else found

@@ -134,11 +134,16 @@ class SchemaViewSet(ApiViewSet):
                 raise
             message = f"The schema is at version {error.version}, not at {expected}."
             raise PreconditionFailed(message, headers=_etag(error.version)) from error
-        shown = serializers.outcome_response(outcome, dry_run=values["dry_run"])
+        shown = {
+            "outcome": outcome,
+            "warnings": map(serializers.with_path, outcome.warnings),
+            "dry_run": values["dry_run"],
+        }
         if values["impact"]:
-            impacts = rule_impact.of_change(self.environment, document, name_users=self.caller.may("users:manage"))
-            shown["impact"] = [serializers.impact_response(each) for each in impacts]
-        return respond(shown, headers=_etag(outcome.version))
+            shown["impact"] = rule_impact.of_change(
+                self.environment, document, name_users=self.caller.may("users:manage")
+            )
+        return respond(serializers.OutcomeResponse(shown).data, headers=_etag(outcome.version))
 
 
 def _etag(version: int) -> dict[str, str]:

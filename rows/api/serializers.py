@@ -102,9 +102,7 @@ class RowQuery(fields.Serializer):
     cursor = fields.CharField(required=False)
     columns = fields.CharField(required=False)
     count = serializers.ChoiceField(COUNTS, required=False)
-
-    def get_fields(self) -> dict[str, Any]:
-        return {**super().get_fields(), "with": fields.CharField(required=False)}
+    with_ = fields.CharField(required=False)
 
 
 class Operation(Described):
@@ -154,10 +152,9 @@ class BatchResults(fields.Serializer):
 
 class ExplainRequest(fields.Serializer):
     id = fields.CharField(max_length=64, help_text="The row's id.")
-
-    def get_fields(self) -> dict[str, Any]:
-        help_text = "A user's id, `anonymous`, `server` or `member`; left out, the caller."
-        return {**super().get_fields(), "as": fields.CharField(required=False, max_length=64, help_text=help_text)}
+    as_ = fields.CharField(
+        required=False, max_length=64, help_text="A user's id, `anonymous`, `server` or `member`; left out, the caller."
+    )
 
 
 class ClauseVerdict(fields.Serializer):

@@ -55,9 +55,13 @@ class Impact:
     table: str | None
     label: str
     seen: VisibleRows | None
-    why_not: str = ""
+    why_not: str | None = None
     columns_appearing: tuple[str, ...] = ()
     columns_vanishing: tuple[str, ...] = ()
+
+    @property
+    def is_sample(self) -> bool:
+        return self.seen is not None and self.seen.is_sample
 
 
 @in_slot
@@ -69,7 +73,7 @@ def of_change(environment: EnvironmentRef, raw: Any, *, name_users: bool = True)
         return []
     current, proposed = state.schema, schema_service.read(raw)
     of_users = [
-        Impact(None, f"role {role}", None, "", more, less)
+        Impact(None, f"role {role}", None, None, more, less)
         for role, more, less in planner.user_field_changes(current.users, proposed.users)
     ]
     changed = _tables_with_other_rules(current, proposed)
@@ -179,7 +183,7 @@ def _impact(
         table,
         label,
         seen,
-        "" if seen else why_not,
+        None if seen else why_not,
         columns_appearing=tuple(name for name in new if name not in old),
         columns_vanishing=tuple(name for name in old if name not in new),
     )

@@ -38,7 +38,7 @@ from rows.migrate.versions import current as current
 from rows.migrate.versions import current_versions as current_versions
 from rows.migrate.versions import document_to_revert_to as document_to_revert_to
 from rows.migrate.versions import history as history
-from rows.migrate.versions import moved as moved
+from rows.migrate.versions import names_now as names_now
 from rows.migrate.versions import open_to_anonymous as open_to_anonymous
 from rows.migrate.versions import version as version
 from rows.models import CurrentVersion

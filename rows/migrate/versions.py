@@ -128,25 +128,19 @@ def document_to_revert_to(
     environment: EnvironmentRef, number: int, backfill: Mapping[str, Any] = MappingProxyType({})
 ) -> dict[str, Any]:
     """The document of version `number`, with `renamed_from` for each name that changed since, and `backfill` (by
-    `table.column`) for existing rows. Reads versions one by one: there may be thousands. Raises NoSuchVersion, and
-    ValidationFailed for columns that the version lacks."""
+    `table.column`) for existing rows. Raises NoSuchVersion, and ValidationFailed for columns that the version lacks."""
     document = {"tables": {}} if number == 0 else version(environment, number).document
     _set_backfill(document, backfill)
     if number == 0:
         return document
     first = parser.parse(document)
-    tables = {name: name for name in first.tables}
-    columns = {name: {column: column for column in table.columns} for name, table in first.tables.items()}
-    since = history(environment).filter(version__gt=number).order_by("version").values_list("version", flat=True)
-    for following in list(since):
-        record = version(environment, following)
-        later = parser.parse(record.document)
-        now = moved(tables, record.renames["tables"], later.tables)
-        columns = {
-            name: moved(columns[name], record.renames["columns"].get(at, {}), later.tables[at].columns)
-            for name, at in now.items()
-        }
-        tables = now
+    tables, columns, _ = names_now(
+        environment,
+        number,
+        first,
+        tables={name: name for name in first.tables},
+        columns={name: {column: column for column in table.columns} for name, table in first.tables.items()},
+    )
     for name, at in tables.items():
         if at != name:
             document["tables"][name]["renamed_from"] = at
@@ -170,7 +164,28 @@ def _set_backfill(document: dict[str, Any], backfill: Mapping[str, Any]) -> None
         raise ValidationFailed(fields=unknown[:MAX_ERRORS])
 
 
-def moved(names: Mapping[str, str], renames: Mapping[str, str], present: Collection[str]) -> dict[str, str]:
+def names_now(
+    environment: EnvironmentRef,
+    number: int,
+    schema: Schema,
+    tables: Mapping[str, str],
+    columns: Mapping[str, Mapping[str, str]],
+) -> tuple[Mapping[str, str], Mapping[str, Mapping[str, str]], Schema]:
+    """Follows the renames of tables and of their columns, given by their names in version `number`, whose schema is
+    `schema`. Leaves out what was dropped. Reads versions one by one: there may be thousands."""
+    since = history(environment).filter(version__gt=number).order_by("version").values_list("version", flat=True)
+    for following in list(since):
+        record = version(environment, following)
+        schema = parser.parse(record.document)
+        tables = _moved(tables, record.renames["tables"], schema.tables)
+        columns = {
+            name: _moved(columns[name], record.renames["columns"].get(at, {}), schema.tables[at].columns)
+            for name, at in tables.items()
+        }
+    return tables, columns, schema
+
+
+def _moved(names: Mapping[str, str], renames: Mapping[str, str], present: Collection[str]) -> dict[str, str]:
     """The names one version later, without dropped ones. `renames` maps new names to old ones."""
     moved = {old: new for new, old in renames.items()}
     found = {}

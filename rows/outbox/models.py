@@ -10,7 +10,7 @@ from django.db import models
 from django.db.models.functions import Now
 
 from platform_site.http.requests import current_request_id
-from platform_site.identity import ids
+from platform_site.identity import call_depth, ids
 
 ANY = "*"
 
@@ -126,9 +126,10 @@ def record(
     using: str,
     environment_id: str,
     schema_version: int | None = None,
-    depth: int = 0,
+    depth: int | None = None,
 ) -> str:
-    """Write a system event, in the current transaction. Returns its `evt_…`."""
+    """Write a system event, in the current transaction. `depth` is that of the request by default. Returns its
+    `evt_…`."""
     event_id = ids.new("evt")
     OutboxEvent.objects.using(using).create(
         event_id=event_id,
@@ -137,6 +138,6 @@ def record(
         data=json.dumps(data, ensure_ascii=False, separators=(",", ":")),
         schema_version=schema_version,
         request_id=current_request_id(),
-        depth=depth,
+        depth=call_depth.depth_here(environment_id) if depth is None else depth,
     )
     return event_id

@@ -100,7 +100,6 @@ def execute(
     principal: Principal,
     operations: Sequence[Operation],
     *,
-    depth: int = 0,
     dry_run: bool = False,
 ) -> list[Result]:
     """All operations in their order, in one transaction; with `dry_run` it is undone at the end. Raises the error of
@@ -110,7 +109,7 @@ def execute(
 
     def run_all(context: QueryContext, *, in_one_trip: bool) -> list[Result]:
         with transaction.atomic(using=context.compiled.alias):
-            results = _Batch(context, operations, depth, in_one_trip=in_one_trip).run()
+            results = _Batch(context, operations, in_one_trip=in_one_trip).run()
             if dry_run:
                 transaction.set_rollback(True, using=context.compiled.alias)
         return results
@@ -141,12 +140,9 @@ class _Batch:
     their results, and are then sent together. If one of the operations fails meanwhile, NotInOneTrip is raised: only a
     run of one after the other finds the first error."""
 
-    def __init__(
-        self, context: QueryContext, operations: Sequence[Operation], depth: int, *, in_one_trip: bool
-    ) -> None:
+    def __init__(self, context: QueryContext, operations: Sequence[Operation], *, in_one_trip: bool) -> None:
         self._context = context
         self._operations = operations
-        self._depth = depth
         self._in_one_trip = in_one_trip
         self._results: list[Result] = []
         self._waiting: list[PendingWrite] = []
@@ -201,9 +197,7 @@ class _Batch:
         ones."""
         if not self._in_one_trip or operation.op != "insert":
             return False
-        [pending] = inserts.new_rows(
-            self._context, operation.table, [self._values(operation)], self._depth, numbered=False
-        )
+        [pending] = inserts.new_rows(self._context, operation.table, [self._values(operation)], numbered=False)
         if not insert_pipeline.is_possible(self._context, pending):
             return False
         self._waiting.append(pending)
@@ -227,19 +221,19 @@ class _Batch:
             raise ValidationFailed.of(WHOLE_BODY, "too_large", message)
 
     def _write(self, operation: Operation) -> Result:
-        context, name, depth = self._context, operation.table, self._depth
+        context, name = self._context, operation.table
         match operation.op:
             case "insert":
-                return Result(201, inserts.insert(context, name, self._values(operation), depth=depth))
+                return Result(201, inserts.insert(context, name, self._values(operation)))
             case "upsert":
-                upserted = upserts.upsert(context, name, self._values(operation), operation.on_conflict, depth=depth)
+                upserted = upserts.upsert(context, name, self._values(operation), operation.on_conflict)
                 return Result(201 if upserted.is_new else 200, upserted.row)
             case "update":
                 row_id, values = self._row_id(operation), self._values(operation)
-                row = service.update(context, name, row_id, values, matches=operation.matches, depth=depth)
+                row = service.update(context, name, row_id, values, matches=operation.matches)
                 return Result(200, row)
             case "delete":
-                service.delete(context, name, self._row_id(operation), matches=operation.matches, depth=depth)
+                service.delete(context, name, self._row_id(operation), matches=operation.matches)
                 return Result(204, None)
 
     def _row_id(self, operation: Operation) -> str:

@@ -50,7 +50,7 @@ class Changed:
     next_cursor: str | None
 
 
-def update(context: QueryContext, name: str, query: BulkQuery, body: Any, *, depth: int = 0) -> Changed:
+def update(context: QueryContext, name: str, query: BulkQuery, body: Any) -> Changed:
     """Change the columns in `body` in all matching rows that the principal sees and may update. Raises NotFound (no
     such table for this principal, or no right to update it), ValidationFailed naming `where` (missing, invalid, or
     matching more than MAX_ROWS without a limit), `cursor` or a column, and Conflict for a unique value that is taken.
@@ -58,7 +58,7 @@ def update(context: QueryContext, name: str, query: BulkQuery, body: Any, *, dep
     table, access = context.table(name)
     if access.read is None or access.update is None:
         raise WriteRefused
-    pending = _change(context, table, access, body, depth)
+    pending = _change(context, table, access, body)
     with transaction.atomic(using=context.compiled.alias):
         chosen = _choose(context, table, "update", query)
         if not pending.named:
@@ -66,11 +66,11 @@ def update(context: QueryContext, name: str, query: BulkQuery, body: Any, *, dep
         written = _update_at_once(context, pending, chosen.ids)
         for row_id in chosen.ids:
             if row_id not in written:  # which raises the reason, or writes what one statement cannot
-                _update_one(context, name, row_id, body, depth)
+                _update_one(context, name, row_id, body)
     return chosen
 
 
-def _change(context: QueryContext, table: Table, access: Access, body: Any, depth: int) -> PendingWrite:
+def _change(context: QueryContext, table: Table, access: Access, body: Any) -> PendingWrite:
     """The update that `body` asks for, without a row. Raises ValidationFailed."""
     rule = access.update
     assert rule is not None  # noqa: S101 - asked by the caller
@@ -82,9 +82,8 @@ def _change(context: QueryContext, table: Table, access: Access, body: Any, dept
         extra_check=lambda cells, errors: unknown_users(context, table, cells),
     )
     named = {Cell(column): cell for column, cell in cells.items()}
-    return PendingWrite(table, access, UpdateShape(table.name, tuple(sorted(cells))), named, depth).with_computed_cells(
-        changes
-    )
+    pending = PendingWrite(table, access, UpdateShape(table.name, tuple(sorted(cells))), named)
+    return pending.with_computed_cells(changes)
 
 
 def _update_at_once(context: QueryContext, pending: PendingWrite, ids: Sequence[str]) -> frozenset[str]:
@@ -95,7 +94,7 @@ def _update_at_once(context: QueryContext, pending: PendingWrite, ids: Sequence[
     if not ids or inserts.is_large(pending.table, pending.named) or conditions.needs_second_statement(role_view, shape):
         return frozenset()
     wants = context.compiled.wants_events(shape.table, "update")
-    current = pending.with_events(wants)
+    current = pending.with_events(context, wants)
     statement = context.statement(writes.bulk_update, replace(shape, events=wants))
     try:
         rows = context.write(statement, current.named | referential_actions.rows_and_events(0, ids))
@@ -110,15 +109,15 @@ def _update_at_once(context: QueryContext, pending: PendingWrite, ids: Sequence[
     return written
 
 
-def _update_one(context: QueryContext, name: str, row_id: str, body: Any, depth: int) -> None:
+def _update_one(context: QueryContext, name: str, row_id: str, body: Any) -> None:
     try:
-        write_service.update(context, name, row_id, body, depth=depth)
+        write_service.update(context, name, row_id, body)
     except ValidationFailed as error:
         fields = [replace(field, message=f"{row_id}: {field.message}") for field in error.fields]
         raise ValidationFailed(fields=fields) from error
 
 
-def delete(context: QueryContext, name: str, query: BulkQuery, *, depth: int = 0) -> Changed:
+def delete(context: QueryContext, name: str, query: BulkQuery) -> Changed:
     """Delete all matching rows that the principal sees and may delete, with their referrers as in
     `write_service.delete`. Raises as `update`, and Conflict as `write_service.delete`."""
     table, access = context.table(name)
@@ -127,7 +126,7 @@ def delete(context: QueryContext, name: str, query: BulkQuery, *, depth: int = 0
     with transaction.atomic(using=context.compiled.alias):
         chosen = _choose(context, table, "delete", query)
         if chosen.ids:
-            referential_actions.delete_with_referrers(context, table, chosen.ids, depth)
+            referential_actions.delete_with_referrers(context, table, chosen.ids)
     return chosen
 
 

@@ -164,7 +164,7 @@ def unseen_references(context: QueryContext, pending: PendingWrite) -> list[Fiel
     references = conditions.references_of(role_view, pending.shape)
     if not any(pending.named.get(Cell(column.name)) for column in references):
         return []
-    found, refusal = run_probe(context, pending.with_events(True))
+    found, refusal = run_probe(context, pending.with_events(context, True))
     return [] if isinstance(refusal, NotFound) else _unseen(references, found[1:])
 
 

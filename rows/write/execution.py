@@ -22,7 +22,7 @@ def persist(context: QueryContext, pending: PendingWrite, compile: Callable[...,
     it cannot. Raises what the probe found, or Conflict if others kept changing the row."""
     for _ in range(MAX_RUNS):
         wants = context.compiled.wants_events(pending.table.name, pending.shape.action)
-        current = pending.with_events(wants)
+        current = pending.with_events(context, wants)
         try:
             rows = context.write(context.statement(compile, current.shape), current.named)
         except DatabaseError as error:
@@ -48,7 +48,7 @@ def lock(context: QueryContext, pending: PendingWrite, columns: Sequence[str] = 
         if rows := context.write(statement, pending.named):
             return rows[0]
         context.verify()
-        refusal = error_of(context, pending.with_events(True))
+        refusal = error_of(context, pending.with_events(context, True))
         if refusal is not None:
             raise refusal
     raise Conflict

@@ -32,7 +32,7 @@ def insert_in_one_trip(context: QueryContext, pending_writes: Sequence[PendingWr
     """The inserted rows, in the order of `pending_writes`, for each of which it `is_possible`. Inside of a transaction.
     Raises NotInOneTrip if a row is refused, and OperationalError for a lost connection, a deadlock or a timeout."""
     wants = context.compiled.wants_events
-    current = [pending.with_events(wants(pending.table.name, "insert")) for pending in pending_writes]
+    current = [pending.with_events(context, wants(pending.table.name, "insert")) for pending in pending_writes]
     try:
         results = context.write_all([_statement(context, group) for group in _groups(context, current)])
     except DatabaseError as error:

@@ -30,21 +30,19 @@ MAX_BATCH: Final = 100
 """Rows in one insert or upsert."""
 
 
-def insert(context: QueryContext, name: str, body: Any, *, depth: int = 0) -> RowResult:
-    """Insert one row. `depth` counts the webhooks and functions that led to it. Raises NotFound, ValidationFailed
-    naming every invalid column, and Conflict for an id that is taken."""
-    [made] = insert_many(context, name, [body], depth=depth, numbered=False)
+def insert(context: QueryContext, name: str, body: Any) -> RowResult:
+    """Insert one row. Raises NotFound, ValidationFailed naming every invalid column, and Conflict for an id that is
+    taken."""
+    [made] = insert_many(context, name, [body], numbered=False)
     return made
 
 
-def insert_many(
-    context: QueryContext, name: str, bodies: Sequence[Any], *, depth: int = 0, numbered: bool = True
-) -> list[RowResult]:
+def insert_many(context: QueryContext, name: str, bodies: Sequence[Any], *, numbered: bool = True) -> list[RowResult]:
     """Insert 1 to MAX_BATCH rows, all or none. Fields of errors begin with the row's number if they are `numbered`:
     `3.title`."""
     if numbered:
         check_count(bodies)
-    pending_writes = new_rows(context, name, bodies, depth, numbered=numbered)
+    pending_writes = new_rows(context, name, bodies, numbered=numbered)
     made = insert_all(context, dict(enumerate(pending_writes)), numbered=numbered)
     return [made[number] for number in range(len(pending_writes))]
 
@@ -55,9 +53,7 @@ def check_count(bodies: Sequence[Any]) -> None:
         raise ValidationFailed.of(WHOLE_BODY, "out_of_range", f"Send 1 to {MAX_BATCH} rows at once.")
 
 
-def new_rows(
-    context: QueryContext, name: str, bodies: Sequence[Any], depth: int, *, numbered: bool
-) -> list[PendingWrite]:
+def new_rows(context: QueryContext, name: str, bodies: Sequence[Any], *, numbered: bool) -> list[PendingWrite]:
     """The inserts of `bodies`, not executed yet. Raises NotFound, and ValidationFailed with the errors of all of them,
     which begin with the row's number if they are `numbered`."""
     table, access = context.table(name)
@@ -70,7 +66,7 @@ def new_rows(
         if len(errors) >= MAX_ERRORS:
             break
         try:
-            pending, length = _new_row(context, table, access, body, depth)
+            pending, length = _new_row(context, table, access, body)
             pending_writes.append(pending)
             size += length
         except ValidationFailed as error:
@@ -133,7 +129,7 @@ def _insert_order(pending_writes: Mapping[int, PendingWrite]) -> list[int]:
     return order
 
 
-def _new_row(context: QueryContext, table: Table, access: Access, body: Any, depth: int) -> tuple[PendingWrite, int]:
+def _new_row(context: QueryContext, table: Table, access: Access, body: Any) -> tuple[PendingWrite, int]:
     """The insert of `body`, and the bytes of its long cells. Raises ValidationFailed."""
     rule = access.insert
     assert rule is not None  # noqa: S101 - asked by the caller
@@ -164,7 +160,7 @@ def _new_row(context: QueryContext, table: Table, access: Access, body: Any, dep
     lengths = _lengths(table, named)
     if not row_size.new_fits(role_view, table, lengths, rule.columns):
         raise too_large(row_size.shares(role_view, table, rule.columns))
-    pending = PendingWrite(table, access, InsertShape(table.name, tuple(stamped)), named, depth)
+    pending = PendingWrite(table, access, InsertShape(table.name, tuple(stamped)), named)
     return pending, sum(lengths.values())
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from platform_site.http.requests import current_request_id
-from platform_site.identity import ids
+from platform_site.identity import call_depth, ids
 from platform_site.identity.signals import row_written
 from platform_site.postgres.libpq import Row
 from rows.query.context import QueryContext
@@ -28,7 +28,6 @@ class PendingWrite:
     access: Access
     shape: WriteShape
     named: Named
-    depth: int = 0
 
     def with_computed_cells(self, changes: Mapping[str, Change]) -> "PendingWrite":
         """The same update, in which operators compute these cells. Their values become operands, and the bounds of $inc
@@ -41,21 +40,21 @@ class PendingWrite:
             named |= change.bounds
         return replace(self, shape=replace(self.shape, computed=operators, large=large), named=named)
 
-    def with_events(self, wanted: bool) -> "PendingWrite":
+    def with_events(self, context: QueryContext, wanted: bool) -> "PendingWrite":
         """The same write with an event, or without one."""
         if not wanted:
             return self if not self.shape.events else replace(self, shape=replace(self.shape, events=False))
-        named = self.named if EVENT_ID in self.named else self.named | event_values(self.depth)
+        named = self.named if EVENT_ID in self.named else self.named | event_values(context)
         return replace(self, shape=replace(self.shape, events=True), named=named)
 
 
-def event_values(depth: int) -> Named:
-    """What an event takes beside the row: its id, the request, and `depth`, the webhooks and functions before it."""
+def event_values(context: QueryContext) -> Named:
+    """What an event takes beside the row: its id, the request, and the call depth."""
     request_id = current_request_id()
     return {
         EVENT_ID: ids.new("evt").encode(),
         REQUEST: None if request_id is None else request_id.encode(),
-        DEPTH: b"%d" % depth,
+        DEPTH: b"%d" % call_depth.depth_here(context.environment.environment_id),
     }
 
 

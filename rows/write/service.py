@@ -34,7 +34,6 @@ def update(
     body: Any,
     *,
     matches: Sequence[str] | None = None,
-    depth: int = 0,
 ) -> RowResult:
     """Change the columns in `body`. `matches` are the hex digests of an If-Match, None without. An empty `body` changes
     nothing and records no event. Raises NotFound (the row does not exist for this principal, or it may not be changed),
@@ -62,7 +61,7 @@ def update(
     if matches is not None:
         named[ETAGS] = values.wire("text[]", tuple(matches))
     shape = UpdateShape(name, tuple(sorted(cells)), matches is not None, large=is_large(table, named))
-    pending = PendingWrite(table, access, shape, named, depth)
+    pending = PendingWrite(table, access, shape, named)
     if changes:
         pending = pending.with_computed_cells(changes)
     if not cells:
@@ -83,7 +82,7 @@ def update(
 
 def _unchanged(context: QueryContext, pending: PendingWrite, row_id: str) -> RowResult:
     """The response to an empty update: the row, if it may be updated and matches. Its check is not evaluated."""
-    _, refusal = run_probe(context, pending.with_events(True))
+    _, refusal = run_probe(context, pending.with_events(context, True))
     if refusal is not None:
         raise refusal
     rows = context.read(context.statement(select.read, ReadShape(pending.table.name)), pending.named)
@@ -94,9 +93,7 @@ def _unchanged(context: QueryContext, pending: PendingWrite, row_id: str) -> Row
 
 
 # ── Delete ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-def delete(
-    context: QueryContext, name: str, row_id: str, *, matches: Sequence[str] | None = None, depth: int = 0
-) -> None:
+def delete(context: QueryContext, name: str, row_id: str, *, matches: Sequence[str] | None = None) -> None:
     """Delete one row, and delete or detach the rows that refer to it, each with its event. Raises NotFound,
     PreconditionFailed, and Conflict if a row that refers to it restricts that, or if more than
     `referential_actions.MAX_CASCADE` rows would be deleted or changed."""
@@ -106,10 +103,10 @@ def delete(
     named: Named = {ROW_ID: row_id.encode()}
     if matches is not None:
         named[ETAGS] = values.wire("text[]", tuple(matches))
-    pending = PendingWrite(table, access, DeleteShape(name, matches is not None), named, depth)
+    pending = PendingWrite(table, access, DeleteShape(name, matches is not None), named)
     if not referential_actions.referring_columns(context, name):
         persist(context, pending, writes.delete)
         return
     with transaction.atomic(using=context.compiled.alias):
         lock(context, pending)
-        referential_actions.delete_with_referrers(context, table, [row_id], depth)
+        referential_actions.delete_with_referrers(context, table, [row_id])

@@ -32,14 +32,14 @@ class Upserted:
     is_new: bool
 
 
-def upsert(context: QueryContext, name: str, body: Any, key: str, *, depth: int = 0) -> Upserted:
+def upsert(context: QueryContext, name: str, body: Any, key: str) -> Upserted:
     """One row, as `upsert_many`. Fields of errors are not numbered."""
-    [made] = upsert_many(context, name, [body], key, depth=depth, numbered=False)
+    [made] = upsert_many(context, name, [body], key, numbered=False)
     return made
 
 
 def upsert_many(
-    context: QueryContext, name: str, bodies: Sequence[Any], key: str, *, depth: int = 0, numbered: bool = True
+    context: QueryContext, name: str, bodies: Sequence[Any], key: str, *, numbered: bool = True
 ) -> list[Upserted]:
     """1 to MAX_BATCH rows, in their order, all or none: inserted, or updated if one with the same `key` exists. Each
     body must be valid for an insert. `key`: `id` or the columns of a unique, such as `list_id,title`; an update changes
@@ -49,9 +49,9 @@ def upsert_many(
     if numbered:
         inserts.check_count(bodies)
     columns = _key_columns(context, name, key)
-    pending_writes = inserts.new_rows(context, name, bodies, depth, numbered=numbered)
+    pending_writes = inserts.new_rows(context, name, bodies, numbered=numbered)
     _refuse_computed(pending_writes, bodies, columns, numbered=numbered)
-    return _Upsert(context, name, columns, bodies, pending_writes, depth, numbered).run()
+    return _Upsert(context, name, columns, bodies, pending_writes, numbered).run()
 
 
 def _key_columns(context: QueryContext, name: str, key: str) -> tuple[str, ...]:
@@ -88,7 +88,6 @@ class _Upsert:
     key: tuple[str, ...]
     bodies: Sequence[Mapping[str, Any]]
     pending_writes: Sequence[PendingWrite]
-    depth: int
     numbered: bool
 
     def run(self) -> list[Upserted]:
@@ -179,7 +178,7 @@ class _Upsert:
         if not self._still_has_key(self.pending_writes[number], row_id):
             raise refusal
         try:
-            return write_service.update(self.context, self.name, row_id, changes, depth=self.depth)
+            return write_service.update(self.context, self.name, row_id, changes)
         except ValidationFailed as error:
             raise inserts.with_row_number(error, number, numbered=self.numbered) from error
         except NotFound as error:

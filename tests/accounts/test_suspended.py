@@ -174,6 +174,6 @@ def test_the_time_of_e_mails_and_links_stands_still(
     shifted = AccountEmail.objects.get(kind="invitation").expires_at
     assert abs(shifted - left) < timedelta(minutes=5)
     assert email_outbox.purge() == 1, "what had expired before is not brought back"
-    link = one_time_links.find(token_in(postbox.last(NIA)), AccountEmail.Kind.INVITATION, pool_id=production.pk)
+    link = one_time_links.find_in_pool(token_in(postbox.last(NIA)), AccountEmail.Kind.INVITATION, production.pk)
     accepted = invitations.accept(link, BETTER, lambda user: user)
     assert accepted.email == NIA

@@ -175,9 +175,8 @@ def send_test(environment: EnvironmentRef, webhook_id: str, *, actor: Caller | A
         # Locked: a deletion marks the webhook first, and then deletes its events.
         webhook = webhook_of(environment, webhook_id, lock=True)
         event_id = record_event(
-            "webhook.test", {"webhook_id": webhook.pk}, using=using, environment_id=environment.environment_id,
-            depth=call_depth.depth_here(environment.environment_id),
-        )  # fmt: skip
+            "webhook.test", {"webhook_id": webhook.pk}, using=using, environment_id=environment.environment_id
+        )
         audit_outbox.record(environment, "webhook.tested", actor=actor, target_id=webhook_id, event_id=event_id)
         webhook_notify.after_commit(using)
     return event_id

@@ -1,7 +1,6 @@
 import getpass
 import sys
 from argparse import ArgumentParser, ArgumentTypeError
-from pathlib import Path
 from typing import Any
 
 from django.core.management.base import CommandError
@@ -10,6 +9,7 @@ from accounts import audit
 from accounts.management import terminal
 from accounts.models.oauth import IdentityProvider
 from accounts.oauth import discovery, identities, providers, serializers
+from platform_site.cli.base import read_file
 
 
 def _field(text: str) -> tuple[str, str]:
@@ -21,8 +21,8 @@ def _field(text: str) -> tuple[str, str]:
 
 def _text_of(name: str) -> str:
     try:
-        return Path(name).read_text("utf-8-sig")
-    except (OSError, UnicodeDecodeError):
+        return read_file(name).decode("utf-8-sig")
+    except UnicodeDecodeError:
         raise CommandError(f"{name} cannot be read as text.") from None
 
 

@@ -3,22 +3,20 @@ standard output (JSON with `--json`), messages to standard error. Exit codes: 0 
 
 import json
 import os
-import sys
 from argparse import ArgumentParser, ArgumentTypeError
-from pathlib import Path
 from typing import Any, Final
 
 from django.core.management.base import CommandError
 
 from accounts import audit
-from accounts.management.terminal import ENVIRONMENT, command_errors, environment_ref_named, plain, validated
+from accounts.management.terminal import ENVIRONMENT, environment_ref_named, validated
 from functions import directory
 from functions.api import serializers
 from functions.deploy import service as deploy_service
 from functions.deploy import trial
 from functions.management.callers import caller_named
 from functions.triggers import event_subscriptions
-from platform_site.cli.base import CommandWithExamples
+from platform_site.cli import base
 from platform_site.identity.callers import Caller, EnvironmentRef
 
 _EXAMPLES: Final = """
@@ -47,7 +45,7 @@ def _secret(text: str) -> tuple[str, str]:
     return text, value
 
 
-class Command(CommandWithExamples):
+class Command(base.Command):
     help = "Deploy a module as a function's new, active version, or change only its settings."
     epilog = _EXAMPLES
 
@@ -98,22 +96,21 @@ class Command(CommandWithExamples):
     def handle(self, *args: Any, **options: Any) -> None:
         environment = environment_ref_named(options["environment"])
         name: str = options["name"]
-        with command_errors():
-            if not directory.NAME.fullmatch(name):
-                raise CommandError("A function's name is 1 to 63 of a-z, 0-9, _ and -, beginning with a letter.")
-            takes = serializers.Configuration if options["file"] is None else serializers.Deployment
-            values = validated(takes, _body(options))
-            runs_as = _runs_as(options, environment)
-            if options["file"] is None:
-                self._configure(environment, name, values, runs_as, options)
-                return
-            if options["check"]:
-                trial.try_out(environment, name, values)
-                self._say("The module loads. Nothing was deployed.", self.style.SUCCESS)
-                return
-            function, is_new = deploy_service.deploy(
-                environment, name, values, actor=audit.SYSTEM, runs_as=runs_as, warm=False
-            )
+        if not directory.NAME.fullmatch(name):
+            raise CommandError("A function's name is 1 to 63 of a-z, 0-9, _ and -, beginning with a letter.")
+        takes = serializers.Configuration if options["file"] is None else serializers.Deployment
+        values = validated(takes, _body(options))
+        runs_as = _runs_as(options, environment)
+        if options["file"] is None:
+            self._configure(environment, name, values, runs_as, options)
+            return
+        if options["check"]:
+            trial.try_out(environment, name, values)
+            self.say("The module loads. Nothing was deployed.", self.style.SUCCESS)
+            return
+        function, is_new = deploy_service.deploy(
+            environment, name, values, actor=audit.SYSTEM, runs_as=runs_as, warm=False
+        )
         what = " (a new function)" if is_new else ""
         done = f"{function.name} version {function.active_version} is deployed{what}."
         self._answer(environment, function, done, as_json=options["json"])
@@ -137,22 +134,19 @@ class Command(CommandWithExamples):
         if as_json:
             self.stdout.write(json.dumps(shown))
             return
-        self._say(done, self.style.SUCCESS)
+        self.say(done, self.style.SUCCESS)
         hosts = ", ".join(function.allowed_hosts) or "none"
-        self._say(f"  timeout {function.timeout_ms} ms, memory {function.memory_mb} MB, hosts {hosts}")
-        self._say(f"  invoked by {function.invoke or _ANYBODY}, secrets {', '.join(shown['secrets']) or 'none'}")
+        self.say(f"  timeout {function.timeout_ms} ms, memory {function.memory_mb} MB, hosts {hosts}")
+        self.say(f"  invoked by {function.invoke or _ANYBODY}, secrets {', '.join(shown['secrets']) or 'none'}")
         if function.next_run_at is not None:
             when = f"{function.next_run_at:%Y-%m-%d %H:%M} UTC"
-            self._say(f"  schedule: {function.schedule}, next at {when}, as {function.scheduled_id}")
+            self.say(f"  schedule: {function.schedule}, next at {when}, as {function.scheduled_id}")
         elif function.schedule is not None:
-            self._say(f"  its schedule is stopped ({function.schedule_stopped}): {function.schedule}")
+            self.say(f"  its schedule is stopped ({function.schedule_stopped}): {function.schedule}")
         if event_subscriptions.has_triggers(function):
-            self._say(f"  runs on {', '.join(function.events)}, as {function.events_id}")
+            self.say(f"  runs on {', '.join(function.events)}, as {function.events_id}")
         elif function.events is not None:
-            self._say(f"  its events are stopped ({function.events_stopped}): {', '.join(function.events)}")
-
-    def _say(self, text: str, style: Any = plain) -> None:
-        self.stderr.write(text, style)
+            self.say(f"  its events are stopped ({function.events_stopped}): {', '.join(function.events)}")
 
 
 def _runs_as(options: dict[str, Any], environment: EnvironmentRef) -> Caller | None:
@@ -191,9 +185,6 @@ def _body(options: dict[str, Any]) -> dict[str, Any]:
 
 def _source(name: str) -> str:
     try:
-        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-        return data.decode()
-    except OSError as error:
-        raise CommandError(f"{name} cannot be read: {error.strerror}.") from None
+        return base.read_file(name).decode()
     except UnicodeDecodeError as error:
         raise CommandError(f"{name} is not UTF-8 (at byte {error.start}).") from None

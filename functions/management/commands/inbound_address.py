@@ -8,12 +8,12 @@ import orjson
 from django.core.management.base import CommandError
 
 from accounts import audit
-from accounts.management.terminal import ENVIRONMENT, command_errors, environment_ref_named, plain, validated
+from accounts.management.terminal import ENVIRONMENT, environment_ref_named, validated
 from functions import directory
 from functions.inbound import serializers
 from functions.inbound import service as inbound_service
 from functions.management.callers import caller_named
-from platform_site.cli.base import CommandWithExamples
+from platform_site.cli import base
 from platform_site.identity.callers import EnvironmentRef
 
 _EXAMPLES: Final = """
@@ -28,7 +28,7 @@ examples:
 """
 
 
-class Command(CommandWithExamples):
+class Command(base.Command):
     help = "Create, list or revoke the inbound endpoints by which a provider's webhooks reach a function."
     epilog = _EXAMPLES
 
@@ -45,18 +45,17 @@ class Command(CommandWithExamples):
 
     def handle(self, *args: Any, **options: Any) -> None:
         environment, name = environment_ref_named(options["environment"]), options["name"]
-        with command_errors():
-            if options["caller"] is not None:
-                self._make(environment, name, options)
-            elif options["revoke"] is not None:
-                inbound_service.revoke(environment, name, options["revoke"], actor=audit.SYSTEM)
-                self.stderr.write("The endpoint is revoked.", self.style.SUCCESS)
-            else:
-                addresses = inbound_service.all_of(environment, directory.function_of(environment, name))
-                for each in addresses:
-                    self.stdout.write(orjson.dumps(serializers.Endpoint(each).data).decode())
-                if not addresses:
-                    self.stderr.write(f"{name} has no inbound endpoint; --as creates one.", plain)
+        if options["caller"] is not None:
+            self._make(environment, name, options)
+        elif options["revoke"] is not None:
+            inbound_service.revoke(environment, name, options["revoke"], actor=audit.SYSTEM)
+            self.say("The endpoint is revoked.", self.style.SUCCESS)
+        else:
+            addresses = inbound_service.all_of(environment, directory.function_of(environment, name))
+            for each in addresses:
+                self.stdout.write(orjson.dumps(serializers.Endpoint(each).data).decode())
+            if not addresses:
+                self.say(f"{name} has no inbound endpoint; --as creates one.")
 
     def _make(self, environment: EnvironmentRef, name: str, options: dict[str, Any]) -> None:
         runs_as, _ = caller_named(options["caller"], environment)
@@ -65,5 +64,5 @@ class Command(CommandWithExamples):
         body = {"async": not options["wait"]} | ({"label": options["label"]} if options["label"] is not None else {})
         values = validated(serializers.NewEndpoint, body)
         made, url = inbound_service.create(environment, name, values, runs_as=runs_as, actor=audit.SYSTEM)
-        self.stderr.write(f"{made.pk} runs {name} as {runs_as.id}. Its URL, shown only once:", self.style.SUCCESS)
+        self.say(f"{made.pk} runs {name} as {runs_as.id}. Its URL, shown only once:", self.style.SUCCESS)
         self.stdout.write(url)

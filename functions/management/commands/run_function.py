@@ -5,19 +5,18 @@ timed out."""
 import json
 import sys
 from argparse import ArgumentParser
-from pathlib import Path
 from typing import Any, Final
 
 import orjson
 from django.core.management.base import CommandError
 
-from accounts.management.terminal import ENVIRONMENT, command_errors, environment_ref_named, escaped, plain
+from accounts.management.terminal import ENVIRONMENT, environment_ref_named
 from functions.api import serializers
 from functions.execution import calls, executor
 from functions.management.callers import caller_named
 from functions.models import Run
 from functions.runs.start import NewRun
-from platform_site.cli.base import CommandWithExamples
+from platform_site.cli import base
 from platform_site.http import bodies, exact_json
 from platform_site.identity.callers import ENVIRONMENT_SCOPES, Caller, EnvironmentRef
 from projects.directory import roles
@@ -36,7 +35,7 @@ examples:
 """
 
 
-class Command(CommandWithExamples):
+class Command(base.Command):
     help = "Invoke a function and print its output; its log goes to standard error."
     epilog = _EXAMPLES
 
@@ -53,24 +52,22 @@ class Command(CommandWithExamples):
     def handle(self, *args: Any, **options: Any) -> None:
         environment = environment_ref_named(options["environment"])
         name: str = options["name"]
-        with command_errors():
-            given = bodies.read(_given(options["input"]))
-            if not isinstance(given, dict):
-                raise CommandError("The input must be a JSON object.")
-            input_text = exact_json.dumps(given)
-            if options["queue"]:
-                if not options["caller"]:
-                    raise CommandError("A queued run needs a caller: name it with --as.")
-                caller, environment = _caller(options["caller"], environment)
-                run_id = calls.enqueue(NewRun(environment, caller, name, input_text))
-                self.stderr.write("Queued.", self.style.SUCCESS)
-                self.stdout.write(run_id)
-                return
-            caller, environment = _caller(options["caller"], environment)
-            try:
-                started, _ = calls.invoke(NewRun(environment, caller, name, input_text))
-            finally:
-                executor.close_pool()
+        given = bodies.read(_given(options["input"]))
+        if not isinstance(given, dict):
+            raise CommandError("The input must be a JSON object.")
+        if options["queue"] and not options["caller"]:
+            raise CommandError("A queued run needs a caller: name it with --as.")
+        caller, environment = _caller(options["caller"], environment)
+        new = NewRun(environment, caller, name, exact_json.dumps(given))
+        if options["queue"]:
+            run_id = calls.enqueue(new)
+            self.say("Queued.", self.style.SUCCESS)
+            self.stdout.write(run_id)
+            return
+        try:
+            started, _ = calls.invoke(new)
+        finally:
+            executor.close_pool()
         self._answer(Run.objects.using(environment.cluster).get(pk=started.run_id), as_json=options["json"])
 
     def _answer(self, run: Run, *, as_json: bool) -> None:
@@ -78,30 +75,27 @@ class Command(CommandWithExamples):
             self.stdout.write(orjson.dumps(serializers.RunDetail(run).data).decode())
         else:
             for line in run.logs:
-                self.stderr.write(f"{line['level']:7} {escaped(line['text'])}", plain)
+                self.say(f"{line['level']:7} {line['text']}")
             if run.status == Run.Status.SUCCEEDED:
                 # Written anew in ASCII: an output may hold what drives a terminal.
                 indent = 2 if self.stdout.isatty() else None
                 self.stdout.write(json.dumps(exact_json.loads(run.output or "null"), indent=indent))
-                self.stderr.write(f"{run.pk} succeeded in {run.duration_ms} ms.", self.style.SUCCESS)
+                self.say(f"{run.pk} succeeded in {run.duration_ms} ms.", self.style.SUCCESS)
         if run.status == Run.Status.FAILED:
-            self.stderr.write(
-                f"{run.pk} failed after {run.duration_ms} ms: {escaped(serializers.error_text(run.error))}"
-            )
+            text = serializers.error_text(run.error)
+            self.say(f"{run.pk} failed after {run.duration_ms} ms: {text}", self.style.ERROR)
             stack = str((run.error or {}).get("stack") or "")
             for line in stack.splitlines():
                 if line.lstrip().startswith(("at ", "Caused by: ", "One of: ")):
-                    self.stderr.write(escaped(line), plain)
+                    self.say(line)
             sys.exit(_FAILED)
 
 
 def _given(text: str) -> bytes:
+    if text == "-" or text.startswith("@"):
+        return base.read_file(text.removeprefix("@"))
     try:
-        if text == "-":
-            return sys.stdin.buffer.read()
-        return Path(text[1:]).read_bytes() if text.startswith("@") else text.encode()
-    except OSError as error:
-        raise CommandError(f"{text[1:]} cannot be read: {error.strerror}.") from None
+        return text.encode()
     except UnicodeEncodeError:
         raise CommandError("The input is not UTF-8.") from None
 

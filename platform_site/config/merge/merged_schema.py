@@ -10,6 +10,7 @@ from platform_site.config.merge.three_way import MISSING, Merger
 from platform_site.identity.callers import EnvironmentRef
 from rows.migrate import service as schema_service
 from rows.schema import parser
+from rows.schema.model import EMPTY, Schema
 
 Document = Mapping[str, Any]
 Same = tuple[str | None, str | None, str | None]
@@ -38,36 +39,23 @@ def names_now(environment: EnvironmentRef, base: Document, version: int, then: N
     if not base["tables"]:
         return Names({})
     start = then or same_names(base)
-    tables = dict(start.tables)
-    state = schema_service.version(environment, version).document if version else {"tables": {}}
-    schema = parser.parse(state)
-    columns = {
+    schema = parser.parse(schema_service.version(environment, version).document) if version else EMPTY
+    columns_then = {
         name: {
             key: column.name
             for key, there in start.columns.get(name, {}).items()
             if (column := _by_key(schema, at).get(there)) is not None
         }
-        for name, at in tables.items()
+        for name, at in start.tables.items()
     }
-    versions = schema_service.history(environment).filter(version__gt=version).order_by("version")
-    for number in list(versions.values_list("version", flat=True)):
-        record = schema_service.version(environment, number)
-        schema = parser.parse(record.document)
-        now = schema_service.moved(tables, record.renames.get("tables", {}), schema.tables)
-        columns = {
-            name: schema_service.moved(
-                columns.get(name, {}), record.renames.get("columns", {}).get(at, {}), schema.tables[at].columns
-            )
-            for name, at in now.items()
-        }
-        tables = now
+    tables, columns, schema = schema_service.names_now(environment, version, schema, start.tables, columns_then)
     keys = {
         name: {column.name: column.key for column in schema.tables[at].columns.values()} for name, at in tables.items()
     }
     return Names(tables, {name: {key: keys[name][at] for key, at in columns[name].items()} for name in tables})
 
 
-def _by_key(schema: Any, table: str) -> Mapping[str, Any]:
+def _by_key(schema: Schema, table: str) -> Mapping[str, Any]:
     found = schema.tables.get(table)
     return {} if found is None else {column.key: column for column in found.columns.values()}
 

@@ -9,9 +9,9 @@ from django.db import Error as DatabaseError
 
 from accounts import audit
 from accounts.management.terminal import ENVIRONMENT, environment_ref_named
+from platform_site.cli import base
 from platform_site.cli.argument_types import whole_number
-from platform_site.cli.base import CommandWithExamples, confirmed_by_name
-from platform_site.http.errors import ApiError
+from platform_site.cli.base import confirmed_by_name
 from platform_site.http.fields import timestamp
 from projects import services
 from projects.models import Environment, Project
@@ -27,7 +27,7 @@ examples:
 _MAX_DAYS: Final = 365
 
 
-class Command(CommandWithExamples):
+class Command(base.Command):
     help = "List the preview branches of a project, reset one from its source, or set when it is deleted."
     epilog = _EXAMPLES
 
@@ -54,8 +54,6 @@ class Command(CommandWithExamples):
         verb: Callable[..., None] = getattr(self, options["verb"])
         try:
             verb(options)
-        except ApiError as error:
-            raise CommandError(error.text) from None
         except DatabaseError as error:
             raise CommandError(f"The database refused ({type(error).__name__}). Nothing was changed.") from None
 

@@ -1,16 +1,15 @@
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand
-
 from accounts import audit
 from accounts.management import terminal
+from platform_site.cli import base
 from projects import services
 from projects.api.serializers import NewProject
 from projects.models import Plan, Region
 
 
-class Command(BaseCommand):
+class Command(base.Command):
     help = "Create a project with its development and production environments and print their ids."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -21,9 +20,8 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         owner = terminal.account(options["owner"])
-        with terminal.command_errors():
-            values = terminal.validated_options(NewProject, options)
-            project = services.create_project(account_id=owner.pk, actor=audit.SYSTEM, **values)
+        values = terminal.validated_options(NewProject, options)
+        project = services.create_project(account_id=owner.pk, actor=audit.SYSTEM, **values)
         self.stdout.write(f"project      {project.pk}  {project.region}")
         for environment in project.environments.order_by("name"):
             self.stdout.write(f"{environment.name:12} {environment.pk}")

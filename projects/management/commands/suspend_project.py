@@ -1,15 +1,15 @@
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from accounts import audit
-from platform_site.http.errors import ValidationFailed
+from platform_site.cli import base
 from projects import services
 from projects.errors import NoSuchProject
 
 
-class Command(BaseCommand):
+class Command(base.Command):
     help = (
         "Suspend a project: its calls are refused, its deliveries, queued runs and emails wait until "
         "`manage.py resume_project`. Nothing is lost. Repeat it to change the reason."
@@ -26,6 +26,4 @@ class Command(BaseCommand):
             project = services.suspend_project(options["project"], reason=options["reason"], actor=audit.SYSTEM)
         except NoSuchProject:
             raise CommandError(f"There is no project {options['project']}.") from None
-        except ValidationFailed as error:
-            raise CommandError(" ".join(field.message for field in error.fields)) from None
         self.stdout.write(f"{project.pk} is suspended since {project.suspended_at:%Y-%m-%d %H:%M:%S} UTC.")

@@ -9,8 +9,9 @@ from typing import IO, Any, Final
 from django.core.management.base import CommandError
 
 from accounts.management.terminal import ENVIRONMENT, environment_ref_named
+from platform_site.cli import base
 from platform_site.cli.argument_types import whole_number
-from platform_site.cli.base import CommandWithExamples, counted, progress_bar
+from platform_site.cli.base import counted, progress_bar
 from rows.transfer import import_report, importer
 from rows.transfer.file_formats import FORMATS, InvalidFile, RecordFile, format_of
 from rows.transfer.import_report import BadLines, ChangedDuringImport, NoSuchTable, Report, TooLong
@@ -30,7 +31,7 @@ examples:
 """
 
 
-class Command(CommandWithExamples):
+class Command(base.Command):
     help = "Import the rows of a CSV or NDJSON file into a table of an environment: all of them, or none."
     epilog = _EPILOG
 

@@ -9,7 +9,8 @@ from django.db import Error
 
 from accounts import audit
 from accounts.management.terminal import environment_ref_named
-from platform_site.cli.base import CommandWithExamples, counted, progress_bar
+from platform_site.cli import base
+from platform_site.cli.base import counted, progress_bar
 from platform_site.http.errors import QuotaExceeded
 from platform_site.postgres import sqlstates
 from projects.api.serializers import NewBranch
@@ -35,7 +36,7 @@ examples:
 """
 
 
-class Command(CommandWithExamples):
+class Command(base.Command):
     help = "Restore a backup of an environment into a new preview branch, or into an environment."
     epilog = _EPILOG
 

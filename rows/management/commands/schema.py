@@ -2,13 +2,11 @@
 error. Exit codes: 0 done, 1 refused, 3 `plan --check` found a difference."""
 
 import json
-import re
 import sys
 import time
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final
 
 from django.core.management.base import CommandError
@@ -16,14 +14,14 @@ from django.db import Error as DatabaseError
 
 from accounts import audit
 from accounts.management.terminal import ENVIRONMENT, environment_ref_named
+from platform_site.cli import base
 from platform_site.cli.argument_types import whole_number
-from platform_site.cli.base import CommandWithExamples, confirmed_by_name, counted
+from platform_site.cli.base import confirmed_by_name, counted
 from platform_site.http import bodies
-from platform_site.http.errors import ApiError, QuotaExceeded
 from platform_site.http.fields import timestamp
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import sqlstates
-from projects.errors import NoSuchEnvironment, SchemaLost
+from projects.errors import NoSuchEnvironment
 from rows.migrate import concurrent_indexes
 from rows.migrate import service as schema_service
 from rows.migrate.apply import Operation, StatementTimeout
@@ -32,7 +30,6 @@ from rows.models import SchemaVersion
 from rows.schema.model import InvalidDocument
 
 _DIFFERS: Final = 3
-_CONTROL: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 _EXAMPLES: Final = """
 examples:
   manage.py schema show env_01k…  > schema.json     save the document as it is now
@@ -45,7 +42,7 @@ examples:
 """
 
 
-class Command(CommandWithExamples):
+class Command(base.Command):
     help = "Show, plan, apply and revert the schema document of an environment."
     epilog = _EXAMPLES
 
@@ -120,7 +117,7 @@ class Command(CommandWithExamples):
             self.stdout.write(json.dumps(facts, ensure_ascii=False))
             return
         said = f"version {record.version}, {_when(record)}" if record else "version 0, no schema was applied yet"
-        self._say(f"{environment.environment_name} ({environment.environment_id}): {said}")
+        self.say(f"{environment.environment_name} ({environment.environment_id}): {said}")
         self.stdout.write(json.dumps(document, indent=2, ensure_ascii=False))
 
     def plan(self, environment: EnvironmentRef, options: dict[str, Any]) -> None:
@@ -130,7 +127,7 @@ class Command(CommandWithExamples):
         else:
             self._show_operations(outcome.operations)
             if not outcome.changed:
-                self._say("Nothing would change.", self.style.SUCCESS)
+                self.say("Nothing would change.", self.style.SUCCESS)
             self._show_warnings(outcome)
         if options["check"] and outcome.changed:
             sys.exit(_DIFFERS)
@@ -147,7 +144,7 @@ class Command(CommandWithExamples):
             schema_service.history(environment).defer("document_text").order_by("-version")[: options["limit"]]
         )
         if not records and not options["json"]:
-            self._say("No schema was applied yet.")
+            self.say("No schema was applied yet.")
         for record in records:
             if options["json"]:
                 facts = {
@@ -183,18 +180,18 @@ class Command(CommandWithExamples):
             confirm=confirm,
             reverts_to=reverts_to,
             no_time_limit=True,
-            progress=lambda name: self._say(f"Making the index of a large table, while rows are served: {name}"),
+            progress=lambda name: self.say(f"Making the index of a large table, while rows are served: {name}"),
         )
         if outcome.indexes_due and not options["no_indexes"]:
-            self._say("Making the indexes of large tables, while rows are served:")
+            self.say("Making the indexes of large tables, while rows are served:")
             self._make_indexes(environment, outcome.version)
         if options["json"]:
             self._print_outcome(outcome)
         elif outcome.changed:
             took = time.monotonic() - began
-            self._say(f"Version {outcome.version} is applied ({took:.2f} s).", self.style.SUCCESS)
+            self.say(f"Version {outcome.version} is applied ({took:.2f} s).", self.style.SUCCESS)
         else:
-            self._say(f"Nothing to change: version {outcome.version} is this document.", self.style.SUCCESS)
+            self.say(f"Nothing to change: version {outcome.version} is this document.", self.style.SUCCESS)
         if not options["json"]:
             self._show_warnings(outcome)
 
@@ -203,7 +200,7 @@ class Command(CommandWithExamples):
 
         def say(name: str) -> None:
             nonlocal making
-            self._say(f"    {name}")
+            self.say(f"    {name}")
             making = name
 
         try:
@@ -223,7 +220,7 @@ class Command(CommandWithExamples):
         confirmed = []
         for operation in operations:
             if operation.destructive:
-                self._say(f'"{operation.name}" loses data for good. Type it to continue:', self.style.WARNING)
+                self.say(f'"{operation.name}" loses data for good. Type it to continue:', self.style.WARNING)
                 confirmed_by_name(operation.name, "> ", without_asking=f'--confirm "{operation.name}"')
                 confirmed.append(operation.name)
         return confirmed
@@ -232,17 +229,17 @@ class Command(CommandWithExamples):
         found = list(operations)
         for operation in found:
             mark, style = _mark(self, operation)
-            self._say(f"{mark} {operation.name}" + ("    (loses data)" if operation.destructive else ""), style)
+            self.say(f"{mark} {operation.name}" + ("    (loses data)" if operation.destructive else ""), style)
             for statement in operation.sql:
-                self._say(f"      {statement};")
+                self.say(f"      {statement};")
         if found:
             lossy = sum(operation.destructive for operation in found)
             count = counted(len(found), "operations")
-            self._say(f"{count}, {lossy} with loss of data." if lossy else f"{count}.")
+            self.say(f"{count}, {lossy} with loss of data." if lossy else f"{count}.")
 
     def _show_warnings(self, outcome: Outcome) -> None:
         for found in outcome.warnings:
-            self._say(f"! {found.field}: {found.message}", self.style.WARNING)
+            self.say(f"! {found.field}: {found.message}", self.style.WARNING)
 
     def _print_outcome(self, outcome: Outcome) -> None:
         facts = {
@@ -253,12 +250,8 @@ class Command(CommandWithExamples):
         }
         self.stdout.write(json.dumps(facts, ensure_ascii=False))
 
-    def _say(self, text: str, style: Callable[[str], str] | None = None) -> None:
-        # Defaults are the tenant's own text and stand in the SQL: none of it may drive the operator's terminal.
-        self.stderr.write(_CONTROL.sub("\N{REPLACEMENT CHARACTER}", text), style or (lambda plain: plain))
 
-
-def _mark(command: CommandWithExamples, operation: Operation) -> tuple[str, Callable[[str], str]]:
+def _mark(command: base.Command, operation: Operation) -> tuple[str, Callable[[str], str]]:
     verb = operation.name.partition(" ")[0]
     if operation.destructive:
         return "-", command.style.ERROR
@@ -280,12 +273,7 @@ def _named_value(text: str) -> tuple[str, Any]:
 
 
 def _document(name: str) -> object:
-    if name == "-":
-        return bodies.read(sys.stdin.buffer.read(), long_floats="refused")
-    try:
-        return bodies.read(Path(name).read_bytes(), long_floats="refused")
-    except OSError as error:
-        raise CommandError(f"{name} cannot be read: {error.strerror}.") from None
+    return bodies.read(base.read_file(name), long_floats="refused")
 
 
 @contextmanager
@@ -293,8 +281,8 @@ def _command_errors() -> Generator[None]:
     try:
         yield
     except InvalidDocument as error:
-        lines = "".join(f"\n  {found.field}: {found.message}" for found in error.errors)
-        raise CommandError(f"The document was refused and nothing was changed:{lines}") from None
+        wrong = {found.field: found.message for found in error.errors}
+        raise base.refused("The document was refused and nothing was changed:", wrong) from None
     except schema_service.Unconfirmed as error:
         lines = "".join(f'\n  --confirm "{name}"' for name in error.operations)
         raise CommandError(
@@ -305,17 +293,7 @@ def _command_errors() -> Generator[None]:
         raise CommandError(f"The schema is at version {error.version} now. Nothing was changed.") from None
     except schema_service.NoSuchVersion as error:
         raise CommandError(f"There is no version {error.number}.") from None
-    except QuotaExceeded as error:
-        raise CommandError(f"{error} Nothing was changed.") from None
-    except schema_service.TablesBusy:
-        raise CommandError("The tables are in use and the change could not begin. Nothing was changed.") from None
-    except SchemaLost as error:
-        raise CommandError(str(error)) from None
     except NoSuchEnvironment:
         raise CommandError("The environment was deleted meanwhile.") from None
     except StatementTimeout as error:
         raise CommandError(f'"{error.step}" took too long. Nothing was changed; make smaller changes.') from None
-    except ApiError as error:
-        raise CommandError(
-            error.text + "".join(f"\n  {found.field}: {found.message}" for found in error.fields)
-        ) from None

@@ -37,15 +37,15 @@ def referring_columns(context: QueryContext, name: str) -> list[tuple[Table, Col
     ]
 
 
-def delete_with_referrers(context: QueryContext, table: Table, rows: Sequence[str], depth: int) -> None:
+def delete_with_referrers(context: QueryContext, table: Table, rows: Sequence[str]) -> None:
     """Delete locked rows, and delete or detach those that refer to them. Raises Conflict if another row restricts that,
     or if more than MAX_CASCADE would be deleted or changed. All deleted rows are found and locked first. A concurrent
     insert that refers to one of them waits for our lock, and fails when we are done; one that came before is found."""
     deleted, detached = _find_referrers(context, table, rows)
     _refresh_interests(context)
     for (child, column), found in detached.items():
-        _detach(context, child, column, [row_id for row_id in found if row_id not in deleted[child]], depth)
-    _delete(context, {name: list(gone) for name, gone in deleted.items() if gone}, depth)
+        _detach(context, child, column, [row_id for row_id in found if row_id not in deleted[child]])
+    _delete(context, {name: list(gone) for name, gone in deleted.items() if gone})
 
 
 _Found = dict[str, None]
@@ -104,14 +104,14 @@ def _refresh_interests(context: QueryContext) -> None:
     compiled.set_interests(subscriptions.interests_of(compiled.environment_id, compiled.alias))
 
 
-def _detach(context: QueryContext, table: str, column: str, rows: list[str], depth: int) -> None:
+def _detach(context: QueryContext, table: str, column: str, rows: list[str]) -> None:
     """Set the rows' `column` to null. Raises Conflict where a check of their table does not allow that."""
     if not rows:
         return
     wants = context.compiled.wants_events(table, "update")
     statement = context.statement(referrers.detach, table, column, wants)
     try:
-        context.write(statement, event_values(depth) | rows_and_events(0, rows))
+        context.write(statement, event_values(context) | rows_and_events(0, rows))
     except IntegrityError as error:
         if sqlstates.sqlstate(error) == "23514":
             raise _referenced_error() from error
@@ -121,10 +121,10 @@ def _detach(context: QueryContext, table: str, column: str, rows: list[str], dep
             announce(context, table, "update", row_id)
 
 
-def _delete(context: QueryContext, deleted: Mapping[str, list[str]], depth: int) -> None:
+def _delete(context: QueryContext, deleted: Mapping[str, list[str]]) -> None:
     """Delete the rows of all these tables, in one statement."""
     parts = tuple((name, context.compiled.wants_events(name, "delete")) for name in sorted(deleted))
-    named: Named = event_values(depth)
+    named: Named = event_values(context)
     for number, (name, _) in enumerate(parts):
         named |= rows_and_events(number, deleted[name])
     context.write(context.statement(referrers.delete_with_events, parts), named)
@@ -147,18 +147,15 @@ _OPERATOR: Final = Principal("key", bypass=True)
 _BATCH: Final = 500
 
 
-def apply_user_deletion(
-    environment: EnvironmentRef, user_id: str, *, pending: PendingUserDeletion | None, depth: int = 0
-) -> None:
+def apply_user_deletion(environment: EnvironmentRef, user_id: str, *, pending: PendingUserDeletion | None) -> None:
     """Apply the policy (`null` or `delete`) of each user column to the rows that name a deleted user, in batches, each
-    a transaction with its events. May run twice. `depth` counts the webhooks and functions that led to the deletion.
-    `pending` is recorded with each batch while the deletion is pending (`user_deletion`); then a row that may not be
-    deleted raises Conflict, and earlier batches stay committed. With None the user is deleted already, and such a row
-    stays as it is."""
-    run(environment, _OPERATOR, lambda context: _apply_user_deletion(context, user_id, pending, depth))
+    a transaction with its events. May run twice. `pending` is recorded with each batch while the deletion is pending
+    (`user_deletion`); then a row that may not be deleted raises Conflict, and earlier batches stay committed. With None
+    the user is deleted already, and such a row stays as it is."""
+    run(environment, _OPERATOR, lambda context: _apply_user_deletion(context, user_id, pending))
 
 
-def _apply_user_deletion(context: QueryContext, user_id: str, pending: PendingUserDeletion | None, depth: int) -> None:
+def _apply_user_deletion(context: QueryContext, user_id: str, pending: PendingUserDeletion | None) -> None:
     context.verify()  # its statements do not test the version
     tables = context.compiled.schema.tables.values()
     for policy in ("delete", "null"):  # first what may be refused
@@ -166,7 +163,7 @@ def _apply_user_deletion(context: QueryContext, user_id: str, pending: PendingUs
             for column in table.columns.values():
                 if column.on_user_delete == policy:
                     kept: set[str] = set()
-                    while _apply_batch(context, table, column, user_id, pending, kept, depth):
+                    while _apply_batch(context, table, column, user_id, pending, kept):
                         pass
 
 
@@ -177,7 +174,6 @@ def _apply_batch(
     user_id: str,
     pending: PendingUserDeletion | None,
     kept: set[str],
-    depth: int,
 ) -> bool:
     """One batch. Whether there may be more. Without `pending`, rows that may not be deleted or changed are added to
     `kept`."""
@@ -189,30 +185,30 @@ def _apply_batch(
             _refresh_interests(context)
         if rows and pending is not None:
             PendingUserDeletion.objects.using(using).bulk_create([pending], ignore_conflicts=True)
-            _delete_or_detach(context, table, column, rows, depth)
+            _delete_or_detach(context, table, column, rows)
         elif rows:
-            _delete_or_detach_each(context, table, column, rows, kept, depth)
+            _delete_or_detach_each(context, table, column, rows, kept)
     return len(rows) == _BATCH
 
 
-def _delete_or_detach(context: QueryContext, table: Table, column: Column, rows: list[str], depth: int) -> None:
+def _delete_or_detach(context: QueryContext, table: Table, column: Column, rows: list[str]) -> None:
     """Delete the rows of a user, or set their column to null. Raises Conflict."""
     if column.on_user_delete == "delete":
-        delete_with_referrers(context, table, rows, depth)
+        delete_with_referrers(context, table, rows)
     else:
-        _detach(context, table.name, column.name, rows, depth)
+        _detach(context, table.name, column.name, rows)
 
 
 def _delete_or_detach_each(
-    context: QueryContext, table: Table, column: Column, rows: list[str], kept: set[str], depth: int
+    context: QueryContext, table: Table, column: Column, rows: list[str], kept: set[str]
 ) -> None:
     """`_delete_or_detach` where possible: all at once or, if a row prevents that, each by itself."""
     try:
         with transaction.atomic(using=context.compiled.alias):
-            _delete_or_detach(context, table, column, rows, depth)
+            _delete_or_detach(context, table, column, rows)
     except Conflict:
         if len(rows) == 1:
             kept.update(rows)
         else:
             for row_id in rows:
-                _delete_or_detach_each(context, table, column, [row_id], kept, depth)
+                _delete_or_detach_each(context, table, column, [row_id], kept)

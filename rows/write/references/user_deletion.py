@@ -15,7 +15,6 @@ from accounts.users import service as accounts
 from platform_site.background.periodic import after_commit
 from platform_site.http.errors import Conflict
 from platform_site.http.requests import close_request, current_request_id, open_request
-from platform_site.identity import call_depth
 from platform_site.identity.callers import Caller, EnvironmentRef
 from rows.models import PendingUserDeletion
 from rows.write.references import referential_actions
@@ -36,8 +35,7 @@ def apply_policies(
     clusters = {environment.cluster for environment in environments}
     try:
         for environment in environments:
-            depth = call_depth.depth_here(environment.environment_id)
-            referential_actions.apply_user_deletion(environment, user_id, pending=pending, depth=depth)
+            referential_actions.apply_user_deletion(environment, user_id, pending=pending)
     except Conflict:
         for using in clusters:
             _delete_record(using, user_id)  # an earlier attempt may have recorded it, too

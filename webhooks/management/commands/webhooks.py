@@ -10,9 +10,9 @@ from django.db import Error, connections
 from django.db.models import Exists, OuterRef
 
 from accounts import audit
-from accounts.management.terminal import ENVIRONMENT, command_errors, environment_ref_named, plain
+from accounts.management.terminal import ENVIRONMENT, environment_ref_named
 from platform_site import outbound
-from platform_site.cli.base import CommandWithExamples
+from platform_site.cli import base
 from platform_site.identity.callers import EnvironmentRef
 from rows.outbox import event_types
 from webhooks.cli_listener import Listener, ListenerEnded
@@ -43,7 +43,7 @@ def _escaped(found: re.Match[str]) -> str:
     return f"\\u{ord(found[0]):04x}"
 
 
-class Command(CommandWithExamples):
+class Command(base.Command):
     help = "List the webhooks of an environment, send their deliveries again, or forward its events to a local server."
     epilog = _EXAMPLES
 
@@ -69,28 +69,25 @@ class Command(CommandWithExamples):
 
     def handle(self, *args: Any, **options: Any) -> None:
         environment = environment_ref_named(options["environment"])
-        with command_errors():
-            if options["verb"] == "list":
-                self._list(environment)
-            elif options["verb"] == "listen":
-                self._listen(environment, options)
-            elif options["delivery"]:
-                webhook_service.redeliver(environment, options["webhook"], options["delivery"], actor=audit.SYSTEM)
-                self.stdout.write("1 delivery is sent again.")
-            else:
-                recovery = webhook_service.recover(
-                    environment, options["webhook"], options["since"], actor=audit.SYSTEM
-                )
-                verb = "delivery is" if recovery.count == 1 else "deliveries are"
-                more = "" if recovery.is_all else ", and more follow"
-                self.stdout.write(f"{recovery.count} {verb} sent again{more}.")
+        if options["verb"] == "list":
+            self._list(environment)
+        elif options["verb"] == "listen":
+            self._listen(environment, options)
+        elif options["delivery"]:
+            webhook_service.redeliver(environment, options["webhook"], options["delivery"], actor=audit.SYSTEM)
+            self.stdout.write("1 delivery is sent again.")
+        else:
+            recovery = webhook_service.recover(environment, options["webhook"], options["since"], actor=audit.SYSTEM)
+            verb = "delivery is" if recovery.count == 1 else "deliveries are"
+            more = "" if recovery.is_all else ", and more follow"
+            self.stdout.write(f"{recovery.count} {verb} sent again{more}.")
 
     def _list(self, environment: EnvironmentRef) -> None:
         live = Webhook.objects.using(environment.cluster).live(environment.environment_id).with_health()
         tried = Delivery.objects.filter(webhook=OuterRef("pk"), last_attempt_at__isnull=False)
         found = list(live.annotate(was_tried=Exists(tried)).order_by("-created_at", "-id"))
         if not found:
-            self.stderr.write("There are no webhooks yet.", plain)
+            self.say("There are no webhooks yet.")
         for webhook in found:
             state = "enabled" if webhook.enabled else f"disabled ({webhook.disabled_reason})"
             # The success rate is 100 % before the first attempt, which would look healthy.

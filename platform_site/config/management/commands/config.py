@@ -5,18 +5,17 @@ import json
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 from django.core.management.base import CommandError
 
-from accounts.management.terminal import ENVIRONMENT, environment_ref_named, escaped, plain
+from accounts.management.terminal import ENVIRONMENT, environment_ref_named
 from functions.execution.run_as import restore_caller
-from platform_site.cli.base import CommandWithExamples
+from platform_site.cli import base
+from platform_site.cli.base import escaped, refused
 from platform_site.config import current, service
 from platform_site.config.views import ApplyResponse, PlanResponse
 from platform_site.http import bodies
-from platform_site.http.errors import ApiError
 from platform_site.identity import ids
 from platform_site.identity.callers import Caller, EnvironmentRef
 from rows.migrate import service as schema_service
@@ -40,7 +39,7 @@ _MARKS: Final = {"add": "+", "change": "~", "remove": "-", "trust": "!"}
 _AUTHOR: Final = "who plans and applies: usr_… of a member, or key_… of the environment"
 
 
-class Command(CommandWithExamples):
+class Command(base.Command):
     help = "Show, plan and apply the configuration of an environment: schema, functions, webhooks, sign-in, origins."
     epilog = _EXAMPLES
 
@@ -84,20 +83,16 @@ class Command(CommandWithExamples):
         try:
             verb(environment, options)
         except InvalidDocument as error:
-            raise _refused("The schema was refused.", {each.field: each.message for each in error.errors}) from None
+            raise refused("The schema was refused.", {each.field: each.message for each in error.errors}) from None
         except schema_service.Unconfirmed as error:
-            raise _refused("This would lose data.", dict.fromkeys(error.operations, "not confirmed")) from None
-        except schema_service.TablesBusy:
-            raise CommandError("The tables are in use. Nothing was changed; try again.") from None
-        except ApiError as error:
-            raise _refused(error.text, {each.field: each.message for each in error.fields}) from None
+            raise refused("This would lose data.", dict.fromkeys(error.operations, "not confirmed")) from None
 
     def show(self, environment: EnvironmentRef, options: dict[str, Any]) -> None:
         parts = options["parts"].split(",")
         if unknown := [part for part in parts if part not in current.PARTS]:
             raise CommandError(f"There is no part {escaped(unknown[0])}: name some of {', '.join(current.PARTS)}.")
         found = current.read(environment, parts)
-        self._say(f"{environment.environment_name} ({environment.environment_id}): {found.version}")
+        self.say(f"{environment.environment_name} ({environment.environment_id}): {found.version}")
         self.stdout.write(json.dumps(current.with_sources(environment, found), indent=2, ensure_ascii=False))
 
     def plan(self, environment: EnvironmentRef, options: dict[str, Any]) -> None:
@@ -132,42 +127,34 @@ class Command(CommandWithExamples):
         if options["json"]:
             self.stdout.write(json.dumps(ApplyResponse(outcome).data))
         elif outcome.status == "applied":
-            self._say(f"{outcome.plan} is applied: {outcome.version}.", self.style.SUCCESS)
+            self.say(f"{outcome.plan} is applied: {outcome.version}.", self.style.SUCCESS)
         else:
-            self._say(f"{outcome.plan} is applied; sign-in and origins follow within two minutes.", self.style.WARNING)
+            self.say(f"{outcome.plan} is applied; sign-in and origins follow within two minutes.", self.style.WARNING)
 
     def _show(self, shown: Mapping[str, Any]) -> None:
         for change in shown["changes"]:
-            style = self.style.ERROR if change["destructive"] else plain
-            self._say(f"{_MARKS[change['kind']]} {change['operation'] or change['path']}", style)
+            style = self.style.ERROR if change["destructive"] else base.plain
+            self.say(f"{_MARKS[change['kind']]} {change['operation'] or change['path']}", style)
             for statement in change["sql"]:
-                self._say(f"      {statement};")
+                self.say(f"      {statement};")
         for lock in shown["locks"]:
             work = " and ".join(lock["work"]) or "catalog only"
-            self._say(f"  locks {lock['table']}: blocks {lock['blocks']} ({work}, {lock['rows']} rows)")
+            self.say(f"  locks {lock['table']}: blocks {lock['blocks']} ({work}, {lock['rows']} rows)")
         if shown["locked_ms"]:
-            self._say(f"  The locks are kept for about {shown['locked_ms'] / 1000:.1f} s.")
+            self.say(f"  The locks are kept for about {shown['locked_ms'] / 1000:.1f} s.")
         for conflict in shown["conflicts"]:
-            self._say(f"? {conflict['path']}: both sides changed it (--ours, --theirs)", self.style.WARNING)
+            self.say(f"? {conflict['path']}: both sides changed it (--ours, --theirs)", self.style.WARNING)
             for side in ("base", "ours", "theirs"):
-                self._say(f"      {side}: {json.dumps(conflict[side], ensure_ascii=False)[:500]}")
+                self.say(f"      {side}: {json.dumps(conflict[side], ensure_ascii=False)[:500]}")
         for missing in shown["missing_secrets"]:
-            self._say(f"! {missing} is not set.", self.style.WARNING)
+            self.say(f"! {missing} is not set.", self.style.WARNING)
         for found in shown["warnings"]:
-            self._say(f"! {found['field']}: {found['message']}", self.style.WARNING)
+            self.say(f"! {found['field']}: {found['message']}", self.style.WARNING)
         if not shown["changes"] and not shown["conflicts"]:
-            self._say("Nothing would change.", self.style.SUCCESS)
+            self.say("Nothing would change.", self.style.SUCCESS)
         for name in shown["confirm"]:
-            self._say(f'To confirm: --confirm "{name}"')
+            self.say(f'To confirm: --confirm "{name}"')
         self.stdout.write(shown["plan"])
-
-    def _say(self, text: str, style: Callable[[str], str] = plain) -> None:
-        self.stderr.write(escaped(text), style)
-
-
-def _refused(text: str, fields: Mapping[str, str]) -> CommandError:
-    details = "".join(f"\n  {name}: {message}" for name, message in fields.items())
-    return CommandError(escaped(f"{text}{details}"))
 
 
 def _caller(caller_id: str, environment: EnvironmentRef) -> tuple[Caller, EnvironmentRef]:
@@ -184,11 +171,7 @@ def _resolved(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _document(name: str) -> dict[str, Any]:
-    try:
-        text = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-        found = bodies.read(text, long_floats="refused")
-    except OSError as error:
-        raise CommandError(f"{name} cannot be read: {error.strerror}.") from None
+    found = bodies.read(base.read_file(name), long_floats="refused")
     if not isinstance(found, dict):
         raise CommandError(f"{name} does not contain a JSON object.")
     return found
