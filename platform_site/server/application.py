@@ -106,7 +106,6 @@ class Application:
 
         self._loop = loop
         availability.limit_waiting_threads(settings.WEB_THREADS)
-        loop_requests.limit_helper_threads(settings.WEB_THREADS)
         self._pool = ElasticThreadPool(
             work=self._work,
             refuse=self._refuse,
