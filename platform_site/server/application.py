@@ -8,7 +8,6 @@ import contextvars
 import inspect
 import logging
 import os
-import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -95,22 +94,14 @@ class Application:
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start the threads and prepare the database for use on the loop. Called once per worker, in the thread of
-        `loop`, which also runs the pool's timers."""
-        loop_thread = threading.get_ident()
-
-        def call_later_from_any_thread(delay: float, call: Callable[[], None]) -> None:
-            if threading.get_ident() == loop_thread:  # on the loop's own thread no wake-up is needed
-                loop.call_later(delay, call)
-            else:
-                loop.call_soon_threadsafe(loop.call_later, delay, call)
-
+        `loop`."""
         self._loop = loop
         availability.limit_waiting_threads(settings.WEB_THREADS)
         self._pool = ElasticThreadPool(
             work=self._work,
             refuse=self._refuse,
             on_retire=connections.close_all,
-            later=call_later_from_any_thread,
+            later=loop.call_later,
             max_threads=settings.WEB_THREADS,
             max_waiting=min(settings.WEB_THREADS_WAITING, settings.WEB_THREADS - 1),
             stuck_after=settings.WEB_THREAD_STUCK,
@@ -221,7 +212,7 @@ class Application:
         except server_hints.Parked as parked:
             exchange.parked = parked
             exchange.request.__dict__[server_hints.REPEATED] = True
-            parked.then(lambda: self._pool.submit(exchange))
+            parked.then(lambda: self._call_on_loop(partial(self._pool.submit, exchange)))
         connection_cleanup.close_unusable_connections()
 
     def _answer(self, exchange: Exchange) -> None:
@@ -257,9 +248,11 @@ class Application:
         """Let the event loop send the stream and release the request, since a stream may last for days."""
         head, queue = (response.status_code, headers_of(response)), response.detach()
         exchange.end()
-        self._loop.call_soon_threadsafe(
-            partial(start_stream, self._loop, exchange.message, head, queue), context=contextvars.Context()
-        )
+        self._call_on_loop(partial(start_stream, self._loop, exchange.message, head, queue))
+
+    def _call_on_loop(self, call: Callable[[], None]) -> None:
+        # Without the context of this request: a stream may last for days.
+        self._loop.call_soon_threadsafe(call, context=contextvars.Context())
 
 
 def _is_synchronous_call(message: Message) -> bool:
