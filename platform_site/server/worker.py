@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 import django
 import uvloop
 from django.apps import apps
+from django.conf import settings
 
 from platform_site.concurrency import server_hints
 from platform_site.embedded.launch import die_with_parent
 from platform_site.server.http_protocol import HttpServer
+from platform_site.server.incoming import Forwarding
 
 if TYPE_CHECKING:
     from platform_site.server.application import Application
@@ -50,7 +52,7 @@ def work(listener: socket.socket, others: list[socket.socket], max_connections: 
     loop = uvloop.new_event_loop()
     asyncio.set_event_loop(loop)
     listener.setblocking(False)
-    server = HttpServer(loop, application.check, application.handle, max_connections)
+    server = HttpServer(loop, Forwarding(settings.TRUSTED_PROXIES), application.handle, max_connections)
     loop.run_until_complete(_serve(loop, application, server, listener, ready))
     sys.stdout.flush()
     sys.stderr.flush()
