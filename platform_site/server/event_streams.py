@@ -23,6 +23,8 @@ class EventStream:
     def send(self) -> None:
         """Send what is in the queue; called when it changes, and when the client disconnects or has read everything."""
         connection, queue = self._message.connection, self.queue
+        if connection.stream is not self:  # it has ended
+            return
         if connection.is_gone:
             self._end()
             return

@@ -451,3 +451,20 @@ def test_a_stream_whose_client_is_gone_keeps_no_messages(served: Served) -> None
     served.open.close()
     served.run()
     assert (queue.is_closed, queue.is_overflowed, queue.size) == (True, False, 0)
+
+
+def test_nothing_follows_the_end_of_a_stream(served: Served) -> None:
+    """On this connection the next response would begin with it."""
+    with served.client() as client:
+        client.sendall(REQUEST)
+        served.run()
+        queue = MessageQueue(1_000)
+        start_stream(served.begun[0], EventStreamResponse(queue))
+        queue.put(b"data: bye\n\n")
+        queue.close()
+        served.run()
+        assert client.recv(65536).endswith(b"data: bye\n\n\r\n0\r\n\r\n")
+        client.sendall(REQUEST)
+        served.run()
+        served.begun[1].respond(HttpResponse(b"second"))
+        assert client.recv(65536).startswith(b"HTTP/1.1 200 OK\r\n")
