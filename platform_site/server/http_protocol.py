@@ -59,13 +59,11 @@ class HttpServer:
         self.thread = threading.get_ident()
         self.connections: set[HttpConnection] = set()
         self.is_stopping = False
-        self._server: asyncio.Server | None = None
+        self._server: asyncio.Server
 
     async def start(self, listener: Any) -> None:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # connections inherit it
         self._server = await self.loop.create_server(lambda: HttpConnection(self), sock=listener, backlog=BACKLOG)
-        if self.is_stopping:  # stopped before it had started
-            self._server.close()
         self._expire_connections()
 
     def _expire_connections(self) -> None:
@@ -94,8 +92,7 @@ class HttpServer:
 
     def stop_listening(self) -> None:
         self.is_stopping = True
-        if self._server is not None:
-            self._server.close()
+        self._server.close()
 
     async def finish(self) -> None:
         """Close each connection once it is idle."""

@@ -14,7 +14,7 @@ from platform_site.server import serve
 from tests.support.service import wait_for
 
 
-def busy_worker(listener: socket.socket, others: list[socket.socket], _: int, ready: Any, parent: int) -> None:
+def busy_worker(listener: socket.socket, others: list[socket.socket], ready: Any, parent: int) -> None:
     """Stands for a worker that is asked to stop while it has a long request."""
     for other in others:
         other.close()
