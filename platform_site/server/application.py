@@ -155,6 +155,9 @@ class Application:
             request.parked = parked
             request.__dict__[server_hints.REPEATED] = True
             parked.then(lambda: self._call_on_loop(partial(self._pool.submit, request)))
+        except BaseException:
+            request.end()
+            raise
         else:
             request.end()
         connection_cleanup.close_unusable_connections()

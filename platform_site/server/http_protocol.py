@@ -184,14 +184,15 @@ class HttpConnection(asyncio.Protocol):
         before, waiting = parser.state, parser.messages
         if before == "done":
             return
-        if self._answering is not None and (
+        if (self._answering is not None or self.is_paused) and (
             len(waiting) >= _PAUSE_AT or parser.size + sum([len(message.body) for message in waiting]) > _PAUSE_BYTES
         ):
             self._transport.pause_reading()
         parser.feed(data)
         if self._answering is None:
             if waiting:
-                self._begin_next()
+                if not self.is_paused:
+                    self._begin_next()
             elif parser.state != before:
                 self._read_on()
 

@@ -22,6 +22,8 @@ from platform_site.server.application import application
 logger = logging.getLogger(__name__)
 
 STOP_SECONDS: Final = 8
+REPLACED_SECONDS: Final = 330
+"""How long a replaced worker may take to finish its requests: a function may run for 300 s."""
 START_SECONDS: Final = 60
 _FALSE_START_SECONDS: Final = 0.3
 _MAX_FALSE_STARTS: Final = 5
@@ -52,6 +54,8 @@ class _MainProcess:
         self._listeners = listeners
         self._context: Any = multiprocessing.get_context(start_method)
         self._workers: list[_Worker] = []
+        self._replaced: dict[Any, float] = {}
+        """Processes that finish their requests, and when to kill each (`time.monotonic`)."""
         self._false_starts = 0
         self._received: set[int] = set()
         self._signals, self._signals_writer = socket.socketpair()
@@ -71,10 +75,10 @@ class _MainProcess:
                     self._received.discard(signal.SIGHUP)
                     self._replace_all()
                 else:
-                    # Replaced workers too: `active_children` reaps them.
-                    watched = {*multiprocessing.active_children(), *[each.process for each in self._workers]}
-                    self._wait([process.sentinel for process in watched])
+                    # Wake up every second while replaced workers run, to kill those that are late.
+                    self._wait([each.process.sentinel for each in self._workers], 1.0 if self._replaced else None)
                 self._restart_ended()
+                self._kill_late()
         finally:
             self._stop()
 
@@ -138,6 +142,13 @@ class _MainProcess:
             old.terminate()
             if not self._wait_for(old.sentinel, STOP_SECONDS):
                 logger.info("a replaced worker is finishing its requests", extra={"pid": old.pid})
+                self._replaced[old] = time.monotonic() + REPLACED_SECONDS
+
+    def _kill_late(self) -> None:
+        self._replaced = {process: at for process, at in self._replaced.items() if process.is_alive()}
+        for process, at in self._replaced.items():
+            if time.monotonic() >= at:
+                process.kill()
 
     def _stop(self) -> None:
         processes = multiprocessing.active_children()

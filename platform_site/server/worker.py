@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 GRACE_SECONDS: Final = 0.5
 """How long a stopping worker still answers, closing connections."""
-REPLACED_SECONDS: Final = 330
-"""How long a replaced worker may take to finish its requests: a function may run for 300 s."""
 MAX_CONNECTIONS: Final = 16_384
 """Of one worker; 16 KB each."""
 _OTHER_FILES: Final = 512
@@ -85,7 +83,6 @@ async def _serve(
     def stop() -> None:
         """Refuse new connections, and close busy ones with their response: closing an idle one could lose a request."""
         if not server.is_stopping:
-            signal.alarm(REPLACED_SECONDS)  # it ends the process, whatever the loop does
             for end in server_hints.on_shutdown:
                 end()
             server.stop_listening()

@@ -17,7 +17,7 @@ import pytest
 from platform_site.embedded import postgres as embedded_postgres
 from platform_site.embedded.data_dir import Layout, region_database
 from platform_site.identity.plans import PLANS
-from platform_site.server.worker import REPLACED_SECONDS
+from platform_site.server.serve import REPLACED_SECONDS
 from tests.faults.conftest import OwnValkey, superuser
 from tests.support.receiver import Receiver
 from tests.support.service import Up, manage, wait_for

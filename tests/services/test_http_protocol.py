@@ -441,6 +441,18 @@ def test_clients_with_the_most_unread_bytes_are_closed(served: Served, monkeypat
     assert (queue.is_overflowed, queue.size, stream.connection.stream) == (True, 0, None)
 
 
+def test_a_client_that_reads_nothing_has_no_more_requests_begun(served: Served) -> None:
+    client = served.open.enter_context(socket.socket())
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.connect(served.address)
+    for count in range(10):
+        client.sendall(REQUEST)
+        served.run(0.02)
+        if len(served.begun) > count:
+            served.begun[-1].respond(HttpResponse(b"x" * 3_000_000))
+    assert len(served.begun) == 1
+
+
 def test_a_stream_whose_client_is_gone_keeps_no_messages(served: Served) -> None:
     stream, queue = served.unread_request(), MessageQueue(20_000_000)
     start_stream(stream, EventStreamResponse(queue))
