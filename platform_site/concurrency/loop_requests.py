@@ -12,9 +12,11 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 import greenlet
+from django.conf import settings
 
 from platform_site.concurrency import server_hints
 
@@ -217,7 +219,7 @@ class Readiness:
         descriptor, loop = self._descriptor, self._loop
         # uvloop never again calls the reader of a socket that had an error, such as that of a server which ended with
         # unread input. What the server sent before its end is read first, so the error itself would not be noticed.
-        if descriptor is None or (again and _is_readable(descriptor)):
+        if descriptor is None or (again and is_readable(descriptor)):
             return True
         timer = loop.call_later(seconds, self._wake, _TIMED_OUT) if seconds is not None else None
         if writable:
@@ -250,32 +252,17 @@ class Readiness:
             os.close(descriptor)
 
 
-def _is_readable(descriptor: int) -> bool:
+def is_readable(descriptor: int) -> bool:
+    """Also after the other side has closed it, or an error."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(0))
 
 
-_threads: ThreadPoolExecutor | None = None
-_max_threads = 32
-
-
-def limit_helper_threads(threads: int) -> None:
-    """Use at most twice `threads` helper threads, so that a silent database does not occupy all of them."""
-    global _max_threads
-    _max_threads = 2 * threads
-
-
+@lru_cache(maxsize=1)
 def _executor() -> ThreadPoolExecutor:
-    global _threads
-    if _threads is None:
-        _threads = ThreadPoolExecutor(_max_threads, thread_name_prefix="loop-helper")
-    return _threads
+    # Twice the threads of requests, so that a silent database does not occupy all of them.
+    return ThreadPoolExecutor(2 * settings.WEB_THREADS, thread_name_prefix="loop-helper")
 
 
-def _after_fork() -> None:
-    global _threads
-    _threads = None
-
-
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_executor.cache_clear)

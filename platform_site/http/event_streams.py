@@ -28,7 +28,7 @@ class MessageQueue:
         self.size = 0
         self.is_closed = False
         self.is_overflowed = False
-        self.notify: Callable[[], None] = lambda: None
+        self.notify: Callable[[], object] = lambda: None
         """Called, in the writer's thread, when there is something to take."""
 
     def put(self, data: bytes) -> None:
@@ -78,12 +78,9 @@ class EventStreamResponse(StreamingHttpResponse):
         self.queue = queue
         self._is_detached = False
 
-    def detach(self) -> MessageQueue:
-        """Return the queue and keep it open when the response is closed: the server sends the messages, and the request
-        ends."""
+    def detach(self) -> None:
+        """Keep the queue open when the response is closed: the server sends the messages, and the request ends."""
         self._is_detached = True
-        self.close()
-        return self.queue
 
     def close(self) -> None:
         if not self._is_detached:

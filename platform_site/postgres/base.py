@@ -2,7 +2,6 @@
 that an idle connection's socket is readable and so unusable. Silent failures: TCP timers,
 `platform_site.postgres.availability`, and one retry of reads in `platform_site.http.views`."""
 
-import select
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -81,9 +80,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
         if connection is None or connection.closed:
             return False
         try:
-            poll = select.poll()
-            poll.register(connection.fileno(), select.POLLIN | select.POLLHUP | select.POLLERR)
-            return not poll.poll(0)
+            return not loop_requests.is_readable(connection.fileno())
         except (OSError, ValueError):
             return False
 

@@ -8,16 +8,15 @@ import contextvars
 import inspect
 import logging
 import os
-import threading
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from django.conf import settings
 from django.core.handlers.base import BaseHandler
 from django.db import connections
+from django.http import HttpResponse
 from django.urls import get_resolver
 
 from platform_site.concurrency import loop_requests, server_hints
@@ -36,33 +35,12 @@ from platform_site.request_log.writer import Writers
 from platform_site.server.elastic_pool import ElasticThreadPool
 from platform_site.server.event_streams import start_stream
 from platform_site.server.http_message import Message
-from platform_site.server.http_protocol import Peer
-from platform_site.server.incoming import Forwarding, Incoming, add_headers, mark_unreadable
-from platform_site.server.outgoing import headers_of, send
-from platform_site.server.request_checks import check_host, check_request
+from platform_site.server.incoming import Incoming
 from platform_site.server.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
 _SLASHES_OF_TABLE: Final = "/v1/rows/tasks".count("/")
 _HEALTHY: Final = b'{"status":"ok"}'
-
-
-@dataclass(slots=True)
-class Exchange:
-    """One request: its HTTP message and the Django request made from it."""
-
-    request: Incoming
-    message: Message
-    parked: server_hints.Parked | None = None
-    """Set if the request was parked; released at the end."""
-
-    @classmethod
-    def from_message(cls, message: Message) -> "Exchange":
-        return cls(Incoming(message.path, message.meta, message.body), message)
-
-    def end(self) -> None:
-        if self.parked is not None:
-            self.parked.release()
 
 
 class Application:
@@ -71,9 +49,8 @@ class Application:
     def __init__(self) -> None:
         self._handler: BaseHandler
         self._api_middleware: Callable[[Any], Any]
-        self._forwarding = Forwarding(())
         self._loop: asyncio.AbstractEventLoop
-        self._pool: ElasticThreadPool[Exchange]
+        self._pool: ElasticThreadPool[Incoming]
         self._reporters: tuple[Reporter, Writers]
         self._watchdog: Watchdog
 
@@ -87,7 +64,6 @@ class Application:
             warnings.filterwarnings("ignore", message="No directory at")
             handler.load_middleware()
         _import_views(get_resolver())
-        self._forwarding = Forwarding(settings.TRUSTED_PROXIES)
         connection_cleanup.disconnect_django_signals()
         # Without Django's exception wrapper: ApiMiddleware makes the error responses for API paths itself.
         self._api_middleware = inspect.unwrap(handler._middleware_chain)  # type: ignore[attr-defined]
@@ -95,23 +71,14 @@ class Application:
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start the threads and prepare the database for use on the loop. Called once per worker, in the thread of
-        `loop`, which also runs the pool's timers."""
-        loop_thread = threading.get_ident()
-
-        def call_later_from_any_thread(delay: float, call: Callable[[], None]) -> None:
-            if threading.get_ident() == loop_thread:  # on the loop's own thread no wake-up is needed
-                loop.call_later(delay, call)
-            else:
-                loop.call_soon_threadsafe(loop.call_later, delay, call)
-
+        `loop`."""
         self._loop = loop
         availability.limit_waiting_threads(settings.WEB_THREADS)
-        loop_requests.limit_helper_threads(settings.WEB_THREADS)
         self._pool = ElasticThreadPool(
             work=self._work,
             refuse=self._refuse,
             on_retire=connections.close_all,
-            later=call_later_from_any_thread,
+            later=loop.call_later,
             max_threads=settings.WEB_THREADS,
             max_waiting=min(settings.WEB_THREADS_WAITING, settings.WEB_THREADS - 1),
             stuck_after=settings.WEB_THREAD_STUCK,
@@ -141,69 +108,34 @@ class Application:
         for reporter in self._reporters:
             reporter.stop()
 
-    def check(self, message: Message, peer: Peer) -> errors.ApiError | None:
-        """Complete META from the request head. Returns the error to refuse the request with, or None."""
-        meta, path, headers = message.meta, message.path, message.headers
-        repeated = add_headers(meta, headers)
-        client, server, port = peer
-        mark_unreadable(meta, message.unreadable)
-        meta["REMOTE_ADDR"], meta["wsgi.url_scheme"] = self._forwarding.client(client, "http", headers)
-        named = meta.get("HTTP_HOST")
-        if message.authority is not None:
-            meta["HTTP_HOST"] = message.authority
-        meta["SERVER_NAME"] = server or "localhost"
-        meta["SERVER_PORT"] = str(port)
-        try:
-            if "x-forwarded-for" in message.unreadable and self._forwarding.trusts(client):
-                # the client's IP cannot be determined
-                raise errors.InvalidRequest("X-Forwarded-For has bytes outside ASCII.")
-            if "host" in message.unreadable:
-                raise errors.InvalidRequest("The Host header has bytes outside ASCII.")
-            check_host(named, meta)
-            check_request(meta, path, repeated)
-        except errors.ApiError as error:
-            return error
-        return None
-
     def handle(self, message: Message) -> None:
         """Answer a complete request: refuse it, or run it on the loop or in a thread."""
         if message.refusal is not None:
             _send_error(message, message.refusal)
             return
-        method, path = message.meta["REQUEST_METHOD"], message.path
-        if path == "/healthz" and method in {"GET", "HEAD"}:
+        if message.path == "/healthz" and message.meta["REQUEST_METHOD"] in {"GET", "HEAD"}:
             _send_health(message)
             return
         try:
-            exchange = Exchange.from_message(message)
+            request = Incoming.from_message(message)
         except (LookupError, ValueError):
             _send_error(message, errors.InvalidRequest("The Content-Type is ill-formed."))
             return
-        is_on_loop = _is_synchronous_call(message) or (path.startswith("/v1/rows/") and not self._needs_thread(message))
-        if is_on_loop and len(message.body) <= MAX_ON_LOOP:
-            LoopRequest(self._loop, partial(self._work_on_loop, exchange)).switch()
+        if _runs_on_loop(message):
+            LoopRequest(self._loop, partial(self._work_on_loop, request)).switch()
         else:
-            self._pool.submit(exchange)
+            self._pool.submit(request)
 
-    def _needs_thread(self, message: Message) -> bool:
-        """Whether a request for rows needs a transaction, and so a thread."""
-        meta, method = message.meta, message.meta["REQUEST_METHOD"]
-        if method in {"GET", "HEAD"}:
-            return False
-        is_bulk = message.body.startswith(b"[") or (method == "PATCH" and message.path.count("/") == _SLASHES_OF_TABLE)
-        is_plain = method != "DELETE" and not is_bulk and "on_conflict" not in meta["QUERY_STRING"]
-        return bool(settings.REPLICAS) or not is_plain or "HTTP_IDEMPOTENCY_KEY" in meta
-
-    def _work_on_loop(self, exchange: Exchange) -> None:
+    def _work_on_loop(self, request: Incoming) -> None:
         """Run the request in its greenlet, and again in a thread if it would block. Never raises: the error would
         surface in the callback of another request."""
         here = loop_requests.current()
         try:
-            self._answer(exchange)
+            self._answer(request)
         except server_hints.Parked:
-            again = Exchange.from_message(exchange.message)
+            again = Incoming.from_message(request.message)
             if here is not None and here.has_used_redis:
-                again.request.__dict__[server_hints.REPEATED] = True
+                again.__dict__[server_hints.REPEATED] = True
             self._pool.submit(again)
         except BaseException:
             logger.exception("a request on the loop failed")
@@ -211,68 +143,65 @@ class Application:
             if here is not None and here.connections:
                 loop_connections.give_back(here)
 
-    def _refuse(self, exchange: Exchange) -> None:
+    def _refuse(self, request: Incoming) -> None:
         logger.error("no thread became free in time")  # the path is not logged: it may contain a secret
-        _send_error(exchange.message, errors.Unavailable())
-        exchange.end()
+        _send_error(request.message, errors.Unavailable())
+        request.end()
 
-    def _work(self, exchange: Exchange) -> None:
+    def _work(self, request: Incoming) -> None:
         try:
-            self._answer(exchange)
+            self._answer(request)
         except server_hints.Parked as parked:
-            exchange.parked = parked
-            exchange.request.__dict__[server_hints.REPEATED] = True
-            parked.then(lambda: self._pool.submit(exchange))
+            request.parked = parked
+            request.__dict__[server_hints.REPEATED] = True
+            parked.then(lambda: self._call_on_loop(partial(self._pool.submit, request)))
+        except BaseException:
+            request.end()
+            raise
+        else:
+            request.end()
         connection_cleanup.close_unusable_connections()
 
-    def _answer(self, exchange: Exchange) -> None:
+    def _answer(self, request: Incoming) -> None:
         """Pass the request to Django and send the response. Raises Parked."""
-        request = exchange.request
-        request.__dict__[server_hints.REPEATABLE] = True
-        response = None
-        is_unfinished = False
+        message, response = request.message, None
         try:
             # What Django's handler does around its middleware (URLconf, error log) is for the HTML pages.
             answer = self._api_middleware if is_api_path(request.path) else self._handler.get_response
             response = answer(request)
             if isinstance(response, EventStreamResponse):
-                self._begin_stream(exchange, response)
-                is_unfinished = True
+                response.detach()
+                self._call_on_loop(partial(start_stream, message, response))
             else:
-                send(exchange.message, response)
+                message.respond(response)
         except server_hints.Parked:
-            is_unfinished = True
             raise
         except BaseException:
             logger.exception("Django failed to answer a request")
             # If the answer has begun, this is ignored; else the client gets the envelope rather than an empty 500.
-            _send_error(exchange.message, errors.Internal())
-        finally:
-            if not is_unfinished:
-                exchange.end()
-                # After the client has its answer.
-                if response is not None:
-                    response.close()
+            _send_error(message, errors.Internal())
+        if response is not None:
+            response.close()  # after the client has its answer
 
-    def _begin_stream(self, exchange: Exchange, response: EventStreamResponse) -> None:
-        """Let the event loop send the stream and release the request, since a stream may last for days."""
-        head, queue = (response.status_code, headers_of(response)), response.detach()
-        exchange.end()
-        self._loop.call_soon_threadsafe(
-            partial(start_stream, self._loop, exchange.message, head, queue), context=contextvars.Context()
-        )
+    def _call_on_loop(self, call: Callable[[], None]) -> None:
+        # Without the context of this request: a stream may last for days.
+        self._loop.call_soon_threadsafe(call, context=contextvars.Context())
 
 
-def _is_synchronous_call(message: Message) -> bool:
-    """Whether this is a synchronous function call, without Idempotency-Key and Prefer."""
-    meta, path = message.meta, message.path
-    return (
-        path.startswith("/v1/functions/")
-        and path.endswith("/invoke")
-        and meta["REQUEST_METHOD"] == "POST"
-        and "HTTP_IDEMPOTENCY_KEY" not in meta
-        and "HTTP_PREFER" not in meta
-    )
+def _runs_on_loop(message: Message) -> bool:
+    """Whether this is a short request: for rows without a transaction, or a synchronous function call without
+    Idempotency-Key and Prefer."""
+    meta, path, method = message.meta, message.path, message.meta["REQUEST_METHOD"]
+    if len(message.body) > MAX_ON_LOOP:
+        return False
+    if path.startswith("/v1/rows/"):
+        if method in {"GET", "HEAD"}:
+            return True
+        is_bulk = message.body.startswith(b"[") or (method == "PATCH" and path.count("/") == _SLASHES_OF_TABLE)
+        is_plain = method != "DELETE" and not is_bulk and "on_conflict" not in meta["QUERY_STRING"]
+        return is_plain and not settings.REPLICAS and "HTTP_IDEMPOTENCY_KEY" not in meta
+    is_call = path.startswith("/v1/functions/") and path.endswith("/invoke") and method == "POST"
+    return is_call and "HTTP_IDEMPOTENCY_KEY" not in meta and "HTTP_PREFER" not in meta
 
 
 def _import_views(resolver: Any) -> None:
@@ -283,8 +212,8 @@ def _import_views(resolver: Any) -> None:
 
 
 def _send_health(message: Message) -> None:
-    headers = [("Content-Type", "application/json"), ("Cache-Control", "no-store"), ("X-Request-Id", ids.new("req"))]
-    message.respond(200, headers, _HEALTHY)
+    headers = {"Cache-Control": "no-store", "X-Request-Id": ids.new("req")}
+    message.respond(HttpResponse(_HEALTHY, content_type="application/json", headers=headers))
 
 
 def _send_error(message: Message, error: errors.ApiError) -> None:
@@ -293,7 +222,7 @@ def _send_error(message: Message, error: errors.ApiError) -> None:
     response = exception_handler.respond(error)
     response.headers["Cache-Control"] = "no-store"
     response.headers["X-Request-Id"] = current_request_id() or ""
-    send(message, response)
+    message.respond(response)
     logger.info("refused before Django", extra={"status": error.status, "code": error.code})
     close_request(token)
 

@@ -1,13 +1,14 @@
 """A thread pool with one active thread, because threads compete for the interpreter lock. While jobs are queued,
 another thread (of at most `max_threads`) becomes active when the current job has run for `stuck_after`, or at once when
 that job calls `will_wait`, unless `max_waiting` jobs already wait. Jobs queued for `queue_timeout` are refused.
-`submit` may be called from any thread; `refuse` and the timer run on the loop's thread."""
+`submit` is called on the event loop; `refuse` and the timer run there."""
 
 import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 logger = logging.getLogger(__name__)
@@ -15,43 +16,30 @@ logger = logging.getLogger(__name__)
 Job = TypeVar("Job")
 
 
+@dataclass(eq=False, kw_only=True)
 class ElasticThreadPool(Generic[Job]):
     """`work(job)` runs in a thread and must not raise; `refuse(job)` on the loop; `on_retire()` in an ending thread, to
     close connections. Times in seconds."""
 
-    def __init__(
-        self,
-        *,
-        work: Callable[[Job], None],
-        refuse: Callable[[Job], None],
-        on_retire: Callable[[], None],
-        later: Callable[[float, Callable[[], None]], object],
-        max_threads: int = 16,
-        max_waiting: int = 4,
-        stuck_after: float = 0.010,
-        queue_timeout: float = 2.0,
-        idle_seconds: float = 30.0,
-    ) -> None:
-        self._work, self._refuse, self._on_retire, self._later = work, refuse, on_retire, later
-        self._max_waiting = max_waiting
-        self._waiting_threads: set[threading.Thread] = set()
-        self._max_threads, self._stuck_after = max_threads, stuck_after
-        self._queue_timeout, self._idle_seconds = queue_timeout, idle_seconds
+    work: Callable[[Job], None]
+    refuse: Callable[[Job], None]
+    on_retire: Callable[[], None]
+    later: Callable[[float, Callable[[], None]], object]
+    max_threads: int = 16
+    max_waiting: int = 4
+    stuck_after: float = 0.010
+    queue_timeout: float = 2.0
+    idle_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._queue: deque[tuple[float, Job]] = deque()
         self._active: _Thread | None = None
         self._idle: list[_Thread] = []
         self._threads: set[_Thread] = set()
+        self._waiting_threads: set[threading.Thread] = set()
         self._timer_set = False
         self._stopping = False
-
-    @property
-    def threads(self) -> int:
-        return len(self._threads)
-
-    @property
-    def queued(self) -> int:
-        return len(self._queue)
 
     def submit(self, job: Job) -> None:
         now = time.monotonic()
@@ -63,14 +51,14 @@ class ElasticThreadPool(Generic[Job]):
             alarm, self._timer_set = not self._timer_set, True
         self._start(new)
         if alarm:
-            self._later(self._stuck_after, self._tick)
+            self.later(self.stuck_after, self._tick)
 
     def will_wait(self) -> None:
         """In a job that will wait: another thread becomes active, up to `max_waiting`."""
         thread = threading.current_thread()
         new = None
         with self._lock:
-            if self._active is thread and len(self._waiting_threads) < self._max_waiting:
+            if self._active is thread and len(self._waiting_threads) < self.max_waiting:
                 self._waiting_threads.add(thread)
                 self._active = None
                 if self._queue:
@@ -97,7 +85,7 @@ class ElasticThreadPool(Generic[Job]):
             active.began = now
             self._active = active
             active.may_run.release()
-        elif len(self._threads) < self._max_threads:
+        elif len(self._threads) < self.max_threads:
             active = _Thread(self, now)
             self._threads.add(active)
             self._active = active
@@ -121,21 +109,17 @@ class ElasticThreadPool(Generic[Job]):
         late: list[Job] = []
         new = None
         with self._lock:
-            while self._queue and now - self._queue[0][0] >= self._queue_timeout:
+            while self._queue and now - self._queue[0][0] >= self.queue_timeout:
                 late.append(self._queue.popleft()[1])
-            again: float | None = None
-            if self._queue:
-                if self._active is None or now - self._active.began >= self._stuck_after:
-                    new = self._activate_another(now)
-                    again = self._stuck_after
-                else:
-                    again = self._active.began + self._stuck_after - now
-            self._timer_set = again is not None
+            self._timer_set = bool(self._queue)
+            due = now if self._active is None else self._active.began + self.stuck_after
+            if self._queue and due <= now:
+                new, due = self._activate_another(now), now + self.stuck_after
         self._start(new)
-        if again is not None:
-            self._later(max(0.001, again), self._tick)
+        if self._timer_set:
+            self.later(max(0.001, due - now), self._tick)
         for job in late:
-            self._refuse(job)
+            self.refuse(job)
 
     def _next(self, thread: "_Thread") -> Job | None:
         while True:
@@ -143,7 +127,7 @@ class ElasticThreadPool(Generic[Job]):
                 self._waiting_threads.discard(thread)
                 now = time.monotonic()
                 active = self._active
-                if self._queue and active is not thread and (active is None or now - active.began >= self._stuck_after):
+                if self._queue and active is not thread and (active is None or now - active.began >= self.stuck_after):
                     active = self._active = thread
                 if active is thread:
                     if self._queue:
@@ -154,7 +138,7 @@ class ElasticThreadPool(Generic[Job]):
                     self._threads.discard(thread)
                     return None
                 self._idle.append(thread)
-            while not thread.may_run.acquire(timeout=self._idle_seconds):
+            while not thread.may_run.acquire(timeout=self.idle_seconds):
                 with self._lock:
                     if thread in self._idle and len(self._threads) > 1:
                         self._idle.remove(thread)
@@ -175,9 +159,9 @@ class _Thread(threading.Thread):
         try:
             while (job := pool._next(self)) is not None:
                 try:
-                    pool._work(job)
+                    pool.work(job)
                 except BaseException:  # whatever it is, the thread must go on
                     logger.exception("a job raised")
                 del job  # while idle, hold on to nothing
         finally:
-            pool._on_retire()
+            pool.on_retire()

@@ -1,115 +1,95 @@
-"""`Message`: one HTTP request as parsed, and the methods that send its response, once and from any thread.
-`Connection`: what a message needs of its connection; implemented by `http_protocol`."""
+"""`Message`: one HTTP request as parsed, and the methods that send its response, once."""
 
 import email.utils
+import logging
 import time
-from collections.abc import Callable
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+from django.http.response import HttpResponseBase
 
 from platform_site.http import errors
-from platform_site.http.event_streams import MessageQueue
+
+if TYPE_CHECKING:
+    from platform_site.server.http_protocol import HttpConnection
+
+logger = logging.getLogger(__name__)
 
 Headers = list[tuple[str, str]]
 
 
-class Connection(Protocol):
-    __slots__ = ("is_gone", "is_paused", "on_change", "stream")
-
-    is_gone: bool
-    is_paused: bool
-    on_change: Callable[[], None] | None
-    """Called when the client disconnects, or has read everything."""
-    stream: MessageQueue | None
-    """What it sends as an event stream."""
-
-    def claim_response(self, message: "Message") -> bool:
-        """Whether `message` may be answered: it is the current request of the connection, and no response was sent.
-        True only once."""
-
-    def write(self, data: bytes) -> None: ...
-
-    def finish(self, data: bytes, is_last: bool) -> None: ...
-
-    def abort(self) -> None: ...
-
-
 class Message:
     __slots__ = (
-        "authority", "body", "connection", "headers", "is_last", "meta", "path", "refusal", "unreadable",
+        "authority", "body", "connection", "headers", "is_answered", "is_last", "meta", "path", "refusal", "unreadable",
     )  # fmt: skip
 
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
+    connection: "HttpConnection"
+    """Set once it is the turn of this request."""
+
+    def __init__(self) -> None:
         self.meta: dict[str, Any] = {}
         self.path = ""
         self.authority: str | None = None
         """The request line's host, which precedes the header (RFC 9112, 3.2.2)."""
-        self.headers: list[tuple[str, str]] = []
+        self.headers: Headers = []
         self.unreadable: set[str] = set()
         self.body: bytes = b""
         self.refusal: errors.ApiError | None = None
+        self.is_answered = False
         self.is_last = False
         """Whether the connection is closed after the response."""
 
-    def release(self) -> None:
-        """Release the request, for a long response."""
-        self.meta, self.headers, self.body = {}, [], b""
-
-    def respond(self, status: int, headers: Headers, body: bytes) -> None:
-        connection = self.connection
-        if not connection.claim_response(self):
+    def respond(self, response: HttpResponseBase) -> None:
+        """Send a response of Django, from any thread. Ignored if one was sent."""
+        if self.is_answered:
             return
-        lines = _head(status, headers, self.is_last)
-        if status >= 200 and status not in (204, 304) and "Content-Length" not in dict(headers):
+        parts: Any = response  # those of a streaming response are a static file
+        body = b"".join(parts)
+        lines, status = self._begin(response), response.status_code
+        if status >= 200 and status not in (204, 304) and "content-length" not in response.headers._store:
             lines.append(b"content-length: %d\r\n" % len(body))
         lines.append(b"\r\n")
         if body and self.meta.get("REQUEST_METHOD") != "HEAD":
             lines.append(body)
-        connection.finish(b"".join(lines), self.is_last)
+        self.connection.finish(self, b"".join(lines))
 
-    def respond_in_pieces(self, status: int, headers: Headers) -> "ResponseStream":
-        connection = self.connection
-        if not connection.claim_response(self):
-            raise ConnectionResetError("a response was sent")
-        chunked = self.meta.get("SERVER_PROTOCOL") == "HTTP/1.1" and not any(
-            name.lower() == "content-length" for name, _ in headers
-        )
-        is_last = self.is_last or not chunked
-        lines = _head(status, headers, is_last)
-        lines.append(b"transfer-encoding: chunked\r\n\r\n" if chunked else b"\r\n")
-        connection.write(b"".join(lines))
-        silent = self.meta.get("REQUEST_METHOD") == "HEAD"
-        return ResponseStream(connection, chunked=chunked and not silent, silent=silent, is_last=is_last)
+    def begin_stream(self, response: HttpResponseBase) -> bool:
+        """Send the head of a response without a length, and release the request. Returns whether the body is sent in
+        chunks."""
+        is_chunked: bool = self.meta["SERVER_PROTOCOL"] == "HTTP/1.1"
+        self.is_last = self.is_last or not is_chunked
+        framing = b"transfer-encoding: chunked\r\n\r\n" if is_chunked else b"\r\n"
+        self.connection.write(b"".join([*self._begin(response), framing]))
+        self.meta, self.headers, self.body = {}, [], b""
+        return is_chunked
 
-
-class ResponseStream:
-    __slots__ = ("_chunked", "_connection", "_is_last", "_silent")
-
-    def __init__(self, connection: Connection, *, chunked: bool, silent: bool, is_last: bool) -> None:
-        self._connection, self._chunked, self._silent, self._is_last = connection, chunked, silent, is_last
-
-    def send(self, data: bytes) -> None:
-        """Raises ConnectionError if the client is gone."""
-        if self._connection.is_gone:
-            raise ConnectionResetError("the client is gone")
-        if data and not self._silent:
-            self._connection.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
-
-    def end(self) -> None:
-        self._connection.finish(b"0\r\n\r\n" if self._chunked else b"", self._is_last)
-
-    def abort(self) -> None:
-        """The client must notice that the response is incomplete."""
-        self._connection.abort()
+    def _begin(self, response: HttpResponseBase) -> list[bytes]:
+        self.is_answered = True
+        self.is_last = self.is_last or self.connection.server.is_stopping
+        text = "".join([f"{name}: {value}\r\n" for name, value in _headers_of(response)]).encode("latin-1", "replace")
+        if self.is_last:
+            text += b"connection: close\r\n"
+        return [_status_line(response.status_code), text, _date(int(time.time()))]
 
 
-def _head(status: int, headers: Headers, is_last: bool) -> list[bytes]:
-    text = "".join([f"{name}: {value}\r\n" for name, value in headers]).encode("latin-1", "replace")
-    if is_last:
-        text += b"connection: close\r\n"
-    return [_status_line(status), text, _date(int(time.time()))]
+def _headers_of(response: HttpResponseBase) -> Headers:
+    """With cookies; invalid values are left out and logged."""
+    # Not `items()`, which looks each up again by its name: four calls for each header.
+    headers: Headers = [*response.headers._store.values()]
+    if "cookies" in response.__dict__:  # our responses create the attribute only when it is read
+        headers += [("Set-Cookie", cookie.output(header="").lstrip()) for cookie in response.cookies.values()]
+    text = "".join([value for _, value in headers])
+    if text.isascii() and text.isprintable():
+        return headers
+    valid = []
+    for name, value in headers:
+        # A control character could begin another header; what is beyond ASCII, clients read in different ways.
+        if value.isascii() and value.replace("\t", " ").isprintable():
+            valid.append((name, value))
+        else:
+            logger.error("header %s left out: its value has characters that a header cannot carry", name)
+    return valid
 
 
 @lru_cache(maxsize=64)

@@ -1,18 +1,17 @@
 """Reads a connection's requests by httptools: RFC 9112, with limits on heads and bodies."""
 
-import asyncio
 import logging
 import re
-from abc import abstractmethod
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 from urllib.parse import unquote
 
 import httptools
 
 from platform_site.http import errors
-from platform_site.server.http_message import Connection, Message
-from platform_site.server.request_checks import BODY_LIMIT
+from platform_site.server.http_message import Message
+from platform_site.server.incoming import BODY_LIMIT, is_too_large
 
 logger = logging.getLogger(__name__)
 
@@ -29,12 +28,6 @@ _NOT_HTTP: Final = "This is not a valid HTTP/1.1 request."
 _TRAILERS: Final = "The request body has trailers, which are not supported."
 
 
-class Refused(Exception):
-    def __init__(self, error: errors.ApiError) -> None:
-        super().__init__(error.message)
-        self.error = error
-
-
 class _HeadTooLarge(errors.ApiError):
     status, code, message = (
         431,
@@ -43,45 +36,56 @@ class _HeadTooLarge(errors.ApiError):
     )
 
 
-class RequestParser(Connection, asyncio.Protocol):
-    """Makes messages of what `feed` gets, for a subclass."""
+class RequestParser:
+    """Makes `messages` of what `feed` gets. The last one of a client that breaks the rules has a refusal. `check` gets
+    a message with its head; it completes META, or raises ApiError."""
 
-    __slots__ = ("_head_bytes", "_parser", "_parsing", "_pieces", "_size", "_state", "_upgrades", "_url", "_waiting")
+    __slots__ = (
+        "_check", "_head_bytes", "_message", "_parser", "_pieces", "_upgrades", "_url", "expects_continue", "messages",
+        "size", "state",
+    )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, check: Callable[[Message], None]) -> None:
+        self._check = check
         self._parser = httptools.HttpRequestParser(self)
-        self._state = "idle"
+        self.messages: deque[Message] = deque()
+        """Requests that wait for their turn."""
+        self.state = "idle"
         """idle, head, body, drain (an oversized body), done."""
+        self.expects_continue = False
+        """Whether the client waits for a response before it sends the body."""
         self._upgrades = False
         """Whether the head asks for another protocol: httptools then skips its body (`_head_without_upgrade`)."""
-        self._parsing: Message | None = None
+        self._message: Message | None = None
         self._url = b""
         self._head_bytes = 0
         self._pieces: list[bytes] = []
-        self._size = 0
-        self._waiting: deque[Message] = deque()
-
-    @abstractmethod
-    def _check_head(self, message: Message) -> None: ...
-
-    @abstractmethod
-    def _queue(self, message: Message) -> None: ...
-
-    @abstractmethod
-    def _refuse(self, error: errors.ApiError) -> None: ...
+        self.size = 0
+        """Bytes of the headers, then of the body."""
 
     def feed(self, data: bytes) -> None:
         while data:
-            if self._state == "idle":
-                self._state = "head"
-                self._head_bytes = 0
-            if self._state == "head":
+            if self.state == "idle":
+                self.state, self._head_bytes = "head", 0
+            if self.state == "head":
                 self._head_bytes += len(data)
             data = self._feed_parser(data)
-        if self._state == "head" and self._head_bytes > HEAD_BYTES:
-            self._refuse(_HeadTooLarge())
-        elif self._state == "drain" and self._size > DRAIN_BYTES:
-            self._refuse(errors.PayloadTooLarge())
+        if self.state == "head" and self._head_bytes > HEAD_BYTES:
+            self.refuse(_HeadTooLarge())
+        elif self.state == "drain" and self.size > DRAIN_BYTES:
+            self.refuse(errors.PayloadTooLarge())
+
+    def refuse(self, error: errors.ApiError) -> None:
+        """End with this error."""
+        message, self._message = self._message or Message(), None
+        message.refusal, message.is_last = error, True
+        self.messages.append(message)
+        self.state = "done"
+
+    def close(self) -> None:
+        self.messages.clear()
+        self._message = None
+        self.state = "done"
 
     def _feed_parser(self, data: bytes) -> bytes:
         """Returns what is still to be parsed."""
@@ -92,70 +96,71 @@ class RequestParser(Connection, asyncio.Protocol):
             return self._head_without_upgrade() + data[upgrade.args[0] :]
         except httptools.HttpParserCallbackError as error:
             cause = error.__context__
-            if not isinstance(cause, Refused):
+            if not isinstance(cause, errors.ApiError):
                 logger.error("a request could not be parsed", exc_info=error)
-            self._refuse(cause.error if isinstance(cause, Refused) else errors.Internal())
+                cause = errors.Internal()
+            self.refuse(cause)
         except httptools.HttpParserInvalidMethodError:
             is_word = _FIRST_LINE.match(data) is not None
-            self._refuse(errors.MethodNotAllowed() if is_word else errors.InvalidRequest(_NOT_HTTP))
+            self.refuse(errors.MethodNotAllowed() if is_word else errors.InvalidRequest(_NOT_HTTP))
         except httptools.HttpParserError:
-            self._refuse(errors.InvalidRequest(_NOT_HTTP))
+            self.refuse(errors.InvalidRequest(_NOT_HTTP))
         return b""
 
     def _head_without_upgrade(self) -> bytes:
         """A head after which a new parser reads the body of the current request, which stays HTTP/1.1 (RFC 9110, 7.8).
         Read as a request of its own, the body would be one that a proxy never saw."""
-        meta = self._parsing.meta if self._parsing is not None else {}
+        meta = self._message.meta if self._message is not None else {}
         length, encoding = meta.get("CONTENT_LENGTH"), meta.get("HTTP_TRANSFER_ENCODING")
         framing = f"content-length: {length}\r\n" if length is not None else ""
         framing += f"transfer-encoding: {encoding}\r\n" if encoding is not None else ""
         return f"POST / HTTP/1.1\r\n{framing}\r\n".encode()
 
     def on_message_begin(self) -> None:
-        if self._upgrades or self._state == "done":
+        if self._upgrades or self.state == "done":
             return
-        if len(self._waiting) >= MAX_PIPELINED:
-            raise Refused(errors.InvalidRequest("Too many pipelined requests are waiting for a response."))
-        self._parsing = Message(self)
-        self._state = "head"
+        if len(self.messages) > MAX_PIPELINED:
+            raise errors.InvalidRequest("Too many pipelined requests are waiting for a response.")
+        self._message = Message()
+        self.state = "head"
         self._url = b""
         self._pieces = []
-        self._size = 0
+        self.size = 0
 
     def on_url(self, part: bytes) -> None:
         self._url += part
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        message = self._parsing
+        message = self._message
         if message is None:
             return
-        if self._state != "head":
+        if self.state != "head":
             if self._upgrades:
                 return
-            raise Refused(errors.InvalidRequest(_TRAILERS))
-        self._size += len(name) + len(value)
+            raise errors.InvalidRequest(_TRAILERS)
+        self.size += len(name) + len(value)
         if len(message.headers) >= MAX_HEADERS:
-            raise Refused(_HeadTooLarge())
+            raise _HeadTooLarge
         header = name.decode().lower()
         if not value.isascii():
             message.unreadable.add(header)
         elif (text := value.decode()).isprintable() or text.replace("\t", " ").isprintable():
             message.headers.append((header, text))
         else:
-            raise Refused(errors.InvalidRequest("A header has a control character."))
+            raise errors.InvalidRequest("A header has a control character.")
 
     def on_headers_complete(self) -> None:
-        message = self._parsing
+        message = self._message
         if message is None or self._upgrades:
             self._upgrades = False
             return
-        if self._size + len(self._url) > HEAD_BYTES:
-            raise Refused(_HeadTooLarge())
-        self._size = 0
+        if self.size + len(self._url) > HEAD_BYTES:
+            raise _HeadTooLarge
+        self.size = 0
         try:
             url = self._url.decode("ascii")
         except UnicodeDecodeError:
-            raise Refused(errors.InvalidRequest("The request target has bytes outside ASCII.")) from None
+            raise errors.InvalidRequest("The request target has bytes outside ASCII.") from None
         if not url.startswith("/") and (absolute := _ABSOLUTE.match(url)):
             message.authority, url = absolute[1], "/" + absolute[2].removeprefix("/")
         path, _, query = url.partition("#")[0].partition("?")
@@ -167,36 +172,41 @@ class RequestParser(Connection, asyncio.Protocol):
         meta["PATH_INFO"] = message.path
         meta["QUERY_STRING"] = query
         meta["SERVER_PROTOCOL"] = f"HTTP/{self._parser.get_http_version()}"
-        self._state = "body"
-        self._check_head(message)
+        self.state = "body"
+        self._check(message)
+        if "CONTENT_LENGTH" in meta and is_too_large(meta["CONTENT_LENGTH"]):
+            if "HTTP_EXPECT" in meta:
+                raise errors.PayloadTooLarge
+            self._drain()
+        elif meta.get("HTTP_EXPECT", "").lower() == "100-continue" and meta["SERVER_PROTOCOL"] == "HTTP/1.1":
+            self.expects_continue = bool(meta.get("CONTENT_LENGTH")) or "HTTP_TRANSFER_ENCODING" in meta
         self._upgrades = self._parser.should_upgrade()
 
     def _drain(self) -> None:
-        self._state = "drain"
+        self.state = "drain"
         self._pieces = []
 
     def on_body(self, part: bytes) -> None:
-        self._size += len(part)
-        if self._state == "body":
-            if self._size <= BODY_LIMIT:
-                self._pieces.append(part)
-                if len(self._pieces) >= MAX_PIECES:
-                    self._pieces = [b"".join(self._pieces)]
-            else:
+        self.size += len(part)
+        if self.state == "body":
+            if self.size > BODY_LIMIT:
                 self._drain()
+                return
+            self._pieces.append(part)
+            if len(self._pieces) >= MAX_PIECES:
+                self._pieces = [b"".join(self._pieces)]
 
     def on_message_complete(self) -> None:
-        message = self._parsing
+        message = self._message
         if message is None or self._upgrades:
             return
-        self._parsing = None
-        is_too_long, self._state = self._state == "drain", "idle"
-        self._head_bytes = 0
-        if is_too_long:
-            raise Refused(errors.PayloadTooLarge())
-        self._size = 0
+        if self.state == "drain":
+            raise errors.PayloadTooLarge
+        self._message = None
+        self.state, self.expects_continue = "idle", False
+        self._head_bytes = self.size = 0
         message.body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         self._pieces = []
         if message.meta.pop("HTTP_TRANSFER_ENCODING", None) is not None:
             message.meta["CONTENT_LENGTH"] = str(len(message.body))
-        self._queue(message)
+        self.messages.append(message)

@@ -8,14 +8,18 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from platform_site.embedded.sockets import BACKLOG
 from platform_site.http import errors
-from platform_site.http.event_streams import MessageQueue
 from platform_site.server.http_message import Message
-from platform_site.server.http_parser import Refused, RequestParser
-from platform_site.server.request_checks import is_too_large
+from platform_site.server.http_parser import RequestParser
+from platform_site.server.incoming import Forwarding, check_head
+
+if TYPE_CHECKING:
+    from platform_site.server.event_streams import EventStream
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +28,7 @@ BODY_SECONDS: Final = 15.0
 DRAIN_SECONDS: Final = 2.0
 IDLE_SECONDS: Final = 75.0
 WRITE_SECONDS: Final = 60.0
+_SECONDS_OF_STATE: Final = {"idle": IDLE_SECONDS, "head": HEAD_SECONDS, "body": BODY_SECONDS, "drain": DRAIN_SECONDS}
 MAX_UNREAD: Final = 128 * 1024 * 1024
 """Bytes of all responses and event streams of a process that clients do not read."""
 SEND_BUFFER: Final = 256 * 1024
@@ -35,40 +40,30 @@ _EXPIRY_CHECK_SECONDS: Final = 0.5
 _NEVER: Final = float("inf")
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
-Peer = tuple[str, str, int]
-"""The client's IP, and the local IP and port."""
-
 
 class RequestTimeout(errors.ApiError):
     status, code, message = 408, "invalid_request", f"The request body did not arrive within {BODY_SECONDS:g} seconds."
 
 
+@dataclass(eq=False)
 class HttpServer:
-    """All connections of a process, on its event loop. `check(message, peer)` returns the error to refuse a request
-    head with, or None; `handle(message)` answers a complete request. Connections beyond `max_connections` are
-    closed."""
+    """All connections of a process, on its event loop. `handle(message)` answers a complete request, or its refusal.
+    Connections beyond `max_connections` are closed."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        check: Callable[[Message, Peer], errors.ApiError | None],
-        handle: Callable[[Message], None],
-        max_connections: int,
-    ) -> None:
-        self.loop, self.check, self.handle, self.max_connections = loop, check, handle, max_connections
-        self._thread = threading.get_ident()
+    loop: asyncio.AbstractEventLoop
+    forwarding: Forwarding
+    handle: Callable[[Message], None]
+    max_connections: int
+
+    def __post_init__(self) -> None:
+        self.thread = threading.get_ident()
         self.connections: set[HttpConnection] = set()
         self.is_stopping = False
-        self._server: asyncio.Server | None = None
-
-    def is_on_loop(self) -> bool:
-        return threading.get_ident() == self._thread
+        self._server: asyncio.Server
 
     async def start(self, listener: Any) -> None:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # connections inherit it
         self._server = await self.loop.create_server(lambda: HttpConnection(self), sock=listener, backlog=BACKLOG)
-        if self.is_stopping:  # stopped before it had started
-            self._server.close()
         self._expire_connections()
 
     def _expire_connections(self) -> None:
@@ -91,22 +86,19 @@ class HttpServer:
                 break
             total -= size
             if connection.stream is not None:
-                connection.stream.overflow()
+                connection.stream.queue.overflow()
             connection.abort()
         self.loop.call_later(_EXPIRY_CHECK_SECONDS, self.loop.run_in_executor, None, return_memory)
 
     def stop_listening(self) -> None:
         self.is_stopping = True
-        if self._server is not None:
-            self._server.close()
-
-    def close_idle(self) -> None:
-        for connection in list(self.connections):
-            connection.close_if_idle()
+        self._server.close()
 
     async def finish(self) -> None:
+        """Close each connection once it is idle."""
         while self.connections:
-            self.close_idle()
+            for connection in list(self.connections):
+                connection.close_if_idle()
             await asyncio.sleep(0.02)
 
 
@@ -116,28 +108,30 @@ def return_memory() -> None:
         trim(0)
 
 
-class HttpConnection(RequestParser):
+class HttpConnection(asyncio.Protocol):
+    """Deadlines, the order of responses and flow control of one connection; `http_parser` reads its requests. Responses
+    may come from any thread."""
+
     __slots__ = (
-        "_answering", "_descriptor", "_is_all_written", "_is_answered", "_is_reading_paused", "_peer", "_server",
-        "_transport", "_unread", "_unwritten", "_writing", "_written_at", "deadline", "reads",
+        "_answering", "_descriptor", "_is_all_written", "_parser", "_transport", "_unread", "_unwritten", "_writing",
+        "deadline", "is_gone", "is_paused", "reads", "server", "stream",
     )  # fmt: skip
 
+    _parser: RequestParser
+    _transport: Any
+    _descriptor: int
+
     def __init__(self, server: HttpServer) -> None:
-        super().__init__()
-        self._server = server
-        self._transport: Any = None
+        self.server = server
         self._answering: Message | None = None
-        self._is_answered = False
-        self.on_change: Callable[[], None] | None = None
-        self.stream: MessageQueue | None = None
+        self.stream: EventStream | None = None
+        """What it sends as an event stream."""
         self._unread = 0
         self.reads = False
         """Whether the client read from what it left unread before."""
         self._unwritten = 0
-        self._written_at = 0.0
         self._is_all_written = False
         """Whether all previous responses are written, so that a thread may write directly."""
-        self._is_reading_paused = False
         self.deadline = server.loop.time() + HEAD_SECONDS
         self.is_gone = False
         self._writing = threading.Lock()
@@ -148,34 +142,31 @@ class HttpConnection(RequestParser):
         self._transport = transport
         self._descriptor = transport.get_extra_info("socket").fileno()
         peer, own = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
-        self._peer = (peer[0] if peer else "", *(own[:2] if own else ("", 80)))
+        address = (peer[0] if peer else "", *(own[:2] if own else ("", 80)))
+        self._parser = RequestParser(partial(check_head, self.server.forwarding, address))
         transport.set_write_buffer_limits(high=1024 * 1024)
-        if len(self._server.connections) < self._server.max_connections:
-            self._server.connections.add(self)
+        if len(self.server.connections) < self.server.max_connections:
+            self.server.connections.add(self)
         else:
-            logger.warning("a connection was closed: there are %d", self._server.max_connections)
+            logger.warning("a connection was closed: there are %d", self.server.max_connections)
             transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
         with self._writing:
             self.is_gone = True
-        self._state = "done"
+        self._parser.close()
         self.deadline = _NEVER
-        self._server.connections.discard(self)
-        self._waiting.clear()
-        self._parsing = None
-        if self.on_change is not None:
-            self.on_change()
+        self.server.connections.discard(self)
+        if self.stream is not None:
+            self.stream.send()
 
     def eof_received(self) -> bool:
         """A half-closed client still gets its response, but no stream."""
-        if (
-            self.on_change is not None
-            or self._state in ("head", "body", "drain")
-            or (self._answering is None and not self._waiting)
-        ):
+        parser = self._parser
+        is_answering = self._answering is not None or bool(parser.messages)
+        if self.stream is not None or parser.state not in ("idle", "done") or not is_answering:
             return False
-        self._state = "done"
+        parser.state = "done"
         return True
 
     def pause_writing(self) -> None:
@@ -183,88 +174,49 @@ class HttpConnection(RequestParser):
 
     def resume_writing(self) -> None:
         self.is_paused = False
-        if self.on_change is not None:
-            self.on_change()
+        if self.stream is not None:
+            self.stream.send()
         elif self._answering is None:
             self._go_on()
 
     def data_received(self, data: bytes) -> None:
-        if self._state == "done":
+        parser = self._parser
+        before, waiting = parser.state, parser.messages
+        if before == "done":
             return
-        if self._answering is None:
-            if self._state == "idle":
-                self.deadline = self._server.loop.time() + HEAD_SECONDS
-        elif (
-            len(self._waiting) >= _PAUSE_AT
-            or self._size + sum(len(message.body) for message in self._waiting) > _PAUSE_BYTES
+        if (self._answering is not None or self.is_paused) and (
+            len(waiting) >= _PAUSE_AT or parser.size + sum([len(message.body) for message in waiting]) > _PAUSE_BYTES
         ):
-            self._is_reading_paused = True
             self._transport.pause_reading()
-        self.feed(data)
-
-    def _check_head(self, message: Message) -> None:
-        message.refusal = self._server.check(message, self._peer)
-        if message.refusal is not None:
-            raise Refused(message.refusal)
-        meta = message.meta
-        stated = meta.get("CONTENT_LENGTH")
-        if stated is not None and is_too_large(stated):
-            if "HTTP_EXPECT" in meta:
-                raise Refused(errors.PayloadTooLarge())
-            self._drain()
-        elif "HTTP_EXPECT" in meta and (stated or "HTTP_TRANSFER_ENCODING" in meta) and self._answering is None:
-            if meta["HTTP_EXPECT"].lower() == "100-continue" and meta["SERVER_PROTOCOL"] == "HTTP/1.1":
-                self._put(_CONTINUE)
+        parser.feed(data)
         if self._answering is None:
-            self.deadline = self._server.loop.time() + (DRAIN_SECONDS if self._state == "drain" else BODY_SECONDS)
+            if waiting:
+                if not self.is_paused:
+                    self._begin_next()
+            elif parser.state != before:
+                self._read_on()
 
-    def _queue(self, message: Message) -> None:
-        if self._answering is None and not self._waiting:
-            is_written = self._written_at != self._server.loop.time() and not self._transport.get_write_buffer_size()
-            self._handle(message, is_all_written=is_written)
-        else:
-            self._waiting.append(message)
-            if self._answering is None:  # a thread has just answered it
-                self._go_on()
-
-    def _handle(self, message: Message, *, is_all_written: bool = False) -> None:
-        self._answering, self._is_answered, self._is_all_written = message, False, is_all_written
-        self.deadline = _NEVER
-        self._server.handle(message)
-
-    def _refuse(self, error: errors.ApiError) -> None:
-        message = self._parsing or Message(self)
-        self._parsing = None
-        self._state = "done"
-        message.refusal, message.is_last = error, True
-        self._queue(message)
-
-    def claim_response(self, message: Message) -> bool:
-        if self._answering is not message or self._is_answered:
-            return False
-        self._is_answered = True
-        message.is_last = message.is_last or self._server.is_stopping
-        return True
+    def _begin_next(self) -> None:
+        waiting = self._parser.messages
+        if self._answering is None and waiting:
+            self._answering = message = waiting.popleft()
+            message.connection = self
+            self._is_all_written = not self._transport.get_write_buffer_size()
+            self.deadline = _NEVER
+            self.server.handle(message)
 
     def write(self, data: bytes) -> None:
-        """From any thread."""
-        if self._server.is_on_loop():
-            self._put(data)
-        else:
-            self._server.loop.call_soon_threadsafe(self._put, data)
-
-    def _put(self, data: bytes) -> None:
         if not self.is_gone:
             self._transport.write(data)
-            self._written_at = self._server.loop.time()
 
-    def finish(self, data: bytes, is_last: bool) -> None:
-        if self._server.is_on_loop():
-            self._finish(data, is_last)
-        elif is_last or self._server.is_stopping or not self._is_all_written or not self._write_now(data):
-            self._server.loop.call_soon_threadsafe(self._finish, data, is_last)
+    def finish(self, message: Message, data: bytes) -> None:
+        """Send the end of a response, from any thread."""
+        if threading.get_ident() == self.server.thread:
+            self._finish(message, data)
+        elif message.is_last or not self._is_all_written or not self._write_now(message, data):
+            self.server.loop.call_soon_threadsafe(self._finish, message, data)
 
-    def _write_now(self, data: bytes) -> bool:
+    def _write_now(self, message: Message, data: bytes) -> bool:
         """Write a whole response in this thread, without waking the loop. False if nothing was written."""
         with self._writing:  # otherwise the descriptor could be closed meanwhile and reused by another connection
             if self.is_gone:
@@ -273,89 +225,84 @@ class HttpConnection(RequestParser):
                 written = os.write(self._descriptor, data)
             except OSError:
                 return False
-        loop = self._server.loop
+        loop, parser = self.server.loop, self._parser
         if written < len(data):
-            loop.call_soon_threadsafe(self._finish, data[written:], False)
+            loop.call_soon_threadsafe(self._finish, message, data[written:])
             return True
         self.deadline = loop.time() + IDLE_SECONDS
         self._answering = None
-        if self._waiting or self._state != "idle" or self._is_reading_paused:  # read after `_answering` was cleared
+        # Read after `_answering` was cleared.
+        if parser.messages or parser.state != "idle" or not self._transport.is_reading():
             loop.call_soon_threadsafe(self._go_on)
         return True
 
-    def _finish(self, data: bytes, is_last: bool) -> None:
-        is_refused = self._answering is not None and self._answering.refusal is not None
+    def _finish(self, message: Message, data: bytes) -> None:
         self._answering = None
         if self.is_gone:
             return
-        if data:
-            self._put(data)
-        if is_last or self._server.is_stopping:
-            self._state = "done"
-            self._waiting.clear()
-            if is_refused and self._transport.can_write_eof():
+        self._transport.write(data)
+        if message.is_last or self.server.is_stopping:
+            self._parser.close()
+            if message.refusal is not None:
                 # Drop the client's input for DRAIN_SECONDS: closing now would send a reset, and the client could lose
                 # the response.
                 self._transport.write_eof()
-                self.deadline = self._server.loop.time() + DRAIN_SECONDS
+                self.deadline = self.server.loop.time() + DRAIN_SECONDS
             else:
-                self._transport.close()
-                self.deadline = self._server.loop.time() + WRITE_SECONDS
-            return
-        self._go_on()
+                self._close()
+        else:
+            self._go_on()
 
     def _go_on(self) -> None:
         """Go on with the next request, once the client has read the response."""
-        now = self._server.loop.time()
         if self.is_paused:
             self._unwritten = self._transport.get_write_buffer_size()
-            self.deadline = now + WRITE_SECONDS
+            self.deadline = self.server.loop.time() + WRITE_SECONDS
         elif self._answering is None:
-            if self._waiting:
-                self._server.loop.call_soon(self._begin_next)
-            elif self._state == "done":  # the client has closed its half
-                self._transport.close()
-                self.deadline = now + WRITE_SECONDS
-            elif self._state == "idle":
-                self.deadline = now + IDLE_SECONDS
-                self._resume_reading()
+            if self._parser.messages:
+                self.server.loop.call_soon(self._begin_next)
+            elif self._parser.state == "done":  # the client has closed its half
+                self._close()
             else:
-                self.deadline = now + (HEAD_SECONDS if self._state == "head" else BODY_SECONDS)
-                self._resume_reading()
+                self._read_on()
 
-    def _resume_reading(self) -> None:
-        if self._is_reading_paused:
-            self._is_reading_paused = False
-            self._transport.resume_reading()
+    def _read_on(self) -> None:
+        """Read the next request, or more of it."""
+        parser = self._parser
+        if parser.expects_continue:
+            parser.expects_continue = False
+            self._transport.write(_CONTINUE)
+        self.deadline = self.server.loop.time() + _SECONDS_OF_STATE[parser.state]
+        self._transport.resume_reading()
 
-    def _begin_next(self) -> None:
-        if self._answering is None and self._waiting and not self.is_gone:
-            self._handle(self._waiting.popleft())
+    def _close(self) -> None:
+        self._transport.close()
+        self.deadline = self.server.loop.time() + WRITE_SECONDS
 
     def abort(self) -> None:
-        self._server.loop.call_soon_threadsafe(self._transport.abort)
+        self._transport.abort()
 
     def expire(self, now: float) -> None:
-        left = self._transport.get_write_buffer_size()
+        state, left = self._parser.state, self._transport.get_write_buffer_size()
         if left:
             if left == self._unwritten:
                 self._transport.abort()
             self._unwritten, self.deadline = left, now + WRITE_SECONDS
-        elif self._state in ("body", "drain"):
-            self._refuse(RequestTimeout() if self._state == "body" else errors.PayloadTooLarge())
+        elif state in ("body", "drain"):
+            self._parser.refuse(RequestTimeout() if state == "body" else errors.PayloadTooLarge())
+            self._begin_next()
         else:
-            self._transport.close()
-            self.deadline = now + WRITE_SECONDS
+            self._close()
 
     def count_unread(self) -> int:
         """The bytes that the client has not read, but no more than at the previous count: a client that reads fast has
         none."""
         before, self._unread = self._unread, self._transport.get_write_buffer_size()
         if self.stream is not None:
-            self._unread += self.stream.size
+            self._unread += self.stream.queue.size
         self.reads = self._unread < before
         return min(before, self._unread)
 
     def close_if_idle(self) -> None:
-        if self._answering is None and not self._waiting and self._state in ("idle", "head", "done"):
+        if self._answering is None and not self._parser.messages and self._parser.state in ("idle", "head", "done"):
             self._transport.close()

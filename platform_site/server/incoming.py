@@ -1,72 +1,27 @@
-"""The request as Django sees it, with its body read, and the client's IP. Unlike in a WSGI server, repeated headers are
-joined by commas, headers with an underscore are dropped (`X_Forwarded_For`), and forwarding headers never reach META:
-those of `TRUSTED_PROXIES` become IP and scheme."""
+"""The request as Django sees it, with its body read, and the checks of its head. Unlike in a WSGI server, repeated
+headers are joined by commas, headers with an underscore are dropped (`X_Forwarded_For`), and forwarding headers never
+reach META: those of `TRUSTED_PROXIES` become IP and scheme."""
 
 import ipaddress
+import re
 from collections.abc import Iterable
 from functools import lru_cache
 from io import BytesIO
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django.core.handlers.wsgi import WSGIRequest
 from django.utils.http import parse_header_parameters
 
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+from platform_site.concurrency import server_hints
+from platform_site.http import errors
 
-_FORWARDING: Final = frozenset(
-    {"forwarded", "x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "x-forwarded-port", "x-real-ip"}
-)
+if TYPE_CHECKING:
+    from platform_site.server.http_message import Headers, Message
 
+Peer = tuple[str, str, int]
+"""The client's IP, and the local IP and port."""
 
-class Incoming(WSGIRequest):
-    """Its text is UTF-8, whatever charset the client names; Django would decode the query by it. Raises ValueError or
-    LookupError for an ill-formed Content-Type."""
-
-    def __init__(self, path: str, meta: dict[str, Any], body: bytes) -> None:
-        # Without super().__init__, which would read the path and the body again. Django's own request classes do not
-        # call HttpRequest's either: it would build what is lazy.
-        self.path = self.path_info = path
-        self.environ = self.META = meta
-        self.method = meta["REQUEST_METHOD"]
-        self.resolver_match = None
-        self._read_started = False
-        self._body = body  # Django would read it from the stream, and ask five times how much is allowed
-        self._stream = BytesIO(body)
-        stated = meta.get("CONTENT_TYPE")
-        self.content_type, self.content_params = parse_header_parameters(stated) if stated else ("", {})
-
-
-def meta_name(header: str) -> str | None:
-    """The META name of a lower-case header; None to drop it."""
-    if "_" in header or header in _FORWARDING:
-        return None
-    name = header.upper().replace("-", "_")
-    return name if name in {"CONTENT_TYPE", "CONTENT_LENGTH"} else f"HTTP_{name}"
-
-
-_cached_meta_name: Final = lru_cache(maxsize=512)(meta_name)
-_MAX_CACHED_NAME: Final = 64
-"""Characters. Longer names are not cached."""
-
-
-def add_headers(meta: dict[str, Any], headers: Iterable[tuple[str, str]]) -> frozenset[str]:
-    """Add the headers to `meta`. Returns the names of those that occur more than once."""
-    repeated: set[str] | None = None
-    for header, value in headers:
-        name = _cached_meta_name(header) if len(header) <= _MAX_CACHED_NAME else meta_name(header)
-        if name is None:
-            continue
-        if name in meta:
-            meta[name] = f"{meta[name]}; {value}" if header == "cookie" else f"{meta[name]},{value}"
-            repeated = repeated or set()
-            repeated.add(header)
-        else:
-            meta[name] = value
-    return frozenset(repeated) if repeated else _NONE
-
-
-_NONE: Final[frozenset[str]] = frozenset()
-
+BODY_LIMIT: Final = 1024 * 1024
 UNREADABLE: Final = "\N{REPLACEMENT CHARACTER}"
 """Replaces a value with bytes above 0x7F, which every reader then refuses."""
 _USED_HEADERS: Final = frozenset(
@@ -83,19 +38,53 @@ _USED_HEADERS: Final = frozenset(
         "x-environment",
     }
 )
+_FORWARDING: Final = frozenset(
+    {"forwarded", "x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "x-forwarded-port", "x-real-ip"}
+)
+_METHOD: Final = re.compile(r"[A-Z]{1,16}", re.ASCII)
+_MAX_CACHED_NAME: Final = 64
+"""Characters. Longer names are not cached."""
 
 
-def mark_unreadable(meta: dict[str, Any], names: Iterable[str]) -> None:
-    """Mark unreadable headers that the service uses; others are ignored (RFC 9110, 5.5)."""
-    for header in _USED_HEADERS.intersection(names):
-        meta[str(meta_name(header))] = UNREADABLE
+class Incoming(WSGIRequest):
+    """Its text is UTF-8, whatever charset the client names; Django would decode the query by it. Raises ValueError or
+    LookupError for an ill-formed Content-Type."""
+
+    message: "Message"
+    """What the server answers it by."""
+    parked: server_hints.Parked | None = None
+    """Set if the request was parked; released at the end."""
+
+    def __init__(self, path: str, meta: dict[str, Any], body: bytes) -> None:
+        # Without super().__init__, which would read the path and the body again. Django's own request classes do not
+        # call HttpRequest's either: it would build what is lazy.
+        self.path = self.path_info = path
+        self.environ = self.META = meta
+        self.method = meta["REQUEST_METHOD"]
+        self.resolver_match = None
+        self._read_started = False
+        self._body = body  # Django would read it from the stream, and ask five times how much is allowed
+        self._stream = BytesIO(body)
+        stated = meta.get("CONTENT_TYPE")
+        self.content_type, self.content_params = parse_header_parameters(stated) if stated else ("", {})
+
+    @classmethod
+    def from_message(cls, message: "Message") -> "Incoming":
+        request = cls(message.path, message.meta, message.body)
+        request.message = message
+        request.__dict__[server_hints.REPEATABLE] = True
+        return request
+
+    def end(self) -> None:
+        if self.parked is not None:
+            self.parked.release()
 
 
 class Forwarding:
     """Trusted proxies' networks. Raises ValueError."""
 
     def __init__(self, trusted: Iterable[str]) -> None:
-        self._networks: list[Network] = [ipaddress.ip_network(text, strict=False) for text in trusted]
+        self._networks = [ipaddress.ip_network(text, strict=False) for text in trusted]
 
     def trusts(self, address: str) -> bool:
         try:
@@ -104,24 +93,15 @@ class Forwarding:
             return False
         if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped:
             parsed = parsed.ipv4_mapped
-        return any(parsed in network for network in self._networks if network.version == parsed.version)
+        return any(parsed in network for network in self._networks)
 
-    def client(self, peer: str, scheme: str, headers: Iterable[tuple[str, str]]) -> tuple[str, str]:
+    def client(self, peer: str, scheme: str, headers: "Headers") -> tuple[str, str]:
         """The client's IP and scheme. Reads `X-Forwarded-For` from its end: each trusted proxy vouches for the entry
         before; the first untrusted IP is the client."""
         if not self._networks or not self.trusts(peer):
             return peer, scheme
-        hops: list[str] = []
-        proto: list[str] = []
-        for name, value in headers:
-            if name == "x-forwarded-for":
-                hops += [hop.strip() for hop in value.split(",")]
-            elif name == "x-forwarded-proto":
-                proto += [word.strip().lower() for word in value.split(",")]
-        if proto and proto[-1] in {"http", "https"}:
-            scheme = proto[-1]
         client = peer
-        for hop in reversed(hops):
+        for hop in reversed(_words(headers, "x-forwarded-for")):
             address = host_of(hop)
             try:
                 ipaddress.ip_address(address)
@@ -130,15 +110,101 @@ class Forwarding:
             client = address
             if not self.trusts(address):
                 break
-        return client, scheme
+        proto = _words(headers, "x-forwarded-proto")[-1].lower()
+        return client, proto if proto in {"http", "https"} else scheme
+
+
+def _words(headers: "Headers", name: str) -> list[str]:
+    """The comma-separated values of all headers with this name; at least one, which may be empty."""
+    return [word.strip() for word in ",".join([value for other, value in headers if other == name]).split(",")]
 
 
 def host_of(endpoint: str) -> str:
-    """The host of `1.2.3.4:5`, `1.2.3.4`, `[::1]:5` or `::1`; empty for a Unix socket."""
-    if endpoint.startswith("/"):
-        return ""
+    """The host of `1.2.3.4:5`, `1.2.3.4`, `[::1]:5` or `::1`."""
     if endpoint.startswith("["):
         return endpoint[1:].partition("]")[0]
-    if endpoint.count(":") == 1:
-        return endpoint.partition(":")[0]
-    return endpoint
+    return endpoint.partition(":")[0] if endpoint.count(":") == 1 else endpoint
+
+
+def check_head(forwarding: Forwarding, peer: Peer, message: "Message") -> None:
+    """Complete META from the head of a request. Raises ApiError for one that is refused."""
+    meta, path, headers, unreadable = message.meta, message.path, message.headers, message.unreadable
+    client, server, port = peer
+    repeated = add_headers(meta, headers)
+    for header in _USED_HEADERS.intersection(unreadable):  # others are ignored (RFC 9110, 5.5)
+        meta[str(meta_name(header))] = UNREADABLE
+    meta["REMOTE_ADDR"], meta["wsgi.url_scheme"] = forwarding.client(client, "http", headers)
+    meta["SERVER_NAME"] = server or "localhost"
+    meta["SERVER_PORT"] = str(port)
+    if "x-forwarded-for" in unreadable and forwarding.trusts(client):
+        # the client's IP cannot be determined
+        raise errors.InvalidRequest("X-Forwarded-For has bytes outside ASCII.")
+    if "host" in unreadable:
+        raise errors.InvalidRequest("The Host header has bytes outside ASCII.")
+    named = meta.get("HTTP_HOST")
+    if message.authority is not None:
+        meta["HTTP_HOST"] = message.authority
+    check_host(named, meta)
+    if not path.startswith("/"):
+        raise errors.InvalidRequest("The request target must be a path.")
+    if "\0" in path or UNREADABLE in path:
+        raise errors.NotFound
+    if not _METHOD.fullmatch(meta["REQUEST_METHOD"]):
+        raise errors.MethodNotAllowed
+    if repeated & {"host", "content-length", "content-type", "transfer-encoding"}:
+        raise errors.InvalidRequest("Host, Content-Length, Content-Type and Transfer-Encoding may occur only once.")
+    if "CONTENT_LENGTH" in meta and "HTTP_TRANSFER_ENCODING" in meta:
+        raise errors.InvalidRequest("The length of the body is given twice, by Content-Length and Transfer-Encoding.")
+    if meta.get("HTTP_TRANSFER_ENCODING", "chunked").strip().lower() != "chunked":
+        raise errors.InvalidRequest("The only supported Transfer-Encoding is chunked.")
+
+
+def meta_name(header: str) -> str | None:
+    """The META name of a lower-case header; None to drop it."""
+    if "_" in header or header in _FORWARDING:
+        return None
+    name = header.upper().replace("-", "_")
+    return name if name in {"CONTENT_TYPE", "CONTENT_LENGTH"} else f"HTTP_{name}"
+
+
+_cached_meta_name: Final = lru_cache(maxsize=512)(meta_name)
+
+
+def add_headers(meta: dict[str, Any], headers: "Headers") -> set[str]:
+    """Add the headers to `meta`. Returns the names of those that occur more than once."""
+    repeated: set[str] = set()
+    for header, value in headers:
+        name = _cached_meta_name(header) if len(header) <= _MAX_CACHED_NAME else meta_name(header)
+        if name is None:
+            continue
+        if name in meta:
+            meta[name] = f"{meta[name]}; {value}" if header == "cookie" else f"{meta[name]},{value}"
+            repeated.add(header)
+        else:
+            meta[name] = value
+    return repeated
+
+
+def is_too_large(stated: str) -> bool:
+    """Whether this Content-Length is over the limit. It may have any number of digits."""
+    digits = stated.strip().lstrip("0")
+    return len(digits) > len(str(BODY_LIMIT)) or int(digits or "0") > BODY_LIMIT
+
+
+def check_host(named: str | None, meta: dict[str, Any]) -> None:
+    """One host and a valid port (RFC 9112, 3.2); Django checks which host. Raises ApiError."""
+    if named is None and meta["SERVER_PROTOCOL"] == "HTTP/1.1":
+        raise errors.InvalidRequest("The Host header is missing.")
+    host = meta.get("HTTP_HOST")
+    if host is not None and not (_is_valid_host_cached(host) if len(host) <= 255 else _is_valid_host(host)):
+        raise errors.InvalidRequest("The Host header is empty, or its port is invalid.")
+
+
+def _is_valid_host(host: str) -> bool:
+    name, colon, port = host.rpartition(":")
+    if not colon or port.endswith("]"):  # no port, or the end of an IPv6 address
+        return host != ""
+    return name != "" and (not port.isdigit() or (len(port) < 6 and int(port) < 65536))
+
+
+_is_valid_host_cached: Final = lru_cache(maxsize=512)(_is_valid_host)

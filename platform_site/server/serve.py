@@ -9,16 +9,13 @@ import gc
 import logging
 import multiprocessing
 import os
-import resource
 import signal
 import socket
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any, Final
 
-from platform_site.embedded.sockets import BACKLOG
 from platform_site.server import worker
 from platform_site.server.application import application
 
@@ -28,9 +25,6 @@ STOP_SECONDS: Final = 8
 REPLACED_SECONDS: Final = 330
 """How long a replaced worker may take to finish its requests: a function may run for 300 s."""
 START_SECONDS: Final = 60
-MAX_CONNECTIONS: Final = 16_384
-"""Of one worker; 16 KB each."""
-_OTHER_FILES: Final = 512
 _FALSE_START_SECONDS: Final = 0.3
 _MAX_FALSE_STARTS: Final = 5
 _STOP_SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
@@ -41,8 +35,6 @@ class _Worker:
     process: Any
     ready: Any
     """A pipe that is readable once the worker serves, or has ended."""
-    kill_at: float = 0.0
-    """When to kill a replaced worker (`time.monotonic`)."""
     _served_at: float | None = None
 
     @property
@@ -53,10 +45,6 @@ class _Worker:
                 self._served_at = self.ready.recv()
         return self._served_at
 
-    @property
-    def is_alive(self) -> bool:
-        return bool(self.process.is_alive())
-
     def was_false_start(self) -> bool:
         return self.served_at is None or time.monotonic() - self.served_at < _FALSE_START_SECONDS
 
@@ -65,9 +53,9 @@ class _MainProcess:
     def __init__(self, listeners: list[socket.socket], *, start_method: str) -> None:
         self._listeners = listeners
         self._context: Any = multiprocessing.get_context(start_method)
-        self._max_connections = _allow_connections()
         self._workers: list[_Worker] = []
-        self._replaced: list[_Worker] = []
+        self._replaced: dict[Any, float] = {}
+        """Processes that finish their requests, and when to kill each (`time.monotonic`)."""
         self._false_starts = 0
         self._received: set[int] = set()
         self._signals, self._signals_writer = socket.socketpair()
@@ -102,33 +90,32 @@ class _MainProcess:
         ready, writer = self._context.Pipe(duplex=False)
         is_forked = self._context.get_start_method() == "fork"
         others = [each for each in self._listeners if each is not listener] if is_forked else []
-        process = self._context.Process(
-            target=worker.work, args=(listener, others, self._max_connections, writer, os.getpid())
-        )
+        process = self._context.Process(target=worker.work, args=(listener, others, writer, os.getpid()))
         process.start()
         writer.close()
         return _Worker(process, ready)
 
-    def _wait(self, others: list[Any], seconds: float | None) -> None:
-        """Until a signal arrives, one of `others` is ready, or the time is over (None: never)."""
+    def _wait(self, others: list[Any], seconds: float | None = None) -> bool:
+        """Wait until a signal arrives or one of `others` is ready. Returns whether one of them is; False after
+        `seconds`."""
         signal.pthread_sigmask(signal.SIG_UNBLOCK, worker.SIGNALS)
         ready = wait([self._signals, *others], seconds)
         signal.pthread_sigmask(signal.SIG_BLOCK, worker.SIGNALS)
         if self._signals in ready:
+            ready.remove(self._signals)
             self._received.update(self._signals.recv(64))
+        return bool(ready)
 
-    def _wait_until(self, is_done: Callable[[], bool], changed: Any, seconds: float) -> bool:
-        """False if it is not done in time, or this process must stop. `changed` is ready when it may be done."""
+    def _wait_for(self, other: Any, seconds: float) -> bool:
+        """Whether `other` is ready in time. False also if this process must stop."""
         deadline = time.monotonic() + seconds
-        while not is_done():
-            left = deadline - time.monotonic()
-            if left <= 0 or self._must_stop:
-                return False
-            self._wait([changed], left)
-        return True
+        while not self._must_stop and (left := deadline - time.monotonic()) > 0:
+            if self._wait([other], left):
+                return True
+        return False
 
     def _restart_ended(self) -> None:
-        ended = [index for index, each in enumerate(self._workers) if not each.is_alive]
+        ended = [index for index, each in enumerate(self._workers) if not each.process.is_alive()]
         if not ended or self._must_stop:
             return
         is_false_start = all(self._workers[index].was_false_start() for index in ended)
@@ -145,50 +132,38 @@ class _MainProcess:
 
     def _replace_all(self) -> None:
         for index, listener in enumerate(self._listeners):
-            old, new = self._workers[index], self._start(listener)
-            if not self._wait_until(new.ready.poll, new.ready, START_SECONDS) or new.served_at is None:
+            old, new = self._workers[index].process, self._start(listener)
+            if not self._wait_for(new.ready, START_SECONDS) or new.served_at is None:
                 if not self._must_stop:
                     logger.error("a new worker did not start serving; the old workers keep running, with the old code")
                 new.process.kill()
                 return
             self._workers[index] = new
-            old.process.terminate()
-            if not self._wait_until(lambda: not old.is_alive, old.process.sentinel, STOP_SECONDS):  # noqa: B023
-                logger.info("a replaced worker is finishing its requests", extra={"pid": old.process.pid})
-                old.kill_at = time.monotonic() + REPLACED_SECONDS
-                self._replaced.append(old)
+            old.terminate()
+            if not self._wait_for(old.sentinel, STOP_SECONDS):
+                logger.info("a replaced worker is finishing its requests", extra={"pid": old.pid})
+                self._replaced[old] = time.monotonic() + REPLACED_SECONDS
 
     def _kill_late(self) -> None:
-        self._replaced = [each for each in self._replaced if each.is_alive]
-        for each in self._replaced:
-            if time.monotonic() >= each.kill_at:
-                each.process.kill()
+        self._replaced = {process: at for process, at in self._replaced.items() if process.is_alive()}
+        for process, at in self._replaced.items():
+            if time.monotonic() >= at:
+                process.kill()
 
     def _stop(self) -> None:
-        workers = [*self._workers, *self._replaced]
-        for each in workers:
-            each.process.terminate()
+        processes = multiprocessing.active_children()
+        for process in processes:
+            process.terminate()
         # Or the kernel would accept connections until this process ends, and reset them unanswered.
         for listener in self._listeners:
             listener.close()
         until = time.monotonic() + STOP_SECONDS
-        for each in workers:
-            each.process.join(max(0.0, until - time.monotonic()))
-            if each.is_alive:
-                logger.error("a worker was killed: it did not stop in time", extra={"pid": each.process.pid})
-                each.process.kill()
-                each.process.join()
-
-
-def _allow_connections() -> int:
-    """A worker's maximum connections (streams count), and as many files."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MAX_CONNECTIONS + _OTHER_FILES
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        return max(BACKLOG, soft - _OTHER_FILES)
-    return MAX_CONNECTIONS
+        for process in processes:
+            process.join(max(0.0, until - time.monotonic()))
+            if process.is_alive():
+                logger.error("a worker was killed: it did not stop in time", extra={"pid": process.pid})
+                process.kill()
+                process.join()
 
 
 def serve(listeners: list[socket.socket], *, preload: bool) -> None:

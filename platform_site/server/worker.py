@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import resource
 import signal
 import socket
 import sys
@@ -12,23 +13,29 @@ from typing import TYPE_CHECKING, Any, Final
 import django
 import uvloop
 from django.apps import apps
+from django.conf import settings
 
 from platform_site.concurrency import server_hints
 from platform_site.embedded.launch import die_with_parent
+from platform_site.embedded.sockets import BACKLOG
 from platform_site.server.http_protocol import HttpServer
+from platform_site.server.incoming import Forwarding
 
 if TYPE_CHECKING:
     from platform_site.server.application import Application
 
 GRACE_SECONDS: Final = 0.5
 """How long a stopping worker still answers, closing connections."""
+MAX_CONNECTIONS: Final = 16_384
+"""Of one worker; 16 KB each."""
+_OTHER_FILES: Final = 512
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Those that the main process handles. A worker starts with them blocked."""
 FULL_COLLECTIONS: Final = 100
 """Young collections per full one (20 ms with 200 environments). Python's 10: every hundredth request."""
 
 
-def work(listener: socket.socket, others: list[socket.socket], max_connections: int, ready: Any, parent: int) -> None:
+def work(listener: socket.socket, others: list[socket.socket], ready: Any, parent: int) -> None:
     """Serve until SIGTERM. Sends the time (`time.monotonic`) over the pipe `ready` once it serves. Closes `others`, the
     inherited listeners of other workers."""
     for other in others:
@@ -50,11 +57,22 @@ def work(listener: socket.socket, others: list[socket.socket], max_connections: 
     loop = uvloop.new_event_loop()
     asyncio.set_event_loop(loop)
     listener.setblocking(False)
-    server = HttpServer(loop, application.check, application.handle, max_connections)
+    server = HttpServer(loop, Forwarding(settings.TRUSTED_PROXIES), application.handle, _allow_connections())
     loop.run_until_complete(_serve(loop, application, server, listener, ready))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # at once: what daemon threads hold need not be cleaned up
+
+
+def _allow_connections() -> int:
+    """A worker's maximum connections (streams count), and as many files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_CONNECTIONS + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        return max(BACKLOG, soft - _OTHER_FILES)
+    return MAX_CONNECTIONS
 
 
 async def _serve(
@@ -70,11 +88,11 @@ async def _serve(
             server.stop_listening()
             loop.call_later(GRACE_SECONDS, ended.set)
 
+    application.start(loop)
+    await server.start(listener)
     # Here, in the running loop: uvloop loses a signal that comes before. Until now it ends the process at once.
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    application.start(loop)
-    await server.start(listener)
     ready.send(time.monotonic())
     await ended.wait()
     await server.finish()

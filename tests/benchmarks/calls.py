@@ -39,24 +39,28 @@ class Transport:
     def write(self, data: bytes) -> None:
         self.answered = data
 
+    def resume_reading(self) -> None:
+        pass
+
 
 def answers() -> Answer:
     """What answers a request in this process as a web process would. Raises RuntimeError if the answer is an error."""
     import asyncio
 
-    from platform_site.server.application import Application, Exchange
+    from platform_site.server.application import Application
     from platform_site.server.http_message import Message
     from platform_site.server.http_protocol import HttpConnection, HttpServer
+    from platform_site.server.incoming import Forwarding, Incoming
 
     application = Application()
     application.load()
     logging.getLogger("platform.access").handlers[0].setStream(open("/dev/null", "w"))
 
     def begin(message: Message) -> None:
-        application._work(Exchange.from_message(message))
+        application._work(Incoming.from_message(message))
 
     transport = Transport()
-    connection = HttpConnection(HttpServer(asyncio.new_event_loop(), application.check, begin, max_connections=1))
+    connection = HttpConnection(HttpServer(asyncio.new_event_loop(), Forwarding(()), begin, max_connections=1))
     connection.connection_made(transport)
 
     def answer(request: bytes) -> None:

@@ -56,9 +56,8 @@ def call_all(pool: Pool, host: RecordingHost) -> Iterator[OverLoop]:
     pool.close()
     loop.run(lambda: loop_requests.sleep(0.01))  # what is to be closed on the loop is
     loop.loop.close()
-    if loop_requests._threads is not None:
-        loop_requests._threads.shutdown()
-        loop_requests._threads = None
+    loop_requests._executor().shutdown()
+    loop_requests._executor.cache_clear()
 
 
 def test_calls_wait_in_the_process_and_run_one_by_one(

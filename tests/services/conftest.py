@@ -18,10 +18,8 @@ def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop]:
     yield made
     loop_connections.close_all()
     loop_connections._pools.clear()
-    loop_requests.limit_helper_threads(16)
-    if loop_requests._threads is not None:
-        loop_requests._threads.shutdown()
-        loop_requests._threads = None
+    loop_requests._executor().shutdown()
+    loop_requests._executor.cache_clear()
     redis_client.current()._reset()
     made.loop.close()
     connections._connections, connections.create_connection = before  # type: ignore[attr-defined, method-assign]

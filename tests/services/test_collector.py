@@ -52,7 +52,7 @@ def test_a_web_process_collects_but_seldom_everything(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(application, "load", load)
     gc.enable()
-    process = context.Process(target=web_worker.work, args=(None, [], 1, None, os.getpid()))
+    process = context.Process(target=web_worker.work, args=(None, [], None, os.getpid()))
     process.start()
     assert found.poll(30)
     assert found.recv() == (True, web_worker.FULL_COLLECTIONS)

@@ -113,7 +113,7 @@ def test_stuck_thread_is_replaced_by_one_more_thread(together: Together) -> None
                 jobs.pool.submit(quick)
             await until(lambda: len(served) == 50)
             assert served[0] - begun >= STUCK_AFTER * 0.9, "the first had its chance"
-            assert jobs.pool.threads == 2
+            assert len(jobs.pool._threads) == 2
             assert together.most == 1, "beside the stuck one, one runs"
             stuck.set()
 
@@ -138,7 +138,7 @@ def test_replaced_thread_idles_instead_of_running_beside_the_active_one(together
                 jobs.pool.submit(quick)
             jobs.pool.submit(done.set)
             await until(done.is_set)
-            assert jobs.pool.threads == 2
+            assert len(jobs.pool._threads) == 2
             assert together.most == 1
 
     asyncio.run(main())
@@ -151,13 +151,13 @@ def test_job_is_refused_after_the_queue_timeout_when_all_threads_are_stuck() -> 
         async with a_pool(max_threads=3, queue_timeout=0.2) as jobs:
             for _ in range(3):
                 jobs.pool.submit(lambda: stuck.wait(10) and None)
-            await until(lambda: jobs.pool.queued == 0)
+            await until(lambda: not jobs.pool._queue)
             begun = time.monotonic()
             late = lambda: ran.append("late")  # noqa: E731
             jobs.pool.submit(late)
             await until(lambda: jobs.refused == [late])
             assert 0.19 <= time.monotonic() - begun < within(1.0)
-            assert jobs.pool.threads == 3
+            assert len(jobs.pool._threads) == 3
             stuck.set()
             jobs.pool.submit(lambda: ran.append("after"))
             await until(lambda: ran == ["after"])
@@ -171,9 +171,9 @@ def test_idle_threads_end_except_one() -> None:
         async with a_pool(idle_seconds=0.05) as jobs:
             for _ in range(4):
                 jobs.pool.submit(lambda: stuck.wait(10) and None)
-            await until(lambda: jobs.pool.threads == 4)
+            await until(lambda: len(jobs.pool._threads) == 4)
             stuck.set()
-            await until(lambda: jobs.pool.threads == 1)
+            await until(lambda: len(jobs.pool._threads) == 1)
             assert jobs.retired == 3
             answered = threading.Event()
             jobs.pool.submit(answered.set)
@@ -193,7 +193,7 @@ def test_a_job_that_raises_baseexception_ends_no_thread() -> None:
             jobs.pool.submit(bad)
             jobs.pool.submit(answered.set)
             await until(answered.is_set)
-            assert jobs.pool.threads == 1
+            assert len(jobs.pool._threads) == 1
 
     asyncio.run(main())
 
@@ -206,7 +206,7 @@ def test_stop_lets_what_waits_end_and_every_thread_leave() -> None:
             jobs.pool.submit(lambda number=number: (time.sleep(0.005), done.append(number)) and None)  # type: ignore[misc]
         await asyncio.to_thread(jobs.pool.stop)
         assert done == list(range(20))
-        assert jobs.pool.threads == 0
+        assert len(jobs.pool._threads) == 0
         assert jobs.retired >= 1
 
     asyncio.run(main())
@@ -236,7 +236,7 @@ def test_announced_wait_is_overtaken_at_once_up_to_a_limit(together: Together) -
             # Long before any of the timeouts, in their order, and one at a time.
             await until(lambda: len(served) == 50)
             assert (sorted(waiting), served, together.most) == ([0, 1], list(range(50)), 1)
-            assert jobs.pool.threads == 3
+            assert len(jobs.pool._threads) == 3
             # A third one is active like any other.
             jobs.pool.submit(lambda: waits(2))
             await until(lambda: 2 in waiting)

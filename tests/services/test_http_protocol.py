@@ -11,15 +11,17 @@ from types import SimpleNamespace
 
 import pytest
 import uvloop
+from django.http import HttpResponse
 
 from platform_site.http.bodies import MAX_ON_LOOP
-from platform_site.http.event_streams import MessageQueue
+from platform_site.http.event_streams import EventStreamResponse, MessageQueue
 from platform_site.server import http_protocol
 from platform_site.server.application import Application
 from platform_site.server.event_streams import start_stream
 from platform_site.server.http_message import Message
 from platform_site.server.http_parser import MAX_PIECES, MAX_PIPELINED
 from platform_site.server.http_protocol import HttpServer
+from platform_site.server.incoming import Forwarding
 
 REQUEST = b"GET /v1/rows/tasks HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -31,7 +33,7 @@ class Served:
         self.loop = uvloop.new_event_loop()
         self.begun: list[Message] = []
         self.open = ExitStack()
-        self.server = HttpServer(self.loop, Application().check, self.begun.append, max_connections=100)
+        self.server = HttpServer(self.loop, Forwarding(()), self.begun.append, max_connections=100)
         listener = socket.create_server(("127.0.0.1", 0))
         listener.setblocking(False)
         self.address = listener.getsockname()
@@ -63,7 +65,8 @@ def served() -> Iterator[Served]:
     yield made
     made.open.close()
     made.server.stop_listening()
-    made.server.close_idle()
+    for connection in made.server.connections:
+        connection.abort()
     made.run(0.05)
     made.loop.close()
 
@@ -88,7 +91,7 @@ def test_a_thread_answers_without_the_loop(served: Served) -> None:
         client.sendall(REQUEST)
         served.run()
         [message] = served.begun
-        in_thread(lambda: message.respond(200, [], b"hello"))
+        in_thread(lambda: message.respond(HttpResponse(b"hello")))
         assert client.recv(65536).endswith(b"\r\n\r\nhello")
         client.sendall(REQUEST)
         served.run()
@@ -109,7 +112,7 @@ def test_a_late_answer_does_not_reach_the_next_connection_of_its_number(served: 
     with ours, theirs:
         os.dup2(ours.fileno(), descriptor)
         try:
-            in_thread(lambda: message.respond(200, [], b"of another tenant"))
+            in_thread(lambda: message.respond(HttpResponse(b"of another tenant")))
             served.run()
             theirs.setblocking(False)
             with pytest.raises(BlockingIOError):
@@ -124,7 +127,7 @@ def test_pipelined_requests_are_answered_in_order_whoever_writes(served: Served)
         served.run()
         for number in range(4):
             message = served.begun[number]
-            answer = lambda message=message, number=number: message.respond(200, [], b"n%d" % number)  # noqa: E731
+            answer = lambda message=message, number=number: message.respond(HttpResponse(b"n%d" % number))  # noqa: E731
             in_thread(answer) if number % 2 else answer()
             served.run(0.02)
         received = client.recv(65536)
@@ -139,11 +142,11 @@ def test_only_some_requests_may_wait_on_one_connection(served: Served) -> None:
         client.sendall(REQUEST * 5_000)
         served.run()
         [message] = served.begun
-        assert len(message.connection._waiting) <= MAX_PIPELINED + 1
+        assert len(message.connection._parser.messages) <= MAX_PIPELINED + 1
         for number in range(MAX_PIPELINED + 2):
             if number < len(served.begun):
                 current = served.begun[number]
-                current.respond(current.refusal.status if current.refusal else 200, [], b"")
+                current.respond(HttpResponse(status=current.refusal.status if current.refusal else 200))
             served.run(0.005)
         received = b""
         while piece := client.recv(65536):
@@ -167,10 +170,10 @@ def test_bodies_behind_an_unfinished_response_are_not_read(served: Served) -> No
                 client.send(piece)
             served.run(0.02)
         connection = message.connection
-        kept = sum(len(each.body) for each in connection._waiting) + sum(map(len, connection._pieces))
+        kept = sum(len(each.body) for each in connection._parser.messages) + sum(map(len, connection._parser._pieces))
         assert kept <= 2**19, "one read, whatever the client sends"
         client.settimeout(2)
-        message.respond(200, [], b"")
+        message.respond(HttpResponse(b""))
         served.run()
         assert len(served.begun) == 2, "the next request goes on"
 
@@ -268,7 +271,7 @@ def test_an_upgrade_smuggles_no_request_in_its_body(
         served.run(0.02)
         [first] = served.begun
         assert (first.path, first.body, first.refusal) == ("/v1/one", expected, None)
-        first.respond(200, [], b"")
+        first.respond(HttpResponse(b""))
         served.run(0.02)
         assert [each.path for each in served.begun] == ["/v1/one", "/v1/rows/tasks"]
 
@@ -287,7 +290,7 @@ def test_bodies_of_upgrades_have_the_limits_of_others(served: Served) -> None:
         client.sendall((head + b"\r\n") * 5_000)
         served.run()
         [message] = served.begun
-        assert len(message.connection._waiting) <= MAX_PIPELINED + 1
+        assert len(message.connection._parser.messages) <= MAX_PIPELINED + 1
 
 
 def test_a_thread_writes_no_response_into_one_that_is_not_sent(served: Served) -> None:
@@ -297,7 +300,7 @@ def test_a_thread_writes_no_response_into_one_that_is_not_sent(served: Served) -
         [connection] = served.server.connections
         transport = connection._transport
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 100_000)
-        served.begun[0].respond(200, [], b"A" * 900_000)
+        served.begun[0].respond(HttpResponse(b"A" * 900_000))
         served.run(0.02)
         client.sendall(REQUEST)
         served.run(0.02)
@@ -307,7 +310,7 @@ def test_a_thread_writes_no_response_into_one_that_is_not_sent(served: Served) -
         with suppress(TimeoutError):  # until the socket has room again; the rest waits for the loop
             while True:
                 received += client.recv(300_000)
-        in_thread(lambda: served.begun[1].respond(200, [], b"SECOND"))
+        in_thread(lambda: served.begun[1].respond(HttpResponse(b"SECOND")))
         for _ in range(100):
             served.run(0.005)
             with suppress(TimeoutError):
@@ -321,7 +324,7 @@ def test_a_value_that_looks_like_a_length_is_no_length(served: Served) -> None:
     with served.client() as client:
         client.sendall(REQUEST)
         served.run()
-        served.begun[0].respond(200, [("X-Hook", "Content-Length: 3")], b"hello")
+        served.begun[0].respond(HttpResponse(b"hello", headers={"X-Hook": "Content-Length: 3"}))
         assert b"\r\ncontent-length: 5\r\n" in client.recv(65536)
 
 
@@ -333,8 +336,8 @@ def test_a_body_of_tiny_chunks_takes_no_more_memory_than_its_bytes(served: Serve
             client.sendall(chunk * 500)
             served.run(0.002)
         [connection] = served.server.connections
-        assert sum(map(len, connection._pieces)) == 20_000
-        assert len(connection._pieces) <= MAX_PIECES
+        assert sum(map(len, connection._parser._pieces)) == 20_000
+        assert len(connection._parser._pieces) <= MAX_PIECES
         client.sendall(b"0\r\n\r\n")
         served.run()
         assert served.begun[0].body == b"ab" * 10_000
@@ -349,7 +352,7 @@ def test_a_host_that_cannot_be_read_hides_no_other(served: Served) -> None:
 
 
 def test_nothing_is_begun_after_a_last_request_that_is_answered_at_once(served: Served) -> None:
-    served.server.begin = lambda message: (served.begun.append(message), message.respond(200, [], b""))
+    served.server.handle = lambda message: (served.begun.append(message), message.respond(HttpResponse(b"")))
     upgrade = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close, upgrade\r\nUpgrade: h2c\r\n\r\n"
     with served.client() as client:
         client.sendall(upgrade + REQUEST)
@@ -372,7 +375,7 @@ PAGE = b"A" * 14_000_000
 
 def test_the_kernel_takes_little_of_a_response_that_is_not_read(served: Served) -> None:
     message = served.unread_request()
-    message.respond(200, [], PAGE)
+    message.respond(HttpResponse(PAGE))
     served.run(0.05)
     taken = len(PAGE) - message.connection._transport.get_write_buffer_size()
     assert 0 < taken < 2 * http_protocol.SEND_BUFFER
@@ -383,7 +386,7 @@ def test_a_client_that_reads_gets_all_of_a_large_page(served: Served, monkeypatc
     with served.client() as client, client.makefile("rb") as response, ThreadPoolExecutor(1) as threads:
         client.sendall(REQUEST)
         served.run()
-        served.begun[0].respond(200, [], PAGE)
+        served.begun[0].respond(HttpResponse(PAGE))
         served.server._limit_unread()
         received = threads.submit(lambda: [*iter(response.readline, b"\r\n"), response.read(len(PAGE))])
         while not received.done():
@@ -394,11 +397,11 @@ def test_a_client_that_reads_gets_all_of_a_large_page(served: Served, monkeypatc
 
 def test_a_client_that_reads_is_closed_after_those_that_do_not(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     stalled = served.unread_request()
-    stalled.respond(200, [], b"C" * 2_000_000)
+    stalled.respond(HttpResponse(b"C" * 2_000_000))
     with served.client() as client:
         client.sendall(REQUEST)
         served.run()
-        served.begun[-1].respond(200, [], PAGE)
+        served.begun[-1].respond(HttpResponse(PAGE))
         served.run(0.05)
         served.server._limit_unread()
         read = 0
@@ -417,12 +420,12 @@ def test_clients_with_the_most_unread_bytes_are_closed(served: Served, monkeypat
     monkeypatch.setattr(http_protocol, "MAX_UNREAD", 20_000_000)
     small, large, stream = (served.unread_request() for _ in range(3))
     queue = MessageQueue(20_000_000)
-    start_stream(served.loop, stream, (200, []), queue)
+    start_stream(stream, EventStreamResponse(queue))
     queue.put(b"B" * 2_000_000)
     served.run(0.01)
     queue.put(b"B" * 10_000_000)
-    small.respond(200, [], b"C" * 1_000_000)
-    large.respond(200, [], PAGE)
+    small.respond(HttpResponse(b"C" * 1_000_000))
+    large.respond(HttpResponse(PAGE))
     for _ in range(2):
         served.server._limit_unread()
     served.run(0.05)
@@ -438,9 +441,21 @@ def test_clients_with_the_most_unread_bytes_are_closed(served: Served, monkeypat
     assert (queue.is_overflowed, queue.size, stream.connection.stream) == (True, 0, None)
 
 
+def test_a_client_that_reads_nothing_has_no_more_requests_begun(served: Served) -> None:
+    client = served.open.enter_context(socket.socket())
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.connect(served.address)
+    for count in range(10):
+        client.sendall(REQUEST)
+        served.run(0.02)
+        if len(served.begun) > count:
+            served.begun[-1].respond(HttpResponse(b"x" * 3_000_000))
+    assert len(served.begun) == 1
+
+
 def test_a_stream_whose_client_is_gone_keeps_no_messages(served: Served) -> None:
     stream, queue = served.unread_request(), MessageQueue(20_000_000)
-    start_stream(served.loop, stream, (200, []), queue)
+    start_stream(stream, EventStreamResponse(queue))
     queue.put(b"B" * 2_000_000)
     served.run(0.01)
     queue.put(b"B" * 2_000_000)
@@ -448,3 +463,20 @@ def test_a_stream_whose_client_is_gone_keeps_no_messages(served: Served) -> None
     served.open.close()
     served.run()
     assert (queue.is_closed, queue.is_overflowed, queue.size) == (True, False, 0)
+
+
+def test_nothing_follows_the_end_of_a_stream(served: Served) -> None:
+    """On this connection the next response would begin with it."""
+    with served.client() as client:
+        client.sendall(REQUEST)
+        served.run()
+        queue = MessageQueue(1_000)
+        start_stream(served.begun[0], EventStreamResponse(queue))
+        queue.put(b"data: bye\n\n")
+        queue.close()
+        served.run()
+        assert client.recv(65536).endswith(b"data: bye\n\n\r\n0\r\n\r\n")
+        client.sendall(REQUEST)
+        served.run()
+        served.begun[1].respond(HttpResponse(b"second"))
+        assert client.recv(65536).startswith(b"HTTP/1.1 200 OK\r\n")

@@ -359,8 +359,8 @@ def test_connecting_to_redis_counts_towards_the_budget(loop: Loop) -> None:
         assert store.is_unavailable
 
 
-def test_those_who_wait_for_a_silent_database_leave_threads_for_others(loop: Loop) -> None:
-    loop_requests.limit_helper_threads(4)
+def test_those_who_wait_for_a_silent_database_leave_threads_for_others(loop: Loop, settings: Any) -> None:
+    settings.WEB_THREADS = 4
     release = threading.Event()
 
     def stuck() -> Any:
