@@ -1,6 +1,7 @@
 """Idempotency-Key: a repeated request has its effect once and gets the same response, for 24 h. The record is inserted
 first and commits with the effect, so a concurrent repetition waits. Another query or body is 422. Only 2xx is stored,
-sealed under the key, which is not stored. Actions use `@idempotent(using=…)`, or `claim` and `store_reference`."""
+up to MAX_STORED and sealed under the key, which is not stored. Actions use `@idempotent(using=…)`, or `claim` and
+`store_reference`."""
 
 import hashlib
 import hmac
@@ -29,8 +30,10 @@ from platform_site.security import keyring
 HEADER: Final = "Idempotency-Key"
 REPLAYED: Final = "Idempotency-Replayed"
 HOURS: Final = 24
+MAX_STORED: Final = 64 * 1024
+"""Bytes of a response: a small write can make a large one, and many of them would fill the disk."""
 _OF_ANONYMOUS: Final = 16 * 1024
-"""Bytes of a response to a publishable key, whose callers could fill the disk."""
+"""The same for a publishable key."""
 _KEY: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,253}[\x21-\x7e])?", re.ASCII)
 
 # A record that has expired but was not purged yet is taken over as if it were not there.
@@ -212,7 +215,8 @@ def idempotent(
 
 def _is_stored(view: ApiViewSet, response: HttpResponse) -> bool:
     """Otherwise only the record stays, and a repetition learns that it was done."""
-    return view.public or view.caller.kind != "anonymous" or len(response.content) <= _OF_ANONYMOUS
+    is_anonymous = not view.public and view.caller.kind == "anonymous"
+    return len(response.content) <= (_OF_ANONYMOUS if is_anonymous else MAX_STORED)
 
 
 def purge_expired(*, using: str, batch: int = 1_000, most: int = 100_000) -> int:

@@ -1,7 +1,5 @@
 """`GET /v1/openapi.json`: the platform's description, and with `environment` that of an environment with its tables."""
 
-from hashlib import sha256
-
 import orjson
 from django.conf import settings
 from django.http import HttpRequest
@@ -13,8 +11,9 @@ from platform_site.http.openapi import description as platform_openapi
 from platform_site.http.views import ApiViewSet, not_modified, respond
 from platform_site.identity import ids
 from rows.api import etags
+from rows.codegen.generated import generated
 from rows.codegen.openapi import environment_description
-from rows.codegen.role_tables import role_tables
+from rows.codegen.role_tables import RoleTables
 from rows.rules.principal import Principal
 
 PARAMETER = "environment"
@@ -26,13 +25,15 @@ class EnvironmentDescriptionViewSet(ApiViewSet):
 
     def retrieve(self, request: HttpRequest) -> HttpResponseBase:
         """The platform's description with the tables of the environment, as a role may use them."""
-        described = role_tables(self.environment, Principal.of(self.caller), self.query.get("role"))
-        text = orjson.dumps(environment_description(platform_openapi.description(settings.ROOT_URLCONF), described))
-        etag = f'"{sha256(text).hexdigest()}"'
-        headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
-        if etags.is_unchanged(request.META.get("HTTP_IF_NONE_MATCH"), etag):
+        found = generated(self.environment, Principal.of(self.caller), self.query.get("role"), _description)
+        headers = {"ETag": found.etag, "Cache-Control": "private, no-cache"}
+        if etags.is_unchanged(request.META.get("HTTP_IF_NONE_MATCH"), found.etag):
             return not_modified(headers)
-        return respond(text, headers=headers)
+        return respond(found.text, headers=headers)
+
+
+def _description(tables: RoleTables) -> bytes:
+    return orjson.dumps(environment_description(platform_openapi.description(settings.ROOT_URLCONF), tables))
 
 
 _environment_description = EnvironmentDescriptionViewSet.as_view({"get": "retrieve"})

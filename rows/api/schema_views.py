@@ -1,7 +1,6 @@
 """`/v1/schema`: the document of the environment, its versions, and changing it."""
 
 import re
-from hashlib import sha256
 from typing import Any, Final
 
 from django.http import HttpRequest, HttpResponse
@@ -16,7 +15,8 @@ from platform_site.http.pagination import paginate, read_limit
 from platform_site.http.views import ApiViewSet, not_modified, respond
 from rows.api import etags
 from rows.api import schema_serializers as serializers
-from rows.codegen.role_tables import role_tables
+from rows.codegen.generated import generated
+from rows.codegen.role_tables import RoleTables
 from rows.codegen.typescript import types_module
 from rows.migrate import rule_impact
 from rows.migrate import service as schema_service
@@ -47,6 +47,7 @@ class SchemaViewSet(ApiViewSet):
     also_raises = {
         "replace": (Conflict, PreconditionFailed, QuotaExceeded, Unavailable),
         "revert": (Conflict, PreconditionFailed, QuotaExceeded, Unavailable),
+        "types": (Unavailable,),
     }
 
     @extend_schema(responses=serializers.SchemaResponse)
@@ -102,12 +103,11 @@ class SchemaViewSet(ApiViewSet):
         """TypeScript types of the tables as a role may use them: rows, inserts, updates, filters, relations.
 
         Tables and columns that no rule grants to the role are left out. 304 if `If-None-Match` names the `ETag`."""
-        text = types_module(role_tables(self.environment, Principal.of(self.caller), self.query.get("role"))).encode()
-        etag = f'"{sha256(text).hexdigest()}"'
-        headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
-        if etags.is_unchanged(request.META.get("HTTP_IF_NONE_MATCH"), etag):
+        found = generated(self.environment, Principal.of(self.caller), self.query.get("role"), _types)
+        headers = {"ETag": found.etag, "Cache-Control": "private, no-cache"}
+        if etags.is_unchanged(request.META.get("HTTP_IF_NONE_MATCH"), found.etag):
             return not_modified(headers)
-        return HttpResponse(text, content_type=TYPESCRIPT, headers=headers)
+        return HttpResponse(found.text, content_type=TYPESCRIPT, headers=headers)
 
     def _change(
         self, request: HttpRequest, document: Any, values: dict[str, Any], reverts_to: int | None = None
@@ -144,6 +144,10 @@ class SchemaViewSet(ApiViewSet):
                 self.environment, document, name_users=self.caller.may("users:manage")
             )
         return respond(serializers.OutcomeResponse(shown).data, headers=_etag(outcome.version))
+
+
+def _types(tables: RoleTables) -> bytes:
+    return types_module(tables).encode()
 
 
 def _etag(version: int) -> dict[str, str]:

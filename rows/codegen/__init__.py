@@ -1,3 +1,3 @@
 """Descriptions of an environment's tables for the tools of developers: TypeScript types, OpenAPI.
 Depends on: query, rules, schema, write.
-Used from outside: openapi, role_tables, typescript."""
+Used from outside: generated, openapi, typescript."""

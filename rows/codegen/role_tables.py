@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from platform_site.http.errors import ValidationFailed
-from platform_site.identity.callers import EnvironmentRef
-from rows.query import schema_cache
 from rows.rules.conditions import TRUE
 from rows.rules.grammar import read_filter
 from rows.rules.name_resolver import InvalidCondition
@@ -45,13 +43,10 @@ class RoleTables:
     tables: Mapping[str, RoleTable]
 
 
-def role_tables(environment: EnvironmentRef, principal: Principal, role: str | None = None) -> RoleTables:
-    """The current tables as `role` or `principal` sees them. Raises ValidationFailed on `role`. One query."""
-    known = schema_cache.current(environment)
-    rules = known.rules
+def role_named(rules: Ruleset, principal: Principal, role: str | None) -> tuple[RoleKey, str]:
+    """The key and the name of `role`, or of the principal's. Raises ValidationFailed on `role`."""
     role_key = rules.role_key(principal) if role is None else _key_of(rules, role)
-    role = role or role_key.rpartition(":")[2]
-    return RoleTables(environment.environment_id, known.version, role, tables_for(rules, role_key))
+    return role_key, role or role_key.rpartition(":")[2]
 
 
 def tables_for(rules: Ruleset, role_key: RoleKey) -> dict[str, RoleTable]:

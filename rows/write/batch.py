@@ -17,13 +17,13 @@ from platform_site.http.fields import WHOLE_BODY
 from platform_site.identity.callers import EnvironmentRef
 from rows.query.context import QueryContext, run
 from rows.query.service import RowResult
-from rows.query.sql.row_json import MAX_ANSWER_BYTES
 from rows.query.sql.statement import ROW_ID
 from rows.rules.principal import Principal
 from rows.schema import column_values, values
 from rows.schema.model import ID, SQL_TYPES, Column, Schema
 from rows.schema.values import InvalidValue
 from rows.write import insert_pipeline, inserts, service, upserts
+from rows.write.errors import check_answer_size
 from rows.write.insert_pipeline import NotInOneTrip
 from rows.write.pending_write import PendingWrite
 from rows.write.statements import writes
@@ -215,10 +215,7 @@ class _Batch:
                 raise NotInOneTrip from error
 
     def _check_size(self) -> None:
-        """Raises ValidationFailed if the response is too large."""
-        if sum(len(result.row.body) for result in self._results if result.row is not None) > MAX_ANSWER_BYTES:
-            message = f"The response would be larger than {MAX_ANSWER_BYTES >> 20} MB. Send fewer operations."
-            raise ValidationFailed.of(WHOLE_BODY, "too_large", message)
+        check_answer_size(result.row for result in self._results if result.row is not None)
 
     def _write(self, operation: Operation) -> Result:
         context, name = self._context, operation.table

@@ -19,6 +19,8 @@ from platform_site.http.errors import (
 from platform_site.http.fields import WHOLE_BODY
 from platform_site.postgres import sqlstates
 from rows.query.context import QueryContext
+from rows.query.service import RowResult
+from rows.query.sql.row_json import MAX_ANSWER_BYTES
 from rows.query.sql.statement import Cell
 from rows.query.tables import table_models
 from rows.query.tables.table_checks import constraint_name
@@ -256,3 +258,11 @@ def too_large(shared: Shares | None, grown: Iterable[str] = ()) -> ValidationFai
         if shared.unread:
             message += f" A column that you may write but not read can hold {shared.most_unread >> 10} KB."
     return ValidationFailed(fields=[FieldError(name, "too_large", message) for name in (*grown,) or (WHOLE_BODY,)])
+
+
+def check_answer_size(rows: Iterable[RowResult]) -> None:
+    """Raise ValidationFailed if these are too many bytes for one response. To be called in the transaction that wrote
+    them, and after each, so that not more is held."""
+    if sum(len(row.body) for row in rows) > MAX_ANSWER_BYTES:
+        message = f"The response would be larger than {MAX_ANSWER_BYTES >> 20} MB. Send fewer rows at once."
+        raise ValidationFailed.of(WHOLE_BODY, "too_large", message)

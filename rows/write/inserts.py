@@ -19,7 +19,14 @@ from rows.rules.access import Access
 from rows.schema import column_values, values
 from rows.schema.model import MAX_ERRORS, NOW, RANDOM, SQL_TYPES, Column, Table
 from rows.write import body_parsing, insert_pipeline, row_size
-from rows.write.errors import WriteRefused, error_after_write, too_large, unknown_users, unseen_references
+from rows.write.errors import (
+    WriteRefused,
+    check_answer_size,
+    error_after_write,
+    too_large,
+    unknown_users,
+    unseen_references,
+)
 from rows.write.execution import persist, read_back
 from rows.write.insert_pipeline import NotInOneTrip, insert_in_one_trip
 from rows.write.pending_write import Named, PendingWrite, result_of
@@ -90,12 +97,17 @@ def insert_all(
     if all(insert_pipeline.is_possible(context, pending) for pending in pending_writes.values()):
         try:
             with transaction.atomic(using=context.compiled.alias):
-                made = insert_in_one_trip(context, [pending_writes[number] for number in order])
-            return dict(zip(order, made, strict=True))
+                rows = insert_in_one_trip(context, [pending_writes[number] for number in order])
+                check_answer_size(rows)
+            return dict(zip(order, rows, strict=True))
         except NotInOneTrip:
             pass  # one after the other, which finds the refused row and the reason
+    made: dict[int, RowResult] = {}
     with transaction.atomic(using=context.compiled.alias):
-        return {number: _insert_one(context, pending_writes[number], number, numbered=numbered) for number in order}
+        for number in order:
+            made[number] = _insert_one(context, pending_writes[number], number, numbered=numbered)
+            check_answer_size(made.values())
+    return made
 
 
 def with_row_number(error: ValidationFailed, number: int, *, numbered: bool) -> ValidationFailed:

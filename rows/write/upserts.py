@@ -20,6 +20,7 @@ from rows.rules.conditions import Compare, Condition, Operand, Path, Slot, all_o
 from rows.schema.model import ID, SQL_TYPES
 from rows.write import inserts, update_operators
 from rows.write import service as write_service
+from rows.write.errors import check_answer_size
 from rows.write.pending_write import PendingWrite
 from rows.write.statements import writes
 
@@ -168,6 +169,7 @@ class _Upsert:
             # By id, so that two batches with rows in common wait for each other and do not deadlock.
             for row_id, number in sorted((row_id, number) for number, row_id in existing.items()):
                 made[number] = self._update(number, row_id)
+                check_answer_size(made.values())
         return [Upserted(made[number], number in new) for number in range(len(self.pending_writes))]
 
     def _update(self, number: int, row_id: str) -> RowResult:

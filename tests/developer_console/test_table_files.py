@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 
+from platform_site.developer_console.tables import files
 from tests.developer_console.conftest import Desk, without_token
 from tests.rows.conftest import Tracker
 
@@ -78,6 +79,25 @@ def test_rows_are_exported_in_parts(tracker: Tracker, desk: Desk, monkeypatch: p
     assert (second["X-Rows"], second["X-Next-Cursor"]) == ("50", "")
     whole = desk.get("tables/tasks/export.csv", data={"order": "title"})
     assert first.content + second.content == whole.content
+
+
+@pytest.mark.parametrize("form", ["csv", "ndjson"])
+def test_a_part_ends_by_its_size_and_a_whole_file_is_refused(
+    tracker: Tracker, desk: Desk, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    path = f"tables/tasks/export.{form}"
+    for at in (0, 100, 200):
+        tracker.post("owner", "/rows/tasks", [{"title": f"task {at + index:03}"} for index in range(100)])
+    whole = desk.get(path, data={"order": "title"}).content
+    monkeypatch.setattr(files, "_BYTES_OF_A_PART", len(whole) // 2)
+    first = desk.get(path, data={"part": "1", "order": "title"})
+    assert first["X-Rows"] == "200"
+    second = desk.get(path, data={"part": "1", "order": "title", "cursor": first["X-Next-Cursor"]})
+    assert (second["X-Rows"], second["X-Next-Cursor"]) == ("100", "")
+    assert first.content + second.content == whole
+    monkeypatch.setattr(files, "MAX_BYTES", len(whole) // 2)
+    refused = desk.get(path)
+    assert (refused.status_code, b"Narrow the filter" in refused.content) == (422, True)
 
 
 def test_a_viewer_exports_and_imports_nothing(tracker: Tracker, desk: Desk, desk_of: Callable[[str], Desk]) -> None:

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 from django.db import connections
 
+from platform_site.http import idempotency
 from platform_site.identity import call_depth
 from rows.models import EventInterest, OutboxEvent
 from tests.projects.conftest import key_for
@@ -298,6 +299,20 @@ def test_many_rows_at_once_and_the_same_request_twice(tracker: Tracker) -> None:
     assert (refused.status, refused.fields) == (422, {"1.title": "wrong_type", "1.list_id": "required"})
     fine = tracker.post("alice", "/rows/tasks", bodies[0], headers={"Idempotency-Key": "two"})
     assert fine.status == 201
+
+
+@pytest.mark.parametrize("who", ["alice", "key"])
+def test_a_large_response_is_not_stored_and_its_write_happens_once(
+    tracker: Tracker, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    row = f"/rows/tasks/{new_task(tracker, 'alice', new_list(tracker, 'alice'))}"
+    size = len(tracker.patch(who, row, {"title": "0"}).body)
+    for most, status in ((size, 200), (size - 1, 409)):
+        monkeypatch.setattr(idempotency, "MAX_STORED", most)
+        headers = {"Idempotency-Key": str(most)}
+        first, again = (tracker.patch(who, row, {"title": str(status)[0]}, headers=headers) for _ in range(2))
+        assert (first.status, again.status) == (200, status)
+        assert tracker.get(who, row).headers["ETag"] == first.headers["ETag"]
 
 
 def test_explain_says_which_clause_refuses(tracker: Tracker) -> None:

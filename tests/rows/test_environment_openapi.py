@@ -11,6 +11,8 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
+from rows.codegen import generated, role_tables
+from rows.migrate import computation_slots
 from tests.rows.conftest import Tracker
 from tests.support.client import Answer
 from tests.support.openapi import validate_description
@@ -240,3 +242,41 @@ def test_the_tag_stands_for_the_text(tracker: Tracker) -> None:
     assert (again.status, again.body) == (304, b"")
     tracker.apply(one_table({"a": {"type": "text"}}))
     assert ask(tracker, headers={"If-None-Match": tag}).status == 200
+
+
+@pytest.mark.parametrize("path", ["openapi.json?environment={}&role=", "schema/types.ts?role="])
+def test_a_text_is_made_once_for_each_version_and_role(
+    tracker: Tracker, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    made: list[tuple[str, int]] = []
+    make = role_tables.tables_for
+
+    def counted(rules: Any, role_key: str) -> Any:
+        made.append((role_key, len(rules.schema.tables)))
+        return make(rules, role_key)
+
+    def get(role: str, who: str = "owner") -> Answer:
+        at = f"/v1/{path.format(tracker.environment_id)}{role}"
+        return tracker.api.get(at, token=tracker.tokens[who], environment=tracker.environment_id)
+
+    monkeypatch.setattr(generated, "tables_for", counted)
+    texts = {role: get(role).body for role in ("user", "editor", "anonymous")}
+    assert len(set(texts.values())) == 3
+    assert {role: get(role, "viewer").body for role in texts} == texts
+    assert len(made) == 3
+    tracker.apply(one_table({"a": {"type": "text"}}))
+    after = get("user").body
+    assert after not in texts.values()
+    assert (len(made), get("user").body) == (4, after)
+    monkeypatch.setattr(generated, "MAX_BYTES", 100)
+    tracker.apply(one_table({"b": {"type": "text"}}))
+    assert get("user").body == get("user").body
+    assert len(made) == 6, "too large to be stored"
+
+
+def test_texts_are_made_in_the_slots_of_plans(tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = ask(tracker)
+    monkeypatch.setattr(computation_slots._slots, "acquire", lambda *_, **__: None)
+    assert ask(tracker).body == made.body
+    busy = ask(tracker, role="editor")
+    assert (busy.status, busy.error, busy.headers["Retry-After"]) == (503, "unavailable", "1")

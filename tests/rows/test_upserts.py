@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from platform_site.http.fields import WHOLE_BODY
 from rows.models import OutboxEvent
+from rows.write import errors
 from tests.rows.conftest import Tracker
 from tests.support.concurrency import another_session, at_once, is_blocked
 from tests.support.service import wait_for
@@ -230,6 +232,26 @@ def test_a_row_that_loses_the_key_before_it_is_locked_is_left_alone(shop: Tracke
         assert waiting.result(30) == [201]
     held = shop.get("key", "/rows/products?order=sku").json["data"]
     assert [(row["sku"], row["name"]) for row in held] == [("a", "meant for a"), ("b", "old")]
+
+
+@pytest.mark.parametrize("key", ["sku", None])
+@pytest.mark.parametrize("table", ["products", "nodes"])
+def test_a_large_response_is_refused_before_anything_is_written(
+    shop: Tracker, monkeypatch: pytest.MonkeyPatch, table: str, key: str | None
+) -> None:
+    """The bodies are short: rows hold more than is sent."""
+    rows = [{"id": f"row-{number}", "name": "n" * 90} for number in range(6)]
+    if table == "products":
+        rows = [{**row, "sku": row["id"]} for row in rows]
+    path = f"/rows/{table}" if key is None else f"/rows/{table}?on_conflict={'id' if table == 'nodes' else key}"
+    if key is not None:
+        assert shop.post("operator", path, rows[:4]).status == 201
+    monkeypatch.setattr(errors, "MAX_ANSWER_BYTES", 700)
+    before = shop.get("operator", f"/rows/{table}").json["data"]
+    refused = shop.post("operator", path, [{**row, "name": "new"} if key else row for row in rows])
+    assert (refused.status, refused.fields) == (422, {WHOLE_BODY: "too_large"})
+    assert shop.get("operator", f"/rows/{table}").json["data"] == before
+    assert shop.post("operator", path, rows[:2]).status == (201 if key is None else 200)
 
 
 @pytest.mark.exhaustive

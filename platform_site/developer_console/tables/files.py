@@ -16,7 +16,10 @@ from rows.transfer import csv_reader
 from rows.transfer.csv_reader import InvalidRecord
 
 MAX_ROWS: Final = 10_000
+MAX_BYTES: Final = 16 * 2**20
 _OF_A_PART: Final = 1_000
+_BYTES_OF_A_PART: Final = 4 * 2**20
+"""A part ends once it is larger, by at most a page."""
 _AT_ONCE: Final = 100
 _SET_BY_PLATFORM: Final = frozenset({"created_at", "updated_at"})
 _TYPES: Final = {"csv": "text/csv", "ndjson": "application/x-ndjson"}
@@ -30,22 +33,29 @@ def export(console: Console, table: str, format_: str) -> HttpResponse:
     asked = console.request.GET
     query = {key: asked[key] for key in ("where", "order") if asked.get(key)}
     is_part, cursor = "part" in asked, asked.get("cursor", "")
-    rows: list[dict[str, Any]] = []
+    pages: list[bytes] = []
+    rows = size = 0
     while True:
         one_page = query | {"limit": str(_AT_ONCE)} | ({"cursor": cursor} if cursor else {})
         answer = console.api("GET", f"/v1/rows/{table}", query=one_page)
-        rows += answer["data"]
-        cursor = answer["next_cursor"]
-        if not cursor or (is_part and len(rows) >= _OF_A_PART):
+        found, cursor = answer["data"], answer["next_cursor"]
+        with_header = not pages and "cursor" not in asked
+        text = _csv(columns, found, with_header=with_header) if format_ == "csv" else _ndjson(found)
+        pages.append(text.encode())
+        rows += len(found)
+        size += len(pages[-1])
+        if not cursor or (is_part and (rows >= _OF_A_PART or size >= _BYTES_OF_A_PART)):
             break
-        if len(rows) >= MAX_ROWS:
-            message = f"More than {MAX_ROWS:,} rows. Narrow the filter, or list the pages with the API."
+        if rows >= MAX_ROWS or size >= MAX_BYTES:
+            message = (
+                f"More than {MAX_ROWS:,} rows or {MAX_BYTES >> 20} MB. Narrow the filter, or list the pages with the "
+                "API."
+            )
             raise ValidationFailed(message)
-    text = _csv(columns, rows, with_header="cursor" not in asked) if format_ == "csv" else _ndjson(rows)
     headers = {"Content-Disposition": f'attachment; filename="{table}.{format_}"', "X-Content-Type-Options": "nosniff"}
     if is_part:
-        headers |= {"X-Rows": str(len(rows)), "X-Next-Cursor": cursor or ""}
-    return HttpResponse(text, content_type=f"{_TYPES[format_]}; charset=utf-8", headers=headers)
+        headers |= {"X-Rows": str(rows), "X-Next-Cursor": cursor or ""}
+    return HttpResponse(b"".join(pages), content_type=f"{_TYPES[format_]}; charset=utf-8", headers=headers)
 
 
 def _csv(columns: list[Column], rows: list[dict[str, Any]], *, with_header: bool) -> str:
