@@ -22,6 +22,7 @@ from platform_site.server.http_message import Message
 from platform_site.server.http_parser import MAX_PIECES, MAX_PIPELINED
 from platform_site.server.http_protocol import HttpServer
 from platform_site.server.incoming import Forwarding
+from platform_site.server.thread_shares import ThreadShares
 
 REQUEST = b"GET /v1/rows/tasks HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -195,6 +196,7 @@ class Recorded:
         self.application = Application()
         self.application._loop = served.loop
         self.application._pool = SimpleNamespace(submit=self.in_thread.append)  # type: ignore[assignment]
+        self.application._shares = ThreadShares(1, 1.0, served.loop.call_later)
         monkeypatch.setattr(self.application, "_work_on_loop", self.on_loop.append)
         monkeypatch.setattr(served.server, "handle", self.application.handle)
 
