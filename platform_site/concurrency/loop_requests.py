@@ -116,7 +116,7 @@ def require_thread() -> None:
         if request.has_written:
             logger.warning("a request on the event loop waits after it wrote", stack_info=True)
             return
-        raise server_hints.Parked(lambda resume: resume(), lambda: None)
+        raise server_hints.Parked(lambda resume: resume())
 
 
 def will_write() -> None:

@@ -11,6 +11,8 @@ on_shutdown: list[Callable[[], None]] = []
 """Called once when this process is about to end: to resume parked requests, so that clients get a response."""
 REPEATABLE = "can_be_repeated"
 REPEATED = "is_repeated"
+SHARE = "thread_share"
+"""A `platform_site.server.thread_shares.ThreadShare`: only requests in threads of the server have one."""
 
 
 def will_block() -> None:
@@ -25,7 +27,7 @@ class Parked(BaseException):
     it waits for or has obtained; it is called when the request ends. Not an Exception, so that no handler turns it into
     a response."""
 
-    def __init__(self, then: Callable[[Callable[[], None]], None], release: Callable[[], None]) -> None:
+    def __init__(self, then: Callable[[Callable[[], None]], None], release: Callable[[], None] | None = None) -> None:
         super().__init__()
         self.then, self.release = then, release
 

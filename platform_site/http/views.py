@@ -267,6 +267,8 @@ class ApiViewSet(ViewSet):
             self._caller = caller = self._authenticate()
             request.__dict__["caller"] = caller
             self.check_permissions(self.request)
+            if server_hints.SHARE in request.__dict__ and caller.environment is not None:
+                request.__dict__[server_hints.SHARE].enter(caller.environment.environment_id)
         query_string = request.META.get("QUERY_STRING", "")
         is_ours = query_string and not self.third_party_queries
         self.query = read_parameters(query_string, self.parameters_of(self.action)) if is_ours else {}

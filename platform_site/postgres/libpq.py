@@ -1,8 +1,9 @@
 """Statements through libpq on psycopg's connection, because a cursor costs 20-35 µs more. Inside `atomic()` it sends
-psycopg's lazy BEGIN first. A statement is prepared at its second use (a list takes 41 KB in the server). Its name is a
-digest of its text, so behind a pooler the name may be unknown or taken, but never means another statement. In
-transactions of the control database nothing is prepared: after a DEALLOCATE ALL by psycopg, an unknown name would abort
-them. A backend caches each table (20 KB), so a connection with TABLES_PER_CONNECTION of them is replaced."""
+psycopg's lazy BEGIN first. A statement is prepared at its second use (a list takes 41 KB in the server, a long filter
+130 times its length), unless it is longer than MAX_PREPARED. Its name is a digest of its text, so behind a pooler the
+name may be unknown or taken, but never means another statement. In transactions of the control database nothing is
+prepared: after a DEALLOCATE ALL by psycopg, an unknown name would abort them. A backend caches each table (20 KB), so a
+connection with TABLES_PER_CONNECTION of them is replaced."""
 
 import re
 import select
@@ -24,6 +25,9 @@ Row = tuple[bytes | None, ...]
 Statement = tuple[bytes, Sequence[bytes | None]]
 
 PREPARED_PER_CONNECTION: Final = 256
+PREPARED_BYTES_PER_CONNECTION: Final = 512 * 1024
+MAX_PREPARED: Final = 16 * 1024
+"""Bytes of one statement."""
 _SEEN_PER_CONNECTION: Final = 1024
 
 _DONE: Final = frozenset({pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK})
@@ -159,6 +163,8 @@ def _is_second_use(wrapper: BaseDatabaseWrapper, prepared: _Prepared, sql: bytes
         return True
     if sql not in prepared.seen:
         note_tables(wrapper, prepared, sql)
+    if len(sql) > MAX_PREPARED:
+        return False
     prepared.seen[sql] = None
     if len(prepared.seen) > _SEEN_PER_CONNECTION:
         prepared.seen.popitem(last=False)
@@ -177,9 +183,10 @@ def _name_of(sql: bytes) -> bytes:
 
 
 def _remember_prepared(wrapper: BaseDatabaseWrapper, libpq: Any, prepared: _Prepared, sql: bytes) -> None:
-    prepared.names[sql] = _name_of(sql)
-    if len(prepared.names) > PREPARED_PER_CONNECTION:
-        _, oldest = prepared.names.popitem(last=False)
+    names = prepared.names
+    names[sql] = _name_of(sql)
+    while len(names) > PREPARED_PER_CONNECTION or sum(map(len, names)) > PREPARED_BYTES_PER_CONNECTION:
+        _, oldest = names.popitem(last=False)
         # A protocol message instead of DEALLOCATE: poolers translate it.
         checked(wrapper, libpq, _run(libpq, prepared, libpq.close_prepared, libpq.send_close_prepared, oldest))
 
@@ -193,7 +200,7 @@ def pipeline_each(wrapper: BaseDatabaseWrapper, statements: Sequence[Statement])
         for sql in {sql for sql, _ in statements}:
             if sql in prepared.names:
                 prepared.names.move_to_end(sql)
-            else:
+            elif len(sql) <= MAX_PREPARED:
                 _prepare(wrapper, libpq, prepared, sql)
     try:
         libpq.enter_pipeline_mode()

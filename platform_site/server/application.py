@@ -36,6 +36,7 @@ from platform_site.server.elastic_pool import ElasticThreadPool
 from platform_site.server.event_streams import start_stream
 from platform_site.server.http_message import Message
 from platform_site.server.incoming import Incoming
+from platform_site.server.thread_shares import ThreadShare, ThreadShares
 from platform_site.server.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ class Application:
         self._api_middleware: Callable[[Any], Any]
         self._loop: asyncio.AbstractEventLoop
         self._pool: ElasticThreadPool[Incoming]
+        self._shares: ThreadShares
         self._reporters: tuple[Reporter, Writers]
         self._watchdog: Watchdog
 
@@ -83,6 +85,11 @@ class Application:
             max_waiting=min(settings.WEB_THREADS_WAITING, settings.WEB_THREADS - 1),
             stuck_after=settings.WEB_THREAD_STUCK,
             queue_timeout=settings.WEB_QUEUE_TIMEOUT,
+        )
+        self._shares = ThreadShares(
+            settings.WEB_THREADS,
+            settings.WEB_QUEUE_TIMEOUT,
+            lambda seconds, call: loop.call_soon_threadsafe(loop.call_later, seconds, call),
         )
 
         def will_block() -> None:
@@ -124,7 +131,11 @@ class Application:
         if _runs_on_loop(message):
             LoopRequest(self._loop, partial(self._work_on_loop, request)).switch()
         else:
-            self._pool.submit(request)
+            self._run_in_thread(request)
+
+    def _run_in_thread(self, request: Incoming) -> None:
+        request.thread_share = ThreadShare(self._shares)
+        self._pool.submit(request)
 
     def _work_on_loop(self, request: Incoming) -> None:
         """Run the request in its greenlet, and again in a thread if it would block. Never raises: the error would
@@ -136,7 +147,7 @@ class Application:
             again = Incoming.from_message(request.message)
             if here is not None and here.has_used_redis:
                 again.__dict__[server_hints.REPEATED] = True
-            self._pool.submit(again)
+            self._run_in_thread(again)
         except BaseException:
             logger.exception("a request on the loop failed")
         finally:
@@ -152,7 +163,9 @@ class Application:
         try:
             self._answer(request)
         except server_hints.Parked as parked:
-            request.parked = parked
+            if request.thread_share is not None:
+                request.thread_share.leave()
+            request.release = parked.release or request.release
             request.__dict__[server_hints.REPEATED] = True
             parked.then(lambda: self._call_on_loop(partial(self._pool.submit, request)))
         except BaseException:

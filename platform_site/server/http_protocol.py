@@ -74,14 +74,14 @@ class HttpServer:
         self.loop.call_later(_EXPIRY_CHECK_SECONDS, self._expire_connections)
 
     def _limit_unread(self) -> None:
-        """Close connections until the others have at most MAX_UNREAD: first those that read nothing since the last
-        count, and of these and of the others those with the most."""
+        """Close connections until the others have at most MAX_UNREAD, those with the most first. Bytes of a client that
+        reads count as a tenth; connections without unread bytes come last, so they are never closed."""
         unread = [(each.count_unread(), each) for each in self.connections]
         total = sum(size for size, _ in unread)
         if total <= MAX_UNREAD:
             return
         logger.warning("clients leave %d MB unread: the connections with the most are closed", total >> 20)
-        for size, connection in sorted(unread, key=lambda each: (each[1].reads, -each[0])):
+        for size, connection in sorted(unread, key=lambda each: -each[0] / (10 if each[1].reads else 1)):
             if total <= MAX_UNREAD:
                 break
             total -= size

@@ -4,7 +4,7 @@ reach META: those of `TRUSTED_PROXIES` become IP and scheme."""
 
 import ipaddress
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final
@@ -14,6 +14,7 @@ from django.utils.http import parse_header_parameters
 
 from platform_site.concurrency import server_hints
 from platform_site.http import errors
+from platform_site.server.thread_shares import ThreadShare
 
 if TYPE_CHECKING:
     from platform_site.server.http_message import Headers, Message
@@ -52,8 +53,9 @@ class Incoming(WSGIRequest):
 
     message: "Message"
     """What the server answers it by."""
-    parked: server_hints.Parked | None = None
-    """Set if the request was parked; released at the end."""
+    thread_share: ThreadShare | None = None
+    release: Callable[[], None] | None = None
+    """That of `server_hints.Parked`, for the end."""
 
     def __init__(self, path: str, meta: dict[str, Any], body: bytes) -> None:
         # Without super().__init__, which would read the path and the body again. Django's own request classes do not
@@ -76,8 +78,10 @@ class Incoming(WSGIRequest):
         return request
 
     def end(self) -> None:
-        if self.parked is not None:
-            self.parked.release()
+        if self.thread_share is not None:
+            self.thread_share.leave()
+        if self.release is not None:
+            self.release()
 
 
 class Forwarding:

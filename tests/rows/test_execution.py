@@ -100,6 +100,17 @@ def test_a_statement_is_prepared_at_its_second_appearance() -> None:
     assert len(prepared_names()) == 1
 
 
+def test_a_long_statement_is_not_prepared() -> None:
+    text = b"SELECT 1 WHERE 0 = 0" + b" AND 0 = 0" * 1_700
+    assert len(text) > libpq.MAX_PREPARED
+    for _ in range(3):
+        assert prepared.run(REGION, text, []) == [(b"1",)]
+    for _ in range(2):
+        assert len(libpq.pipeline_in_order(connections[REGION], [(text, ())])) == 1
+        assert len(libpq.pipeline_each(connections[REGION], [(text, ())])) == 1
+    assert prepared_names() == set()
+
+
 def test_rollback_and_ddl_through_django_leave_the_prepared_statements() -> None:
     for n in (1, 2):
         put(n)
@@ -155,6 +166,16 @@ def test_the_least_recently_used_statement_is_deallocated(monkeypatch: pytest.Mo
     with connections[REGION].cursor() as cursor:
         cursor.execute("SELECT statement FROM pg_prepared_statements WHERE name LIKE %s ORDER BY 1", ["rows_%"])
         assert cursor.fetchall() == [("SELECT 1",), ("SELECT 3",)]
+
+
+def test_prepared_statements_are_limited_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(libpq, "PREPARED_BYTES_PER_CONNECTION", 30)
+    for text in (b"SELECT 1", b"SELECT 2", b"SELECT 3", b"SELECT 'longer text'"):
+        for _ in range(2):
+            assert len(prepared.run(REGION, text, [])) == 1
+    with connections[REGION].cursor() as cursor:
+        cursor.execute("SELECT statement FROM pg_prepared_statements WHERE name LIKE %s ORDER BY 1", ["rows_%"])
+        assert cursor.fetchall() == [("SELECT 'longer text'",), ("SELECT 3",)]
 
 
 def _backend() -> int:

@@ -22,6 +22,7 @@ from platform_site.server.http_message import Message
 from platform_site.server.http_parser import MAX_PIECES, MAX_PIPELINED
 from platform_site.server.http_protocol import HttpServer
 from platform_site.server.incoming import Forwarding
+from platform_site.server.thread_shares import ThreadShares
 
 REQUEST = b"GET /v1/rows/tasks HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -195,6 +196,7 @@ class Recorded:
         self.application = Application()
         self.application._loop = served.loop
         self.application._pool = SimpleNamespace(submit=self.in_thread.append)  # type: ignore[assignment]
+        self.application._shares = ThreadShares(1, 1.0, served.loop.call_later)
         monkeypatch.setattr(self.application, "_work_on_loop", self.on_loop.append)
         monkeypatch.setattr(served.server, "handle", self.application.handle)
 
@@ -414,6 +416,27 @@ def test_a_client_that_reads_is_closed_after_those_that_do_not(served: Served, m
         served.run(0.05)
         assert left > 2_000_000
         assert [each.connection.is_gone for each in (stalled, served.begun[-1])] == [True, False]
+
+
+def test_connections_without_unread_bytes_are_never_closed(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting, stream = served.unread_request(), served.unread_request()
+    start_stream(stream, EventStreamResponse(MessageQueue(20_000_000)))
+    with served.client() as client:
+        client.sendall(REQUEST)
+        served.run()
+        reading = served.begun[-1]
+        reading.respond(HttpResponse(PAGE))
+        served.run(0.05)
+        served.server._limit_unread()
+        read = 0
+        while read < 2_000_000:
+            read += len(client.recv(1_000_000))
+            served.run(0.01)
+        monkeypatch.setattr(http_protocol, "MAX_UNREAD", 0)
+        served.server._limit_unread()
+        served.run(0.05)
+        assert reading.connection.reads
+        assert [each.connection.is_gone for each in (waiting, stream, reading)] == [False, False, True]
 
 
 def test_clients_with_the_most_unread_bytes_are_closed(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

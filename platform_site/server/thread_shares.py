@@ -1,0 +1,116 @@
+"""Shares of a process's request threads, so that one environment cannot hold all of them. A request that finds the
+share of its environment taken gives its thread back (`server_hints.Parked`), waits for a place, and is repeated."""
+
+import math
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from platform_site.concurrency.server_hints import Parked
+from platform_site.http.errors import Unavailable
+
+
+class OverShare(Unavailable):
+    message = "Other requests of this environment take long and hold its share of the server. Try again shortly."
+
+
+@dataclass(eq=False)
+class ThreadShares:
+    """An environment may have half of the threads that no other holds, and at least one. A request waits for at most
+    `timeout` seconds. `later(seconds, call)` is called in threads."""
+
+    threads: int
+    timeout: float
+    later: Callable[[float, Callable[[], None]], object]
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _held: Counter[str] = field(default_factory=Counter)
+    _waiting: dict[str, deque["ThreadShare"]] = field(default_factory=dict)
+
+    def enter(self, share: "ThreadShare", owner: str) -> None:
+        with self._lock:
+            if share.is_held:  # it has waited, or runs again
+                return
+            share.owner = owner
+            if self._has_room(owner):
+                self._take(share)
+                return
+        now = time.monotonic()
+        if now >= share.until:
+            raise OverShare
+        share.until = min(share.until, now + self.timeout)
+        raise Parked(partial(self._wait, share))
+
+    def leave(self, share: "ThreadShare") -> None:
+        with self._lock:
+            if share.is_held:
+                share.is_held = False
+                self._held[share.owner] -= 1
+                if not self._held[share.owner]:
+                    del self._held[share.owner]
+        self._grant()
+
+    def _wait(self, share: "ThreadShare", resume: Callable[[], None]) -> None:
+        with self._lock:
+            share.resume = resume
+            self._waiting.setdefault(share.owner, deque()).append(share)
+        self._grant()  # a place may have become free meanwhile
+        self.later(max(0.0, share.until - time.monotonic()), partial(self._expire, share))
+
+    def _grant(self) -> None:
+        """Give free places to those who wait, first to the environment that holds the fewest."""
+        granted = []
+        with self._lock:
+            for owner in sorted(self._waiting, key=self._held.__getitem__):
+                while owner in self._waiting and self._has_room(owner):
+                    share = self._waiting[owner][0]
+                    self._remove(share)
+                    self._take(share)
+                    granted.append(share)
+        for each in granted:
+            each.resume()
+
+    def _expire(self, share: "ThreadShare") -> None:
+        with self._lock:
+            is_waiting = share in self._waiting.get(share.owner, ())
+            if is_waiting:
+                self._remove(share)
+        if is_waiting:
+            share.resume()
+
+    # ── All of these are called with the lock held ──
+
+    def _has_room(self, owner: str) -> bool:
+        held = self._held[owner]
+        return held < max(1, math.ceil((self.threads - self._held.total() + held) / 2))
+
+    def _take(self, share: "ThreadShare") -> None:
+        share.is_held = True
+        self._held[share.owner] += 1
+
+    def _remove(self, share: "ThreadShare") -> None:
+        queue = self._waiting[share.owner]
+        queue.remove(share)
+        if not queue:
+            del self._waiting[share.owner]
+
+
+@dataclass(eq=False, slots=True)
+class ThreadShare:
+    """That of one request in a thread."""
+
+    shares: ThreadShares
+    owner: str = ""
+    is_held: bool = False
+    until: float = math.inf
+    resume: Callable[[], None] = lambda: None
+
+    def enter(self, environment_id: str) -> None:
+        """Called once the environment is known. Raises Parked, and OverShare after waiting."""
+        self.shares.enter(self, environment_id)
+
+    def leave(self) -> None:
+        """Called when the request leaves its thread."""
+        self.shares.leave(self)
