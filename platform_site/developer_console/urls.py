@@ -48,6 +48,7 @@ environment_urlpatterns = [
     path("settings", settings.settings, name="settings"),
     path("tables/", tables.tables, name="tables"),
     path("tables/<str:table>", tables.table, name="table"),
+    path("tables/<str:table>/api", tables.api, name="table-api"),
     path("tables/<str:table>/export.csv", table_files.export, {"format_": "csv"}, name="table-export"),
     path("tables/<str:table>/export.ndjson", table_files.export, {"format_": "ndjson"}, name="table-export-ndjson"),
     path("tables/<str:table>/import", table_files.upload, name="table-import"),
