@@ -38,6 +38,7 @@ environment_urlpatterns = [
     path("webhooks/", webhooks.webhooks, name="webhooks"),
     path("webhooks/<str:webhook_id>", webhooks.webhook, name="webhook"),
     path("webhooks/<str:webhook_id>/deliveries", webhook_deliveries.deliveries, name="deliveries"),
+    path("webhooks/<str:webhook_id>/deliveries/<str:delivery_id>", webhook_deliveries.delivery, name="delivery"),
     path("logs", logs.logs, name="logs"),
     path("logs/audit", logs.audit, name="audit"),
     path("logs/timeline", logs.timeline, name="timeline"),
