@@ -76,6 +76,32 @@ def test_parts_are_edited_by_form(
     browser_errors[:] = [each for each in browser_errors if "a status of 422" not in each]
 
 
+@pytest.mark.parametrize(("width", "theme"), [(WIDE, "light"), (NARROW, "dark")])
+def test_the_rows_of_a_table_lead_to_its_columns(
+    window: Callable[..., Page], served: Up, width: int, theme: str
+) -> None:
+    page = window(width=width, theme=theme)
+    base = enter_console(page, served)
+    page.goto(f"{base}tables/tasks")
+    if width == NARROW:
+        page.get_by_role("button", name="Columns and files").click()
+    save_screenshot(page, f"table-tools-{width}-{theme}")
+    page.get_by_role("link", name="Add column").click()
+    expect(page.get_by_role("group", name="New column of tasks")).to_be_visible()
+    expect(page.get_by_label("Column name")).to_be_focused()
+    save_screenshot(page, f"add-column-{width}-{theme}")
+    fits(page)
+    page.get_by_label("Column name").fill("state")
+    page.get_by_label("May be null").check()
+    page.get_by_role("button", name="Save to the draft").click()
+    expect(page.get_by_text("add column tasks.state")).to_be_visible()
+    page.get_by_role("link", name="Discard draft").click()
+    page.goto(f"{base}tables/comments")
+    page.get_by_label("Pages of comments").get_by_role("link", name="Definition").click()
+    expect(page.get_by_role("button", name="comments", exact=True)).to_have_attribute("aria-current", "true")
+    expect(page.get_by_label("Column name")).to_have_count(0)
+
+
 def test_a_column_is_renamed_with_the_keyboard_alone(window: Callable[..., Page], served: Up) -> None:
     page = window()
     base = enter_console(page, served)

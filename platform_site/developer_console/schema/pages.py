@@ -35,6 +35,8 @@ def schema(console: Console) -> HttpResponse:
                 context = _edit_part(console, current) if _edits_part(asked) else _change(console)
         except ApiError as refusal:
             console.refusal, context = refusal, {"problems": _problems(refusal, _text(console))}
+    elif console.may_write and "add" in console.request.GET:
+        context["editing"] = Part("column", console.request.GET.get("table", ""))
     is_applied = "applied" in context
     if is_applied:
         current = console.api("GET", _PATH)

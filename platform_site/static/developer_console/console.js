@@ -53,6 +53,16 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
+// A part of the page that is to be filled in first. Of its fields, the first invalid one, or the first.
+function focusMarked() {
+  const target = document.querySelector("main [data-focus]");
+  const first = target?.querySelector('[aria-invalid="true"]') ?? target?.querySelector("input:not([type=hidden]), select, textarea");
+  (first ?? target)?.focus();
+  return target;
+}
+
+focusMarked();
+
 // After a form is sent, the first message is scrolled into view and read out. The focus stays on the pressed button if
 // the new content has it. Parts of the page that reload by themselves change neither.
 let pressed = null; // only of the content, not of a dialog above it
@@ -64,9 +74,7 @@ document.addEventListener("htmx:afterSwap", (event) => {
   const isRenewal = event.detail.requestConfig.verb === "get";
   if (isRenewal && !pressed) return;
   if (!isRenewal) document.querySelector("main .problem, main .notice")?.scrollIntoView({ block: "nearest" });
-  const target = document.querySelector("main [data-focus]");
-  const first = target?.querySelector('[aria-invalid="true"]') ?? target?.querySelector("input:not([type=hidden]), select, textarea");
-  if (target) return (first ?? target).focus();
+  if (focusMarked()) return;
   if (document.activeElement !== document.body) return;
   const isSame = (each) =>
     each.value === pressed?.value &&
