@@ -102,6 +102,36 @@ def test_the_rows_of_a_table_lead_to_its_columns(
     expect(page.get_by_label("Column name")).to_have_count(0)
 
 
+def test_an_open_form_is_not_lost(window: Callable[..., Page], served: Up) -> None:
+    page = window()
+    base = enter_console(page, served)
+    page.goto(f"{base}schema?table=tasks")
+    page.get_by_role("button", name="Remove index owner, -created_at of tasks").click()
+    expect(page.get_by_role("button", name="Apply")).to_be_visible()
+    page.get_by_role("button", name="Add a column").click()
+    expect(page.get_by_role("button", name="Apply")).to_have_count(0)
+    page.get_by_role("button", name="Plan", exact=True).click()
+    expect(page.get_by_role("button", name="Apply")).to_be_visible()
+    expect(page.get_by_role("button", name="Plan", exact=True)).to_be_focused()
+    page.get_by_label("Column name").fill("state")
+    page.get_by_label("May be null").check()
+    page.get_by_role("button", name="Apply").click()
+    expect(page.get_by_text("The column state of tasks was not in the document.")).to_be_in_viewport()
+    expect(page.get_by_text("add column tasks.state")).to_be_visible()
+    save_screenshot(page, "schema-late-column")
+    page.get_by_role("link", name="Discard draft").click()
+    page.get_by_role("button", name="Add a column").click()
+    page.get_by_label("Type", exact=True).select_option("date")
+    asked = []
+    page.once("dialog", lambda dialog: (asked.append(dialog.type), dialog.dismiss()))
+    page.evaluate("location.reload()")
+    expect(page.get_by_label("Type", exact=True)).to_have_value("date")
+    assert asked == ["beforeunload"]
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_label("Column name")).to_have_count(0)
+    page.goto(base)
+
+
 def test_a_column_is_renamed_with_the_keyboard_alone(window: Callable[..., Page], served: Up) -> None:
     page = window()
     base = enter_console(page, served)

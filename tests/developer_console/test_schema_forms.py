@@ -9,6 +9,7 @@ import pytest
 
 from tests.developer_console.conftest import DOCUMENT, Desk
 from tests.rows.conftest import Tracker
+from tests.support.html_forms import form_values
 from tests.support.schema_forms import code, draft_of, save, submit, table_after, text_of
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
@@ -100,6 +101,102 @@ def test_the_error_of_the_api_is_at_the_field(tracker: Tracker, desk: Desk) -> N
     broken = save(desk, code("rule", "tasks", "user", "read"), name="user", action="read", where="{")
     assert "This is not JSON" in text_of(broken)
     assert draft_of(broken) == DOCUMENT
+
+
+FULL: dict[str, Any] = copy.deepcopy(BOTH)
+FULL["users"] = {"user": ["id", "name"]}
+FULL["tables"]["tasks"]["conditions"] = {"mine": {"owner_id": "$user.id"}}
+FULL["tables"]["tasks"]["columns"] |= {
+    "price": {"type": "decimal", "precision": 6, "scale": 2, "min": "0.50", "null": True},
+    "state": {"type": "enum", "values": ["open", "closed"], "default": "open"},
+    "parent": {"type": "reference", "to": "tasks", "null": True},
+    "data": {"type": "json", "default": {}},
+}
+FULL["tables"]["tasks"]["rules"]["editor"] = {
+    "insert": {"set": {"owner_id": "$user.id"}, "check": {"title": {"$ne": ""}}},
+    "update": {"where": {"$is": "mine"}, "columns": ["title"]},
+    "read": [{"where": {"done": True}}, {"where": {"owner_id": "$user.id"}, "columns": ["title"]}],
+}
+PARTS = (
+    ("table", "tasks"), ("column", "tasks"), ("column", "tasks", "", "relation"), ("unique", "tasks"),
+    ("index", "tasks"), ("rule", "tasks"), ("condition", "tasks"), ("check", "tasks"), ("users",),
+    *(("column", "tasks", name) for name in FULL["tables"]["tasks"]["columns"]), ("unique", "tasks", "0"),
+    ("index", "tasks", "0"), ("condition", "tasks", "mine"), ("check", "tasks", "named"), ("users", "", "user"),
+    ("rule", "tasks", "user", "read"), *(("rule", "tasks", "editor", name) for name in ("insert", "update", "read")),
+)  # fmt: skip
+
+
+def opened(desk: Desk, *part: str, document: Any = DOCUMENT) -> dict[str, str]:
+    """What a browser sends of the page with the form of a part."""
+    return form_values(submit(desk, f"edit {code(*part)}", document).content.decode(), "document")
+
+
+@pytest.mark.exhaustive
+def test_an_open_form_stays_and_changes_nothing_by_itself(tracker: Tracker, desk: Desk) -> None:
+    for part in PARTS:
+        planned = desk.post("schema", opened(desk, *part, document=FULL) | {"what": "plan"})
+        assert planned.status_code == 200, part
+        assert draft_of(planned) == FULL, part
+        assert text_of(planned).count('class="part-form"') == 1, part
+        assert "data-focus" not in text_of(planned), "the focus stays at the button"
+
+
+def test_what_is_typed_into_an_open_form_is_planned_and_not_lost(tracker: Tracker, desk: Desk) -> None:
+    typed = opened(desk, "column", "tasks") | {"part_name": "due", "part_type": "date", "part_null": "on"}
+    due = {"type": "date", "null": True}
+    for what in ("plan", "apply"):
+        planned = desk.post("schema", typed | {"what": what})
+        assert table_after(planned)["columns"]["due"] == due
+        assert "add column tasks.due" in text_of(planned)
+        assert ("The column due of tasks was not in the document." in text_of(planned)) == (what == "apply")
+        assert 'class="part-form"' not in text_of(planned)
+    assert tracker.get("owner", "/schema").json["version"] == 1
+    other = desk.post("schema", typed | {"what": f"edit {code('column', 'tasks', 'title')}"})
+    assert table_after(other)["columns"]["due"] == due
+    assert "Column title of tasks" in text_of(other)
+    removed = desk.post("schema", typed | {"what": f"remove {code('column', 'tasks', 'done')}"})
+    assert table_after(removed)["columns"].keys() >= {"title", "due"}
+    assert "done" not in table_after(removed)["columns"]
+    added = desk.post("schema", typed | {"what": "add-table", "table": "lists", "columns": "name text"})
+    assert table_after(added)["columns"]["due"] == due
+    assert table_after(added, "lists")["columns"] == {"name": {"type": "text"}}
+    closed = desk.post("schema", typed | {"what": "close"})
+    assert draft_of(closed) == DOCUMENT
+
+
+def test_a_refused_form_stays_open_whatever_button_is_pressed(tracker: Tracker, desk: Desk) -> None:
+    typed = opened(desk, "column", "tasks", "title") | {"part_name": "", "part_max_length": "9"}
+    for what in ("plan", "apply", f"edit {code('table', 'tasks')}", f"remove {code('column', 'tasks', 'done')}"):
+        refused = desk.post("schema", typed | {"what": what})
+        assert refused.status_code == 422, what
+        assert draft_of(refused) == DOCUMENT
+        assert re.search(r'name="part_max_length"[^>]*value="9"', text_of(refused))
+        assert 'id="part-part_name-problem"' in text_of(refused)
+    removed = desk.post("schema", typed | {"what": f"remove {code('column', 'tasks', 'title')}"})
+    assert "title" not in draft_of(removed)["tables"]["tasks"]["columns"]
+    wrong = desk.post("schema", typed | {"what": "plan", "part_name": "title", "part_max_length": "many"})
+    assert wrong.status_code == 422
+    assert 'id="part-part_max_length-problem"' in text_of(wrong)
+
+
+def test_buttons_name_their_part(desk: Desk) -> None:
+    page = text_of(submit(desk, f"edit {code('index', 'tasks', '0')}", FULL))
+    for title in (
+        "index -title, owner of tasks", "unique constraint title, points of tasks", "rule editor insert of tasks",
+        "fields of users, role user", "column price of tasks", "check named of tasks",
+    ):  # fmt: skip
+        for verb in ("Edit", "Remove"):
+            assert f'aria-label="{verb} {title}"' in page
+    assert "<legend>Index -title, owner of tasks</legend>" in page
+
+
+def test_a_link_opens_the_form_of_a_new_column(desk_of: Callable[[str], Desk]) -> None:
+    owner, viewer = desk_of("owner"), desk_of("viewer")
+    assert "?table=tasks&add=column" in text_of(owner.get("tables/tasks"))
+    assert "<legend>New column of tasks</legend>" in text_of(owner.get("schema?table=tasks&add=column"))
+    assert 'name="part"' not in text_of(owner.get("schema?table=none&add=column"))
+    assert "add=column" not in text_of(viewer.get("tables/tasks"))
+    assert "part-form" not in text_of(viewer.get("schema?table=tasks&add=column"))
 
 
 @pytest.mark.parametrize(

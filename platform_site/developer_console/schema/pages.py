@@ -13,12 +13,13 @@ from platform_site.developer_console.api_calls import path_to
 from platform_site.developer_console.forms import Form, integer_of, invalid
 from platform_site.developer_console.frame import Console, page
 from platform_site.developer_console.schema import new_table, outline, part_forms
-from platform_site.developer_console.schema.parts import Part, part_of, remove
+from platform_site.developer_console.schema.parts import Part, part_of, remove, title_of, value_of
 from platform_site.http import exact_json
 from platform_site.http.errors import ApiError, FieldError, ValidationFailed
 
 _PATH: Final = "/v1/schema"
 _BACKFILL: Final = "backfill."
+_OF_PARTS: Final = frozenset({"open", "edit", "remove", "save", "close"})
 _invalid: Final = partial(invalid, summary="The document cannot be read.")
 
 
@@ -29,10 +30,7 @@ def schema(console: Console) -> HttpResponse:
     context: dict[str, Any] = {}
     if console.request.method == "POST":
         try:
-            if asked.get("what") == "add-table" or _has_typed_table(asked):
-                context = _add_table(console)
-            else:
-                context = _edit_part(console, current) if _edits_part(asked) else _change(console)
+            context = _submitted(console, current)
         except ApiError as refusal:
             console.refusal, context = refusal, {"problems": _problems(refusal, _text(console))}
     elif console.may_write and "add" in console.request.GET:
@@ -65,9 +63,40 @@ def _history(console: Console) -> list[dict[str, Any]]:
     return [each | {"email": emails.get(each["applied_by"])} for each in found]
 
 
-def _edits_part(asked: Any) -> bool:
-    what: str = asked.get("what", "")
-    return what.startswith(("open ", "edit ", "remove ", "save", "close"))
+def _submitted(console: Console, current: dict[str, Any]) -> dict[str, Any]:
+    """What was typed into the open form of a part becomes part of the draft, whatever button is pressed."""
+    asked, text = console.request.POST, _text(console)
+    what, _, code = asked.get("what", "").partition(" ")
+    part = part_of(asked["part"]) if "part" in asked and what not in ("save", "close") else None
+    is_removed = part is not None and (what, code) == ("remove", part.code)
+    draft, saved = _draft(text) if part else {}, None
+    if part and not is_removed and part_forms.is_changed(draft, part, asked):
+        try:
+            saved = part_forms.save(draft, current["document"], part, asked)
+        except ValidationFailed as refusal:
+            return _refused_part(console, text, part, refusal)
+        text = exact_json.dumps(draft, indent=True)
+        code = saved.code if code == part.code else code
+    if what == "add-table" or _has_typed_table(asked):
+        return _add_table(console, text)
+    if what in _OF_PARTS:
+        return _edit_part(console, current, text, what, code)
+    if saved:
+        late = f"The {title_of(draft, saved)} was not in the document. It is now, and this is the new plan."
+        notice = {"notice": late} if what == "apply" else {}
+        return {"at": saved.table or asked.get("at"), "is_kept": True, **notice, **_plan_part(console, text, saved)}
+    kept = {"editing": part, "is_kept": True} if part else {}
+    if part and what == "plan":
+        return {"at": asked.get("at"), **kept, **_plan_part(console, text, part)}
+    return {**kept, **_change(console, text)}
+
+
+def _refused_part(console: Console, text: str, part: Part, refusal: ValidationFailed) -> dict[str, Any]:
+    """The form stays open, with its errors."""
+    if refusal.fields[0].field == "part":  # there is no such part
+        raise refusal
+    at = part.table or console.request.POST.get("at")
+    return {"at": at, "text": text, "editing": part, "part_refusal": refusal, "status": refusal.status}
 
 
 def _has_typed_table(asked: Any) -> bool:
@@ -75,9 +104,8 @@ def _has_typed_table(asked: Any) -> bool:
     return asked.get("what") in ("plan", "apply") and any(asked.get(each.name, "").strip() for each in new_table.FIELDS)
 
 
-def _edit_part(console: Console, current: dict[str, Any]) -> dict[str, Any]:
-    asked, text = console.request.POST, _text(console)
-    what, _, code = asked["what"].partition(" ")
+def _edit_part(console: Console, current: dict[str, Any], text: str, what: str, code: str) -> dict[str, Any]:
+    asked = console.request.POST
     part = part_of(asked.get("part", "") if what == "save" else code) if what != "close" else None
     draft = _draft(text)
     if part is None or what in ("open", "edit"):
@@ -91,10 +119,7 @@ def _edit_part(console: Console, current: dict[str, Any]) -> dict[str, Any]:
         else:
             remove(draft, part)
     except ValidationFailed as refusal:
-        if refusal.fields[0].field == "part":  # there is no such part
-            raise
-        at = part.table or asked.get("at")
-        return {"at": at, "text": text, "editing": part, "part_refusal": refusal, "status": refusal.status}
+        return _refused_part(console, text, part, refusal)
     text = exact_json.dumps(draft, indent=True)
     is_saved = what == "save"
     shown: dict[str, Any] = {"at": part.table or asked.get("at"), "last": part if is_saved else None}
@@ -134,13 +159,17 @@ def _forms(console: Console, current: Any, text: str, context: dict[str, Any]) -
     names = [each["name"] for each in tables]
     asked = context.get("at") or console.request.POST.get("at") or console.request.GET.get("table", "")
     at = asked if asked in names else (names[0] if names else "")
-    editing, refusal = context.get("editing"), context.get("part_refusal")
+    editing, refusal = context.pop("editing", None), context.get("part_refusal")
+    if editing and (editing.table not in ["", *names] or (editing.name and value_of(draft, editing) is None)):
+        editing = None  # the JSON has lost it
     form = None
     if editing is not None:
         sent = console.request.POST if refusal is not None else None
         fields = part_forms.fields_of(draft, editing)
         form = Form("part", fields, part_forms.values_of(draft, editing), refusal, sent)
     return {
+        "editing": editing,
+        "form_title": title_of(draft, editing) if editing else "",
         "draft_tables": tables,
         "at": at,
         "table_part": Part("table", at),
@@ -214,8 +243,8 @@ def _text(console: Console) -> str:
     return console.request.POST.get("document", "").replace("\r\n", "\n")
 
 
-def _change(console: Console) -> dict[str, Any]:
-    asked, text = console.request.POST, _text(console)
+def _change(console: Console, text: str) -> dict[str, Any]:
+    asked = console.request.POST
     what = asked.get("what")
     mark = _mark(console, text)
     if what == "apply" and asked.get("planned") == mark:
@@ -241,24 +270,26 @@ def _with_typed(plan: dict[str, Any], confirmed: list[str]) -> dict[str, Any]:
     return plan
 
 
-def _add_table(console: Console) -> dict[str, Any]:
+def _add_table(console: Console, text: str) -> dict[str, Any]:
     name = console.request.POST.get("table", "").strip()
-    draft = _draft(_text(console))
     try:
-        text = new_table.add_to(draft, console.request.POST)
-    except ApiError as refusal:
-        return {"table_refusal": refusal, "status": refusal.status}
+        with_table = new_table.add_to(_draft(text), console.request.POST)
+    except ValidationFailed as refusal:
+        if refusal.fields[0].field == "document":
+            raise
+        return {"table_refusal": refusal, "status": refusal.status, "text": text}
     try:
-        plan = _send(console, text, dry_run=True)
+        plan = _send(console, with_table, dry_run=True)
         is_late = console.request.POST.get("what") == "apply"
         notice = f"The table {name} was not in the document. It is now, and this is the new plan." if is_late else None
-        done = {"plan": plan, "planned": _mark(console, text), "notice": notice}
-        return done | {"text": text, "at": name, "is_added": True}
+        done = {"plan": plan, "planned": _mark(console, with_table), "notice": notice}
+        return done | {"text": with_table, "at": name, "is_added": True}
     except ApiError as refusal:
         own = new_table.own_errors(refusal, name)
         if own is None:
-            raise
-        return {"table_refusal": own, "status": refusal.status}
+            console.refusal = refusal
+            return {"problems": _problems(refusal, text), "text": text}
+        return {"table_refusal": own, "status": refusal.status, "text": text}
 
 
 def _send(console: Console, text: str, *, dry_run: bool, confirm: list[str] | None = None) -> dict[str, Any]:

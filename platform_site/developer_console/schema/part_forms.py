@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from platform_site.developer_console.forms import Field, invalid, json_of, lines_of, words
+from platform_site.developer_console.forms import Field, Form, invalid, json_of, lines_of, words
 from platform_site.developer_console.schema import renames, rule_forms
 from platform_site.developer_console.schema.parts import Part, mapping, put, table_of, value_of
 from platform_site.http import exact_json
@@ -103,6 +103,22 @@ def values_of(document: Any, part: Part) -> dict[str, Any]:
     if part.kind == "users":
         return {"part_name": part.name, "part_fields": _joined(value)}
     return {"part_name": part.name, "part_value": value}
+
+
+def is_changed(document: Any, part: Part, asked: Mapping[str, str]) -> bool:
+    """Whether the submitted form differs from the part in the draft."""
+    for bound in Form("part", fields_of(document, part), values_of(document, part)):
+        name, value = bound.field.name, bound.value
+        if bound.field.kind == "checkbox":
+            if (name in asked) != bool(value):
+                return True
+            continue
+        choices = [choice for choice, _ in bound.field.choices]
+        if choices and value not in choices:  # a browser chooses the first one
+            value = choices[0]
+        if asked.get(name, str(value)).replace("\r\n", "\n").strip() != str(value).strip():
+            return True
+    return False
 
 
 def _column_values(part: Part, column: Mapping[str, Any]) -> dict[str, Any]:

@@ -111,11 +111,19 @@ document.addEventListener("click", (event) => {
   if (event.target.closest("[data-discard]")) isSending = true;
 });
 
+function isEdited(control) {
+  if (control.type === "checkbox") return control.checked !== control.defaultChecked;
+  if (!control.options) return control.value !== control.defaultValue;
+  const first = [...control.options].find((option) => option.defaultSelected) ?? control.options[0];
+  return control.selectedOptions[0] !== first;
+}
+
 function isUnsaved() {
   const edited = [...document.querySelectorAll("textarea[data-editor]")].some((each) => each.value !== each.defaultValue);
   const cell = document.querySelector("td.editing");
   const isTable = [...document.querySelectorAll(".add-table :is(input, textarea)")].some((each) => each.value);
-  return edited || isTable || document.querySelector("[data-draft]") !== null || (cell !== null && isChanged(cell));
+  const isPart = [...document.querySelectorAll(".part-form :is(input, textarea, select)")].some(isEdited);
+  return edited || isTable || isPart || document.querySelector("[data-draft]") !== null || (cell !== null && isChanged(cell));
 }
 
 window.addEventListener("beforeunload", (event) => {
