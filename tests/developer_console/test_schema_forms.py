@@ -1,6 +1,7 @@
 """The forms of the schema: each changes the draft, which is planned and not applied, and shows the API's errors."""
 
 import copy
+import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -177,6 +178,109 @@ def test_a_refused_form_stays_open_whatever_button_is_pressed(tracker: Tracker, 
     wrong = desk.post("schema", typed | {"what": "plan", "part_name": "title", "part_max_length": "many"})
     assert wrong.status_code == 422
     assert 'id="part-part_max_length-problem"' in text_of(wrong)
+
+
+def with_json(sent: dict[str, str], change: Callable[[dict[str, Any]], Any]) -> dict[str, str]:
+    """What a browser sends after the table `tasks` was changed in the JSON beside the form."""
+    draft = json.loads(sent["document"])
+    change(draft["tables"]["tasks"])
+    return sent | {"document": json.dumps(draft)}
+
+
+def again(answer: Any, **typed: str) -> dict[str, str]:
+    return form_values(answer.content.decode(), "document") | typed
+
+
+@pytest.mark.parametrize("what", ["plan", "apply", "save", f"edit {code('column', 'tasks', 'points')}"])
+def test_an_open_form_follows_the_json(tracker: Tracker, desk: Desk, what: str) -> None:
+    sent = opened(desk, "column", "tasks", "title")
+    longer = with_json(sent, lambda table: table["columns"]["title"].update(max_length=200))
+    planned = desk.post("schema", longer | {"what": what})
+    assert table_after(planned)["columns"]["title"] == {"type": "text", "max_length": 200}
+    if what in ("plan", "apply"):
+        assert again(planned)["part_max_length"] == "200"
+    gone = with_json(opened(desk, "column", "tasks", "done"), lambda table: table["columns"].pop("done"))
+    planned = desk.post("schema", gone | {"what": what})
+    assert "done" not in table_after(planned)["columns"]
+    wrong = with_json(sent, lambda table: table["columns"]["title"].update(max_length="many"))
+    refused = desk.post("schema", wrong | {"what": "plan"})
+    assert again(refused)["part_max_length"] == "many"
+    assert 'id="part-part_max_length-problem"' in text_of(refused)
+
+
+@pytest.mark.parametrize("what", ["plan", "apply", "save", f"remove {code('column', 'tasks', 'done')}"])
+def test_what_changed_in_the_form_and_in_the_json_is_kept_in_both(tracker: Tracker, desk: Desk, what: str) -> None:
+    sent = opened(desk, "column", "tasks", "title") | {"part_min_length": "2", "what": what}
+    sent = with_json(sent, lambda table: table["columns"]["title"].update(max_length=200))
+    refused = desk.post("schema", sent)
+    assert refused.status_code == 412
+    assert "This part was changed in the JSON and in the form." in text_of(refused)
+    assert draft_of(refused) == json.loads(sent["document"])
+    kept = again(refused)
+    assert (kept["part_min_length"], kept["part_max_length"]) == ("2", "")
+    used = desk.post("schema", kept | {"what": what})
+    assert table_after(used)["columns"]["title"] == {"type": "text", "min_length": 2}
+    closed = desk.post("schema", kept | {"what": "close"})
+    assert draft_of(closed) == json.loads(sent["document"])
+
+
+def test_the_form_of_a_part_that_is_gone_is_kept(tracker: Tracker, desk: Desk) -> None:
+    sent = opened(desk, "column", "tasks", "title") | {"part_max_length": "9", "what": "plan"}
+    refused = desk.post("schema", with_json(sent, lambda table: table["columns"].pop("title")))
+    assert refused.status_code == 412
+    assert "This part is gone from the JSON, but was changed in the form." in text_of(refused)
+    assert "title" not in draft_of(refused)["tables"]["tasks"]["columns"]
+    kept = again(refused)
+    assert kept["part_max_length"] == "9"
+    assert table_after(desk.post("schema", kept | {"what": "plan"}))["columns"]["title"]["max_length"] == 9
+    without = {**sent, "document": '{"tables": {}}'}
+    for _ in range(2):
+        refused = desk.post("schema", without)
+        assert refused.status_code in (412, 422)
+        assert draft_of(refused) == {"tables": {}}
+        without = again(refused, what="plan")
+        assert without["part_max_length"] == "9"
+
+
+def test_an_error_of_the_plan_is_corrected_in_the_json(tracker: Tracker, desk: Desk) -> None:
+    sent = opened(desk, "rule", "tasks", "user", "read")
+    sent |= {"part_rows": "json", "part_where": '{"ownr_id":1}', "what": "plan"}
+    refused = desk.post("schema", sent)
+    assert refused.status_code == 422
+    kept = again(refused)
+    assert kept["part_where"] == '{"ownr_id":1}'
+    read = {"where": {"done": True}}
+    planned = desk.post("schema", with_json(kept, lambda table: table["rules"]["user"].update(read=read)))
+    assert table_after(planned)["rules"]["user"]["read"] == read
+
+
+def test_the_form_of_a_table_changes_only_what_it_shows(tracker: Tracker, desk: Desk) -> None:
+    typed = opened(desk, "table", "tasks") | {"part_id_prefix": "task_", "what": "plan"}
+    planned = desk.post("schema", with_json(typed, lambda table: table["columns"].pop("done")))
+    assert table_after(planned)["id_prefix"] == "task_"
+    assert "done" not in table_after(planned)["columns"]
+
+
+def test_a_button_follows_the_renamed_table(tracker: Tracker, desk: Desk) -> None:
+    typed = opened(desk, "table", "tasks") | {"part_name": "jobs"}
+    removed = desk.post("schema", typed | {"what": f"remove {code('column', 'tasks', 'done')}"})
+    assert "done" not in table_after(removed, "jobs")["columns"]
+    edited = desk.post("schema", typed | {"what": f"edit {code('column', 'tasks', 'done')}"})
+    assert table_after(edited, "jobs")["renamed_from"] == "tasks"
+    assert again(edited)["part"] == code("column", "jobs", "done")
+
+
+def test_what_was_typed_is_kept_while_the_json_cannot_be_read(tracker: Tracker, desk: Desk) -> None:
+    typed = opened(desk, "column", "tasks") | {"part_name": "due", "part_type": "date", "part_null": "on"}
+    typed |= {"table": "lists", "columns": "name text\r\nsize integer", "what": "plan"}
+    unreadable = desk.post("schema", typed | {"document": "{"})
+    assert unreadable.status_code == 422
+    assert "What was typed into the form is kept." in text_of(unreadable)
+    planned = desk.post("schema", again(unreadable, document=typed["document"], what="plan"))
+    assert table_after(planned)["columns"]["due"] == {"type": "date", "null": True}
+    assert list(table_after(planned, "lists")["columns"]) == ["name", "size"]
+    closed = desk.post("schema", typed | {"document": "{", "what": "close"})
+    assert "part" not in again(closed)
 
 
 def test_buttons_name_their_part(desk: Desk) -> None:

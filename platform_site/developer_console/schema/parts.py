@@ -34,6 +34,10 @@ class Part:
         return exact_json.dumps([self.kind, self.table, self.name, self.action])
 
     @property
+    def is_new(self) -> bool:
+        return self.kind != "table" and not self.name
+
+    @property
     def path(self) -> tuple[str, ...]:
         """The keys that lead to it; empty for a new part."""
         if self.kind == "users":
