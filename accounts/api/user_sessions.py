@@ -26,6 +26,7 @@ class UserSessionViewSet(SessionViewSet):
     required_scopes: ClassVar = dict.fromkeys(("list", "destroy", "destroy_all"), "users:manage")
     also_raises: ClassVar = {}
     environment_use = "required"
+    reason: ClassVar = "revoked_by_manager"
 
     def _of_user(self) -> tuple[str, Q]:
         user_id = self.kwargs["user_id"]
@@ -37,12 +38,14 @@ class UserSessionViewSet(SessionViewSet):
 
     @extend_schema(operation_id="deleteUserSession")
     def destroy(self, request: Any, user_id: str, session_id: str) -> HttpResponse:  # type: ignore[override]
-        """End one session of a user. Its tokens are refused from the next request on."""
+        """End one session of a user, in a preview branch one of the branch. Its tokens are refused from the next
+        request on."""
         return self._end(session_id)
 
     @extend_schema(operation_id="deleteUserSessions")
     def destroy_all(self, request: Any, user_id: str) -> HttpResponse:
-        """End all sessions of a user. Their tokens are refused from the next request on."""
+        """End all sessions of a user, in a preview branch those of the branch. Their tokens are refused from the next
+        request on."""
         owner, within = self._of_user()
-        sessions.revoke(within, actor=self.caller, user_id=owner, scope="all")
+        sessions.revoke(within, actor=self.caller, user_id=owner, reason=self.reason, scope="all")
         return no_content()

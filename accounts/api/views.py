@@ -147,6 +147,7 @@ class SessionViewSet(ListModelMixin, ResourceViewSet):
     query_parameters: ClassVar = {"list": frozenset({"limit", "cursor", "state"})}
     serializer_class = serializers.SessionDetail
     cursor_kind, ordering = "sessions", ("-id",)
+    reason: ClassVar[sessions.Reason] = "signed_out"
 
     def get_queryset(self) -> QuerySet[Session]:
         (user_id, within), state = self._of_user(), self._state()
@@ -172,8 +173,9 @@ class SessionViewSet(ListModelMixin, ResourceViewSet):
 
     def _end(self, session_id: str) -> HttpResponse:
         user_id, within = self._of_user()
-        wanted = within & Q(pk=session_id)
-        if not ids.matches("ses", session_id) or not sessions.revoke(wanted, actor=self.caller, user_id=user_id):
+        if not ids.matches("ses", session_id) or not sessions.revoke(
+            within & Q(pk=session_id), actor=self.caller, user_id=user_id, reason=self.reason
+        ):
             raise NotFound
         return no_content()
 

@@ -45,11 +45,14 @@ def test_sessions_of_a_user_are_listed_and_ended(
     assert api.delete(base, **here).status == 204
     assert not any(works(api, each) for each in three)
     assert listed(api, owner.access_token, production, una) == []
-    assert len(listed(api, owner.access_token, production, una, "?state=ended")) == 3
+    ended = listed(api, owner.access_token, production, una, "?state=ended")
+    assert [each["end_reason"] for each in ended] == ["revoked_by_manager"] * 3
     entries = AuditEntry.objects.filter(action="session.revoked", target_id=una.pk).order_by("at")
-    assert [(each.actor_kind, each.environment_id, each.detail["count"]) for each in entries] == [
-        ("account", production.pk, 1),
-        ("account", production.pk, 2),
+    assert [
+        (each.actor_kind, each.environment_id, each.detail["count"], each.detail["reason"]) for each in entries
+    ] == [
+        ("account", production.pk, 1, "revoked_by_manager"),
+        ("account", production.pk, 2, "revoked_by_manager"),
     ]
 
 
