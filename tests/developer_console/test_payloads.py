@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from platform_site.developer_console.frame import Console
 from tests.developer_console.conftest import DOCUMENT, Desk, desk_at
 from tests.rows.conftest import Tracker
 from tests.support.function_events import relay
@@ -17,7 +18,7 @@ from webhooks.models import Delivery
 pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(transaction=True, databases="__all__")]
 
 BIG = 9_223_372_036_854_775_807
-PARTLY = "Columns that your role cannot read are left out."
+PARTLY = "Columns that are gone or that your role cannot read are left out."
 NOTHING = "Your role cannot read every row of this table, or could not when the event was recorded."
 
 
@@ -120,7 +121,45 @@ def test_a_table_that_took_the_name_of_another_opens_nothing(make_tracker: Calla
     tracker.apply({"tables": {"old": {**tasks, "renamed_from": "tasks"}, "tasks": DOCUMENT["tables"]["tasks"]}})
     assert payload(pages(tracker, desk_at(tracker), path)["tasks.update"]) is None
     tracker.apply({"tables": {"old": tasks}})
-    assert payload(pages(tracker, desk_at(tracker), path)["tasks.update"]) is None
+    page = pages(tracker, desk_at(tracker), path)["tasks.update"]
+    assert payload(page) is None
+    assert "The table has been renamed or deleted since." in page
+    assert NOTHING not in page
+
+
+def test_columns_that_are_gone_are_left_out(tracker: Tracker, desk: Desk) -> None:
+    path = hooked(tracker)
+    change(tracker)
+    assert "done" in payload(pages(tracker, desk, path)["tasks.update"])["data"]["record"]
+    without = deepcopy(DOCUMENT)
+    without["tables"]["tasks"]["columns"]["ready"] = without["tables"]["tasks"]["columns"].pop("done") | {
+        "renamed_from": "done"
+    }
+    tracker.apply(without)
+    page = pages(tracker, desk, path)["tasks.update"]
+    assert "title" in payload(page)["data"]["record"]
+    assert "done" not in payload(page)["data"]["record"]
+    assert PARTLY in page
+
+
+def test_a_large_payload_is_not_shown(tracker: Tracker, desk: Desk) -> None:
+    path = hooked(tracker)
+    assert tracker.post("key", "/rows/tasks", {"title": "é" * 131_000}).status == 201
+    page = pages(tracker, desk, path)["tasks.insert"]
+    assert "Payloads above 256 KB are not shown." in page
+    assert payload(page) is None
+
+
+def test_a_delivery_that_is_deleted_meanwhile_is_not_found(
+    tracker: Tracker, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = hooked(tracker)
+    change(tracker)
+    assert pages(tracker, desk, path)
+    delivery = Delivery.objects.using(tracker.project.cluster).filter(environment_id=tracker.environment_id).first()
+    assert delivery is not None
+    monkeypatch.setattr(Console, "listed", lambda *_: [])
+    assert desk.get(f"{path}/{delivery.pk}").status_code == 404
 
 
 def test_a_filtered_event_has_no_payload_and_a_system_event_all(tracker: Tracker, desk: Desk) -> None:

@@ -40,9 +40,9 @@ def deliveries(console: Console, webhook_id: str) -> HttpResponse:
 def delivery(console: Console, webhook_id: str, delivery_id: str) -> HttpResponse:
     webhook = console.api("GET", path_of(webhook_id))
     stored = Delivery.objects.using(console.ref.cluster).filter(pk=delivery_id, webhook_id=webhook["id"]).first()
-    if stored is None:
+    found = console.listed(path_of(webhook_id, "deliveries"), {"event_id": stored.event_id}) if stored else []
+    if stored is None or not found:  # perhaps deleted in between
         raise NotFound("There is no such delivery of this webhook.")
-    found = console.listed(path_of(webhook_id, "deliveries"), {"event_id": stored.event_id})
     context = {"delivery": found[0], "payload": payload_of(console, stored)}
     return render(console, "console/delivery.html", webhook, context)
 

@@ -1,7 +1,7 @@
 """The payload of a delivery as a member may see it. The stored one is what role `server` was allowed to read."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from platform_site.developer_console.frame import WRITERS, Console
 from platform_site.http import exact_json
@@ -15,6 +15,9 @@ from rows.rules.rules import InvalidRule, Ruleset
 from rows.schema import parser
 from rows.schema.model import InvalidDocument
 from webhooks.models import Delivery
+
+_LARGEST: Final = 256 * 1024
+"""Bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,8 @@ def payload_of(console: Console, delivery: Delivery) -> Payload:
     needed = "rows:read" if is_of_row else "functions:read" if delivery.event_type in event_types.OF_RUNS else None
     if needed and needed not in console.me["scopes"]:
         return Payload(missing=f"This needs the scope {needed}.")
+    if len(delivery.body.encode()) > _LARGEST:
+        return Payload(missing="Payloads above 256 KB are not shown.")
     payload = exact_json.loads(delivery.body)
     missing = _leave_out(console, payload) if is_of_row else ""
     return Payload(exact_json.dumps(payload, indent=True) if payload["data"] else "", missing)
@@ -42,6 +47,9 @@ def payload_of(console: Console, delivery: Delivery) -> Payload:
 def _leave_out(console: Console, payload: dict[str, Any]) -> str:
     """Remove what the member may not read, and say so. Without any readable column, `data` is empty."""
     data = payload["data"]
+    if data["table"] not in schema_cache.current(console.ref).rules.schema.tables:
+        payload["data"] = {}
+        return "The table has been renamed or deleted since."
     columns = _readable(console, data["table"], payload["schema_version"])
     if not columns:
         payload["data"] = {}
@@ -53,7 +61,7 @@ def _leave_out(console: Console, payload: dict[str, Any]) -> str:
     if all(data[key] == value for key, value in shown.items()):
         return ""
     data |= shown
-    return "Columns that your role cannot read are left out."
+    return "Columns that are gone or that your role cannot read are left out."
 
 
 def _readable(console: Console, table: str, version: int) -> frozenset[str]:
