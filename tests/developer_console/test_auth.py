@@ -13,6 +13,7 @@ from accounts.models.oauth import IdentityProvider
 from accounts.models.registration import AccountEmail
 from accounts.users import sessions
 from accounts.users.sessions import Device
+from projects.models import Environment
 from tests.developer_console.conftest import DOCUMENT, Desk, desk_at, without_token
 from tests.rows.conftest import Tracker
 
@@ -126,10 +127,18 @@ def test_sessions_of_a_user_are_listed_and_ended(tracker: Tracker, desk: Desk, d
     assert "The session has ended." in text_of(desk.post(path, {"what": "end-session", "session": found[0]}))
     assert tracker.get("alice", "/rows/tasks").status == 200
     ended = text_of(desk.post(path, {"what": "end-sessions"}))
-    assert "All sessions of the user have ended." in ended
+    assert "The sessions have ended." in ended
     assert "The user is not signed in." in ended
     assert tracker.get("alice", "/rows/tasks").status == 401
     assert tracker.get("bob", "/rows/tasks").status == 200
+
+
+def test_a_branch_has_sessions_of_its_own(tracker: Tracker, desk: Desk) -> None:
+    desk.post("branches/", {"what": "create", "name": "blue", "from": desk.environment_id, "data": "none"})
+    branch = Environment.objects.get(project=tracker.project, name="blue")
+    page = text_of(Desk(desk.browser, desk.project_id, branch.pk).get(f"auth/users/{tracker.users['alice']}"))
+    assert "No sessions here." in page
+    assert "The user is not signed in." not in page
 
 
 def test_a_password_reset_is_sent_to_the_user(tracker: Tracker, desk: Desk) -> None:

@@ -64,7 +64,7 @@ def _end_session(console: Console, user_id: str) -> dict[str, Any]:
 
 def _end_sessions(console: Console, user_id: str) -> dict[str, Any]:
     console.api("DELETE", path_to("users", user_id, "sessions"))
-    return {"notice": "All sessions of the user have ended."}
+    return {"notice": "The sessions have ended."}
 
 
 def _delete(console: Console, user_id: str) -> HttpResponse:
