@@ -4,6 +4,7 @@ import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Final, NamedTuple
 
 from django.conf import settings
@@ -33,11 +34,18 @@ _SAMPLES: Final[Mapping[str, Any]] = {
     "json": {},
     "text[]": ["example"],
 }
-_FORMATTED: Final = {"email": "ada@example.com", "url": "https://example.com/", "slug": "example"}
+_TEXTS: Final[Mapping[str | None, tuple[tuple[str, str, str], ...]]] = {
+    None: (("Example", ".", ""),),
+    "email": (("ada", "a", "@example.com"), ("a", "a", "@b.co")),
+    "url": (("https://example.com/", "a", ""), ("http://a", "a", "")),
+    "slug": (("example", "e", ""),),
+}
+"""By format: a beginning, what makes it longer, and an end. The first that is short enough counts."""
 _WITHOUT_FILTER: Final = frozenset({"json", "text[]", "reference", "user"})
 _MAX_INSERTED: Final = 6
 """Columns of an insert, unless more are required."""
-_LONGEST_TEXT: Final = 40
+_LONGEST_TEXT: Final = 200
+_LARGEST_IN_JAVASCRIPT: Final = 2**53 - 1
 _LONGEST_LINE: Final = 60
 
 
@@ -60,14 +68,15 @@ class Sample:
 def sample_of(name: str, table: Mapping[str, Any]) -> Sample:
     """Required columns are inserted, and plain others. A plain one is updated, one of few values filtered by."""
     columns = [column for column in columns_of(table) if not column.is_read_only]
-    values = {
+    found = {
         column.key: _value(column, settings)
         for column, settings in zip(columns, table["columns"].values(), strict=True)
     }
+    values = {key: key.upper() if value is None else value for key, value in found.items()}
+    plain = [column for column in columns if column.type not in _WITHOUT_FILTER and found[column.key] is not None]
     required = [column.key for column in columns if column.is_required]
-    optional = [each.key for each in columns if not each.is_required and each.type not in _WITHOUT_FILTER]
+    optional = [column.key for column in plain if not column.is_required]
     chosen = {*required, *optional[: max(0, _MAX_INSERTED - len(required))]}
-    plain = [column for column in columns if column.type not in _WITHOUT_FILTER]
     few = (column for column in plain if column.type in ("boolean", "enum"))
     filtered = next(few, next(iter(plain), None))
     updated = plain[0].key if plain else next(iter(values), None)
@@ -80,16 +89,16 @@ def sample_of(name: str, table: Mapping[str, Any]) -> Sample:
 
 
 def _value(column: Column, settings: Mapping[str, Any]) -> Any:
-    """One that the column accepts; of references and users a name for it, in capitals."""
+    """One that the column accepts. None: a placeholder is better, as for references, users and very long texts."""
     if column.is_link:
-        return column.key.upper()
+        return None
     if column.values:
         return column.values[0]
     if column.type == "text":
-        if settings.get("format") in _FORMATTED:
-            return _FORMATTED[settings["format"]]
-        least, most = settings.get("min_length", 0), settings.get("max_length", _LONGEST_TEXT)
-        return "Example".ljust(min(least, _LONGEST_TEXT), ".")[:most]
+        return _text(settings)
+    if column.type in ("integer", "float"):
+        value = max(min(_SAMPLES[column.type], settings.get("max", inf)), settings.get("min", -inf))
+        return value if column.type == "float" or abs(value) <= _LARGEST_IN_JAVASCRIPT else None
     bound = settings.get("min", settings.get("max"))
     if bound is not None:
         return bound
@@ -97,6 +106,18 @@ def _value(column: Column, settings: Mapping[str, Any]) -> Any:
         digit = 1 if settings["precision"] > settings["scale"] else 0
         return f"{digit:.{settings['scale']}f}"
     return _SAMPLES[column.type]
+
+
+def _text(settings: Mapping[str, Any]) -> str | None:
+    least, most = settings.get("min_length", 0), settings.get("max_length", inf)
+    if least > _LONGEST_TEXT:
+        return None
+    format_ = settings.get("format")
+    for start, filler, end in _TEXTS[format_]:
+        text = start.ljust(least - len(end), filler) + end
+        if len(text) <= most:
+            return text
+    return text[: int(most)] if format_ in (None, "slug") else None
 
 
 def codes(language: str, console: Console, sample: Sample, key: str = "") -> list[Code]:
