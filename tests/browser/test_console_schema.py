@@ -132,6 +132,42 @@ def test_an_open_form_is_not_lost(window: Callable[..., Page], served: Up) -> No
     page.goto(base)
 
 
+def test_an_open_form_follows_the_json(window: Callable[..., Page], served: Up) -> None:
+    page = window()
+    base = enter_console(page, served)
+    page.goto(f"{base}schema?table=tasks")
+    document = page.get_by_label("Document (JSON)")
+    before = draft_of(page)
+    buttons = page.get_by_role("button", name=re.compile("^(Edit|Add an?) (?!table)"))
+    names = [each.get_attribute("aria-label") or each.inner_text() for each in buttons.all()]
+    assert len(names) > 10
+    for name in names:
+        page.get_by_role("button", name=name, exact=True).click()
+        expect(page.get_by_text("This is the schema already")).to_have_count(0)
+        expect(page.locator(".part-form")).to_be_visible()
+        page.get_by_role("button", name="Plan", exact=True).click()
+        expect(page.get_by_text("This is the schema already")).to_be_visible()
+        expect(page.locator(".part-form")).to_be_visible()
+        assert draft_of(page) == before, name
+    page.get_by_role("button", name="Edit column title of tasks").click()
+    expect(page.get_by_role("group", name="Column title of tasks")).to_be_visible()
+    before["tables"]["tasks"]["columns"]["title"]["min_length"] = 1
+    document.fill(json.dumps(before))
+    page.get_by_role("button", name="Plan", exact=True).click()
+    expect(page.get_by_label("Minimum length")).to_have_value("1")
+    page.get_by_label("Minimum length").fill("2")
+    before["tables"]["tasks"]["columns"]["title"]["min_length"] = 3
+    document.fill(json.dumps(before))
+    page.get_by_role("button", name="Plan", exact=True).click()
+    expect(page.get_by_text("This part was changed in the JSON and in the form.")).to_be_in_viewport()
+    expect(page.get_by_label("Minimum length")).to_have_value("2")
+    assert draft_of(page) == before
+    save_screenshot(page, "schema-changed-twice")
+    page.get_by_role("button", name="Cancel").click()
+    assert draft_of(page) == before
+    page.get_by_role("link", name="Discard draft").click()
+
+
 def test_a_column_is_renamed_with_the_keyboard_alone(window: Callable[..., Page], served: Up) -> None:
     page = window()
     base = enter_console(page, served)
