@@ -1,5 +1,6 @@
 from django.urls import include, path
 
+from accounts.api.user_sessions import UserSessionViewSet
 from accounts.api.views import KeyViewSet, PublicKeysViewSet, SessionViewSet, TokenViewSet, UserViewSet
 from accounts.registration.views import MeViewSet
 
@@ -19,4 +20,6 @@ urlpatterns = [
         "v1/users/<str:user_id>",
         UserViewSet.as_view({"get": "retrieve", "patch": "partial_update", "delete": "destroy"}),
     ),
+    path("v1/users/<str:user_id>/sessions", UserSessionViewSet.as_view({"get": "list", "delete": "destroy_all"})),
+    path("v1/users/<str:user_id>/sessions/<str:session_id>", UserSessionViewSet.as_view({"delete": "destroy"})),
 ]

@@ -40,6 +40,7 @@ from platform_site.redis import rate_limits
 
 JWKS_MAX_AGE = int(signing_keys.PUBLISHED_AHEAD.total_seconds()) // 2
 
+SESSION_PAGE = listing(serializers.SessionDetail)
 SESSION_STATE = OpenApiParameter(
     "state",
     {"type": "string", "enum": list(sessions.STATES), "default": "live"},
@@ -132,7 +133,7 @@ class TokenViewSet(ApiViewSet):
 
 @extend_schema_view(
     list=extend_schema(
-        responses=listing(serializers.SessionDetail),
+        responses=SESSION_PAGE,
         parameters=[SESSION_STATE],
         description="The caller's sessions, the newest first. Those that have not ended, unless `state` says otherwise."
         "\n\nEnded ones are kept for 30 days and say when and why: `refresh_token_reused` means that a copy of the "
@@ -146,24 +147,35 @@ class SessionViewSet(ListModelMixin, ResourceViewSet):
     query_parameters: ClassVar = {"list": frozenset({"limit", "cursor", "state"})}
     serializer_class = serializers.SessionDetail
     cursor_kind, ordering = "sessions", ("-id",)
+    reason: ClassVar[sessions.Reason] = "signed_out"
 
     def get_queryset(self) -> QuerySet[Session]:
-        caller, state = person(self.caller), self._state()
+        (user_id, within), state = self._of_user(), self._state()
         if state not in sessions.STATES:
             raise ValidationFailed.of("state", "not_among", f"Must be one of {', '.join(sessions.STATES)}.")
-        return sessions.of_user(caller.id, state).filter(_within_reach(caller))
+        return sessions.of_user(user_id, state).filter(within)
+
+    def _of_user(self) -> tuple[str, Q]:
+        """Whose sessions, and which of them the caller lists and ends: in a preview branch only those of the branch."""
+        caller = person(self.caller)
+        environment = caller.environment if caller.kind == "user" else None
+        return caller.id, Q(environment_id=environment.environment_id) if environment and environment.is_branch else Q()
 
     def cursor_facts(self) -> Sequence[Fact]:
-        return [self.caller.id, self._state()]
+        return [self._of_user()[0], self._state()]
 
     def _state(self) -> str:
         return self.query.get("state", "live")
 
     def destroy(self, request: Any, session_id: str) -> HttpResponse:
         """End one of the caller's sessions. Its tokens are refused from the next request on."""
-        caller = person(self.caller)
-        wanted = Q(pk=session_id) & _within_reach(caller)
-        if not ids.matches("ses", session_id) or not sessions.revoke(wanted, actor=caller, user_id=caller.id):
+        return self._end(session_id)
+
+    def _end(self, session_id: str) -> HttpResponse:
+        user_id, within = self._of_user()
+        if not ids.matches("ses", session_id) or not sessions.revoke(
+            within & Q(pk=session_id), actor=self.caller, user_id=user_id, reason=self.reason
+        ):
             raise NotFound
         return no_content()
 
@@ -171,18 +183,12 @@ class SessionViewSet(ListModelMixin, ResourceViewSet):
     @extend_schema(request=serializers.RevokeInput, responses={204: None})
     def revoke(self, request: Any) -> HttpResponse:
         """Sign out. Of this session, of all others, or of all."""
-        caller = person(self.caller)
+        user_id, within = self._of_user()
         scope = self.read(serializers.RevokeInput)["scope"]
-        current = Q(pk=caller.session_id)
+        current = Q(pk=self.caller.session_id)
         condition = {"current": current, "others": ~current, "all": Q()}[scope]
-        sessions.revoke(condition & _within_reach(caller), actor=caller, user_id=caller.id, scope=scope)
+        sessions.revoke(condition & within, actor=self.caller, user_id=user_id, scope=scope)
         return no_content()
-
-
-def _within_reach(caller: Caller) -> Q:
-    """The sessions that a caller lists and ends: in a preview branch only those of the branch."""
-    environment = caller.environment if caller.kind == "user" else None
-    return Q(environment_id=environment.environment_id) if environment and environment.is_branch else Q()
 
 
 def person(caller: Caller) -> Caller:

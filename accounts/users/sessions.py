@@ -40,6 +40,7 @@ Reason = Literal[
     "user_deleted",
     "environment_deleted",
     "revoked_by_staff",
+    "revoked_by_manager",
 ]
 
 log = logging.getLogger(__name__)

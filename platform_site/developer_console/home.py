@@ -3,13 +3,20 @@ from django.http import HttpResponse
 
 from platform_site.developer_console import activity, keys
 from platform_site.developer_console.frame import Console, page
+from platform_site.developer_console.tables import snippets
 from platform_site.developer_console.tables.pages import schema_tables
 from platform_site.http.errors import ProjectSuspended
 
 
 @page("home", keys.CHANGES)
 def home(console: Console) -> HttpResponse:
-    context = {"base_url": settings.BASE_URL, "tables": _tables(console), "troubles": activity.troubles(console)}
+    tables = _tables(console)
+    new_key = console.done.get("new_key", {}).get("secret", "")
+    context = {
+        "base_url": settings.BASE_URL,
+        "codes": [] if tables == [] else snippets.first_lines(console, (tables or ["tasks"])[0], new_key),
+        "troubles": activity.troubles(console),
+    }
     return console.render("console/home.html", context | keys.panel(console))
 
 

@@ -33,7 +33,7 @@ _SYSTEMS: Final = {
 """By a part of the user agent; the first that it has counts."""
 
 
-def _program(user_agent: str) -> str:
+def program_of(user_agent: str) -> str:
     browser = next((name for part, name in _BROWSERS.items() if part in user_agent), None)
     system = next((name for part, name in _SYSTEMS.items() if part in user_agent), None)
     return f"{browser} on {system}" if browser and system else user_agent
@@ -65,7 +65,7 @@ def sessions(console: Console) -> HttpResponse:
     found = console.client.call("GET", "/v1/auth/sessions", query={"limit": "100"})
     methods = account_sessions.methods_of([each["id"] for each in found["data"]])
     for each in found["data"]:
-        each["program"] = _program(each["user_agent"] or "")
+        each["program"] = program_of(each["user_agent"] or "")
         each["by"] = _PROGRAMS.get(methods.get(each["id"], "").partition(",")[0], "API")
     context = {
         "sessions": found["data"],

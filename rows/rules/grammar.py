@@ -48,6 +48,7 @@ from rows.rules.operators import (
     RANGE_OPERATORS,
 )
 from rows.rules.variables import read_literal
+from rows.schema.identifiers import did_you_mean
 from rows.schema.model import SQL_TYPES, Column, Hop
 from rows.schema.types import Type
 from rows.schema.values import ARRAYS
@@ -120,7 +121,8 @@ class _Reader(OperandReader):
             raise InvalidCondition(path, "wrong_type", "must be the name of a condition.")
         document = self.resolver.named_condition(table, name)
         if document is None:
-            raise _no_condition(path)
+            is_author = self.use in ("rule", "check")
+            raise _no_condition(path, did_you_mean(name, self.resolver.condition_names(table)) if is_author else "")
         called = f"{table}.{name}"
         if called in self.expanding:
             chain = " → ".join([*self.expanding, called])
@@ -179,13 +181,14 @@ class _Reader(OperandReader):
     def quantified(self, hops: tuple[Hop, ...], relation: Hop, value: Any, path: str, depth: int) -> Condition:
         if self.use == "record":
             refuse_unknown(path)
-        if isinstance(value, Mapping) and value.keys() == {"$is"} and not relation.many:
+        is_short = isinstance(value, Mapping) and value.keys() == {"$is"} and not relation.many
+        if is_short:
             value = {"$some": value}
         if not isinstance(value, Mapping) or not value or not all(key in QUANTIFIERS for key in value):
-            raise InvalidCondition(path, "wrong_type", _relation_hint(relation))
+            raise _not_quantified(path, relation, value)
         found: list[Condition] = []
         for key, inner in value.items():
-            here = join_path(path, key)
+            here = path if is_short else join_path(path, key)
             self.count(here)
             condition = self.condition(relation.table, inner, here, depth + 1)
             some: Condition = Quantified("some", relation, negate(condition) if key == "$every" else condition)
@@ -317,8 +320,10 @@ class _Reader(OperandReader):
         return Search(tuple(Path(hops, column) for column in columns), operand)
 
 
-def _no_condition(path: str) -> InvalidCondition:
-    return InvalidCondition(path, "unknown", "there is no condition of this name that can be used here.")
+def _no_condition(path: str, suggestion: str = "") -> InvalidCondition:
+    return InvalidCondition(
+        path, "unknown", f"there is no condition of this name that can be used here{suggestion or '.'}"
+    )
 
 
 def _equals(cell: Path, variable: Variable) -> Condition:
@@ -332,9 +337,14 @@ def _is_operators(value: Mapping[str, Any]) -> bool:
     return bool(value) and all(key.startswith("$") for key in value)
 
 
-def _relation_hint(relation: Hop) -> str:
-    takes = "is a relation: it takes $some, $none or $every"
-    return f"{takes}." if relation.many else f'{takes}, or $is; its id is "{relation.column}".'
+def _not_quantified(path: str, relation: Hop, value: Any) -> InvalidCondition:
+    takes = QUANTIFIERS if relation.many else (*QUANTIFIERS, "$is")
+    for key in value if isinstance(value, Mapping) else ():
+        if isinstance(key, str) and key.startswith("$") and key not in {*ALL_OPERATORS, "$is"}:
+            return unknown_operator(join_path(path, key), key, takes)
+    hint = "is a relation: it takes $some, $none or $every"
+    more = "." if relation.many else f', or $is; its id is "{relation.column}".'
+    return InvalidCondition(path, "wrong_type", hint + more)
 
 
 def read_rule(document: Mapping[str, Any], table: str, resolver: NameResolver, use: Use = "rule") -> Condition:

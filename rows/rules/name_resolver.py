@@ -38,6 +38,9 @@ class NameResolver(Protocol):
     def named_condition(self, table: str, name: str) -> Mapping[str, Any] | None:
         pass
 
+    def condition_names(self, table: str) -> Iterable[str]:
+        """All of the schema: to be suggested to its author alone."""
+
     def searchable(self, table: str) -> tuple[str, ...]:
         """The readable text columns without `id`, for `$search`."""
 
@@ -55,6 +58,9 @@ class SchemaNames:
 
     def named_condition(self, table: str, name: str) -> Mapping[str, Any] | None:
         return self.schema.tables[table].conditions.get(name)
+
+    def condition_names(self, table: str) -> Iterable[str]:
+        return self.schema.tables[table].conditions
 
 
 class AuthorNames(SchemaNames):

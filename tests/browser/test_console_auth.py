@@ -8,6 +8,8 @@ from playwright.sync_api import Page, expect
 from tests.support.browser import NARROW, enter_console, in_a_browser, open_new, save_screenshot
 from tests.support.browser import browser as browser
 from tests.support.browser import window as window
+from tests.support.client import Api
+from tests.support.console_checks import findings, fits
 from tests.support.service import Up
 
 pytestmark = in_a_browser
@@ -39,6 +41,33 @@ def test_a_user_is_added_disabled_and_deleted_on_a_phone(
     page.wait_for_url("**/auth/")
     expect(page.get_by_text("eve@example.com")).to_have_count(0)
     browser_errors[:] = [each for each in browser_errors if "a status of 422" not in each]
+
+
+def test_sessions_of_a_user_are_ended_on_a_phone(window: Callable[..., Page], served: Up) -> None:
+    api, environment = Api(served.base_url), served.facts["environments"]["production"]
+    ada = served.facts["app_users"][0]
+    grant = {"grant_type": "password", "email": ada["email"], "password": ada["password"]}
+    for system in ("Android 16; Mobile", "Macintosh; Intel Mac OS X 26"):
+        agent = {"User-Agent": f"Mozilla/5.0 ({system}; rv:140.0) Gecko/20100101 Firefox/140.0"}
+        assert api.post("/v1/auth/token", json=grant, environment=environment, headers=agent).status == 200
+    page = window(width=NARROW, theme="dark")
+    base = enter_console(page, served)
+    page.goto(f"{base}auth/users/{ada['id']}")
+    expect(page.get_by_text("Firefox on Android")).to_be_visible()
+    fits(page)
+    assert findings(page) == []
+    save_screenshot(page, "console-user-sessions")
+    rows = page.locator("tbody tr")
+    before = rows.count()
+    rows.filter(has_text="Firefox on Android").get_by_role("button").click()
+    expect(page.get_by_text("The session has ended.")).to_be_in_viewport()
+    expect(rows).to_have_count(before - 1)
+    expect(page.get_by_text("Firefox on macOS")).to_be_visible()
+    assert api.post("/v1/auth/token", json=grant, environment=environment).status == 200
+    page.reload()
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="End all sessions").click()
+    expect(page.get_by_text("The user is not signed in.")).to_be_visible()
 
 
 def test_a_provider_is_added_from_a_preset(window: Callable[..., Page], served: Up) -> None:

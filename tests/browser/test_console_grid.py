@@ -446,3 +446,19 @@ def test_enter_adds_a_condition_and_shows_its_rows(window: Callable[..., Page], 
     page.get_by_label("Value").press("Enter")
     page.wait_for_url("**where=*")
     expect(page.locator("td[data-key=name] .cell")).to_have_text(["b"])
+
+
+def test_the_browser_goes_back_to_the_previous_page(window: Callable[..., Page], things: Things) -> None:
+    names = [f"{number:03}" for number in range(101)]
+    for at in (0, 100):
+        things.call("post", "/v1/rows/things", json=[{"name": name} for name in names[at : at + 100]])
+    page = window()
+    things.open(page)
+    first = page.locator("td[data-key=name]").first
+    for name in ("050", "100"):
+        page.get_by_role("link", name="Next page").click()
+        expect(first).to_have_text(name)
+    for name in ("050", "000"):
+        page.go_back()
+        expect(first).to_have_text(name)
+    expect(page.get_by_role("link", name="Next page")).to_be_visible()

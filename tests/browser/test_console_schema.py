@@ -76,6 +76,98 @@ def test_parts_are_edited_by_form(
     browser_errors[:] = [each for each in browser_errors if "a status of 422" not in each]
 
 
+@pytest.mark.parametrize(("width", "theme"), [(WIDE, "light"), (NARROW, "dark")])
+def test_the_rows_of_a_table_lead_to_its_columns(
+    window: Callable[..., Page], served: Up, width: int, theme: str
+) -> None:
+    page = window(width=width, theme=theme)
+    base = enter_console(page, served)
+    page.goto(f"{base}tables/tasks")
+    if width == NARROW:
+        page.get_by_role("button", name="Columns and files").click()
+    save_screenshot(page, f"table-tools-{width}-{theme}")
+    page.get_by_role("link", name="Add column").click()
+    expect(page.get_by_role("group", name="New column of tasks")).to_be_visible()
+    expect(page.get_by_label("Column name")).to_be_focused()
+    save_screenshot(page, f"add-column-{width}-{theme}")
+    fits(page)
+    page.get_by_label("Column name").fill("state")
+    page.get_by_label("May be null").check()
+    page.get_by_role("button", name="Save to the draft").click()
+    expect(page.get_by_text("add column tasks.state")).to_be_visible()
+    page.get_by_role("link", name="Discard draft").click()
+    page.goto(f"{base}tables/comments")
+    page.get_by_label("Pages of comments").get_by_role("link", name="Definition").click()
+    expect(page.get_by_role("button", name="comments", exact=True)).to_have_attribute("aria-current", "true")
+    expect(page.get_by_label("Column name")).to_have_count(0)
+
+
+def test_an_open_form_is_not_lost(window: Callable[..., Page], served: Up) -> None:
+    page = window()
+    base = enter_console(page, served)
+    page.goto(f"{base}schema?table=tasks")
+    page.get_by_role("button", name="Remove index owner, -created_at of tasks").click()
+    expect(page.get_by_role("button", name="Apply")).to_be_visible()
+    page.get_by_role("button", name="Add a column").click()
+    expect(page.get_by_role("button", name="Apply")).to_have_count(0)
+    page.get_by_role("button", name="Plan", exact=True).click()
+    expect(page.get_by_role("button", name="Apply")).to_be_visible()
+    expect(page.get_by_role("button", name="Plan", exact=True)).to_be_focused()
+    page.get_by_label("Column name").fill("state")
+    page.get_by_label("May be null").check()
+    page.get_by_role("button", name="Apply").click()
+    expect(page.get_by_text("The column state of tasks was not in the document.")).to_be_in_viewport()
+    expect(page.get_by_text("add column tasks.state")).to_be_visible()
+    save_screenshot(page, "schema-late-column")
+    page.get_by_role("link", name="Discard draft").click()
+    page.get_by_role("button", name="Add a column").click()
+    page.get_by_label("Type", exact=True).select_option("date")
+    asked = []
+    page.once("dialog", lambda dialog: (asked.append(dialog.type), dialog.dismiss()))
+    page.evaluate("location.reload()")
+    expect(page.get_by_label("Type", exact=True)).to_have_value("date")
+    assert asked == ["beforeunload"]
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_label("Column name")).to_have_count(0)
+    page.goto(base)
+
+
+def test_an_open_form_follows_the_json(window: Callable[..., Page], served: Up) -> None:
+    page = window()
+    base = enter_console(page, served)
+    page.goto(f"{base}schema?table=tasks")
+    document = page.get_by_label("Document (JSON)")
+    before = draft_of(page)
+    buttons = page.get_by_role("button", name=re.compile("^(Edit|Add an?) (?!table)"))
+    names = [each.get_attribute("aria-label") or each.inner_text() for each in buttons.all()]
+    assert len(names) > 10
+    for name in names:
+        page.get_by_role("button", name=name, exact=True).click()
+        expect(page.get_by_text("This is the schema already")).to_have_count(0)
+        expect(page.locator(".part-form")).to_be_visible()
+        page.get_by_role("button", name="Plan", exact=True).click()
+        expect(page.get_by_text("This is the schema already")).to_be_visible()
+        expect(page.locator(".part-form")).to_be_visible()
+        assert draft_of(page) == before, name
+    page.get_by_role("button", name="Edit column title of tasks").click()
+    expect(page.get_by_role("group", name="Column title of tasks")).to_be_visible()
+    before["tables"]["tasks"]["columns"]["title"]["min_length"] = 1
+    document.fill(json.dumps(before))
+    page.get_by_role("button", name="Plan", exact=True).click()
+    expect(page.get_by_label("Minimum length")).to_have_value("1")
+    page.get_by_label("Minimum length").fill("2")
+    before["tables"]["tasks"]["columns"]["title"]["min_length"] = 3
+    document.fill(json.dumps(before))
+    page.get_by_role("button", name="Plan", exact=True).click()
+    expect(page.get_by_text("This part was changed in the JSON and in the form.")).to_be_in_viewport()
+    expect(page.get_by_label("Minimum length")).to_have_value("2")
+    assert draft_of(page) == before
+    save_screenshot(page, "schema-changed-twice")
+    page.get_by_role("button", name="Cancel").click()
+    assert draft_of(page) == before
+    page.get_by_role("link", name="Discard draft").click()
+
+
 def test_a_column_is_renamed_with_the_keyboard_alone(window: Callable[..., Page], served: Up) -> None:
     page = window()
     base = enter_console(page, served)

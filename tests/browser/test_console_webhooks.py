@@ -1,14 +1,16 @@
 """Webhooks in the members' console, in a real browser: created, tested, disabled, with the delivery followed."""
 
+import json
 import re
 from collections.abc import Callable
 
 from playwright.sync_api import Page, expect
 
 from platform_site import demo_receiver
+from tests.support.browser import NARROW, enter_console, in_a_browser, open_new, save_screenshot
 from tests.support.browser import browser as browser
-from tests.support.browser import enter_console, in_a_browser, open_new, save_screenshot
 from tests.support.browser import window as window
+from tests.support.console_checks import findings, fits
 from tests.support.service import Up
 
 pytestmark = in_a_browser
@@ -69,4 +71,15 @@ def test_a_webhook_is_created_and_its_delivery_seen(
     page.get_by_role("button", name="Send test event").click()
     page.wait_for_url("**/deliveries?event_id=*")
     expect(page.locator("td .tag.good")).to_have_text("delivered")
+    page.get_by_role("link", name="Payload of evt_").click()
+    expect(page.locator("#payload")).to_contain_text('"type": "webhook.test"')
+    page.get_by_role("button", name="Copy the payload").click()
+    expect(page.get_by_role("button", name="Copy the payload")).to_have_text("Copied")
+    assert json.loads(page.evaluate("navigator.clipboard.readText()"))["type"] == "webhook.test"
+    assert findings(page) == []
+    save_screenshot(page, "console-payload")
+    page.set_viewport_size({"width": NARROW, "height": 900})
+    page.emulate_media(color_scheme="dark")
+    fits(page)
+    save_screenshot(page, "console-payload-narrow-dark")
     browser_errors[:] = [each for each in browser_errors if "a status of 422" not in each]

@@ -26,7 +26,7 @@ def test_a_key_is_created_and_copied_and_its_code_is_there(window: Callable[...,
     expect(page.locator("[data-copy=new-key]")).to_have_text("Copied")
     assert page.evaluate("navigator.clipboard.readText()") == key
     expect(page.locator("#snippet-curl")).to_contain_text(key)
-    page.get_by_text("client.js", exact=True).click()
+    page.get_by_text("JavaScript", exact=True).click()
     expect(page.locator("#snippet-javascript")).to_be_visible()
     expect(page.locator("#snippet-curl")).to_be_hidden()
     page.reload()

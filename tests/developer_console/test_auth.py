@@ -11,6 +11,9 @@ import pytest
 from accounts.models import User
 from accounts.models.oauth import IdentityProvider
 from accounts.models.registration import AccountEmail
+from accounts.users import sessions
+from accounts.users.sessions import Device
+from projects.models import Environment
 from tests.developer_console.conftest import DOCUMENT, Desk, desk_at, without_token
 from tests.rows.conftest import Tracker
 
@@ -106,6 +109,36 @@ def test_disabling_and_a_new_password_end_sessions(tracker: Tracker, desk: Desk)
     assert 'id="password-password-problem"' in weak.content.decode()
     assert "The password is set." in text_of(desk.post(other, {"what": "password", "password": PASSWORD}))
     assert tracker.get("bob", "/rows/tasks").status == 401
+
+
+def test_sessions_of_a_user_are_listed_and_ended(tracker: Tracker, desk: Desk, desk_of: Callable[[str], Desk]) -> None:
+    agent = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
+    alice = User.objects.get(pk=tracker.users["alice"])
+    sessions.start(alice, environment_id=tracker.environment_id, device=Device(agent, "203.0.113.7"), method="password")
+    path = f"auth/users/{alice.pk}"
+    page = text_of(desk.get(path))
+    assert "Firefox on Linux" in page
+    assert "203.0.113.7" in page
+    found = re.findall(r'name="session" value="(ses_\w+)"', page)
+    assert len(found) == 2
+    assert tracker.get("alice", "/rows/tasks").status == 200
+    assert desk_of("viewer").post(path, {"what": "end-sessions"}).status_code == 403
+    assert desk.post(path, {"what": "end-session", "session": "ses_none"}).status_code == 404
+    assert "The session has ended." in text_of(desk.post(path, {"what": "end-session", "session": found[0]}))
+    assert tracker.get("alice", "/rows/tasks").status == 200
+    ended = text_of(desk.post(path, {"what": "end-sessions"}))
+    assert "The sessions have ended." in ended
+    assert "The user is not signed in." in ended
+    assert tracker.get("alice", "/rows/tasks").status == 401
+    assert tracker.get("bob", "/rows/tasks").status == 200
+
+
+def test_a_branch_has_sessions_of_its_own(tracker: Tracker, desk: Desk) -> None:
+    desk.post("branches/", {"what": "create", "name": "blue", "from": desk.environment_id, "data": "none"})
+    branch = Environment.objects.get(project=tracker.project, name="blue")
+    page = text_of(Desk(desk.browser, desk.project_id, branch.pk).get(f"auth/users/{tracker.users['alice']}"))
+    assert "No sessions here." in page
+    assert "The user is not signed in." not in page
 
 
 def test_a_password_reset_is_sent_to_the_user(tracker: Tracker, desk: Desk) -> None:

@@ -141,7 +141,8 @@ def test_a_run_shows_its_output_and_log(configured: Tracker, desk: Desk) -> None
 def test_a_failed_run_shows_its_error_as_text(configured: Tracker, desk: Desk) -> None:
     deploy(configured, source=THROWS)
     answer = desk.post("functions/hello", {"what": "run", "input": ""})
-    assert "TypeError: <b>broken</b>" in text_of(answer)
+    assert text_of(answer).count("TypeError: <b>broken</b>") == 1
+    assert "at default (function.ts:1:" in text_of(answer)
     assert "<b>broken</b>" not in answer.content.decode()
 
 

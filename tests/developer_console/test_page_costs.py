@@ -19,6 +19,7 @@ PAGES: Final = (
     "activity",
     "tables/tasks",
     "tables/tasks?as=anonymous",
+    "tables/tasks/api",
     "schema",
     "settings",
     "search?q=task",

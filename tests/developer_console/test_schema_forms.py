@@ -1,6 +1,7 @@
 """The forms of the schema: each changes the draft, which is planned and not applied, and shows the API's errors."""
 
 import copy
+import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 
 from tests.developer_console.conftest import DOCUMENT, Desk
 from tests.rows.conftest import Tracker
+from tests.support.html_forms import form_values
 from tests.support.schema_forms import code, draft_of, save, submit, table_after, text_of
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
@@ -100,6 +102,205 @@ def test_the_error_of_the_api_is_at_the_field(tracker: Tracker, desk: Desk) -> N
     broken = save(desk, code("rule", "tasks", "user", "read"), name="user", action="read", where="{")
     assert "This is not JSON" in text_of(broken)
     assert draft_of(broken) == DOCUMENT
+
+
+FULL: dict[str, Any] = copy.deepcopy(BOTH)
+FULL["users"] = {"user": ["id", "name"]}
+FULL["tables"]["tasks"]["conditions"] = {"mine": {"owner_id": "$user.id"}}
+FULL["tables"]["tasks"]["columns"] |= {
+    "price": {"type": "decimal", "precision": 6, "scale": 2, "min": "0.50", "null": True},
+    "state": {"type": "enum", "values": ["open", "closed"], "default": "open"},
+    "parent": {"type": "reference", "to": "tasks", "null": True},
+    "data": {"type": "json", "default": {}},
+}
+FULL["tables"]["tasks"]["rules"]["editor"] = {
+    "insert": {"set": {"owner_id": "$user.id"}, "check": {"title": {"$ne": ""}}},
+    "update": {"where": {"$is": "mine"}, "columns": ["title"]},
+    "read": [{"where": {"done": True}}, {"where": {"owner_id": "$user.id"}, "columns": ["title"]}],
+}
+PARTS = (
+    ("table", "tasks"), ("column", "tasks"), ("column", "tasks", "", "relation"), ("unique", "tasks"),
+    ("index", "tasks"), ("rule", "tasks"), ("condition", "tasks"), ("check", "tasks"), ("users",),
+    *(("column", "tasks", name) for name in FULL["tables"]["tasks"]["columns"]), ("unique", "tasks", "0"),
+    ("index", "tasks", "0"), ("condition", "tasks", "mine"), ("check", "tasks", "named"), ("users", "", "user"),
+    ("rule", "tasks", "user", "read"), *(("rule", "tasks", "editor", name) for name in ("insert", "update", "read")),
+)  # fmt: skip
+
+
+def opened(desk: Desk, *part: str, document: Any = DOCUMENT) -> dict[str, str]:
+    """What a browser sends of the page with the form of a part."""
+    return form_values(submit(desk, f"edit {code(*part)}", document).content.decode(), "document")
+
+
+@pytest.mark.exhaustive
+def test_an_open_form_stays_and_changes_nothing_by_itself(tracker: Tracker, desk: Desk) -> None:
+    for part in PARTS:
+        planned = desk.post("schema", opened(desk, *part, document=FULL) | {"what": "plan"})
+        assert planned.status_code == 200, part
+        assert draft_of(planned) == FULL, part
+        assert text_of(planned).count('class="part-form"') == 1, part
+        assert "data-focus" not in text_of(planned), "the focus stays at the button"
+
+
+def test_what_is_typed_into_an_open_form_is_planned_and_not_lost(tracker: Tracker, desk: Desk) -> None:
+    typed = opened(desk, "column", "tasks") | {"part_name": "due", "part_type": "date", "part_null": "on"}
+    due = {"type": "date", "null": True}
+    for what in ("plan", "apply"):
+        planned = desk.post("schema", typed | {"what": what})
+        assert table_after(planned)["columns"]["due"] == due
+        assert "add column tasks.due" in text_of(planned)
+        assert ("The column due of tasks was not in the document." in text_of(planned)) == (what == "apply")
+        assert 'class="part-form"' not in text_of(planned)
+    assert tracker.get("owner", "/schema").json["version"] == 1
+    other = desk.post("schema", typed | {"what": f"edit {code('column', 'tasks', 'title')}"})
+    assert table_after(other)["columns"]["due"] == due
+    assert "Column title of tasks" in text_of(other)
+    removed = desk.post("schema", typed | {"what": f"remove {code('column', 'tasks', 'done')}"})
+    assert table_after(removed)["columns"].keys() >= {"title", "due"}
+    assert "done" not in table_after(removed)["columns"]
+    added = desk.post("schema", typed | {"what": "add-table", "table": "lists", "columns": "name text"})
+    assert table_after(added)["columns"]["due"] == due
+    assert table_after(added, "lists")["columns"] == {"name": {"type": "text"}}
+    closed = desk.post("schema", typed | {"what": "close"})
+    assert draft_of(closed) == DOCUMENT
+
+
+def test_a_refused_form_stays_open_whatever_button_is_pressed(tracker: Tracker, desk: Desk) -> None:
+    typed = opened(desk, "column", "tasks", "title") | {"part_name": "", "part_max_length": "9"}
+    for what in ("plan", "apply", f"edit {code('table', 'tasks')}", f"remove {code('column', 'tasks', 'done')}"):
+        refused = desk.post("schema", typed | {"what": what})
+        assert refused.status_code == 422, what
+        assert draft_of(refused) == DOCUMENT
+        assert re.search(r'name="part_max_length"[^>]*value="9"', text_of(refused))
+        assert 'id="part-part_name-problem"' in text_of(refused)
+    removed = desk.post("schema", typed | {"what": f"remove {code('column', 'tasks', 'title')}"})
+    assert "title" not in draft_of(removed)["tables"]["tasks"]["columns"]
+    wrong = desk.post("schema", typed | {"what": "plan", "part_name": "title", "part_max_length": "many"})
+    assert wrong.status_code == 422
+    assert 'id="part-part_max_length-problem"' in text_of(wrong)
+
+
+def with_json(sent: dict[str, str], change: Callable[[dict[str, Any]], Any]) -> dict[str, str]:
+    """What a browser sends after the table `tasks` was changed in the JSON beside the form."""
+    draft = json.loads(sent["document"])
+    change(draft["tables"]["tasks"])
+    return sent | {"document": json.dumps(draft)}
+
+
+def again(answer: Any, **typed: str) -> dict[str, str]:
+    return form_values(answer.content.decode(), "document") | typed
+
+
+@pytest.mark.parametrize("what", ["plan", "apply", "save", f"edit {code('column', 'tasks', 'points')}"])
+def test_an_open_form_follows_the_json(tracker: Tracker, desk: Desk, what: str) -> None:
+    sent = opened(desk, "column", "tasks", "title")
+    longer = with_json(sent, lambda table: table["columns"]["title"].update(max_length=200))
+    planned = desk.post("schema", longer | {"what": what})
+    assert table_after(planned)["columns"]["title"] == {"type": "text", "max_length": 200}
+    if what in ("plan", "apply"):
+        assert again(planned)["part_max_length"] == "200"
+    gone = with_json(opened(desk, "column", "tasks", "done"), lambda table: table["columns"].pop("done"))
+    planned = desk.post("schema", gone | {"what": what})
+    assert "done" not in table_after(planned)["columns"]
+    wrong = with_json(sent, lambda table: table["columns"]["title"].update(max_length="many"))
+    refused = desk.post("schema", wrong | {"what": "plan"})
+    assert again(refused)["part_max_length"] == "many"
+    assert 'id="part-part_max_length-problem"' in text_of(refused)
+
+
+@pytest.mark.parametrize("what", ["plan", "apply", "save", f"remove {code('column', 'tasks', 'done')}"])
+def test_what_changed_in_the_form_and_in_the_json_is_kept_in_both(tracker: Tracker, desk: Desk, what: str) -> None:
+    sent = opened(desk, "column", "tasks", "title") | {"part_min_length": "2", "what": what}
+    sent = with_json(sent, lambda table: table["columns"]["title"].update(max_length=200))
+    refused = desk.post("schema", sent)
+    assert refused.status_code == 412
+    assert "This part was changed in the JSON and in the form." in text_of(refused)
+    assert draft_of(refused) == json.loads(sent["document"])
+    kept = again(refused)
+    assert (kept["part_min_length"], kept["part_max_length"]) == ("2", "")
+    used = desk.post("schema", kept | {"what": what})
+    assert table_after(used)["columns"]["title"] == {"type": "text", "min_length": 2}
+    closed = desk.post("schema", kept | {"what": "close"})
+    assert draft_of(closed) == json.loads(sent["document"])
+
+
+def test_the_form_of_a_part_that_is_gone_is_kept(tracker: Tracker, desk: Desk) -> None:
+    sent = opened(desk, "column", "tasks", "title") | {"part_max_length": "9", "what": "plan"}
+    refused = desk.post("schema", with_json(sent, lambda table: table["columns"].pop("title")))
+    assert refused.status_code == 412
+    assert "This part is gone from the JSON, but was changed in the form." in text_of(refused)
+    assert "title" not in draft_of(refused)["tables"]["tasks"]["columns"]
+    kept = again(refused)
+    assert kept["part_max_length"] == "9"
+    assert table_after(desk.post("schema", kept | {"what": "plan"}))["columns"]["title"]["max_length"] == 9
+    without = {**sent, "document": '{"tables": {}}'}
+    for _ in range(2):
+        refused = desk.post("schema", without)
+        assert refused.status_code in (412, 422)
+        assert draft_of(refused) == {"tables": {}}
+        without = again(refused, what="plan")
+        assert without["part_max_length"] == "9"
+
+
+def test_an_error_of_the_plan_is_corrected_in_the_json(tracker: Tracker, desk: Desk) -> None:
+    sent = opened(desk, "rule", "tasks", "user", "read")
+    sent |= {"part_rows": "json", "part_where": '{"ownr_id":1}', "what": "plan"}
+    refused = desk.post("schema", sent)
+    assert refused.status_code == 422
+    kept = again(refused)
+    assert kept["part_where"] == '{"ownr_id":1}'
+    read = {"where": {"done": True}}
+    planned = desk.post("schema", with_json(kept, lambda table: table["rules"]["user"].update(read=read)))
+    assert table_after(planned)["rules"]["user"]["read"] == read
+
+
+def test_the_form_of_a_table_changes_only_what_it_shows(tracker: Tracker, desk: Desk) -> None:
+    typed = opened(desk, "table", "tasks") | {"part_id_prefix": "task_", "what": "plan"}
+    planned = desk.post("schema", with_json(typed, lambda table: table["columns"].pop("done")))
+    assert table_after(planned)["id_prefix"] == "task_"
+    assert "done" not in table_after(planned)["columns"]
+
+
+def test_a_button_follows_the_renamed_table(tracker: Tracker, desk: Desk) -> None:
+    typed = opened(desk, "table", "tasks") | {"part_name": "jobs"}
+    removed = desk.post("schema", typed | {"what": f"remove {code('column', 'tasks', 'done')}"})
+    assert "done" not in table_after(removed, "jobs")["columns"]
+    edited = desk.post("schema", typed | {"what": f"edit {code('column', 'tasks', 'done')}"})
+    assert table_after(edited, "jobs")["renamed_from"] == "tasks"
+    assert again(edited)["part"] == code("column", "jobs", "done")
+
+
+def test_what_was_typed_is_kept_while_the_json_cannot_be_read(tracker: Tracker, desk: Desk) -> None:
+    typed = opened(desk, "column", "tasks") | {"part_name": "due", "part_type": "date", "part_null": "on"}
+    typed |= {"table": "lists", "columns": "name text\r\nsize integer", "what": "plan"}
+    unreadable = desk.post("schema", typed | {"document": "{"})
+    assert unreadable.status_code == 422
+    assert "What was typed into the form is kept." in text_of(unreadable)
+    planned = desk.post("schema", again(unreadable, document=typed["document"], what="plan"))
+    assert table_after(planned)["columns"]["due"] == {"type": "date", "null": True}
+    assert list(table_after(planned, "lists")["columns"]) == ["name", "size"]
+    closed = desk.post("schema", typed | {"document": "{", "what": "close"})
+    assert "part" not in again(closed)
+
+
+def test_buttons_name_their_part(desk: Desk) -> None:
+    page = text_of(submit(desk, f"edit {code('index', 'tasks', '0')}", FULL))
+    for title in (
+        "index -title, owner of tasks", "unique constraint title, points of tasks", "rule editor insert of tasks",
+        "fields of users, role user", "column price of tasks", "check named of tasks",
+    ):  # fmt: skip
+        for verb in ("Edit", "Remove"):
+            assert f'aria-label="{verb} {title}"' in page
+    assert "<legend>Index -title, owner of tasks</legend>" in page
+
+
+def test_a_link_opens_the_form_of_a_new_column(desk_of: Callable[[str], Desk]) -> None:
+    owner, viewer = desk_of("owner"), desk_of("viewer")
+    assert "?table=tasks&add=column" in text_of(owner.get("tables/tasks"))
+    assert "<legend>New column of tasks</legend>" in text_of(owner.get("schema?table=tasks&add=column"))
+    assert 'name="part"' not in text_of(owner.get("schema?table=none&add=column"))
+    assert "add=column" not in text_of(viewer.get("tables/tasks"))
+    assert "part-form" not in text_of(viewer.get("schema?table=tasks&add=column"))
 
 
 @pytest.mark.parametrize(

@@ -274,6 +274,7 @@ for _operation in ("getProject", "listEnvironments", "listMemberInvitations", "l
     reads(_operation, "project_id", bare=True)
 for _operation in ("getFunction", "listRuns", "listFunctionVersions", "listInboundEndpoints"):
     reads(_operation, "name")
+reads("listUserSessions", "user_id")
 
 
 @call_of
@@ -445,6 +446,20 @@ def delete_session(w: World) -> Call:
     found = w.api.get("/v1/auth/sessions", token=token, environment=w.production).json["data"]
     other = next(each["id"] for each in found if not each["current"])
     return w.call("deleteSession", token=token, bare=True, session_id=other)
+
+
+@call_of
+def delete_user_session(w: World) -> Call:
+    person, _ = w.member()
+    [session] = w.do("listUserSessions", user_id=person["id"])["data"]
+    return w.call("deleteUserSession", user_id=person["id"], session_id=session["id"])
+
+
+@call_of
+def delete_user_sessions(w: World) -> Call:
+    person, _ = w.member()
+    w.signed_in(person)
+    return w.call("deleteUserSessions", user_id=person["id"])
 
 
 def _proof(w: World) -> dict[str, str]:

@@ -168,6 +168,26 @@ def test_conditions_must_not_form_a_cycle(app: Tracker) -> None:
     ) == {"cycle"}
 
 
+def test_a_misspelled_condition_is_reported_where_it_is_written(app: Tracker) -> None:
+    rule = {"user": {"read": {"where": {"organization": {"$is": "is_membr"}}}}}
+    got = plan(app, document(projects={"rules": rule}))
+    path = "document.tables.projects.rules.user.read.where.organization.$is"
+    assert got.fields == {path: "unknown"}
+    assert got.json["error"]["fields"][0]["message"].endswith('; did you mean "is_member"?')
+    there = app.post("alice", "/rows/projects/query", {"where": {"organization": {"$is": "is_nammed"}}})
+    message = "organization.$is: there is no condition of this name that can be used here."
+    assert there.json["error"]["fields"][0]["message"] == message, "conditions are not listed to callers"
+
+
+@pytest.mark.parametrize("word", ["$i", "$IS", "$any"])
+def test_a_misspelled_operator_behind_a_relation_is_reported_itself(app: Tracker, word: str) -> None:
+    got = app.post("alice", "/rows/projects/query", {"where": {"organization": {word: "is_named"}}})
+    assert (got.status, got.fields) == (422, {"where": "unknown_operator"})
+    message = got.json["error"]["fields"][0]["message"]
+    assert message.startswith(f"organization.{word}: there is no such operator")
+    assert "$is" in message.partition("operator")[2]
+
+
 def test_conditions_are_bounded(app: Tracker) -> None:
     deep = {f"c{number}": {"$is": f"c{number + 1}"} for number in range(9)} | {"c9": {"title": "x"}}
     assert "too_deep" in refused(app, document(projects={"conditions": deep})).values()

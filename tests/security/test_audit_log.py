@@ -77,6 +77,8 @@ LEAVES = {
     "createUser": "user.created",
     "updateUser": "user.changed",
     "deleteUser": "user.deleted",
+    "deleteUserSession": "session.revoked",
+    "deleteUserSessions": "session.revoked",
     "createWebhook": "webhook.created",
     "updateWebhook": "webhook.changed",
     "deleteWebhook": "webhook.deleted",
@@ -255,6 +257,11 @@ def people(walk: Walk, owner: str, box: Postbox) -> None:
     hers = walk.signed_in(hedy)
     walk.do("requestEmailVerification", token=hers)
     walk.do("verifyEmail", {"token": mailed(hedy["email"])}, token=None)
+    walk.signed_in(hedy)
+    path = f"/v1/users/{user['id']}/sessions"
+    session = walk.api.get(path, token=owner, environment=walk.production).json["data"][0]
+    walk.do("deleteUserSession", token=owner, user_id=user["id"], session_id=session["id"])
+    walk.do("deleteUserSessions", token=owner, user_id=user["id"])
     walk.do("deleteUser", token=owner, user_id=user["id"])
 
 

@@ -9,6 +9,7 @@ _PAGES = {
     "table": "tables/tasks",
     "filter": "tables/tasks?where=%7B",
     "seen-as": "tables/tasks?as=anonymous",
+    "table-api": "tables/tasks/api",
     "schema": "schema",
     "diagram": "schema/diagram",
     "settings": "settings",

@@ -26,7 +26,7 @@ class _Forms(HTMLParser):
                 self._form[name] = facts.get("value", "on" if kind == "checkbox" else "")
         elif tag == "select":
             self._select = name
-        elif tag == "option" and "selected" in facts:
+        elif tag == "option" and self._select and ("selected" in facts or self._select not in self._form):
             self._form[self._select] = facts["value"]
         elif tag == "textarea":
             self._text = name
@@ -39,6 +39,8 @@ class _Forms(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         if tag == "form":
             self._form = None
+        elif tag == "select":
+            self._select = ""
         elif tag == "textarea" and self._form is not None:
             self._form[self._text] = self._form[self._text].removeprefix("\n").replace("\n", "\r\n")
             self._text = ""

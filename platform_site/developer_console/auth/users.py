@@ -7,6 +7,7 @@ from platform_site.developer_console.api_calls import path_to
 from platform_site.developer_console.auth.common import PERSON, person_of, render
 from platform_site.developer_console.forms import Field, Form
 from platform_site.developer_console.frame import Change, Console, go_to, page
+from platform_site.developer_console.sessions import program_of
 from platform_site.identity import ids
 from platform_site.templatetags.developer_console import isolated
 
@@ -56,6 +57,16 @@ def _enable(console: Console, user_id: str) -> dict[str, Any]:
     return {"notice": "The user is enabled and can sign in again."}
 
 
+def _end_session(console: Console, user_id: str) -> dict[str, Any]:
+    console.api("DELETE", path_to("users", user_id, "sessions", console.request.POST.get("session", "")))
+    return {"notice": "The session has ended."}
+
+
+def _end_sessions(console: Console, user_id: str) -> dict[str, Any]:
+    console.api("DELETE", path_to("users", user_id, "sessions"))
+    return {"notice": "The sessions have ended."}
+
+
 def _delete(console: Console, user_id: str) -> HttpResponse:
     email = console.api("GET", path_to("users", user_id))["email"]
     if console.request.POST.get("confirm", "").strip() != email:
@@ -70,6 +81,8 @@ _CHANGES: Final[dict[str, Change]] = {
     "send-reset": _send_reset,
     "disable": _disable,
     "enable": _enable,
+    "end-session": _end_session,
+    "end-sessions": _end_sessions,
     "delete": _delete,
 }
 
@@ -78,8 +91,11 @@ _CHANGES: Final[dict[str, Change]] = {
 def user(console: Console, user_id: str) -> HttpResponse:
     current = console.api("GET", path_to("users", user_id))
     values = _shown(current)
+    sessions = console.api("GET", path_to("users", user_id, "sessions"), query={"limit": "100"})
     context = {
         "user": current,
+        "sessions": [each | {"program": program_of(each["user_agent"])} for each in sessions["data"]],
+        "are_more": sessions["next_cursor"] is not None,
         "edit": forms.form_of(console, "edit", _EDIT, values, seen=forms.fingerprint_of(_EDIT, values)),
         "password": forms.form_of(console, "password", _PASSWORD, {}),
     }

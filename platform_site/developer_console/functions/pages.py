@@ -23,6 +23,7 @@ _NEW: Final = (
     Field("source", "Source (TypeScript or JavaScript)", "code", rows=12, language="typescript"),
 )
 _SOURCE: Final = (Field("source", "Source", "code", rows=24, language="typescript"),)
+_PLACE: Final = "\n    at "
 _VERSIONS_AT_ONCE: Final = "20"
 _TABS: Final = {
     "function": "Code",
@@ -136,4 +137,13 @@ def function(console: Console, name: str) -> HttpResponse:
 
 def shown_run(run: dict[str, Any]) -> dict[str, Any]:
     has_output = run["status"] == "succeeded" and "output" not in run["not_stored"]
-    return run | {"output_text": exact_json.dumps(run["output"], indent=True) if has_output else None}
+    output = exact_json.dumps(run["output"], indent=True) if has_output else None
+    return run | {"output_text": output, "error_text": _error_text(run.get("error"), run["stack"])}
+
+
+def _error_text(error: str | None, stack: str | None) -> str | None:
+    """With the places of the stack, which begins with the error in V8's words."""
+    if not error or not stack:
+        return error
+    places = stack.find(_PLACE)
+    return error + stack[places:] if places >= 0 else stack if error in stack else f"{error}\n{stack}"

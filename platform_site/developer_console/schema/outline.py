@@ -2,7 +2,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from platform_site.developer_console.schema.parts import CONTAINERS, Part, mapping, table_of, value_of
+from platform_site.developer_console.schema.parts import CONTAINERS, Part, mapping, table_of, title_of, value_of
 from platform_site.http import exact_json
 
 LINKS: Final = ("reference", "user")
@@ -18,6 +18,8 @@ class Line:
     mark: str = ""
     """`new` or `changed`, against the current schema."""
     errors: list[str] = field(default_factory=list)
+    full_title: str = ""
+    """With kind and table, for screen readers."""
 
 
 @dataclass(slots=True)
@@ -109,6 +111,7 @@ def _cut(text: str) -> str:
 def _finish(lines: list[Line], draft: Any, current: Any, problems: Sequence[dict[str, Any]]) -> None:
     for line in lines:
         part, before = line.part, value_of(current, line.part)
+        line.full_title = title_of(draft, part)
         now = value_of(draft, part)
         is_renamed = isinstance(now, dict) and "renamed_from" in now
         line.mark = "" if before == now else "changed" if before is not None or is_renamed else "new"

@@ -3,6 +3,7 @@ plans it; applying needs a current plan, and confirmation by name of what loses 
 
 import json
 import re
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from typing import Any, Final
@@ -13,12 +14,13 @@ from platform_site.developer_console.api_calls import path_to
 from platform_site.developer_console.forms import Form, integer_of, invalid
 from platform_site.developer_console.frame import Console, page
 from platform_site.developer_console.schema import new_table, outline, part_forms
-from platform_site.developer_console.schema.parts import Part, part_of, remove
+from platform_site.developer_console.schema.parts import Part, part_of, remove, title_of
 from platform_site.http import exact_json
 from platform_site.http.errors import ApiError, FieldError, ValidationFailed
 
 _PATH: Final = "/v1/schema"
 _BACKFILL: Final = "backfill."
+_OF_PARTS: Final = frozenset({"open", "edit", "remove", "save", "close"})
 _invalid: Final = partial(invalid, summary="The document cannot be read.")
 
 
@@ -29,12 +31,11 @@ def schema(console: Console) -> HttpResponse:
     context: dict[str, Any] = {}
     if console.request.method == "POST":
         try:
-            if asked.get("what") == "add-table" or _has_typed_table(asked):
-                context = _add_table(console)
-            else:
-                context = _edit_part(console, current) if _edits_part(asked) else _change(console)
+            context = _submitted(console, current)
         except ApiError as refusal:
             console.refusal, context = refusal, {"problems": _problems(refusal, _text(console))}
+    elif console.may_write and "add" in console.request.GET:
+        context["editing"] = Part("column", console.request.GET.get("table", ""))
     is_applied = "applied" in context
     if is_applied:
         current = console.api("GET", _PATH)
@@ -63,9 +64,55 @@ def _history(console: Console) -> list[dict[str, Any]]:
     return [each | {"email": emails.get(each["applied_by"])} for each in found]
 
 
-def _edits_part(asked: Any) -> bool:
-    what: str = asked.get("what", "")
-    return what.startswith(("open ", "edit ", "remove ", "save", "close"))
+def _submitted(console: Console, current: dict[str, Any]) -> dict[str, Any]:
+    """What was typed into the open form of a part becomes part of the draft, whatever button is pressed."""
+    asked, text = console.request.POST, _text(console)
+    what, _, code = asked.get("what", "").partition(" ")
+    is_sent = what == "save" or ("part" in asked and what != "close")
+    part = part_of(asked.get("part", "")) if is_sent else None
+    is_removed = part is not None and (what, code) == ("remove", part.code)
+    draft, saved = _draft(text) if part else {}, None
+    if part and not is_removed and (part_forms.is_typed(asked) or (what == "save" and part.is_new)):
+        try:
+            part_forms.refuse_stale(draft, part, asked)
+            saved = part_forms.save(draft, current["document"], part, asked)
+        except ApiError as refusal:
+            return _refused_part(console, text, part, refusal)
+        text = exact_json.dumps(draft, indent=True)
+        code = _code_after(code, part, saved)
+    if what == "save":
+        part = saved or part
+        at = part.table if part else ""
+        return {"at": at or asked.get("at"), "last": part, **_plan_part(console, text, part)}
+    if what == "add-table" or _has_typed_table(asked):
+        return _add_table(console, text)
+    if what in _OF_PARTS:
+        return _edit_part(console, text, what, code)
+    if saved:
+        late = f"The {title_of(draft, saved)} was not in the document. It is now, and this is the new plan."
+        notice = {"notice": late} if what == "apply" else {}
+        return {"at": saved.table or asked.get("at"), "is_kept": True, **notice, **_plan_part(console, text, saved)}
+    kept = {"editing": part, "is_kept": True} if part else {}
+    if part and what == "plan":
+        return {"at": asked.get("at"), **kept, **_plan_part(console, text, part)}
+    return {**kept, **_change(console, text)}
+
+
+def _code_after(code: str, part: Part, saved: Part) -> str:
+    """The part that a button names, after the form of `part` was saved under a new name, perhaps of its table."""
+    if code == part.code:
+        return saved.code
+    if not code or part.kind != "table":
+        return code
+    named = part_of(code)
+    return replace(named, table=saved.table).code if named.table == part.table else code
+
+
+def _refused_part(console: Console, text: str, part: Part, refusal: ApiError) -> dict[str, Any]:
+    """The form stays open, with its errors. The draft is without it."""
+    at = part.table or console.request.POST.get("at")
+    shown = {"at": at, "text": text, "status": refusal.status}
+    return {**shown, "editing": part, "part_refusal": refusal, "is_unsaved": True}
 
 
 def _has_typed_table(asked: Any) -> bool:
@@ -73,30 +120,17 @@ def _has_typed_table(asked: Any) -> bool:
     return asked.get("what") in ("plan", "apply") and any(asked.get(each.name, "").strip() for each in new_table.FIELDS)
 
 
-def _edit_part(console: Console, current: dict[str, Any]) -> dict[str, Any]:
-    asked, text = console.request.POST, _text(console)
-    what, _, code = asked["what"].partition(" ")
-    part = part_of(asked.get("part", "") if what == "save" else code) if what != "close" else None
+def _edit_part(console: Console, text: str, what: str, code: str) -> dict[str, Any]:
+    asked = console.request.POST
+    part = part_of(code) if what != "close" else None
     draft = _draft(text)
     if part is None or what in ("open", "edit"):
         is_open = part is not None and what == "edit"
         at = part.table if part and part.table else asked.get("at")
         closed = part_of(asked["part"]) if what == "close" and "part" in asked else None
         return {"text": text, "at": at, "editing": part if is_open else None, "last": closed}
-    try:
-        if what == "save":
-            part = part_forms.save(draft, current["document"], part, asked)
-        else:
-            remove(draft, part)
-    except ValidationFailed as refusal:
-        if refusal.fields[0].field == "part":  # there is no such part
-            raise
-        at = part.table or asked.get("at")
-        return {"at": at, "text": text, "editing": part, "part_refusal": refusal, "status": refusal.status}
-    text = exact_json.dumps(draft, indent=True)
-    is_saved = what == "save"
-    shown: dict[str, Any] = {"at": part.table or asked.get("at"), "last": part if is_saved else None}
-    return shown | _plan_part(console, text, part if is_saved else None)
+    remove(draft, part)
+    return {"at": part.table or asked.get("at"), **_plan_part(console, exact_json.dumps(draft, indent=True), None)}
 
 
 def _plan_part(console: Console, text: str, part: Part | None) -> dict[str, Any]:
@@ -126,28 +160,49 @@ def _forms(console: Console, current: Any, text: str, context: dict[str, Any]) -
     try:
         draft = _draft(text)
     except ApiError:
-        return {"is_unreadable": True}
+        return {"is_unreadable": True, "is_changed": True, "kept": _kept(console.request.POST)}
     problems = context.get("problems", [])
     tables = outline.tables_of(draft, current, problems)
     names = [each["name"] for each in tables]
     asked = context.get("at") or console.request.POST.get("at") or console.request.GET.get("table", "")
     at = asked if asked in names else (names[0] if names else "")
-    editing, refusal = context.get("editing"), context.get("part_refusal")
-    form = None
-    if editing is not None:
-        sent = console.request.POST if refusal is not None else None
-        fields = part_forms.fields_of(draft, editing)
-        form = Form("part", fields, part_forms.values_of(draft, editing), refusal, sent)
+    editing = context.pop("editing", None)
+    is_lost = editing is not None and not part_forms.is_in(draft, editing)
+    if is_lost and "part_refusal" not in context:
+        editing = None
     return {
+        "editing": editing,
+        "is_apart": is_lost,
+        "form_title": title_of(draft, editing) if editing else "",
         "draft_tables": tables,
         "at": at,
         "table_part": Part("table", at),
         "groups": outline.groups_of(draft, current, at, problems) if at else [],
         "user_fields": outline.user_fields(draft, current, problems),
         "is_changed": draft != current,
-        "form": form,
+        "form": _part_form(console, draft, editing, context) if editing else None,
         "table_form": _table_form(console, context),
     }
+
+
+def _part_form(console: Console, draft: dict[str, Any], part: Part, context: dict[str, Any]) -> Form:
+    """Shows the draft, or what was sent if it was refused; not if it was the JSON that was changed, not the form."""
+    asked, refusal = console.request.POST, context.get("part_refusal")
+    form = Form("part", part_forms.fields_of(draft, part), part_forms.values_of(draft, part), refusal)
+    form.seen = part_forms.seen_of(form, draft, part)
+    if refusal is not None and (part_forms.is_typed(asked) or not part_forms.is_stale(draft, part, asked)):
+        form.asked = asked
+        if not context.get("is_unsaved"):
+            form.seen = part_forms.seen_of(form, draft, part)
+    return form
+
+
+def _kept(asked: Any) -> dict[str, str]:
+    """What was typed into the forms, until the JSON can be read again."""
+    names = {"at", *(each.name for each in new_table.FIELDS)}
+    if asked.get("what") != "close":
+        names |= {"part", "seen", *part_forms.sent(asked)}
+    return {name: asked[name] for name in asked if name in names}
 
 
 def _table_form(console: Console, context: dict[str, Any]) -> Form:
@@ -212,8 +267,8 @@ def _text(console: Console) -> str:
     return console.request.POST.get("document", "").replace("\r\n", "\n")
 
 
-def _change(console: Console) -> dict[str, Any]:
-    asked, text = console.request.POST, _text(console)
+def _change(console: Console, text: str) -> dict[str, Any]:
+    asked = console.request.POST
     what = asked.get("what")
     mark = _mark(console, text)
     if what == "apply" and asked.get("planned") == mark:
@@ -239,24 +294,26 @@ def _with_typed(plan: dict[str, Any], confirmed: list[str]) -> dict[str, Any]:
     return plan
 
 
-def _add_table(console: Console) -> dict[str, Any]:
+def _add_table(console: Console, text: str) -> dict[str, Any]:
     name = console.request.POST.get("table", "").strip()
-    draft = _draft(_text(console))
     try:
-        text = new_table.add_to(draft, console.request.POST)
-    except ApiError as refusal:
-        return {"table_refusal": refusal, "status": refusal.status}
+        with_table = new_table.add_to(_draft(text), console.request.POST)
+    except ValidationFailed as refusal:
+        if refusal.fields[0].field == "document":
+            raise
+        return {"table_refusal": refusal, "status": refusal.status, "text": text}
     try:
-        plan = _send(console, text, dry_run=True)
+        plan = _send(console, with_table, dry_run=True)
         is_late = console.request.POST.get("what") == "apply"
         notice = f"The table {name} was not in the document. It is now, and this is the new plan." if is_late else None
-        done = {"plan": plan, "planned": _mark(console, text), "notice": notice}
-        return done | {"text": text, "at": name, "is_added": True}
+        done = {"plan": plan, "planned": _mark(console, with_table), "notice": notice}
+        return done | {"text": with_table, "at": name, "is_added": True}
     except ApiError as refusal:
         own = new_table.own_errors(refusal, name)
         if own is None:
-            raise
-        return {"table_refusal": own, "status": refusal.status}
+            console.refusal = refusal
+            return {"problems": _problems(refusal, text), "text": text}
+        return {"table_refusal": own, "status": refusal.status, "text": text}
 
 
 def _send(console: Console, text: str, *, dry_run: bool, confirm: list[str] | None = None) -> dict[str, Any]:

@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from platform_site.developer_console.forms import Field, invalid, json_of, lines_of, words
+from platform_site.developer_console.forms import Field, Form, fingerprint, invalid, json_of, lines_of, words
 from platform_site.developer_console.schema import renames, rule_forms
 from platform_site.developer_console.schema.parts import Part, mapping, put, table_of, value_of
 from platform_site.http import exact_json
+from platform_site.http.errors import PreconditionFailed
 from rows.schema.formats import FORMATS
 from rows.schema.model import SQL_TYPES
 from rows.schema.user_fields import USER_FIELDS
@@ -103,6 +104,67 @@ def values_of(document: Any, part: Part) -> dict[str, Any]:
     if part.kind == "users":
         return {"part_name": part.name, "part_fields": _joined(value)}
     return {"part_name": part.name, "part_value": value}
+
+
+def is_in(document: Any, part: Part) -> bool:
+    """Whether the draft has the part or, of a new one, its table."""
+    tables = mapping(mapping(document).get("tables"))
+    return part.table in ("", *tables) and (part.is_new or value_of(document, part) is not None)
+
+
+def sent(asked: Mapping[str, str]) -> dict[str, str]:
+    return {name: _normal(asked[name]) for name in asked if name.startswith("part_")}
+
+
+def seen_of(form: Form, document: Any, part: Part) -> str:
+    """What a browser sends of the form if nobody types, and the part in the draft: to find out later what changed."""
+    return f"{_mark(_untouched(form))} {_state_of(document, part)}"
+
+
+def _untouched(form: Form) -> dict[str, str]:
+    found = {}
+    for field, value in ((bound.field, bound.value) for bound in form):
+        choices = [choice for choice, _ in field.choices]
+        if field.kind == "checkbox":
+            value = "on" if value else ""
+        elif field.kind == "select" and value not in choices:
+            value = choices[0] if choices else ""
+        text = _normal(str(value))
+        # A browser drops line breaks from an input of one line.
+        found[field.name] = text.replace("\n", "") if field.kind == "text" else text
+    return found
+
+
+def _normal(text: str) -> str:
+    return text.replace("\r\n", "\n").strip()
+
+
+def _mark(texts: Mapping[str, str]) -> str:
+    """A browser sends neither an empty checkbox nor a select without choices."""
+    return fingerprint({name: text for name, text in texts.items() if text})
+
+
+def _state_of(document: Any, part: Part) -> str:
+    value = value_of(document, part)
+    own = mapping(value).get("id_prefix") if part.kind == "table" else value
+    return fingerprint([is_in(document, part), own])
+
+
+def is_typed(asked: Mapping[str, str]) -> bool:
+    """Whether the submitted form is not as it was shown."""
+    return _mark(sent(asked)) != asked.get("seen", "").partition(" ")[0]
+
+
+def is_stale(document: Any, part: Part, asked: Mapping[str, str]) -> bool:
+    """Whether the part in the draft is not as it was when the form was shown."""
+    return "seen" in asked and _state_of(document, part) != asked["seen"].partition(" ")[2]
+
+
+def refuse_stale(document: Any, part: Part, asked: Mapping[str, str]) -> None:
+    if is_stale(document, part, asked):
+        both = "was changed in the JSON and in the form"
+        what = both if is_in(document, part) else "is gone from the JSON, but was changed in the form"
+        raise PreconditionFailed(f"This part {what}. Press the button again to use the form, or Cancel.")
 
 
 def _column_values(part: Part, column: Mapping[str, Any]) -> dict[str, Any]:

@@ -34,6 +34,10 @@ class Part:
         return exact_json.dumps([self.kind, self.table, self.name, self.action])
 
     @property
+    def is_new(self) -> bool:
+        return self.kind != "table" and not self.name
+
+    @property
     def path(self) -> tuple[str, ...]:
         """The keys that lead to it; empty for a new part."""
         if self.kind == "users":
@@ -45,13 +49,15 @@ class Part:
         own = (self.name, self.action) if self.kind == "rule" else (self.name,)
         return ("tables", self.table, CONTAINERS[self.kind], *own)
 
-    @property
-    def title(self) -> str:
-        if self.kind == "table":
-            return f"table {self.table}"
-        where = "" if self.kind == "users" else f" of {self.table}"
-        what = "fields of users" if self.kind == "users" else self.kind
-        return f"{what} {self.name} {self.action}".strip() + where if self.name else f"new {what}{where}"
+
+def title_of(document: Any, part: Part) -> str:
+    if part.kind == "table":
+        return f"table {part.table}"
+    what = {"users": "fields of users, role", "unique": "unique constraint"}.get(part.kind, part.kind)
+    value = value_of(document, part)
+    name = ", ".join(map(str, value)) if part.kind in LISTS and isinstance(value, list) else part.name
+    where = f" of {part.table}" if part.table else ""
+    return f"{what} {name} {part.action}".strip() + where if part.name else f"new {what}{where}"
 
 
 def part_of(code: str) -> Part:

@@ -1,6 +1,7 @@
 import json
 from typing import Any, Final
 
+from django.conf import settings
 from django.http import HttpResponse
 from django.shortcuts import redirect
 from django.utils.html import escape
@@ -10,6 +11,7 @@ from django.views.decorators.http import require_http_methods
 
 from platform_site.developer_console.api_calls import data_of
 from platform_site.developer_console.frame import Console, page
+from platform_site.developer_console.tables import snippets
 from platform_site.developer_console.tables.columns import Column, columns_of, shown_text, text_of
 from platform_site.developer_console.tables.labels import Labels, labels_of
 from platform_site.http import exact_json
@@ -51,9 +53,27 @@ def table(console: Console, table: str) -> HttpResponse:
     return console.render("console/table.html", grid(console, table, found, columns))
 
 
+@page("tables")
+def api(console: Console, table: str) -> HttpResponse:
+    found, _ = chosen_table(console, table)
+    asked = console.request.GET.get("language", "")
+    language = asked if asked in snippets.LANGUAGES else next(iter(snippets.LANGUAGES))
+    context = {
+        "table": table,
+        "tables": found,
+        "query": f"?language={language}",
+        "language": language,
+        "languages": snippets.LANGUAGES,
+        "url": f"{settings.BASE_URL}/v1/rows/{table}",
+        "codes": snippets.codes(language, console, snippets.sample_of(table, found[table])),
+    }
+    return console.render("console/table_api.html", context)
+
+
 def grid(console: Console, table: str, found: dict[str, Any], columns: list[Column]) -> dict[str, Any]:
     asked = {key: console.request.GET.get(key, "").strip() for key in ("where", "order", "cursor", "as")}
     context: dict[str, Any] = {"table": table, "tables": found, "columns": columns, "asked": asked, "rows": []}
+    context["query"] = f"?{urlencode({'as': asked['as']})}" if asked["as"] else ""
     query = {"limit": str(ROWS), "count": "estimated"}
     query |= {key: asked[key] for key in ("where", "order", "cursor") if asked[key]}
     try:

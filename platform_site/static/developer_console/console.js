@@ -53,6 +53,16 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
+// A part of the page that is to be filled in first. Of its fields, the first invalid one, or the first.
+function focusMarked() {
+  const target = document.querySelector("main [data-focus]");
+  const first = target?.querySelector('[aria-invalid="true"]') ?? target?.querySelector("input:not([type=hidden]), select, textarea");
+  (first ?? target)?.focus();
+  return target;
+}
+
+focusMarked();
+
 // After a form is sent, the first message is scrolled into view and read out. The focus stays on the pressed button if
 // the new content has it. Parts of the page that reload by themselves change neither.
 let pressed = null; // only of the content, not of a dialog above it
@@ -64,9 +74,7 @@ document.addEventListener("htmx:afterSwap", (event) => {
   const isRenewal = event.detail.requestConfig.verb === "get";
   if (isRenewal && !pressed) return;
   if (!isRenewal) document.querySelector("main .problem, main .notice")?.scrollIntoView({ block: "nearest" });
-  const target = document.querySelector("main [data-focus]");
-  const first = target?.querySelector('[aria-invalid="true"]') ?? target?.querySelector("input:not([type=hidden]), select, textarea");
-  if (target) return (first ?? target).focus();
+  if (focusMarked()) return;
   if (document.activeElement !== document.body) return;
   const isSame = (each) =>
     each.value === pressed?.value &&
@@ -103,11 +111,19 @@ document.addEventListener("click", (event) => {
   if (event.target.closest("[data-discard]")) isSending = true;
 });
 
+function isEdited(control) {
+  if (control.type === "checkbox") return control.checked !== control.defaultChecked;
+  if (!control.options) return control.value !== control.defaultValue;
+  const first = [...control.options].find((option) => option.defaultSelected) ?? control.options[0];
+  return control.selectedOptions[0] !== first;
+}
+
 function isUnsaved() {
   const edited = [...document.querySelectorAll("textarea[data-editor]")].some((each) => each.value !== each.defaultValue);
   const cell = document.querySelector("td.editing");
   const isTable = [...document.querySelectorAll(".add-table :is(input, textarea)")].some((each) => each.value);
-  return edited || isTable || document.querySelector("[data-draft]") !== null || (cell !== null && isChanged(cell));
+  const isPart = [...document.querySelectorAll(".part-form :is(input, textarea, select)")].some(isEdited);
+  return edited || isTable || isPart || document.querySelector("[data-draft]") !== null || (cell !== null && isChanged(cell));
 }
 
 window.addEventListener("beforeunload", (event) => {

@@ -127,6 +127,9 @@ class _Results:
     def named_condition(self, table: str, name: str) -> None:
         return None
 
+    def condition_names(self, table: str) -> tuple[str, ...]:
+        return ()
+
     def searchable(self, table: str) -> tuple[str, ...]:
         return ()
 
