@@ -47,10 +47,12 @@ def write_scopes(parts: Collection[str], document: Mapping[str, Any]) -> set[str
     return read_scopes(parts) | {scope for part in parts for scope in WRITE_SCOPES[part]} | of_runs
 
 
-def plan_document(environment: EnvironmentRef, document: Mapping[str, Any], caller: Caller) -> Planned:
+def plan_document(
+    environment: EnvironmentRef, document: Mapping[str, Any], caller: Caller, keep: Collection[str] = ()
+) -> Planned:
     parts = submitted.parts_of(document)
     current.require_scopes(caller, write_scopes(parts, document))
-    return planning.of_document(environment, document, parts, caller)
+    return planning.of_document(environment, document, parts, caller, keep)
 
 
 def plan_version(environment: EnvironmentRef, version: str, caller: Caller) -> Planned:
@@ -84,7 +86,13 @@ def _source(
 
 
 def apply(
-    environment: EnvironmentRef, plan_id: str, *, confirm: Collection[str], resolve: Mapping[str, Any], caller: Caller
+    environment: EnvironmentRef,
+    plan_id: str,
+    *,
+    confirm: Collection[str],
+    resolve: Mapping[str, Any],
+    urls: Mapping[str, Any],
+    caller: Caller,
 ) -> Outcome:
     stored = plans.find(environment, plan_id)
     current.require_scopes(caller, write_scopes(stored.parts, stored.document))
@@ -96,5 +104,5 @@ def apply(
         if environment_ref_for(caller, stored.merge["source"]) is None:
             raise PreconditionFailed("The environment that the plan merges is gone. Plan again.")
         source = _source(environment, stored.merge["source"], stored.parts, (), caller)
-    changes = PlanChanges(environment, stored, source)
+    changes = PlanChanges(environment, stored, source, urls)
     return config_apply.apply(changes, confirm=confirm, resolve=resolve, caller=caller)

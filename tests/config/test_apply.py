@@ -272,6 +272,47 @@ class TestRefused:
         assert Environment.objects.get(pk=configured.id).applying_plan is None
 
 
+class TestUrlsOfWebhooks:
+    """A plan stores no credential, so they come when it is applied."""
+
+    URL = "https://hooks.slack.com/services/T0/B0/abcdefghijklmnopqrstuvwx"
+    PLANNED = {"url": "https://hooks.slack.com/$secret:url", "events": ["notes.insert"]}
+
+    def test_one_is_given_with_the_apply(self, configured: Configured) -> None:
+        plan = configured.plan(webhooks={"crm": self.PLANNED})
+        assert plan["missing_secrets"] == ["webhooks.crm.url"]
+        answer = configured.apply(plan, urls={"webhooks.crm.url": self.URL})
+        assert answer.status == 200, answer.json
+        assert Webhook.objects.using(REGION).live(configured.id).get().url == self.URL
+        assert "abcdef" not in StoredPlan.objects.using(REGION).get(pk=plan["plan"]).document_text
+        assert configured.apply(plan, urls={"webhooks.crm.url": self.URL}).status == 200, "a repeated apply"
+
+    @pytest.mark.parametrize(
+        ("urls", "fields"),
+        [
+            ({"webhooks.crm.url": "https://other.example/x"}, {"config.webhooks.crm.url": "invalid"}),
+            ({"webhooks.crm.url": "http://hooks.slack.com/x"}, {"config.webhooks.crm.url": "invalid"}),
+            ({"webhooks.crm.url": 1}, {"config.webhooks.crm.url": "invalid"}),
+            (
+                {"webhooks.crm.url": "https://hooks.slack.com/$secret:url"},
+                {"config.webhooks.crm.url": "secret_missing"},
+            ),
+            ({"webhooks.crm": "https://hooks.slack.com/x"}, {"urls.webhooks.crm": "unknown"}),
+            ({"webhooks.erp.url": "https://hooks.slack.com/x"}, {"urls.webhooks.erp.url": "unknown"}),
+        ],
+    )
+    def test_others_are_refused(self, configured: Configured, urls: Any, fields: Any) -> None:
+        plan = configured.plan(webhooks={"crm": self.PLANNED})
+        assert configured.apply(plan, urls=urls).fields == fields
+
+    def test_a_webhook_is_renamed_and_keeps_its_url(self, configured: Configured) -> None:
+        before = Webhook.objects.using(REGION).live(configured.id).get()
+        configured.applied(webhooks={before.pk: {"name": "crm"}})
+        configured.applied(webhooks={"crm": {"name": "crm", "events": ["notes.delete"]}})
+        after = Webhook.objects.using(REGION).live(configured.id).get()
+        assert (after.pk, after.name, after.url) == (before.pk, "crm", before.url)
+
+
 class TestRepeated:
     @pytest.mark.exhaustive
     def test_a_plan_applied_twice_changes_nothing(self, configured: Configured) -> None:

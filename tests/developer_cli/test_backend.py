@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
@@ -187,8 +186,8 @@ def test_old_names_are_warned_of_with_their_place_unless_replaced(files: Files) 
     files.write("functions/others.ts", source + "\n")
     files.write("webhooks.json", [hook | {"enabled": False, "filter": {"remark": "x"}}])
     says = "This still names items.note, which becomes remark."
-    assert cli.json("plan")["warnings"] == [f"functions.others.source: {says}"]
-    assert f"Warning: functions.others.source: {says}" in cli.run("push").stderr
+    assert cli.json("plan")["warnings"] == [f"backend/functions/others.ts: functions.others.source: {says}"]
+    assert f"Warning: backend/functions/others.ts: functions.others.source: {says}" in cli.run("push").stderr
 
 
 def test_a_warning_of_the_schema_names_file_and_line(files: Files) -> None:
@@ -197,7 +196,7 @@ def test_a_warning_of_the_schema_names_file_and_line(files: Files) -> None:
     files.write("schema.json", document)
     [warning] = files.cli.json("plan")["warnings"]
     line = (files.folder / "schema.json").read_text().splitlines().index('    "anonymous": [') + 1
-    assert warning.startswith(f"backend/schema.json:{line}: users.anonymous: Everyone can read")
+    assert warning.startswith(f"backend/schema.json:{line}: schema.users.anonymous: Everyone can read")
 
 
 def test_a_change_that_loses_data_is_confirmed_by_name(files: Files) -> None:
@@ -265,22 +264,84 @@ def test_errors_name_the_field_and_the_line(files: Files) -> None:
     files.write("schema.json", text)
     [found] = cli.error("push", code=3)["fields"]
     line = 1 + text[: text.index('"nmae"')].count("\n")
-    assert (found["field"], found["location"]) == ("document.tables.items.columns.nmae", f"backend/schema.json:{line}")
-    assert f"backend/schema.json:{line}: document.tables.items.columns.nmae" in cli.run("plan", code=3).stderr
+    assert (found["field"], found["location"]) == ("schema.tables.items.columns.nmae", f"backend/schema.json:{line}")
+    assert f"backend/schema.json:{line}: schema.tables.items.columns.nmae" in cli.run("plan", code=3).stderr
 
 
-def test_what_was_applied_before_an_error_is_named(files: Files) -> None:
+HOOK = {"name": "crm", "url": "http://127.0.0.1:8999/hook", "events": ["items.insert"], "enabled": False}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field", "location"),
+    [
+        ({"functions/sum.ts": "export default () => {\n  let x = ;\n}"}, "functions.sum.source", "functions/sum.ts"),
+        ({"functions.json": {"sum": {"timeout_ms": 1}}}, "functions.sum.timeout_ms", "functions.json:3"),
+        ({"webhooks.json": [{**HOOK, "filter": {"nmae": 1}}]}, "webhooks.crm.filter.nmae", "webhooks.json:10"),
+        ({"webhooks.json": [{**HOOK, "url": "http://10.0.0.1/hook"}]}, "webhooks.crm.url", "webhooks.json:4"),
+        ({"webhooks.json": [{"url": HOOK["url"]}]}, "webhooks.http://127.0.0.1:8999/hook.events", "webhooks.json:2"),
+        ({"auth.json": {"redirect_uris": ["javascript:alert(1)"]}}, "auth.redirect_uris.0", "auth.json:3"),
+    ],
+)  # fmt: skip
+def test_a_push_with_a_mistake_applies_no_part(
+    files: Files, wrong: dict[str, object], field: str, location: str
+) -> None:
+    cli = files.cli
+    parts = {"schema.json": SCHEMA, "functions/sum.ts": SUM, "webhooks.json": [HOOK]}
+    for name, value in {**parts, **wrong}.items():
+        files.write(name, value)
+    error = cli.error("push", code=3)
+    [found] = error["fields"]
+    assert (found["field"], found["location"]) == (field, f"backend/{location}")
+    assert "hint" not in error
+    for name in wrong.keys() - parts.keys():
+        (files.folder / name).unlink()
+    for name in wrong.keys() & parts.keys():
+        files.write(name, parts[name])
+    assert _changes(cli, "push") == ["create table items", "create function sum", "create webhook crm"]
+
+
+def test_what_was_applied_of_sources_over_1_mb_is_named(files: Files) -> None:
+    """The service takes 1 MB in a request."""
     cli = files.cli
     files.write("schema.json", SCHEMA)
-    files.write("functions/broken.ts", "export default async () => {\n  let x = ;\n}")
+    large = f"/*{'x' * 400_000}*/"
+    for name in ("a", "b", "c", "d"):
+        files.write(f"functions/{name}.ts", SUM + large)
+    files.write("functions/e.ts", large + "let x = ;")
     error = cli.error("push", code=3)
-    assert error["message"].startswith("broken: ")
-    assert error["fields"][0]["field"] == "source"
-    assert "create table items" in error["hint"]
-    files.write("functions/broken.ts", SUM)
-    files.write("functions.json", {"broken": {"timeout_ms": 1}})
-    [found] = cli.error("push", code=3)["fields"]
-    assert (found["field"], found["location"]) == ("timeout_ms", "backend/functions.json:3")
+    assert [each["location"] for each in error["fields"]] == ["backend/functions/e.ts"]
+    done = "; ".join(["create table items", *(f"create function {name}" for name in ("a", "b", "c", "d"))])
+    assert error["hint"] == f"Already applied: {done}. Push again to apply the rest."
+    files.write("functions/e.ts", SUM + large)
+    assert _changes(cli, "push") == ["create function e"]
+    assert _changes(cli, "push") == []
+
+
+def test_the_secret_of_a_new_webhook_is_printed_only_if_asked_for(files: Files) -> None:
+    cli = files.cli
+    files.write("webhooks.json", [HOOK, {**HOOK, "name": None, "url": "http://127.0.0.1:8999/other"}])
+    shown = sorted(cli.run("push", "--show-secrets").stdout.splitlines()[-2:], reverse=True)
+    assert [line.partition(" whsec_")[0] for line in shown] == ["http://127.0.0.1:8999/other", "crm"]
+    files.write("webhooks.json", [{**HOOK, "name": "erp", "url": "http://127.0.0.1:8999/third"}])
+    pushed = cli.run("push")
+    assert "whsec_" not in pushed.stdout + pushed.stderr
+    assert "platform webhooks rotate erp" in pushed.stderr
+
+
+def test_warnings_name_their_file(files: Files) -> None:
+    files.write("schema.json", {"tables": {"notes": {"columns": {"text": {"type": "text"}}}}})
+    files.write("functions/pay.ts", '\nconst key = "sk_live_abcdefghijklmnop1234";\n' + SUM)
+    files.write("functions.json", {"pay": {"on": ["nots.insert", "notes.*", "*.delete", "schema.migrated"]}})
+    files.write("webhooks.json", [{**HOOK, "events": ["nots.insert"]}])
+    warnings = files.cli.json("plan")["warnings"]
+    assert sorted(each.partition(": There")[0] for each in warnings) == [
+        "backend/functions.json:3: functions.pay.on",
+        "backend/functions/pay.ts: functions.pay.source: Line 2 looks like it holds a secret. "
+        "Read it from ctx.secrets.",
+        f"backend/webhooks.json:4: this machine or a private network: {HOOK['url']}",
+        "backend/webhooks.json:5: webhooks.crm.events",
+    ]
+    assert "sk_live" not in str(warnings)
 
 
 def test_pull_overwrites_nothing_unless_forced(files: Files) -> None:
@@ -352,25 +413,3 @@ def test_a_function_of_the_service_cannot_lead_out_of_the_folder() -> None:
     for name in ("../x", "a/b", "", ".", "a\x00"):
         with pytest.raises(Failure):
             backend_files.check_name(name)
-
-
-def test_a_source_with_a_secret_is_warned_about(tmp_path: Path) -> None:
-    (tmp_path / "functions").mkdir()
-    (tmp_path / "functions" / "pay.ts").write_text('\nconst key = "sk_live_abcdefghijklmnop1234";\n')
-    [warning] = backend_files.suspicious_sources(backend_files.read(tmp_path))
-    assert "pay.ts:2" in warning
-    assert "sk_live" not in warning
-
-
-def test_events_of_unknown_tables_are_warned_about(tmp_path: Path) -> None:
-    (tmp_path / "functions").mkdir()
-    (tmp_path / "functions" / "pay.ts").write_text("export default () => 1;")
-    events = ["nots.insert", "notes.*", "*.delete", "*", "schema.migrated"]
-    hooks = [{"url": "https://example.com", "events": events}]
-    for name, value in (
-        ("schema.json", {"tables": {"notes": {}}}), ("webhooks.json", hooks), ("functions.json", {"pay": {"on": events}})
-    ):  # fmt: skip
-        (tmp_path / name).write_text(json.dumps(value))
-    assert backend_files.unknown_tables(backend_files.read(tmp_path)) == [
-        f"{tmp_path}/{name}.json:1: schema.json has no table nots." for name in ("webhooks", "functions")
-    ]

@@ -66,7 +66,7 @@ def test_saved_files_are_pushed(files: Files) -> None:
     files.write("schema.json", wider)
     assert dev.next()["error"]["fields"][0]["code"] == "does_not_load"
     files.write("functions/sum.ts", SUM + "// again")
-    assert dev.changes() == ["change function sum: source"]
+    assert dev.changes() == ["add column items.more", "change function sum: source"]
     types = (cli.folder / "types.ts").read_text()
     assert "more" in types
     assert 'as the role "server"' in types

@@ -71,7 +71,7 @@ def _pulled(api: "Api", folder: Path) -> dict[Path, str]:
             settings[name] = own
     if settings or (folder / "functions.json").exists():
         files[folder / "functions.json"] = settings
-    hooks = [_own(each, backend_files.WEBHOOK_SETTINGS) for each in planning.webhooks(api)]
+    hooks = [_own(each, backend_files.WEBHOOK_SETTINGS) for each in planning.configured_webhooks(api)]
     if hooks or (folder / "webhooks.json").exists():
         files[folder / "webhooks.json"] = hooks
     try:
@@ -132,7 +132,7 @@ def push(
     environment: Environment = None,
     json: Json = False,
 ) -> None:
-    """Apply backend/ to the environment: the schema, then functions, webhooks and sign-in settings."""
+    """Apply backend/ to the environment: schema, functions, webhooks and sign-in settings, all or nothing."""
     backend = backend_files.read(backend_folder(folder))
     api = session.environment_api(environment)
     found = planning.make(api, backend)
@@ -140,18 +140,20 @@ def push(
     _check_confirmed(found, confirm or [])
     if found.local_urls and session.is_production(api):
         confirm_or_fail(f"Send events of production to {', '.join(found.local_urls)}?", yes)
-    created = planning.apply(api, found)
-    secrets = {each["url"]: each["secret"] for each in created}
+    follow = planning.apply(api, found)
+    secrets = planning.new_secrets(api, found) if show_secrets else {}
     if output.is_json():
         more = {"webhook_secrets": secrets} if show_secrets else {}
         output.print_json({**_as_json(api, found, applied=True), **more})
         return
-    for url, secret in secrets.items():
-        if show_secrets:
-            print(output.plain(f"{url} {secret}"))
-        else:
-            output.note(f"The signing secret of {url} is not shown. For a new one: platform webhooks rotate WEBHOOK")
+    for name, secret in secrets.items():
+        print(output.plain(f"{name} {secret}"))
+    for each in found.webhooks.values():
+        if each.is_new and not show_secrets:
+            output.note(f"For the signing secret of {each.label}: platform webhooks rotate {each.name or 'WEBHOOK'}")
     _sum_up(api, found, "Applied")
+    if follow:
+        output.note("The sign-in settings follow within two minutes.")
 
 
 def _sum_up(api: "Api", found: planning.Plan, did: str) -> None:
