@@ -128,7 +128,13 @@ def test_a_branch(cli: Cli, app: App) -> None:
     assert warned == f"Warning: key.json holds a key of another environment ({made['id']}).\n"
     assert cli.run("branch", "use", "try/it").stderr == ""
     cli.run("branch", "use", "production")
-    cli.run("branch", "delete", "try/it", "--yes")
+    cli.run("branch", "create", "try/more", "--from", "try/it")
+    question = f"Delete try/it ({made['id']}) with its rows?"
+    lost = "try/more cannot be merged or reset any more: its source is deleted."
+    assert cli.error("branch", "delete", "try/it", code=2)["message"] == f"{question} {lost}"
+    assert f"Warning: {lost}\n" in cli.run("branch", "delete", "try/it", "--yes").stderr
+    assert "what try/more was branched from is deleted" in cli.error("merge", "try/more", code=7)["message"]
+    assert cli.json("branch", "delete", "try/more", "--yes")["branches"] == []
     assert cli.error("branch", "use", "try/it", code=5)["code"] == "not_found"
     for command in ("delete", "reset"):  # without the question
         error = cli.error("branch", command, "production", code=7)

@@ -170,6 +170,13 @@ def _chosen_branch(name: str) -> tuple["Api", str, dict[str, Any]]:
     return api, path, target
 
 
+def _branches_of(environment_id: str) -> list[str]:
+    api, path = _project()
+    others = [each for each in api.get(path)["data"] if each["name"] not in FIXED]
+    details = [api.get(f"{path}/{path_part(each['id'])}") for each in others]
+    return [str(each["name"]) for each in details if each["parent_id"] == environment_id]
+
+
 @branch.command("list")
 def branch_list(json: Json = False) -> None:
     """List the project's environments, with the linked one marked."""
@@ -256,6 +263,10 @@ def branch_reset(
 def branch_delete(name: Branch, yes: Yes = False, json: Json = False) -> None:
     """Delete a preview branch with its rows."""
     api, path, target = _chosen_branch(name)
-    confirm(f"Delete {target['name']} ({target['id']}) with its rows?", yes)
+    branches = _branches_of(target["id"])
+    warning = f"{', '.join(branches)} cannot be merged or reset any more: its source is deleted." if branches else ""
+    confirm(f"Delete {target['name']} ({target['id']}) with its rows? {warning}".strip(), yes)
     api.send("DELETE", path)
-    output.result({"id": target["id"], "deleted": True}, f"{target['name']} is deleted.")
+    if warning:
+        output.note(f"Warning: {warning}")
+    output.result({"id": target["id"], "deleted": True, "branches": branches}, f"{target['name']} is deleted.")
