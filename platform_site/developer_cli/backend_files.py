@@ -161,7 +161,8 @@ def _check_webhooks(found: Backend) -> None:
         name = webhook.get("name")
         key = name if isinstance(name, str) else webhook["url"]
         if key in keys:
-            raise _invalid_file(f"{where}: two webhooks have this {'URL' if key is not name else 'name'}.")
+            hint = "" if key is name else "Give each of them a name."
+            raise _invalid_file(f"{where}: two webhooks have this {'name' if key is name else 'URL'}.", hint)
         keys.add(key)
         for setting in webhook:
             if setting not in WEBHOOK_SETTINGS:

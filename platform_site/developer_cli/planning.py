@@ -210,9 +210,12 @@ def active_source(api: "Api", name: str) -> str:
 def configured_webhooks(api: "Api") -> list[dict[str, Any]]:
     """With `key`, their name in the configuration, and `masked`, their URL without credentials."""
     masked = api.get("/config", parts="webhooks")["config"]["webhooks"]
-    listed = [each | {"key": each["name"] or each["id"]} for each in api.get("/webhooks")["data"]]
-    found = [each for each in listed if each["key"] in masked]  # without those that only listen
-    return [each | masked[each["key"]] | {"url": each["url"], "masked": masked[each["key"]]["url"]} for each in found]
+    listed = {each["name"] or each["id"]: each for each in api.get("/webhooks")["data"]}
+    return [
+        listed[key] | item | {"url": listed[key]["url"], "masked": item["url"], "key": key}
+        for key, item in masked.items()
+        if key in listed
+    ]
 
 
 def _webhooks(api: "Api", file: JsonFile, plan: Plan) -> dict[str, Any]:

@@ -328,6 +328,47 @@ def test_the_secret_of_a_new_webhook_is_printed_only_if_asked_for(files: Files) 
     assert "platform webhooks rotate erp" in pushed.stderr
 
 
+def test_credentials_in_urls_are_neither_pulled_nor_changed(files: Files) -> None:
+    cli = files.cli
+    urls = {
+        "slack": "https://hooks.slack.com/services/T0/B0/abcdefghijklmnopqrstuvwx",
+        "query": "http://127.0.0.1:8999/in?token=s3cret&kind=",
+        None: "http://127.0.0.1:8999/in0123456789abcdef",
+    }
+    hooks = [{**HOOK, "name": name, "url": url} for name, url in urls.items()]
+    files.write("webhooks.json", hooks)
+    planned = cli.run("plan")
+    assert planned.stdout.splitlines() == [
+        "create webhook query", "create webhook slack", "create webhook http://127.0.0.1:8999/$secret:url",
+    ]  # fmt: skip
+    pushed = cli.run("push")
+    for token in ("abcdefghij", "s3cret", "in0123"):
+        assert token not in planned.stdout + planned.stderr + pushed.stdout + pushed.stderr
+    assert _changes(cli, "plan") == []
+
+    pulled = cli.run("pull", "--force")
+    left_out = "query, slack, http://127.0.0.1:8999/$secret:path"
+    assert f"Credentials in URLs of webhooks are left out: {left_out}." in pulled.stderr
+    written = {each.get("name"): each["url"] for each in files.json("webhooks.json")}
+    assert written == {
+        "slack": "https://hooks.slack.com/$secret:path",
+        "query": "http://127.0.0.1:8999/in?token=$secret:token&kind=",
+        None: "http://127.0.0.1:8999/$secret:path",
+    }
+    assert _changes(cli, "plan") == []
+    changed = [each | {"events": ["*"]} for each in files.json("webhooks.json")]
+    files.write("webhooks.json", changed)
+    assert len(_changes(cli, "push")) == 3
+    cli.run("pull", "--force", "--with-credentials")
+    assert {each.get("name"): each["url"] for each in files.json("webhooks.json")} == urls
+
+    same_url = [{**HOOK, "name": name, "url": "https://hooks.slack.com/$secret:path"} for name in ("new", "slack")]
+    files.write("webhooks.json", same_url)
+    assert "backend/webhooks.json:4: webhooks.new.url must be set." in cli.json("plan")["warnings"]
+    [found] = cli.error("push", code=3)["fields"]
+    assert (found["code"], found["location"]) == ("secret_missing", "backend/webhooks.json:4")
+
+
 def test_warnings_name_their_file(files: Files) -> None:
     files.write("schema.json", {"tables": {"notes": {"columns": {"text": {"type": "text"}}}}})
     files.write("functions/pay.ts", '\nconst key = "sk_live_abcdefghijklmnop1234";\n' + SUM)

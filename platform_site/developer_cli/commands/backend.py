@@ -1,7 +1,6 @@
 """`pull`, `plan` and `push`: the folder `backend/` and an environment."""
 
 import json as json_module
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +22,6 @@ _DEFAULTS: dict[str, Any] = {
     "schedule": None, "on": None, "filter": None, "columns": None, "ordering": "none", "description": "",
     "enabled": True, "name": None,
 }  # fmt: skip
-_CREDENTIAL_IN_URL = re.compile(r"\?|//[^/]*@|/(?=[A-Za-z0-9_-]*[0-9])[A-Za-z0-9_-]{20,}")
 
 
 def backend_folder(given: Path) -> Path:
@@ -40,13 +38,17 @@ def _short(path: Path) -> Path:
 def pull(
     folder: Folder = Path("backend"),
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that differ.")] = False,
+    credentials: Annotated[
+        bool, typer.Option("--with-credentials", help="Write the whole URLs of webhooks, with tokens.")
+    ] = False,
     environment: Environment = None,
     json: Json = False,
 ) -> None:
-    """Write the environment's schema, functions, webhooks and sign-in settings to backend/. Secrets are not written."""
+    """Write the environment's schema, functions, webhooks and sign-in settings to backend/. Secrets, also those in
+    URLs, are not written."""
     api = session.environment_api(environment)
     folder = backend_folder(folder)
-    files = _pulled(api, folder)
+    files = _pulled(api, folder, credentials)
     differing = [path for path, text in files.items() if path.exists() and _differs(path, text)]
     if differing and not force:
         names = ", ".join(str(path) for path in differing)
@@ -58,7 +60,7 @@ def pull(
     output.table(rows, ["file", "written"], "The environment is empty.")
 
 
-def _pulled(api: "Api", folder: Path) -> dict[Path, str]:
+def _pulled(api: "Api", folder: Path, credentials: bool) -> dict[Path, str]:
     files: dict[Path, Any] = {folder / "schema.json": api.get("/schema")["document"]}
     settings: dict[str, Any] = {}
     sources: dict[Path, str] = {}
@@ -71,7 +73,9 @@ def _pulled(api: "Api", folder: Path) -> dict[Path, str]:
             settings[name] = own
     if settings or (folder / "functions.json").exists():
         files[folder / "functions.json"] = settings
-    hooks = [_own(each, backend_files.WEBHOOK_SETTINGS) for each in planning.configured_webhooks(api)]
+    found = planning.configured_webhooks(api)
+    urls = "url" if credentials else "masked"
+    hooks = [_own(each | {"url": each[urls]}, backend_files.WEBHOOK_SETTINGS) for each in found]
     if hooks or (folder / "webhooks.json").exists():
         files[folder / "webhooks.json"] = hooks
     try:
@@ -80,9 +84,11 @@ def _pulled(api: "Api", folder: Path) -> dict[Path, str]:
         if error.code != "forbidden":
             raise
         output.note("auth.json is not written: this key may not read the sign-in settings.")
-    if any(_CREDENTIAL_IN_URL.search(each["url"]) for each in hooks):
+    if masked := [each["name"] or each["masked"] for each in found if planning.REFERENCE in each["masked"]]:
         output.note(
-            "Warning: the URL of a webhook may contain a credential. Look at webhooks.json before you commit it."
+            f"Warning: webhooks.json has credentials, of {', '.join(masked)}. Do not commit it."
+            if credentials
+            else f"Credentials in URLs of webhooks are left out: {', '.join(masked)}. Push leaves them as they are."
         )
     return {**{path: _text(value) for path, value in files.items()}, **sources}
 
