@@ -31,7 +31,8 @@ def test_a_secret_is_set_from_standard_input_and_never_shown(cli: Cli) -> None:
     _, line = cli.run("logs", "reads", "--limit", "1").stdout.splitlines()
     assert re.fullmatch(r"    [0-9-]{10}T[0-9:.]+Z info the token has 14 characters", line)
     assert [each["id"] for each in _lines(cli.run("logs", "reads", "--limit", "1", "--json").stdout)] == [run_id]
-    cli.run("secrets", "remove", "reads", "TOKEN")
+    assert cli.error("secrets", "remove", "reads", "TOKEN", code=2)["code"] == "unconfirmed"
+    cli.run("secrets", "remove", "reads", "TOKEN", "--yes")
     assert cli.json("secrets", "list", "reads") == []
 
 

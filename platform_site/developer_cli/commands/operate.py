@@ -52,9 +52,12 @@ def secrets_set(
 
 
 @secrets.command("remove")
-def secrets_remove(function: Function, name: str, environment: Environment = None, json: Json = False) -> None:
+def secrets_remove(
+    function: Function, name: str, yes: Yes = False, environment: Environment = None, json: Json = False
+) -> None:
     """Remove a secret."""
     api = session.environment_api(environment)
+    confirm(f"Remove {name} of {function}? Its value is lost.", yes)
     api.send("PATCH", f"/functions/{path_part(function)}", {"secrets": {name: None}}, authored=True)
     output.result({"function": function, "name": name, "set": False}, f"{name} of {function} is removed.")
 
