@@ -45,8 +45,10 @@ def test_an_environment_is_pushed_and_pulled(files: Files) -> None:
     files.write("webhooks.json", [{"url": "http://127.0.0.1:8999/hook", "events": ["items.insert"]}])
     planned = _changes(cli, "plan")
     assert planned == ["create table items", "create function sum", "create webhook http://127.0.0.1:8999/hook"]
+    assert "CREATE TABLE" not in cli.run("plan").stdout
+    assert "\n    CREATE TABLE" in cli.run("plan", "--sql").stdout
     done = cli.run("push")
-    assert "CREATE TABLE" in done.stdout
+    assert done.stdout.splitlines() == planned
     place = f"push of {cli.json('status')['project']['name']}"
     assert f"Applied 3 changes to {place}." in done.stderr
     assert f"Nothing to change: {place} matches the folder." in cli.run("plan").stderr
@@ -65,6 +67,16 @@ def test_an_environment_is_pushed_and_pulled(files: Files) -> None:
     assert _changes(cli, "plan", "--folder", "again") == []
     assert [each["file"] for each in cli.json("pull") if each["written"]] == ["backend/auth.json"]
     assert not any(each["written"] for each in cli.json("pull"))
+
+
+def test_options_may_stand_before_the_command(files: Files) -> None:
+    cli = files.cli
+    files.write("functions/sum.ts", SUM)
+    [production] = [each["id"] for each in cli.json("branch", "list") if each["name"] == "production"]
+    for before in (["-e", "production"], ["--environment", "production"], ["--environment=production"]):
+        assert json.loads(cli.run(*before, "--json", "plan").stdout)["environment"] == production
+    assert "No such option: -e" in cli.run("-e", "production", "branch", "list", code=2).stderr
+    assert "--folder" in cli.run("plan", "--help").stdout
 
 
 def test_a_named_webhook_keeps_its_name_when_its_url_changes(files: Files) -> None:

@@ -10,7 +10,7 @@ from platform_site.developer_cli import backend_files, output, planning, session
 from platform_site.developer_cli.commands.environment import Yes
 from platform_site.developer_cli.commands.environment import confirm as confirm_or_fail
 from platform_site.developer_cli.failures import Exit, Failure
-from platform_site.developer_cli.output import Json
+from platform_site.developer_cli.output import Json, Sql
 from platform_site.developer_cli.session import Environment
 
 if TYPE_CHECKING:
@@ -113,11 +113,13 @@ def _differs(path: Path, text: str) -> bool:
     return found != text
 
 
-def plan(folder: Folder = Path("backend"), environment: Environment = None, json: Json = False) -> None:
+def plan(
+    folder: Folder = Path("backend"), sql: Sql = False, environment: Environment = None, json: Json = False
+) -> None:
     """Show what push would change. Nothing changes."""
     api = session.environment_api(environment)
     found = planning.make(api, backend_files.read(backend_folder(folder)))
-    _show(found)
+    _show(found, sql)
     if output.is_json():
         output.print_json(_as_json(api, found, applied=False))
     else:
@@ -135,6 +137,7 @@ def push(
     ] = None,
     show_secrets: Annotated[bool, typer.Option("--show-secrets", help="Print the secrets of new webhooks.")] = False,
     yes: Yes = False,
+    sql: Sql = False,
     environment: Environment = None,
     json: Json = False,
 ) -> None:
@@ -142,7 +145,7 @@ def push(
     backend = backend_files.read(backend_folder(folder))
     api = session.environment_api(environment)
     found = planning.make(api, backend)
-    _show(found)
+    _show(found, sql)
     _check_confirmed(found, confirm or [])
     if found.local_urls and session.is_production(api):
         confirm_or_fail(f"Send events of production to {', '.join(found.local_urls)}?", yes)
@@ -186,13 +189,13 @@ def _check_confirmed(found: planning.Plan, confirmed: list[str]) -> None:
     )
 
 
-def _show(found: planning.Plan) -> None:
+def _show(found: planning.Plan, sql: bool) -> None:
     if output.is_json():
         return
     for each in found.changes:
         mark = " (loses data)" if each.destructive else " (more people can sign up)" if each.access else ""
         print(output.plain(each.change + mark))
-        for statement in each.sql:
+        for statement in each.sql if sql else ():
             print(output.plain(f"    {statement}"))
     for warning in found.warnings:
         output.note(f"Warning: {warning}")
