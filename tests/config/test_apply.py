@@ -15,6 +15,7 @@ from accounts.models import AuditEntry, User
 from accounts.models.oauth import IdentityProvider
 from functions.models import Function, Secret
 from platform_site.config.models import StoredPlan
+from platform_site.config.parts import region_part
 from projects import services
 from projects.models import Environment, Project
 from tests.config.conftest import READ, SCHEMA, SOURCE, WRITE, Configured
@@ -270,6 +271,27 @@ class TestRefused:
         assert "rows:read" in answer.json["error"]["message"]
         assert state(configured) == before
         assert Environment.objects.get(pk=configured.id).applying_plan is None
+
+
+def test_a_schema_that_changes_during_the_checks_is_412(
+    configured: Configured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its new table would be dropped, which the plan does not confirm."""
+    document = copy.deepcopy(SCHEMA)
+    document["tables"]["tags"] = {"columns": {"name": {"type": "text"}}}
+    theirs = copy.deepcopy(SCHEMA)
+    theirs["tables"]["labels"] = {"columns": {"name": {"type": "text"}}}
+    plan = configured.plan(schema=document)
+    check = region_part.check
+
+    def check_while_others_change(changes: Any) -> None:
+        check(changes)
+        configured.call("PUT", "/v1/schema", {"document": theirs})
+
+    monkeypatch.setattr(region_part, "check", check_while_others_change)
+    answer = configured.apply(plan)
+    assert (answer.status, answer.error) == (412, "precondition_failed")
+    assert configured.config("?parts=schema")["config"]["schema"] == theirs
 
 
 class TestUrlsOfWebhooks:
