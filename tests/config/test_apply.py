@@ -273,6 +273,31 @@ class TestRefused:
         assert Environment.objects.get(pk=configured.id).applying_plan is None
 
 
+@pytest.mark.parametrize("further", [{}, {"events": ["notes.insert"], "enabled": True}])
+def test_a_webhook_with_events_of_runs_needs_the_right_to_read_functions(
+    configured: Configured, further: dict[str, Any]
+) -> None:
+    """Also if the plan leaves these events out: the deliveries that wait go to its new URL."""
+    url = "http://127.0.0.1:8080/{}"
+    hook = configured.call("POST", "/v1/webhooks", {"name": "ops", "url": url.format("ops"), "events": ["*"]})
+    body = {"config": {"webhooks": {"ops": {"url": url.format("other"), **further}}}, "keep": ["webhooks"]}
+    scopes = ["webhooks:read", "webhooks:write", "rows:read"]
+    key = key_for(configured.id, *scopes)
+    answer = configured.ask(body, key)
+    assert (answer.status, answer.error) == (403, "forbidden")
+    assert "functions:read" in answer.json["error"]["message"]
+    unchanged = {"config": {"webhooks": {"ops": {}}}, "keep": ["webhooks"]}
+    assert configured.ask(unchanged, key).status == 200
+    # The events are added after the plan.
+    configured.call("PATCH", f"/v1/webhooks/{hook['id']}", {"events": ["notes.insert"]})
+    plan = configured.ask(body, key).json
+    configured.call("PATCH", f"/v1/webhooks/{hook['id']}", {"events": ["*"]})
+    assert configured.apply(plan, key).status == 403
+    assert Webhook.objects.using(REGION).get(pk=hook["id"]).url == url.format("ops")
+    able = key_for(configured.id, *scopes, "functions:read")
+    assert configured.apply(configured.ask(body, able).json, able).status == 200
+
+
 def test_a_schema_that_changes_during_the_checks_is_412(
     configured: Configured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
