@@ -26,7 +26,7 @@ def changes(using: str, stream: Stream, found: Pass) -> list[Message]:
         return []
     messages: list[Message] = []
     for each in stream.subscriptions:
-        if any(_is_relevant(event, each, table) for table in each.related for event in events.get(table, ())):
+        if any(_is_relevant(event, names) for table, names in each.related.items() for event in events.get(table, ())):
             each.needs_reset = True
         if each.needs_reset or not (of_table := found.events_for(environment_id, each)):
             continue
@@ -105,9 +105,6 @@ class _Viewer:
         return found
 
 
-def _is_relevant(event: Event, subscription: Subscription, table: str) -> bool:
+def _is_relevant(event: Event, columns: set[str]) -> bool:
     """Whether a change of a related row may change what is visible."""
-    if event["old_record"] is None:
-        return table in subscription.to_many
-    columns = subscription.related[table]
-    return event["record"] is None or not columns.isdisjoint(event["changed"] or columns)
+    return event["record"] is None or event["old_record"] is None or not columns.isdisjoint(event["changed"] or columns)

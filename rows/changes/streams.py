@@ -47,9 +47,6 @@ class Subscription:
     """Whether neither the rule nor `where` nor `with` depends on other rows."""
     related: dict[str, set[str]] = field(default_factory=dict)
     """The columns of other rows that the rule and `where` read or `with` embeds, by table."""
-    to_many: set[str] = field(default_factory=set)
-    """Those of the tables in `related` that are reached by to-many relations. Other tables' new rows change nothing:
-    an existing row does not refer to them."""
     embedded: frozenset[str] = frozenset()
     """The fields of a row that `with` adds."""
     required_cell: tuple[str, str] | None = None
@@ -69,7 +66,7 @@ class Subscription:
         withs = params.parse_with(self.withs, self.table, context.resolver)
         self.chosen, withs = params.parse_columns(self.columns, self.table, context.resolver, withs)
         self.embedded = frozenset(name for one in withs for name in (one.name, f"{one.name}_next"))
-        self.related, self.to_many = defaultdict(set), set()
+        self.related = defaultdict(set)
         self._relate(self.table, [where.shape, *_rule(context, self.table)])
         for hop in hops_of(where.shape):  # a filter sees what the caller may read there
             self._relate(hop.table, _rule(context, hop.table))
@@ -87,9 +84,8 @@ class Subscription:
     def _relate(self, table: str, conditions: Sequence[Condition]) -> None:
         """Add the columns of other rows that conditions on `table` read, and of `table` itself if it is related."""
         asked = columns_by_table(conditions, table)
-        hops = [hop for condition in conditions for hop in hops_of(condition)]
-        self.to_many |= {hop.table for hop in hops if hop.many}
-        for name in {hop.table for hop in hops} | ({table} & self.related.keys()):
+        reached = {hop.table for condition in conditions for hop in hops_of(condition)}
+        for name in reached | ({table} & self.related.keys()):
             self.related[name] |= asked[name]
 
     def _relate_embedded(self, context: QueryContext, withs: params.Withs) -> None:
@@ -100,7 +96,6 @@ class Subscription:
                 rule = context.compiled.rules.access(hop.table, context.role_key).read
                 shown = one.columns if one.columns is not None else rule.columns if rule else ()
                 self.related[hop.table] |= {*shown, hop.column if hop.many else "id"}
-                self.to_many |= {hop.table} if hop.many else set()
                 self._relate(hop.table, _rule(context, hop.table))
                 self._relate_embedded(context, one.inside)
 

@@ -94,23 +94,6 @@ def test_only_embedded_columns_count(app: App) -> None:
         assert stream.next() == RESET
 
 
-def test_a_new_row_that_is_reached_by_references_alone_is_no_event(app: App) -> None:
-    """No row refers to it yet, and nobody learns that others add rows there."""
-    filtered = {"posts": {"table": "posts", "where": {"team.name": "Pink"}}}
-    with app.live("ada", POSTS) as embedding, app.live("ada", filtered) as filtering:
-        assert embedding.next() == filtering.next() == READY
-        team = app.put("teams", name="Pink")["id"]
-        assert embedding.is_silent()
-        assert filtering.is_silent()
-        app.put("members", team_id=team, member_id=app.users["ada"])
-        assert embedding.next() == filtering.next() == RESET, "the rule of teams asks for any member"
-        post = app.put("posts", team_id=team)["id"]
-        assert embedding.next() == row(listed(app, "ada", post))
-        assert filtering.next()[1]["id"] == post
-        app.change("teams", team, name="Rose")
-        assert embedding.next() == filtering.next() == RESET
-
-
 def test_rows_that_come_and_go_in_a_list_of_relations(app: App) -> None:
     team = app.put("teams", name="Gold")["id"]
     app.put("members", team_id=team, member_id=app.users["ada"])
