@@ -159,13 +159,13 @@ def _check_webhooks(found: Backend) -> None:
         if not isinstance(webhook, dict) or not isinstance(webhook.get("url"), str):
             raise _invalid_file(f"{where}: a webhook is an object with a `url`.")
         name = webhook.get("name")
-        key = name if isinstance(name, str) else webhook["url"]
-        if key in keys:
-            hint = "" if key is name else "Give each of them a name."
-            raise _invalid_file(f"{where}: two webhooks have this {'name' if key is name else 'URL'}.", hint)
-        keys.add(key)
+        by = "name" if isinstance(name, str) else "id" if isinstance(webhook.get("id"), str) else "url"
+        if webhook[by] in keys:
+            hint = "Give each of them a name." if by == "url" else ""
+            raise _invalid_file(f"{where}: two webhooks have this {'URL' if by == 'url' else by}.", hint)
+        keys.add(webhook[by])
         for setting in webhook:
-            if setting not in WEBHOOK_SETTINGS:
+            if setting not in ("id", *WEBHOOK_SETTINGS):
                 at = found.webhooks.at(f"{index}.{setting}")
                 raise _invalid_file(f'{at}: there is no setting "{setting}".', f"Use: {', '.join(WEBHOOK_SETTINGS)}")
 

@@ -226,7 +226,7 @@ def _webhooks(api: "Api", file: JsonFile, plan: Plan) -> dict[str, Any]:
     document = {}
     for index, wanted in enumerate(file.value):
         current, name, url = same.get(index), wanted.get("name"), wanted["url"]
-        item = {setting: value for setting, value in wanted.items() if setting not in ("name", "url")}
+        item = {setting: value for setting, value in wanted.items() if setting not in ("id", "name", "url")}
         if current is not None:
             key = current["key"]
             if "name" in wanted and name != current["name"]:
@@ -236,7 +236,7 @@ def _webhooks(api: "Api", file: JsonFile, plan: Plan) -> dict[str, Any]:
         else:
             key = f"wh_{secrets.token_hex(13)}"  # until it has an id
         webhook = Webhook(index, name, url, is_new=current is None)
-        if current is None or url not in (current["url"], current["masked"]):
+        if current is None or normal_url(url) not in (current["url"], current["masked"]):
             item["url"] = url if REFERENCE in url else _reference(url)
             webhook.new_url = True
             if _is_local(url):
@@ -257,6 +257,15 @@ def _reference(url: str) -> str:
     return f"{scheme}://{host.rpartition('@')[2]}/{REFERENCE}url" if scheme and host else url
 
 
+def normal_url(url: str) -> str:
+    """As the service stores it: scheme and host in lower case, and a path."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return url
+    return parts._replace(netloc=parts.netloc.lower(), path=parts.path or "/").geturl() if parts.netloc else url
+
+
 def shown_url(url: str) -> str:
     """Without what may be a credential."""
     return _reference(url) if _MAY_BE_CREDENTIAL.search(url) else url
@@ -271,12 +280,13 @@ def _is_local(url: str) -> bool:
 
 
 def _same_webhooks(existing: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """The existing webhook of each entry, by index: all of the same name first, so that none is taken by its URL."""
+    """The existing webhook of each entry, by index: all of the same id or name first, so that none is taken by its
+    URL."""
     found: dict[int, dict[str, Any]] = {}
-    for key in ("name", "url", "masked"):
+    for key in ("id", "name", "url", "masked"):
         free = [each for each in existing if not any(each is other for other in found.values())]
         for index, entry in enumerate(wanted):
-            value = entry.get("url" if key == "masked" else key)
+            value = normal_url(entry["url"]) if key in ("url", "masked") else entry.get(key)
             same = next((each for each in free if value and each[key] == value), None)
             if index not in found and same is not None:
                 found[index] = same
@@ -347,12 +357,10 @@ def _whole_urls(plan: Plan, document: dict[str, Any]) -> dict[str, str]:
 
 
 def new_secrets(api: "Api", plan: Plan) -> dict[str, str]:
-    """A new signing secret of each created webhook, by name or URL: applying shows none."""
-    created = {(each.name, _reference(each.url)) for each in plan.webhooks.values() if each.is_new}
+    """A new signing secret of each created webhook, by name, or by id without one: applying shows none."""
+    created = {each.name or normal_url(each.url) for each in plan.webhooks.values() if each.is_new}
     return {
-        each["name"] or shown_url(each["url"]): api.send("POST", f"/webhooks/{path_part(each['id'])}/rotate-secret")[
-            "secret"
-        ]
+        each["name"] or each["id"]: api.send("POST", f"/webhooks/{path_part(each['id'])}/rotate-secret")["secret"]
         for each in api.get("/webhooks")["data"]
-        if each["id"] not in plan.known and (each["name"], _reference(each["url"])) in created
+        if each["id"] not in plan.known and (each["name"] or normal_url(each["url"])) in created
     }

@@ -331,13 +331,39 @@ def test_what_was_applied_of_sources_over_1_mb_is_named(files: Files) -> None:
 
 def test_the_secret_of_a_new_webhook_is_printed_only_if_asked_for(files: Files) -> None:
     cli = files.cli
-    files.write("webhooks.json", [HOOK, {**HOOK, "name": None, "url": "http://127.0.0.1:8999/other"}])
-    shown = sorted(cli.run("push", "--show-secrets").stdout.splitlines()[-2:], reverse=True)
-    assert [line.partition(" whsec_")[0] for line in shown] == ["http://127.0.0.1:8999/other", "crm"]
+    unnamed = [{**HOOK, "name": None, "url": f"HTTP://127.0.0.1:8999/in0123456789abcdef{n}"} for n in range(2)]
+    files.write("webhooks.json", [HOOK, *unnamed])
+    shown = cli.run("push", "--show-secrets").stdout.splitlines()[-3:]
+    ids = [each["name"] or each["id"] for each in cli.json("webhooks", "list")]
+    assert sorted(line.partition(" whsec_")[0] for line in shown) == sorted(ids)
     files.write("webhooks.json", [{**HOOK, "name": "erp", "url": "http://127.0.0.1:8999/third"}])
     pushed = cli.run("push")
     assert "whsec_" not in pushed.stdout + pushed.stderr
     assert "platform webhooks rotate erp" in pushed.stderr
+
+
+def test_webhooks_with_one_masked_url_are_told_apart_by_their_id(files: Files) -> None:
+    cli = files.cli
+    urls = [f"http://127.0.0.1:8999/in0123456789abcdef{n}" for n in range(2)]
+    files.write("webhooks.json", [{**HOOK, "name": None, "url": url} for url in urls])
+    cli.run("push")
+    cli.run("pull", "--force")
+    first, second = files.json("webhooks.json")
+    assert first["url"] == second["url"] == "http://127.0.0.1:8999/$secret:path"
+    assert _changes(cli, "plan") == []
+    files.write("webhooks.json", [second | {"events": ["*"]}])
+    assert _changes(cli, "push") == [f"change webhook {second['url']}: events"]
+    found = {each["id"]: each["events"] for each in cli.json("webhooks", "list")}
+    assert found == {first["id"]: HOOK["events"], second["id"]: ["*"]}
+    files.write("webhooks.json", [second, second])
+    assert "two webhooks have this id" in cli.run("plan", code=2).stderr
+
+
+@pytest.mark.parametrize("url", ["HTTP://127.0.0.1:8999/hook", "http://127.0.0.1:8999"])
+def test_a_url_that_the_service_writes_otherwise_is_the_same_webhook(files: Files, url: str) -> None:
+    files.write("webhooks.json", [{**HOOK, "name": None, "url": url}])
+    assert len(_changes(files.cli, "push")) == 1
+    assert _changes(files.cli, "push") == []
 
 
 def test_credentials_in_urls_are_neither_pulled_nor_changed(files: Files) -> None:

@@ -1,6 +1,7 @@
 """`pull`, `plan` and `push`: the folder `backend/` and an environment."""
 
 import json as json_module
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -75,7 +76,12 @@ def _pulled(api: "Api", folder: Path, credentials: bool) -> dict[Path, str]:
         files[folder / "functions.json"] = settings
     found = planning.configured_webhooks(api)
     urls = "url" if credentials else "masked"
-    hooks = [_own(each | {"url": each[urls]}, backend_files.WEBHOOK_SETTINGS) for each in found]
+    unnamed = Counter(each[urls] for each in found if each["name"] is None)
+    hooks = [
+        ({"id": each["id"]} if each["name"] is None and unnamed[each[urls]] > 1 else {})
+        | _own(each | {"url": each[urls]}, backend_files.WEBHOOK_SETTINGS)
+        for each in found
+    ]
     if hooks or (folder / "webhooks.json").exists():
         files[folder / "webhooks.json"] = hooks
     try:
