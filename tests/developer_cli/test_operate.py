@@ -3,9 +3,12 @@
 import json
 import re
 import signal
+from typing import Any
 
 import pytest
 
+from platform_site.developer_cli.commands import operate
+from platform_site.developer_cli.failures import Exit, Failure
 from tests.support.developer_cli import Cli
 from tests.support.live_changes import App
 from tests.support.service import wait_for
@@ -149,3 +152,17 @@ def test_a_branch(cli: Cli, app: App) -> None:
 def test_input_that_json_cannot_have(cli: Cli) -> None:
     for text in ('{"a": NaN}', '{"a": 1e999}', '{"a": "\\ud800"}'):
         assert cli.error("invoke", "reads", text, code=2)["code"] == "invalid_input"
+
+
+def test_a_branch_that_is_deleted_meanwhile_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the branches of another one are looked up, to warn of them."""
+    listed = [{"id": name, "name": name} for name in ("production", "gone", "more")]
+
+    class Environments:
+        def get(self, path: str) -> Any:
+            if path == "environments/gone":
+                raise Failure(Exit.NOT_FOUND, "not_found", "There is no such environment.")
+            return {"parent_id": "try"} if path == "environments/more" else {"data": listed}
+
+    monkeypatch.setattr(operate, "_project", lambda: (Environments(), "environments"))
+    assert operate._branches_of("try") == ["more"]

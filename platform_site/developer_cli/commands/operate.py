@@ -176,8 +176,17 @@ def _chosen_branch(name: str) -> tuple["Api", str, dict[str, Any]]:
 def _branches_of(environment_id: str) -> list[str]:
     api, path = _project()
     others = [each for each in api.get(path)["data"] if each["name"] not in FIXED]
-    details = [api.get(f"{path}/{path_part(each['id'])}") for each in others]
-    return [str(each["name"]) for each in details if each["parent_id"] == environment_id]
+    found = []
+    for each in others:
+        try:
+            parent = api.get(f"{path}/{path_part(each['id'])}")["parent_id"]
+        except Failure as error:
+            if error.exit_code != Exit.NOT_FOUND:  # deleted since it was listed
+                raise
+            continue
+        if parent == environment_id:
+            found.append(str(each["name"]))
+    return found
 
 
 @branch.command("list")
