@@ -160,8 +160,8 @@ class ConfigViewSet(ResourceViewSet):
         """Compare a configuration with that of the environment: what it would change. It can be applied for an hour.
 
         It needs the scopes to read and to write the parts that the document names. Of a part that it names, functions,
-        webhooks and providers that it leaves out would be removed, unless `keep` names the part. Documents with secrets
-        are refused. `impact` needs `rows:read`, and `users:manage` to name users."""
+        webhooks and providers that it leaves out would be removed; `keep` keeps functions or webhooks. Documents with
+        secrets are refused. `impact` needs `rows:read`, and `users:manage` to name users."""
         current.require_scopes(self.caller, ())
         values = self.read(PlanInput)
         if values["impact"]:
@@ -175,6 +175,8 @@ class ConfigViewSet(ResourceViewSet):
     def _planned(self, values: Mapping[str, Any]) -> Planned:
         if len(values.keys() & {"config", "from", "version"}) != 1:
             raise ValidationFailed.of("config", "required", "Send one of `config`, `from` and `version`.")
+        if values["keep"] and "config" not in values:
+            raise ValidationFailed.of("keep", "unknown", "`keep` is for plans of a `config`.")
         if "config" in values:
             return service.plan_document(self.environment, values["config"], self.caller, values["keep"])
         if "version" in values:

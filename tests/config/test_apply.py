@@ -352,6 +352,14 @@ class TestUrlsOfWebhooks:
         plan = configured.plan(webhooks={"crm": self.PLANNED})
         assert configured.apply(plan, urls=urls).fields == fields
 
+    def test_one_of_a_url_that_the_plan_does_not_change_is_refused(self, configured: Configured) -> None:
+        now = configured.config("?parts=webhooks")["config"]["webhooks"]
+        [name] = now
+        assert "$secret:" in now[name]["url"]
+        path = f"webhooks.{name}.url"
+        answer = configured.apply(configured.plan(webhooks=now), urls={path: "http://127.0.0.1:8080/other"})
+        assert answer.fields == {f"urls.{path}": "unknown"}
+
     def test_a_webhook_is_renamed_and_keeps_its_url(self, configured: Configured) -> None:
         before = Webhook.objects.using(REGION).live(configured.id).get()
         configured.applied(webhooks={before.pk: {"name": "crm"}})

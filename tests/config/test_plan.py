@@ -77,6 +77,8 @@ def test_kept_parts_keep_what_is_left_out(configured: Configured) -> None:
     [webhook] = configured.config("?parts=webhooks")["config"]["webhooks"]
     assert [each["field"] for each in plan["warnings"]] == [f"webhooks.{webhook}.events.{index}" for index in (0, 1)]
     assert configured.ask({"config": config, "keep": ["auth"]}).fields == {"keep.0": "not_among"}
+    for other in ("version", "from"):
+        assert configured.ask({other: "x", "keep": ["webhooks"]}).fields == {"keep": "unknown"}
 
 
 def test_a_new_webhook_needs_a_url_and_events(configured: Configured) -> None:

@@ -53,8 +53,10 @@ class PlanChanges:
         for path, url in self.urls.items():
             name = path.removeprefix("webhooks.").removesuffix(".url")
             item = wanted.get("webhooks", {}).get(name, {})
-            if path != f"webhooks.{name}.url" or credentials.REFERENCE not in item.get("url", ""):
-                message = "Name paths of webhooks' URLs that have $secret: in the plan."
+            is_changed = not self.paths.isdisjoint({path, f"webhooks.{name}"})
+            has_reference = path == f"webhooks.{name}.url" and credentials.REFERENCE in item.get("url", "")
+            if not is_changed or not has_reference:
+                message = "Name paths of URLs of webhooks that the plan changes and that have $secret: in it."
                 raise ValidationFailed.of(f"urls.{path[:80]}", "unknown", message)
             with errors_at(f"webhooks.{name}"):
                 item["url"] = submitted.whole_url(item["url"], url)
