@@ -70,8 +70,8 @@ def _no_base(target: EnvironmentRef, source: EnvironmentRef) -> Conflict:
     names = [each.name for each in orphans if each.is_branch]
     reason = f"what {names[0]} was branched from is deleted" if names else "neither was branched from the other"
     return Conflict(
-        f"These environments have no common base: {reason}. Write {source.environment_name} to a folder and push that: "
-        f"`platform pull -e {source.environment_name}`, then `platform push -e {target.environment_name}`."
+        f"These environments have no common base: {reason}. Pull {source.environment_name} into a folder and "
+        f"push that: `platform pull -e {source.environment_name}`, then `platform push -e {target.environment_name}`."
     )
 
 
