@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from platform_site.developer_cli.api import path_part
 from platform_site.developer_cli.backend_files import Backend, JsonFile
-from platform_site.developer_cli.failures import Failure
+from platform_site.developer_cli.failures import Exit, Failure
 
 if TYPE_CHECKING:
     from platform_site.developer_cli.api import Answer, Api
@@ -27,6 +27,8 @@ _MAX_SHOWN: Final = 200
 _MAX_BODY: Final = 900_000
 """Bytes of a request's configuration; the service accepts 1 MB."""
 _MAY_BE_CREDENTIAL: Final = re.compile(r"[?@]|[^/]/[^/]{16,}")
+_MAX_SOURCES: Final = 200
+"""The service loads each of them while the request waits."""
 REFERENCE: Final = "$secret:"
 """What the service writes in place of a credential in a URL."""
 
@@ -58,7 +60,8 @@ class Change:
 
 @dataclass
 class Step:
-    """A plan of the service, which is applied completely or not at all. Only sources of over 1 MB need several."""
+    """A plan of the service, which is applied completely or not at all. Only sources of over 1 MB, or more than
+    _MAX_SOURCES, need several."""
 
     document: dict[str, Any]
     plan: "Answer"
@@ -140,23 +143,27 @@ def make(api: "Api", backend: Backend) -> Plan:
         document |= _auth(api, backend.auth, plan)
     functions = api.pages("/functions", limit=100)
     plan.only_in_environment[:0] = [f"function {it['name']}" for it in functions if it["name"] not in backend.sources]
+    tables = backend.schema.value.get("tables") if backend.schema else None
+    created = [f"There is no table {name}." for name in tables] if isinstance(tables, dict) else []
     for each in _documents(document, backend):
         answer = _planned(api, plan, each)
+        # The first step makes the schema that later ones need.
+        found = [it for it in answer["warnings"] if not plan.steps or it["message"] not in created]
         plan.steps.append(Step(each, answer, list(_changes(plan, answer))))
-        plan.warnings += [_placed(plan, it["field"], f": {it['message']}") for it in answer["warnings"]]
+        plan.warnings += [_placed(plan, it["field"], f": {it['message']}") for it in found]
         missing = answer["missing_secrets"]
         plan.warnings += [_placed(plan, it, " must be set.") for it in missing if it not in _whole_urls(plan, each)]
     return plan
 
 
 def _documents(document: dict[str, Any], backend: Backend) -> Iterator[dict[str, Any]]:
-    """The configuration, in parts of at most _MAX_BODY bytes."""
+    """The configuration, in parts of at most _MAX_BODY bytes and _MAX_SOURCES functions."""
     settings = backend.settings.value if backend.settings else {}
     size = len(json.dumps(document))
     for name, (_, source) in backend.sources.items():
         item = {"source": source, **settings.get(name, {})}
         more = len(json.dumps({name: item}))
-        if document and size + more > _MAX_BODY:
+        if document and (size + more > _MAX_BODY or len(document.get("functions", ())) == _MAX_SOURCES):
             yield document
             document, size = {}, 0
         document = {**document, "functions": {**document.get("functions", {}), name: item}}
@@ -331,12 +338,15 @@ def apply(api: "Api", plan: Plan) -> bool:
     follow = False
     for step in plan.steps:
         try:
-            # What was applied since is part of what a later step is compared with.
-            planned = _planned(api, plan, step.document) if done else step.plan
+            # The service compares a step with what was applied before it, and keeps few plans.
+            planned = _planned(api, plan, step.document) if len(plan.steps) > 1 else step.plan
+            same = ("changes",) if done else ("changes", "version")
+            if any(planned[name] != step.plan[name] for name in same):
+                raise Failure(Exit.CONFLICT, "conflict", "The environment changed since the plan. Push again.")
             if planned["changes"]:
                 body = {
                     "plan": planned["plan"],
-                    "confirm": planned["confirm"],
+                    "confirm": step.plan["confirm"],
                     "urls": _whole_urls(plan, step.document),
                 }
                 follow |= api.send("POST", "/config/apply", body)["status"] == "completing"

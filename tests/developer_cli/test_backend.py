@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -27,6 +28,16 @@ def files(cli: Cli) -> Iterator[Files]:
 
 def _changes(cli: Cli, *arguments: str) -> list[str]:
     return [each["change"] for each in cli.json(*arguments)["changes"]]
+
+
+def _api(cli: Cli) -> Any:
+    """Of the linked environment."""
+    from platform_site.developer_cli import store
+    from platform_site.developer_cli.api import Api
+
+    token = json.loads(cli.credentials.read_text())[cli.url]
+    environment = json.loads((cli.folder / "platform.json").read_text())["environment"]
+    return Api(cli.url, store.Credentials(token["token"]), environment)
 
 
 def _pushed(files: Files) -> None:
@@ -225,14 +236,11 @@ def test_a_change_that_loses_data_is_confirmed_by_name(files: Files) -> None:
 
 def test_a_schema_that_changed_since_the_plan_is_not_overwritten(files: Files, app: App) -> None:
     """Two pushes at once: the second one planned with a version that is no longer current."""
-    from platform_site.developer_cli import planning, store
-    from platform_site.developer_cli.api import Api
+    from platform_site.developer_cli import planning
 
     cli = files.cli
     _pushed(files)
-    token = json.loads(cli.credentials.read_text())[cli.url]
-    environment = json.loads((cli.folder / "platform.json").read_text())["environment"]
-    api = Api(cli.url, store.Credentials(token["token"]), environment)
+    api = _api(cli)
     wider = json.loads(json.dumps(SCHEMA))
     wider["tables"]["items"]["columns"]["more"] = {"type": "integer", "null": True}
     files.write("schema.json", wider)
@@ -327,6 +335,32 @@ def test_what_was_applied_of_sources_over_1_mb_is_named(files: Files) -> None:
     files.write("functions/e.ts", SUM + large)
     assert _changes(cli, "push") == ["create function e"]
     assert _changes(cli, "push") == []
+
+
+def test_many_sources_are_applied_in_steps(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one creates what later ones need. The service keeps 20 plans of a caller, so it may have dropped it."""
+    from platform_site.developer_cli import planning
+
+    monkeypatch.setattr(planning, "_MAX_SOURCES", 1)
+    files.write("schema.json", SCHEMA)
+    files.write("functions.json", {name: {"on": ["items.insert"]} for name in "abc"})
+    for name in "abc":
+        files.write(f"functions/{name}.ts", SUM)
+    api, backend = _api(files.cli), backend_files.read(files.folder)
+    plan = planning.make(api, backend)
+    assert (len(plan.steps), plan.warnings) == (3, [])
+    for _ in range(20):
+        api.send("POST", "/config/plan", {"config": {"functions": {}}})
+    planning.apply(api, plan)
+    assert planning.make(api, backend).changes == []
+
+    for name in "ab":
+        files.write(f"functions/{name}.ts", SUM + "// again")
+    plan = planning.make(api, backend_files.read(files.folder))
+    api.send("PUT", "/functions/b", {"source": SUM + "// theirs", "on": ["items.insert"]})
+    with pytest.raises(Failure) as refused:
+        planning.apply(api, plan)
+    assert refused.value.message == "The environment changed since the plan. Push again."
 
 
 def test_the_secret_of_a_new_webhook_is_printed_only_if_asked_for(files: Files) -> None:
