@@ -107,12 +107,9 @@ class RunHost:
         except HostError:
             raise
         except ApiError as error:
-            fields = [field.as_dict() for field in error.fields] or None
-            text = f"operation {error.extra['operation']}: {error.text}" if "operation" in error.extra else error.text
-            raise HostError(text, code=error.code, name=type(error).__name__, fields=fields) from error
+            raise _host_error(error) from error
         except Error as error:
-            api_error = sqlstates.error_for(error)
-            raise HostError(api_error.text, code=api_error.code, name=type(api_error).__name__) from error
+            raise _host_error(sqlstates.error_for(error)) from error
         except Exception as error:  # an error of the platform, which must not end the run
             logger.exception("a host call of a function failed", extra={"operation": operation})
             raise HostError("something went wrong on our side", code="internal", name="InternalError") from error
@@ -215,8 +212,7 @@ class RunHost:
 
     def _batch(self, arguments: dict[str, Any]) -> bytes:
         operations = batch.read_operations(arguments.get("operations"), etags.read_if_match)
-        if batch.reads_rows(operations):
-            self._caller.need("rows:read")
+        batch.require_scopes(self._caller, operations)
         return batch.as_json(batch.execute(self._environment, self._principal, operations))
 
     def _write_many(self, operation: str, table: str, arguments: dict[str, Any]) -> bytes:
@@ -299,6 +295,13 @@ def _answer_and_release(answer: Callable[[], _Answer]) -> _Answer:
         return answer()
     finally:
         loop_connections.release()
+
+
+def _host_error(error: ApiError) -> HostError:
+    operation = error.extra.get("operation")
+    text = error.text if operation is None else f"operation {operation}: {error.text}"
+    fields = [field.as_dict() for field in error.fields] or None
+    return HostError(text, code=error.code, name=type(error).__name__, fields=fields, operation=operation)
 
 
 def _query(arguments: dict[str, Any], fields: frozenset[str]) -> dict[str, Any]:

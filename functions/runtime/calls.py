@@ -20,13 +20,20 @@ class Host(Protocol):
 
 
 class HostError(Exception):
-    """A refused request, which the code sees as an exception with `name`, `message`, `code` and `fields`."""
+    """A refused request, which the code sees as an exception with `name`, `message`, `code`, `fields` and, of a batch,
+    `operation`."""
 
     def __init__(
-        self, message: str, *, code: str = "error", name: str = "Error", fields: list[Any] | None = None
+        self,
+        message: str,
+        *,
+        code: str = "error",
+        name: str = "Error",
+        fields: list[Any] | None = None,
+        operation: int | None = None,
     ) -> None:
         super().__init__(message)
-        self.value = {"name": name, "message": message, "code": code, "fields": fields}
+        self.value = {"name": name, "message": message, "code": code, "fields": fields, "operation": operation}
 
 
 @dataclass(frozen=True, slots=True)

@@ -308,6 +308,7 @@ function settle(reply: any): void {
   defineProperty(error, "name", { value: value.name, writable: true, configurable: true });
   coded(error, value.code);
   if (value.fields) defineProperty(error, "fields", { value: value.fields, enumerable: true });
+  if (value.operation !== null) defineProperty(error, "operation", { value: value.operation, enumerable: true });
   waiting.reject(error);
 }
 

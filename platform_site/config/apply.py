@@ -55,11 +55,13 @@ def apply(changes: PlanChanges, *, confirm: Collection[str], resolve: Mapping[st
         return _complete(changes)
     try:
         return _apply(changes, confirm, resolve, caller)
-    except PreconditionFailed:
+    except (PreconditionFailed, ValidationFailed) as error:
         other = StoredPlan.objects.using(environment.cluster).filter(pk=plan.pk).first()
-        if other is None or not other.is_applied:
-            raise
-        return _complete(PlanChanges(environment, other))
+        if other is not None and other.is_applied:
+            return _complete(PlanChanges(environment, other))
+        if isinstance(error, ValidationFailed):
+            changes.require_current(in_region=True)  # a schema that changed meanwhile may be why it is refused
+        raise
 
 
 def _apply(changes: PlanChanges, confirm: Collection[str], resolve: Mapping[str, Any], caller: Caller) -> Outcome:

@@ -1,5 +1,5 @@
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
@@ -67,10 +67,20 @@ class Plan:
 
 
 def plan(
-    environment: EnvironmentRef, now: Configuration, parts: Item, author: Caller, *, checks_webhooks: bool = True
+    environment: EnvironmentRef,
+    now: Configuration,
+    parts: Item,
+    author: Caller,
+    *,
+    keep: Collection[str] = (),
+    checks_webhooks: bool = True,
 ) -> Plan:
-    """Raises ValidationFailed, and the errors of `schema_service.rehearse`."""
+    """`keep`: parts of which the functions or webhooks that are left out stay. Raises ValidationFailed, and the errors
+    of `schema_service.rehearse`."""
     found = Plan(now.version)
+    kept: dict[str, Item] = {part: {name: {} for name in now.parts[part]} for part in keep if part in parts}
+    parts = {part: kept.get(part, {}) | item if part in kept else item for part, item in parts.items()}
+    _check_new(now, parts)
     _check_limits(environment, now, parts)
     if "webhooks" in parts and checks_webhooks:
         found.warnings += _check_webhooks(environment, now.parts["webhooks"], parts)
@@ -87,6 +97,21 @@ def plan(
         found.changes.append(Change("origins", "trust", before=now.parts["origins"], after=parts["origins"]))
     found.warnings += _unknown_tables(environment, now, parts)
     return found
+
+
+def _check_new(now: Configuration, parts: Item) -> None:
+    missing = [
+        FieldError(f"{ROOT}.{part}.{name}.{each}", "required", f"A new {noun} needs {text}.")
+        for part, noun, texts in (
+            ("functions", "function", {"source": "a source"}),
+            ("webhooks", "webhook", {"url": "a URL", "events": "events"}),
+        )
+        for name, item in parts.get(part, {}).items()
+        for each, text in texts.items()
+        if name not in now.parts[part] and each not in item
+    ]
+    if missing:
+        raise ValidationFailed(fields=missing[:MAX_ERRORS])
 
 
 def _unknown_tables(environment: EnvironmentRef, now: Configuration, parts: Item) -> Iterator[FieldError]:
@@ -129,7 +154,8 @@ def _check_limits(environment: EnvironmentRef, now: Configuration, parts: Item) 
 def _check_webhooks(environment: EnvironmentRef, now: Mapping[str, Item], parts: Item) -> list[FieldError]:
     """Warnings of webhooks that the document leaves as they are, although their filter or columns are not valid for the
     schema. Raises ValidationFailed for the others."""
-    items: dict[str, Item] = {name: {**now.get(name, {}), **item} for name, item in parts["webhooks"].items()}
+    changed = {name: item for name, item in parts["webhooks"].items() if item}
+    items: dict[str, Item] = {name: {**now.get(name, {}), **item} for name, item in changed.items()}
     items = {name: item for name, item in items.items() if item.get("filter") or item.get("columns")}
     if not items:
         return []
@@ -177,17 +203,11 @@ def _kind_of(operation: Operation) -> Kind:
 
 def _compare_functions(now: Configuration, wanted: Mapping[str, Item], found: Plan) -> None:
     known: Mapping[str, Item] = now.parts["functions"]
-    missing = [name for name, item in wanted.items() if name not in known and "source" not in item]
-    if missing:
-        raise ValidationFailed(
-            fields=[
-                FieldError(f"{ROOT}.functions.{name}.source", "required", "A new function needs a source.")
-                for name in missing
-            ]
-        )
     items = {name: _with_hash(item) for name, item in wanted.items()}
     found.changes += _items("functions", known, items, FUNCTION_TRUST, _SUBSTITUTED)
     for name, item in sorted(items.items()):
+        if not item:
+            continue  # it stays as it is
         names: Any = item.get("secret_names", known[name]["secret_names"] if name in known else ())
         found.missing_secrets += [
             f"functions.{name}.secrets.{secret}" for secret in names if f"{name}.{secret}" not in now.secrets
@@ -252,5 +272,6 @@ def _fields(path: str, now: Item, wanted: Item, trust: frozenset[str]) -> Iterat
 def _unknown_urls(now: Mapping[str, Item], wanted: Mapping[str, Item]) -> Iterator[str]:
     """URLs with references to secrets that the environment does not have."""
     for name, item in sorted(wanted.items()):
-        if credentials.REFERENCE in item["url"] and item["url"] != now.get(name, {}).get("url"):
+        url = item.get("url", "")
+        if credentials.REFERENCE in url and url != now.get(name, {}).get("url"):
             yield f"webhooks.{name}.url"

@@ -15,7 +15,7 @@ _KNOWN: Final = re.compile(
     r"|\b[a-z][a-z0-9+.-]{0,20}://[^\s/@:\"'`$]{1,100}:[^\s/@\"'`$]{3,200}@"
 )
 """Widely used forms of keys, and passwords in URLs. Bounded repetitions: 512 KB take milliseconds."""
-_TOKEN: Final = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9_.~%-]{16,}", re.ASCII)
+_TOKEN: Final = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9_.~%:@=,;-]{16,}|[A-Za-z]{24,}", re.ASCII)
 _SECRET_PATHS: Final = ("hooks.slack.com", "hooks.zapier.com", "discord.com", "discordapp.com")
 """Their webhook paths are credentials."""
 _PLACEHOLDER: Final = re.compile(r"\{[a-z_]+\}", re.ASCII)

@@ -21,11 +21,15 @@ class Planned:
 
 
 def of_document(
-    environment: EnvironmentRef, document: Mapping[str, Any], parts: Collection[str], author: Caller
+    environment: EnvironmentRef,
+    document: Mapping[str, Any],
+    parts: Collection[str],
+    author: Caller,
+    keep: Collection[str] = (),
 ) -> Planned:
     wanted = submitted.check(environment, document)
     now = current.read(environment, parts)
-    found = comparison.plan(environment, now, wanted, author)
+    found = comparison.plan(environment, now, wanted, author, keep=keep)
     return Planned(plans.store(environment, author, document, now, found), found, [])
 
 

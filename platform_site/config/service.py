@@ -38,19 +38,25 @@ def parts_to_read(caller: Caller, named: Collection[str] | None) -> Collection[s
     return readable
 
 
-def write_scopes(parts: Collection[str], document: Mapping[str, Any]) -> set[str]:
+def write_scopes(environment: EnvironmentRef, parts: Collection[str], document: Mapping[str, Any]) -> set[str]:
     webhooks = document.get("webhooks")
-    named = [it.get("events") for it in webhooks.values() if isinstance(it, dict)] if isinstance(webhooks, dict) else []
+    items = webhooks.items() if isinstance(webhooks, dict) else ()
+    changed = {name: item for name, item in items if isinstance(item, dict) and item}
+    # A new URL also gets the events of the webhook until now.
+    now = current.read(environment, ["webhooks"]).parts["webhooks"] if changed else {}
+    named = [it.get("events") for it in [*changed.values(), *(now[name] for name in changed.keys() & now.keys())]]
     patterns = [each for events in named if isinstance(events, list) for each in events if isinstance(each, str)]
     # The event of a run carries what its code threw.
     of_runs = {"functions:read"} if any(event_types.matches(patterns, it) for it in event_types.OF_RUNS) else set()
     return read_scopes(parts) | {scope for part in parts for scope in WRITE_SCOPES[part]} | of_runs
 
 
-def plan_document(environment: EnvironmentRef, document: Mapping[str, Any], caller: Caller) -> Planned:
+def plan_document(
+    environment: EnvironmentRef, document: Mapping[str, Any], caller: Caller, keep: Collection[str] = ()
+) -> Planned:
     parts = submitted.parts_of(document)
-    current.require_scopes(caller, write_scopes(parts, document))
-    return planning.of_document(environment, document, parts, caller)
+    current.require_scopes(caller, write_scopes(environment, parts, document))
+    return planning.of_document(environment, document, parts, caller, keep)
 
 
 def plan_version(environment: EnvironmentRef, version: str, caller: Caller) -> Planned:
@@ -61,7 +67,7 @@ def plan_merge(
     environment: EnvironmentRef, source_id: str, *, include: Collection[str], resolve: Mapping[str, Any], caller: Caller
 ) -> Planned:
     parts = merging.parts_of(include)
-    source = _source(environment, source_id, parts, write_scopes(parts, {}), caller)
+    source = _source(environment, source_id, parts, write_scopes(environment, parts, {}), caller)
     return planning.of_merge(environment, source, include=include, resolve=resolve, author=caller)
 
 
@@ -84,10 +90,16 @@ def _source(
 
 
 def apply(
-    environment: EnvironmentRef, plan_id: str, *, confirm: Collection[str], resolve: Mapping[str, Any], caller: Caller
+    environment: EnvironmentRef,
+    plan_id: str,
+    *,
+    confirm: Collection[str],
+    resolve: Mapping[str, Any],
+    urls: Mapping[str, Any],
+    caller: Caller,
 ) -> Outcome:
     stored = plans.find(environment, plan_id)
-    current.require_scopes(caller, write_scopes(stored.parts, stored.document))
+    current.require_scopes(caller, write_scopes(environment, stored.parts, stored.document))
     # Before the source is looked up: another caller may not see it.
     if (stored.author_kind, stored.author_id) != (caller.kind, caller.id):
         raise Forbidden("Only the author of a plan can apply it. Create your own plan.")
@@ -96,5 +108,5 @@ def apply(
         if environment_ref_for(caller, stored.merge["source"]) is None:
             raise PreconditionFailed("The environment that the plan merges is gone. Plan again.")
         source = _source(environment, stored.merge["source"], stored.parts, (), caller)
-    changes = PlanChanges(environment, stored, source)
+    changes = PlanChanges(environment, stored, source, urls)
     return config_apply.apply(changes, confirm=confirm, resolve=resolve, caller=caller)

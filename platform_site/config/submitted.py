@@ -3,8 +3,10 @@
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from django.core.validators import RegexValidator
+from rest_framework.exceptions import ValidationError
 
 from accounts.oauth import checks, redirects
 from accounts.oauth.serializers import NewProvider
@@ -18,9 +20,10 @@ from platform_site.http.fields import Serializer
 from platform_site.identity.callers import EnvironmentRef
 from projects.directory import origins
 from rows.migrate import service as schema_service
+from rows.outbox.fields import EventsField
 from rows.schema.model import InvalidDocument
 from webhooks.api.serializers import NAME as WEBHOOK_NAME
-from webhooks.api.serializers import NewWebhook
+from webhooks.api.serializers import NewWebhook, UrlField
 
 ROOT: Final = "config"
 MAX_ITEMS: Final = 1_000
@@ -42,7 +45,10 @@ class FunctionConfig(Deployment):
 
 
 class WebhookConfig(NewWebhook):
-    name = None  # type: ignore[assignment]
+    """A `name` other than the item's renames the webhook."""
+
+    url = UrlField(required=False)
+    events = EventsField(required=False)
 
 
 class ProviderConfig(NewProvider):
@@ -73,7 +79,8 @@ def check(environment: EnvironmentRef, document: Mapping[str, Any]) -> dict[str,
     if "functions" in document:
         parts["functions"] = dict(_items(document, "functions", FunctionConfig, directory.NAME, errors))
     if "webhooks" in document:
-        parts["webhooks"] = dict(_items(document, "webhooks", WebhookConfig, _WEBHOOK_NAME, errors))
+        found = _items(document, "webhooks", WebhookConfig, _WEBHOOK_NAME, errors)
+        parts["webhooks"] = {name: _without_own_name(name, item) for name, item in found}
     if "auth" in document:
         parts["auth"] = _auth(environment, document["auth"], errors)
     if "origins" in document:
@@ -81,6 +88,10 @@ def check(environment: EnvironmentRef, document: Mapping[str, Any]) -> dict[str,
     if errors:
         raise ValidationFailed(fields=errors[:MAX_ERRORS])
     return parts
+
+
+def _without_own_name(name: str, item: dict[str, Any]) -> dict[str, Any]:
+    return {field: value for field, value in item.items() if (field, value) != ("name", name)}
 
 
 def _secrets_in(document: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -118,6 +129,17 @@ def _is_secret(name: str, value: str) -> bool:
         return True
     added = credentials.masked(value).count(credentials.REFERENCE) > value.count(credentials.REFERENCE)
     return added and name in _URLS and "://" in value
+
+
+def whole_url(planned: str, given: Any) -> str:
+    """`given`, in place of a planned URL with a reference to a secret. Raises ValidationFailed at `url`."""
+    try:
+        url: str = UrlField().run_validation(given)
+    except ValidationError as error:
+        raise fields.failed({"url": error.detail}) from None
+    if urlsplit(url)[:2] != urlsplit(planned)[:2]:
+        raise ValidationFailed.of("url", "invalid", "Must have the scheme, host and port of the URL in the plan.")
+    return url
 
 
 _URLS: Final = frozenset({"url", *current.ENDPOINTS})

@@ -40,6 +40,11 @@ class PlanInput(Serializer):
         max_length=40,
         help_text="The `cfg_…` of an earlier version that an apply replaced: the plan restores it.",
     )
+    keep = fields.ListField(
+        child=fields.ChoiceField(choices=["functions", "webhooks"]),
+        default=list,
+        help_text="With `config`: parts of which the functions or webhooks that it leaves out stay.",
+    )
     include = fields.ListField(
         child=fields.CharField(max_length=200),
         default=list,
@@ -111,6 +116,10 @@ class ApplyInput(Serializer):
     resolve = fields.ObjectField(
         required=False, help_text="For each conflict of a merge `ours`, `theirs` or a value, by path."
     )
+    urls = fields.ObjectField(
+        required=False,
+        help_text="By path, whole URLs of webhooks whose URL in the plan has `$secret:`. The plan does not store it.",
+    )
 
 
 class ApplyResponse(Serializer):
@@ -147,8 +156,8 @@ class ConfigViewSet(ResourceViewSet):
         """Compare a configuration with that of the environment: what it would change. It can be applied for an hour.
 
         It needs the scopes to read and to write the parts that the document names. Of a part that it names, functions,
-        webhooks and providers that it leaves out would be removed. Documents with secrets are refused. `impact` needs
-        `rows:read`, and `users:manage` to name users."""
+        webhooks and providers that it leaves out would be removed; `keep` keeps functions or webhooks. Documents with
+        secrets are refused. `impact` needs `rows:read`, and `users:manage` to name users."""
         current.require_scopes(self.caller, ())
         values = self.read(PlanInput)
         if values["impact"]:
@@ -162,8 +171,10 @@ class ConfigViewSet(ResourceViewSet):
     def _planned(self, values: Mapping[str, Any]) -> Planned:
         if len(values.keys() & {"config", "from", "version"}) != 1:
             raise ValidationFailed.of("config", "required", "Send one of `config`, `from` and `version`.")
+        if values["keep"] and "config" not in values:
+            raise ValidationFailed.of("keep", "unknown", "`keep` is for plans of a `config`.")
         if "config" in values:
-            return service.plan_document(self.environment, values["config"], self.caller)
+            return service.plan_document(self.environment, values["config"], self.caller, values["keep"])
         if "version" in values:
             return service.plan_version(self.environment, values["version"], self.caller)
         return service.plan_merge(
@@ -188,8 +199,14 @@ class ConfigViewSet(ResourceViewSet):
         Functions with a schedule or events run as the caller from then on."""
         current.require_scopes(self.caller, ())
         values = self.read(ApplyInput)
-        confirm, resolve = values["confirm"], values.get("resolve", {})
-        outcome = service.apply(self.environment, values["plan"], confirm=confirm, resolve=resolve, caller=self.caller)
+        outcome = service.apply(
+            self.environment,
+            values["plan"],
+            confirm=values["confirm"],
+            resolve=values.get("resolve", {}),
+            urls=values.get("urls", {}),
+            caller=self.caller,
+        )
         return Response(ApplyResponse(outcome).data)
 
     def _named_parts(self) -> Collection[str] | None:

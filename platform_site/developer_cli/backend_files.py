@@ -3,7 +3,7 @@ Reading reports invalid JSON, duplicate keys, and secrets."""
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from json.decoder import scanstring  # type: ignore[attr-defined]  # it has no type
@@ -20,7 +20,6 @@ _SECRET = re.compile(
     r"(?:\b(?:sk|rt|whsec|ghp|gho|xox[bp]|sk_live|sk_test|rk_live)[_-][A-Za-z0-9+/_-]{16,}|\bAKIA[A-Z0-9]{16}\b"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY)"
 )
-_ROW_EVENT = re.compile(r"([a-z][a-z0-9_]*)\.(?:insert|update|delete|\*)")
 _SPACE = re.compile(r"\s*")
 
 
@@ -160,47 +159,15 @@ def _check_webhooks(found: Backend) -> None:
         if not isinstance(webhook, dict) or not isinstance(webhook.get("url"), str):
             raise _invalid_file(f"{where}: a webhook is an object with a `url`.")
         name = webhook.get("name")
-        key = name if isinstance(name, str) else webhook["url"]
-        if key in keys:
-            raise _invalid_file(f"{where}: two webhooks have this {'URL' if key is not name else 'name'}.")
-        keys.add(key)
+        by = "name" if isinstance(name, str) else "id" if isinstance(webhook.get("id"), str) else "url"
+        if webhook[by] in keys:
+            hint = "Give each of them a name." if by == "url" else ""
+            raise _invalid_file(f"{where}: two webhooks have this {'URL' if by == 'url' else by}.", hint)
+        keys.add(webhook[by])
         for setting in webhook:
-            if setting not in WEBHOOK_SETTINGS:
+            if setting not in ("id", *WEBHOOK_SETTINGS):
                 at = found.webhooks.at(f"{index}.{setting}")
                 raise _invalid_file(f'{at}: there is no setting "{setting}".', f"Use: {', '.join(WEBHOOK_SETTINGS)}")
-
-
-def suspicious_sources(found: Backend) -> list[str]:
-    return [
-        f"{path}:{text.count(chr(10), 0, secret.start()) + 1} contains what looks like a secret; use ctx.secrets."
-        for path, text in found.sources.values()
-        if (secret := _SECRET.search(text))
-    ]
-
-
-def unknown_tables(found: Backend) -> list[str]:
-    """Warnings about events of tables that schema.json lacks."""
-    tables = found.schema.value.get("tables") if found.schema else None
-    if not isinstance(tables, dict):
-        return []
-    events: list[tuple[str, Any]] = []
-    if found.webhooks:
-        events += _listed(found.webhooks, "events", enumerate(found.webhooks.value))
-    if found.settings:
-        events += _listed(found.settings, "on", found.settings.value.items())
-    found_warnings = (
-        f"{place}: schema.json has no table {table[1]}."
-        for place, event in events
-        if isinstance(event, str) and (table := _ROW_EVENT.fullmatch(event)) and table[1] not in tables
-    )
-    return [*dict.fromkeys(found_warnings)]
-
-
-def _listed(file: JsonFile, setting: str, items: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, Any]]:
-    for key, item in items:
-        events = item.get(setting) if isinstance(item, dict) else None
-        for event in events if isinstance(events, list) else ():
-            yield file.at(f"{key}.{setting}"), event
 
 
 def _invalid_file(message: str, hint: str = "") -> Failure:

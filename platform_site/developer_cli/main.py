@@ -13,6 +13,10 @@ from platform_site.developer_cli.failures import Exit, Failure
 class _Group(TyperGroup):
     """Ends a command with its error's exit code, without a traceback."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        parsed: list[str] = super().parse_args(ctx, _command_first(args))
+        return parsed
+
     def invoke(self, ctx: Any) -> Any:
         output.accept_every_character()
         try:
@@ -34,6 +38,17 @@ class _Group(TyperGroup):
         except (KeyboardInterrupt, typer.Abort):
             output.failure(Failure(Exit.INTERRUPTED, "interrupted", "Interrupted."))
             raise typer.Exit(Exit.INTERRUPTED) from None
+
+
+def _command_first(args: list[str]) -> list[str]:
+    """With the options of a command behind it: `platform -e production plan` is `platform plan -e production`."""
+    before: list[str] = []
+    rest = args
+    while rest and rest[0].startswith(("-e", "--environment", "--json")):
+        size = 2 if rest[0] in ("-e", "--environment") else 1
+        before, rest = [*before, *rest[:size]], rest[size:]
+    end = rest.index("--") if "--" in rest else len(rest)
+    return [*rest[:end], *before, *rest[end:]] if rest else args
 
 
 app = typer.Typer(

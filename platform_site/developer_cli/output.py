@@ -29,6 +29,9 @@ Json = Annotated[
 ]
 
 
+Sql = Annotated[bool, typer.Option("--sql", help="Also show the SQL statements of schema changes.")]
+
+
 def accept_every_character() -> None:
     """Escape characters that the terminal's encoding lacks."""
     for stream in (sys.stdout, sys.stderr):

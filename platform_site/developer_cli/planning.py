@@ -1,16 +1,18 @@
-"""The difference between `backend/` and an environment, and its application."""
+"""The difference between `backend/` and an environment, and its application: by a plan of the whole folder, which the
+service applies completely or not at all."""
 
 import ipaddress
 import json
 import re
-from collections.abc import Collection
+import secrets
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from platform_site.developer_cli.api import path_part
-from platform_site.developer_cli.backend_files import Backend, JsonFile, suspicious_sources, unknown_tables
-from platform_site.developer_cli.failures import Failure
+from platform_site.developer_cli.backend_files import Backend, JsonFile
+from platform_site.developer_cli.failures import Exit, Failure
 
 if TYPE_CHECKING:
     from platform_site.developer_cli.api import Answer, Api
@@ -20,9 +22,15 @@ _SIGN_UP: Final = {"off": 0, "invited": 1, "open": 2}
 
 _SETTINGS_OF_SOURCE: Final = {"sign_up", "app_name", "app_url", "link_urls", "providers"}
 """Sign-in settings that a preview branch does not have."""
-_OLD_NAME: Final = re.compile(r"This still names (?:the table )?(?:\w+\.)?(\w+),")
 _MAX_SHOWN: Final = 200
 """Characters of two values. Longer ones are left out."""
+_MAX_BODY: Final = 900_000
+"""Bytes of a request's configuration; the service accepts 1 MB."""
+_MAY_BE_CREDENTIAL: Final = re.compile(r"[?@]|[^/]/[^/]{16,}")
+_MAX_SOURCES: Final = 200
+"""The service loads each of them while the request waits."""
+REFERENCE: Final = "$secret:"
+"""What the service writes in place of a credential in a URL."""
 
 
 @dataclass
@@ -32,11 +40,6 @@ class Change:
     """Such as `drop column tasks.internal`, `create function digest`."""
     destructive: bool = False
     sql: list[str] = field(default_factory=list)
-    body: dict[str, Any] = field(default_factory=dict)
-    target: str = ""
-    """The function's name or the webhook's id; empty for a new webhook."""
-    file: JsonFile | None = None
-    prefix: str = ""
     access: str = ""
     """The path of a setting that admits more people."""
 
@@ -56,90 +59,152 @@ class Change:
 
 
 @dataclass
+class Step:
+    """A plan of the service, which is applied completely or not at all. Only sources of over 1 MB, or more than
+    _MAX_SOURCES, need several."""
+
+    document: dict[str, Any]
+    plan: "Answer"
+    changes: list[Change]
+
+
+@dataclass
+class Webhook:
+    """An entry of webhooks.json."""
+
+    index: int
+    name: str | None
+    url: str
+    new_url: bool = False
+    is_new: bool = False
+
+    @property
+    def label(self) -> str:
+        return self.name or shown_url(self.url)
+
+
+@dataclass
 class Plan:
-    changes: list[Change] = field(default_factory=list)
+    backend: Backend
+    steps: list[Step] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     only_in_environment: list[str] = field(default_factory=list)
     """Functions and webhooks missing in the folder. They stay."""
-    local_urls: list[str] = field(default_factory=list)
-    """New URLs of webhooks on this machine or a private network."""
-    schema_version: int = 0
-    auth: dict[str, Any] = field(default_factory=dict)
+    webhooks: dict[str, Webhook] = field(default_factory=dict)
+    """By key in the configuration."""
+    known: set[str] = field(default_factory=set)
+    """Ids of the environment's webhooks."""
+
+    @property
+    def changes(self) -> list[Change]:
+        return [change for step in self.steps for change in step.changes]
+
+    @property
+    def local_urls(self) -> list[str]:
+        """New URLs of webhooks on this machine or a private network."""
+        return [shown_url(each.url) for each in self.webhooks.values() if each.new_url and _is_local(each.url)]
 
     def unconfirmed(self, confirmed: Collection[str] = ()) -> list[str]:
         return [name for each in self.changes if (name := each.to_confirm) and name not in confirmed]
 
+    def place(self, path: str) -> tuple[str, str]:
+        """File and line of a path in the configuration, or an empty text, and the path as the user knows it."""
+        path = path.removeprefix("config.")
+        part, _, rest = path.partition(".")
+        name, _, setting = rest.partition(".")
+        backend = self.backend
+        if part == "functions" and setting == "source" and name in backend.sources:
+            return str(backend.sources[name][0]), path
+        if part == "webhooks" and name in self.webhooks and backend.webhooks is not None:
+            webhook = self.webhooks[name]
+            return backend.webhooks.at(f"{webhook.index}.{setting}"), f"webhooks.{webhook.label}.{setting}".rstrip(".")
+        files = {"schema": backend.schema, "auth": backend.auth}
+        file = backend.settings if part == "functions" and name in backend.sources else files.get(part)
+        return (file.at(rest) if file is not None else ""), path
+
+    def located(self, error: Failure) -> Failure:
+        """The error, with file and line of each field."""
+        for each in error.fields:
+            where, each["field"] = self.place(str(each.get("field", "")))
+            if where:
+                each["location"] = where
+        return error
+
 
 def make(api: "Api", backend: Backend) -> Plan:
-    """Raises Failure if the service refuses the schema."""
-    plan = Plan(warnings=[*suspicious_sources(backend), *unknown_tables(backend)])
-    of_schema = [] if backend.schema is None else _plan_schema(api, backend.schema, plan)
-    _plan_functions(api, backend, plan)
-    if backend.webhooks is not None:
-        _plan_webhooks(api, backend.webhooks, plan)
-    if backend.auth is not None:
-        _plan_auth(api, backend.auth, plan)
+    """Raises Failure if the service refuses a part."""
+    plan = Plan(backend)
+    document: dict[str, Any] = {}
     if backend.schema is not None:
-        kept = [each for each in of_schema if not _replaces_old_name(plan, each)]
-        plan.warnings += [_at(backend.schema, each) for each in kept]
+        document["schema"] = backend.schema.value
+    if backend.webhooks is not None:
+        document["webhooks"] = _webhooks(api, backend.webhooks, plan)
+    if backend.auth is not None:
+        document |= _auth(api, backend.auth, plan)
+    functions = api.pages("/functions", limit=100)
+    plan.only_in_environment[:0] = [f"function {it['name']}" for it in functions if it["name"] not in backend.sources]
+    tables = backend.schema.value.get("tables") if backend.schema else None
+    created = [f"There is no table {name}." for name in tables] if isinstance(tables, dict) else []
+    for each in _documents(document, backend):
+        answer = _planned(api, plan, each)
+        # The first step makes the schema that later ones need.
+        found = [it for it in answer["warnings"] if not plan.steps or it["message"] not in created]
+        plan.steps.append(Step(each, answer, list(_changes(plan, answer))))
+        plan.warnings += [_placed(plan, it["field"], f": {it['message']}") for it in found]
+        missing = answer["missing_secrets"]
+        plan.warnings += [_placed(plan, it, " must be set.") for it in missing if it not in _whole_urls(plan, each)]
     return plan
 
 
-def _replaces_old_name(plan: Plan, warning: dict[str, Any]) -> bool:
-    """Whether the warning is about an old name, or what is invalid, in a setting that the push replaces."""
-    part, name, setting = [*warning["field"].split("."), "", ""][:3]
-    old = _OLD_NAME.match(warning["message"])
-    for each in plan.changes:
-        if f"{each.part}s" != part or each.target != name or setting not in each.body:
-            continue
-        if warning["code"] == "invalid":
-            return True  # what replaces it is refused if it is invalid, too
-        if old:
-            value = each.body[setting]
-            return old[1] not in re.findall(r"\w+", value if isinstance(value, str) else json.dumps(value))
-    return False
-
-
-def _at(file: JsonFile, warning: dict[str, Any]) -> str:
-    path = warning["field"].removeprefix("document.")
-    where = f"{file.at(path)}: " if path != warning["field"] else ""
-    return f"{where}{path}: {warning['message']}"
-
-
-def _plan_schema(api: "Api", file: JsonFile, plan: Plan) -> list[dict[str, Any]]:
-    """The warnings."""
-    try:
-        answer = api.send("PUT", "/schema", {"document": file.value, "dry_run": True}, authored=True)
-    except Failure as error:
-        raise _located(error, file, "document.") from None
-    plan.schema_version = answer["version"]
-    plan.changes += [
-        Change("schema", each["operation"], each["destructive"], each["sql"], file=file)
-        for each in answer["operations"]
-    ]
-    found: list[dict[str, Any]] = answer["warnings"]
-    return found
-
-
-def _plan_functions(api: "Api", backend: Backend, plan: Plan) -> None:
-    existing = {each["name"]: each for each in api.pages("/functions", limit=100)}
+def _documents(document: dict[str, Any], backend: Backend) -> Iterator[dict[str, Any]]:
+    """The configuration, in parts of at most _MAX_BODY bytes and _MAX_SOURCES functions."""
     settings = backend.settings.value if backend.settings else {}
+    size = len(json.dumps(document))
     for name, (_, source) in backend.sources.items():
-        wanted, current = settings.get(name, {}), existing.get(name)
-        what = f"create function {name}"
-        if current is not None:
-            changed = ["source"] if active_source(api, name) != source else []
-            changed += _changed(wanted, current)
-            if not changed:
-                continue
-            what = f"change function {name}: {', '.join(changed)}"
-        body = {"source": source, **wanted}
-        plan.changes.append(Change("function", what, body=body, target=name, file=backend.settings, prefix=f"{name}."))
-    plan.only_in_environment += [f"function {name}" for name in existing if name not in backend.sources]
+        item = {"source": source, **settings.get(name, {})}
+        more = len(json.dumps({name: item}))
+        if document and (size + more > _MAX_BODY or len(document.get("functions", ())) == _MAX_SOURCES):
+            yield document
+            document, size = {}, 0
+        document = {**document, "functions": {**document.get("functions", {}), name: item}}
+        size += more
+    if document:
+        yield document
 
 
-def _changed(wanted: dict[str, Any], current: dict[str, Any]) -> dict[str, Any]:
-    return {setting: value for setting, value in wanted.items() if current.get(setting) != value}
+def _planned(api: "Api", plan: Plan, document: dict[str, Any]) -> "Answer":
+    body = {"config": document, "keep": ["functions", "webhooks"]}
+    try:
+        return api.send("POST", "/config/plan", body, authored=True)
+    except Failure as error:
+        raise plan.located(error) from None
+
+
+def _placed(plan: Plan, path: str, text: str) -> str:
+    where, path = plan.place(path)
+    return f"{where}: {path}{text}" if where else path + text
+
+
+def _changes(plan: Plan, answer: "Answer") -> Iterator[Change]:
+    """One for each function and webhook, with the names of its settings."""
+    items: dict[str, list[str]] = {}
+    for each in answer["changes"]:
+        part, _, rest = each["path"].partition(".")
+        if part in ("functions", "webhooks"):
+            name, _, setting = rest.partition(".")
+            items.setdefault(f"{part}.{name}", []).append(setting)
+    for each in answer["changes"]:
+        part, _, rest = each["path"].partition(".")
+        name = rest.partition(".")[0]
+        if part == "schema":
+            yield Change("schema", each["operation"], each["destructive"], each["sql"])
+        elif part == "auth":
+            yield _auth_change(each)
+        elif settings := items.pop(f"{part}.{name}", []):
+            noun = part.removesuffix("s")
+            label = plan.webhooks[name].label if part == "webhooks" else name
+            new = "" in settings
+            yield Change(noun, f"create {noun} {label}" if new else f"change {noun} {label}: {', '.join(settings)}")
 
 
 def active_source(api: "Api", name: str) -> str:
@@ -149,29 +214,68 @@ def active_source(api: "Api", name: str) -> str:
     return ""
 
 
-def webhooks(api: "Api") -> list["Answer"]:
-    return [api.get(f"/webhooks/{path_part(each['id'])}") for each in api.get("/webhooks")["data"]]
+def configured_webhooks(api: "Api") -> list[dict[str, Any]]:
+    """With `key`, their name in the configuration, and `masked`, their URL without credentials."""
+    masked = api.get("/config", parts="webhooks")["config"]["webhooks"]
+    listed = {each["name"] or each["id"]: each for each in api.get("/webhooks")["data"]}
+    return [
+        listed[key] | item | {"url": listed[key]["url"], "masked": item["url"], "key": key}
+        for key, item in masked.items()
+        if key in listed
+    ]
 
 
-def _plan_webhooks(api: "Api", file: JsonFile, plan: Plan) -> None:
-    existing = webhooks(api)
+def _webhooks(api: "Api", file: JsonFile, plan: Plan) -> dict[str, Any]:
+    """The part of the configuration. URLs may hold credentials, so the plan only refers to new ones."""
+    existing = configured_webhooks(api)
+    plan.known = {each["id"] for each in existing}
     same = _same_webhooks(existing, file.value)
+    document = {}
     for index, wanted in enumerate(file.value):
-        current = same.get(index)
-        name = wanted.get("name") or wanted["url"]
-        target = Change("webhook", f"create webhook {name}", body=wanted, file=file, prefix=f"{index}.")
+        current, name, url = same.get(index), wanted.get("name"), wanted["url"]
+        item = {setting: value for setting, value in wanted.items() if setting not in ("id", "name", "url")}
         if current is not None:
-            existing.remove(current)
-            body = _changed(wanted, current)
-            if not body:
-                continue
-            target.change = f"change webhook {name}: {', '.join(body)}"
-            target.body, target.target = body, current["id"]
-        plan.changes.append(target)
-        if _is_local(target.body.get("url", "")):
-            plan.local_urls.append(wanted["url"])
-            plan.warnings.append(f"{file.at(f'{index}.url')}: this machine or a private network: {wanted['url']}")
-    plan.only_in_environment += [f"webhook {each['name'] or each['url']}" for each in existing]
+            key = current["key"]
+            if "name" in wanted and name != current["name"]:
+                item["name"] = name
+        elif isinstance(name, str) and name:
+            key = name
+        else:
+            key = f"wh_{secrets.token_hex(13)}"  # until it has an id
+        webhook = Webhook(index, name, url, is_new=current is None)
+        if current is None or normal_url(url) not in (current["url"], current["masked"]):
+            item["url"] = url if REFERENCE in url else _reference(url)
+            webhook.new_url = True
+            if _is_local(url):
+                plan.warnings.append(f"{file.at(f'{index}.url')}: this machine or a private network: {shown_url(url)}")
+        document[key] = item
+        plan.webhooks[key] = webhook
+    kept = [each for each in existing if not any(each is other for other in same.values())]
+    plan.only_in_environment += [f"webhook {each['name'] or each['masked']}" for each in kept]
+    return document
+
+
+def _reference(url: str) -> str:
+    """The URL with its scheme and host alone, or as it is if it has none."""
+    try:
+        scheme, host = urlsplit(url)[:2]
+    except ValueError:
+        return url
+    return f"{scheme}://{host.rpartition('@')[2]}/{REFERENCE}url" if scheme and host else url
+
+
+def normal_url(url: str) -> str:
+    """As the service stores it: scheme and host in lower case, and a path."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return url
+    return parts._replace(netloc=parts.netloc.lower(), path=parts.path or "/").geturl() if parts.netloc else url
+
+
+def shown_url(url: str) -> str:
+    """Without what may be a credential."""
+    return _reference(url) if _MAY_BE_CREDENTIAL.search(url) else url
 
 
 def _is_local(url: str) -> bool:
@@ -182,20 +286,23 @@ def _is_local(url: str) -> bool:
         return False
 
 
-def _same_webhooks(existing: list["Answer"], wanted: list[dict[str, Any]]) -> dict[int, "Answer"]:
-    """The existing webhook of each entry, by index: all of the same name first, so that none is taken by its URL."""
-    found: dict[int, Answer] = {}
-    for key in ("name", "url"):
+def _same_webhooks(existing: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """The existing webhook of each entry, by index: all of the same id or name first, so that none is taken by its
+    URL."""
+    found: dict[int, dict[str, Any]] = {}
+    for key in ("id", "name", "url", "masked"):
         free = [each for each in existing if not any(each is other for other in found.values())]
         for index, entry in enumerate(wanted):
-            same = next((each for each in free if entry.get(key) and each[key] == entry[key]), None)
+            value = normal_url(entry["url"]) if key in ("url", "masked") else entry.get(key)
+            same = next((each for each in free if value and each[key] == value), None)
             if index not in found and same is not None:
                 found[index] = same
                 free.remove(same)
     return found
 
 
-def _plan_auth(api: "Api", file: JsonFile, plan: Plan) -> None:
+def _auth(api: "Api", file: JsonFile, plan: Plan) -> dict[str, Any]:
+    """The part of the configuration, or nothing."""
     wanted = file.value
     try:
         current = api.get("/config", parts="auth")["config"]["auth"]
@@ -203,17 +310,12 @@ def _plan_auth(api: "Api", file: JsonFile, plan: Plan) -> None:
         if error.code != "forbidden":
             raise
         plan.warnings.append(f"{file.path} is left out: this key may not change the sign-in settings.")
-        return
+        return {}
     if "sign_up" not in current and (others := _SETTINGS_OF_SOURCE & (wanted.keys() - current.keys())):
         names = ", ".join(sorted(others))
         plan.warnings.append(f"{file.path}: a preview branch has these settings of its source: {names}.")
         wanted = {name: value for name, value in wanted.items() if name not in others}
-    try:
-        plan.auth = api.send("POST", "/config/plan", {"config": {"auth": wanted}}, authored=True)
-    except Failure as error:
-        raise _located(error, file, "config.auth.") from None
-    plan.changes += [_auth_change(each) for each in plan.auth["changes"]]
-    plan.warnings += [f"{path} must be set." for path in plan.auth["missing_secrets"]]
+    return {"auth": wanted}
 
 
 def _auth_change(found: dict[str, Any]) -> Change:
@@ -230,58 +332,45 @@ def _auth_change(found: dict[str, Any]) -> Change:
     return Change("auth", f"{what}: {values}" if len(values) <= _MAX_SHOWN else what)
 
 
-def apply(api: "Api", plan: Plan) -> list[dict[str, Any]]:
-    """The created webhooks, with signing secrets. A Failure names what was applied before."""
+def apply(api: "Api", plan: Plan) -> bool:
+    """Whether the sign-in settings still follow. A Failure names what was applied before."""
     done: list[str] = []
-    created: list[dict[str, Any]] = []
-    schema = [each for each in plan.changes if each.part == "schema"]
-    try:
-        if schema and (file := schema[0].file):
-            confirm = [each.change for each in schema if each.destructive]
-            body = {"document": file.value, **({"confirm": confirm} if confirm else {})}
-            _send(api, schema[0], "PUT", "/schema", body, "document.", {"If-Match": f'"{plan.schema_version}"'})
-            done += [each.change for each in schema]
-        for each in plan.changes:
-            if each.part == "function":
-                _send(api, each, "PUT", f"/functions/{path_part(each.target)}", each.body)
-            elif each.part == "webhook" and each.target:
-                _send(api, each, "PATCH", f"/webhooks/{path_part(each.target)}", each.body)
-            elif each.part == "webhook":
-                created.append(_send(api, each, "POST", "/webhooks", each.body))
-            if each.part in ("function", "webhook"):
-                done.append(each.change)
-        if plan.auth.get("changes"):
-            api.send("POST", "/config/apply", {"plan": plan.auth["plan"], "confirm": plan.auth["confirm"]})
-    except Failure as error:
-        if done:
-            error.hint = f"{error.hint} Already applied: {'; '.join(done)}. Push again to apply the rest.".strip()
-        raise
-    return created
+    follow = False
+    for step in plan.steps:
+        try:
+            # The service compares a step with what was applied before it, and keeps few plans.
+            planned = _planned(api, plan, step.document) if len(plan.steps) > 1 else step.plan
+            same = ("changes",) if done else ("changes", "version")
+            if any(planned[name] != step.plan[name] for name in same):
+                raise Failure(Exit.CONFLICT, "conflict", "The environment changed since the plan. Push again.")
+            if planned["changes"]:
+                body = {
+                    "plan": planned["plan"],
+                    "confirm": step.plan["confirm"],
+                    "urls": _whole_urls(plan, step.document),
+                }
+                follow |= api.send("POST", "/config/apply", body)["status"] == "completing"
+        except Failure as error:
+            if done:
+                error.hint = f"{error.hint} Already applied: {'; '.join(done)}. Push again to apply the rest.".strip()
+            raise plan.located(error) from None
+        done += [each.change for each in step.changes]
+    return follow
 
 
-def _send(
-    api: "Api",
-    change: Change,
-    method: str,
-    path: str,
-    body: dict[str, Any],
-    field_prefix: str = "",
-    headers: dict[str, str] | None = None,
-) -> "Answer":
-    try:
-        return api.send(method, path, body, headers, authored=True)
-    except Failure as error:
-        if change.part != "schema":
-            error.message = f"{change.target or change.change}: {error.message}"
-        if change.file is None:
-            raise
-        raise _located(error, change.file, field_prefix, change.prefix) from None
+def _whole_urls(plan: Plan, document: dict[str, Any]) -> dict[str, str]:
+    return {
+        f"webhooks.{key}.url": plan.webhooks[key].url
+        for key, item in document.get("webhooks", {}).items()
+        if REFERENCE in item.get("url", "") and REFERENCE not in plan.webhooks[key].url
+    }
 
 
-def _located(error: Failure, file: JsonFile, cut: str, prefix: str = "") -> Failure:
-    """The error, with file and line of each field."""
-    for each in error.fields:
-        name = str(each.get("field", ""))
-        if name.startswith(cut) and name != "source":
-            each["location"] = file.at(prefix + name.removeprefix(cut))
-    return error
+def new_secrets(api: "Api", plan: Plan) -> dict[str, str]:
+    """A new signing secret of each created webhook, by name, or by id without one: applying shows none."""
+    created = {each.name or normal_url(each.url) for each in plan.webhooks.values() if each.is_new}
+    return {
+        each["name"] or each["id"]: api.send("POST", f"/webhooks/{path_part(each['id'])}/rotate-secret")["secret"]
+        for each in api.get("/webhooks")["data"]
+        if each["id"] not in plan.known and (each["name"] or normal_url(each["url"])) in created
+    }

@@ -1,7 +1,7 @@
 """Maps SQLSTATEs to API errors. PostgreSQL's messages only go to the log."""
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import psycopg
 from django.db import Error as DjangoDatabaseError
@@ -34,11 +34,17 @@ BUSY: Final = frozenset({
 ENDED: Final = frozenset({"57P01", "57P02", "57P05", "25P03"})
 FORBIDDEN: Final = frozenset({"42501"})
 
-_DATABASE_ERRORS: Final = (DjangoDatabaseError, psycopg.Error)
+DATABASE_ERRORS: Final = (DjangoDatabaseError, psycopg.Error)
+_EXTRA: Final = "api_extra"
 
 
 def is_database_error(error: BaseException) -> bool:
-    return isinstance(error, _DATABASE_ERRORS)
+    return isinstance(error, DATABASE_ERRORS)
+
+
+def add_extra(error: BaseException, **extra: Any) -> None:
+    """Fields for the response's error, whoever converts `error` to one."""
+    setattr(error, _EXTRA, extra)
 
 
 def _causes(error: BaseException) -> Iterator[psycopg.Error]:
@@ -89,6 +95,13 @@ def is_unavailable(error: BaseException) -> bool:
 
 def error_for(error: BaseException) -> ApiError:
     """The response's error; 500 for unknown ones."""
+    found = _error_for(error)
+    cause = error.__cause__ if isinstance(error, RetriesExhausted) else error
+    found.extra.update(getattr(cause, _EXTRA, {}))
+    return found
+
+
+def _error_for(error: BaseException) -> ApiError:
     state = sqlstate(error)
     if state is None:
         causes = tuple(_causes(error))

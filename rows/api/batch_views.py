@@ -37,8 +37,7 @@ class BatchViewSet(ApiViewSet):
         if not isinstance(dry_run, bool):
             raise ValidationFailed.of("dry_run", "wrong_type", "Must be true or false.")
         operations = batch.read_operations(body["operations"], etags.read_if_match)
-        if batch.reads_rows(operations):
-            self.caller.need("rows:read")
+        batch.require_scopes(self.caller, operations)
         rate_limits.count_operations(self.http_request, len(operations), self.caller.plan, self.caller.id)
         results = batch.execute(self.environment, Principal.of(self.caller), operations, dry_run=dry_run)
         return respond(batch.as_json(results))

@@ -65,7 +65,8 @@ def _differences(using: str, stream: Stream, subscription: Subscription, events:
         # Also what was visible only in between: a client that listed its rows since the last pass may have seen that.
         records = [changes[0]["old_record"], *(change["record"] for change in changes[:-1])]
         cells = now and {name: cell for name, cell in now.items() if name not in subscription.embedded}
-        if any(viewer.cells(record) != cells for record in records):
+        is_read = now is not None and any(not subscription.reading.isdisjoint(one["changed"] or ()) for one in changes)
+        if is_read or any(viewer.cells(record) != cells for record in records):
             differing.append((row_id, now, changes[-1]["sequence"]))
     return differing
 

@@ -47,6 +47,9 @@ class Subscription:
     """Whether neither the rule nor `where` nor `with` depends on other rows."""
     related: dict[str, set[str]] = field(default_factory=dict)
     """The columns of other rows that the rule and `where` read or `with` embeds, by table."""
+    reading: set[str] = field(default_factory=set)
+    """The columns of its own rows through which `with` reads, and of `where` if that depends on other rows. A row whose
+    shown cells are equal may look different, or match now, after a change of these."""
     embedded: frozenset[str] = frozenset()
     """The fields of a row that `with` adds."""
     required_cell: tuple[str, str] | None = None
@@ -70,7 +73,8 @@ class Subscription:
         self._relate(self.table, [where.shape, *_rule(context, self.table)])
         for hop in hops_of(where.shape):  # a filter sees what the caller may read there
             self._relate(hop.table, _rule(context, hop.table))
-        self._relate_embedded(context, withs)
+        self.reading = set()
+        self._relate_embedded(context, withs, self.reading)
         self.is_decided_by_record = not self.related and not withs
         self.required_cell = _required_cell(context, self.table)
         self.condition = None
@@ -80,6 +84,7 @@ class Subscription:
                 self.condition = grammar.read_record(document, self.table, context.resolver)
             except InvalidCondition:
                 self.is_decided_by_record = False
+                self.reading |= columns_by_table([where.shape], self.table)[self.table]
 
     def _relate(self, table: str, conditions: Sequence[Condition]) -> None:
         """Add the columns of other rows that conditions on `table` read, and of `table` itself if it is related."""
@@ -88,16 +93,20 @@ class Subscription:
         for name in reached | ({table} & self.related.keys()):
             self.related[name] |= asked[name]
 
-    def _relate_embedded(self, context: QueryContext, withs: params.Withs) -> None:
-        """Add the columns of other rows that `withs` embeds, and those that decide whether they are visible."""
+    def _relate_embedded(self, context: QueryContext, withs: params.Withs, columns: set[str]) -> None:
+        """Add the columns of other rows that `withs` embeds, and those that decide whether they are visible. To
+        `columns`, add those of the table of `withs` through which they are found."""
         for one in withs:
-            if isinstance(one, params.With):
+            if isinstance(one, params.WithUser):
+                columns.add(one.column)
+            else:
                 hop = one.hop
+                columns.add("id" if hop.many else hop.column)
                 rule = context.compiled.rules.access(hop.table, context.role_key).read
                 shown = one.columns if one.columns is not None else rule.columns if rule else ()
                 self.related[hop.table] |= {*shown, hop.column if hop.many else "id"}
                 self._relate(hop.table, _rule(context, hop.table))
-                self._relate_embedded(context, one.inside)
+                self._relate_embedded(context, one.inside, self.related[hop.table])
 
 
 def _rule(context: QueryContext, table: str) -> list[Condition]:

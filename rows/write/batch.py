@@ -12,9 +12,10 @@ from typing import Any, Final, Literal, get_args
 import orjson
 from django.db import transaction
 
-from platform_site.http.errors import ApiError, FieldError, ValidationFailed
+from platform_site.http.errors import ApiError, FieldError, Forbidden, ValidationFailed
 from platform_site.http.fields import WHOLE_BODY
-from platform_site.identity.callers import EnvironmentRef
+from platform_site.identity.callers import Caller, EnvironmentRef
+from platform_site.postgres import sqlstates
 from rows.query.context import QueryContext, run
 from rows.query.service import RowResult
 from rows.query.sql.statement import ROW_ID
@@ -90,9 +91,14 @@ def read_operations(body: Any, read_tags: Any) -> list[Operation]:
     return operations
 
 
-def reads_rows(operations: Sequence[Operation]) -> bool:
-    """Whether they need the scope `rows:read` too: others than inserts find rows that exist, and return them."""
-    return any(operation.op != "insert" for operation in operations)
+def require_scopes(caller: Caller, operations: Sequence[Operation]) -> None:
+    """All but inserts need the scope `rows:read` too: they find rows that exist, and return them. Raises Forbidden."""
+    number = next((number for number, operation in enumerate(operations) if operation.op != "insert"), None)
+    if number is not None:
+        try:
+            caller.need("rows:read")
+        except Forbidden as error:
+            raise _numbered(error, number) from None
 
 
 def execute(
@@ -150,6 +156,13 @@ class _Batch:
         self._named: dict[str, int] = {}
 
     def run(self) -> list[Result]:
+        try:
+            return self._run()
+        except sqlstates.DATABASE_ERRORS as error:
+            sqlstates.add_extra(error, operation=len(self._results))
+            raise
+
+    def _run(self) -> list[Result]:
         is_locked = False
         for number, operation in enumerate(self._operations):
             try:

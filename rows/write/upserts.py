@@ -108,7 +108,7 @@ class _Upsert:
         ValidationFailed for two bodies with one key."""
         existing: dict[int, str] = {}
         for number, pending in enumerate(self.pending_writes):
-            if pending.access.read is None or pending.access.update is None:
+            if pending.access.read is None:
                 continue  # the insert tells that a key is taken
             if self.key == (ID.name,) and ID.name not in self.bodies[number]:
                 continue
@@ -177,7 +177,8 @@ class _Upsert:
         if changes.get(ID.name) == row_id:
             del changes[ID.name]  # another one is refused: an id is for good
         refusal = Conflict(f"The row {row_id} exists, and you have no permission to update it.")
-        if not self._still_has_key(self.pending_writes[number], row_id):
+        pending = self.pending_writes[number]
+        if pending.access.update is None or not self._still_has_key(pending, row_id):
             raise refusal
         try:
             return write_service.update(self.context, self.name, row_id, changes)

@@ -15,6 +15,7 @@ from accounts.models import AuditEntry, User
 from accounts.models.oauth import IdentityProvider
 from functions.models import Function, Secret
 from platform_site.config.models import StoredPlan
+from platform_site.config.parts import region_part
 from projects import services
 from projects.models import Environment, Project
 from tests.config.conftest import READ, SCHEMA, SOURCE, WRITE, Configured
@@ -270,6 +271,101 @@ class TestRefused:
         assert "rows:read" in answer.json["error"]["message"]
         assert state(configured) == before
         assert Environment.objects.get(pk=configured.id).applying_plan is None
+
+
+@pytest.mark.parametrize("further", [{}, {"events": ["notes.insert"], "enabled": True}])
+def test_a_webhook_with_events_of_runs_needs_the_right_to_read_functions(
+    configured: Configured, further: dict[str, Any]
+) -> None:
+    """Also if the plan leaves these events out: the deliveries that wait go to its new URL."""
+    url = "http://127.0.0.1:8080/{}"
+    hook = configured.call("POST", "/v1/webhooks", {"name": "ops", "url": url.format("ops"), "events": ["*"]})
+    body = {"config": {"webhooks": {"ops": {"url": url.format("other"), **further}}}, "keep": ["webhooks"]}
+    scopes = ["webhooks:read", "webhooks:write", "rows:read"]
+    key = key_for(configured.id, *scopes)
+    answer = configured.ask(body, key)
+    assert (answer.status, answer.error) == (403, "forbidden")
+    assert "functions:read" in answer.json["error"]["message"]
+    unchanged = {"config": {"webhooks": {"ops": {}}}, "keep": ["webhooks"]}
+    assert configured.ask(unchanged, key).status == 200
+    # The events are added after the plan.
+    configured.call("PATCH", f"/v1/webhooks/{hook['id']}", {"events": ["notes.insert"]})
+    plan = configured.ask(body, key).json
+    configured.call("PATCH", f"/v1/webhooks/{hook['id']}", {"events": ["*"]})
+    assert configured.apply(plan, key).status == 403
+    assert Webhook.objects.using(REGION).get(pk=hook["id"]).url == url.format("ops")
+    able = key_for(configured.id, *scopes, "functions:read")
+    assert configured.apply(configured.ask(body, able).json, able).status == 200
+
+
+def test_a_schema_that_changes_during_the_checks_is_412(
+    configured: Configured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its new table would be dropped, which the plan does not confirm."""
+    document = copy.deepcopy(SCHEMA)
+    document["tables"]["tags"] = {"columns": {"name": {"type": "text"}}}
+    theirs = copy.deepcopy(SCHEMA)
+    theirs["tables"]["labels"] = {"columns": {"name": {"type": "text"}}}
+    plan = configured.plan(schema=document)
+    check = region_part.check
+
+    def check_while_others_change(changes: Any) -> None:
+        check(changes)
+        configured.call("PUT", "/v1/schema", {"document": theirs})
+
+    monkeypatch.setattr(region_part, "check", check_while_others_change)
+    answer = configured.apply(plan)
+    assert (answer.status, answer.error) == (412, "precondition_failed")
+    assert configured.config("?parts=schema")["config"]["schema"] == theirs
+
+
+class TestUrlsOfWebhooks:
+    """A plan stores no credential, so they come when it is applied."""
+
+    URL = "https://hooks.slack.com/services/T0/B0/abcdefghijklmnopqrstuvwx"
+    PLANNED = {"url": "https://hooks.slack.com/$secret:url", "events": ["notes.insert"]}
+
+    def test_one_is_given_with_the_apply(self, configured: Configured) -> None:
+        plan = configured.plan(webhooks={"crm": self.PLANNED})
+        assert plan["missing_secrets"] == ["webhooks.crm.url"]
+        answer = configured.apply(plan, urls={"webhooks.crm.url": self.URL})
+        assert answer.status == 200, answer.json
+        assert Webhook.objects.using(REGION).live(configured.id).get().url == self.URL
+        assert "abcdef" not in StoredPlan.objects.using(REGION).get(pk=plan["plan"]).document_text
+        assert configured.apply(plan, urls={"webhooks.crm.url": self.URL}).status == 200, "a repeated apply"
+
+    @pytest.mark.parametrize(
+        ("urls", "fields"),
+        [
+            ({"webhooks.crm.url": "https://other.example/x"}, {"config.webhooks.crm.url": "invalid"}),
+            ({"webhooks.crm.url": "http://hooks.slack.com/x"}, {"config.webhooks.crm.url": "invalid"}),
+            ({"webhooks.crm.url": 1}, {"config.webhooks.crm.url": "invalid"}),
+            (
+                {"webhooks.crm.url": "https://hooks.slack.com/$secret:url"},
+                {"config.webhooks.crm.url": "secret_missing"},
+            ),
+            ({"webhooks.crm": "https://hooks.slack.com/x"}, {"urls.webhooks.crm": "unknown"}),
+            ({"webhooks.erp.url": "https://hooks.slack.com/x"}, {"urls.webhooks.erp.url": "unknown"}),
+        ],
+    )
+    def test_others_are_refused(self, configured: Configured, urls: Any, fields: Any) -> None:
+        plan = configured.plan(webhooks={"crm": self.PLANNED})
+        assert configured.apply(plan, urls=urls).fields == fields
+
+    def test_one_of_a_url_that_the_plan_does_not_change_is_refused(self, configured: Configured) -> None:
+        now = configured.config("?parts=webhooks")["config"]["webhooks"]
+        [name] = now
+        assert "$secret:" in now[name]["url"]
+        path = f"webhooks.{name}.url"
+        answer = configured.apply(configured.plan(webhooks=now), urls={path: "http://127.0.0.1:8080/other"})
+        assert answer.fields == {f"urls.{path}": "unknown"}
+
+    def test_a_webhook_is_renamed_and_keeps_its_url(self, configured: Configured) -> None:
+        before = Webhook.objects.using(REGION).live(configured.id).get()
+        configured.applied(webhooks={before.pk: {"name": "crm"}})
+        configured.applied(webhooks={"crm": {"name": "crm", "events": ["notes.delete"]}})
+        after = Webhook.objects.using(REGION).live(configured.id).get()
+        assert (after.pk, after.name, after.url) == (before.pk, "crm", before.url)
 
 
 class TestRepeated:

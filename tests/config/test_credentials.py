@@ -15,6 +15,12 @@ from platform_site.config.credentials import first_line_with_secret, masked
         ("https://discord.com/api/webhooks/1/a", "https://discord.com/$secret:path"),
         ("https://example.com/in/inb0123456789abcdef/x", "https://example.com/$secret:path"),
         ("https://example.com/0190a3f0-6b1c-7cc0-8000-1234567890ab", "https://example.com/$secret:path"),
+        ("https://api.telegram.org/bot110201543:AAHdqTcvCH1vGW/sendMessage", "https://api.telegram.org/$secret:path"),
+        ("https://hook.eu1.make.com/abcdefghijklmnopqrstuvwxyz", "https://hook.eu1.make.com/$secret:path"),
+        (
+            "https://example.com/webhooks/of-all-orders-and-returns",
+            "https://example.com/webhooks/of-all-orders-and-returns",
+        ),
         ("https://example.com/a?key=k&on", "https://example.com/a?key=$secret:key&$secret:query"),
         ("https://example.com/a?token={token}", "https://example.com/a?token={token}"),
         ("https://user:pass@example.com/a", "https://$secret:userinfo@example.com/a"),

@@ -470,7 +470,9 @@ class TestRefused:
         assert pair.ask(child, pair.branch).fields == {"from": "unknown"}
         refused = pair.ask(pair.production, child)
         assert refused.status == 409, "they have no common base"
-        assert refused.json["error"]["message"].endswith("`platform push -e production`.")
+        message = refused.json["error"]["message"]
+        assert "what child was branched from is deleted" in message
+        assert message.endswith("`platform pull -e child`, then `platform push -e production`.")
 
     def test_viewers_and_keys_of_the_target(self, pair: Pair, bob: User, project: Project) -> None:
         services.add_member(project.pk, email=bob.email, role="viewer", actor=audit.SYSTEM)

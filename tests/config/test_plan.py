@@ -64,6 +64,28 @@ def test_parts_and_fields_that_are_left_out_stay_as_they_are(configured: Configu
     assert plan["confirm"] == []
 
 
+def test_kept_parts_keep_what_is_left_out(configured: Configured) -> None:
+    config = {"functions": {"more": {"source": SOURCE}}, "webhooks": {}}
+    assert set(kinds(configured.ask({"config": config}).json).values()) == {"add", "remove"}
+    plan = configured.ask({"config": config, "keep": ["functions", "webhooks"]}).json
+    assert kinds(plan) == {"functions.more": "add"}
+    assert configured.apply(plan).status == 200
+    assert sorted(configured.config("?parts=functions")["config"]["functions"]) == ["digest", "more"]
+    assert len(configured.config("?parts=webhooks")["config"]["webhooks"]) == 1
+    renamed = {"tables": {"remarks": {**SCHEMA["tables"]["notes"], "renamed_from": "notes"}}}
+    plan = configured.ask({"config": {"schema": renamed, "webhooks": {}}, "keep": ["webhooks"]}).json
+    [webhook] = configured.config("?parts=webhooks")["config"]["webhooks"]
+    assert [each["field"] for each in plan["warnings"]] == [f"webhooks.{webhook}.events.{index}" for index in (0, 1)]
+    assert configured.ask({"config": config, "keep": ["auth"]}).fields == {"keep.0": "not_among"}
+    for other in ("version", "from"):
+        assert configured.ask({other: "x", "keep": ["webhooks"]}).fields == {"keep": "unknown"}
+
+
+def test_a_new_webhook_needs_a_url_and_events(configured: Configured) -> None:
+    found = configured.ask({"config": {"webhooks": {"crm": {"enabled": True}}}, "keep": ["webhooks"]})
+    assert found.fields == {"config.webhooks.crm.url": "required", "config.webhooks.crm.events": "required"}
+
+
 def test_the_schema_with_sql_and_destructive_operations_by_name(configured: Configured) -> None:
     document = copy.deepcopy(SCHEMA)
     del document["tables"]["notes"]["columns"]["done"]

@@ -138,7 +138,7 @@ def test_a_revoked_key(cli: Cli, app: App) -> None:
     made = cli.json("keys", "create", "CI", "--preset", "ci")
     token = {"PLATFORM_TOKEN": made["secret"], "PLATFORM_URL": app.served.base_url}
     cli.run("types", "--out", "-", **token)
-    cli.run("keys", "revoke", made["id"])
+    cli.run("keys", "revoke", made["id"], "--yes")
     error = cli.error("types", code=4, **token)
     assert error["code"] == "unauthorized"
     assert "PLATFORM_TOKEN" in error["hint"]

@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -30,6 +30,16 @@ def _changes(cli: Cli, *arguments: str) -> list[str]:
     return [each["change"] for each in cli.json(*arguments)["changes"]]
 
 
+def _api(cli: Cli) -> Any:
+    """Of the linked environment."""
+    from platform_site.developer_cli import store
+    from platform_site.developer_cli.api import Api
+
+    token = json.loads(cli.credentials.read_text())[cli.url]
+    environment = json.loads((cli.folder / "platform.json").read_text())["environment"]
+    return Api(cli.url, store.Credentials(token["token"]), environment)
+
+
 def _pushed(files: Files) -> None:
     files.write("schema.json", SCHEMA)
     files.write("functions/sum.ts", SUM)
@@ -46,8 +56,10 @@ def test_an_environment_is_pushed_and_pulled(files: Files) -> None:
     files.write("webhooks.json", [{"url": "http://127.0.0.1:8999/hook", "events": ["items.insert"]}])
     planned = _changes(cli, "plan")
     assert planned == ["create table items", "create function sum", "create webhook http://127.0.0.1:8999/hook"]
+    assert "CREATE TABLE" not in cli.run("plan").stdout
+    assert "\n    CREATE TABLE" in cli.run("plan", "--sql").stdout
     done = cli.run("push")
-    assert "CREATE TABLE" in done.stdout
+    assert done.stdout.splitlines() == planned
     place = f"push of {cli.json('status')['project']['name']}"
     assert f"Applied 3 changes to {place}." in done.stderr
     assert f"Nothing to change: {place} matches the folder." in cli.run("plan").stderr
@@ -66,6 +78,16 @@ def test_an_environment_is_pushed_and_pulled(files: Files) -> None:
     assert _changes(cli, "plan", "--folder", "again") == []
     assert [each["file"] for each in cli.json("pull") if each["written"]] == ["backend/auth.json"]
     assert not any(each["written"] for each in cli.json("pull"))
+
+
+def test_options_may_stand_before_the_command(files: Files) -> None:
+    cli = files.cli
+    files.write("functions/sum.ts", SUM)
+    [production] = [each["id"] for each in cli.json("branch", "list") if each["name"] == "production"]
+    for before in (["-e", "production"], ["--environment", "production"], ["--environment=production"]):
+        assert json.loads(cli.run(*before, "--json", "plan").stdout)["environment"] == production
+    assert "No such option: -e" in cli.run("-e", "production", "branch", "list", code=2).stderr
+    assert "--folder" in cli.run("plan", "--help").stdout
 
 
 def test_a_named_webhook_keeps_its_name_when_its_url_changes(files: Files) -> None:
@@ -187,8 +209,8 @@ def test_old_names_are_warned_of_with_their_place_unless_replaced(files: Files) 
     files.write("functions/others.ts", source + "\n")
     files.write("webhooks.json", [hook | {"enabled": False, "filter": {"remark": "x"}}])
     says = "This still names items.note, which becomes remark."
-    assert cli.json("plan")["warnings"] == [f"functions.others.source: {says}"]
-    assert f"Warning: functions.others.source: {says}" in cli.run("push").stderr
+    assert cli.json("plan")["warnings"] == [f"backend/functions/others.ts: functions.others.source: {says}"]
+    assert f"Warning: backend/functions/others.ts: functions.others.source: {says}" in cli.run("push").stderr
 
 
 def test_a_warning_of_the_schema_names_file_and_line(files: Files) -> None:
@@ -197,7 +219,7 @@ def test_a_warning_of_the_schema_names_file_and_line(files: Files) -> None:
     files.write("schema.json", document)
     [warning] = files.cli.json("plan")["warnings"]
     line = (files.folder / "schema.json").read_text().splitlines().index('    "anonymous": [') + 1
-    assert warning.startswith(f"backend/schema.json:{line}: users.anonymous: Everyone can read")
+    assert warning.startswith(f"backend/schema.json:{line}: schema.users.anonymous: Everyone can read")
 
 
 def test_a_change_that_loses_data_is_confirmed_by_name(files: Files) -> None:
@@ -214,14 +236,11 @@ def test_a_change_that_loses_data_is_confirmed_by_name(files: Files) -> None:
 
 def test_a_schema_that_changed_since_the_plan_is_not_overwritten(files: Files, app: App) -> None:
     """Two pushes at once: the second one planned with a version that is no longer current."""
-    from platform_site.developer_cli import planning, store
-    from platform_site.developer_cli.api import Api
+    from platform_site.developer_cli import planning
 
     cli = files.cli
     _pushed(files)
-    token = json.loads(cli.credentials.read_text())[cli.url]
-    environment = json.loads((cli.folder / "platform.json").read_text())["environment"]
-    api = Api(cli.url, store.Credentials(token["token"]), environment)
+    api = _api(cli)
     wider = json.loads(json.dumps(SCHEMA))
     wider["tables"]["items"]["columns"]["more"] = {"type": "integer", "null": True}
     files.write("schema.json", wider)
@@ -265,22 +284,177 @@ def test_errors_name_the_field_and_the_line(files: Files) -> None:
     files.write("schema.json", text)
     [found] = cli.error("push", code=3)["fields"]
     line = 1 + text[: text.index('"nmae"')].count("\n")
-    assert (found["field"], found["location"]) == ("document.tables.items.columns.nmae", f"backend/schema.json:{line}")
-    assert f"backend/schema.json:{line}: document.tables.items.columns.nmae" in cli.run("plan", code=3).stderr
+    assert (found["field"], found["location"]) == ("schema.tables.items.columns.nmae", f"backend/schema.json:{line}")
+    assert f"backend/schema.json:{line}: schema.tables.items.columns.nmae" in cli.run("plan", code=3).stderr
 
 
-def test_what_was_applied_before_an_error_is_named(files: Files) -> None:
+HOOK = {"name": "crm", "url": "http://127.0.0.1:8999/hook", "events": ["items.insert"], "enabled": False}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field", "location"),
+    [
+        ({"functions/sum.ts": "export default () => {\n  let x = ;\n}"}, "functions.sum.source", "functions/sum.ts"),
+        ({"functions.json": {"sum": {"timeout_ms": 1}}}, "functions.sum.timeout_ms", "functions.json:3"),
+        ({"webhooks.json": [{**HOOK, "filter": {"nmae": 1}}]}, "webhooks.crm.filter.nmae", "webhooks.json:10"),
+        ({"webhooks.json": [{**HOOK, "url": "http://10.0.0.1/hook"}]}, "webhooks.crm.url", "webhooks.json:4"),
+        ({"webhooks.json": [{"url": HOOK["url"]}]}, "webhooks.http://127.0.0.1:8999/hook.events", "webhooks.json:2"),
+        ({"auth.json": {"redirect_uris": ["javascript:alert(1)"]}}, "auth.redirect_uris.0", "auth.json:3"),
+    ],
+)  # fmt: skip
+def test_a_push_with_a_mistake_applies_no_part(
+    files: Files, wrong: dict[str, object], field: str, location: str
+) -> None:
+    cli = files.cli
+    parts = {"schema.json": SCHEMA, "functions/sum.ts": SUM, "webhooks.json": [HOOK]}
+    for name, value in {**parts, **wrong}.items():
+        files.write(name, value)
+    error = cli.error("push", code=3)
+    [found] = error["fields"]
+    assert (found["field"], found["location"]) == (field, f"backend/{location}")
+    assert "hint" not in error
+    for name in wrong.keys() - parts.keys():
+        (files.folder / name).unlink()
+    for name in wrong.keys() & parts.keys():
+        files.write(name, parts[name])
+    assert _changes(cli, "push") == ["create table items", "create function sum", "create webhook crm"]
+
+
+def test_what_was_applied_of_sources_over_1_mb_is_named(files: Files) -> None:
+    """The service takes 1 MB in a request."""
     cli = files.cli
     files.write("schema.json", SCHEMA)
-    files.write("functions/broken.ts", "export default async () => {\n  let x = ;\n}")
+    large = f"/*{'x' * 400_000}*/"
+    for name in ("a", "b", "c", "d"):
+        files.write(f"functions/{name}.ts", SUM + large)
+    files.write("functions/e.ts", large + "let x = ;")
     error = cli.error("push", code=3)
-    assert error["message"].startswith("broken: ")
-    assert error["fields"][0]["field"] == "source"
-    assert "create table items" in error["hint"]
-    files.write("functions/broken.ts", SUM)
-    files.write("functions.json", {"broken": {"timeout_ms": 1}})
+    assert [each["location"] for each in error["fields"]] == ["backend/functions/e.ts"]
+    done = "; ".join(["create table items", *(f"create function {name}" for name in ("a", "b", "c", "d"))])
+    assert error["hint"] == f"Already applied: {done}. Push again to apply the rest."
+    files.write("functions/e.ts", SUM + large)
+    assert _changes(cli, "push") == ["create function e"]
+    assert _changes(cli, "push") == []
+
+
+def test_many_sources_are_applied_in_steps(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one creates what later ones need. The service keeps 20 plans of a caller, so it may have dropped it."""
+    from platform_site.developer_cli import planning
+
+    monkeypatch.setattr(planning, "_MAX_SOURCES", 1)
+    files.write("schema.json", SCHEMA)
+    files.write("functions.json", {name: {"on": ["items.insert"]} for name in "abc"})
+    for name in "abc":
+        files.write(f"functions/{name}.ts", SUM)
+    api, backend = _api(files.cli), backend_files.read(files.folder)
+    plan = planning.make(api, backend)
+    assert (len(plan.steps), plan.warnings) == (3, [])
+    for _ in range(20):
+        api.send("POST", "/config/plan", {"config": {"functions": {}}})
+    planning.apply(api, plan)
+    assert planning.make(api, backend).changes == []
+
+    for name in "ab":
+        files.write(f"functions/{name}.ts", SUM + "// again")
+    plan = planning.make(api, backend_files.read(files.folder))
+    api.send("PUT", "/functions/b", {"source": SUM + "// theirs", "on": ["items.insert"]})
+    with pytest.raises(Failure) as refused:
+        planning.apply(api, plan)
+    assert refused.value.message == "The environment changed since the plan. Push again."
+
+
+def test_the_secret_of_a_new_webhook_is_printed_only_if_asked_for(files: Files) -> None:
+    cli = files.cli
+    unnamed = [{**HOOK, "name": None, "url": f"HTTP://127.0.0.1:8999/in0123456789abcdef{n}"} for n in range(2)]
+    files.write("webhooks.json", [HOOK, *unnamed])
+    shown = cli.run("push", "--show-secrets").stdout.splitlines()[-3:]
+    ids = [each["name"] or each["id"] for each in cli.json("webhooks", "list")]
+    assert sorted(line.partition(" whsec_")[0] for line in shown) == sorted(ids)
+    files.write("webhooks.json", [{**HOOK, "name": "erp", "url": "http://127.0.0.1:8999/third"}])
+    pushed = cli.run("push")
+    assert "whsec_" not in pushed.stdout + pushed.stderr
+    assert "platform webhooks rotate erp" in pushed.stderr
+
+
+def test_webhooks_with_one_masked_url_are_told_apart_by_their_id(files: Files) -> None:
+    cli = files.cli
+    urls = [f"http://127.0.0.1:8999/in0123456789abcdef{n}" for n in range(2)]
+    files.write("webhooks.json", [{**HOOK, "name": None, "url": url} for url in urls])
+    cli.run("push")
+    cli.run("pull", "--force")
+    first, second = files.json("webhooks.json")
+    assert first["url"] == second["url"] == "http://127.0.0.1:8999/$secret:path"
+    assert _changes(cli, "plan") == []
+    files.write("webhooks.json", [second | {"events": ["*"]}])
+    assert _changes(cli, "push") == [f"change webhook {second['url']}: events"]
+    found = {each["id"]: each["events"] for each in cli.json("webhooks", "list")}
+    assert found == {first["id"]: HOOK["events"], second["id"]: ["*"]}
+    files.write("webhooks.json", [second, second])
+    assert "two webhooks have this id" in cli.run("plan", code=2).stderr
+
+
+@pytest.mark.parametrize("url", ["HTTP://127.0.0.1:8999/hook", "http://127.0.0.1:8999"])
+def test_a_url_that_the_service_writes_otherwise_is_the_same_webhook(files: Files, url: str) -> None:
+    files.write("webhooks.json", [{**HOOK, "name": None, "url": url}])
+    assert len(_changes(files.cli, "push")) == 1
+    assert _changes(files.cli, "push") == []
+
+
+def test_credentials_in_urls_are_neither_pulled_nor_changed(files: Files) -> None:
+    cli = files.cli
+    urls = {
+        "slack": "https://hooks.slack.com/services/T0/B0/abcdefghijklmnopqrstuvwx",
+        "query": "http://127.0.0.1:8999/in?token=s3cret&kind=",
+        None: "http://127.0.0.1:8999/in0123456789abcdef",
+    }
+    hooks = [{**HOOK, "name": name, "url": url} for name, url in urls.items()]
+    files.write("webhooks.json", hooks)
+    planned = cli.run("plan")
+    assert planned.stdout.splitlines() == [
+        "create webhook query", "create webhook slack", "create webhook http://127.0.0.1:8999/$secret:url",
+    ]  # fmt: skip
+    pushed = cli.run("push")
+    for token in ("abcdefghij", "s3cret", "in0123"):
+        assert token not in planned.stdout + planned.stderr + pushed.stdout + pushed.stderr
+    assert _changes(cli, "plan") == []
+
+    pulled = cli.run("pull", "--force")
+    left_out = "query, slack, http://127.0.0.1:8999/$secret:path"
+    assert f"Credentials in URLs of webhooks are left out: {left_out}." in pulled.stderr
+    written = {each.get("name"): each["url"] for each in files.json("webhooks.json")}
+    assert written == {
+        "slack": "https://hooks.slack.com/$secret:path",
+        "query": "http://127.0.0.1:8999/in?token=$secret:token&kind=",
+        None: "http://127.0.0.1:8999/$secret:path",
+    }
+    assert _changes(cli, "plan") == []
+    changed = [each | {"events": ["*"]} for each in files.json("webhooks.json")]
+    files.write("webhooks.json", changed)
+    assert len(_changes(cli, "push")) == 3
+    cli.run("pull", "--force", "--with-credentials")
+    assert {each.get("name"): each["url"] for each in files.json("webhooks.json")} == urls
+
+    same_url = [{**HOOK, "name": name, "url": "https://hooks.slack.com/$secret:path"} for name in ("new", "slack")]
+    files.write("webhooks.json", same_url)
+    assert "backend/webhooks.json:4: webhooks.new.url must be set." in cli.json("plan")["warnings"]
     [found] = cli.error("push", code=3)["fields"]
-    assert (found["field"], found["location"]) == ("timeout_ms", "backend/functions.json:3")
+    assert (found["code"], found["location"]) == ("secret_missing", "backend/webhooks.json:4")
+
+
+def test_warnings_name_their_file(files: Files) -> None:
+    files.write("schema.json", {"tables": {"notes": {"columns": {"text": {"type": "text"}}}}})
+    files.write("functions/pay.ts", '\nconst key = "sk_live_abcdefghijklmnop1234";\n' + SUM)
+    files.write("functions.json", {"pay": {"on": ["nots.insert", "notes.*", "*.delete", "schema.migrated"]}})
+    files.write("webhooks.json", [{**HOOK, "events": ["nots.insert"]}])
+    warnings = files.cli.json("plan")["warnings"]
+    assert sorted(each.partition(": There")[0] for each in warnings) == [
+        "backend/functions.json:3: functions.pay.on",
+        "backend/functions/pay.ts: functions.pay.source: Line 2 looks like it holds a secret. "
+        "Read it from ctx.secrets.",
+        f"backend/webhooks.json:4: this machine or a private network: {HOOK['url']}",
+        "backend/webhooks.json:5: webhooks.crm.events",
+    ]
+    assert "sk_live" not in str(warnings)
 
 
 def test_pull_overwrites_nothing_unless_forced(files: Files) -> None:
@@ -352,25 +526,3 @@ def test_a_function_of_the_service_cannot_lead_out_of_the_folder() -> None:
     for name in ("../x", "a/b", "", ".", "a\x00"):
         with pytest.raises(Failure):
             backend_files.check_name(name)
-
-
-def test_a_source_with_a_secret_is_warned_about(tmp_path: Path) -> None:
-    (tmp_path / "functions").mkdir()
-    (tmp_path / "functions" / "pay.ts").write_text('\nconst key = "sk_live_abcdefghijklmnop1234";\n')
-    [warning] = backend_files.suspicious_sources(backend_files.read(tmp_path))
-    assert "pay.ts:2" in warning
-    assert "sk_live" not in warning
-
-
-def test_events_of_unknown_tables_are_warned_about(tmp_path: Path) -> None:
-    (tmp_path / "functions").mkdir()
-    (tmp_path / "functions" / "pay.ts").write_text("export default () => 1;")
-    events = ["nots.insert", "notes.*", "*.delete", "*", "schema.migrated"]
-    hooks = [{"url": "https://example.com", "events": events}]
-    for name, value in (
-        ("schema.json", {"tables": {"notes": {}}}), ("webhooks.json", hooks), ("functions.json", {"pay": {"on": events}})
-    ):  # fmt: skip
-        (tmp_path / name).write_text(json.dumps(value))
-    assert backend_files.unknown_tables(backend_files.read(tmp_path)) == [
-        f"{tmp_path}/{name}.json:1: schema.json has no table nots." for name in ("webhooks", "functions")
-    ]

@@ -65,6 +65,7 @@ def test_saved_files_are_pushed(files: Files) -> None:
     wider["tables"]["items"]["columns"]["more"] = {"type": "integer", "null": True}
     files.write("schema.json", wider)
     assert dev.next()["error"]["fields"][0]["code"] == "does_not_load"
+    assert dev.changes() == ["add column items.more"], "a file that fails does not block others"
     files.write("functions/sum.ts", SUM + "// again")
     assert dev.changes() == ["change function sum: source"]
     types = (cli.folder / "types.ts").read_text()

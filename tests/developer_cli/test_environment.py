@@ -78,8 +78,9 @@ def test_keys(cli: Cli) -> None:
     [key] = [each for each in cli.json("keys", "list") if each["prefix"] == secret[: len(each["prefix"])]]
     assert key["publishable"]
     assert secret not in cli.run("keys", "list").stdout
-    cli.run("keys", "revoke", key["id"])
-    assert cli.error("keys", "revoke", key["id"], code=5)
+    assert cli.error("keys", "revoke", key["id"], code=2)["code"] == "unconfirmed"
+    cli.run("keys", "revoke", key["id"], "--yes")
+    assert cli.error("keys", "revoke", key["id"], "--yes", code=5)
     server = cli.json("keys", "create", "server", "--preset", "server")
     assert "users:manage" in server["scopes"]
     assert not server["publishable"]

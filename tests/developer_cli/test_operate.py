@@ -3,9 +3,12 @@
 import json
 import re
 import signal
+from typing import Any
 
 import pytest
 
+from platform_site.developer_cli.commands import operate
+from platform_site.developer_cli.failures import Exit, Failure
 from tests.support.developer_cli import Cli
 from tests.support.live_changes import App
 from tests.support.service import wait_for
@@ -31,7 +34,8 @@ def test_a_secret_is_set_from_standard_input_and_never_shown(cli: Cli) -> None:
     _, line = cli.run("logs", "reads", "--limit", "1").stdout.splitlines()
     assert re.fullmatch(r"    [0-9-]{10}T[0-9:.]+Z info the token has 14 characters", line)
     assert [each["id"] for each in _lines(cli.run("logs", "reads", "--limit", "1", "--json").stdout)] == [run_id]
-    cli.run("secrets", "remove", "reads", "TOKEN")
+    assert cli.error("secrets", "remove", "reads", "TOKEN", code=2)["code"] == "unconfirmed"
+    cli.run("secrets", "remove", "reads", "TOKEN", "--yes")
     assert cli.json("secrets", "list", "reads") == []
 
 
@@ -128,7 +132,13 @@ def test_a_branch(cli: Cli, app: App) -> None:
     assert warned == f"Warning: key.json holds a key of another environment ({made['id']}).\n"
     assert cli.run("branch", "use", "try/it").stderr == ""
     cli.run("branch", "use", "production")
-    cli.run("branch", "delete", "try/it", "--yes")
+    cli.run("branch", "create", "try/more", "--from", "try/it")
+    question = f"Delete try/it ({made['id']}) with its rows?"
+    lost = "try/more cannot be merged or reset any more: its source is deleted."
+    assert cli.error("branch", "delete", "try/it", code=2)["message"] == f"{question} {lost}"
+    assert f"Warning: {lost}\n" in cli.run("branch", "delete", "try/it", "--yes").stderr
+    assert "what try/more was branched from is deleted" in cli.error("merge", "try/more", code=7)["message"]
+    assert cli.json("branch", "delete", "try/more", "--yes")["branches"] == []
     assert cli.error("branch", "use", "try/it", code=5)["code"] == "not_found"
     for command in ("delete", "reset"):  # without the question
         error = cli.error("branch", command, "production", code=7)
@@ -142,3 +152,17 @@ def test_a_branch(cli: Cli, app: App) -> None:
 def test_input_that_json_cannot_have(cli: Cli) -> None:
     for text in ('{"a": NaN}', '{"a": 1e999}', '{"a": "\\ud800"}'):
         assert cli.error("invoke", "reads", text, code=2)["code"] == "invalid_input"
+
+
+def test_a_branch_that_is_deleted_meanwhile_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the branches of another one are looked up, to warn of them."""
+    listed = [{"id": name, "name": name} for name in ("production", "gone", "more")]
+
+    class Environments:
+        def get(self, path: str) -> Any:
+            if path == "environments/gone":
+                raise Failure(Exit.NOT_FOUND, "not_found", "There is no such environment.")
+            return {"parent_id": "try"} if path == "environments/more" else {"data": listed}
+
+    monkeypatch.setattr(operate, "_project", lambda: (Environments(), "environments"))
+    assert operate._branches_of("try") == ["more"]

@@ -112,8 +112,13 @@ def test_a_branch_is_created_and_deleted_by_its_name(tracker: Tracker, desk: Des
     wrong = desk.post("branches/", {"what": "delete", "branch": branch.pk, "confirm": "production"})
     assert wrong.status_code == 422
     assert "This is not the branch's name." in text_of(wrong)
+    assert "was branched from it" not in text_of(made)
+    desk.post("branches/", {"what": "create", "name": "more", "from": branch.pk, "data": "none"})
+    assert "more was branched from it" in text_of(desk.get("branches/"))
     gone = desk.post("branches/", {"what": "delete", "branch": branch.pk, "confirm": "fix/login"})
     assert "The branch is deleted." in text_of(gone)
+    more = Environment.objects.get(project=tracker.project, name="more")
+    gone = desk.post("branches/", {"what": "delete", "branch": more.pk, "confirm": "more"})
     assert "Delete branch" not in text_of(gone)
     fixed = desk.post("branches/", {"what": "delete", "branch": desk.environment_id, "confirm": "production"})
     assert fixed.status_code == 409

@@ -12,6 +12,7 @@ from platform_site.postgres import libpq, prepared
 from rows.outbox.models import OutboxEvent
 from rows.write import batch as write_batch
 from rows.write import insert_pipeline
+from tests.projects.conftest import key_for
 from tests.rows.conftest import Tracker
 from tests.support.batches import batch, failed, insert, ref
 from tests.support.client import Answer
@@ -446,16 +447,35 @@ def test_a_deadlock_is_repeated_three_times_in_all_and_counted_once(
         runs.append("run")
         raise OperationalError from psycopg.errors.DeadlockDetected()
 
-    monkeypatch.setattr(write_batch._Batch, "run", deadlock)
+    monkeypatch.setattr(write_batch._Batch, "_run", deadlock)
     before = app.get("bob", "/rows/teams").headers["RateLimit"]
     got = batch(app, *(insert("teams", name=f"t{number}") for number in range(50)), who="bob", headers=headers)
-    assert (got.status, len(runs)) == (503, 3)
+    assert (got.status, got.json["error"]["operation"], len(runs)) == (503, 0, 3)
     assert _left(before) - _left(got.headers["RateLimit"]) == 50
 
 
 def test_a_batch_needs_the_scope_to_write(app: Tracker) -> None:
     got = batch(app, insert("teams", name="Red"), who="reader")
     assert (got.status, got.error) == (403, "forbidden")
+
+
+def test_what_finds_rows_needs_the_scope_to_read(app: Tracker) -> None:
+    team = app.post("alice", "/rows/teams", {"name": "Red"}).json["id"]
+    app.tokens["writer"] = key_for(app.environment_id, "rows:write")
+    deletion = {"op": "delete", "table": "teams", "id": team}
+    failed(batch(app, insert("teams", name="Blue"), deletion, who="writer"), 1, 403, "forbidden")
+
+
+def test_an_error_of_the_database_names_the_operation(app: Tracker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def locked(*_: Any, **__: Any) -> Any:
+        raise OperationalError from psycopg.errors.LockNotAvailable()
+
+    monkeypatch.setattr(write_batch.service, "delete", locked)
+    team = app.post("alice", "/rows/teams", {"name": "Red"}).json["id"]
+    failed(
+        batch(app, insert("teams", name="Blue"), {"op": "delete", "table": "teams", "id": team}), 1, 503, "unavailable"
+    )
+    assert names(app) == ["Red"]
 
 
 def test_functions_write_batches(app: Tracker) -> None:
@@ -470,3 +490,6 @@ def test_functions_write_batches(app: Tracker) -> None:
     assert refused.json["status"] == "failed"
     assert "operation 1: " in refused.json["error"]
     assert names(app) == ["Red"]
+    source = """export default ({operations}, ctx) => ctx.rows.batch(operations).catch(({code, operation}) => [code, operation])"""
+    assert app.call("owner", "PUT", "/functions/told", json={"source": source}).status == 201
+    assert app.post("alice", "/functions/told/invoke", {"input": wrong}).json["output"] == ["validation_failed", 1]

@@ -21,6 +21,10 @@ def document() -> dict[str, Any]:
         "draft": {"type": "text", "null": True},
     }
     extended["tables"]["posts"]["rules"] = {"user": {"read": {"columns": ["*", "-draft"]}}}
+    extended["tables"]["comments"] = {
+        "columns": {"post": {"type": "reference", "to": "posts", "on_delete": "cascade"}},
+        "rules": {"user": {"read": {}}},
+    }
     return extended
 
 
@@ -92,6 +96,38 @@ def test_only_embedded_columns_count(app: App) -> None:
         assert stream.is_silent(), "no column of the row that is shown"
         app.change("teams", team, name="Silver")
         assert stream.next() == RESET
+
+
+@pytest.mark.parametrize(
+    ("subscription", "change"),
+    [
+        ({"with": "team", "columns": "id,team.name"}, "team_id"),
+        ({"with": "author", "columns": "id"}, "author_id"),
+        ({"where": {"team.name": "Fresh"}, "columns": "id"}, "team_id"),
+        ({"where": {"team.name": "Old", "author_id": {"$ne": None}}, "columns": "id"}, "author_id"),
+    ],
+)
+def test_a_change_of_a_column_that_is_not_shown_but_read(app: App, subscription: dict[str, Any], change: str) -> None:
+    old, fresh = (app.put("teams", name=name)["id"] for name in ("Old", "Fresh"))
+    for team in (old, fresh):
+        app.put("members", team_id=team, member_id=app.users["ada"])
+    post = app.put("posts", team_id=old)["id"]
+    with app.live("ada", {"posts": {"table": "posts", **subscription}}) as stream:
+        assert stream.next() == READY
+        app.change("posts", post, **{change: fresh if change == "team_id" else app.users["bob"]})
+        kind, data = stream.next()
+        assert (kind, data["id"]) == ("row", post)
+
+
+def test_a_change_of_a_reference_in_an_embedded_row_is_a_reset(app: App) -> None:
+    old, new = (app.put("teams", name=name)["id"] for name in ("Old", "New"))
+    post = app.put("posts", team_id=old)["id"]
+    app.put("comments", post_id=post)
+    nested = {"comments": {"table": "comments", "with": "post.team", "columns": "id,post.id,post.team.name"}}
+    with app.live("ada", nested) as stream:
+        assert stream.next() == READY
+        app.change("posts", post, team_id=new)
+        assert stream.next() == ("reset", {"subscription": "comments"})
 
 
 def test_rows_that_come_and_go_in_a_list_of_relations(app: App) -> None:

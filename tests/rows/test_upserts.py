@@ -48,6 +48,16 @@ DOCUMENT: dict[str, Any] = {
                 }
             },
         },
+        "votes": {
+            "columns": {"owner": {"type": "user"}, "name": {"type": "text"}},
+            "unique": [["name"]],
+            "rules": {
+                "user": {
+                    "read": {"where": {"owner_id": "$user.id"}},
+                    "insert": {"set": {"owner_id": "$user.id"}},
+                }
+            },
+        },
         "nodes": {
             "columns": {
                 "name": {"type": "text"},
@@ -199,6 +209,16 @@ def test_what_may_not_be_updated_says_so(shop: Tracker) -> None:
     refused = put(shop, "alice", "settings", "owner_id,name", body)
     assert (refused.status, refused.error) == (409, "conflict")
     assert "no permission to update it" in refused.json["error"]["message"]
+
+
+def test_a_role_that_updates_nothing_is_told_of_a_visible_row_alone(shop: Tracker) -> None:
+    assert put(shop, "alice", "votes", "name", {"name": "a"}).status == 201
+    refused = put(shop, "alice", "votes", "name", [{"name": "b"}, {"name": "a"}])
+    assert (refused.status, refused.error) == (409, "conflict")
+    assert "no permission to update it" in refused.json["error"]["message"]
+    hidden = put(shop, "bob", "votes", "name", {"name": "a"})
+    assert (hidden.status, hidden.fields) == (422, {"name": "taken"})
+    assert len(shop.get("alice", "/rows/votes").json["data"]) == 1
 
 
 def test_each_row_has_the_event_of_what_became_of_it(shop: Tracker) -> None:

@@ -11,6 +11,7 @@ from platform_site.config.merge.merged_schema import Names
 from platform_site.config.models import MergeBase
 from platform_site.http.errors import Conflict
 from platform_site.identity.callers import EnvironmentRef
+from projects.models import Environment
 from rows.migrate import service as schema_service
 
 
@@ -59,11 +60,19 @@ def find(one: EnvironmentRef, other: EnvironmentRef) -> Base:
             return Base(found.parts, found.names, None)
         return Base({}, {each.environment_id: {"version": 0} for each in (one, other)}, None)
     if found is None:
-        raise Conflict(
-            "These environments have no common base: neither was branched from the other. Pull one into a folder and "
-            f"push it to the other: `platform push -e {one.environment_name}`."
-        )
+        raise _no_base(one, other)
     return Base(found.parts, found.names, found.environment_id)
+
+
+def _no_base(target: EnvironmentRef, source: EnvironmentRef) -> Conflict:
+    pair = Environment.objects.filter(pk__in=[target.environment_id, source.environment_id])
+    orphans = pair.filter(Q(parent=None) | Q(parent__status=Environment.Status.DELETING))
+    names = [each.name for each in orphans if each.is_branch]
+    reason = f"what {names[0]} was branched from is deleted" if names else "neither was branched from the other"
+    return Conflict(
+        f"These environments have no common base: {reason}. Pull {source.environment_name} into a folder and "
+        f"push that: `platform pull -e {source.environment_name}`, then `platform push -e {target.environment_name}`."
+    )
 
 
 def move(target: EnvironmentRef, source: EnvironmentRef, parts: dict[str, Any], names: dict[str, Any]) -> None:

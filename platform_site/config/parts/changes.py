@@ -1,11 +1,11 @@
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, cast
 
 from accounts.audit import Actor, ActorKind
-from platform_site.config import current, submitted
+from platform_site.config import credentials, current, submitted
 from platform_site.config.models import StoredPlan
 from platform_site.config.submitted import ROOT, below
 from platform_site.http.errors import PreconditionFailed, ValidationFailed
@@ -34,11 +34,13 @@ class Touched:
 
 @dataclass
 class PlanChanges:
-    """What a stored plan changes in its environment. `source` is a merged environment."""
+    """What a stored plan changes in its environment. `source` is a merged environment, `urls` are whole URLs of
+    webhooks, by path."""
 
     environment: EnvironmentRef
     plan: StoredPlan
     source: EnvironmentRef | None = None
+    urls: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def author(self) -> Actor:
@@ -47,7 +49,18 @@ class PlanChanges:
     @cached_property
     def wanted(self) -> dict[str, Any]:
         """Raises ValidationFailed."""
-        return submitted.check(self.environment, self.plan.document)
+        wanted = submitted.check(self.environment, self.plan.document)
+        for path, url in self.urls.items():
+            name = path.removeprefix("webhooks.").removesuffix(".url")
+            item = wanted.get("webhooks", {}).get(name, {})
+            is_changed = not self.paths.isdisjoint({path, f"webhooks.{name}"})
+            has_reference = path == f"webhooks.{name}.url" and credentials.REFERENCE in item.get("url", "")
+            if not is_changed or not has_reference:
+                message = "Name paths of URLs of webhooks that the plan changes and that have $secret: in it."
+                raise ValidationFailed.of(f"urls.{path[:80]}", "unknown", message)
+            with errors_at(f"webhooks.{name}"):
+                item["url"] = submitted.whole_url(item["url"], url)
+        return wanted
 
     @property
     def paths(self) -> set[str]:

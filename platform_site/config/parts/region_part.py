@@ -30,7 +30,7 @@ def check(changes: PlanChanges) -> None:
 
 def _check_url(url: str) -> None:
     if credentials.REFERENCE in url:
-        message = "The environment has no secret for this URL. Set the webhook's URL by its own endpoint, then plan."
+        message = "The environment has no secret for this URL. Give the whole URL, in `urls` or webhooks.json."
         raise ValidationFailed.of("url", "secret_missing", message)
     outbound.check_url(url)
 

@@ -1,7 +1,7 @@
 """`pull`, `plan` and `push`: the folder `backend/` and an environment."""
 
 import json as json_module
-import re
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +11,7 @@ from platform_site.developer_cli import backend_files, output, planning, session
 from platform_site.developer_cli.commands.environment import Yes
 from platform_site.developer_cli.commands.environment import confirm as confirm_or_fail
 from platform_site.developer_cli.failures import Exit, Failure
-from platform_site.developer_cli.output import Json
+from platform_site.developer_cli.output import Json, Sql
 from platform_site.developer_cli.session import Environment
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ _DEFAULTS: dict[str, Any] = {
     "schedule": None, "on": None, "filter": None, "columns": None, "ordering": "none", "description": "",
     "enabled": True, "name": None,
 }  # fmt: skip
-_CREDENTIAL_IN_URL = re.compile(r"\?|//[^/]*@|/(?=[A-Za-z0-9_-]*[0-9])[A-Za-z0-9_-]{20,}")
 
 
 def backend_folder(given: Path) -> Path:
@@ -40,13 +39,17 @@ def _short(path: Path) -> Path:
 def pull(
     folder: Folder = Path("backend"),
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that differ.")] = False,
+    credentials: Annotated[
+        bool, typer.Option("--with-credentials", help="Write the whole URLs of webhooks, with tokens.")
+    ] = False,
     environment: Environment = None,
     json: Json = False,
 ) -> None:
-    """Write the environment's schema, functions, webhooks and sign-in settings to backend/. Secrets are not written."""
+    """Write the environment's schema, functions, webhooks and sign-in settings to backend/. Secrets, also those in
+    URLs, are not written."""
     api = session.environment_api(environment)
     folder = backend_folder(folder)
-    files = _pulled(api, folder)
+    files = _pulled(api, folder, credentials)
     differing = [path for path, text in files.items() if path.exists() and _differs(path, text)]
     if differing and not force:
         names = ", ".join(str(path) for path in differing)
@@ -58,7 +61,7 @@ def pull(
     output.table(rows, ["file", "written"], "The environment is empty.")
 
 
-def _pulled(api: "Api", folder: Path) -> dict[Path, str]:
+def _pulled(api: "Api", folder: Path, credentials: bool) -> dict[Path, str]:
     files: dict[Path, Any] = {folder / "schema.json": api.get("/schema")["document"]}
     settings: dict[str, Any] = {}
     sources: dict[Path, str] = {}
@@ -71,7 +74,14 @@ def _pulled(api: "Api", folder: Path) -> dict[Path, str]:
             settings[name] = own
     if settings or (folder / "functions.json").exists():
         files[folder / "functions.json"] = settings
-    hooks = [_own(each, backend_files.WEBHOOK_SETTINGS) for each in planning.webhooks(api)]
+    found = planning.configured_webhooks(api)
+    urls = "url" if credentials else "masked"
+    unnamed = Counter(each[urls] for each in found if each["name"] is None)
+    hooks = [
+        ({"id": each["id"]} if each["name"] is None and unnamed[each[urls]] > 1 else {})
+        | _own(each | {"url": each[urls]}, backend_files.WEBHOOK_SETTINGS)
+        for each in found
+    ]
     if hooks or (folder / "webhooks.json").exists():
         files[folder / "webhooks.json"] = hooks
     try:
@@ -80,9 +90,11 @@ def _pulled(api: "Api", folder: Path) -> dict[Path, str]:
         if error.code != "forbidden":
             raise
         output.note("auth.json is not written: this key may not read the sign-in settings.")
-    if any(_CREDENTIAL_IN_URL.search(each["url"]) for each in hooks):
+    if masked := [each["name"] or each["masked"] for each in found if planning.REFERENCE in each["masked"]]:
         output.note(
-            "Warning: the URL of a webhook may contain a credential. Look at webhooks.json before you commit it."
+            f"Warning: webhooks.json has credentials, of {', '.join(masked)}. Do not commit it."
+            if credentials
+            else f"Credentials in URLs of webhooks are left out: {', '.join(masked)}. Push leaves them as they are."
         )
     return {**{path: _text(value) for path, value in files.items()}, **sources}
 
@@ -107,11 +119,13 @@ def _differs(path: Path, text: str) -> bool:
     return found != text
 
 
-def plan(folder: Folder = Path("backend"), environment: Environment = None, json: Json = False) -> None:
+def plan(
+    folder: Folder = Path("backend"), sql: Sql = False, environment: Environment = None, json: Json = False
+) -> None:
     """Show what push would change. Nothing changes."""
     api = session.environment_api(environment)
     found = planning.make(api, backend_files.read(backend_folder(folder)))
-    _show(found)
+    _show(found, sql)
     if output.is_json():
         output.print_json(_as_json(api, found, applied=False))
     else:
@@ -129,29 +143,32 @@ def push(
     ] = None,
     show_secrets: Annotated[bool, typer.Option("--show-secrets", help="Print the secrets of new webhooks.")] = False,
     yes: Yes = False,
+    sql: Sql = False,
     environment: Environment = None,
     json: Json = False,
 ) -> None:
-    """Apply backend/ to the environment: the schema, then functions, webhooks and sign-in settings."""
+    """Apply backend/ to the environment: schema, functions, webhooks and sign-in settings, all or nothing."""
     backend = backend_files.read(backend_folder(folder))
     api = session.environment_api(environment)
     found = planning.make(api, backend)
-    _show(found)
+    _show(found, sql)
     _check_confirmed(found, confirm or [])
     if found.local_urls and session.is_production(api):
         confirm_or_fail(f"Send events of production to {', '.join(found.local_urls)}?", yes)
-    created = planning.apply(api, found)
-    secrets = {each["url"]: each["secret"] for each in created}
+    follow = planning.apply(api, found)
+    secrets = planning.new_secrets(api, found) if show_secrets else {}
     if output.is_json():
         more = {"webhook_secrets": secrets} if show_secrets else {}
         output.print_json({**_as_json(api, found, applied=True), **more})
         return
-    for url, secret in secrets.items():
-        if show_secrets:
-            print(output.plain(f"{url} {secret}"))
-        else:
-            output.note(f"The signing secret of {url} is not shown. For a new one: platform webhooks rotate WEBHOOK")
+    for name, secret in secrets.items():
+        print(output.plain(f"{name} {secret}"))
+    for each in found.webhooks.values():
+        if each.is_new and not show_secrets:
+            output.note(f"For the signing secret of {each.label}: platform webhooks rotate {each.name or 'WEBHOOK'}")
     _sum_up(api, found, "Applied")
+    if follow:
+        output.note("The sign-in settings follow within two minutes.")
 
 
 def _sum_up(api: "Api", found: planning.Plan, did: str) -> None:
@@ -178,13 +195,13 @@ def _check_confirmed(found: planning.Plan, confirmed: list[str]) -> None:
     )
 
 
-def _show(found: planning.Plan) -> None:
+def _show(found: planning.Plan, sql: bool) -> None:
     if output.is_json():
         return
     for each in found.changes:
         mark = " (loses data)" if each.destructive else " (more people can sign up)" if each.access else ""
         print(output.plain(each.change + mark))
-        for statement in each.sql:
+        for statement in each.sql if sql else ():
             print(output.plain(f"    {statement}"))
     for warning in found.warnings:
         output.note(f"Warning: {warning}")

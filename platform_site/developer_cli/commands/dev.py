@@ -36,10 +36,13 @@ def dev(folder: Folder = Path("backend"), environment: Environment = None, json:
         time.sleep(POLL_SECONDS)
         if seen == done or seen != _scan(folder):
             continue
-        pending |= {path for path in seen.keys() | done.keys() if seen.get(path) != done.get(path)}
-        done = seen
-        if _pushed(api, folder, pending):
+        saved = {path for path in seen.keys() | done.keys() if seen.get(path) != done.get(path)}
+        failed, pending, done = pending - saved, pending | saved, seen
+        error = _error_of_push(api, folder, pending)
+        if error is None:
             pending = set()
+        elif failed and _error_of_push(api, folder, saved, error) is None:  # a file that fails does not block others
+            pending = failed
 
 
 def _scan(folder: Path) -> Seen:
@@ -54,8 +57,8 @@ def _scan(folder: Path) -> Seen:
     return found
 
 
-def _pushed(api: Api, folder: Path, changed: set[Path]) -> bool:
-    """Prints changes or the error. Waits for an unavailable service."""
+def _error_of_push(api: Api, folder: Path, changed: set[Path], printed: Failure | None = None) -> Failure | None:
+    """Prints changes or the error, unless that was `printed` before. Waits for an unavailable service."""
     begun = time.monotonic()
     waiting = False
     while True:
@@ -65,10 +68,10 @@ def _pushed(api: Api, folder: Path, changed: set[Path]) -> bool:
         except Failure as error:
             if error.exit_code == Exit.CREDENTIALS:
                 raise
-            if not waiting:
+            if not waiting and (printed is None or str(printed) != str(error) or printed.fields != error.fields):
                 output.failure(error)
             if error.exit_code != Exit.UNREACHABLE:
-                return False
+                return error
             waiting = True
             time.sleep(RETRY_SECONDS)
     seconds = time.monotonic() - begun
@@ -76,7 +79,7 @@ def _pushed(api: Api, folder: Path, changed: set[Path]) -> bool:
         output.print_json({"changes": changes, "seconds": round(seconds, 3)}, indent=None)
     for each in changes if not output.is_json() else []:
         print(output.plain(f"{each['change']} ({seconds:.1f} s)"), flush=True)
-    return True
+    return None
 
 
 def _push(api: Api, folder: Path, changed: set[Path]) -> list[dict[str, Any]]:

@@ -152,10 +152,15 @@ def keys_create(
 
 @keys.command("revoke")
 def keys_revoke(
-    key_id: Annotated[str, typer.Argument(help="key_…")], environment: Environment = None, json: Json = False
+    key_id: Annotated[str, typer.Argument(help="key_…")],
+    yes: Yes = False,
+    environment: Environment = None,
+    json: Json = False,
 ) -> None:
     """Revoke a key. It stops working at once."""
-    session.environment_api(environment).send("DELETE", f"/keys/{path_part(key_id)}")
+    api = session.environment_api(environment)
+    confirm(f"Revoke {key_id}? It stops working at once.", yes)
+    api.send("DELETE", f"/keys/{path_part(key_id)}")
     output.result({"id": key_id, "revoked": True}, f"{key_id} is revoked.")
 
 

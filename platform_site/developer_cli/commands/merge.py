@@ -8,7 +8,7 @@ import typer
 from platform_site.developer_cli import output, session, store
 from platform_site.developer_cli.commands.environment import Yes, confirm
 from platform_site.developer_cli.failures import Exit, Failure
-from platform_site.developer_cli.output import Json
+from platform_site.developer_cli.output import Json, Sql
 from platform_site.developer_cli.session import Environment
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ def merge(
     ] = None,
     yes: Yes = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan. Nothing changes.")] = False,
+    sql: Sql = False,
     environment: Environment = None,
     json: Json = False,
 ) -> None:
@@ -40,7 +41,7 @@ def merge(
     resolve |= dict(_value(each) for each in value or [])
     body = {"from": _source_id(source), "include": include or [], "resolve": resolve}
     plan = _planned(api, body)
-    _show(plan)
+    _show(plan, sql)
     if plan["conflicts"] and not dry_run:
         raise Failure(
             Exit.CONFLICT,
@@ -89,13 +90,13 @@ def _source_id(named: str) -> str:
     return found
 
 
-def _show(plan: "Answer") -> None:
+def _show(plan: "Answer", sql: bool) -> None:
     if output.is_json():
         return
     for each in plan["changes"]:
         mark = " (loses data)" if each["destructive"] else " (access)" if each["kind"] == "trust" else ""
         print(output.plain(f"{each['operation'] or each['kind'] + ' ' + each['path']}{mark}"))
-        for statement in each["sql"]:
+        for statement in each["sql"] if sql else ():
             print(output.plain(f"    {statement}"))
     for each in plan["locks"]:
         print(output.plain(_lock(each)))

@@ -52,9 +52,12 @@ def secrets_set(
 
 
 @secrets.command("remove")
-def secrets_remove(function: Function, name: str, environment: Environment = None, json: Json = False) -> None:
+def secrets_remove(
+    function: Function, name: str, yes: Yes = False, environment: Environment = None, json: Json = False
+) -> None:
     """Remove a secret."""
     api = session.environment_api(environment)
+    confirm(f"Remove {name} of {function}? Its value is lost.", yes)
     api.send("PATCH", f"/functions/{path_part(function)}", {"secrets": {name: None}}, authored=True)
     output.result({"function": function, "name": name, "set": False}, f"{name} of {function} is removed.")
 
@@ -170,6 +173,22 @@ def _chosen_branch(name: str) -> tuple["Api", str, dict[str, Any]]:
     return api, path, target
 
 
+def _branches_of(environment_id: str) -> list[str]:
+    api, path = _project()
+    others = [each for each in api.get(path)["data"] if each["name"] not in FIXED]
+    found = []
+    for each in others:
+        try:
+            parent = api.get(f"{path}/{path_part(each['id'])}")["parent_id"]
+        except Failure as error:
+            if error.exit_code != Exit.NOT_FOUND:  # deleted since it was listed
+                raise
+            continue
+        if parent == environment_id:
+            found.append(str(each["name"]))
+    return found
+
+
 @branch.command("list")
 def branch_list(json: Json = False) -> None:
     """List the project's environments, with the linked one marked."""
@@ -256,6 +275,10 @@ def branch_reset(
 def branch_delete(name: Branch, yes: Yes = False, json: Json = False) -> None:
     """Delete a preview branch with its rows."""
     api, path, target = _chosen_branch(name)
-    confirm(f"Delete {target['name']} ({target['id']}) with its rows?", yes)
+    branches = _branches_of(target["id"])
+    warning = f"{', '.join(branches)} cannot be merged or reset any more: its source is deleted." if branches else ""
+    confirm(f"Delete {target['name']} ({target['id']}) with its rows? {warning}".strip(), yes)
     api.send("DELETE", path)
-    output.result({"id": target["id"], "deleted": True}, f"{target['name']} is deleted.")
+    if warning:
+        output.note(f"Warning: {warning}")
+    output.result({"id": target["id"], "deleted": True, "branches": branches}, f"{target['name']} is deleted.")

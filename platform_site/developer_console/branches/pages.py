@@ -23,6 +23,12 @@ def _path(console: Console, *segments: str) -> str:
 def _shown(console: Console) -> dict[str, Any]:
     _reload(console)
     names = {each["id"]: each["name"] for each in console.project["environments"]}
+    listed = list(
+        Environment.objects.live()
+        .filter(project_id=console.project["id"])
+        .order_by("name", "id")
+        .values("id", "name", "status", "status_reason", "parent_id", "created_at", "expires_at")
+    )
     found = [
         detail
         | {
@@ -30,11 +36,9 @@ def _shown(console: Console) -> dict[str, Any]:
             "expires_at": detail["expires_at"] and timestamp(detail["expires_at"]),
             "parent": detail["parent_id"] and names.get(detail["parent_id"], "deleted"),
             "is_branch": detail["name"] not in _FIXED,
+            "branches": [each["name"] for each in listed if each["parent_id"] == detail["id"]],
         }
-        for detail in Environment.objects.live()
-        .filter(project_id=console.project["id"])
-        .order_by("name", "id")
-        .values("id", "name", "status", "status_reason", "parent_id", "created_at", "expires_at")
+        for detail in listed
     ]
     fields = (
         Field("name", "Name", required=True, placeholder="fix/login"),

@@ -122,7 +122,7 @@ class Command(base.Command):
     def apply(self, environment: EnvironmentRef, options: dict[str, Any]) -> None:
         caller, environment = _caller(options["caller"], environment)
         outcome = service.apply(
-            environment, options["plan"], confirm=options["confirm"], resolve=_resolved(options), caller=caller
+            environment, options["plan"], confirm=options["confirm"], resolve=_resolved(options), urls={}, caller=caller
         )
         if options["json"]:
             self.stdout.write(json.dumps(ApplyResponse(outcome).data))
