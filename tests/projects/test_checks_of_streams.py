@@ -23,6 +23,7 @@ from rows.changes.event_reader import Pass
 from rows.changes.feed import Feed
 from rows.changes.positions import Position, digest, seal_of
 from rows.changes.streams import Stream
+from rows.changes.tasks import Task
 from rows.rules.principal import Principal
 from tests.projects.conftest import RoundTrips, key_for
 from tests.support.flush import flush_redis
@@ -99,7 +100,7 @@ def test_a_stream_ends_when_its_request_means_another_environment(holders: list[
     stream = Stream(caller.environment, caller, principal, [], None, shared, seal, None)
     other = replace(caller, environment=replace(caller.environment, environment_id="env_other"))
     shared.record_check(other, time.monotonic())
-    Feed("us-east-1")._serve(stream, Pass("", 0, {}, set(), {}, None))
+    Feed("us-east-1")._serve(Task("env_a", None), stream, Pass("", 0, {}, set(), {}, None))
     assert b'"reason":"not_found"' in (stream.queue.take() or b"")
     assert stream.queue.is_closed
 
