@@ -7,6 +7,7 @@ from typing import Any, Final
 from django.db import OperationalError
 
 from platform_site.http import exact_json
+from platform_site.http.errors import ValidationFailed
 from platform_site.postgres.sqlstates import CANCELLED, sqlstate
 from rows.changes.batches import Message
 from rows.changes.event_reader import Event, Pass
@@ -122,6 +123,10 @@ class _Viewer:
             page = list_rows(self._stream.environment, self._stream.principal, subscription.table, query)
         except OperationalError as error:
             if sqlstate(error) == CANCELLED:
+                raise TooCostly from None
+            raise
+        except ValidationFailed as error:  # rows that the client's own lists, of fewer at once, may well show
+            if any(field.code == "too_large" for field in error.fields):
                 raise TooCostly from None
             raise
         rows: Sequence[Mapping[str, Any]] = exact_json.loads(page.body)["data"]

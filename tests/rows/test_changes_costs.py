@@ -51,6 +51,20 @@ def test_expensive_filters_delay_other_streams_by_a_second(app: App) -> None:
         assert time.monotonic() - began < within(3)
 
 
+def test_many_large_rows_are_a_reset(app: App) -> None:
+    """More at once than a list may have. The stream goes on."""
+    team = app.put("teams", name="Large", note="x" * 200_000)["id"]
+    app.put("members", team_id=team, member_id=app.users["ada"])
+    rows = [{"body": "x", "team_id": team} for _ in range(100)]
+    with app.live("ada", {"notes": {"table": "notes", "with": "team"}}) as stream:
+        assert stream.next() == READY
+        assert app.clients["server"].post("/rows/notes", json=rows).status_code == 201
+        assert stream.next() == ("reset", {"subscription": "notes"})
+        one = app.put("notes", body="small", team_id=team)
+        kind, data = stream.next()
+        assert (kind, data["id"]) == ("row", one["id"])
+
+
 class Found:
     """What a pass has found: one event of table `t` for each subscription."""
 
