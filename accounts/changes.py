@@ -5,6 +5,8 @@ from typing import Any, Final
 
 from django.db.models import Model
 
+from platform_site.http import exact_json
+
 
 class Unset:
     pass
@@ -19,7 +21,13 @@ def given(**values: Any) -> dict[str, Any]:
 
 def apply(record: Model, values: Mapping[str, Any]) -> list[str]:
     """Set the fields whose values differ, and return their names."""
-    changed = [field for field, value in values.items() if getattr(record, field) != value]
+    changed = [field for field, value in values.items() if not _is_same(getattr(record, field), value)]
     for field in changed:
         setattr(record, field, values[field])
     return changed
+
+
+def _is_same(old: Any, new: Any) -> bool:
+    if isinstance(new, dict | list):  # for Python true is equal to 1, and 1 to 1.0
+        return exact_json.canonical(old) == exact_json.canonical(new)
+    return bool(old == new)

@@ -36,7 +36,7 @@ def changes(using: str, stream: Stream, found: Pass, effort: PassEffort) -> list
             each.needs_reset = True
         if each.needs_reset or not (of_table := found.events_for(environment_id, each)):
             continue
-        key = (environment_id, stream.principal, each.key, each.name)
+        key = (environment_id, stream.seal.rights, each.key, each.name)
         if key not in found.messages:
             try:
                 effort.check()

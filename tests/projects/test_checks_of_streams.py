@@ -91,6 +91,17 @@ def test_without_records_each_credential_is_checked_alone(holders: list[Holder])
     assert [each.authenticated for each in holders] == [1] * 12
 
 
+def test_streams_learn_of_claims_that_are_equal_for_python(holders: list[Holder]) -> None:
+    shared = holders[0].shared
+    for claims in ({"vip": True}, {"vip": 1}, {"vip": 1.0}):
+        caller = replace(holders[0].caller, claims=claims)
+        shared.record_check(caller, time.monotonic())
+        assert shared.caller() is caller
+    equal = replace(holders[0].caller, claims={"vip": 1.0})
+    shared.record_check(equal, time.monotonic())
+    assert shared.caller() is caller, "its streams share one object"
+
+
 def test_a_stream_ends_when_its_request_means_another_environment(holders: list[Holder]) -> None:
     """As that of an account without `X-Environment`, which has left its only project and is in another one now."""
     caller, shared = holders[0].caller, holders[0].shared

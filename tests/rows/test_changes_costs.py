@@ -87,9 +87,8 @@ def test_no_subscription_is_reset_for_ever(monkeypatch: pytest.MonkeyPatch) -> N
     served: Counter[str] = Counter()
     for _ in range(200):
         subscriptions = [SimpleNamespace(name=name, key=name, related={}, needs_reset=False) for name in "abcd"]
-        stream = SimpleNamespace(
-            environment=SimpleNamespace(environment_id="env_a"), principal=None, subscriptions=subscriptions
-        )
+        environment, seal = SimpleNamespace(environment_id="env_a"), SimpleNamespace(rights="")
+        stream = SimpleNamespace(environment=environment, seal=seal, subscriptions=subscriptions)
         differences.changes("us-east-1", stream, Found(), PassEffort())  # type: ignore[arg-type]
         [one] = [each.name for each in subscriptions if not each.needs_reset]
         served[one] += 1
