@@ -101,6 +101,17 @@ def test_each_field_of_a_user_changes_by_itself(api: Api, manager: str, una: Use
     assert changed == 7, "an empty change leaves no entry"
 
 
+def test_names_have_no_control_characters(api: Api, manager: str, una: User, sign_in: Callable[..., SignedIn]) -> None:
+    name, user = {"name": "a\x1b[2Kb"}, {"email": "new@example.com", "password": "a good password 1"}
+    for method, path, bearer, body in (
+        ("PATCH", f"/v1/users/{una.pk}", manager, {}),
+        ("POST", "/v1/users", manager, user),
+        ("PATCH", "/v1/auth/me", sign_in(una).access_token, {}),
+        ("POST", "/v1/keys", manager, {"scopes": ["rows:read"]}),
+    ):
+        assert api.request(method, path, token=bearer, json=body | name).fields == {"name": "malformed"}
+
+
 def test_claims_that_are_equal_for_python_alone_are_a_change(api: Api, manager: str, una: User) -> None:
     path = f"/v1/users/{una.pk}"
     for value in (True, 1, 1.0, [1, False], [1, 0]):
