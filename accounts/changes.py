@@ -2,10 +2,18 @@ from collections.abc import Mapping
 
 from django.db.models import Model
 
+from platform_site.http import exact_json
+
 
 def apply(record: Model, values: Mapping[str, object]) -> list[str]:
     """Set the fields whose values differ, and return their names."""
-    changed = [field for field, value in values.items() if getattr(record, field) != value]
+    changed = [field for field, value in values.items() if not _is_same(getattr(record, field), value)]
     for field in changed:
         setattr(record, field, values[field])
     return changed
+
+
+def _is_same(old: Any, new: Any) -> bool:
+    if isinstance(new, dict | list):  # for Python true is equal to 1, and 1 to 1.0
+        return exact_json.canonical(old) == exact_json.canonical(new)
+    return bool(old == new)

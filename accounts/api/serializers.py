@@ -18,6 +18,7 @@ from platform_site.http.fields import (
     IdField,
     IntegerField,
     ListField,
+    NameField,
     ObjectField,
     Serializer,
 )
@@ -131,7 +132,7 @@ class RevokeInput(Serializer):
 class MeInput(Serializer):
     """Changes of the caller's own account. A new password needs the current one."""
 
-    name = CharField(required=False, allow_blank=True, max_length=MAX_USER_NAME_LENGTH)
+    name = NameField(required=False, allow_blank=True, max_length=MAX_USER_NAME_LENGTH)
     password = ChosenPasswordField(required=False)
     current_password = PasswordField(required=False)
 
@@ -143,7 +144,7 @@ class MeInput(Serializer):
 
 
 class KeyName(Serializer):
-    name = CharField(max_length=100)
+    name = NameField(max_length=100)
 
 
 class KeyInput(KeyName):
@@ -174,7 +175,7 @@ class KeyInput(KeyName):
 
 class InvitationInput(Serializer):
     email = EmailField()
-    name = CharField(required=False, allow_blank=True, max_length=MAX_USER_NAME_LENGTH)
+    name = NameField(required=False, allow_blank=True, max_length=MAX_USER_NAME_LENGTH)
     role = RoleField(required=False, allow_null=True)
     claims = ClaimsField(required=False)
 

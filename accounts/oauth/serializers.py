@@ -10,6 +10,7 @@ from platform_site.http.fields import (
     ChoiceField,
     DateTimeField,
     ListField,
+    NameField,
     ObjectField,
     Serializer,
 )
@@ -20,7 +21,7 @@ _AUTH = IdentityProvider.ClientAuth.values
 
 
 class ProviderChanges(Serializer):
-    display_name = CharField(required=False, max_length=100)
+    display_name = NameField(required=False, max_length=100)
     client_id = CharField(required=False, max_length=300)
     client_secret = CharField(required=False, max_length=MAX_SECRET_LENGTH, write_only=True)
     team_id = CharField(required=False, max_length=50, help_text="With `key_id` and `private_key`: Apple's team.")

@@ -5,6 +5,7 @@ are not cached and send no referrer."""
 from typing import Any, ClassVar, Final
 
 from django import forms
+from django.core.validators import RegexValidator
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.template.loader import render_to_string
@@ -20,6 +21,7 @@ from accounts.models.registration import AccountEmail, PoolSettings
 from accounts.registration import invitations, one_time_links, own_account, password_reset, pool_settings, sign_up
 from accounts.users import passwords
 from platform_site.http.errors import ApiError, InvalidGrant
+from platform_site.http.fields import CONTROL_CHARACTERS
 from platform_site.http.requests import current_request_id
 from platform_site.redis import rate_limits
 
@@ -65,6 +67,7 @@ class AcceptForm(NewPasswordForm):
         label="Name",
         required=False,
         max_length=MAX_USER_NAME_LENGTH,
+        validators=[RegexValidator(CONTROL_CHARACTERS, "Must not have control characters.", inverse_match=True)],
         widget=forms.TextInput(attrs={"autocomplete": "name"}),
     )
     field_order = ["name", "password", "again"]

@@ -13,6 +13,7 @@ from platform_site.http.fields import (
     ChoiceField,
     DateTimeField,
     IntegerField,
+    NameField,
     ObjectField,
     Serializer,
 )
@@ -26,7 +27,7 @@ class TokenField(CharField):
 class SignUpInput(Serializer):
     email = EmailField()
     password = ChosenPasswordField()
-    name = CharField(required=False, allow_blank=True, max_length=MAX_USER_NAME_LENGTH)
+    name = NameField(required=False, allow_blank=True, max_length=MAX_USER_NAME_LENGTH)
 
 
 class LinkInput(Serializer):
@@ -44,7 +45,7 @@ class ResetInput(LinkInput):
 
 
 class AcceptInput(ResetInput):
-    name = CharField(required=False, allow_blank=True, max_length=MAX_USER_NAME_LENGTH)
+    name = NameField(required=False, allow_blank=True, max_length=MAX_USER_NAME_LENGTH)
 
 
 class EmailInput(Serializer):

@@ -1,5 +1,6 @@
 """Output for terminals, pipes (tab-separated) and programs (`--json`). Results go to standard output, everything else
-to standard error. Control characters in texts from the server are escaped."""
+to standard error. In texts from the server, control characters and those that change the direction of text are
+escaped."""
 
 import io
 import json
@@ -12,7 +13,9 @@ import typer
 
 from platform_site.developer_cli.failures import Failure
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_DIRECTIONS = r"\u2028-\u202e\u2066-\u2069"
+_CONTROL = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{_DIRECTIONS}]")
+_CONTROL_IN_JSON = re.compile(rf"[\x7f-\x9f{_DIRECTIONS}]")
 
 
 class _State:
@@ -51,12 +54,26 @@ def plain(value: Any) -> str:
     if value is None:
         return ""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return _CONTROL.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def one_line(text: str) -> str:
+    """For a text that must not look like more than one line of output."""
+    return plain(text).replace("\n", "\\n")
+
+
+def asks(question: str) -> bool:
+    return typer.confirm(one_line(question), err=True)
 
 
 def print_json(value: Any, indent: int | None = 2) -> None:
     text = json.dumps(value, ensure_ascii=False, indent=indent)
-    print(re.sub(r"[\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", text), flush=True)
+    print(_CONTROL_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text), flush=True)
 
 
 def result(value: Any, text: str) -> None:

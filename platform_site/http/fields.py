@@ -1,5 +1,6 @@
 """Serializer fields without DRF's coercion (`"5"` is no integer), with DRF's names. Error codes are stable."""
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Final
@@ -14,6 +15,8 @@ from platform_site.identity import ids
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1
 WHOLE_BODY: Final = "$body"
+CONTROL_CHARACTERS: Final = re.compile(r"[\x01-\x08\x0b-\x1f\x7f-\x9f]")
+"""Without tab, line feed, and NUL, which no text may have."""
 
 
 def timestamp(moment: datetime) -> str:
@@ -30,6 +33,18 @@ class CharField(serializers.CharField):
         if data is not serializers.empty and data is not None and not isinstance(data, str):
             self.fail("invalid")
         return super().run_validation(data)
+
+
+class NameField(CharField):
+    """Without control characters, which a terminal that shows the name obeys. Tabs and line breaks may be in it."""
+
+    default_error_messages: ClassVar = {"malformed": "Must not have control characters."}
+
+    def to_internal_value(self, data: Any) -> str:
+        name = str(super().to_internal_value(data))
+        if CONTROL_CHARACTERS.search(name):
+            self.fail("malformed")
+        return name
 
 
 class IdField(CharField):

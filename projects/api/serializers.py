@@ -24,9 +24,9 @@ BRANCH_NAME_RULE: Final = (
 )
 
 
-def _name_field(**options: Any) -> fields.CharField:
+def _name_field(**options: Any) -> fields.NameField:
     """1-64 characters (code points), not blank."""
-    return fields.CharField(
+    return fields.NameField(
         min_length=1,
         max_length=NAME_LENGTH,
         trim_whitespace=False,
@@ -84,7 +84,7 @@ class NewMember(Serializer):
 class AcceptedInvitation(Serializer):
     token = TokenField()
     password = ChosenPasswordField(required=False, help_text="Only for an email without an account, which is created.")
-    name = fields.CharField(required=False, allow_blank=True, max_length=MAX_USER_NAME_LENGTH)
+    name = fields.NameField(required=False, allow_blank=True, max_length=MAX_USER_NAME_LENGTH)
 
 
 class MemberChanges(Serializer):

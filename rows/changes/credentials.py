@@ -11,6 +11,7 @@ from django.db import Error
 
 from accounts.tokens.credentials import SessionCredential
 from accounts.tokens.revocation import UNCACHED
+from platform_site.http import exact_json
 from platform_site.http.errors import ApiError
 from platform_site.identity.callers import Caller
 from platform_site.redis import client as redis_client
@@ -69,17 +70,24 @@ class SharedCredential:
     def _set_caller(self, caller: Caller) -> None:
         """Keeps the same object for an equal caller, so that its streams share it."""
         self._refused = None
-        if caller != self._caller:
+        if not _is_same(caller, self._caller):
             self._caller = caller
 
     def shared_caller(self, caller: Caller) -> Caller:
         """The object that streams of this caller share. If a new request found another caller than the last check, the
         credential is checked again."""
         with self._lock:
-            if caller != self._caller or self._refused is not None:
+            if not _is_same(caller, self._caller) or self._refused is not None:
                 self._checked_at = -AUTHENTICATE_SECONDS
                 return caller
             return self._caller
+
+
+def _is_same(caller: Caller, other: Caller) -> bool:
+    """Also for claims, in which Python takes true for 1, and 1 for 1.0."""
+    if caller != other:
+        return False
+    return caller.claims is other.claims or exact_json.canonical(caller.claims) == exact_json.canonical(other.claims)
 
 
 _lock: Final = threading.Lock()

@@ -4,36 +4,45 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from django.db import OperationalError
+
 from platform_site.http import exact_json
+from platform_site.http.errors import ValidationFailed
+from platform_site.postgres.sqlstates import CANCELLED, sqlstate
 from rows.changes.batches import Message
 from rows.changes.event_reader import Event, Pass
 from rows.changes.streams import Stream, Subscription
+from rows.changes.tasks import PassEffort, from_anywhere
 from rows.events.payloads import Payloads
 from rows.query.service import ListQuery, list_rows
-from rows.rules.evaluator import Effort, Facts, TooCostly, holds
+from rows.rules.evaluator import Facts, TooCostly, holds
 
 Difference = tuple[str, Mapping[str, Any] | None, int]
 """The id of a row, the row as the caller sees it (None: not visible), and the sequence of its last event."""
 _CHUNK: Final = 100
-_EFFORT: Final = 1_000_000
+_MIN_TIMEOUT_MS: Final = 100
 
 
-def changes(using: str, stream: Stream, found: Pass) -> list[Message]:
-    """The messages of a pass for a stream. Marks the subscriptions that need a reset."""
+def changes(using: str, stream: Stream, found: Pass, effort: PassEffort) -> list[Message]:
+    """The messages of a pass for a stream. Marks the subscriptions that need a reset, also those for which no time is
+    left."""
     environment_id = stream.environment.environment_id
     events = (found.events or {})[environment_id]
     if not events:
         return []
     messages: list[Message] = []
-    for each in stream.subscriptions:
+    for each in from_anywhere(stream.subscriptions):
         if any(_is_relevant(event, names) for table, names in each.related.items() for event in events.get(table, ())):
             each.needs_reset = True
         if each.needs_reset or not (of_table := found.events_for(environment_id, each)):
             continue
-        key = (environment_id, stream.principal, each.key, each.name)
+        key = (environment_id, stream.seal.rights, each.key, each.name)
         if key not in found.messages:
             try:
-                found.messages[key] = [_message(each.name, *one) for one in _differences(using, stream, each, of_table)]
+                effort.check()
+                effort.start_subscription()
+                differences = _differences(using, stream, each, of_table, effort)
+                found.messages[key] = [_message(each.name, *one) for one in differences]
             except TooCostly:
                 found.messages[key] = None
         of_subscription = found.messages[key]
@@ -48,12 +57,14 @@ def _message(subscription: str, row_id: str, row: Mapping[str, Any] | None, sequ
     return Message("row", exact_json.dumps({"subscription": subscription, "id": row_id, "row": row}), sequence)
 
 
-def _differences(using: str, stream: Stream, subscription: Subscription, events: Sequence[Event]) -> list[Difference]:
-    """The rows that look different to the caller now."""
+def _differences(
+    using: str, stream: Stream, subscription: Subscription, events: Sequence[Event], effort: PassEffort
+) -> list[Difference]:
+    """The rows that look different to the caller now. Raises TooCostly."""
     of_row: dict[str, list[Event]] = defaultdict(list)
     for event in events:
         of_row[event["id"]].append(event)
-    viewer = _Viewer(using, stream, subscription)
+    viewer = _Viewer(using, stream, subscription, effort)
     current: Mapping[str, Mapping[str, Any] | None]
     if subscription.is_decided_by_record:
         current = {row_id: viewer.cells(changes[-1]["record"]) for row_id, changes in of_row.items()}
@@ -74,10 +85,9 @@ def _differences(using: str, stream: Stream, subscription: Subscription, events:
 class _Viewer:
     """The rows of a subscription as the caller of a stream sees them."""
 
-    def __init__(self, using: str, stream: Stream, subscription: Subscription) -> None:
-        self._stream, self._subscription = stream, subscription
-        self._payloads = Payloads(using, stream.principal)
-        self._effort = Effort(_EFFORT)
+    def __init__(self, using: str, stream: Stream, subscription: Subscription, effort: PassEffort) -> None:
+        self._stream, self._subscription, self._effort = stream, subscription, effort
+        self._payloads = Payloads(using, stream.principal, effort)
 
     def cells(self, record: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         """The visible cells of an event's record, by the current rule and filter. Raises TooCostly."""
@@ -93,17 +103,35 @@ class _Viewer:
         return cells if chosen is None else {name: cell for name, cell in cells.items() if name in chosen}
 
     def list(self, ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
-        """The matching rows among these ids, as the table is now."""
+        """The matching rows among these ids, as the table is now. Raises TooCostly."""
         subscription, found = self._subscription, {}
         where = exact_json.loads(subscription.where) if isinstance(subscription.where, str) else subscription.where
         for start in range(0, len(ids), _CHUNK):
+            self._effort.check()
             among = {"id": {"$in": list(ids[start : start + _CHUNK])}}
             both = among if where is None else {"$and": [where, among]}
-            query = ListQuery(both, limit=_CHUNK, columns=subscription.columns, withs=subscription.withs)
-            page = list_rows(self._stream.environment, self._stream.principal, subscription.table, query)
-            for row in exact_json.loads(page.body)["data"]:
+            for row in self._read(both):
                 found[row["id"]] = row
         return found
+
+    def _read(self, where: Any) -> Sequence[Mapping[str, Any]]:
+        subscription = self._subscription
+        limit_ms = max(_MIN_TIMEOUT_MS, int(1000 * self._effort.seconds_left))
+        query = ListQuery(
+            where, limit=_CHUNK, columns=subscription.columns, withs=subscription.withs, limit_ms=limit_ms
+        )
+        try:
+            page = list_rows(self._stream.environment, self._stream.principal, subscription.table, query)
+        except OperationalError as error:
+            if sqlstate(error) == CANCELLED:
+                raise TooCostly from None
+            raise
+        except ValidationFailed as error:  # rows that the client's own lists, of fewer at once, may well show
+            if any(field.code == "too_large" for field in error.fields):
+                raise TooCostly from None
+            raise
+        rows: Sequence[Mapping[str, Any]] = exact_json.loads(page.body)["data"]
+        return rows
 
 
 def _is_relevant(event: Event, columns: set[str]) -> bool:

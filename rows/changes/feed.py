@@ -8,9 +8,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
-from queue import SimpleQueue
 from typing import Final
 
 from django.db import Error, close_old_connections, connections
@@ -26,10 +24,10 @@ from rows.changes.event_reader import Pass, by_environment, by_position, current
 from rows.changes.notifications import POLL_SECONDS, Listener
 from rows.changes.positions import Position
 from rows.changes.streams import Stream
+from rows.changes.tasks import WORKERS, Task, TaskQueue, from_anywhere
 
 logger = logging.getLogger("platform.changes")
 
-WORKERS: Final = 4
 SETTLE_POLL_SECONDS: Final = 0.05
 PAUSE_SECONDS: Final = 0.01
 LONGEST_PAUSE_SECONDS: Final = 0.08
@@ -44,23 +42,10 @@ MAX_FAILURE_SECONDS: Final = 10
 """Streams that could not be read or sent for longer are closed."""
 
 
-@dataclass(slots=True)
-class Task:
-    """The work for one environment in one pass."""
-
-    environment_id: str
-    until: str | None
-    """The snapshot up to which the pass reads for all streams; None if they are at one position."""
-    read: list[tuple[list[Stream], Pass]] = field(default_factory=list)
-    """Streams at a position shared with other environments: one round trip has read for all of them."""
-    unread: list[list[Stream]] = field(default_factory=list)
-    """The others, by position."""
-
-
 class Feed:
     """The streams of one region in this process. Its thread reads for streams of several environments at once; WORKERS
-    other threads read the rest, and send. At most one of them works for an environment, so slow streams of one
-    environment do not delay those of others."""
+    other threads read the rest, and send. At most one of them works for an environment, about a second at a time, and
+    slow environments have only half of them, so slow streams of one environment do not delay those of others."""
 
     def __init__(self, using: str) -> None:
         self._using = using
@@ -75,11 +60,13 @@ class Feed:
         self._added: list[Stream] = []
         """Opened since the last pass."""
         self._counted_at = self._watched_at = 0.0
-        self._tasks: SimpleQueue[Task | None] = SimpleQueue()
+        self._tasks = TaskQueue()
         self._busy: dict[str, float] = {}
         """The environments that a worker serves, and since when."""
         self._skipped: set[str] = set()
         """Those of them whose streams a pass has skipped."""
+        self._oldest_first: set[str] = set()
+        """Environments whose next task begins with the positions that the last one had no time for."""
         self._lag = 0.0
         """The longest time that an environment took since the last pass."""
 
@@ -215,6 +202,7 @@ class Feed:
             while (task := self._tasks.get()) is not None:
                 close_old_connections()
                 self._serve_task(task)
+                self._tasks.done(task)
                 with self._lock:
                     self._lag = max(self._lag, time.monotonic() - self._busy.pop(task.environment_id))
                     was_skipped = task.environment_id in self._skipped
@@ -226,33 +214,43 @@ class Feed:
 
     def _serve_task(self, task: Task) -> None:
         for streams, found in task.read:
-            self._serve_all(task.environment_id, streams, found)
-        for streams in task.unread:
-            self._read_and_serve(task.environment_id, streams, task.until)
+            self._serve_all(task, streams, found)
+        is_reversed = task.environment_id in self._oldest_first
+        for number, streams in enumerate(reversed(task.unread) if is_reversed else task.unread):
+            if number and task.effort.is_over:
+                self._oldest_first ^= {task.environment_id}
+                self.wake()
+                break
+            self._read_and_serve(task, streams)
 
-    def _read_and_serve(self, environment_id: str, streams: Sequence[Stream], until: str | None) -> None:
+    def _read_and_serve(self, task: Task, streams: Sequence[Stream]) -> None:
         """One position at a time: reconnecting clients each have their own, with much to read."""
         try:
-            for of_read, found in read(self._using, streams, until):
-                self._serve_all(environment_id, of_read, found)
+            for of_read, found in read(self._using, streams, task.until):
+                task.effort.extend()
+                self._serve_all(task, of_read, found)
         except Error as error:
             self._record_failure(streams, error)
         except Exception:
-            logger.exception("streams of %s ended", environment_id)
+            logger.exception("streams of %s ended", task.environment_id)
             for stream in streams:
                 stream.end("internal")
 
-    def _serve_all(self, environment_id: str, streams: Sequence[Stream], found: Pass) -> None:
+    def _serve_all(self, task: Task, streams: Sequence[Stream], found: Pass) -> None:
         """Serve the streams of one position. Ten thousand unaffected ones must not take long."""
         now = time.monotonic()
-        for stream in streams:
-            if not _skip_unaffected(environment_id, stream, found, now):
-                self._serve(stream, found)
+        for number, stream in enumerate(from_anywhere(streams)):
+            if _skip_unaffected(task.environment_id, stream, found, now):
+                continue
+            if number and task.effort.is_over and _is_new(stream, found):
+                self.wake()  # to compile it in the next pass
+            else:
+                self._serve(task, stream, found)
 
-    def _serve(self, stream: Stream, found: Pass) -> None:
+    def _serve(self, task: Task, stream: Stream, found: Pass) -> None:
         try:
             if self._is_authorized(stream):
-                self._advance(stream, found)
+                self._advance(task, stream, found)
             stream.failed_at = 0.0
         except ApiError as error:
             stream.end(error.code)
@@ -297,10 +295,10 @@ class Feed:
 
     # ── One stream ──
 
-    def _advance(self, stream: Stream, found: Pass) -> None:
+    def _advance(self, task: Task, stream: Stream, found: Pass) -> None:
         """Bring a stream to the snapshot of the pass. Raises ApiError if it must end."""
         environment_id = stream.environment.environment_id
-        is_new = stream.compiled is None or stream.compiled.version != found.versions.get(environment_id, 0)
+        is_new = _is_new(stream, found)
         if is_new:
             stream.compile()
             stream.reset_all()
@@ -321,7 +319,7 @@ class Feed:
         key = stream.seal, stream.principal, seen
         batch = None if seal is None else found.encoded.get(key)
         if batch is None:
-            messages = [] if is_new else changes(self._using, stream, found)
+            messages = [] if is_new else changes(self._using, stream, found, task.effort)
             batch = encode(messages, seen, now, seal, is_all=not stream.is_reset_due)
             if not stream.is_reset_due:
                 found.encoded[key] = batch
@@ -348,6 +346,12 @@ class Feed:
         else:
             stream.clear_resets()
             stream.send("ready", has_id=True)
+
+
+def _is_new(stream: Stream, found: Pass) -> bool:
+    """Whether it has to be compiled, for another schema or caller."""
+    version = found.versions.get(stream.environment.environment_id, 0)
+    return stream.compiled is None or stream.compiled.version != version
 
 
 def _skip_unaffected(environment_id: str, stream: Stream, found: Pass, now: float) -> bool:

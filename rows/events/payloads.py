@@ -79,22 +79,23 @@ _Rows = Sequence[Mapping[str, Any]]
 class _Evaluation:
     """The remaining steps of one event, and its related rows by hop and key (None: too many)."""
 
-    def __init__(self, event: int | None = None) -> None:
+    def __init__(self, event: int | None = None, effort: Effort | None = None) -> None:
         self.event = event
-        self.effort = Effort(MAX_EFFORT)
+        self.effort = effort or Effort(MAX_EFFORT)
         self.related: dict[tuple[Hop, Any], _Rows | None] = {}
 
 
 class Payloads:
-    """The payloads of one relay batch in the region `using`. `viewer` reads them: role `server` for webhooks."""
+    """The payloads of one relay batch in the region `using`. `viewer` reads them: role `server` for webhooks. `effort`:
+    for all calls of `visible_cells`."""
 
-    def __init__(self, using: str, viewer: Principal = _SERVER) -> None:
+    def __init__(self, using: str, viewer: Principal = _SERVER, effort: Effort | None = None) -> None:
         self._using = using
         self._viewer = viewer
         self._environments: dict[str, schema_cache.CompiledSchema] = {}
         self._filters: dict[tuple[str, str], Condition | InvalidCondition] = {}
         self._used_columns: dict[tuple[str, str], Mapping[str, set[str]]] = {}
-        self._evaluation = _Evaluation()
+        self._evaluation = _Evaluation(effort=effort)
         self._now: datetime | None = None
 
     def payload_of(self, event: OutboxEvent, data: Mapping[str, Any], subscriber: Subscriber) -> dict[str, Any] | None:

@@ -46,6 +46,8 @@ class ListQuery:
     withs: Any = None
     columns: Any = None
     count: Count | None = None
+    limit_ms: int | None = None
+    """The timeout of the statement that reads the rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ def _list(context: QueryContext, name: str, query: ListQuery) -> Page:
         after = tuple(value is None for value in ended)
         named |= {After(index): None if value is None else str(value).encode() for index, value in enumerate(ended)}
     statement = context.statement(select.read, ReadShape(name, where.shape, order, withs, after, columns))
-    rows = context.read(statement, named, where.wire)
+    rows = context.read(statement, named, where.wire, query.limit_ms)
     if not rows:
         context.verify()
     next_cursor = None

@@ -101,6 +101,29 @@ def test_each_field_of_a_user_changes_by_itself(api: Api, manager: str, una: Use
     assert changed == 7, "an empty change leaves no entry"
 
 
+def test_names_have_no_control_characters(api: Api, manager: str, una: User, sign_in: Callable[..., SignedIn]) -> None:
+    name, user = {"name": "a\x1b[2Kb"}, {"email": "new@example.com", "password": "a good password 1"}
+    for method, path, bearer, body in (
+        ("PATCH", f"/v1/users/{una.pk}", manager, {}),
+        ("POST", "/v1/users", manager, user),
+        ("PATCH", "/v1/auth/me", sign_in(una).access_token, {}),
+        ("POST", "/v1/keys", manager, {"scopes": ["rows:read"]}),
+    ):
+        assert api.request(method, path, token=bearer, json=body | name).fields == {"name": "malformed"}
+
+
+def test_claims_that_are_equal_for_python_alone_are_a_change(api: Api, manager: str, una: User) -> None:
+    path = f"/v1/users/{una.pk}"
+    for value in (True, 1, 1.0, [1, False], [1, 0]):
+        answer = api.patch(path, token=manager, json={"claims": {"vip": value}})
+        assert answer.status == 200
+        shown = api.get(path, token=manager).json["claims"]["vip"]
+        assert repr(shown) == repr(value)
+    api.patch(path, token=manager, json={"claims": {"vip": [1, 0]}})
+    changed = AuditEntry.objects.filter(action="user.changed", target_id=una.pk).count()
+    assert changed == 5, "the same once more is no change"
+
+
 def test_disabling_by_the_api_is_401_on_the_next_call(
     api: Api, manager: str, una: User, sign_in: Callable[..., SignedIn]
 ) -> None:

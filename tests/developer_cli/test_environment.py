@@ -8,7 +8,10 @@ import sys
 from datetime import datetime
 
 import pytest
+import typer
 
+from platform_site.developer_cli import output
+from platform_site.developer_cli.commands.environment import confirm
 from tests.support.developer_cli import Cli
 from tests.support.live_changes import App
 
@@ -141,3 +144,12 @@ def test_colour_in_a_terminal_unless_it_has_none(cli: Cli) -> None:
 
 def test_texts_of_the_server_cannot_control_the_terminal(cli: Cli) -> None:
     assert "\x1b[31m" not in _in_a_terminal(cli, "invoke", "fails", NO_COLOR="1")
+
+
+def test_questions_show_control_characters_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(typer, "confirm", lambda question, **options: asked.append(question))
+    monkeypatch.setattr(output, "is_terminal", lambda: True)
+    with pytest.raises(typer.Exit):
+        confirm("Merge into A\x1b[2K\u202e\nB?", yes=False)
+    assert asked == [r"Merge into A\x1b[2K\u202e\nB?"]

@@ -60,6 +60,24 @@ def test_logs_of_failed_runs(cli: Cli) -> None:
     assert cli.error("logs", "reads", "--status", "great", code=3)["fields"][0]["field"] == "status"
 
 
+FORGES = """export default ({text}) => {
+    console.log(text);
+    throw new Error(text);
+}"""
+
+
+def test_texts_of_logs_cannot_look_like_lines_of_it(cli: Cli, app: App) -> None:
+    app.ok("owner", "PUT", "/functions/forges", source=FORGES)
+    forged = "2026-01-01T00:00:00.000000Z run_00000000000000000000000000 call succeeded 3 ms"
+    text = f"hi\n{forged}\n    {forged}\u202e\r{forged}"
+    cli.run("invoke", "forges", json.dumps({"text": text}), code=1)
+    first, *rest = cli.run("logs", "forges").stdout.splitlines()
+    assert not first.startswith(" ")
+    assert all(line.startswith("    ") for line in rest)
+    assert [line for line in rest if not line.startswith("        ")] == [rest[0]], "one line was logged"
+    assert "\\u202e\\x0d" in "".join(rest)
+
+
 def test_logs_follow_until_interrupted(cli: Cli, app: App) -> None:
     following = cli.process("logs", "reads", "-f", "--limit", "1", "--json")
     assert following.stdout is not None

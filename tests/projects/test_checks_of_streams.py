@@ -23,6 +23,7 @@ from rows.changes.event_reader import Pass
 from rows.changes.feed import Feed
 from rows.changes.positions import Position, digest, seal_of
 from rows.changes.streams import Stream
+from rows.changes.tasks import Task
 from rows.rules.principal import Principal
 from tests.projects.conftest import RoundTrips, key_for
 from tests.support.flush import flush_redis
@@ -90,6 +91,17 @@ def test_without_records_each_credential_is_checked_alone(holders: list[Holder])
     assert [each.authenticated for each in holders] == [1] * 12
 
 
+def test_streams_learn_of_claims_that_are_equal_for_python(holders: list[Holder]) -> None:
+    shared = holders[0].shared
+    for claims in ({"vip": True}, {"vip": 1}, {"vip": 1.0}):
+        caller = replace(holders[0].caller, claims=claims)
+        shared.record_check(caller, time.monotonic())
+        assert shared.caller() is caller
+    equal = replace(holders[0].caller, claims={"vip": 1.0})
+    shared.record_check(equal, time.monotonic())
+    assert shared.caller() is caller, "its streams share one object"
+
+
 def test_a_stream_ends_when_its_request_means_another_environment(holders: list[Holder]) -> None:
     """As that of an account without `X-Environment`, which has left its only project and is in another one now."""
     caller, shared = holders[0].caller, holders[0].shared
@@ -99,7 +111,7 @@ def test_a_stream_ends_when_its_request_means_another_environment(holders: list[
     stream = Stream(caller.environment, caller, principal, [], None, shared, seal, None)
     other = replace(caller, environment=replace(caller.environment, environment_id="env_other"))
     shared.record_check(other, time.monotonic())
-    Feed("us-east-1")._serve(stream, Pass("", 0, {}, set(), {}, None))
+    Feed("us-east-1")._serve(Task("env_a", None), stream, Pass("", 0, {}, set(), {}, None))
     assert b'"reason":"not_found"' in (stream.queue.take() or b"")
     assert stream.queue.is_closed
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from rows.changes.feed import Feed, Task
+from rows.changes.feed import Feed
+from rows.changes.tasks import Task
 from tests.support.live_changes import READY, TASKS, App, Live
 from tests.support.service import Up
 
@@ -204,7 +205,7 @@ def test_an_idle_worker_keeps_no_batch() -> None:
         kept.append(known())
         return None
 
-    feed._tasks = SimpleNamespace(get=get)  # type: ignore[assignment]
+    feed._tasks = SimpleNamespace(get=get, done=lambda task: None)  # type: ignore[assignment]
     worker = threading.Thread(target=feed._work)
     worker.start()
     worker.join(10)

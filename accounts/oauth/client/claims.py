@@ -19,6 +19,7 @@ from accounts.oauth.client.transport import Calls, oauth_client
 from accounts.oauth.errors import FlowError, ProviderAnswerInvalid, ProviderRefused
 from accounts.users import emails
 from platform_site.http.errors import ValidationFailed
+from platform_site.http.fields import CONTROL_CHARACTERS
 
 LEEWAY: Final = 30
 MAX_SUBJECT_LENGTH: Final = 255
@@ -147,7 +148,7 @@ def _profile(subject: Any, email: Any, verified: Any, name: Any) -> Profile:
 
 def _shown(name: Any) -> str:
     shown = name.replace("\0", "").encode(errors="ignore").decode() if isinstance(name, str) else ""
-    return shown.strip()[:MAX_NAME_LENGTH]
+    return CONTROL_CHARACTERS.sub("", shown).strip()[:MAX_NAME_LENGTH]
 
 
 def name_in_form(user: str) -> str:

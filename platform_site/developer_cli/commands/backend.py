@@ -183,7 +183,7 @@ def _check_confirmed(found: planning.Plan, confirmed: list[str]) -> None:
     missing = found.unconfirmed(confirmed)
     if not missing:
         return
-    if output.is_terminal() and typer.confirm(f"To confirm: {'; '.join(missing)}. Continue?", err=True):
+    if output.is_terminal() and output.asks(f"To confirm: {'; '.join(missing)}. Continue?"):
         return
     fields = [{"field": "--confirm", "code": "unconfirmed", "message": each} for each in missing]
     raise Failure(

@@ -104,9 +104,11 @@ def _print_log(api: Any, name: str, run_id: str) -> None:
 
 
 def log_lines(run: dict[str, Any]) -> list[str]:
-    """The log of a run, and its error's stack."""
+    """The log of a run, and its error's stack. What follows a line break in a text is indented: it is no line of the
+    log."""
     lines = [f"{each['at']} {each['level']} {each['text']}" for each in run["logs"]]
-    return lines + (run.get("stack") or "").splitlines()
+    stack = (run.get("stack") or "").splitlines()
+    return [line.replace("\n", "\n        ") for line in lines] + [f"    {line}" for line in stack]
 
 
 @keys.command("list")
@@ -251,5 +253,5 @@ def confirm(question: str, yes: bool) -> None:
         return
     if not output.is_terminal():
         raise Failure(Exit.USAGE, "unconfirmed", question, "Repeat the command with --yes.")
-    if not typer.confirm(question, err=True):
+    if not output.asks(question):
         raise typer.Exit(Exit.USAGE)
