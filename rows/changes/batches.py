@@ -27,15 +27,14 @@ class Batch(NamedTuple):
     """The stream's position after this batch: the end of the pass, or an earlier one if the rest is too long."""
 
 
-def encode(messages: Sequence[Message], seen: Position, end: Position, seal: Seal | None, *, is_all: bool) -> Batch:
+def encode(messages: Sequence[Message], seen: Position, end: Position, seal: Seal | None) -> Batch:
     """The messages after the position `seen`, in the order of the events. Without `seal` no message has an id, since a
-    client must not continue after it. If not `is_all`, more is sent after the last message, so it is not the end of the
-    pass."""
+    client must not continue after it."""
     due = sorted((each for each in messages if each.sequence > seen.sequence), key=attrgetter("sequence"))
     encoded: list[bytes] = []
     size = 0
     for each, following in zip_longest(due, due[1:]):
-        if following is None and is_all:
+        if following is None:
             position = end
         elif following is not None and following.sequence == each.sequence:  # the same row, for another subscription
             position = None
@@ -44,6 +43,6 @@ def encode(messages: Sequence[Message], seen: Position, end: Position, seal: Sea
         last_id = None if seal is None or position is None else seal.write(position)
         encoded.append(event_streams.message(each.event, each.data, last_id))
         size += len(encoded[-1])
-        if size >= PART_BYTES and position is not None and seal is not None:
+        if size >= PART_BYTES and position is not None:
             return Batch(b"".join(encoded), len(encoded), position)
     return Batch(b"".join(encoded), len(encoded), end)

@@ -32,7 +32,11 @@ def changes(using: str, stream: Stream, found: Pass, effort: PassEffort) -> list
         return []
     messages: list[Message] = []
     for each in from_anywhere(stream.subscriptions):
-        if any(_is_relevant(event, names) for table, names in each.related.items() for event in events.get(table, ())):
+        if effort.is_over and not events.keys().isdisjoint(each.related):
+            each.needs_reset = True
+        elif any(
+            _is_relevant(event, names) for table, names in each.related.items() for event in events.get(table, ())
+        ):
             each.needs_reset = True
         if each.needs_reset or not (of_table := found.events_for(environment_id, each)):
             continue

@@ -201,13 +201,14 @@ class Feed:
         try:
             while (task := self._tasks.get()) is not None:
                 close_old_connections()
-                self._serve_task(task)
-                self._tasks.done(task)
-                with self._lock:
-                    self._lag = max(self._lag, time.monotonic() - self._busy.pop(task.environment_id))
-                    was_skipped = task.environment_id in self._skipped
-                if was_skipped:
-                    self.wake()
+                try:
+                    self._serve_task(task)
+                finally:
+                    self._tasks.done(task)
+                    with self._lock:
+                        self._lag = max(self._lag, time.monotonic() - self._busy.pop(task.environment_id))
+                        if task.environment_id in self._skipped:
+                            self.wake()
                 del task  # while idle, hold on to nothing: batches can have a megabyte for each stream
         finally:
             connections.close_all()
@@ -315,17 +316,16 @@ class Feed:
             # Too many events, another server or schema, or a time without recorded events.
             stream.clear_position()
             return
-        seal = None if stream.is_reset_due else stream.seal  # messages before a reset must not have an id
         key = stream.seal, stream.principal, seen
-        batch = None if seal is None else found.encoded.get(key)
+        batch = None if stream.is_reset_due else found.encoded.get(key)
         if batch is None:
             messages = [] if is_new else changes(self._using, stream, found, task.effort)
-            batch = encode(messages, seen, now, seal, is_all=not stream.is_reset_due)
+            # Messages before a reset must not have an id, or a client that continues after them would miss the reset.
+            batch = encode(messages, seen, now, None if stream.is_reset_due else stream.seal)
             if not stream.is_reset_due:
                 found.encoded[key] = batch
         stream.position = batch.position
         if batch.position != now:
-            stream.clear_resets()  # the pass that sends the rest finds them again
             self.wake()
         resets, count = stream.encode_resets(time.monotonic())
         if batch.message_count or count:

@@ -16,6 +16,8 @@ T = TypeVar("T")
 
 WORKERS: Final = 4
 PASS_SECONDS: Final = 1.0
+_LONGEST_SECONDS: Final = 4 * PASS_SECONDS
+"""With the pauses of a slow environment."""
 _SECONDS_AFTER_READ: Final = 0.2
 _SLOW_SECONDS: Final = 0.5
 """An environment whose task takes longer is slow for the next _SLOW_FOR seconds."""
@@ -27,7 +29,7 @@ _RESTS: Final = 3
 
 
 class PassEffort(Effort):
-    """What a pass may cost an environment: PASS_SECONDS in all, and MAX_EFFORT steps for each subscription."""
+    """What a pass may cost an environment: PASS_SECONDS without pauses, and MAX_EFFORT steps for each subscription."""
 
     def __init__(self) -> None:
         super().__init__(MAX_EFFORT)
@@ -68,7 +70,9 @@ class PassEffort(Effort):
         if self._steps_since_rest >= _STEPS_AT_ONCE:
             self.check()
             if self._is_slow:
-                rest = max(0.0, min(self._steps_since_rest * _STEP_SECONDS * _RESTS, self.seconds_left))
+                rest = self._steps_since_rest * _STEP_SECONDS * _RESTS
+                self._until = min(self._until + rest, self._began + _LONGEST_SECONDS)
+                rest = max(0.0, min(rest, self.seconds_left))
                 self._rested += rest
                 time.sleep(rest)
             self._steps_since_rest = 0

@@ -1,5 +1,6 @@
 """Live changes of subscriptions that cost much: they delay others by about a second, and get a reset instead."""
 
+import re
 import threading
 import time
 from collections import Counter
@@ -11,6 +12,10 @@ from typing import Any
 import pytest
 
 from rows.changes import differences, tasks
+from rows.changes.event_reader import Pass
+from rows.changes.feed import Feed
+from rows.changes.positions import Position, Seal
+from rows.changes.streams import Stream, Subscription
 from rows.changes.tasks import PassEffort, Task, TaskQueue
 from rows.rules.evaluator import TooCostly
 from tests.support.live_changes import READY, TASKS, App
@@ -141,3 +146,53 @@ def test_slow_environments_have_half_of_the_workers() -> None:
     queue.done(got[0])
     worker.join(5)
     assert [task.environment_id for task in later] == [slow[2]]
+
+
+class Subscribed:
+    """A stream of the subscriptions `large` and `small`, of which a pass has no time for `small` while `is_slow`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+        self.is_slow, self.sent, self._feed = True, list[bytes](), Feed("x")
+        large = [{"id": f"row_{n}", "sequence": 2 + n, "size": size, "record": {}, "old_record": {}} for n in range(4)]
+        small = [{"id": "row_small", "sequence": 1, "size": 1, "record": {}, "old_record": {}}]
+        self._events: Any = {"env_x": {"large": large, "small": small}}
+        monkeypatch.setattr(differences, "_differences", self._differences)
+        monkeypatch.setattr(differences, "from_anywhere", list)
+        monkeypatch.setattr(Pass, "position_of", lambda found, *_: Position(found.snapshot, 1, "g"))
+        self.start(Position("10:10:", 1, "g"))
+
+    def start(self, position: Position) -> None:
+        subscriptions = [Subscription(name, name, None, None) for name in ("large", "small")]
+        where: Any = SimpleNamespace(environment_id="env_x", plan="free")
+        anyone: Any = SimpleNamespace(version=1)
+        seal = Seal((("env_x", "user", "u", "w"),), "r" * 16)
+        self.stream = Stream(where, anyone, anyone, subscriptions, anyone, anyone, seal, position)
+        self.stream.principal = "p"  # type: ignore[assignment]
+        self.stream.queue = SimpleNamespace(is_closed=False, put=self.sent.append)  # type: ignore[assignment]
+
+    def run_pass(self) -> list[str]:
+        """What it sends: events, each with its row or subscription, and whether it has an id."""
+        self.sent.clear()
+        found = Pass("20:20:", 1, {}, set(), {"env_x": 1}, self._events)
+        self._feed._advance(Task("env_x", None), self.stream, found)
+        return re.findall(r"event: (\w+)\n", b"".join(self.sent).decode())
+
+    def _differences(self, _: Any, stream: Stream, subscription: Subscription, events: Any, effort: PassEffort) -> Any:
+        if self.is_slow and subscription.name == "small":
+            raise TooCostly
+        return [(each["id"], {"x": "y" * each["size"]}, each["sequence"]) for each in events]
+
+
+def test_a_subscription_without_time_is_reset_although_the_pass_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the 2 MB that a stream gets at once: the next pass, which has time, begins after the event."""
+    subscribed = Subscribed(monkeypatch, size=900_000)
+    assert subscribed.run_pass() == ["row", "row", "row", "reset"]
+    subscribed.is_slow = False
+    assert subscribed.run_pass() == ["row"]
+
+
+def test_no_client_continues_between_a_row_and_the_reset_of_its_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    subscribed = Subscribed(monkeypatch, size=10)
+    assert subscribed.run_pass() == ["row", "row", "row", "row", "reset"]
+    [message] = [each for each in b"".join(subscribed.sent).split(b"\n\n") if b"\nid: " in each]
+    assert message.startswith(b"event: reset\n")
