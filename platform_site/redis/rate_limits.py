@@ -58,6 +58,8 @@ class Counting:
         self._time_left = ends - now + 1
 
     def add(self, amount: int) -> None:
+        if self._counter_key.ttl is None:  # the request is repeated: it was counted before
+            _, self._counter_key = _new_window(self._name, self._identity, self._period, False, int(time.time()))
         trip = redis_client.round_trip()
         self._count = self._counter_key.add_to(trip, amount)
         trip.run()
@@ -103,6 +105,9 @@ def _apply(request: HttpRequest, *outcomes: Outcome, message: str | None = None)
         raise RateLimited(longest, message)
 
 
+_MORE_COUNTED: Final = "operations_counted"
+
+
 class CallerLimit:
     __slots__ = ("_counting", "_is_anonymous", "_request")
 
@@ -116,7 +121,7 @@ class CallerLimit:
 
     def count_more(self, amount: int, plan: str, caller_id: str | None = None) -> None:
         """Count a request as `amount` more. Raises RateLimited; then those are not counted."""
-        if amount <= 0 or server_hints.is_repeated(self._request):
+        if amount <= 0 or _MORE_COUNTED in self._request.__dict__:
             return
         self._counting.add(amount)
         try:
@@ -125,6 +130,7 @@ class CallerLimit:
             self._counting.add(-amount)
             self.settle(plan)  # the header of what is left for smaller requests
             raise
+        self._request.__dict__[_MORE_COUNTED] = True  # not again if the request is repeated
 
     def settle(self, plan: str, caller_id: str | None = None) -> None:
         """Compare the count with the plan's limit, once it is known. Raises RateLimited."""

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 from django.db import OperationalError, close_old_connections
 
+from platform_site.concurrency import server_hints
 from platform_site.postgres import libpq, prepared
 from rows.outbox.models import OutboxEvent
 from rows.write import batch as write_batch
@@ -420,6 +421,17 @@ def test_it_counts_as_its_operations_against_the_rate_limit(app: Tracker, settin
     before = app.get("bob", "/rows/teams").headers["RateLimit"]
     after = batch(app, *(insert("teams", name=f"t{number}") for number in range(50)), who="bob").headers["RateLimit"]
     assert _left(before) - _left(after) == 50
+
+
+def test_a_batch_that_waited_for_a_thread_counts_all_its_operations(
+    app: Tracker, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is repeated, before it has counted them (`platform_site.server.thread_shares`)."""
+    settings.RATE_LIMIT_FACTOR = 1
+    before = app.get("bob", "/rows/teams").headers["RateLimit"]
+    monkeypatch.setattr(server_hints, "is_repeated", lambda request: True)
+    after = batch(app, *(insert("teams", name=f"t{number}") for number in range(50)), who="bob").headers["RateLimit"]
+    assert _left(before) - _left(after) == 49, "the request itself was counted before it waited"
 
 
 def test_a_batch_beyond_the_rate_limit_is_one_request(app: Tracker, settings: Any) -> None:
