@@ -77,6 +77,7 @@ class InvocationViewSet(FunctionScopedViewSet):
         run_id = self._enqueue(new)
         if wait is not None and not is_async:
             with suppress(request_concurrency.Full), self._slot():
+                server_hints.will_call_function(self.http_request)
                 server_hints.will_block()
                 run = self._wait_for_end(run_id, wait)
                 if run is not None:

@@ -342,6 +342,7 @@ def with_slot(request: HttpRequest, admission: Admission, timeout: Callable[[], 
     wait. Meanwhile a request in a server thread is parked and repeated from its beginning; elsewhere it waits here.
     Raises TooManyCalls."""
     loop_connections.release()  # waiting calls must not hold connections that others need
+    server_hints.will_call_function(request)
     admission = request.__dict__.pop(_ATTRIBUTE, admission)
     if admission.state is State.NEW:
         limiter.take(admission)

@@ -12,7 +12,7 @@ on_shutdown: list[Callable[[], None]] = []
 REPEATABLE = "can_be_repeated"
 REPEATED = "is_repeated"
 SHARE = "thread_share"
-"""A `platform_site.server.thread_shares.ThreadShare`: only requests in threads of the server have one."""
+"""The attribute of a request in a thread of the server with its `platform_site.server.thread_shares.ThreadShare`."""
 
 
 def will_block() -> None:
@@ -21,11 +21,18 @@ def will_block() -> None:
         on_will_block()
 
 
+def will_call_function(request: HttpRequest) -> None:
+    """Called before a request waits for a function: calls have limits of their own."""
+    share = request.__dict__.get(SHARE)
+    if share is not None:
+        share.count_as_call()
+
+
 class Parked(BaseException):
     """Raised to give the thread back: the request, which has had no effect yet, is repeated from its beginning.
-    `then(callback)` calls `callback` once, from any thread, when the request can be repeated. `release()` releases what
-    it waits for or has obtained; it is called when the request ends. Not an Exception, so that no handler turns it into
-    a response."""
+    `then(callback)` calls `callback` once, from any thread, when the request can be repeated. `release()`, if any,
+    releases what it waits for or has obtained; it is called when the request ends. Not an Exception, so that no handler
+    turns it into a response."""
 
     def __init__(self, then: Callable[[Callable[[], None]], None], release: Callable[[], None] | None = None) -> None:
         super().__init__()

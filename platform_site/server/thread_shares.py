@@ -1,5 +1,6 @@
 """Shares of a process's request threads, so that one environment cannot hold all of them. A request that finds the
-share of its environment taken gives its thread back (`server_hints.Parked`), waits for a place, and is repeated."""
+share of its environment taken gives its thread back (`server_hints.Parked`), waits for a place, and is repeated. Calls
+of functions are counted, but have limits of their own (`functions.execution.request_concurrency`)."""
 
 import math
 import threading
@@ -8,9 +9,12 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Final
 
 from platform_site.concurrency.server_hints import Parked
 from platform_site.http.errors import Unavailable
+
+_CALLS: Final = "calls"
 
 
 class OverShare(Unavailable):
@@ -33,8 +37,9 @@ class ThreadShares:
         with self._lock:
             if share.is_held:  # it has waited, or runs again
                 return
-            share.owner = owner
-            if self._has_room(owner):
+            if share.owner != _CALLS:
+                share.owner = owner
+            if share.owner == _CALLS or (owner not in self._waiting and self._has_room(owner)):
                 self._take(share)
                 return
         now = time.monotonic()
@@ -43,13 +48,16 @@ class ThreadShares:
         share.until = min(share.until, now + self.timeout)
         raise Parked(partial(self._wait, share))
 
+    def count_as_call(self, share: "ThreadShare") -> None:
+        with self._lock:
+            self._release(share)
+            share.owner = _CALLS
+            self._take(share)
+        self._grant()
+
     def leave(self, share: "ThreadShare") -> None:
         with self._lock:
-            if share.is_held:
-                share.is_held = False
-                self._held[share.owner] -= 1
-                if not self._held[share.owner]:
-                    del self._held[share.owner]
+            self._release(share)
         self._grant()
 
     def _wait(self, share: "ThreadShare", resume: Callable[[], None]) -> None:
@@ -90,6 +98,13 @@ class ThreadShares:
         share.is_held = True
         self._held[share.owner] += 1
 
+    def _release(self, share: "ThreadShare") -> None:
+        if share.is_held:
+            share.is_held = False
+            self._held[share.owner] -= 1
+            if not self._held[share.owner]:
+                del self._held[share.owner]
+
     def _remove(self, share: "ThreadShare") -> None:
         queue = self._waiting[share.owner]
         queue.remove(share)
@@ -110,6 +125,10 @@ class ThreadShare:
     def enter(self, environment_id: str) -> None:
         """Called once the environment is known. Raises Parked, and OverShare after waiting."""
         self.shares.enter(self, environment_id)
+
+    def count_as_call(self) -> None:
+        """Called before the request waits for a function, also if its environment is not known."""
+        self.shares.count_as_call(self)
 
     def leave(self) -> None:
         """Called when the request leaves its thread."""

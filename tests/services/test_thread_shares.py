@@ -156,3 +156,24 @@ def test_a_request_over_the_share_leaves_its_thread_and_is_repeated(monkeypatch:
     assert not waiting.is_held
     application._work(again)
     assert (answers, waiting.is_held) == ([200], True)
+
+
+def test_calls_of_functions_have_no_share_but_count() -> None:
+    server = Server(16)
+    calls = [server.enter("env_a") for _ in range(8)]
+    for call in calls:
+        call.count_as_call()
+    assert server.held("env_a") == 4  # of the other eight threads
+    calls[0].leave()
+    calls[0].enter("env_a")
+    assert calls[0].is_held, "repeated with the slot of its function: it is neither refused nor parked again"
+
+
+def test_who_comes_later_overtakes_no_one() -> None:
+    server = Server(4)
+    held = [server.enter("env_a"), server.enter("env_a")]
+    first = server.enter("env_a")
+    server.shares._release(held[0])
+    assert not server.enter("env_a").is_held
+    server.shares._grant()
+    assert first.is_held
