@@ -129,7 +129,9 @@ def _in_flight() -> Conflict:
 
 
 def no_longer_stored() -> Conflict:
-    return Conflict(f"The request with this {HEADER} was processed, but its response is no longer stored.")
+    return Conflict(
+        f"The request with this {HEADER} was processed, but its response is not stored: it is too old or too large."
+    )
 
 
 def store(ticket: Ticket, response: HttpResponse, *, using: str) -> None:

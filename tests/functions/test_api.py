@@ -571,7 +571,7 @@ def test_a_keyed_run_that_was_deleted_from_the_history_is_409(tracker: Tracker, 
     Run.objects.using(tracker.project.cluster).filter(pk=run_id).delete()
     got = tracker.post("owner", "/functions/count/invoke", body, **keyed)
     assert (got.status, got.error) == (409, "conflict")
-    assert got.json["error"]["message"].endswith("its response is no longer stored.")
+    assert got.json["error"]["message"].endswith("its response is not stored: it is too old or too large.")
 
 
 @pytest.mark.parametrize("is_async", [False, True])
