@@ -38,6 +38,10 @@ def parts_to_read(caller: Caller, named: Collection[str] | None) -> Collection[s
     return readable
 
 
+def _scopes_of_parts(parts: Collection[str]) -> set[str]:
+    return read_scopes(parts) | {scope for part in parts for scope in WRITE_SCOPES[part]}
+
+
 def write_scopes(environment: EnvironmentRef, parts: Collection[str], document: Mapping[str, Any]) -> set[str]:
     webhooks = document.get("webhooks")
     items = webhooks.items() if isinstance(webhooks, dict) else ()
@@ -48,13 +52,14 @@ def write_scopes(environment: EnvironmentRef, parts: Collection[str], document: 
     patterns = [each for events in named if isinstance(events, list) for each in events if isinstance(each, str)]
     # The event of a run carries what its code threw.
     of_runs = {"functions:read"} if any(event_types.matches(patterns, it) for it in event_types.OF_RUNS) else set()
-    return read_scopes(parts) | {scope for part in parts for scope in WRITE_SCOPES[part]} | of_runs
+    return _scopes_of_parts(parts) | of_runs
 
 
 def plan_document(
     environment: EnvironmentRef, document: Mapping[str, Any], caller: Caller, keep: Collection[str] = ()
 ) -> Planned:
     parts = submitted.parts_of(document)
+    current.require_scopes(caller, _scopes_of_parts(parts))  # before webhooks are read
     current.require_scopes(caller, write_scopes(environment, parts, document))
     return planning.of_document(environment, document, parts, caller, keep)
 
