@@ -4,6 +4,7 @@ from typing import Any, ClassVar
 
 from django.db.models import Q
 from django.http import HttpResponse
+from django.utils.functional import cached_property
 from drf_spectacular.utils import extend_schema, extend_schema_view
 
 from accounts.api.views import SESSION_PAGE, SESSION_STATE, SessionViewSet
@@ -28,6 +29,7 @@ class UserSessionViewSet(SessionViewSet):
     environment_use = "required"
     reason: ClassVar = "revoked_by_manager"
 
+    @cached_property
     def _of_user(self) -> tuple[str, Q]:
         user_id = self.kwargs["user_id"]
         users = User.objects.in_pool(self.environment.pool_id)
@@ -46,6 +48,6 @@ class UserSessionViewSet(SessionViewSet):
     def destroy_all(self, request: Any, user_id: str) -> HttpResponse:
         """End all sessions of a user, in a preview branch those of the branch. Their tokens are refused from the next
         request on."""
-        owner, within = self._of_user()
+        owner, within = self._of_user
         sessions.revoke(within, actor=self.caller, user_id=owner, reason=self.reason, scope="all")
         return no_content()

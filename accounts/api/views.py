@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Final
 from django.db import Error
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.utils.functional import cached_property
 from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_view
 from rest_framework.mixins import ListModelMixin, RetrieveModelMixin
 
@@ -150,11 +151,12 @@ class SessionViewSet(ListModelMixin, ResourceViewSet):
     reason: ClassVar[sessions.Reason] = "signed_out"
 
     def get_queryset(self) -> QuerySet[Session]:
-        (user_id, within), state = self._of_user(), self._state()
+        (user_id, within), state = self._of_user, self._state()
         if state not in sessions.STATES:
             raise ValidationFailed.of("state", "not_among", f"Must be one of {', '.join(sessions.STATES)}.")
         return sessions.of_user(user_id, state).filter(within)
 
+    @cached_property
     def _of_user(self) -> tuple[str, Q]:
         """Whose sessions, and which of them the caller lists and ends: in a preview branch only those of the branch."""
         caller = person(self.caller)
@@ -162,7 +164,7 @@ class SessionViewSet(ListModelMixin, ResourceViewSet):
         return caller.id, Q(environment_id=environment.environment_id) if environment and environment.is_branch else Q()
 
     def cursor_facts(self) -> Sequence[Fact]:
-        return [self._of_user()[0], self._state()]
+        return [self._of_user[0], self._state()]
 
     def _state(self) -> str:
         return self.query.get("state", "live")
@@ -172,7 +174,7 @@ class SessionViewSet(ListModelMixin, ResourceViewSet):
         return self._end(session_id)
 
     def _end(self, session_id: str) -> HttpResponse:
-        user_id, within = self._of_user()
+        user_id, within = self._of_user
         if not ids.matches("ses", session_id) or not sessions.revoke(
             within & Q(pk=session_id), actor=self.caller, user_id=user_id, reason=self.reason
         ):
@@ -183,7 +185,7 @@ class SessionViewSet(ListModelMixin, ResourceViewSet):
     @extend_schema(request=serializers.RevokeInput, responses={204: None})
     def revoke(self, request: Any) -> HttpResponse:
         """Sign out. Of this session, of all others, or of all."""
-        user_id, within = self._of_user()
+        user_id, within = self._of_user
         scope = self.read(serializers.RevokeInput)["scope"]
         current = Q(pk=self.caller.session_id)
         condition = {"current": current, "others": ~current, "all": Q()}[scope]
