@@ -15,6 +15,4 @@ def apply(record: Model, values: Mapping[str, object]) -> list[str]:
 
 
 def _is_same(old: Any, new: Any) -> bool:
-    if isinstance(new, dict | list):  # for Python true is equal to 1, and 1 to 1.0
-        return exact_json.canonical(old) == exact_json.canonical(new)
-    return bool(old == new)
+    return exact_json.is_same(old, new) if isinstance(new, dict | list) else bool(old == new)

@@ -80,3 +80,8 @@ def dumps(value: Any, *, indent: bool = False, default: Callable[[Any], Any] | N
 def canonical(value: Any) -> bytes:
     """Equal bytes for equal values, whatever the order of keys."""
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two values are the same JSON. For Python true is equal to 1, and 1 to 1.0."""
+    return one is other or canonical(one) == canonical(other)

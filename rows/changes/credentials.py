@@ -84,10 +84,7 @@ class SharedCredential:
 
 
 def _is_same(caller: Caller, other: Caller) -> bool:
-    """Also for claims, in which Python takes true for 1, and 1 for 1.0."""
-    if caller != other:
-        return False
-    return caller.claims is other.claims or exact_json.canonical(caller.claims) == exact_json.canonical(other.claims)
+    return caller == other and exact_json.is_same(caller.claims, other.claims)
 
 
 _lock: Final = threading.Lock()
