@@ -38,11 +38,12 @@ def parts_to_read(caller: Caller, named: Collection[str] | None) -> Collection[s
     return readable
 
 
-def _scopes_of_parts(parts: Collection[str]) -> set[str]:
+def _write_scopes(parts: Collection[str]) -> set[str]:
     return read_scopes(parts) | {scope for part in parts for scope in WRITE_SCOPES[part]}
 
 
-def write_scopes(environment: EnvironmentRef, parts: Collection[str], document: Mapping[str, Any]) -> set[str]:
+def _scopes_of_events(environment: EnvironmentRef, document: Mapping[str, Any]) -> set[str]:
+    """What the events of the document's webhooks need. The event of a run carries what its code threw."""
     webhooks = document.get("webhooks")
     items = webhooks.items() if isinstance(webhooks, dict) else ()
     changed = {name: item for name, item in items if isinstance(item, dict) and item}
@@ -50,17 +51,15 @@ def write_scopes(environment: EnvironmentRef, parts: Collection[str], document: 
     now = current.read(environment, ["webhooks"]).parts["webhooks"] if changed else {}
     named = [it.get("events") for it in [*changed.values(), *(now[name] for name in changed.keys() & now.keys())]]
     patterns = [each for events in named if isinstance(events, list) for each in events if isinstance(each, str)]
-    # The event of a run carries what its code threw.
-    of_runs = {"functions:read"} if any(event_types.matches(patterns, it) for it in event_types.OF_RUNS) else set()
-    return _scopes_of_parts(parts) | of_runs
+    return {"functions:read"} if any(event_types.matches(patterns, it) for it in event_types.OF_RUNS) else set()
 
 
 def plan_document(
     environment: EnvironmentRef, document: Mapping[str, Any], caller: Caller, keep: Collection[str] = ()
 ) -> Planned:
     parts = submitted.parts_of(document)
-    current.require_scopes(caller, _scopes_of_parts(parts))  # before webhooks are read
-    current.require_scopes(caller, write_scopes(environment, parts, document))
+    current.require_scopes(caller, _write_scopes(parts))
+    current.require_scopes(caller, _scopes_of_events(environment, document))
     return planning.of_document(environment, document, parts, caller, keep)
 
 
@@ -72,7 +71,7 @@ def plan_merge(
     environment: EnvironmentRef, source_id: str, *, include: Collection[str], resolve: Mapping[str, Any], caller: Caller
 ) -> Planned:
     parts = merging.parts_of(include)
-    source = _source(environment, source_id, parts, write_scopes(environment, parts, {}), caller)
+    source = _source(environment, source_id, parts, _write_scopes(parts), caller)
     return planning.of_merge(environment, source, include=include, resolve=resolve, author=caller)
 
 
@@ -104,7 +103,8 @@ def apply(
     caller: Caller,
 ) -> Outcome:
     stored = plans.find(environment, plan_id)
-    current.require_scopes(caller, write_scopes(environment, stored.parts, stored.document))
+    needed = _write_scopes(stored.parts) | _scopes_of_events(environment, stored.document)
+    current.require_scopes(caller, needed)
     # Before the source is looked up: another caller may not see it.
     if (stored.author_kind, stored.author_id) != (caller.kind, caller.id):
         raise Forbidden("Only the author of a plan can apply it. Create your own plan.")
