@@ -38,7 +38,7 @@ class UrlField(fields.CharField):
             raise ValidationError(str(error), error.code) from None
 
 
-class NameField(fields.CharField):
+class WebhookNameField(fields.CharField):
     def __init__(self) -> None:
         message = "Must be 1 to 48 of a-z, 0-9, _ and -, beginning with a letter, and not an id."
         pattern = RegexValidator(rf"\A{NAME}\Z", message, "invalid_name")
@@ -46,7 +46,7 @@ class NameField(fields.CharField):
 
 
 class NewWebhook(Serializer):
-    name = NameField()
+    name = WebhookNameField()
     url = UrlField()
     events = EventsField()
     filter = fields.ObjectField(required=False, allow_null=True)
