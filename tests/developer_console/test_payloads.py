@@ -53,6 +53,16 @@ def pages(tracker: Tracker, desk: Desk, path: str) -> dict[str, str]:
     return found
 
 
+def delivered(tracker: Tracker, desk: Desk) -> tuple[str, Delivery]:
+    """The path of a webhook's deliveries, and one of them."""
+    path = hooked(tracker)
+    change(tracker)
+    assert pages(tracker, desk, path)
+    delivery = Delivery.objects.using(tracker.project.cluster).filter(environment_id=tracker.environment_id).first()
+    assert delivery is not None
+    return path, delivery
+
+
 def payload(page: str) -> Any:
     found = re.search(r'id="payload"><bdi>(.*?)</bdi></code>', page, re.DOTALL)
     return json.loads(unescape(found[1])) if found else None
@@ -153,11 +163,7 @@ def test_a_large_payload_is_not_shown(tracker: Tracker, desk: Desk) -> None:
 def test_a_delivery_that_is_deleted_meanwhile_is_not_found(
     tracker: Tracker, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = hooked(tracker)
-    change(tracker)
-    assert pages(tracker, desk, path)
-    delivery = Delivery.objects.using(tracker.project.cluster).filter(environment_id=tracker.environment_id).first()
-    assert delivery is not None
+    path, delivery = delivered(tracker, desk)
     monkeypatch.setattr(Console, "listed", lambda *_: [])
     assert desk.get(f"{path}/{delivery.pk}").status_code == 404
 
@@ -180,11 +186,7 @@ def test_a_filtered_event_has_no_payload_and_a_system_event_all(tracker: Tracker
 def test_a_delivery_of_another_webhook_is_not_found(
     tracker: Tracker, desk: Desk, make_tracker: Callable[..., Tracker]
 ) -> None:
-    path = hooked(tracker)
-    change(tracker)
-    assert pages(tracker, desk, path)
-    delivery = Delivery.objects.using(tracker.project.cluster).filter(environment_id=tracker.environment_id).first()
-    assert delivery is not None
+    path, delivery = delivered(tracker, desk)
     assert desk.get(f"{hooked(tracker)}/{delivery.pk}").status_code == 404
     assert desk.get(f"{path}/dlv_none").status_code == 404
     other = make_tracker(DOCUMENT, "Other")

@@ -54,6 +54,12 @@ class Served:
             self.run(0.01)
         return self.begun[-1]
 
+    def read(self, client: socket.socket, least: int) -> None:
+        """Have the client read so many bytes, while the server runs."""
+        while least > 0:
+            least -= len(client.recv(1_000_000))
+            self.run(0.01)
+
     def client(self) -> socket.socket:
         made = socket.create_connection(self.address)
         made.settimeout(2)
@@ -406,10 +412,7 @@ def test_a_client_that_reads_is_closed_after_those_that_do_not(served: Served, m
         served.begun[-1].respond(HttpResponse(PAGE))
         served.run(0.05)
         served.server._limit_unread()
-        read = 0
-        while read < 2_000_000:
-            read += len(client.recv(1_000_000))
-            served.run(0.01)
+        served.read(client, 2_000_000)
         left = served.begun[-1].connection._transport.get_write_buffer_size()
         monkeypatch.setattr(http_protocol, "MAX_UNREAD", left + 1)
         served.server._limit_unread()
@@ -428,10 +431,7 @@ def test_connections_without_unread_bytes_are_never_closed(served: Served, monke
         reading.respond(HttpResponse(PAGE))
         served.run(0.05)
         served.server._limit_unread()
-        read = 0
-        while read < 2_000_000:
-            read += len(client.recv(1_000_000))
-            served.run(0.01)
+        served.read(client, 2_000_000)
         monkeypatch.setattr(http_protocol, "MAX_UNREAD", 0)
         served.server._limit_unread()
         served.run(0.05)
