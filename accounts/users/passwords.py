@@ -30,7 +30,6 @@ MAX_INPUT_LENGTH: Final = 4096
 MAX_LENGTH: Final = 1000
 """Of a new password."""
 TOO_LONG: Final = f"A password has at most {MAX_LENGTH} characters."
-AT_ONCE: Final = 2
 WAIT_SECONDS: Final = 2.0
 _INVISIBLE: Final = frozenset({"Zs", "Zl", "Zp", "Cc", "Cf"})
 
@@ -68,18 +67,19 @@ Made = TypeVar("Made")
 
 
 class _Hashing:
-    """AT_ONCE threads for hashing: on the threads of requests, the allocator would keep 19 MiB for each thread."""
+    """One thread for hashing. Two hashes at once take longer than one after the other, and on the threads of requests
+    the allocator would keep 19 MiB for each thread."""
 
     def __init__(self) -> None:
-        self.free = threading.BoundedSemaphore(AT_ONCE)
-        self.threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="passwords")
+        self.free = threading.Lock()
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="passwords")
 
     def run(self, work: Callable[[], Made]) -> Made:
         server_hints.will_block()
         if not self.free.acquire(timeout=WAIT_SECONDS):
             raise RateLimited(1, "Too many sign-ins are in progress. Try again shortly.")
         try:
-            return self.threads.submit(work).result()
+            return self.thread.submit(work).result()
         finally:
             self.free.release()
 
