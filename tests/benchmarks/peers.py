@@ -1,25 +1,29 @@
-"""This project beside PocketBase: `python -m tests.benchmarks.peers [--seconds 4] [--rounds 3] [--folder DIR]`.
+"""This project beside PocketBase and Parse Server: `python -m tests.benchmarks.peers [--seconds 4] [--rounds 3]`.
 
-Installs PocketBase into the folder (`peers` in the data directory), fills both with the data set of
-`tests.benchmarks.rows`, checks on both that users see their own rows only, and runs each workload alternately on one
-and on the other, with 16 clients and with one. Prints a Markdown table; a ratio above 1 means that this project is
-faster. By hand, on a quiet machine. docs/explanation/performance.md keeps the figures and what the two do differently.
+Installs both into a folder (`peers` in the data directory; Parse Server only where npm is), fills all with the data set
+of `tests.benchmarks.rows`, checks on each that users see their own rows only, and runs each workload on one after the
+other, several times, with 16 clients and with one. Prints a Markdown table; a ratio above 1 means that this project is
+faster. By hand, on a quiet machine. docs/explanation/performance.md keeps the figures and what they do differently.
 """
 
 import argparse
+import contextlib
 import os
 import statistics
+import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 import httpx
 
-from tests.benchmarks import pocketbase
+from platform_site.embedded.data_dir import Layout
+from tests.benchmarks import parse_server, pocketbase
 from tests.benchmarks.load_generator import Load, hammer
 from tests.benchmarks.measured_service import CLIENTS, Stage, stage
+from tests.benchmarks.parse_server import ParseServer
 from tests.benchmarks.pocketbase import PocketBase
 from tests.benchmarks.rows import questions, request
 from tests.support.service import ROOT
@@ -34,14 +38,11 @@ OURS_OF = {
 }
 """Workloads of `rows.questions`."""
 ONE_CLIENT = ("retrieve", "list of 20", "update", "warm function")
-HEAD = (
-    "| Workload | Clients | This project, 1/s | PocketBase, 1/s | Ratio | p50 ms | p99 ms |",
-    "|---|--:|--:|--:|--:|--:|--:|",
-)
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
+    name: str
     port: int
     requests: Mapping[str, list[bytes]]
 
@@ -72,52 +73,65 @@ def ours(on: Stage) -> Server:
         for email in users.values_list("email", flat=True)
     ]  # fmt: skip
     return Server(
+        "This project",
         on.port,
         {name: rows[of][0] for name, of in OURS_OF.items()} | {"warm function": [invoke], "sign in": sign_in},
     )
 
 
-def check_visibility(base_url: str, path: str, tokens: list[str], own: str, owner: str) -> None:
-    """Raises AssertionError unless the first user sees the row `own` and the second does not, alone and in a list."""
-    mine, theirs = (
-        httpx.Client(base_url=base_url, headers={"Authorization": f"Bearer {token}"}, timeout=30)
-        for token in tokens[:2]
-    )
+def check_visibility(base_url: str, path: str, callers: Sequence[Mapping[str, str]], own: str, owner: str) -> None:
+    """Raises AssertionError unless the first of the callers (their headers) sees the row `own` and the second does not,
+    alone and in a list."""
+    mine, theirs = (httpx.Client(base_url=base_url, headers=headers, timeout=30) for headers in callers[:2])
     with mine, theirs:
         assert mine.get(f"{path}/{own}").status_code == 200, f"{base_url}: its owner does not see a row"
         assert theirs.get(f"{path}/{own}").status_code == 404, f"{base_url}: another user sees a row"
         seen = []
         for client in (mine, theirs):
-            answer = client.get(path).raise_for_status().json()
-            seen.append({row[owner] for row in answer.get("data", answer.get("items"))})
+            [rows] = [each for each in client.get(path).raise_for_status().json().values() if isinstance(each, list)]
+            seen.append({str(row[owner]) for row in rows})
         assert [len(each) for each in seen] == [1, 1], f"{base_url}: rows of several users in one list"
         assert seen[0] != seen[1], f"{base_url}: two users see the same rows"
 
 
-def measure(servers: tuple[Server, Server], name: str, clients: int, rounds: int, seconds: float) -> str:
-    """One line of the table: the workload alternately on each server, after a short run that warms up."""
-    loads: tuple[list[Load], list[Load]] = ([], [])
+def bearers(tokens: list[str]) -> list[dict[str, str]]:
+    return [{"Authorization": f"Bearer {token}"} for token in tokens]
+
+
+def measure(servers: Sequence[Server], name: str, clients: int, rounds: int, seconds: float) -> str:
+    """One line of the table: the workload on each server in turn, after a short run that warms up."""
+    loads: list[list[Load]] = [[] for _ in servers]
     for _ in range(rounds):
         for server, found in zip(servers, loads, strict=True):
             hammer(server.port, server.requests[name], seconds=1, connections=clients)
             load = hammer(server.port, server.requests[name], seconds=seconds, connections=clients)
             if set(load.statuses) - {200, 201}:
-                raise RuntimeError(f"{name} at port {server.port}: statuses {load.statuses}")
+                raise RuntimeError(f"{name} of {server.name}: statuses {load.statuses}")
             if not load.count:
-                raise RuntimeError(f"{name} at port {server.port}: no response within {seconds:g} s")
+                raise RuntimeError(f"{name} of {server.name}: no response within {seconds:g} s")
             found.append(load)
-    return line(name, clients, *loads)
+    return line(name, clients, loads)
 
 
-def line(name: str, clients: int, ours: list[Load], theirs: list[Load]) -> str:
-    """Of the rounds the medians; the ratio is the median of the ratios of each round."""
-    rates = [statistics.median(load.per_second for load in loads) for loads in (ours, theirs)]
-    ratio = statistics.median(our.per_second / their.per_second for our, their in zip(ours, theirs, strict=True))
-    p50, p99 = (
-        ", ".join(f"{statistics.median(getattr(load, which) for load in loads):.1f}" for loads in (ours, theirs))
+def head(servers: Sequence[Server]) -> str:
+    rates = [f"{server.name}, 1/s" for server in servers]
+    ratios = [f"To {server.name}" for server in servers[1:]]
+    columns = ["Workload", "Clients", *rates, *ratios, "p50 ms", "p99 ms"]
+    return f"| {' | '.join(columns)} |\n|---{'|--:' * (len(columns) - 1)}|"
+
+
+def line(name: str, clients: int, loads: list[list[Load]]) -> str:
+    """Of the rounds the medians; a ratio is the median of the ratios of each round."""
+    rates = [f"{statistics.median(load.per_second for load in each):,.0f}" for each in loads]
+    ratios = [
+        f"{statistics.median(our.per_second / their.per_second for our, their in zip(loads[0], each, strict=True)):.2f}"
+        for each in loads[1:]
+    ]
+    times = [
+        ", ".join(f"{statistics.median(getattr(load, which) for load in each):.1f}" for each in loads)
         for which in ("p50", "p99")
-    )
-    return f"| {name.capitalize()} | {clients} | {rates[0]:,.0f} | {rates[1]:,.0f} | {ratio:.2f} | {p50} | {p99} |"
+    ]
+    return f"| {' | '.join([name.capitalize(), str(clients), *rates, *ratios, *times])} |"
 
 
 def main() -> None:
@@ -128,20 +142,32 @@ def main() -> None:
     folder = Path(os.environ.get("DATA_DIR") or ROOT / ".data") / "peers"
     parser.add_argument("--folder", type=Path, default=folder, help="for what is installed (default %(default)s)")
     options = parser.parse_args()
-    program = pocketbase.install(options.folder.resolve())
-    with tempfile.TemporaryDirectory(prefix="bp-peers-") as data, stage(options.workers) as on:
-        peer = PocketBase(program, Path(data))
+    with contextlib.ExitStack() as stack:
+        on = stack.enter_context(stage(options.workers))
+        servers = [ours(on)]
+        check_visibility(on.up.base_url, "/v1/rows/tasks", bearers(on.setting.tokens), on.setting.tasks[0], "owner_id")
+        peer = PocketBase(
+            pocketbase.install(options.folder.resolve()),
+            Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bp-peers-"))),
+        )
         peer.fill()
-        with peer.running() as admin:
-            where = quote("(done=false)")
-            us, them = ours(on), Server(peer.port, peer.requests(admin, PASSWORD, where))
-            check_visibility(on.up.base_url, "/v1/rows/tasks", on.setting.tokens, on.setting.tasks[0], "owner_id")
-            check_visibility(str(admin.base_url), pocketbase.ROWS, peer.tokens, pocketbase.task(0), "owner")
-            print(*HEAD, sep="\n", flush=True)
-            for name in us.requests:
-                print(measure((us, them), name, CLIENTS, options.rounds, options.seconds), flush=True)
-            for name in ONE_CLIENT:
-                print(measure((us, them), name, 1, options.rounds, options.seconds), flush=True)
+        admin = stack.enter_context(peer.running())
+        servers.append(Server("PocketBase", peer.port, peer.requests(admin, PASSWORD, quote("(done=false)"))))
+        check_visibility(str(admin.base_url), pocketbase.ROWS, bearers(peer.tokens), pocketbase.task(0), "owner")
+        installed = parse_server.install(options.folder.resolve())
+        if installed is None:
+            print("Parse Server is left out, because npm is not installed.", file=sys.stderr)
+        else:
+            other = ParseServer(installed, Layout(on.up.data_dir))
+            other.fill()
+            admin = stack.enter_context(other.running())
+            servers.append(Server("Parse Server", other.port, other.requests(PASSWORD)))
+            check_visibility(str(admin.base_url), parse_server.ROWS, other.sessions, parse_server.task(0), "owner")
+        print(head(servers), flush=True)
+        for name in servers[0].requests:
+            print(measure(servers, name, CLIENTS, options.rounds, options.seconds), flush=True)
+        for name in ONE_CLIENT:
+            print(measure(servers, name, 1, options.rounds, options.seconds), flush=True)
 
 
 if __name__ == "__main__":
