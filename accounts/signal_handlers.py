@@ -20,7 +20,7 @@ from accounts.tokens import revocation
 from accounts.tokens.credentials import key_cache_name
 from accounts.users import sessions
 from platform_site.identity import signals
-from platform_site.postgres.batches import delete_in_batches
+from platform_site.postgres.statements import delete_in_batches
 
 OF_ENVIRONMENTS: Final[tuple[type[Model], ...]] = (
     AccountEmail, PoolSettings, AuthorizationCode, RedirectUri, IdentityProvider, Session, ServerKey, User, PoolSize

@@ -26,7 +26,7 @@ from accounts.tokens.token_format import digest
 from accounts.users.emails import normalize
 from platform_site.background import dispatch
 from platform_site.http.errors import NotFound
-from platform_site.postgres.batches import delete_in_batches
+from platform_site.postgres.statements import delete_in_batches
 from platform_site.redis import rate_limits
 
 Kind = AccountEmail.Kind

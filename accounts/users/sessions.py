@@ -22,7 +22,7 @@ from accounts.tokens.refresh_tokens import RefreshToken
 from accounts.users import passwords
 from platform_site.http.errors import InvalidGrant
 from platform_site.identity.callers import Caller
-from platform_site.postgres.batches import delete_in_batches
+from platform_site.postgres.statements import delete_in_batches
 from platform_site.security import keyring
 
 LIFETIME: Final = timedelta(days=30)

@@ -11,7 +11,7 @@ from functions.models import Function
 from platform_site.identity import ids
 from platform_site.identity.plans import PLANS, plan_limits
 from platform_site.postgres import sql_files, statements
-from platform_site.postgres.batches import execute_in_batches
+from platform_site.postgres.statements import execute_in_batches
 from platform_site.postgres.transaction_settings import by_index
 from projects.provisioning.suspension import plans_of_active
 

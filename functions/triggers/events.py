@@ -34,9 +34,9 @@ from platform_site.background.periodic import log_failures
 from platform_site.identity import call_depth, ids, signals
 from platform_site.identity.plans import PlanLimits, plan_limits
 from platform_site.postgres import sql_files, statements
-from platform_site.postgres.batches import delete_in_batches
 from platform_site.postgres.sql_functions import OctetLength
 from platform_site.postgres.sqlstates import is_unavailable, lost_connection
+from platform_site.postgres.statements import delete_in_batches
 from platform_site.postgres.transaction_settings import by_index, prevent_sorts_and_scans
 from projects.provisioning.suspension import FRESH_SECONDS, plans_of_active, suspended_in
 from rows.events.payloads import Hidden, Payloads

@@ -24,7 +24,7 @@ from platform_site.http.requests import named_environment, network_of
 from platform_site.http.views import ApiViewSet
 from platform_site.identity.callers import Caller
 from platform_site.postgres import sqlstates, statements
-from platform_site.postgres.batches import execute_in_batches
+from platform_site.postgres.statements import execute_in_batches
 from platform_site.security import keyring
 
 HEADER: Final = "Idempotency-Key"

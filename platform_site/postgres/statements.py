@@ -1,9 +1,12 @@
-"""Single statements that are not the ORM's, each on a cursor of its own and in the current transaction, if any."""
+"""Single statements that are not the ORM's, each on a cursor of its own and in the current transaction, if any, and
+changes of many rows in batches, each in a transaction of its own, so that locks are held briefly."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.db import connections
+from django.db.models import QuerySet
 
 Parameters = Sequence[Any] | Mapping[str, Any] | None
 
@@ -45,3 +48,26 @@ def execute(using: str, statement: str, parameters: Parameters = None) -> int:
     with connections[using].cursor() as cursor:
         cursor.execute(statement, parameters)
         return int(cursor.rowcount)
+
+
+def execute_in_batches(
+    using: str, statement: str, parameters: Mapping[str, Any], *, batch: int, most: float = math.inf
+) -> int:
+    """Repeat a statement, which changes about `batch` rows (its parameter), until it changes fewer than that, or `most`
+    rows are changed. Returns how many."""
+    changed = 0
+    while changed < most:
+        in_batch = execute(using, statement, {**parameters, "batch": batch})
+        changed += in_batch
+        if in_batch < batch:
+            break
+    return changed
+
+
+def delete_in_batches(rows: QuerySet[Any], batch: int = 1000) -> int:
+    """Delete these rows, with Django's cascades. Returns how many rows, cascaded ones too."""
+    deleted = 0
+    while keys := list(rows.values_list("pk", flat=True)[:batch]):
+        # By key alone: with the conditions, the planner might choose an index of theirs, and scan all rows each time.
+        deleted += rows.model._base_manager.using(rows.db).filter(pk__in=keys).delete()[0]
+    return deleted

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from django.db.models.functions import Now
 
-from platform_site.postgres.batches import execute_in_batches
+from platform_site.postgres.statements import execute_in_batches
 from platform_site.request_log import partitions
 from platform_site.request_log.models import OmittedRequests
 

@@ -1,7 +1,7 @@
 """The diagrams of docs/explanation/architecture.md are what the code imports."""
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from functools import cache
 
 import grimp
@@ -55,3 +55,9 @@ def test_every_package_says_what_it_is_and_depends_on() -> None:
 
 def test_the_page_has_at_most_2000_words() -> None:
     assert len(PAGE.split()) <= 2000
+
+
+def test_a_folder_has_at_most_15_modules() -> None:
+    modules = [path for app in (*APPS, "platform_site") for path in (ROOT / app).rglob("*.py")]
+    sizes = Counter(path.parent for path in modules if path.name != "__init__.py" and path.parent.name != "migrations")
+    assert [str(folder.relative_to(ROOT)) for folder, size in sizes.items() if size > 15] == []

@@ -10,7 +10,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 from platform_site.postgres import statements
-from platform_site.postgres.batches import delete_in_batches
+from platform_site.postgres.statements import delete_in_batches
 from projects.control_events import ControlEvent
 from projects.models import Environment
 

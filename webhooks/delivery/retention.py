@@ -7,7 +7,7 @@ from typing import Any, Final
 from platform_site.background.skip_scan import UNCLAIMED, first_of_each
 from platform_site.identity import ids
 from platform_site.postgres import sql_files, statements
-from platform_site.postgres.batches import execute_in_batches
+from platform_site.postgres.statements import execute_in_batches
 from platform_site.postgres.transaction_settings import by_index
 from projects.provisioning.suspension import suspended_or_recently_resumed
 
