@@ -1,8 +1,10 @@
 """The diagrams of docs/explanation/architecture.md are what the code imports."""
 
+import ast
 import re
 from collections import Counter, defaultdict
 from functools import cache
+from pathlib import Path
 
 import grimp
 import pytest
@@ -57,7 +59,22 @@ def test_the_page_has_at_most_2000_words() -> None:
     assert len(PAGE.split()) <= 2000
 
 
+def product_modules() -> list[Path]:
+    found = [path for app in (*APPS, "platform_site") for path in (ROOT / app).rglob("*.py")]
+    return [path for path in found if path.parent.name != "migrations"]
+
+
 def test_a_folder_has_at_most_15_modules() -> None:
-    modules = [path for app in (*APPS, "platform_site") for path in (ROOT / app).rglob("*.py")]
-    sizes = Counter(path.parent for path in modules if path.name != "__init__.py" and path.parent.name != "migrations")
+    sizes = Counter(path.parent for path in product_modules() if path.name != "__init__.py")
     assert [str(folder.relative_to(ROOT)) for folder, size in sizes.items() if size > 15] == []
+
+
+def test_a_module_has_at_most_400_lines_and_a_function_60() -> None:
+    too_long = []
+    for path in product_modules():
+        text = path.read_text()
+        nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        long = [node.name for node in nodes if (node.end_lineno or 0) - node.lineno >= 60]
+        if long or len(text.splitlines()) > 400:
+            too_long.append((str(path.relative_to(ROOT)), long))
+    assert too_long == []
