@@ -5,7 +5,7 @@ docs/adr/0002-schema-changes.md."""
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from django.db import Error as DatabaseError
 from django.db import models, transaction
@@ -16,6 +16,11 @@ from psycopg.sql import SQL, Identifier
 
 from platform_site.postgres import sqlstates
 from rows.query.tables import table_models
+
+_DATE: Final = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_TIME: Final = "[0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,6})?)?( ?(Z|[-+][0-9]{2}(:?[0-9]{2})?))?"
+# PostgreSQL also reads words (`today`, `now`, `epoch`) and days in the order of DateStyle.
+_ISO_8601: Final = {"DateField": f"^{_DATE}$", "DateTimeField": f"^{_DATE}([T ]{_TIME})?$"}
 
 
 class ForeignKey(Statement):
@@ -124,8 +129,14 @@ class RowSchemaEditor(DatabaseSchemaEditor):
 
     def _using_sql(self, new_field: Any, old_field: Any) -> str:
         using: str = super()._using_sql(new_field, old_field)  # type: ignore[misc]
-        # An explicit cast to varchar(n) cuts off what is too long; the assignment that follows this one refuses it.
-        return " USING %(column)s::text" if using and isinstance(new_field, table_models.Text) else using
+        if not using:
+            return using
+        if isinstance(new_field, table_models.Text):
+            # An explicit cast to varchar(n) cuts off what is too long; the assignment that follows refuses it.
+            return " USING %(column)s::text"
+        if isinstance(old_field, table_models.Text) and (pattern := _ISO_8601.get(new_field.get_internal_type())):
+            return f" USING (CASE WHEN %(column)s !~ '{pattern}' THEN 'other' ELSE %(column)s END)::%(type)s"
+        return using
 
     def _create_fk_sql(self, model: Any, field: Any, suffix: str) -> Statement:
         statement = super()._create_fk_sql(model, field, suffix)  # type: ignore[misc]

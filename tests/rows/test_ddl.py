@@ -308,6 +308,13 @@ MISFITS: dict[str, tuple[Schema, Schema, str]] = {
     "a text that is infinite": (
         tracker(n={**TEXT, "default": "infinity"}), tracker(n={"type": "timestamp"}), "tables.tasks.columns.n",
     ),
+    **{
+        f"a text that is {text} and becomes a {kind}": (
+            tracker(n={**TEXT, "default": text}), tracker(n={"type": kind}), "tables.tasks.columns.n",
+        )
+        for kind in ("date", "timestamp")
+        for text in ("today", "now", "epoch", "03/04/2026", "2026-03-01 allballs")
+    },
     "a text that is not a number": (
         tracker(n={**TEXT, "default": "NaN"}), tracker(n={"type": "float"}), "tables.tasks.columns.n",
     ),
@@ -380,6 +387,17 @@ def test_values_too_long_for_a_new_index_are_refused_with_its_columns(declared: 
     assert (error.field, error.code) == (f"tables.tasks.{declared}", "conflict")
     assert "too long" in error.message
     assert "m, n" in error.message
+
+
+def test_iso_8601_becomes_a_date_or_a_time() -> None:
+    first = tracker(d={**TEXT, "null": True}, t={**TEXT, "null": True})
+    with_rows("t_env", first)
+    run("t_env", "UPDATE tasks SET d = '2026-03-01', t = '2026-03-01T12:00:00.5+02:00' WHERE id = 't1'")
+    run("t_env", "UPDATE tasks SET t = TIMESTAMPTZ '2026-03-01 12:00:00Z' WHERE id = 't2'")
+    change("t_env", first, tracker(d={"type": "date", "null": True}, t={"type": "timestamp", "null": True}))
+    assert run("t_env", "SELECT d::text, t::text FROM tasks ORDER BY id") == [
+        ("2026-03-01", "2026-03-01 10:00:00.5+00"), (None, "2026-03-01 12:00:00+00"), (None, None)
+    ]  # fmt: skip
 
 
 def test_too_deeply_nested_json_is_reported_as_a_misfit() -> None:
