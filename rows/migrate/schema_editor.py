@@ -22,6 +22,14 @@ _TIME: Final = "[0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,6})?)?( ?(Z|[-+][0-9]{2}(
 # PostgreSQL also reads words (`today`, `now`, `epoch`) and days in the order of DateStyle.
 _ISO_8601: Final = {"DateField": f"^{_DATE}$", "DateTimeField": f"^{_DATE}([T ]{_TIME})?$"}
 
+# As `rows.schema.values` writes an equal value: no -0.0, and in JSON no zeros at the end of a fraction.
+_EQUAL_FORM: Final = {
+    "FloatField": " USING %(column)s::%(type)s + 0",
+    "JSONField": r" USING CASE WHEN %(column)s ~ '[.][0-9]*0|0[eE]-'"
+    r""" THEN regexp_replace(%(column)s::jsonb::text, '("([^"\\]|\\.)*")|([.][0-9]*[1-9])0*|[.]0+', '\1\3', 'g')"""
+    r" ELSE %(column)s END::%(type)s",
+}
+
 
 class ForeignKey(Statement):
     pass
@@ -134,9 +142,10 @@ class RowSchemaEditor(DatabaseSchemaEditor):
         if isinstance(new_field, table_models.Text):
             # An explicit cast to varchar(n) cuts off what is too long; the assignment that follows refuses it.
             return " USING %(column)s::text"
-        if isinstance(old_field, table_models.Text) and (pattern := _ISO_8601.get(new_field.get_internal_type())):
+        kind = new_field.get_internal_type()
+        if isinstance(old_field, table_models.Text) and (pattern := _ISO_8601.get(kind)):
             return f" USING (CASE WHEN %(column)s !~ '{pattern}' THEN 'other' ELSE %(column)s END)::%(type)s"
-        return using
+        return _EQUAL_FORM.get(kind, using)
 
     def _create_fk_sql(self, model: Any, field: Any, suffix: str) -> Statement:
         statement = super()._create_fk_sql(model, field, suffix)  # type: ignore[misc]

@@ -28,4 +28,6 @@ def value(column: Column, raw: Any) -> Any:
     if len(str(raw)) > _MAX_JSON:
         raise values.InvalidValue("too_long", f"Must have at most {_MAX_JSON} characters.")
     cell = column_values.read_cell(column, raw)
+    if column.type == "json":
+        return values.whole(cell)
     return list(cell) if isinstance(cell, tuple) else cell
