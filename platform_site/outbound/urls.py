@@ -61,6 +61,11 @@ class Target:
             return None
 
     @property
+    def names(self) -> frozenset[str]:
+        """What a list of hosts may call it."""
+        return frozenset({self.host, f"{self.host}:{self.port}"})
+
+    @property
     def authority(self) -> str:
         """The `Host` header, without the default port."""
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -87,7 +92,7 @@ def parse_url(text: str) -> Target:
         raise BadUrl("credentials", "A URL must not hold a user name or password.")
     if "#" in text:
         raise BadUrl("fragment", "A URL must not have a fragment: it is never sent.")
-    host = _host(parts.netloc)
+    host = host_of(parts.netloc)
     if port is None:
         port = DEFAULT_PORTS[parts.scheme]
     if not _is_port_allowed(port):
@@ -109,14 +114,15 @@ def _encoded(path: str) -> str:
         raise BadUrl("invalid_url", "The URL holds half of a surrogate pair.") from None
 
 
-def _host(netloc: str) -> str:
+def host_of(netloc: str) -> str:
+    """Of a netloc without a user; its port is not checked. Raises BadUrl."""
     if netloc.startswith("["):
-        inside, bracket, _ = netloc[1:].partition("]")
+        inside, bracket, after = netloc[1:].partition("]")
         try:
             address = ipaddress.IPv6Address(inside)
         except ValueError:
             raise BadUrl("invalid_host", "The IPv6 address of the URL is invalid.") from None
-        if not bracket or address.scope_id is not None:
+        if not bracket or after.partition(":")[0] or address.scope_id is not None:
             raise BadUrl("invalid_host", "The IPv6 address of the URL cannot be called.")
         return str(address)
     host = netloc.partition(":")[0].lower()
