@@ -109,8 +109,8 @@ class SettingsChanges(TypedDict, total=False):
     link_urls: dict[str, str]
 
 
-def change_settings(pool_id: str | None, *, actor: Caller | Actor, **values: Unpack[SettingsChanges]) -> PoolSettings:
-    """Change the given values and return the settings. Raises ValidationFailed naming the field."""
+def check(**values: Unpack[SettingsChanges]) -> None:
+    """Raise ValidationFailed naming the field."""
     _check_name(values.get("app_name", ""))
     if app_url := values.get("app_url"):
         _check_url(app_url, "app_url")
@@ -118,6 +118,11 @@ def change_settings(pool_id: str | None, *, actor: Caller | Actor, **values: Unp
         _check_link(kind, url)
     if "sign_up" in values and values["sign_up"] not in SignUpMode.values:
         raise ValidationFailed.of("sign_up", "not_among", f"Must be one of {', '.join(SignUpMode.values)}.")
+
+
+def change_settings(pool_id: str | None, *, actor: Caller | Actor, **values: Unpack[SettingsChanges]) -> PoolSettings:
+    """Change the given values and return the settings. Raises as `check`."""
+    check(**values)
     with transaction.atomic():
         hold(pool_id)
         found = settings_of(pool_id)

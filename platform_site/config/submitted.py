@@ -10,6 +10,7 @@ from rest_framework.exceptions import ValidationError
 
 from accounts.oauth import checks, redirects
 from accounts.oauth.serializers import NewProvider
+from accounts.registration import pool_settings
 from accounts.registration.serializers import SettingsInput
 from functions import directory
 from functions.api.serializers import MAX_SECRETS, Deployment, SourceField
@@ -202,6 +203,10 @@ def _auth(environment: EnvironmentRef, raw: Any, errors: list[FieldError]) -> di
     values = _read(raw, BranchAuthConfig if environment.is_branch else AuthConfig, at, errors)
     if values is None:
         return {}
+    try:
+        pool_settings.check(**values)
+    except ValidationFailed as error:
+        errors += [below(at, found) for found in error.fields]
     if "providers" in values:
         values["providers"] = dict(_items(values, "providers", ProviderConfig, checks.NAME, errors))
     for index, uri in enumerate(values.get("redirect_uris", ())):

@@ -249,7 +249,6 @@ class TestRefused:
             ({"auth": {"providers": {"p": {"client_id": "x", "issuer": "https://127.0.0.1:1"}}}},
              "config.auth.providers.p.issuer"),
             ({"auth": {"providers": {"p": {"client_id": "x"}}}}, "config.auth.providers.p.authorization_endpoint"),
-            ({"auth": {"app_name": "a\nb"}}, "config.auth.app_name"),
         ],
     )  # fmt: skip
     def test_what_the_services_refuse_changes_nothing(self, configured: Configured, parts: Any, field: str) -> None:

@@ -311,6 +311,12 @@ def test_secrets_are_refused_and_never_repeated(configured: Configured, caplog: 
         ({"config": {"auth": {"sign_up": "maybe"}}}, {"config.auth.sign_up": "not_among"}),
         ({"config": {"auth": {"redirect_uris": ["http://a.example"]}}}, {"config.auth.redirect_uris.0": "not_https"}),
         ({"config": {"origins": ["*", "https://a.example"]}}, {"config.origins": "invalid"}),
+        ({"config": {"auth": {"app_name": "a\nb"}}}, {"config.auth.app_name": "invalid"}),
+        ({"config": {"auth": {"app_url": "http://a.example"}}}, {"config.auth.app_url": "invalid_url"}),
+        (
+            {"config": {"auth": {"link_urls": {"sign_up": "https://a.example/"}}}},
+            {"config.auth.link_urls.sign_up": "no_token"},
+        ),
         ({"config": {"schema": {"tables": {"t": {"columns": {"c": {"type": "txt"}}}}}}},
          {"config.schema.tables.t.columns.c.type": "invalid"}),
     ],
