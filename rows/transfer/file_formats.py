@@ -68,14 +68,14 @@ class RecordFile:
             raise InvalidFile(f"The file is not gzipped, or cut off: {error}.") from None
 
     def _ndjson(self, table: Table) -> Iterator[tuple[int, Mapping[str, Any] | str]]:
-        has_decimals = any(column.type == "decimal" for column in table.columns.values())
+        is_exact = any(column.type in ("decimal", "json") for column in table.columns.values())
         for number, line in enumerate(self._lines(), 1):
             if number == 1:
                 line = line.removeprefix(codecs.BOM_UTF8)
             if not line or line.isspace():
                 continue
             try:
-                record = exact_json.loads(line, parse_float=exact_json.read_float if has_decimals else None)
+                record = exact_json.loads(line, parse_float=exact_json.read_float if is_exact else None)
             except ValueError as error:
                 yield number, f"is not JSON: {error}"
                 continue
@@ -150,7 +150,7 @@ def _float(cell: str) -> Any:
 
 def _json(cell: str) -> Any:
     try:
-        return exact_json.loads(cell.encode())
+        return exact_json.loads(cell.encode(), parse_float=exact_json.read_float)
     except ValueError:
         return object()  # of no JSON type: refused as one of the wrong type
 
