@@ -123,11 +123,7 @@ class Application:
         if message.path == "/healthz" and message.meta["REQUEST_METHOD"] in {"GET", "HEAD"}:
             _send_health(message)
             return
-        try:
-            request = Incoming.from_message(message)
-        except (LookupError, ValueError):
-            _send_error(message, errors.InvalidRequest("The Content-Type is ill-formed."))
-            return
+        request = Incoming.from_message(message)
         if _runs_on_loop(message):
             LoopRequest(self._loop, partial(self._work_on_loop, request)).switch()
         else:

@@ -48,8 +48,7 @@ _MAX_CACHED_NAME: Final = 64
 
 
 class Incoming(WSGIRequest):
-    """Its text is UTF-8, whatever charset the client names; Django would decode the query by it. Raises ValueError or
-    LookupError for an ill-formed Content-Type."""
+    """Its text is UTF-8, whatever charset the client names; Django would decode the query by it."""
 
     message: "Message"
     """What the server answers it by."""
@@ -68,7 +67,10 @@ class Incoming(WSGIRequest):
         self._body = body  # Django would read it from the stream, and ask five times how much is allowed
         self._stream = BytesIO(body)
         stated = meta.get("CONTENT_TYPE")
-        self.content_type, self.content_params = parse_header_parameters(stated) if stated else ("", {})
+        try:
+            self.content_type, self.content_params = parse_header_parameters(stated) if stated else ("", {})
+        except (LookupError, ValueError):  # a parameter in an unknown charset, or one that is too long
+            self.content_type, self.content_params = "", {}
 
     @classmethod
     def from_message(cls, message: "Message") -> "Incoming":
