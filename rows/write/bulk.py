@@ -15,8 +15,7 @@ from rows.query import where as query_where
 from rows.query.context import QueryContext
 from rows.query.params import DEFAULT_ORDER
 from rows.query.sql.statement import LIMIT, After, Cell
-from rows.rules.access import Access
-from rows.schema.model import Table
+from rows.schema.model import MAX_ERRORS, Table
 from rows.write import body_parsing, inserts
 from rows.write import service as write_service
 from rows.write.errors import WriteRefused, error_of_constraint, unknown_users
@@ -58,7 +57,15 @@ def update(context: QueryContext, name: str, query: BulkQuery, body: Any) -> Cha
     table, access = context.table(name)
     if access.read is None or access.update is None:
         raise WriteRefused
-    pending = _change(context, table, access, body)
+    cells, changes, errors = body_parsing.read_update(
+        table, body, writable=access.update.columns, readable=context.resolver.columns(name)
+    )
+    if len(errors) < MAX_ERRORS:
+        errors += unknown_users(context, table, cells)
+    if errors:
+        raise ValidationFailed(fields=errors)
+    named = {Cell(column): cell for column, cell in cells.items()}
+    pending = PendingWrite(table, access, UpdateShape(name, tuple(sorted(cells))), named).with_computed_cells(changes)
     with transaction.atomic(using=context.compiled.alias):
         chosen = _choose(context, table, "update", query)
         if not pending.named:
@@ -68,22 +75,6 @@ def update(context: QueryContext, name: str, query: BulkQuery, body: Any) -> Cha
             if row_id not in written:  # which raises the reason, or writes what one statement cannot
                 _update_one(context, name, row_id, body)
     return chosen
-
-
-def _change(context: QueryContext, table: Table, access: Access, body: Any) -> PendingWrite:
-    """The update that `body` asks for, without a row. Raises ValidationFailed."""
-    rule = access.update
-    assert rule is not None  # noqa: S101 - asked by the caller
-    cells, changes = body_parsing.read_update(
-        table,
-        body,
-        writable=rule.columns,
-        readable=context.resolver.columns(table.name),
-        extra_check=lambda cells, errors: unknown_users(context, table, cells),
-    )
-    named = {Cell(column): cell for column, cell in cells.items()}
-    pending = PendingWrite(table, access, UpdateShape(table.name, tuple(sorted(cells))), named)
-    return pending.with_computed_cells(changes)
 
 
 def _update_at_once(context: QueryContext, pending: PendingWrite, ids: Sequence[str]) -> frozenset[str]:

@@ -145,19 +145,18 @@ def _new_row(context: QueryContext, table: Table, access: Access, body: Any) -> 
     """The insert of `body`, and the bytes of its long cells. Raises ValidationFailed."""
     rule = access.insert
     assert rule is not None  # noqa: S101 - asked by the caller
-
-    def extra_check(cells: body_parsing.Cells, errors: list[FieldError]) -> list[FieldError]:
-        found = unknown_users(context, table, cells)
-        if (chosen := cells.get(ROW_ID)) is not None and chosen.decode() in column_values.RESERVED_IDS:
-            found.append(FieldError(ROW_ID, "reserved", "This id is reserved by the API. Choose another one."))
-        if errors or found:
-            whole: Named = {Cell(name): cells.get(name) for name in table.columns} | {ROW_ID: b""}
-            found += unseen_references(context, PendingWrite(table, access, InsertShape(table.name), whole))
-        return found
-
-    given = body_parsing.read_insert(
-        table, body, writable=rule.columns, readable=context.resolver.columns(table.name), extra_check=extra_check
+    given, errors = body_parsing.read_insert(
+        table, body, writable=rule.columns, readable=context.resolver.columns(table.name)
     )
+    if len(errors) < MAX_ERRORS:
+        errors += unknown_users(context, table, given)
+        if (chosen := given.get(ROW_ID)) is not None and chosen.decode() in column_values.RESERVED_IDS:
+            errors.append(FieldError(ROW_ID, "reserved", "This id is reserved by the API. Choose another one."))
+        if errors:
+            whole: Named = {Cell(name): given.get(name) for name in table.columns} | {ROW_ID: b""}
+            errors += unseen_references(context, PendingWrite(table, access, InsertShape(table.name), whole))
+    if errors:
+        raise ValidationFailed(fields=errors)
     named: Named = {}
     stamped: list[str] = []
     role_view = context.compiled.role_view(context.role_key)
