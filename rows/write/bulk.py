@@ -19,7 +19,7 @@ from rows.schema.model import MAX_ERRORS, Table
 from rows.write import body_parsing, inserts
 from rows.write import service as write_service
 from rows.write.errors import WriteRefused, error_of_constraint, unknown_users
-from rows.write.pending_write import PendingWrite, announce
+from rows.write.pending_write import PendingUpdate, PendingWrite, announce
 from rows.write.references import referential_actions
 from rows.write.statements import conditions, writes
 from rows.write.statements.shapes import UpdateShape
@@ -77,10 +77,9 @@ def update(context: QueryContext, name: str, query: BulkQuery, body: Any) -> Cha
     return chosen
 
 
-def _update_at_once(context: QueryContext, pending: PendingWrite, ids: Sequence[str]) -> frozenset[str]:
+def _update_at_once(context: QueryContext, pending: PendingUpdate, ids: Sequence[str]) -> frozenset[str]:
     """The rows that one statement wrote: none that is refused, and none at all if each has to be checked by itself."""
     shape = pending.shape
-    assert isinstance(shape, UpdateShape)  # noqa: S101 - for the type checker
     role_view = context.compiled.role_view(context.role_key)
     if not ids or inserts.is_large(pending.table, pending.named) or conditions.needs_second_statement(role_view, shape):
         return frozenset()

@@ -29,7 +29,7 @@ from rows.write.errors import (
 )
 from rows.write.execution import persist, read_back
 from rows.write.insert_pipeline import NotInOneTrip, insert_in_one_trip
-from rows.write.pending_write import Named, PendingWrite, result_of
+from rows.write.pending_write import Named, PendingInsert, PendingWrite, result_of
 from rows.write.statements import writes
 from rows.write.statements.shapes import InsertShape
 
@@ -60,13 +60,13 @@ def check_count(bodies: Sequence[Any]) -> None:
         raise ValidationFailed.of(WHOLE_BODY, "out_of_range", f"Send 1 to {MAX_BATCH} rows at once.")
 
 
-def new_rows(context: QueryContext, name: str, bodies: Sequence[Any], *, numbered: bool) -> list[PendingWrite]:
+def new_rows(context: QueryContext, name: str, bodies: Sequence[Any], *, numbered: bool) -> list[PendingInsert]:
     """The inserts of `bodies`, not executed yet. Raises NotFound, and ValidationFailed with the errors of all of them,
     which begin with the row's number if they are `numbered`."""
     table, access = context.table(name)
     if access.insert is None:
         raise WriteRefused(f"You have no permission to insert rows into {name}.")
-    pending_writes: list[PendingWrite] = []
+    pending_writes: list[PendingInsert] = []
     errors: list[FieldError] = []
     size = 0
     for number, body in enumerate(bodies):
@@ -87,7 +87,7 @@ def new_rows(context: QueryContext, name: str, bodies: Sequence[Any], *, numbere
 
 
 def insert_all(
-    context: QueryContext, pending_writes: Mapping[int, PendingWrite], *, numbered: bool
+    context: QueryContext, pending_writes: Mapping[int, PendingInsert], *, numbered: bool
 ) -> dict[int, RowResult]:
     """Insert them in one transaction. Returns the rows by number."""
     if len(pending_writes) == 1:
@@ -118,7 +118,7 @@ def with_row_number(error: ValidationFailed, number: int, *, numbered: bool) -> 
     return ValidationFailed(fields=[replace(field, field=f"{number}.{field.field}") for field in error.fields])
 
 
-def _insert_order(pending_writes: Mapping[int, PendingWrite]) -> list[int]:
+def _insert_order(pending_writes: Mapping[int, PendingInsert]) -> list[int]:
     """The order of the inserts: by id, so that two batches with common ids wait for each other and do not deadlock, but
     a row before those of the batch that refer to it. Rows in a reference cycle come last, to be refused."""
     numbers = {pending.named[ROW_ID]: number for number, pending in pending_writes.items()}
@@ -141,7 +141,7 @@ def _insert_order(pending_writes: Mapping[int, PendingWrite]) -> list[int]:
     return order
 
 
-def _new_row(context: QueryContext, table: Table, access: Access, body: Any) -> tuple[PendingWrite, int]:
+def _new_row(context: QueryContext, table: Table, access: Access, body: Any) -> tuple[PendingInsert, int]:
     """The insert of `body`, and the bytes of its long cells. Raises ValidationFailed."""
     rule = access.insert
     assert rule is not None  # noqa: S101 - asked by the caller
@@ -219,7 +219,7 @@ def _default(column: Column) -> _Default:
     return values.wire(type_, column_values.read_cell(column, column.default))
 
 
-def _insert_one(context: QueryContext, pending: PendingWrite, number: int, *, numbered: bool) -> RowResult:
+def _insert_one(context: QueryContext, pending: PendingInsert, number: int, *, numbered: bool) -> RowResult:
     try:
         if insert_pipeline.is_possible(context, pending):
             row = persist(context, pending, writes.insert)

@@ -21,7 +21,7 @@ from rows.write import body_parsing
 from rows.write.errors import WriteRefused, error_after_write, run_probe, unknown_users, unseen_references
 from rows.write.execution import lock, persist, read_back
 from rows.write.inserts import is_large
-from rows.write.pending_write import Named, PendingWrite, result_of
+from rows.write.pending_write import Named, PendingUpdate, PendingWrite, result_of
 from rows.write.references import referential_actions
 from rows.write.statements import conditions, writes
 from rows.write.statements.shapes import ETAGS, DeleteShape, OldCell, UpdateShape
@@ -78,7 +78,7 @@ def update(
         return read_back(context, name, row_id)
 
 
-def _unchanged(context: QueryContext, pending: PendingWrite, row_id: str) -> RowResult:
+def _unchanged(context: QueryContext, pending: PendingUpdate, row_id: str) -> RowResult:
     """The response to an empty update: the row, if it may be updated and matches. Its check is not evaluated."""
     _, refusal = run_probe(context, pending.with_events(context, True))
     if refusal is not None:

@@ -21,7 +21,7 @@ from rows.schema.model import ID, SQL_TYPES
 from rows.write import inserts, update_operators
 from rows.write import service as write_service
 from rows.write.errors import check_answer_size
-from rows.write.pending_write import PendingWrite
+from rows.write.pending_write import PendingInsert
 from rows.write.statements import writes
 
 
@@ -70,7 +70,7 @@ def _key_columns(context: QueryContext, name: str, key: str) -> tuple[str, ...]:
 
 
 def _refuse_computed(
-    pending_writes: Sequence[PendingWrite], bodies: Sequence[Mapping[str, Any]], key: Sequence[str], *, numbered: bool
+    pending_writes: Sequence[PendingInsert], bodies: Sequence[Mapping[str, Any]], key: Sequence[str], *, numbered: bool
 ) -> None:
     """Raise ValidationFailed if a part of the key is an operator, by which no row can be found."""
     for number, (pending, body) in enumerate(zip(pending_writes, bodies, strict=True)):
@@ -88,7 +88,7 @@ class _Upsert:
     name: str
     key: tuple[str, ...]
     bodies: Sequence[Mapping[str, Any]]
-    pending_writes: Sequence[PendingWrite]
+    pending_writes: Sequence[PendingInsert]
     numbered: bool
 
     def run(self) -> list[Upserted]:
@@ -120,7 +120,7 @@ class _Upsert:
                 existing[number] = found
         return existing
 
-    def _find(self, pending: PendingWrite) -> str | None:
+    def _find(self, pending: PendingInsert) -> str | None:
         """The id of the row that has the pending row's key, if the caller sees that it has."""
         key = self._key_of(pending)
         if key is None:
@@ -134,7 +134,7 @@ class _Upsert:
         _, row_id = rows[0]  # the row as JSON, and what a cursor would name
         return (row_id or b"").decode()
 
-    def _still_has_key(self, pending: PendingWrite, row_id: str) -> bool:
+    def _still_has_key(self, pending: PendingInsert, row_id: str) -> bool:
         """Lock the row that has the pending row's key and may be updated: whether it is this one. Another transaction
         may have given it another key since it was found."""
         key = self._key_of(pending)
@@ -145,7 +145,7 @@ class _Upsert:
         rows = self.context.write(statement, {LIMIT: b"1"}, filter_values)
         return rows == [(row_id.encode(),)]
 
-    def _key_of(self, pending: PendingWrite) -> tuple[Condition, list[bytes]] | None:
+    def _key_of(self, pending: PendingInsert) -> tuple[Condition, list[bytes]] | None:
         """The condition that a row has the pending row's key, and its values; None where no row can have it."""
         table, rule = pending.table, pending.access.insert
         forced: Mapping[str, Operand | None] = rule.set if rule else {}
