@@ -25,7 +25,7 @@ from rows.query.sql.statement import Cell
 from rows.query.tables import table_models
 from rows.query.tables.table_checks import constraint_name
 from rows.rules import checks
-from rows.rules.access import Clause, WriteRule
+from rows.rules.access import WriteRule
 from rows.rules.conditions import Condition, Quantified, parts, paths_of
 from rows.rules.rules import Ruleset
 from rows.schema import column_values, identifiers
@@ -121,13 +121,19 @@ def error_after_write(
 
 
 def _checked(context: QueryContext, pending: PendingWrite[WriteShape], verdicts: Sequence[bool]) -> ApiError | None:
-    """The error of a failed check. `verdicts` are those of its clauses, then that of the whole check."""
+    """The error of a failed check: 422 naming the columns that this principal may know, 404 if there are none.
+    `verdicts` are those of its clauses, then that of the whole check."""
     *clauses, passed = verdicts
     if passed:
         return None
     rule = _rule(pending)
     failed = [clause for clause, held in zip(rule.check_clauses, clauses, strict=True) if not held]
-    return _check_refused(context, pending, failed)
+    known = {*context.resolver.columns(pending.table.name), *rule.columns}
+    named = dict.fromkeys(column for clause in failed for column in _columns_of(clause.condition) if column in known)
+    if not named:
+        return WriteRefused()
+    message = "The rules do not allow this value."
+    return ValidationFailed(fields=[FieldError(column, "not_allowed", message) for column in named])
 
 
 def _rule(pending: PendingWrite[WriteShape]) -> WriteRule:
@@ -135,18 +141,6 @@ def _rule(pending: PendingWrite[WriteShape]) -> WriteRule:
     if rule is None:
         raise WriteRefused
     return rule
-
-
-def _check_refused(context: QueryContext, pending: PendingWrite[WriteShape], clauses: Iterable[Clause]) -> ApiError:
-    """422 naming the columns that this principal may know; 404 if there are none."""
-    known = {*context.resolver.columns(pending.table.name), *_rule(pending).columns}
-    named = dict.fromkeys(
-        column for clause in clauses for column in _columns_of(clause.condition) if column in known
-    )  # fmt: skip
-    if not named:
-        return WriteRefused()
-    message = "The rules do not allow this value."
-    return ValidationFailed(fields=[FieldError(column, "not_allowed", message) for column in named])
 
 
 def _columns_of(condition: Condition) -> Iterable[str]:
