@@ -16,7 +16,6 @@ from django.views.generic import FormView
 
 from accounts.api.serializers import MAX_USER_NAME_LENGTH
 from accounts.directory import environments as environment_directory
-from accounts.models import User
 from accounts.models.registration import AccountEmail, PoolSettings
 from accounts.registration import invitations, one_time_links, own_account, password_reset, pool_settings, sign_up
 from accounts.users import passwords
@@ -178,10 +177,6 @@ def _way_back(pool: PoolSettings, found: AccountEmail) -> str:
     return reverse("admin:index" if found.user.is_staff else "developer_console:start")
 
 
-def _signs_in_later(user: User) -> User:
-    return user
-
-
 class ConfirmSignUp(LinkPage):
     kind = Kind.SIGN_UP
     form_class = PasswordForm
@@ -192,7 +187,7 @@ class ConfirmSignUp(LinkPage):
     done = "You can now sign in to {app} with {email}."
 
     def act(self, values: dict[str, Any]) -> object:
-        return sign_up.confirm(self.found, values["password"], _signs_in_later)
+        return sign_up.confirm(self.found, values["password"], lambda user: user)
 
 
 class AcceptInvitation(LinkPage):
@@ -208,7 +203,7 @@ class AcceptInvitation(LinkPage):
         return {"name": self.found.details["name"]}
 
     def act(self, values: dict[str, Any]) -> object:
-        return invitations.accept(self.found, values["password"], _signs_in_later, name=values["name"])
+        return invitations.accept(self.found, values["password"], lambda user: user, name=values["name"])
 
 
 class VerifyEmail(LinkPage):

@@ -152,5 +152,5 @@ def _target(request: HttpRequest, wanted: str) -> str:
 
 def _text(error: ApiError, otherwise: str | None = None) -> str:
     if isinstance(error, RateLimited):
-        return f"Too many attempts. Try again in {error.headers['Retry-After']} seconds."
+        return error.page_text
     return otherwise or " ".join(field.message for field in error.fields) or error.text

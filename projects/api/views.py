@@ -31,7 +31,7 @@ from projects import services
 from projects.api import serializers
 from projects.directory import environments, invitations, limits
 from projects.directory.access import branch_for, environment_for, may_branch, needed_for_branches, project_for
-from projects.errors import NoSuchAccount, NoSuchInvitation
+from projects.errors import NoSuchAccount
 from projects.models import Environment, Member, Project
 
 
@@ -259,7 +259,7 @@ class MemberInvitationViewSet(ListModelMixin, ResourceViewSet):
         """Withdraw an invitation into the project. Its link works no longer. Owners only."""
         team_of(self.caller, project_id, "owner", though_suspended=True)
         if not ids.matches("inv", invitation_id):
-            raise NoSuchInvitation
+            raise NotFound
         services.withdraw_invitation(project_id, invitation_id, actor=self.caller)
         return no_content()
 

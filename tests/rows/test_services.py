@@ -405,6 +405,18 @@ def test_a_body_does_not_unfold_into_a_row_of_any_size() -> None:
     assert tenant.raw("SELECT count(*) FROM {}.notes") == [(1,)]
 
 
+def test_an_error_about_no_field_refuses_all_rows(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise ValidationFailed("The rules have too many conditions.")
+
+    monkeypatch.setattr("rows.write.inserts.unseen_references", refuse)
+    wrong = {"title": 1}
+    with pytest.raises(ValidationFailed, match="too many conditions"):
+        services.insert_row(tenant.environment, KEY, "tasks", wrong)
+    with pytest.raises(ValidationFailed, match="too many conditions"):
+        services.insert_rows(tenant.environment, KEY, "tasks", [wrong, wrong])
+
+
 @given(st.floats(allow_nan=False, allow_infinity=False).map(lambda number: number + 0.0))  # no sign before a zero
 def test_the_size_of_a_number_in_json_is_what_postgresql_makes_of_it(number: float) -> None:
     cell = values.wire("jsonb", {"a": [number, "1e+30"]})
