@@ -24,7 +24,7 @@ class OverShare(Unavailable):
 @dataclass(eq=False)
 class ThreadShares:
     """An environment may have half of the threads that no other holds, and at least one. A request waits for at most
-    `timeout` seconds. `later(seconds, call)` is called in threads."""
+    `timeout` seconds, including its wait for a thread. `later(seconds, call)` is called in threads."""
 
     threads: int
     timeout: float
@@ -42,11 +42,12 @@ class ThreadShares:
             if share.owner == _CALLS or (owner not in self._waiting and self._has_room(owner)):
                 self._take(share)
                 return
-        now = time.monotonic()
-        if now >= share.until:
+        if self._seconds_left(share) <= 0:
             raise OverShare
-        share.until = min(share.until, now + self.timeout)
         raise Parked(partial(self._wait, share))
+
+    def _seconds_left(self, share: "ThreadShare") -> float:
+        return share.since + self.timeout - time.monotonic()
 
     def count_as_call(self, share: "ThreadShare") -> None:
         with self._lock:
@@ -65,7 +66,7 @@ class ThreadShares:
             share.resume = resume
             self._waiting.setdefault(share.owner, deque()).append(share)
         self._grant()  # a place may have become free meanwhile
-        self.later(max(0.0, share.until - time.monotonic()), partial(self._expire, share))
+        self.later(max(0.0, self._seconds_left(share)), partial(self._expire, share))
 
     def _grant(self) -> None:
         """Give free places to those who wait, first to the environment that holds the fewest."""
@@ -119,7 +120,7 @@ class ThreadShare:
     shares: ThreadShares
     owner: str = ""
     is_held: bool = False
-    until: float = math.inf
+    since: float = field(default_factory=time.monotonic)
     resume: Callable[[], None] = lambda: None
 
     def enter(self, environment_id: str) -> None:

@@ -1,6 +1,7 @@
 """An environment's share of the request threads."""
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -89,11 +90,11 @@ def test_a_place_that_becomes_free_before_the_request_waits_is_its() -> None:
 
 def test_after_the_timeout_it_is_refused_with_retry_after() -> None:
     server = Server(2)
-    server.shares.timeout = 0.0
     held, share = server.enter("env_a"), server.enter("env_a")
     [expire] = server.timers
     expire()
     assert server.resumed == [share]
+    share.since -= server.shares.timeout  # with its wait for a thread before
     with pytest.raises(OverShare) as refused:
         share.enter("env_a")
     assert (refused.value.status, refused.value.headers["Retry-After"]) == (503, "1")
@@ -136,10 +137,11 @@ def test_a_request_over_the_share_leaves_its_thread_and_is_repeated(monkeypatch:
     owner = create_user(pool_id=None, email="o@example.com", password=None, name="o", actor=audit.SYSTEM)
     environment_id = environment_of(make_project(owner)).pk
     key = key_for(environment_id, "schema:read")
-    server, submitted, application = Server(2), list[Incoming](), Application()
+    server, submitted, application = Server(2), list[tuple[Incoming, float | None]](), Application()
     application.load()
     application._shares = server.shares
-    application._pool = SimpleNamespace(submit=submitted.append)  # type: ignore[assignment]
+    submit = lambda request, since=None: submitted.append((request, since))  # noqa: E731
+    application._pool = SimpleNamespace(submit=submit)  # type: ignore[assignment]
     monkeypatch.setattr(application, "_call_on_loop", lambda call: call())
     message = Message()
     message.path = "/v1/schema"
@@ -148,10 +150,13 @@ def test_a_request_over_the_share_leaves_its_thread_and_is_repeated(monkeypatch:
     monkeypatch.setattr(Message, "respond", lambda _, response: answers.append(response.status_code))
     held = server.enter(environment_id)
     application.handle(message)
-    application._work(submitted.pop())
+    began = time.monotonic()
+    application._work(submitted.pop()[0])
     assert (submitted, answers) == ([], [])
     held.leave()
-    [again] = submitted
+    [(again, since)] = submitted
+    assert since is not None
+    assert since < began
     waiting = server.enter(environment_id)
     assert not waiting.is_held
     application._work(again)
