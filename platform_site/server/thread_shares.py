@@ -1,6 +1,7 @@
-"""Shares of a process's request threads, so that one environment cannot hold all of them. A request that finds the
-share of its environment taken gives its thread back (`server_hints.Parked`), waits for a place, and is repeated. Calls
-of functions are counted, but have limits of their own (`functions.execution.request_concurrency`)."""
+"""Shares of a process's request threads, so that no owner can hold all of them. Owners are all projects that an account
+created, an account for itself, and the network of a client without a caller. A request that finds the share of its
+owner taken gives its thread back (`server_hints.Parked`), waits for a place, and is repeated. Calls of functions are
+counted, but have limits of their own (`functions.execution.request_concurrency`)."""
 
 import math
 import threading
@@ -18,12 +19,12 @@ _CALLS: Final = "calls"
 
 
 class OverShare(Unavailable):
-    message = "Other requests of this environment take long and hold its share of the server. Try again shortly."
+    message = "Requests that count together with this one hold their share of the server. Try again shortly."
 
 
 @dataclass(eq=False)
 class ThreadShares:
-    """An environment may have half of the threads that no other holds, and at least one. A request waits for at most
+    """An owner may have half of the threads that no other holds, and at least one. A request waits for at most
     `timeout` seconds, including its wait for a thread. `later(seconds, call)` is called in threads."""
 
     threads: int
@@ -69,7 +70,7 @@ class ThreadShares:
         self.later(max(0.0, self._seconds_left(share)), partial(self._expire, share))
 
     def _grant(self) -> None:
-        """Give free places to those who wait, first to the environment that holds the fewest."""
+        """Give free places to those who wait, first to the owner that holds the fewest."""
         granted = []
         with self._lock:
             for owner in sorted(self._waiting, key=self._held.__getitem__):
@@ -123,12 +124,12 @@ class ThreadShare:
     since: float = field(default_factory=time.monotonic)
     resume: Callable[[], None] = lambda: None
 
-    def enter(self, environment_id: str) -> None:
-        """Called once the environment is known. Raises Parked, and OverShare after waiting."""
-        self.shares.enter(self, environment_id)
+    def enter(self, owner: str) -> None:
+        """Called once the owner is known. Raises Parked, and OverShare after waiting."""
+        self.shares.enter(self, owner)
 
     def count_as_call(self) -> None:
-        """Called before the request waits for a function, also if its environment is not known."""
+        """Called before the request waits for a function, also if its owner is not known."""
         self.shares.count_as_call(self)
 
     def leave(self) -> None:
