@@ -203,7 +203,7 @@ def run(
     serialization failure outside a transaction. With `freshness` a replica may answer the first run."""
     compiled = schema_cache.compiled_schema(environment)
     for runs_left in reversed(range(MAX_RUNS)):
-        connection = loop_connections.connection(compiled.alias, compiled.environment_id)
+        connection = loop_connections.connection(compiled.alias, environment.owner_id)
         context = QueryContext(environment, principal, compiled, connection, freshness, users_version)
         try:
             if not connection.in_atomic_block:
