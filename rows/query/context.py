@@ -120,11 +120,11 @@ class QueryContext:
         return found
 
     def _compile_large(self, compile: Callable[[RoleView, *Shape], Statement], *shape: *Shape) -> Statement:
-        """Takes up to seconds of CPU: one at a time, shared fairly among environments, and not on the event loop.
+        """Takes up to seconds of CPU: one at a time, shared fairly among accounts, and not on the event loop.
         Raises ValidationFailed, Unavailable."""
         try:
             with (
-                _large_statements.slot(self.environment.environment_id, wait=settings.WEB_QUEUE_TIMEOUT),
+                _large_statements.slot(self.environment.owner_id, wait=settings.WEB_QUEUE_TIMEOUT),
                 compile_budget(),
             ):
                 return compile(self.compiled.role_view(self.role_key), *shape)
