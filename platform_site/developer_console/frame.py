@@ -14,6 +14,7 @@ from django.utils.http import urlencode
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_protect
 
+from platform_site.concurrency import server_hints
 from platform_site.developer_console import session
 from platform_site.developer_console.api_calls import ApiClient
 from platform_site.developer_console.staff import grants as staff
@@ -163,6 +164,7 @@ def signed_in_page(view: Callable[..., HttpResponse]) -> Page:
         if signed_in is None:
             return _to_sign_in(request, ended=session.COOKIE in request.COOKIES)
         try:
+            server_hints.enter_share(request, signed_in.user_id)
             response = view(request, ApiClient(request, signed_in), *args, **kwargs)
         except ApiError as refusal:
             return _refused(request, refusal)

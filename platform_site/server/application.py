@@ -163,13 +163,17 @@ class Application:
                 request.thread_share.leave()
             request.release = parked.release or request.release
             request.__dict__[server_hints.REPEATED] = True
-            parked.then(lambda: self._call_on_loop(partial(self._pool.submit, request)))
+            parked.then(lambda: self._call_on_loop(partial(self._resume, request)))
         except BaseException:
             request.end()
             raise
         else:
             request.end()
         connection_cleanup.close_unusable_connections()
+
+    def _resume(self, request: Incoming) -> None:
+        share = request.thread_share
+        self._pool.submit(request, share.since if share is not None and share.is_held else None)
 
     def _answer(self, request: Incoming) -> None:
         """Pass the request to Django and send the response. Raises Parked."""

@@ -1,6 +1,7 @@
 """The verbs of rows, in several people's names, against real tables."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from platform_site.http.errors import ApiError, Conflict, NotFound, ValidationFailed
+from platform_site.postgres import loop_connections
 from platform_site.postgres.prepared import retry_if_lost
 from rows import services
 from rows.query import context
@@ -43,6 +45,21 @@ def refused(how: Callable[[], Any]) -> dict[str, str]:
     with pytest.raises(ValidationFailed) as caught:
         how()
     return {field.field: field.code for field in caught.value.fields}
+
+
+def test_all_projects_of_an_account_share_its_connections(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A web process's, for requests on its event loop (`loop_connections`)."""
+    owners: list[str] = []
+    connection = loop_connections.connection
+
+    def noted(alias: str, owner: str) -> Any:
+        owners.append(owner)
+        return connection(alias, owner)
+
+    monkeypatch.setattr(loop_connections, "connection", noted)
+    environment = replace(tenant.environment, owner_id="usr_a")
+    services.list_rows(environment, ALICE, "tasks", query_service.ListQuery())
+    assert owners == ["usr_a"]
 
 
 def test_everyone_sees_their_own_rows_and_operators_see_all(tenant: Tenant, homes: tuple[str, str]) -> None:
