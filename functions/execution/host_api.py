@@ -85,7 +85,7 @@ class RunHost:
             raise HostError("the arguments have more than 2 MB", code="payload_too_large", name="RangeError")
         with self._as_host_errors(operation):
             answer = partial(self._answer, operation, arguments, seconds)
-            answer_in_thread = partial(_answer_and_release, answer)
+            answer_in_thread = partial(loop_connections.call_and_release, answer)
             try:
                 if len(arguments) > bodies.MAX_ON_LOOP:
                     found = loop_requests.in_thread(answer_in_thread)
@@ -288,13 +288,6 @@ class RunHost:
         headers_shown += [("set-cookie", cookie) for cookie in got.cookies]
         shown = {"status": got.status, "headers": headers_shown, "body": base64.b64encode(got.body).decode()}
         return orjson.dumps(shown)
-
-
-def _answer_and_release(answer: Callable[[], _Answer]) -> _Answer:
-    try:
-        return answer()
-    finally:
-        loop_connections.release()
 
 
 def _host_error(error: ApiError) -> HostError:

@@ -5,8 +5,9 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from operator import countOf
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from django.conf import settings
 from django.db import connections
@@ -17,6 +18,8 @@ from platform_site.concurrency import loop_requests
 from platform_site.concurrency.loop_requests import Gate, LoopRequest
 from platform_site.http.errors import Unavailable
 from platform_site.postgres.libpq import prepared_on
+
+Result = TypeVar("Result")
 
 _IDLE: Final = pq.TransactionStatus.IDLE
 
@@ -182,6 +185,18 @@ def release() -> None:
         for opened in connections.all(initialized_only=True):
             if not opened.in_atomic_block:
                 opened.close_if_unusable_or_obsolete()
+
+
+def in_thread(call: Callable[[], Result]) -> Result:
+    """Run `call()`, which uses the ORM: directly in a thread; for a request on the loop in a helper thread."""
+    return call() if loop_requests.current() is None else loop_requests.in_thread(partial(call_and_release, call))
+
+
+def call_and_release(call: Callable[[], Result]) -> Result:
+    try:
+        return call()
+    finally:
+        release()
 
 
 def give_back(request: LoopRequest) -> None:

@@ -224,7 +224,7 @@ def run(
                     raise sqlstates.RetriesExhausted from error
                 # An immediate retry could hit the same conflict.
                 loop_requests.sleep(random.uniform(0.02, 0.1))  # noqa: S311 - a pause, not a secret
-        compiled, freshness = schema_cache.reload(environment), None
+        compiled, freshness = loop_connections.in_thread(partial(schema_cache.reload, environment)), None
     raise Unavailable("The schema is changing. Try again shortly.")
 
 
