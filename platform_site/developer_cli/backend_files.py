@@ -12,6 +12,7 @@ from typing import Any
 
 from platform_site.developer_cli import store
 from platform_site.developer_cli.failures import Exit, Failure
+from platform_site.developer_cli.webhook_urls import normal_url
 
 FUNCTION_SETTINGS = ("timeout_ms", "memory_mb", "allowed_hosts", "invoke", "attempts", "schedule", "on")
 WEBHOOK_SETTINGS = ("name", "url", "events", "filter", "columns", "ordering", "description", "enabled")
@@ -160,10 +161,11 @@ def _check_webhooks(found: Backend) -> None:
             raise _invalid_file(f"{where}: a webhook is an object with a `url`.")
         name = webhook.get("name")
         by = "name" if isinstance(name, str) else "id" if isinstance(webhook.get("id"), str) else "url"
-        if webhook[by] in keys:
+        key = normal_url(webhook["url"]) if by == "url" else webhook[by]
+        if key in keys:
             hint = "Give each of them a name." if by == "url" else ""
             raise _invalid_file(f"{where}: two webhooks have this {'URL' if by == 'url' else by}.", hint)
-        keys.add(webhook[by])
+        keys.add(key)
         for setting in webhook:
             if setting not in ("id", *WEBHOOK_SETTINGS):
                 at = found.webhooks.at(f"{index}.{setting}")

@@ -393,7 +393,10 @@ def test_webhooks_with_one_masked_url_are_told_apart_by_their_id(files: Files) -
     assert "two webhooks have this id" in cli.run("plan", code=2).stderr
 
 
-@pytest.mark.parametrize("url", ["HTTP://127.0.0.1:8999/hook", "http://127.0.0.1:8999"])
+@pytest.mark.parametrize(
+    "url",
+    ["HTTP://127.0.0.1:8999/hook", "http://127.0.0.1:8999", "http://127.0.0.1:80/hook", "http://localhost.:8999/é"],
+)
 def test_a_url_that_the_service_writes_otherwise_is_the_same_webhook(files: Files, url: str) -> None:
     files.write("webhooks.json", [{**HOOK, "name": None, "url": url}])
     assert len(_changes(files.cli, "push")) == 1
@@ -481,6 +484,7 @@ def test_pull_overwrites_nothing_unless_forced(files: Files) -> None:
         ("schema.json", '{"tables": 1e-99999999999999999999}', "invalid_file", "schema.json"),
         ("webhooks.json", '[{"url": 1}]', "invalid_file", "webhooks.json:1"),
         ("webhooks.json", '[{"url": "u"},\n{"url": "u"}]', "invalid_file", "webhooks.json:2"),
+        ("webhooks.json", '[{"url": "http://a"},\n{"url": "http://a:80/"}]', "invalid_file", "webhooks.json:2"),
         ("webhooks.json", '[{"url": "u",\n"secret": "x"}]', "invalid_file", 'webhooks.json:2: there is no setting "secret"'),
         ("webhooks.json", '[{"url": "https://x/whsec_abcdefghijklmnopqrst"}]', "secret_in_file", "webhooks.json:1"),
         ("functions.json", '{"none": {}}', "invalid_file", "functions/none.ts"),

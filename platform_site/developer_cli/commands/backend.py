@@ -13,6 +13,7 @@ from platform_site.developer_cli.commands.environment import confirm as confirm_
 from platform_site.developer_cli.failures import Exit, Failure
 from platform_site.developer_cli.output import Json, Sql
 from platform_site.developer_cli.session import Environment
+from platform_site.developer_cli.webhook_urls import REFERENCE
 
 if TYPE_CHECKING:
     from platform_site.developer_cli.api import Api
@@ -90,7 +91,7 @@ def _pulled(api: "Api", folder: Path, credentials: bool) -> dict[Path, str]:
         if error.code != "forbidden":
             raise
         output.note("auth.json is not written: this key may not read the sign-in settings.")
-    if masked := [each["name"] or each["masked"] for each in found if planning.REFERENCE in each["masked"]]:
+    if masked := [each["name"] or each["masked"] for each in found if REFERENCE in each["masked"]]:
         output.note(
             f"Warning: webhooks.json has credentials, of {', '.join(masked)}. Do not commit it."
             if credentials
