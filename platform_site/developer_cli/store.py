@@ -81,19 +81,35 @@ def _is_this_machine(host: str) -> bool:
         return host == "localhost"
 
 
-def write_file(path: Path, text: str, mode: int | None = None) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+def read_file(path: Path) -> str:
+    """UTF-8, with its line ends, which belong to a function's source."""
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask if mode is None else mode)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+        return path.read_bytes().decode()
+    except FileNotFoundError:
+        raise Failure(Exit.USAGE, "no_file", f"There is no file {path}.") from None
+    except OSError as error:
+        raise Failure(Exit.USAGE, "unreadable_file", f"{path} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise Failure(Exit.USAGE, "unreadable_file", f"{path}:{line}: this is not UTF-8.") from None
+
+
+def write_file(path: Path, text: str, mode: int | None = None) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+            umask = os.umask(0)
+            os.umask(umask)
+            os.chmod(temporary, 0o666 & ~umask if mode is None else mode)
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise Failure(Exit.USAGE, "file_error", f"{path} cannot be written: {error.strerror}.") from None
 
 
 def _credentials_path() -> Path:

@@ -111,7 +111,7 @@ def _text(value: Any) -> str:
 
 def _differs(path: Path, text: str) -> bool:
     """JSON is compared by value."""
-    found = backend_files.read_text(path)
+    found = store.read_file(path)
     if path.suffix == ".json":
         try:
             return bool(json_module.loads(found) != json_module.loads(text))

@@ -25,10 +25,10 @@ def dev(folder: Folder = Path("backend"), environment: Environment = None, json:
     """Push backend/, then each file that you save, until Ctrl-C. Changes that must be confirmed are left to push."""
     api = session.environment_api(environment)
     folder = backend_folder(folder)
-    backend_files.read(folder)
+    backend_files.check_folder(folder)
     if not output.is_json():
         output.note(f"Watching {folder} for {session.place(api)}. Stop with Ctrl-C.")
-    done: Seen = {}
+    done: Seen = {folder: (0, 0)}  # no scan equals it: the first one is always pushed
     pending: set[Path] = set()
     """Files whose push failed, repeated with the next one."""
     while True:
@@ -46,14 +46,15 @@ def dev(folder: Folder = Path("backend"), environment: Environment = None, json:
 
 
 def _scan(folder: Path) -> Seen:
-    """Time and size of each file, pushed when two scans agree: not while it is being written."""
+    """Time of change (also of its permissions) and size of each file, pushed when two scans agree: not while it is
+    being written."""
     found: Seen = {}
     for path in [*folder.glob("*.json"), *folder.glob("functions/*.[tj]s")]:
         try:
             status = path.stat()
-        except FileNotFoundError:
-            continue  # an editor replaces it
-        found[path] = (status.st_mtime_ns, status.st_size)
+        except OSError:
+            continue  # an editor replaces it, or the folder cannot be read
+        found[path] = (status.st_ctime_ns, status.st_size)
     return found
 
 
@@ -116,7 +117,10 @@ def _only(backend: Backend, folder: Path, changed: set[Path]) -> Backend:
 
 def _refresh_types(api: Api, file: Path) -> None:
     """Rewrite types.ts for its role, if `platform types` wrote it."""
-    role = TYPES_ROLE.search(file.read_text()) if file.exists() else None
-    if role is not None:
-        store.write_file(file, api.request("GET", "/schema/types.ts", params={"role": role[1]}).text)
-        output.note(f"{file} is up to date.")
+    try:
+        role = TYPES_ROLE.search(store.read_file(file)) if file.exists() else None
+        if role is not None:
+            store.write_file(file, api.request("GET", "/schema/types.ts", params={"role": role[1]}).text)
+            output.note(f"{file} is up to date.")
+    except Failure as error:
+        output.note(f"Warning: {file} is not up to date. {error.message}")

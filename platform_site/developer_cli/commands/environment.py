@@ -54,20 +54,11 @@ def json_input(text: str) -> Any:
         source, text = "standard input", sys.stdin.read()
     elif text.startswith("@"):
         source = text[1:]
-        text = read_text(Path(source))
+        text = store.read_file(Path(source))
     try:
         return json_module.loads(text)
     except ValueError as error:
         raise Failure(Exit.USAGE, "invalid_json", f"{source} is not JSON: {error}.") from None
-
-
-def read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise Failure(Exit.USAGE, "no_file", f"There is no file {path}.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise Failure(Exit.USAGE, "unreadable_file", f"{path} cannot be read: {error}.") from None
 
 
 def invoke(
