@@ -12,6 +12,7 @@ import typer
 
 from platform_site.developer_cli import output
 from platform_site.developer_cli.commands.environment import confirm
+from platform_site.developer_cli.failures import Exit, Failure
 from tests.support.developer_cli import Cli
 from tests.support.live_changes import App
 
@@ -144,6 +145,23 @@ def test_colour_in_a_terminal_unless_it_has_none(cli: Cli) -> None:
 
 def test_texts_of_the_server_cannot_control_the_terminal(cli: Cli) -> None:
     assert "\x1b[31m" not in _in_a_terminal(cli, "invoke", "fails", NO_COLOR="1")
+
+
+def test_a_value_of_one_line_is_printed_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    forged = "x\nError: y\x1b[2K\r\u202e"
+    escaped = r"x\nError: y\x1b[2K\x0d\u202e"
+    output.note(f"Warning: {forged}")
+    output.result({}, forged, "second")
+    output.say({}, forged)
+    output.table([{"name": f"{forged}\tz", "tags": [forged]}], ["name", "tags"], "")
+    output.failure(Failure(Exit.REFUSED, "x", f"a\nb {forged}", forged, [{"field": "f", "message": forged}], forged))
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [escaped, "second", "name\ttags", rf"{escaped}\tz" + f"\t{escaped}"]
+    below = rf"        Error: y{escaped.partition('y')[2]}"
+    assert err.splitlines() == [
+        f"Warning: {escaped}", escaped, "Error: a", "        b x", below, "  f: x", below, escaped,
+        f"Request id: {escaped}",
+    ]  # fmt: skip
 
 
 def test_questions_show_control_characters_escaped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,7 +95,7 @@ def status(json: Json = False) -> None:
     found: dict[str, Any] = {"url": api.url, "account": me["email"] or me["name"] or me["id"]}
     if linked is not None:
         found |= _linked(api, linked)
-    output.result(found, "\n".join(f"{name}: {_shown(value)}" for name, value in found.items()))
+    output.result(found, *(f"{name}: {_shown(value)}" for name, value in found.items()))
     if "project" not in found:
         output.note(f"No link to this service here. Run: platform link PROJECT --url {api.url}")
 

@@ -203,7 +203,7 @@ def _show(found: planning.Plan, sql: bool) -> None:
         mark = " (loses data)" if each.destructive else " (more people can sign up)" if each.access else ""
         print(output.plain(each.change + mark))
         for statement in each.sql if sql else ():
-            print(output.plain(f"    {statement}"))
+            print(f"    {output.indented(statement)}")
     for warning in found.warnings:
         output.note(f"Warning: {warning}")
     if found.only_in_environment:

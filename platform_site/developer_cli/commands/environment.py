@@ -91,15 +91,13 @@ def _print_log(api: Any, name: str, run_id: str) -> None:
     except Failure:
         return  # the log needs functions:read, which a key may lack
     for line in log_lines(run):
-        output.note(line)
+        print(line, file=sys.stderr)
 
 
 def log_lines(run: dict[str, Any]) -> list[str]:
-    """The log of a run, and its error's stack. What follows a line break in a text is indented: it is no line of the
-    log."""
-    lines = [f"{each['at']} {each['level']} {each['text']}" for each in run["logs"]]
-    stack = (run.get("stack") or "").splitlines()
-    return [line.replace("\n", "\n        ") for line in lines] + [f"    {line}" for line in stack]
+    """The log of a run, and its error's stack, as they are printed."""
+    logged = [output.indented(f"{each['at']} {each['level']} {each['text']}") for each in run["logs"]]
+    return [*logged, *(f"    {output.plain(line)}" for line in (run.get("stack") or "").splitlines())]
 
 
 @keys.command("list")

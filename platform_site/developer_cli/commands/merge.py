@@ -97,13 +97,13 @@ def _show(plan: "Answer", sql: bool) -> None:
         mark = " (loses data)" if each["destructive"] else " (access)" if each["kind"] == "trust" else ""
         print(output.plain(f"{each['operation'] or each['kind'] + ' ' + each['path']}{mark}"))
         for statement in each["sql"] if sql else ():
-            print(output.plain(f"    {statement}"))
+            print(f"    {output.indented(statement)}")
     for each in plan["locks"]:
         print(output.plain(_lock(each)))
     for each in plan["conflicts"]:
         print(output.plain(f"conflict {each['path']}"))
         for side in ("base", "ours", "theirs"):
-            print(output.plain(f"    {side}: {output.plain(each[side]) or '(not there)'}"))
+            print(f"    {side}: {output.indented(each[side]) or '(not there)'}")
     for each in plan["warnings"]:
         output.note(f"Warning: {each['field']}: {each['message']}")
     for path in plan["missing_secrets"]:

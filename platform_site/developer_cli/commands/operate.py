@@ -149,7 +149,7 @@ def _print_run(run: "Answer") -> None:
     duration = "" if run.get("duration_ms") is None else f" {run['duration_ms']} ms"
     print(output.plain(f"{run['started_at']} {run['id']} {run['trigger']} {run['status']}{duration}"))
     for line in log_lines(run):
-        print(output.plain(f"    {line}"), flush=True)
+        print(f"    {line}", flush=True)
 
 
 def _project() -> tuple["Api", str]:
