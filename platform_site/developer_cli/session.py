@@ -1,5 +1,6 @@
 import os
 from contextlib import suppress
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -88,8 +89,10 @@ def chosen(entries: list[dict[str, Any]], given: str, kind: str, where: str) -> 
     if matching:
         ids = ", ".join(each["id"] for each in matching)
         raise Failure(Exit.USAGE, "ambiguous", f'Several {kind}s are named "{given}": {ids}.', "Use an id.")
-    names = ", ".join(str(each["name"]) for each in entries) or "none"
-    raise Failure(Exit.NOT_FOUND, "not_found", f'There is no {kind} "{given}" {where}.', f"You can use: {names}")
+    names = [str(each["name"] or each["id"]) for each in entries]
+    near = [name for name in names if name.startswith(given)] or get_close_matches(given, names, n=1)
+    message = f'There is no {kind} "{given}" {where}.' + (f' Did you mean "{near[0]}"?' if len(near) == 1 else "")
+    raise Failure(Exit.NOT_FOUND, "not_found", message, f"You can use: {', '.join(names) or 'none'}")
 
 
 def is_production(api: Api) -> bool:
@@ -113,7 +116,7 @@ def environment_api(given: str | None) -> Api:
         if linked is None:
             project_link()
             raise Failure(Exit.USAGE, "other_service", f"The link here is not for {url}.", "Use the environment's id.")
-        named = chosen(environments(api, linked.project), given, "environment", f"in {linked.project}")
+        named = chosen(environments(api, linked.project), given, "environment", "in this project")
         api.environment = named["id"]
     elif linked is not None:
         api.environment = linked.environment

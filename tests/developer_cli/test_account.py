@@ -157,6 +157,10 @@ def test_link_by_name_and_its_errors(cli: Cli, app: App) -> None:
     assert cli.error("link", "Nothing", code=5)["code"] == "not_found"
     error = cli.error("link", app.project_id, "--environment", "staging", code=5)
     assert "development" in error["hint"]
+    assert "Did you mean" not in error["message"]
+    for name in ("prod", "prodction"):
+        error = cli.error("keys", "list", "-e", name, code=5)
+        assert error["message"] == f'There is no environment "{name}" in this project. Did you mean "production"?'
     linked = json.loads((cli.folder / "platform.json").read_text())
     assert linked["environment"] == app.environment
     below = cli.folder / "src"

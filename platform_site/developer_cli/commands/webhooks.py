@@ -7,7 +7,6 @@ import typer
 
 from platform_site.developer_cli import output, session
 from platform_site.developer_cli.api import path_part
-from platform_site.developer_cli.failures import Exit, Failure
 from platform_site.developer_cli.output import Json
 from platform_site.developer_cli.session import Environment
 
@@ -73,10 +72,5 @@ def webhooks_rotate(webhook: Webhook, environment: Environment = None, json: Jso
 def _path(api: "Api", named: str) -> str:
     """Of a webhook by its id or name."""
     if not named.startswith("wh_"):
-        found = api.get("/webhooks")["data"]
-        ids = [each["id"] for each in found if each["name"] == named]
-        if not ids:
-            names = ", ".join(each["name"] or each["id"] for each in found) or "none"
-            raise Failure(Exit.NOT_FOUND, "not_found", f'There is no webhook "{named}".', f"You can use: {names}")
-        named = ids[0]
+        named = session.chosen(api.get("/webhooks")["data"], named, "webhook", "in this environment")["id"]
     return f"/webhooks/{path_part(named)}"
