@@ -87,6 +87,14 @@ def test_a_long_wait_is_left_to_the_user(cli: Cli, failing: Failing) -> None:
     assert len(failing.keys) == 1
 
 
+def test_a_proxy_never_gets_plain_requests_and_a_wrong_one_is_named(cli: Cli, failing: Failing) -> None:
+    proxy = {"HTTP_PROXY": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9", "NO_PROXY": "", "no_proxy": ""}
+    assert cli.json("invoke", "sum", **failing.access, **proxy)["output"] == {"sum": 3}
+    for name, value in (("ALL_PROXY", "odd://127.0.0.1"), ("SSL_CERT_FILE", "/nowhere")):
+        access = {"PLATFORM_URL": "https://platform.example", "PLATFORM_TOKEN": "sk_test", name: value}
+        assert cli.error("invoke", "sum", code=2, **access)["code"] == "invalid_environment"
+
+
 def test_certificate_authorities_are_read_for_https_alone() -> None:
     def trusted(url: str) -> int:
         pool: Any = Api(url, None)._client._transport._pool  # type: ignore[attr-defined]
