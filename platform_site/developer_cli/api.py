@@ -92,6 +92,18 @@ class Api:
         response = self.request(method, path, body=body, headers=headers, authored=authored)
         return self._object(response) if response.content else Answer()
 
+    def apply(self, body: dict[str, Any]) -> str:
+        """Apply a plan of the configuration; returns its status."""
+        try:
+            return str(self.send("POST", "/config/apply", body)["status"])
+        except KeyboardInterrupt:
+            raise Failure(
+                Exit.INTERRUPTED,
+                "interrupted",
+                "Interrupted while the service applied the changes: all of them or none.",
+                "See which: platform plan, or platform merge --dry-run",
+            ) from None
+
     def _object(self, response: "httpx.Response") -> Answer:
         try:
             found = json.loads(response.content, object_hook=Answer)

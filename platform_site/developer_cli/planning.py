@@ -313,7 +313,7 @@ def apply(api: "Api", plan: Plan) -> bool:
                     "confirm": step.plan["confirm"],
                     "urls": _whole_urls(plan, step.document),
                 }
-                follow |= api.send("POST", "/config/apply", body)["status"] == "completing"
+                follow |= api.apply(body) == "completing"
         except Failure as error:
             if done:
                 error.hint = f"{error.hint} Already applied: {'; '.join(done)}. Push again to apply the rest.".strip()

@@ -1,11 +1,15 @@
 """Signing in, credentials on disk, linking a folder, and errors that every command has."""
 
 import json
+import os
 import signal
 import socket
 import stat
+import subprocess
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
 
 import httpx
 import pytest
@@ -280,6 +284,44 @@ def test_interrupted(signed_out: Cli) -> None:
     assert (process.returncode, out) == (130, "")
     assert err.strip() == "Error: Interrupted."
     assert not signed_out.credentials.exists()
+
+
+INTERRUPTED_IMPORT = """
+import runpy, sys
+
+class Interrupts:
+    def find_spec(self, name, *arguments):
+        if name == "typer":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupts())
+runpy.run_module("platform_site.developer_cli", run_name="__main__")
+"""
+
+
+def _ended(cli: Cli, *command: str, **options: Any) -> tuple[int, str]:
+    done = subprocess.run(command, cwd=cli.folder, env=cli.environment, stderr=subprocess.PIPE, text=True, **options)
+    return done.returncode, done.stderr
+
+
+def test_interrupted_before_the_command_begins(signed_out: Cli) -> None:
+    assert _ended(signed_out, sys.executable, "-c", INTERRUPTED_IMPORT) == (130, "Error: Interrupted.\n")
+
+
+def test_output_that_nobody_reads(signed_out: Cli) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = (sys.executable, "-m", "platform_site.developer_cli", "open", "--url", "https://elsewhere.example")
+    assert _ended(signed_out, *command, stdout=writer) == (141, "")
+    os.close(writer)
+
+
+@pytest.mark.parametrize(("closed", "arguments", "code"), [("<&-", ["login"], 2), (">&-", ["open"], 0)])
+def test_closed_standard_streams(signed_out: Cli, closed: str, arguments: list[str], code: int) -> None:
+    command = (sys.executable, "-m", "platform_site.developer_cli", *arguments)
+    ended, errors = _ended(signed_out, "sh", "-c", f'exec "$@" {closed}', "sh", *command)
+    assert ended == code
+    assert "Traceback" not in errors
 
 
 def test_open_prints_the_url_in_a_pipe(cli: Cli, app: App, served: Up) -> None:

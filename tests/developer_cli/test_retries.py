@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from platform_site.developer_cli.api import Api
+from platform_site.developer_cli.failures import Failure
 from tests.support.developer_cli import Cli
 
 pytestmark = pytest.mark.exhaustive
@@ -85,6 +86,17 @@ def test_a_long_wait_is_left_to_the_user(cli: Cli, failing: Failing) -> None:
     failing.failures, failing.retry_after = [429], "60"
     assert cli.error("invoke", "sum", code=6, **failing.access)["hint"].startswith("Wait")
     assert len(failing.keys) == 1
+
+
+def test_interrupting_an_apply_says_that_it_may_be_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    api = Api("http://127.0.0.1:1", None)
+    monkeypatch.setattr(api, "send", interrupted)
+    with pytest.raises(Failure, match="all of them or none") as refused:
+        api.apply({})
+    assert refused.value.exit_code == 130
 
 
 def test_a_proxy_never_gets_plain_requests_and_a_wrong_one_is_named(cli: Cli, failing: Failing) -> None:

@@ -67,7 +67,7 @@ def _error_of_push(api: Api, folder: Path, changed: set[Path], printed: Failure 
             changes = _push(api, folder, changed)
             break
         except Failure as error:
-            if error.exit_code == Exit.CREDENTIALS:
+            if error.exit_code in (Exit.CREDENTIALS, Exit.INTERRUPTED):
                 raise
             if not waiting and (printed is None or str(printed) != str(error) or printed.fields != error.fields):
                 output.failure(error)

@@ -54,7 +54,7 @@ def merge(
     if not dry_run and (plan["changes"] or resolve):
         names = f" This includes: {'; '.join(plan['confirm'])}." if plan["confirm"] else ""
         confirm(f"Merge {output.count(len(plan['changes']), 'change')} from {source} into {place}?{names}", yes)
-        status = api.send("POST", "/config/apply", {"plan": plan["plan"], "confirm": plan["confirm"]})["status"]
+        status = api.apply({"plan": plan["plan"], "confirm": plan["confirm"]})
     if output.is_json():
         output.print_json({**plan, "environment": api.environment, "applied": status is not None, "status": status})
     elif status == "completing":
