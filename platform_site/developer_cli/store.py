@@ -125,14 +125,19 @@ def _all_credentials() -> dict[str, dict[str, Any]]:
             raise Failure(
                 Exit.CREDENTIALS, "credentials_readable", f"Other users can read {path}.", f"Run: chmod 600 {path}"
             )
-        found: dict[str, dict[str, Any]] = json.loads(path.read_text())
+        found = json.loads(path.read_text())
+        if not isinstance(found, dict):
+            raise ValueError
         return found
     except FileNotFoundError:
         return {}
     except ValueError:
-        raise Failure(
-            Exit.CREDENTIALS, "credentials_unreadable", f"{path} is not JSON.", "Delete it and sign in again."
-        ) from None
+        raise _unreadable_credentials() from None
+
+
+def _unreadable_credentials() -> Failure:
+    message = f"{_credentials_path()} is not JSON of this version."
+    return Failure(Exit.CREDENTIALS, "credentials_unreadable", message, "Delete it and sign in again.")
 
 
 @contextmanager
@@ -147,9 +152,12 @@ def locked() -> Iterator[None]:
 
 def credentials(url: str) -> Credentials | None:
     found = _all_credentials().get(url)
-    if found is not None and found.get("keyring"):
-        found = {**keyring_store.read(url), "name": found["name"]}
-    return None if found is None else Credentials(**found)
+    try:
+        if found is not None and found.get("keyring"):
+            found = {**keyring_store.read(url), "name": found["name"]}
+        return None if found is None else Credentials(**found)
+    except (AttributeError, KeyError, TypeError):
+        raise _unreadable_credentials() from None
 
 
 def urls() -> list[str]:
@@ -171,7 +179,10 @@ def save_credentials(url: str, value: Credentials | None) -> None:
 
 
 def find_link() -> tuple[Path, Link] | None:
-    here = Path.cwd()
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:
+        raise Failure(Exit.USAGE, "no_folder", "The current folder was deleted.") from None
     for folder in (here, *here.parents):
         path = folder / LINK_FILE
         if path.is_file():

@@ -9,11 +9,14 @@ import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from platform_site.developer_cli.commands import account
+from platform_site.developer_cli.failures import Failure
 from tests.support.developer_cli import Cli
 from tests.support.live_changes import App
 from tests.support.service import Up
@@ -39,6 +42,17 @@ def test_credentials_that_others_can_read_are_refused(cli: Cli) -> None:
     cli.credentials.chmod(0o644)
     assert cli.error("keys", "list", code=4)["code"] == "credentials_readable"
     cli.credentials.chmod(0o600)
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"URL": []}', '{"URL": {"token": "x", "new": 1}}', '{"URL": {"keyring": 1}}']
+)
+def test_credentials_of_another_version_are_refused(signed_out: Cli, text: str) -> None:
+    signed_out.config.mkdir(mode=0o700)
+    signed_out.credentials.touch(mode=0o600)
+    signed_out.credentials.write_text(text.replace("URL", signed_out.url))
+    error = signed_out.error("status", code=4, PLATFORM_URL=signed_out.url)
+    assert error["code"] in ("credentials_unreadable", "keyring_unavailable")
 
 
 def test_status_names_what_commands_here_use(cli: Cli, app: App) -> None:
@@ -209,6 +223,25 @@ def test_a_folder_that_cannot_be_written(signed_out: Cli, served: Up) -> None:
         signed_out.error(*login, stdin=account["password"], code=2, PLATFORM_CONFIG_DIR="/proc/no")["code"]
         == "file_error"
     )
+
+
+def test_files_that_cannot_be_written(cli: Cli) -> None:
+    message = cli.error("types", "--out", "/proc/types.ts", code=2)["message"]
+    assert message == "/proc/types.ts cannot be written: No such file or directory."
+
+
+def test_a_folder_that_cannot_be_written_gets_no_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write everywhere
+    with pytest.raises(Failure, match="cannot be written"):
+        account.init("Never")
+
+
+def test_a_folder_that_was_deleted(signed_out: Cli) -> None:
+    script = 'cd gone; rmdir ../gone; exec "$@"'
+    (signed_out.folder / "gone").mkdir()
+    command = (sys.executable, "-m", "platform_site.developer_cli", "plan")
+    assert _ended(signed_out, "sh", "-c", script, "sh", *command) == (2, "Error: The current folder was deleted.\n")
 
 
 def test_wrong_usage_with_json(signed_out: Cli) -> None:

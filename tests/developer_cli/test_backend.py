@@ -467,7 +467,9 @@ def test_pull_overwrites_nothing_unless_forced(files: Files) -> None:
     error = cli.error("pull", code=7)
     assert "backend/functions/sum.ts" in error["message"]
     assert (files.folder / "functions" / "sum.ts").read_text() == "// mine"
+    (files.folder / "schema.json").write_bytes(b"\xff")
     cli.run("pull", "--force")
+    assert files.json("schema.json") == SCHEMA
     assert (files.folder / "functions" / "sum.ts").read_bytes().decode() == SUM
 
 

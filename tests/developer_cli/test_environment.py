@@ -32,6 +32,8 @@ def test_types_are_written_once(cli: Cli) -> None:
     text = (cli.folder / "types.ts").read_text()
     assert "export interface Tables" in text
     assert not cli.json("types")["changed"]
+    (cli.folder / "types.ts").write_bytes(b"\xff")
+    assert cli.json("types")["changed"]
     assert 'as the role "editor"' in cli.run("types", "--role", "editor", "--out", "-").stdout
     error = cli.error("types", "--role", "nobody", code=3)
     assert error["fields"][0]["field"] == "role"

@@ -1,5 +1,6 @@
 """`login`, `logout`, `status`, `init`, `link` and `open`."""
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -41,6 +42,8 @@ def login(
 ) -> None:
     """Sign in, in the browser or with --email. A password or token is read from the terminal or standard input."""
     service = session.service_url(url)
+    with store.locked():
+        pass  # a folder that cannot be written is refused before a session begins
     if token:
         found = store.Credentials(store.checked_token(secret_input("Token")))
         me = Api(service, found).get("/auth/me")
@@ -155,6 +158,8 @@ def init(
     here = Path.cwd()
     if (here / store.LINK_FILE).exists():
         raise Failure(Exit.CONFLICT, "linked", f"This folder has a {store.LINK_FILE}.", "Use another folder.")
+    if not os.access(here, os.W_OK):  # before there is a project
+        raise Failure(Exit.USAGE, "file_error", f"{here} cannot be written.")
     api = session.account_api(url)
     made = api.send("POST", "/projects", {"name": name, **({"region": region} if region else {})})
     environment = session.chosen(made["environments"], "development", "environment", "in the new project")

@@ -110,8 +110,11 @@ def _text(value: Any) -> str:
 
 
 def _differs(path: Path, text: str) -> bool:
-    """JSON is compared by value."""
-    found = store.read_file(path)
+    """JSON is compared by value. A file that cannot be read differs."""
+    try:
+        found = store.read_file(path)
+    except Failure:
+        return True
     if path.suffix == ".json":
         try:
             return bool(json_module.loads(found) != json_module.loads(text))

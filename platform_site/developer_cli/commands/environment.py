@@ -39,7 +39,7 @@ def types(
     if str(file) == "-":
         output.print_json({"types": text})
         return
-    changed = not file.exists() or file.read_text() != text
+    changed = not file.exists() or file.read_bytes() != text.encode()
     if changed:
         store.write_file(file, text)
     output.result(
