@@ -62,7 +62,8 @@ app = typer.Typer(
     cls=_Group,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Develop an application on the backend platform. It uses the public HTTP API.",
+    help="Develop an application on the backend platform. Begin with `platform login`, then `platform init NAME` for a "
+    "new project or `platform link PROJECT` for an existing one.",
 )
 
 

@@ -86,6 +86,7 @@ def test_options_may_stand_before_the_command(files: Files) -> None:
     [production] = [each["id"] for each in cli.json("branch", "list") if each["name"] == "production"]
     for before in (["-e", "production"], ["--environment", "production"], ["--environment=production"]):
         assert json.loads(cli.run(*before, "--json", "plan").stdout)["environment"] == production
+        assert json.loads(cli.run("webhooks", "--json", *before, "list").stdout) == []
     assert "No such option: -e" in cli.run("-e", "production", "branch", "list", code=2).stderr
     assert "--folder" in cli.run("plan", "--help").stdout
 

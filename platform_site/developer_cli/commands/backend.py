@@ -18,7 +18,9 @@ from platform_site.developer_cli.webhook_urls import REFERENCE
 if TYPE_CHECKING:
     from platform_site.developer_cli.api import Api
 
-Folder = Annotated[Path, typer.Option("--folder", help="Default: backend/ beside platform.json, or here.")]
+Folder = Annotated[
+    Path, typer.Option("--folder", help="The folder with schema.json. Default: backend/ beside platform.json.")
+]
 _DEFAULTS: dict[str, Any] = {
     "timeout_ms": 5000, "memory_mb": 128, "allowed_hosts": [], "invoke": None, "attempts": 1,
     "schedule": None, "on": None, "filter": None, "columns": None, "ordering": "none", "description": "",
@@ -41,13 +43,14 @@ def pull(
     folder: Folder = Path("backend"),
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that differ.")] = False,
     credentials: Annotated[
-        bool, typer.Option("--with-credentials", help="Write the whole URLs of webhooks, with tokens.")
+        bool, typer.Option("--with-credentials", help="Write the URLs of webhooks with their tokens and keys.")
     ] = False,
     environment: Environment = None,
     json: Json = False,
 ) -> None:
-    """Write the environment's schema, functions, webhooks and sign-in settings to backend/. Secrets, also those in
-    URLs, are not written."""
+    """Write the environment's schema, functions, webhooks and sign-in settings to backend/.
+
+    Secrets, also those in URLs, are not written."""
     api = session.environment_api(environment)
     folder = backend_folder(folder)
     files = _pulled(api, folder, credentials)
@@ -126,7 +129,7 @@ def _differs(path: Path, text: str) -> bool:
 def plan(
     folder: Folder = Path("backend"), sql: Sql = False, environment: Environment = None, json: Json = False
 ) -> None:
-    """Show what push would change. Nothing changes."""
+    """Show what push would change in the environment, and change nothing."""
     api = session.environment_api(environment)
     found = planning.make(api, backend_files.read(backend_folder(folder)))
     _show(found, sql)
@@ -145,7 +148,9 @@ def push(
             "people could sign up. Repeatable."
         ),
     ] = None,
-    show_secrets: Annotated[bool, typer.Option("--show-secrets", help="Print the secrets of new webhooks.")] = False,
+    show_secrets: Annotated[
+        bool, typer.Option("--show-secrets", help="Print the signing secrets of new webhooks.")
+    ] = False,
     yes: Yes = False,
     sql: Sql = False,
     environment: Environment = None,

@@ -22,7 +22,9 @@ Seen = dict[Path, tuple[int, int]]
 
 
 def dev(folder: Folder = Path("backend"), environment: Environment = None, json: Json = False) -> None:
-    """Push backend/, then each file that you save, until Ctrl-C. Changes that must be confirmed are left to push."""
+    """Push backend/, then each file that you save, until Ctrl-C.
+
+    Changes that must be confirmed are left to `platform push`."""
     api = session.environment_api(environment)
     folder = backend_folder(folder)
     backend_files.check_folder(folder)

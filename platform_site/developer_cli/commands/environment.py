@@ -15,8 +15,8 @@ from platform_site.developer_cli.failures import Exit, Failure
 from platform_site.developer_cli.output import Json
 from platform_site.developer_cli.session import Environment
 
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
-User = Annotated[str, typer.Argument(help="usr_… or an email.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
+User = Annotated[str, typer.Argument(help="The user's email or id (usr_…).")]
 
 keys = typer.Typer(no_args_is_help=True, help="List, create and revoke keys.")
 users = typer.Typer(no_args_is_help=True, help="List, add, change and delete the environment's users.")
@@ -26,7 +26,9 @@ def types(
     file: Annotated[Path, typer.Option("--out", "-o", help="The file to write; - for standard output.")] = Path(
         "types.ts"
     ),
-    role: Annotated[str, typer.Option(help="The role whose view of the tables is described.")] = "user",
+    role: Annotated[
+        str, typer.Option(help="A role of the schema's rules. Types have what it may read and write.")
+    ] = "user",
     environment: Environment = None,
     json: Json = False,
 ) -> None:
@@ -62,13 +64,15 @@ def json_input(text: str) -> Any:
 
 
 def invoke(
-    name: Annotated[str, typer.Argument(help="The function.")],
-    input: Annotated[str, typer.Argument(help="JSON, @file, or - for standard input.")] = "{}",
+    name: Annotated[str, typer.Argument(help="The function's name.")],
+    input: Annotated[str, typer.Argument(help="JSON, @FILE to read a file, or - for standard input.")] = "{}",
     is_async: Annotated[bool, typer.Option("--async", help="Queue the run and print its id.")] = False,
     environment: Environment = None,
     json: Json = False,
 ) -> None:
-    """Run a function and print its output. If it fails, its log is printed too."""
+    """Run a function and print its output.
+
+    If it fails, its log is printed too, and the exit code is 1."""
     body = {"input": json_input(input), **({"async": True} if is_async else {})}
     api = session.environment_api(environment)
     answer = api.send("POST", f"/functions/{path_part(name)}/invoke", body)
@@ -115,7 +119,7 @@ def keys_list(environment: Environment = None, json: Json = False) -> None:
 @keys.command("create")
 def keys_create(
     name: Annotated[str, typer.Argument(help="What the key is for.")],
-    preset: Annotated[str | None, typer.Option(help="browser (publishable), server or ci.")] = None,
+    preset: Annotated[str | None, typer.Option(help="Instead of --scope: browser (publishable), server or ci.")] = None,
     scope: Annotated[list[str] | None, typer.Option(help="A scope such as rows:read. Repeat it for several.")] = None,
     publishable: Annotated[bool, typer.Option("--publishable", help="A key that a web page may contain.")] = False,
     environment: Environment = None,
@@ -143,7 +147,7 @@ def keys_create(
 
 @keys.command("revoke")
 def keys_revoke(
-    key_id: Annotated[str, typer.Argument(help="key_…")],
+    key_id: Annotated[str, typer.Argument(help="The key's id (key_…), as in the list.")],
     yes: Yes = False,
     environment: Environment = None,
     json: Json = False,
@@ -176,16 +180,18 @@ def users_list(
 
 @users.command("add")
 def users_add(
-    email: str,
+    email: Annotated[str, typer.Argument(help="The user's email.")],
     name: Annotated[str | None, typer.Option(help="The user's name.")] = None,
     role: Annotated[str | None, typer.Option(help="A role of the schema's rules.")] = None,
     no_password: Annotated[
-        bool, typer.Option("--no-password", help="The user resets the password or uses a provider.")
+        bool, typer.Option("--no-password", help="Without a password: a reset or a provider lets the user in.")
     ] = False,
     environment: Environment = None,
     json: Json = False,
 ) -> None:
-    """Add a user. The password is read from the terminal or from standard input; without input there is none."""
+    """Add a user.
+
+    The password is read from the terminal or from standard input; without input there is none."""
     body = {"email": email, "name": name, "role": role}
     if not no_password:
         body["password"] = secret_input_if_any("Password")

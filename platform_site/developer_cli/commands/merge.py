@@ -20,10 +20,15 @@ Paths = list[str] | None
 def merge(
     source: Annotated[str, typer.Argument(help="Name or id of the environment whose changes are merged.")],
     include: Annotated[
-        Paths, typer.Option(help="A part or path whose access settings are merged too: functions.digest. Repeatable.")
+        Paths,
+        typer.Option(help="Also merge URLs, hosts, schedules and callers of this part or path: functions.digest. Repeatable."),
     ] = None,
-    ours: Annotated[Paths, typer.Option(help="Path of a conflict in which the target stays. Repeatable.")] = None,
-    theirs: Annotated[Paths, typer.Option(help="Path of a conflict in which the source wins. Repeatable.")] = None,
+    ours: Annotated[
+        Paths, typer.Option(help="Path of a conflict in which the environment keeps its value. Repeatable.")
+    ] = None,
+    theirs: Annotated[
+        Paths, typer.Option(help="Path of a conflict in which SOURCE's value is taken. Repeatable.")
+    ] = None,
     value: Annotated[
         Paths, typer.Option(help='A value for a path: "PATH=JSON", such as a new column with a backfill. Repeatable.')
     ] = None,
@@ -33,7 +38,9 @@ def merge(
     environment: Environment = None,
     json: Json = False,
 ) -> None:
-    """Merge SOURCE into the environment: schema, rules, functions and webhooks. What both changed is a conflict."""
+    """Merge SOURCE into the environment: schema, rules, functions and webhooks.
+
+    What both changed is a conflict, to be decided by --ours, --theirs or --value."""
     api = session.environment_api(environment)
     resolve = {**dict.fromkeys(ours or [], "ours"), **dict.fromkeys(theirs or [], "theirs")}
     if both := sorted({*(ours or [])} & {*(theirs or [])}):

@@ -20,11 +20,11 @@ from platform_site.developer_cli.session import Environment
 if TYPE_CHECKING:
     from platform_site.developer_cli.api import Answer, Api
 
-secrets = typer.Typer(no_args_is_help=True, help="Set and list the secrets of a function.")
+secrets = typer.Typer(no_args_is_help=True, help="List, set and remove the secrets of a function.")
 branch = typer.Typer(no_args_is_help=True, help="List, create, use, reset and delete preview branches.")
 
-Function = Annotated[str, typer.Argument(help="The function.")]
-Branch = Annotated[str, typer.Argument(help="Name or id.")]
+Function = Annotated[str, typer.Argument(help="The function's name.")]
+Branch = Annotated[str, typer.Argument(help="The environment's name or id.")]
 POLL_SECONDS = 1.0
 FIXED = ("development", "production")
 LATE_SECONDS = 30
@@ -45,7 +45,9 @@ def secrets_set(
     environment: Environment = None,
     json: Json = False,
 ) -> None:
-    """Set a secret. The value is read from the terminal or from standard input."""
+    """Set a secret.
+
+    The value is read from the terminal or from standard input."""
     api = session.environment_api(environment)
     api.send("PATCH", f"/functions/{path_part(function)}", {"secrets": {name: secret_input(name)}}, authored=True)
     output.result({"function": function, "name": name, "set": True}, f"{name} of {function} is set.")
@@ -53,9 +55,13 @@ def secrets_set(
 
 @secrets.command("remove")
 def secrets_remove(
-    function: Function, name: str, yes: Yes = False, environment: Environment = None, json: Json = False
+    function: Function,
+    name: Annotated[str, typer.Argument(help="The secret's name.")],
+    yes: Yes = False,
+    environment: Environment = None,
+    json: Json = False,
 ) -> None:
-    """Remove a secret."""
+    """Remove a secret, whose value is lost."""
     api = session.environment_api(environment)
     confirm(f"Remove {name} of {function}? Its value is lost.", yes)
     api.send("PATCH", f"/functions/{path_part(function)}", {"secrets": {name: None}}, authored=True)
@@ -70,8 +76,9 @@ def logs(
     environment: Environment = None,
     json: Json = False,
 ) -> None:
-    """Print the environment's requests, or a function's runs with their logs, oldest first. With --json, one JSON
-    object on each line."""
+    """Print the environment's requests, or a function's runs with their logs, oldest first.
+
+    With --json, one JSON object on each line."""
     api = session.environment_api(environment)
     if function is None:
         _print_requests(api, follow, limit, status)
@@ -200,7 +207,7 @@ def branch_list(json: Json = False) -> None:
 
 @branch.command("create")
 def branch_create(
-    name: str,
+    name: Annotated[str, typer.Argument(help="A name such as feature/search: a-z, 0-9, and . _ / - inside.")],
     source: Annotated[str, typer.Option("--from", help="Name or id of the environment to copy.")] = "development",
     data: Annotated[bool, typer.Option("--data", help="Copy the rows too.")] = False,
     use: Annotated[bool, typer.Option("--use", help="Link this folder to the branch.")] = False,
