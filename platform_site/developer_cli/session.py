@@ -1,16 +1,19 @@
 import os
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
-from platform_site.developer_cli import store
+from platform_site.developer_cli import output, store
 from platform_site.developer_cli.api import Api, path_part
 from platform_site.developer_cli.failures import Exit, Failure
 
 LOCAL_URL = "http://127.0.0.1:8000"
+RETRY_SECONDS = 2.0
 Environment = Annotated[
     str | None, typer.Option("--environment", "-e", help="Name or id of an environment, instead of the linked one.")
 ]
@@ -44,6 +47,24 @@ def credentials(url: str) -> store.Credentials:
             Exit.CREDENTIALS, "not_signed_in", f"You are not signed in to {url}.", f"Run: platform login --url {url}"
         )
     return found
+
+
+Result = TypeVar("Result")
+
+
+def when_reachable(ask: Callable[..., Result], *arguments: Any, **more: Any) -> Result:
+    """What `ask` returns, as soon as the service answers. The first error is printed."""
+    waiting = False
+    while True:
+        try:
+            return ask(*arguments, **more)
+        except Failure as error:
+            if error.exit_code != Exit.UNREACHABLE:
+                raise
+            if not waiting:
+                output.failure(error)
+            waiting = True
+            time.sleep(RETRY_SECONDS)
 
 
 def account_api(url: str | None = None) -> Api:

@@ -15,7 +15,6 @@ from platform_site.developer_cli.output import Json
 from platform_site.developer_cli.session import Environment
 
 POLL_SECONDS = 0.15
-RETRY_SECONDS = 2.0
 TYPES_ROLE = re.compile(r'^// Tables of env_\w+ as the role "([^"\n]+)"')
 
 Seen = dict[Path, tuple[int, int]]
@@ -63,20 +62,14 @@ def _scan(folder: Path) -> Seen:
 def _error_of_push(api: Api, folder: Path, changed: set[Path], printed: Failure | None = None) -> Failure | None:
     """Prints changes or the error, unless that was `printed` before. Waits for an unavailable service."""
     begun = time.monotonic()
-    waiting = False
-    while True:
-        try:
-            changes = _push(api, folder, changed)
-            break
-        except Failure as error:
-            if error.exit_code in (Exit.CREDENTIALS, Exit.INTERRUPTED):
-                raise
-            if not waiting and (printed is None or str(printed) != str(error) or printed.fields != error.fields):
-                output.failure(error)
-            if error.exit_code != Exit.UNREACHABLE:
-                return error
-            waiting = True
-            time.sleep(RETRY_SECONDS)
+    try:
+        changes = session.when_reachable(_push, api, folder, changed)
+    except Failure as error:
+        if error.exit_code in (Exit.CREDENTIALS, Exit.INTERRUPTED):
+            raise
+        if printed is None or str(printed) != str(error) or printed.fields != error.fields:
+            output.failure(error)
+        return error
     seconds = time.monotonic() - begun
     if output.is_json():
         output.print_json({"changes": changes, "seconds": round(seconds, 3)}, indent=None)

@@ -130,7 +130,8 @@ def keys_create(
         known = ", ".join(key_presets.SCOPES)
         raise Failure(Exit.USAGE, "unknown_preset", f'There is no preset "{preset}".', f"Use: {known}")
     if (preset is None) == (not scope):
-        raise Failure(Exit.USAGE, "no_scope", "Use either --preset or --scope.")
+        presets = f"Presets: {', '.join(key_presets.SCOPES)}"
+        raise Failure(Exit.USAGE, "no_scope", "Use either --preset or --scope.", presets)
     api = session.environment_api(environment)
     scopes = list(key_presets.SCOPES[preset] if preset else scope or [])
     body: dict[str, Any] = {

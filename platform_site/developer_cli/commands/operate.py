@@ -91,7 +91,7 @@ def _print_requests(api: "Api", follow: bool, limit: int, status: str | None) ->
     passed: set[tuple[str, str]] = set()
     since = _late(listed)
     if follow and since:
-        passed = {_key(each) for each in api.pages("/logs", limit=100, status=status, since=since)}
+        passed = {_key(each) for each in _requests(api, status, since)}
         passed -= {_key(each) for each in listed}
     while True:
         for each in reversed(listed):
@@ -101,8 +101,12 @@ def _print_requests(api: "Api", follow: bool, limit: int, status: str | None) ->
             return
         passed = {key for key in passed | set(map(_key, listed)) if key[0] >= (since or "")}
         time.sleep(POLL_SECONDS)
-        listed = list(api.pages("/logs", limit=100, status=status, since=since))
+        listed = session.when_reachable(_requests, api, status, since)
         since = _late(listed) or since
+
+
+def _requests(api: "Api", status: str | None, since: str | None) -> list[dict[str, Any]]:
+    return list(api.pages("/logs", limit=100, status=status, since=since))
 
 
 def _key(entry: dict[str, Any]) -> tuple[str, str]:
@@ -142,11 +146,11 @@ def _print_runs(api: "Api", path: str, follow: bool, limit: int, status: str | N
         for each in reversed(listed):
             if each["id"] not in passed and (not follow or each["status"] != "running"):
                 passed.add(each["id"])
-                _print_run(api.get(f"{path}/{path_part(each['id'])}"))
+                _print_run(session.when_reachable(api.get, f"{path}/{path_part(each['id'])}"))
         if not follow:
             return
         time.sleep(POLL_SECONDS)
-        listed = api.get(path, limit=100, status=status)["data"]
+        listed = session.when_reachable(api.get, path, limit=100, status=status)["data"]
 
 
 def _print_run(run: "Answer") -> None:
