@@ -171,7 +171,9 @@ class Api:
             Exit.UNREACHABLE,
             "unreachable",
             f"{self.url} does not answer: {reason}.",
-            "Is `manage.py up` running?" if self.url.startswith("http://") else "Check your network and the URL.",
+            "Is `manage.py up` running? For another service, run: platform login --url URL"
+            if self.url.startswith("http://")
+            else "Check your network and the URL.",
         )
 
     def _refresh(self, used: store.Credentials) -> None:

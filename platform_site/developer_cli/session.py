@@ -43,9 +43,9 @@ def credentials(url: str) -> store.Credentials:
         return store.Credentials(store.checked_token(token))
     found = store.credentials(url)
     if found is None:
-        raise Failure(
-            Exit.CREDENTIALS, "not_signed_in", f"You are not signed in to {url}.", f"Run: platform login --url {url}"
-        )
+        other = " or with the URL of another service" if url == LOCAL_URL else ""
+        hint = f"Run: platform login --url {url}{other}"
+        raise Failure(Exit.CREDENTIALS, "not_signed_in", f"You are not signed in to {url}.", hint)
     return found
 
 
