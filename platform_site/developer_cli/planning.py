@@ -229,14 +229,12 @@ def _webhooks(api: "Api", file: JsonFile, plan: Plan) -> dict[str, Any]:
     for index, wanted in enumerate(file.value):
         current, name, url = same.get(index), wanted.get("name"), wanted["url"]
         item = {setting: value for setting, value in wanted.items() if setting not in ("id", "name", "url")}
+        if "name" in wanted and name != (current and current["name"]):
+            item["name"] = name
         if current is not None:
             key = current["key"]
-            if "name" in wanted and name != current["name"]:
-                item["name"] = name
-        elif isinstance(name, str) and name:
-            key = name
         else:
-            key = f"wh_{secrets.token_hex(13)}"  # until it has an id
+            key = name if isinstance(name, str) and name else f"wh_{secrets.token_hex(13)}"  # until it has an id
         webhook = Webhook(index, name, url, is_new=current is None)
         if current is None or normal_url(url) not in (current["url"], current["masked"]):
             item["url"] = url if REFERENCE in url else host_alone(url)

@@ -297,6 +297,8 @@ HOOK = {"name": "crm", "url": "http://127.0.0.1:8999/hook", "events": ["items.in
     [
         ({"functions/sum.ts": "export default () => {\n  let x = ;\n}"}, "functions.sum.source", "functions/sum.ts"),
         ({"functions.json": {"sum": {"timeout_ms": 1}}}, "functions.sum.timeout_ms", "functions.json:3"),
+        ({"webhooks.json": [{**HOOK, "name": ""}]}, "webhooks.http://127.0.0.1:8999/hook.name", "webhooks.json:3"),
+        ({"webhooks.json": [{**HOOK, "name": 5}]}, "webhooks.5.name", "webhooks.json:3"),
         ({"webhooks.json": [{**HOOK, "filter": {"nmae": 1}}]}, "webhooks.crm.filter.nmae", "webhooks.json:10"),
         ({"webhooks.json": [{**HOOK, "url": "http://10.0.0.1/hook"}]}, "webhooks.crm.url", "webhooks.json:4"),
         ({"webhooks.json": [{"url": HOOK["url"]}]}, "webhooks.http://127.0.0.1:8999/hook.events", "webhooks.json:2"),
