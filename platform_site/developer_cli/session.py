@@ -92,6 +92,19 @@ def environments(api: Api, project: str) -> list[dict[str, Any]]:
     return found
 
 
+def siblings() -> tuple[Api, str]:
+    """The path of the linked project's environments."""
+    _, link = project_link()
+    return account_api(link.url), f"/projects/{path_part(link.project)}/environments"
+
+
+def sibling(name: str) -> tuple[Api, str, dict[str, Any]]:
+    """The named environment of the linked project and its path."""
+    api, path = siblings()
+    target = chosen(api.get(path)["data"], name, "environment", "in this project")
+    return api, f"{path}/{path_part(target['id'])}", target
+
+
 def place(api: Api) -> str:
     """`production of Shop`, if the caller may read the names; else the id."""
     if (linked := link_to(api.url)) is not None:

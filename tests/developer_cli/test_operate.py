@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from platform_site.developer_cli import session
 from platform_site.developer_cli.commands import operate
 from platform_site.developer_cli.failures import Exit, Failure
 from tests.support.developer_cli import Cli
@@ -182,5 +183,5 @@ def test_a_branch_that_is_deleted_meanwhile_does_not_matter(monkeypatch: pytest.
                 raise Failure(Exit.NOT_FOUND, "not_found", "There is no such environment.")
             return {"parent_id": "try"} if path == "environments/more" else {"data": listed}
 
-    monkeypatch.setattr(operate, "_project", lambda: (Environments(), "environments"))
+    monkeypatch.setattr(session, "siblings", lambda: (Environments(), "environments"))
     assert operate._branches_of("try") == ["more"]

@@ -116,19 +116,14 @@ def _shown(value: str | dict[str, str | None]) -> str | None:
 def _linked(api: Api, linked: store.Link) -> dict[str, dict[str, str | None]]:
     """The project and environment; without names if the caller may not read them, such as a server key."""
     try:
-        project = api.get(f"/projects/{path_part(linked.project)}")
+        project: dict[str, Any] = api.get(f"/projects/{path_part(linked.project)}")
+        environment = session.chosen(project["environments"], linked.environment, "environment", "in the project")
     except Failure as error:
         if error.code != "forbidden":
             raise
-        return {
-            "project": {"id": linked.project, "name": None},
-            "environment": {"id": linked.environment, "name": None},
-        }
-    environment = session.chosen(project["environments"], linked.environment, "environment", "in the project")
-    return {
-        "project": {"id": project["id"], "name": project["name"]},
-        "environment": {"id": environment["id"], "name": environment["name"]},
-    }
+        project, environment = ({"id": each, "name": None} for each in (linked.project, linked.environment))
+    found = {"project": project, "environment": environment}
+    return {kind: {"id": each["id"], "name": each["name"]} for kind, each in found.items()}
 
 
 def link(

@@ -21,7 +21,9 @@ def merge(
     source: Annotated[str, typer.Argument(help="Name or id of the environment whose changes are merged.")],
     include: Annotated[
         Paths,
-        typer.Option(help="Also merge URLs, hosts, schedules and callers of this part or path: functions.digest. Repeatable."),
+        typer.Option(
+            help="Also merge URLs, hosts, schedules and callers of this part or path: functions.digest. Repeatable."
+        ),
     ] = None,
     ours: Annotated[
         Paths, typer.Option(help="Path of a conflict in which the environment keeps its value. Repeatable.")
@@ -46,7 +48,11 @@ def merge(
     if both := sorted({*(ours or [])} & {*(theirs or [])}):
         raise Failure(Exit.USAGE, "usage", f"Both --ours and --theirs name {', '.join(both)}.")
     resolve |= dict(_value(each) for each in value or [])
-    body = {"from": _source_id(source), "include": include or [], "resolve": resolve}
+    body = {
+        "from": source if store.is_id(source) else session.sibling(source)[2]["id"],
+        "include": include or [],
+        "resolve": resolve,
+    }
     plan = _planned(api, body)
     _show(plan, sql)
     if plan["conflicts"] and not dry_run:
@@ -86,15 +92,6 @@ def _planned(api: "Api", body: dict[str, Any]) -> "Answer":
         if paths and not error.hint:
             error.hint = f"Change it in the source, or add --value '{paths[0].removeprefix('config.')}=JSON'."
         raise
-
-
-def _source_id(named: str) -> str:
-    if store.is_id(named):
-        return named
-    _, link = session.project_link()
-    api = session.account_api(link.url)
-    found: str = session.chosen(session.environments(api, link.project), named, "environment", "in this project")["id"]
-    return found
 
 
 def _show(plan: "Answer", sql: bool) -> None:

@@ -163,21 +163,9 @@ def _print_run(run: "Answer") -> None:
         print(f"    {line}", flush=True)
 
 
-def _project() -> tuple["Api", str]:
-    _, link = session.project_link()
-    return session.account_api(link.url), f"/projects/{path_part(link.project)}/environments"
-
-
-def _chosen(name: str) -> tuple["Api", str, dict[str, Any]]:
-    """The named environment of the linked project and its path."""
-    api, path = _project()
-    target = session.chosen(api.get(path)["data"], name, "environment", "in this project")
-    return api, f"{path}/{path_part(target['id'])}", target
-
-
 def _chosen_branch(name: str) -> tuple["Api", str, dict[str, Any]]:
     """Refused here, before the confirmation, as by the service: the two fixed environments."""
-    api, path, target = _chosen(name)
+    api, path, target = session.sibling(name)
     if target["name"] in FIXED:
         message = f"Only preview branches can be reset or deleted, not {target['name']}."
         raise Failure(Exit.CONFLICT, "conflict", message)
@@ -185,7 +173,7 @@ def _chosen_branch(name: str) -> tuple["Api", str, dict[str, Any]]:
 
 
 def _branches_of(environment_id: str) -> list[str]:
-    api, path = _project()
+    api, path = session.siblings()
     others = [each for each in api.get(path)["data"] if each["name"] not in FIXED]
     found = []
     for each in others:
@@ -203,7 +191,7 @@ def _branches_of(environment_id: str) -> list[str]:
 @branch.command("list")
 def branch_list(json: Json = False) -> None:
     """List the project's environments, with the linked one marked."""
-    api, path = _project()
+    api, path = session.siblings()
     _, link = session.project_link()
     found = [{**each, "linked": each["id"] == link.environment} for each in api.get(path)["data"]]
     output.table(found, ["name", "id", "status", "schema_version", "linked"], "There are no environments.")
@@ -221,7 +209,7 @@ def branch_create(
     json: Json = False,
 ) -> None:
     """Create a preview branch and wait until it is ready."""
-    api, path = _project()
+    api, path = session.siblings()
     body = {"name": name, "from": source, "data": "full" if data else "none"}
     if expires_in is not None:
         body["expires_at"] = (datetime.now(UTC) + timedelta(days=expires_in)).isoformat()
@@ -245,7 +233,7 @@ def _when_ready(api: "Api", path: str, branch: "Answer") -> "Answer":
 @branch.command("use")
 def branch_use(name: Branch, json: Json = False) -> None:
     """Link this folder to another environment of its project."""
-    _, _, target = _chosen(name)
+    _, _, target = session.sibling(name)
     _use(target["id"])
     output.result({"environment": target["id"]}, f"This folder is linked to {target['name']} ({target['id']}).")
 
