@@ -1,7 +1,7 @@
 import os
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -127,6 +127,21 @@ def chosen(entries: list[dict[str, Any]], given: str, kind: str, where: str) -> 
     near = [name for name in names if name.startswith(given)] or get_close_matches(given, names, n=1)
     message = f'There is no {kind} "{given}" {where}.' + (f' Did you mean "{near[0]}"?' if len(near) == 1 else "")
     raise Failure(Exit.NOT_FOUND, "not_found", message, f"You can use: {', '.join(names) or 'none'}")
+
+
+@contextmanager
+def of_function(api: Api, name: str) -> Iterator[str]:
+    """The function's path. If there is none, the error names those that are there."""
+    try:
+        yield f"/functions/{path_part(name)}"
+    except Failure as error:
+        found: list[dict[str, Any]] = []
+        if error.exit_code == Exit.NOT_FOUND:
+            with suppress(Failure):  # a key may not list them
+                found = [{"id": it["name"], "name": it["name"]} for it in api.pages("/functions", limit=100)]
+        if found:
+            chosen(found, name, "function", "in this environment")
+        raise
 
 
 def is_production(api: Api) -> bool:

@@ -76,6 +76,13 @@ def test_bad_input_of_invoke(cli: Cli, arguments: tuple[str, ...], code: int, er
     assert cli.error("invoke", *arguments, code=code)["code"] == error
 
 
+def test_a_function_that_is_not_there_is_compared_with_those_that_are(cli: Cli) -> None:
+    for arguments in (("invoke", "fail"), ("logs", "fail"), ("secrets", "list", "fail")):
+        error = cli.error(*arguments, code=5)
+        assert error["message"] == 'There is no function "fail" in this environment. Did you mean "fails"?'
+        assert {"sum", "fails"} <= set(error["hint"].removeprefix("You can use: ").split(", "))
+
+
 def test_keys(cli: Cli) -> None:
     done = cli.run("keys", "create", "page", "--preset", "browser")
     secret = done.stdout.strip()

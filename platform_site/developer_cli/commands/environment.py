@@ -75,7 +75,8 @@ def invoke(
     If it fails, its log is printed too, and the exit code is 1."""
     body = {"input": json_input(input), **({"async": True} if is_async else {})}
     api = session.environment_api(environment)
-    answer = api.send("POST", f"/functions/{path_part(name)}/invoke", body)
+    with session.of_function(api, name) as path:
+        answer = api.send("POST", f"{path}/invoke", body)
     if output.is_json():
         output.print_json(answer)
     elif is_async or "output" not in answer and answer["status"] != "failed":

@@ -34,7 +34,9 @@ LATE_SECONDS = 30
 @secrets.command("list")
 def secrets_list(function: Function, environment: Environment = None, json: Json = False) -> None:
     """List the names of a function's secrets. Values are never shown."""
-    found = session.environment_api(environment).get(f"/functions/{path_part(function)}")
+    api = session.environment_api(environment)
+    with session.of_function(api, function) as path:
+        found = api.get(path)
     output.table([{"name": name} for name in found["secrets"]], ["name"], f"{function} has no secrets.")
 
 
@@ -49,7 +51,9 @@ def secrets_set(
 
     The value is read from the terminal or from standard input."""
     api = session.environment_api(environment)
-    api.send("PATCH", f"/functions/{path_part(function)}", {"secrets": {name: secret_input(name)}}, authored=True)
+    value = secret_input(name)
+    with session.of_function(api, function) as path:
+        api.send("PATCH", path, {"secrets": {name: value}}, authored=True)
     output.result({"function": function, "name": name, "set": True}, f"{name} of {function} is set.")
 
 
@@ -64,7 +68,8 @@ def secrets_remove(
     """Remove a secret, whose value is lost."""
     api = session.environment_api(environment)
     confirm(f"Remove {name} of {function}? Its value is lost.", yes)
-    api.send("PATCH", f"/functions/{path_part(function)}", {"secrets": {name: None}}, authored=True)
+    with session.of_function(api, function) as path:
+        api.send("PATCH", path, {"secrets": {name: None}}, authored=True)
     output.result({"function": function, "name": name, "set": False}, f"{name} of {function} is removed.")
 
 
@@ -83,7 +88,8 @@ def logs(
     if function is None:
         _print_requests(api, follow, limit, status)
     else:
-        _print_runs(api, f"/functions/{path_part(function)}/runs", follow, limit, status)
+        with session.of_function(api, function) as path:
+            _print_runs(api, f"{path}/runs", follow, limit, status)
 
 
 def _print_requests(api: "Api", follow: bool, limit: int, status: str | None) -> None:
