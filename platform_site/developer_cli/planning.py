@@ -128,7 +128,9 @@ class Plan:
 
 def make(api: "Api", backend: Backend) -> Plan:
     """Raises Failure if the service refuses a part."""
+    functions = api.pages("/functions", limit=100)
     plan = Plan(backend)
+    plan.only_in_environment += [f"function {it['name']}" for it in functions if it["name"] not in backend.sources]
     document: dict[str, Any] = {}
     if backend.schema is not None:
         document["schema"] = backend.schema.value
@@ -136,8 +138,6 @@ def make(api: "Api", backend: Backend) -> Plan:
         document["webhooks"] = _webhooks(api, backend.webhooks, plan)
     if backend.auth is not None:
         document |= _auth(api, backend.auth, plan)
-    functions = api.pages("/functions", limit=100)
-    plan.only_in_environment[:0] = [f"function {it['name']}" for it in functions if it["name"] not in backend.sources]
     tables = backend.schema.value.get("tables") if backend.schema else None
     created = [f"There is no table {name}." for name in tables] if isinstance(tables, dict) else []
     for each in _documents(document, backend):

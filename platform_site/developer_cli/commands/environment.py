@@ -35,11 +35,11 @@ def types(
     """Write types.ts: the TypeScript types of the environment's tables."""
     api = session.environment_api(environment)
     text = api.request("GET", "/schema/types.ts", params={"role": role}).text
-    if str(file) == "-" and not json:
-        print(text, end="")
-        return
     if str(file) == "-":
-        output.print_json({"types": text})
+        if json:
+            output.print_json({"types": text})
+        else:
+            print(text, end="")
         return
     changed = not file.exists() or file.read_bytes() != text.encode()
     if changed:
@@ -251,4 +251,5 @@ def confirm(question: str, yes: bool) -> None:
     if not output.is_terminal():
         raise Failure(Exit.USAGE, "unconfirmed", question, "Repeat the command with --yes.")
     if not output.asks(question):
+        output.note("Nothing was changed.")
         raise typer.Exit(Exit.USAGE)

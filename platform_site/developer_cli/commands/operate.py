@@ -133,16 +133,9 @@ def _print_request(entry: dict[str, Any]) -> None:
         return
     subject = entry["table"] or entry["function"] or ""
     error = " ".join(filter(None, [entry["code"], *(entry["field_codes"] or ())]))
-    parts = [
-        entry["at"],
-        entry["method"],
-        entry["route"],
-        subject,
-        entry["status"],
-        f"{entry['duration_ms']} ms",
-        error,
-    ]
-    print(output.plain(" ".join(str(part) for part in [*parts, entry["request_id"]] if part)), flush=True)
+    began, took = (entry["at"], entry["method"], entry["route"]), f"{entry['duration_ms']} ms"
+    parts = (*began, subject, entry["status"], took, error, entry["request_id"])
+    print(output.plain(" ".join(str(part) for part in parts if part)), flush=True)
 
 
 def _print_runs(api: "Api", path: str, follow: bool, limit: int, status: str | None) -> None:
