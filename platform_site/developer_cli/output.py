@@ -100,7 +100,7 @@ def table(rows: Sequence[dict[str, Any]], columns: Sequence[str], empty: str) ->
 
         shown = Table(box=None, pad_edge=False, header_style="bold")
         for column in columns:
-            shown.add_column(column.upper(), overflow="fold")
+            shown.add_column(column.upper(), overflow="fold", no_wrap=column == "id")  # ids are copied
         for row in rows:
             shown.add_row(*(Text(_cell(row.get(column))) for column in columns))
         Console(highlight=False).print(shown)

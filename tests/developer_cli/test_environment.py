@@ -152,6 +152,11 @@ def test_colour_in_a_terminal_unless_it_has_none(cli: Cli) -> None:
     assert "\x1b" not in _in_a_terminal(cli, "keys", "list", TERM="dumb")
 
 
+def test_ids_are_whole_in_a_narrow_terminal(cli: Cli) -> None:
+    made = cli.json("users", "add", "whole.id.in.a.narrow.terminal@example.com")["id"]
+    assert made in _in_a_terminal(cli, "users", "list", COLUMNS="80")
+
+
 def test_texts_of_the_server_cannot_control_the_terminal(cli: Cli) -> None:
     assert "\x1b[31m" not in _in_a_terminal(cli, "invoke", "fails", NO_COLOR="1")
 
