@@ -130,6 +130,19 @@ def test_logs_of_requests_follow_until_interrupted(cli: Cli, app: App) -> None:
     assert "Traceback" not in err
 
 
+def test_following_requests_does_not_show_its_own(cli: Cli, app: App) -> None:
+    following = cli.process("logs", "-f", "--limit", "1", "--json")
+    assert following.stdout is not None
+    routes = []
+    for _ in range(2):
+        wanted = refuse(app)
+        while (found := json.loads(following.stdout.readline()))["request_id"] != wanted:
+            routes.append(found["route"])
+    following.send_signal(signal.SIGINT)
+    following.communicate(timeout=20)
+    assert "/v1/logs" not in routes
+
+
 def test_a_branch(cli: Cli, app: App) -> None:
     made = cli.json("branch", "create", "try/it", "--from", "production", "--use", "--expires-in", "7")
     assert made["expires_at"] is not None

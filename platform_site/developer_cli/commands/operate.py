@@ -101,7 +101,7 @@ def _print_requests(api: "Api", follow: bool, limit: int, status: str | None) ->
         passed -= {_key(each) for each in listed}
     while True:
         for each in reversed(listed):
-            if _key(each) not in passed:
+            if _key(each) not in passed and not (follow and each["route"] == "/v1/logs"):  # this command's own
                 _print_request(each)
         if not follow:
             return
