@@ -81,6 +81,11 @@ def test_saved_files_are_pushed(files: Files) -> None:
     assert dev.process.wait(20) == 130
 
 
+def test_an_environment_that_is_gone_ends_it(files: Files) -> None:
+    files.write("schema.json", SCHEMA)
+    assert files.cli.error("dev", "-e", "env_" + "0" * 26, code=5)["code"] == "not_found"
+
+
 def test_files_that_cannot_be_read_do_not_end_it(files: Files) -> None:
     schema, types = files.folder / "schema.json", files.cli.folder / "types.ts"
     files.write("schema.json", "{")

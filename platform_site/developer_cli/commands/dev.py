@@ -65,7 +65,7 @@ def _error_of_push(api: Api, folder: Path, changed: set[Path], printed: Failure 
     try:
         changes = session.when_reachable(_push, api, folder, changed)
     except Failure as error:
-        if error.exit_code in (Exit.CREDENTIALS, Exit.INTERRUPTED):
+        if error.exit_code in (Exit.CREDENTIALS, Exit.NOT_FOUND, Exit.INTERRUPTED):
             raise
         if printed is None or str(printed) != str(error) or printed.fields != error.fields:
             output.failure(error)
