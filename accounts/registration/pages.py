@@ -5,7 +5,6 @@ are not cached and send no referrer."""
 from typing import Any, ClassVar, Final
 
 from django import forms
-from django.core.validators import RegexValidator
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.template.loader import render_to_string
@@ -66,10 +65,15 @@ class AcceptForm(NewPasswordForm):
         label="Name",
         required=False,
         max_length=MAX_USER_NAME_LENGTH,
-        validators=[RegexValidator(CONTROL_CHARACTERS, "Must not have control characters.", inverse_match=True)],
         widget=forms.TextInput(attrs={"autocomplete": "name"}),
     )
     field_order = ["name", "password", "again"]
+
+    def clean_name(self) -> str:
+        name: str = self.cleaned_data["name"]
+        if CONTROL_CHARACTERS.search(name) and name != self.initial.get("name"):  # the invitation's may be older
+            raise forms.ValidationError("Must not have control characters.")
+        return name
 
 
 @method_decorator(csrf_exempt, name="dispatch")

@@ -73,8 +73,9 @@ class ProjectViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
     @extend_schema(request=serializers.ProjectChanges)
     def partial_update(self, request: HttpRequest, project_id: str) -> HttpResponseBase:
         """Rename a project or change its plan. Owners and developers."""
-        project_for(self.caller, project_id, "developer")
-        project = services.change_project(project_id, actor=self.caller, **self.read(serializers.ProjectChanges))
+        project = project_for(self.caller, project_id, "developer")
+        values = self.read(serializers.ProjectChanges, instance=project)
+        project = services.change_project(project_id, actor=self.caller, **values)
         return respond(self.get_serializer(project).data)
 
     def destroy(self, request: HttpRequest, project_id: str) -> HttpResponseBase:

@@ -29,8 +29,8 @@ class Command(BaseCommand):
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--host", default="127.0.0.1")
-        parser.add_argument("--port", type=port_number, default=8000)
+        parser.add_argument("--host", default="127.0.0.1", help="IP address to listen on (default 127.0.0.1)")
+        parser.add_argument("--port", type=port_number, default=8000, help="default 8000; 0: a free one")
         parser.add_argument(
             "--workers", type=number_of_workers, default=default_workers(), help="processes (default %(default)s)"
         )
