@@ -286,9 +286,7 @@ class Pool:
 
     def _start_process(self, program: Program) -> Process:
         ahead = imports.ahead(program.source)
-        return self._starter.submit(
-            Process, program.memory_mb, program.owner, self.required_sandbox_layers, ahead
-        ).result()
+        return self._starter.submit(Process, program.memory_mb, self.required_sandbox_layers, ahead).result()
 
     def _start_counted(self, program: Program, *, was_busy: bool) -> Process:
         try:

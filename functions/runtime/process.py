@@ -48,14 +48,11 @@ class Process:
     def __init__(
         self,
         memory_mb: int,
-        owner: str,
         required_sandbox_layers: frozenset[str] = frozenset(),
         ahead: Sequence[str] = (),
     ) -> None:
         """Start it, for code that needs the modules `ahead` (`imports.ahead`). Raises StartFailed if the host does
         not support one of the required sandbox layers, OSError."""
-        self.memory_mb = memory_mb
-        self.owner = owner
         self._ahead = ahead
         self.calls = 0
         self.recent_uses = 0.0
