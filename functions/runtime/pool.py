@@ -288,8 +288,8 @@ class Pool:
             group.wake_next()
 
     def _start_process(self, program: Program) -> Process:
-        ahead = imports.ahead(program.source)
-        return self._starter.submit(Process, program.memory_mb, self.required_sandbox_layers, ahead).result()
+        preloaded = imports.preloaded(program.source)
+        return self._starter.submit(Process, program.memory_mb, self.required_sandbox_layers, preloaded).result()
 
     def _start_counted(self, program: Program, *, was_busy: bool) -> Process:
         try:
