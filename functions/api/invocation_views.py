@@ -2,8 +2,8 @@
 
 import re
 import time
-from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -76,7 +76,8 @@ class InvocationViewSet(FunctionScopedViewSet):
             )
         run_id = self._enqueue(new)
         if wait is not None and not is_async:
-            with suppress(request_concurrency.Full), self._slot():
+            slot = request_concurrency.limiter.slot(self.environment.environment_id, anonymous=self._anonymous_call)
+            with suppress(request_concurrency.Full), slot:
                 server_hints.will_call_function(self.http_request)
                 server_hints.will_block()
                 run = self._wait_for_end(run_id, wait)
@@ -90,9 +91,6 @@ class InvocationViewSet(FunctionScopedViewSet):
             return self._call_with_key(ticket, new)
         started, result = calls.invoke(new)
         return _response(started.run_id, result)
-
-    def _slot(self) -> AbstractContextManager[None]:
-        return request_concurrency.limiter.slot(self.environment.environment_id, anonymous=self._anonymous_call)
 
     @cached_property
     def _anonymous_call(self) -> AnonymousCall | None:
@@ -151,15 +149,20 @@ class InvocationViewSet(FunctionScopedViewSet):
 
     def _find_or_create(self, ticket: idempotency.Ticket, make: Callable[[], str]) -> str:
         using = self.environment.cluster
-        with _run_and_key_transaction(using):
-            kept = idempotency.claim(ticket, using=using)
-            if kept is not None and kept.reference is not None:
-                if not Run.objects.using(using).filter(pk=kept.reference).exists():
-                    raise idempotency.no_longer_stored()
-                return kept.reference
-            run_id = make()
-            idempotency.store_reference(ticket, run_id, using=using)
-        return run_id
+        try:
+            with transaction.atomic(using=using):
+                kept = idempotency.claim(ticket, using=using)
+                if kept is not None and kept.reference is not None:
+                    if not Run.objects.using(using).filter(pk=kept.reference).exists():
+                        raise idempotency.no_longer_stored()
+                    return kept.reference
+                run_id = make()
+                idempotency.store_reference(ticket, run_id, using=using)
+                return run_id
+        except IntegrityError as error:
+            if sqlstates.sqlstate(error) == "23503":  # the run's function was deleted: the key is checked at the commit
+                raise NoSuchFunction from error
+            raise
 
     def _wait_for_end(self, run_id: str, seconds: float) -> Run | None:
         """The ended run; None if it has not ended after `seconds`."""
@@ -203,18 +206,6 @@ def _stored_response(run: Run) -> HttpResponseBase:
     error = run.error if isinstance(run.error, dict) else {}
     result = RunResult(run.status, run.duration_ms or 0, run.output, error)
     return _response(run.pk, result, has_output="output" not in (run.not_stored or ()))
-
-
-@contextmanager
-def _run_and_key_transaction(using: str) -> Generator[None]:
-    """A transaction for a run and its key. Raises NoSuchFunction: the foreign key is deferred."""
-    try:
-        with transaction.atomic(using=using):
-            yield
-    except IntegrityError as error:
-        if sqlstates.sqlstate(error) == "23503":
-            raise NoSuchFunction from error
-        raise
 
 
 def _preferred_wait(header: str) -> float | None:
