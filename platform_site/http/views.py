@@ -106,7 +106,7 @@ class ApiRequest(Request):
         """Set `user` and `auth`, also on Django's request."""
         self._user, self._auth = caller, credential
         if caller.kind not in APP_USERS:
-            call_depth.believe(self._request.META)
+            call_depth.trust_header(self._request.META)
         self._request.__dict__ |= {"user": caller, "auth": credential}
         return caller
 
