@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import orjson
 from django.core.exceptions import ImproperlyConfigured
 from django.db import close_old_connections
-from django.http import HttpRequest, HttpResponse, HttpResponseNotModified
+from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase, ResponseHeaders
 from django.utils.functional import cached_property
 from rest_framework.parsers import JSONParser
@@ -74,10 +74,6 @@ def no_content() -> HttpResponse:
     response = HttpResponse(status=204)
     del response.headers["Content-Type"]
     return response
-
-
-def not_modified(headers: Mapping[str, str]) -> HttpResponse:
-    return HttpResponseNotModified(headers=headers)
 
 
 def is_replaced(error: ApiError | type[ApiError]) -> bool:
