@@ -3,14 +3,13 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
-from platform_site.developer_console.frame import WRITERS, Console
+from platform_site.developer_console.frame import Console
 from platform_site.http import exact_json
 from platform_site.http.errors import NotFound
 from rows.migrate import versions
 from rows.outbox import event_types
 from rows.query import schema_cache
 from rows.rules.conditions import TRUE
-from rows.rules.principal import Principal
 from rows.rules.rules import InvalidRule, Ruleset
 from rows.schema import parser
 from rows.schema.model import InvalidDocument
@@ -79,6 +78,5 @@ def _readable(console: Console, table: str, version: int) -> frozenset[str]:
 def _always_readable(console: Console, rules: Ruleset, table: str) -> frozenset[str]:
     if table not in rules.schema.tables:
         return frozenset()
-    member = Principal("account", reads_only=console.me["role"] not in WRITERS)
-    read = rules.access(table, rules.role_key(member)).read
+    read = rules.access(table, rules.role_key(console.principal)).read
     return frozenset().union(*(grant.columns for grant in read.grants if grant.where == TRUE)) if read else frozenset()
