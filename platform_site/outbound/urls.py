@@ -137,18 +137,18 @@ def _host(netloc: str) -> str:
     return host.removesuffix(".")
 
 
-def check_url(text: str, *, field: str = "url") -> str:
-    """The canonical URL, resolved within RESOLVE_SECONDS. Raises ValidationFailed naming `field` if it is malformed or
+def check_url(text: str) -> str:
+    """The canonical URL, resolved within RESOLVE_SECONDS. Raises ValidationFailed (field `url`) if it is malformed or
     has only private IPs; an unresolvable name is accepted, since calls check again. Not inside a transaction."""
     try:
         target = parse_url(text)
     except BadUrl as error:
-        raise ValidationFailed.of(field, error.code, str(error)) from None
+        raise ValidationFailed.of("url", error.code, str(error)) from None
     try:
         addresses = resolve(target.host, target.port, time.monotonic() + RESOLVE_SECONDS, _CHECK_OWNER)
     except (NotResolved, TimeoutError):
         return target.url
     opened = networks(tuple(settings.OUTBOUND_ALLOWED_NETWORKS))
     if not any(is_allowed(address, opened) for address in addresses):
-        raise ValidationFailed.of(field, "address_not_allowed", "The host is not on the public internet.")
+        raise ValidationFailed.of("url", "address_not_allowed", "The host is not on the public internet.")
     return target.url
