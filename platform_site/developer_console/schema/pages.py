@@ -164,7 +164,7 @@ def _forms(console: Console, current: Any, text: str, context: dict[str, Any]) -
     problems = context.get("problems", [])
     tables = outline.tables_of(draft, current, problems)
     names = [each["name"] for each in tables]
-    asked = context.get("at") or console.request.POST.get("at") or console.request.GET.get("table", "")
+    asked = context.pop("at", None) or console.request.POST.get("at") or console.request.GET.get("table", "")
     at = asked if asked in names else (names[0] if names else "")
     editing = context.pop("editing", None)
     is_lost = editing is not None and not part_forms.is_in(draft, editing)
