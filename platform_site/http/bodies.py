@@ -101,7 +101,7 @@ def _explain(body: bytes, error: orjson.JSONDecodeError) -> NoReturn:
     if "depth" in message:
         raise InvalidRequest(_TOO_DEEP) from None
     if "surrogate" in message:
-        raise InvalidRequest("The body contains half of a surrogate pair (\\ud800-\\udfff alone).") from None
+        raise InvalidRequest("The body contains a lone surrogate (\\ud800 to \\udfff).") from None
     if "infinity" in message or "out of range" in message:
         raise InvalidRequest("The body contains a number that is out of range.") from None
     position = _POSITION.search(message)

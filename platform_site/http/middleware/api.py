@@ -73,7 +73,7 @@ class ApiMiddleware:
                 _check_host(request)
                 if settings.SECURE_SSL_REDIRECT and request.scheme != "https":
                     # No redirect: it would teach the client that a token may be sent in the clear once.
-                    raise InvalidRequest("Use https. A token that was sent in the clear should be revoked.")
+                    raise InvalidRequest("Use https. Revoke a token that was sent over http: others may have read it.")
             if cors.is_preflight(request):
                 response = cors.preflight(request)
             else:
