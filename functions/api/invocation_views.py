@@ -99,8 +99,8 @@ class InvocationViewSet(FunctionScopedViewSet):
         return client_networks.anonymous_call_of(self.environment.environment_id, site_of(self.http_request))
 
     def _read_body(self) -> tuple[dict[str, Any] | None, bool]:
-        """The input, and whether the run is to be queued. Raises ValidationFailed. The serializer, which costs as much
-        as the call, only sees input that is not plainly valid."""
+        """The input, and whether the run is to be queued. Raises ValidationFailed. Clearly valid input skips the
+        serializer, which takes as long as the rest of the call."""
         body = self.read_object()
         given, is_async = body.get("input"), body.get("async", False)
         if body.keys() <= {"input", "async"} and type(is_async) is bool:
@@ -137,8 +137,8 @@ class InvocationViewSet(FunctionScopedViewSet):
         return response
 
     def _create_with_key(self, ticket: idempotency.Ticket, make: Callable[[], str]) -> str:
-        """The id of this key's run: existing, or made by `make`; committed with the key's record. After a lost
-        connection, tried again on a new one: the record tells whether the commit succeeded."""
+        """The id of this key's run: existing, or created by `make` and committed with the key's record. Repeated
+        after a lost connection: the record shows whether the commit succeeded."""
         try:
             return self._find_or_create(ticket, make)
         except Error as error:

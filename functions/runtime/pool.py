@@ -302,7 +302,7 @@ class Pool:
     def _finish_call(self, process: Process, program: Program, outcome: Outcome) -> None:
         with self._lock:
             self._by_program[program.key].record_duration(outcome.duration)
-        # One that was killed as its call ended may look alive for a moment, and the next call would fail.
+        # A process that was just killed may still seem alive, and the next call would fail.
         healthy = outcome.reason in (None, "user_error", "output_too_large") and process.killed_for is None
         is_worn = process.calls >= self.max_calls
         if (

@@ -93,7 +93,7 @@ def of(text: str, environment_id: str = "", *, within: EnvironmentRef | None = N
     if kind in CONTROL_KINDS:
         for column in CONTROL_KINDS[kind]:
             gathered.audit(**{column: text})
-    if kind == "inb":  # entries about it are about its function
+    if kind == "inb":  # audit entries of an endpoint have its function as their target
         gathered.audit(detail__has_key="address", detail__address=text)
     if kind == "env":
         _in_database(found, _cluster_of(text), lambda using: _environment(gathered, using, text))

@@ -20,7 +20,7 @@ class Entry:
     facts: tuple[tuple[str, str], ...] = ()
     """(name, value). An id links to its timeline."""
     tone: str = ""
-    """`good`, `bad` or nothing."""
+    """`good`, `bad` or empty."""
     depth: int = 0
     region: str = ""
 

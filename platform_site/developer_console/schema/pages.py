@@ -325,7 +325,7 @@ def _send(console: Console, text: str, *, dry_run: bool, confirm: list[str] | No
         body = {"version": version, "backfill": _backfill_values(console, version), **options}
         return console.api("POST", f"{_PATH}/revert", body, headers=headers)
     _draft(text)
-    # The text itself, so that the API reads what was written: names that come twice, integers of any size.
+    # The text itself: parsing would hide duplicate names and round large integers.
     exact = b'{"document": %s, %s' % (text.encode(), exact_json.dumps(options)[1:].encode())
     return console.api("PUT", _PATH, exact, headers=headers)
 

@@ -121,7 +121,7 @@ def _text(settings: Mapping[str, Any]) -> str | None:
 
 
 def codes(language: str, console: Console, sample: Sample, key: str = "") -> list[Code]:
-    """One for each operation; `setup`, if any, comes before all others."""
+    """One for each operation, after `setup`, if any."""
     written = {"curl": _curl, "javascript": _javascript, "python": _python}[language]
     found = written(sample, key or PLACEHOLDERS[language], console.environment["id"])
     return [Code(id_, _TITLES[id_], text) for id_, text in found.items()]

@@ -22,14 +22,14 @@ _LARGEST: Final = 256 * 1024
 @dataclass(frozen=True, slots=True)
 class Payload:
     text: str = ""
-    """JSON; empty if nothing of it is shown."""
+    """JSON; may be empty."""
     missing: str = ""
-    """Why it is not all of what was sent."""
+    """Why parts of it are not shown."""
 
 
 def payload_of(console: Console, delivery: Delivery) -> Payload:
-    """Of a row, cells that the member may read in every row, by the rules of the event's time and by those of now: a
-    condition cannot be decided for a row as it was."""
+    """For row events: the columns that the member may read in every row, by the rules of that time and the current
+    ones, since a rule's condition cannot be evaluated for an earlier state of a row."""
     if not delivery.body:
         return Payload(missing="No payload was made for this delivery.")
     is_of_row = delivery.event_type not in event_types.SYSTEM_EVENTS
