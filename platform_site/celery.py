@@ -81,7 +81,7 @@ app.autodiscover_tasks()
 def _schedule_jobs(sender: Celery, **_: Any) -> None:
     from platform_site.background.periodic import beat_schedule
 
-    sender.conf.beat_schedule = {**sender.conf.beat_schedule, **beat_schedule()}
+    sender.conf.beat_schedule = beat_schedule()
 
 
 @signals.worker_init.connect(weak=False)

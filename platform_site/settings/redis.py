@@ -2,7 +2,6 @@
 
 import socket
 from hashlib import sha256
-from typing import Any
 
 from platform_site import env
 from platform_site.settings.base import LAYOUT
@@ -51,4 +50,3 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
         if hasattr(socket, name)
     },
 }
-CELERY_BEAT_SCHEDULE: dict[str, dict[str, Any]] = {}
