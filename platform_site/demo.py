@@ -159,8 +159,8 @@ def _webhook(facts: Facts) -> None:
 
 
 def _own_webhooks(environment: EnvironmentRef) -> "QuerySet[Webhook]":
-    webhooks = Webhook.objects.using(environment.cluster).live(environment.environment_id)
-    return webhooks.filter(url__endswith=demo_receiver.PATH)
+    live = Webhook.objects.using(environment.cluster).live(environment.environment_id)
+    return live.filter(url__endswith=demo_receiver.PATH)
 
 
 def _update_webhook_url(facts: Facts) -> None:
