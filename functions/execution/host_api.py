@@ -38,7 +38,7 @@ from rows.write.bulk import MAX_ROWS, BulkQuery
 logger = logging.getLogger("platform.functions")
 
 _Answer = bytes | Callable[[], bytes]
-
+"""JSON text, or for a fetch a function that obtains it."""
 MAX_HOST_CALLS: Final = 1000
 """Per run. An endless loop of requests ends at its timeout; this bounds its cost until then."""
 MAX_FETCH_BODY: Final = 1024 * 1024
@@ -70,7 +70,7 @@ class RunHost:
         self._is_over = False
         self._is_durable = False
 
-    def answer(self, operation: str, arguments: bytes, *, seconds: float) -> bytes | Callable[[], bytes]:
+    def answer(self, operation: str, arguments: bytes, *, seconds: float) -> _Answer:
         """The reply to one request, as JSON text; for a fetch, a function that obtains it, within the call's `seconds`.
         Raises HostError with the API's own code, message and fields; so does that function. `arguments` is parsed as
         strictly as the body of an API request. `interrupt` ends statements and fetches."""
@@ -146,7 +146,7 @@ class RunHost:
             self._connection = None
             return self._is_over
 
-    def _answer(self, operation: str, body: bytes, seconds: float) -> bytes | Callable[[], bytes]:
+    def _answer(self, operation: str, body: bytes, seconds: float) -> _Answer:
         arguments = bodies.read(body)
         if not isinstance(arguments, dict):
             raise HostError("the arguments are not an object", code="validation_failed", name="TypeError")

@@ -23,11 +23,10 @@ from platform_site.http.requests import current_request_id
 from platform_site.identity.callers import EnvironmentRef
 from projects.directory.environments import environment_ref
 from projects.models import Member
+from rows.rules.principal import Principal
 
 _GZIP: Final = GZipMiddleware(lambda request: HttpResponse())
 """For HTML pages only: random padding and a new CSRF token per page prevent BREACH."""
-WRITERS: Final = frozenset({"owner", "developer"})
-
 
 SECTIONS: Final = {
     "home": "Home",
@@ -142,8 +141,17 @@ class Console:
         return found
 
     @property
+    def has_writing_role(self) -> bool:
+        return self.me["role"] in ("owner", "developer")
+
+    @property
     def may_write(self) -> bool:
-        return self.me["role"] in WRITERS and self.project["suspended_at"] is None
+        return self.has_writing_role and self.project["suspended_at"] is None
+
+    @property
+    def principal(self) -> Principal:
+        """The member, for the rules of tables."""
+        return Principal("account", reads_only=not self.has_writing_role)
 
     @property
     def is_owner(self) -> bool:

@@ -243,7 +243,7 @@ _OWN_CODES: Final = {
 
 
 class WarningResponse(Serializer):
-    """Of a `FieldError` that refuses nothing."""
+    """For a `FieldError` in a successful response."""
 
     field = CharField()
     code = CharField()

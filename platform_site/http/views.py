@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import orjson
 from django.core.exceptions import ImproperlyConfigured
 from django.db import close_old_connections
-from django.http import HttpRequest, HttpResponse, HttpResponseNotModified
+from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase, ResponseHeaders
 from django.utils.functional import cached_property
 from rest_framework.parsers import JSONParser
@@ -76,10 +76,6 @@ def no_content() -> HttpResponse:
     return response
 
 
-def not_modified(headers: Mapping[str, str]) -> HttpResponse:
-    return HttpResponseNotModified(headers=headers)
-
-
 def is_replaced(error: ApiError | type[ApiError]) -> bool:
     """Whether `client_errors_as` replaces this error: every 4xx except 404, 405, 429 and `project_suspended`."""
     kind = error if isinstance(error, type) else type(error)
@@ -106,7 +102,7 @@ class ApiRequest(Request):
         """Set `user` and `auth`, also on Django's request."""
         self._user, self._auth = caller, credential
         if caller.kind not in APP_USERS:
-            call_depth.believe(self._request.META)
+            call_depth.trust_header(self._request.META)
         self._request.__dict__ |= {"user": caller, "auth": credential}
         return caller
 

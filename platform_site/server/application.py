@@ -97,7 +97,7 @@ class Application:
             self._pool.will_wait()
 
         server_hints.on_will_block = will_block
-        os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"  # our database backend itself refuses what would block the loop.
+        os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"  # our database backend has its own check
         loop_connections.install()
         open_metrics_file()
         self._reporters = Reporter(), Writers()
@@ -107,7 +107,7 @@ class Application:
         self._watchdog.start()
 
     def stop(self) -> None:
-        self._watchdog.stop()  # what follows waits for threads, with no request in hand
+        self._watchdog.stop()  # the loop waits for threads from here on
         self._pool.stop()
         loop_connections.close_all()
         for handler in logging.getLogger("platform.access").handlers:
@@ -191,7 +191,7 @@ class Application:
             raise
         except BaseException:
             logger.exception("Django failed to answer a request")
-            # If the answer has begun, this is ignored; else the client gets the envelope rather than an empty 500.
+            # Ignored if the response has begun.
             _send_error(message, errors.Internal())
         if response is not None:
             response.close()  # after the client has its answer

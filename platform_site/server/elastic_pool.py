@@ -168,6 +168,6 @@ class _Thread(threading.Thread):
                     pool.work(job)
                 except BaseException:  # whatever it is, the thread must go on
                     logger.exception("a job raised")
-                del job  # while idle, hold on to nothing
+                del job  # an idle thread must not keep it in memory
         finally:
             pool.on_retire()

@@ -174,6 +174,6 @@ def serve(listeners: list[socket.socket], *, preload: bool) -> None:
     if preload:
         application.load()
         gc.collect()
-        gc.freeze()  # what was made while loading lives for ever: spare the collector, and the pages shared by fork
-    # Spawned without preloading: a fork has every module that this process has, and so the code it was started with.
+        gc.freeze()  # objects from loading stay: no collection visits them and copies shared pages
+    # Spawned without preloading: a fork would keep the code that this process has imported.
     _MainProcess(listeners, start_method="fork" if preload else "spawn").run()

@@ -95,7 +95,7 @@ async def _serve(
 
     application.start(loop)
     await server.start(listener)
-    # Here, in the running loop: uvloop loses a signal that comes before. Until now it ends the process at once.
+    # Only in the running loop: uvloop loses earlier signals. Until here, a signal ends the process.
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     ready.send(time.monotonic())

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseNotModified
 from django.http.response import HttpResponseBase
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -19,7 +19,7 @@ from platform_site.http.errors import (
 from platform_site.http.idempotency import idempotent, in_region, no_longer_stored
 from platform_site.http.openapi.description import IF_MATCH, IF_NONE_MATCH
 from platform_site.http.pagination import read_limit
-from platform_site.http.views import ApiViewSet, created, no_content, not_modified, respond
+from platform_site.http.views import ApiViewSet, created, no_content, respond
 from rows import services
 from rows.api import etags, serializers
 from rows.api.named_principals import principal_named
@@ -148,7 +148,7 @@ class RowViewSet(ApiViewSet):
             row = services.retrieve_row(self.environment, self._principal(), table, row_id)
             is_unchanged = etags.is_unchanged(known, row.etag)
         if is_unchanged:
-            return not_modified(_headers(row))
+            return HttpResponseNotModified(headers=_headers(row))
         return respond(row.body, headers=_headers(row))
 
     @idempotent(using=in_region, read_row=_read_row)

@@ -216,8 +216,8 @@ def test_a_network_that_is_opened_is_open_and_nothing_else() -> None:
 )
 def test_a_url_of_an_inner_host_is_refused_when_it_is_written_down(url: str) -> None:
     with pytest.raises(ValidationFailed) as told:
-        check_url(url, field="target")
-    assert [(field.field, field.code) for field in told.value.fields] == [("target", "address_not_allowed")]
+        check_url(url)
+    assert [(field.field, field.code) for field in told.value.fields] == [("url", "address_not_allowed")]
 
 
 def test_a_url_is_checked_with_what_is_opened(settings: LazySettings) -> None:
