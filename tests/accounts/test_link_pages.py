@@ -98,7 +98,7 @@ def test_a_page_does_what_its_link_says_once(
     assert submit(client, address, **FILLED[kind]).status_code == 400
 
 
-def test_the_name_of_an_old_invitation_can_stay_but_a_new_one_follows_the_rule(
+def test_an_old_invitations_name_can_stay_and_a_new_one_follows_the_rule(
     client: Client, page: Callable[[str], str], pool: Pool
 ) -> None:
     address = page("invitation")
