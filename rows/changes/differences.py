@@ -1,10 +1,11 @@
 """Turns the events of a pass into messages for one stream: rows that became visible, changed or became invisible."""
 
-import time
+import threading
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from cachetools import TTLCache
 from django.db import OperationalError
 
 from platform_site.http import exact_json
@@ -21,7 +22,10 @@ from rows.rules.evaluator import Facts, TooCostly, holds
 Difference = tuple[str, Mapping[str, Any] | None, int]
 """The id of a row, the row as the caller sees it (None: not visible), and the sequence of its last event."""
 _CHUNK: Final = 100
-_COSTLY_SECONDS: Final = 30.0
+_costly: Final[TTLCache[tuple[str, str], bool]] = TTLCache(10_000, 30.0)
+"""By environment and key the subscriptions of which few events took most of a pass. Until they are forgotten, their
+changes are resets: each write would use up the time of others, once for each of their streams."""
+_costly_lock: Final = threading.Lock()
 _MIN_TIMEOUT_MS: Final = 100
 
 
@@ -42,8 +46,9 @@ def changes(using: str, stream: Stream, found: Pass, effort: PassEffort) -> list
             each.needs_reset = True
         if each.needs_reset or not (of_table := found.events_for(environment_id, each)):
             continue
-        if time.monotonic() < each.costly_until:
-            each.needs_reset = True
+        with _costly_lock:
+            each.needs_reset = (environment_id, each.key) in _costly
+        if each.needs_reset:
             continue
         key = (environment_id, stream.seal.rights, each.key, each.name)
         if key not in found.messages:
@@ -55,8 +60,9 @@ def changes(using: str, stream: Stream, found: Pass, effort: PassEffort) -> list
                 found.messages[key] = [_message(each.name, *one) for one in differences]
             except TooCostly:
                 found.messages[key] = None
-                if effort.seconds_worked - before > PASS_SECONDS / 2:  # or each write would use up the time of others
-                    each.costly_until = time.monotonic() + _COSTLY_SECONDS
+                if len(of_table) <= _CHUNK and effort.seconds_worked - before > PASS_SECONDS / 2:
+                    with _costly_lock:
+                        _costly[environment_id, each.key] = True
         of_subscription = found.messages[key]
         each.needs_reset = of_subscription is None
         messages += of_subscription or ()

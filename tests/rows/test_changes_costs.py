@@ -74,7 +74,7 @@ class Found:
     """What a pass has found: one event of table `t` for each subscription."""
 
     def __init__(self) -> None:
-        self.events = {"env_a": {"t": [{}]}}
+        self.events = dict.fromkeys(("env_a", "env_c"), {"t": [{}]})
         self.messages: dict[Any, Any] = {}
 
     def events_for(self, environment_id: str, subscription: Any) -> Any:
@@ -112,8 +112,8 @@ def test_one_that_takes_the_time_of_a_pass_leaves_it_to_others_then(monkeypatch:
 
     monkeypatch.setattr(differences, "_differences", differences_of)
     monkeypatch.setattr(differences, "from_anywhere", list)
-    subscriptions = [Subscription(name, "t", None, None) for name in ("slow", "quick")]
-    environment, seal = SimpleNamespace(environment_id="env_a"), SimpleNamespace(rights="")
+    subscriptions = [Subscription(name, "t", {"title": name}, None) for name in ("slow", "quick")]
+    environment, seal = SimpleNamespace(environment_id="env_c"), SimpleNamespace(rights="")
     stream: Any = SimpleNamespace(environment=environment, seal=seal, subscriptions=subscriptions)
     resets = []
     for _ in range(3):
@@ -121,7 +121,12 @@ def test_one_that_takes_the_time_of_a_pass_leaves_it_to_others_then(monkeypatch:
         resets.append([each.name for each in subscriptions if each.needs_reset])
         subscriptions[0].needs_reset = False  # it was sent
     assert (resets, computed) == ([["slow"]] * 3, ["slow", "quick", "quick", "quick"])
-    subscriptions[0].costly_until = 0.0  # half a minute later
+    others = [Subscription("same", "t", {"title": "slow"}, None)]
+    stream = SimpleNamespace(environment=environment, seal=SimpleNamespace(rights="b"), subscriptions=others)
+    differences.changes("us-east-1", stream, Found(), PassEffort())  # type: ignore[arg-type]
+    assert others[0].needs_reset, "those of other streams too, each of which would take the time of a pass"
+    stream.subscriptions = subscriptions
+    differences._costly.clear()  # half a minute later
     differences.changes("us-east-1", stream, Found(), PassEffort())  # type: ignore[arg-type]
     assert computed[-2:] == ["slow", "quick"]
 
