@@ -85,7 +85,7 @@ def order_keys(order: str, table: str, resolver: NameResolver) -> list[OrderKey]
     """The keys as they are written, at most MAX_ORDER. Raises ValidationFailed on `order`."""
     texts = order.split(",", MAX_ORDER + 1)
     if len(texts) > MAX_ORDER:
-        raise ValidationFailed.of("order", "too_many", f"At most {MAX_ORDER} columns.")
+        raise ValidationFailed.of("order", "too_many", f"At most {MAX_ORDER} names.")
     keys: list[OrderKey] = []
     for text in map(str.strip, texts):
         key = order_key(text, table, resolver)
