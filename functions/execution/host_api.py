@@ -129,7 +129,7 @@ class RunHost:
     def _interruptible(self) -> Iterator[None]:
         """Wraps statements. The connection of an interrupted statement is closed, because the cancel request may reach
         PostgreSQL after the statement and must not cancel another one."""
-        connection = loop_connections.connection(self._environment.cluster, self._environment.owner_id)
+        connection = loop_connections.connection(self._environment.cluster, self._environment.project_id)
         with self._lock:
             if self._is_over:
                 raise HostError("the run is over", code="refused", name="Error")

@@ -123,6 +123,7 @@ def sign_out(request: HttpRequest) -> HttpResponse:
     response = redirect("developer_console:sign-in")
     signed_in = session.read(request)
     if signed_in is not None:
+        request.__dict__.pop(server_hints.SHARE, None)  # a session can be ended beside any other requests
         with suppress(Unauthorized):  # it has ended already
             ApiClient(request, signed_in).call("POST", "/v1/auth/revoke", {"scope": "current"})
     session.end(response)

@@ -271,14 +271,13 @@ class ApiViewSet(ViewSet):
         return action(self.request, *self.args, **self.kwargs)
 
     def _share_owner(self) -> str:
-        """Whose share of the server's threads the request takes. An account can use the console and its own endpoints
-        while requests to its projects take long."""
+        """Whose share of the server's threads the request takes: a project, an account, or a client network."""
         caller = self._caller
         if caller is None:
             return site_of(self.http_request)
         if caller.environment is None:
             return caller.account_id or caller.id
-        return f"projects of {caller.environment.owner_id}"
+        return caller.environment.project_id
 
     def check_permissions(self, request: Request) -> None:
         """DRF's loop over `permission_classes` would cost a row's request more than the check."""

@@ -62,8 +62,8 @@ class _Waiter:
 
 
 class _Pool:
-    """At most `most` connections. One owner's environments can hold three quarters of them, so that their slow
-    statements do not keep all others out. A free connection goes to the owner that holds the fewest."""
+    """At most `most` connections. One project can hold three quarters of them, so that its slow statements do not
+    keep all others out. A free connection goes to the project that holds the fewest."""
 
     def __init__(self, create: Callable[[], BaseDatabaseWrapper], most: int, timeout: float) -> None:
         self._create, self._most, self._timeout = create, most, timeout
@@ -75,7 +75,7 @@ class _Pool:
         """Who holds the borrowed connections."""
 
     def borrow(self, owner: str) -> BaseDatabaseWrapper:
-        """A connection of the pool, which may not be open yet. `owner` may be unknown (empty). Raises Unavailable."""
+        """A connection of the pool, which may not be open yet. `owner` is the project, if known. Raises Unavailable."""
         if self._held(owner) >= self._most_each or (not self._idle and self._made >= self._most):
             wrapper = self._await_one(owner)
         else:
@@ -124,7 +124,7 @@ class _Pool:
         waiter.gate.open()
 
     def _next_waiter(self) -> _Waiter | None:
-        """Of the owner that holds the fewest, the one that waits longest."""
+        """Of the project that holds the fewest, the one that waits longest."""
         held = Counter(self._owners.values())
         chosen = min(self._waiting, key=lambda waiter: held[waiter.owner])
         return chosen if held[chosen.owner] < self._most_each else None
@@ -151,13 +151,13 @@ def _create_connection(alias: str) -> Any:
     return create_or_borrow(alias, lambda: _create(alias))
 
 
-def connection(alias: str, owner: str) -> Any:
-    """`connections[alias]` for an operation in an environment of this owner, without the exceptions by which Django
+def connection(alias: str, project_id: str) -> Any:
+    """`connections[alias]` for an operation in an environment of this project, without the exceptions by which Django
     learns that a request has none yet."""
     request = loop_requests.current()
     if request is None:
         return connections[alias]
-    request.owner = owner
+    request.project_id = project_id
     found = request.connections.get(alias)
     if found is None:
         found = request.connections[alias] = _create_connection(alias)
@@ -172,7 +172,7 @@ def create_or_borrow(alias: str, create: Callable[[], BaseDatabaseWrapper]) -> B
     pool = _pools.get(alias)
     if pool is None:
         pool = _pools[alias] = _Pool(create, settings.WEB_THREADS, settings.WEB_QUEUE_TIMEOUT)
-    return pool.borrow(request.owner)
+    return pool.borrow(request.project_id)
 
 
 def release() -> None:

@@ -36,7 +36,7 @@ from platform_site.server.elastic_pool import ElasticThreadPool
 from platform_site.server.event_streams import start_stream
 from platform_site.server.http_message import Message
 from platform_site.server.incoming import Incoming
-from platform_site.server.thread_shares import ThreadShare, ThreadShares
+from platform_site.server.thread_shares import OverShare, ThreadShare, ThreadShares
 from platform_site.server.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
@@ -173,7 +173,11 @@ class Application:
 
     def _resume(self, request: Incoming) -> None:
         share = request.thread_share
-        self._pool.submit(request, share.since if share is not None and share.is_held else None)
+        if share is not None and share.has_expired:
+            _send_error(request.message, OverShare())
+            request.end()
+        else:
+            self._pool.submit(request, share.since if share is not None and share.is_held else None)
 
     def _answer(self, request: Incoming) -> None:
         """Pass the request to Django and send the response. Raises Parked."""

@@ -1,7 +1,7 @@
-"""Shares of a process's request threads, so that no owner can hold all of them. Owners are all projects that an account
-created, an account for itself, and the network of a client without a caller. A request that finds the share of its
-owner taken gives its thread back (`server_hints.Parked`), waits for a place, and is repeated. Calls of functions are
-counted, but have limits of their own (`functions.execution.request_concurrency`)."""
+"""Shares of a process's request threads, so that no owner can hold all of them. Owners are projects, accounts
+(for the console and their own endpoints), and the networks of clients without a caller. A request that finds the share
+of its owner taken gives its thread back (`server_hints.Parked`), waits for a place, and is repeated. Calls of functions
+are counted, but have limits of their own (`functions.execution.request_concurrency`)."""
 
 import math
 import threading
@@ -87,6 +87,7 @@ class ThreadShares:
             is_waiting = share in self._waiting.get(share.owner, ())
             if is_waiting:
                 self._remove(share)
+                share.has_expired = True
         if is_waiting:
             share.resume()
 
@@ -121,6 +122,8 @@ class ThreadShare:
     shares: ThreadShares
     owner: str = ""
     is_held: bool = False
+    has_expired: bool = False
+    """Whether it has waited in vain."""
     since: float = field(default_factory=time.monotonic)
     resume: Callable[[], None] = lambda: None
 

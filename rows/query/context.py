@@ -120,11 +120,11 @@ class QueryContext:
         return found
 
     def _compile_large(self, compile: Callable[[RoleView, *Shape], Statement], *shape: *Shape) -> Statement:
-        """Takes up to seconds of CPU: one at a time, shared fairly among accounts, and not on the event loop.
+        """Takes up to seconds of CPU: one at a time, shared fairly among projects, and not on the event loop.
         Raises ValidationFailed, Unavailable."""
         try:
             with (
-                _large_statements.slot(self.environment.owner_id, wait=settings.WEB_QUEUE_TIMEOUT),
+                _large_statements.slot(self.environment.project_id, wait=settings.WEB_QUEUE_TIMEOUT),
                 compile_budget(),
             ):
                 return compile(self.compiled.role_view(self.role_key), *shape)
@@ -203,7 +203,7 @@ def run(
     serialization failure outside a transaction. With `freshness` a replica may answer the first run."""
     compiled = schema_cache.compiled_schema(environment)
     for runs_left in reversed(range(MAX_RUNS)):
-        connection = loop_connections.connection(compiled.alias, environment.owner_id)
+        connection = loop_connections.connection(compiled.alias, environment.project_id)
         context = QueryContext(environment, principal, compiled, connection, freshness, users_version)
         try:
             if not connection.in_atomic_block:

@@ -47,7 +47,7 @@ def refused(how: Callable[[], Any]) -> dict[str, str]:
     return {field.field: field.code for field in caught.value.fields}
 
 
-def test_all_projects_of_an_account_share_its_connections(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_environments_of_a_project_share_its_connections(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
     """A web process's, for requests on its event loop (`loop_connections`)."""
     owners: list[str] = []
     connection = loop_connections.connection
@@ -57,9 +57,9 @@ def test_all_projects_of_an_account_share_its_connections(tenant: Tenant, monkey
         return connection(alias, owner)
 
     monkeypatch.setattr(loop_connections, "connection", noted)
-    environment = replace(tenant.environment, owner_id="usr_a")
+    environment = replace(tenant.environment, project_id="prj_a")
     services.list_rows(environment, ALICE, "tasks", query_service.ListQuery())
-    assert owners == ["usr_a"]
+    assert owners == ["prj_a"]
 
 
 def test_everyone_sees_their_own_rows_and_operators_see_all(tenant: Tenant, homes: tuple[str, str]) -> None:

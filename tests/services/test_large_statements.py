@@ -79,9 +79,9 @@ def test_large_statements_are_compiled_one_at_a_time(settings: Any) -> None:
     assert len(tenant.rows(ALICE, "t", where=where)) == 1
 
 
-def test_all_projects_of_an_account_take_turns_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_environments_of_a_project_take_turns_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     tenant, where = large()
-    tenant.environment = replace(tenant.environment, owner_id="usr_a")
+    tenant.environment = replace(tenant.environment, project_id="prj_a")
     slot, owners = context._large_statements.slot, list[str]()
 
     def noted(owner: str, *, wait: float) -> Any:
@@ -90,4 +90,4 @@ def test_all_projects_of_an_account_take_turns_as_one(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(context._large_statements, "slot", noted)
     assert len(tenant.rows(ALICE, "t", where=where)) == 1
-    assert owners == ["usr_a"]
+    assert owners == ["prj_a"]

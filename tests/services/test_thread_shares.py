@@ -11,6 +11,7 @@ import pytest
 from django.http import HttpResponse
 
 from accounts import audit
+from accounts.models import Session
 from accounts.users import sessions
 from accounts.users.service import create_user
 from accounts.users.sessions import Device
@@ -171,16 +172,14 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Served:
 
 @pytest.mark.django_db(transaction=True, databases="__all__")
 def test_a_request_over_the_share_leaves_its_thread_and_is_repeated(served: Served) -> None:
-    """The share of all projects of an account is one. Another account is not kept waiting."""
-    owner, other = (
-        create_user(pool_id=None, email=f"{name}@example.com", password=None, name=name, actor=audit.SYSTEM)
-        for name in "ab"
-    )
+    """Another project is not kept waiting."""
+    owner = create_user(pool_id=None, email="o@example.com", password=None, name="o", actor=audit.SYSTEM)
+    project, other = (make_project(owner, name) for name in ("One", "Other"))
     first, second, others = (
-        key_for(environment_of(make_project(who, name)).pk, "schema:read")
-        for who, name in ((owner, "One"), (owner, "Two"), (other, "Three"))
+        key_for(environment_of(each, name).pk, "schema:read")
+        for each, name in ((project, "production"), (project, "development"), (other, "production"))
     )
-    held = served.server.enter(f"projects of {owner.pk}")
+    held = served.server.enter(project.pk)
     served.send("/v1/schema", HTTP_AUTHORIZATION=f"Bearer {first}")
     began = time.monotonic()
     served.run()
@@ -195,7 +194,7 @@ def test_a_request_over_the_share_leaves_its_thread_and_is_repeated(served: Serv
     assert since < began
     served.send("/v1/schema", HTTP_AUTHORIZATION=f"Bearer {second}")
     served.run()
-    assert served.answers == [200], "the second project waits for the first"
+    assert served.answers == [200], "both environments of a project have one share"
     served.application._work(again)
     assert len(served.submitted) == 1
     served.run()
@@ -212,6 +211,31 @@ def test_a_request_without_a_caller_has_the_share_of_its_network(served: Served)
     held.leave()
     served.run()
     assert served.answers == [200, 200]
+
+
+@pytest.mark.django_db(transaction=True, databases="__all__")
+def test_a_request_that_waited_in_vain_takes_no_thread_again(served: Served) -> None:
+    served.server.enter("192.0.2.1")
+    served.send("/.well-known/jwks.json", REMOTE_ADDR="192.0.2.1")
+    served.run()
+    assert (served.submitted, served.answers) == ([], [])
+    for expire in served.server.timers:
+        expire()
+    assert (served.submitted, served.answers) == ([], [503])
+
+
+@pytest.mark.django_db(transaction=True, databases="__all__")
+def test_a_session_of_the_console_ends_beside_any_other_requests(served: Served) -> None:
+    owner = create_user(pool_id=None, email="o@example.com", password=None, name="o", actor=audit.SYSTEM)
+    grant = sessions.start(owner, environment_id=None, device=Device(), method="console", password_hash=owner.password)
+    page = HttpResponse()
+    session.start(page, user_id=owner.pk, session_id=grant.session_id, second_factor=None)
+    served.server.enter(owner.pk)
+    cookie = f"{page.cookies.output(header='', attrs=[]).strip()}; csrftoken={'a' * 32}"
+    served.send("/console/sign-out", HTTP_COOKIE=cookie, HTTP_X_CSRFTOKEN="a" * 32, REQUEST_METHOD="POST")
+    served.run()
+    assert (served.submitted, served.answers) == ([], [302])
+    assert Session.objects.get(pk=grant.session_id).revoked_at is not None
 
 
 @pytest.mark.django_db(transaction=True, databases="__all__")
