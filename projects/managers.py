@@ -3,14 +3,14 @@ from typing import TYPE_CHECKING, Any, Final
 from django.db import models
 from django.db.models import ExpressionWrapper, F, Q, QuerySet
 from django.db.models.expressions import BaseExpression, Combinable
-from django.db.models.functions import JSONObject
+from django.db.models.functions import Coalesce, JSONObject
 
 from platform_site.identity.callers import Caller
 
 if TYPE_CHECKING:
     from projects.models import Environment, Project  # noqa: F401 - named in a string below
 
-_REF_COLUMNS: "Final[dict[str, str | ExpressionWrapper[Any]]]" = {
+_REF_COLUMNS: "Final[dict[str, str | Coalesce | ExpressionWrapper[Any]]]" = {
     "environment_id": "id",
     "environment_name": "name",
     "project_id": "project_id",
@@ -19,6 +19,7 @@ _REF_COLUMNS: "Final[dict[str, str | ExpressionWrapper[Any]]]" = {
     "plan": "project__plan",
     "pool_id": "pool_id",
     "allowed_origins": "allowed_origins",
+    "owner_id": Coalesce("project__created_by_id", "project_id", output_field=models.CharField()),
     "is_suspended": ExpressionWrapper(Q(project__suspended_at__isnull=False), models.BooleanField()),
 }
 

@@ -111,7 +111,6 @@ class SettingsChanges(TypedDict, total=False):
 
 def change_settings(pool_id: str | None, *, actor: Caller | Actor, **values: Unpack[SettingsChanges]) -> PoolSettings:
     """Change the given values and return the settings. Raises ValidationFailed naming the field."""
-    _check_name(values.get("app_name", ""))
     if app_url := values.get("app_url"):
         _check_url(app_url, "app_url")
     for kind, url in values.get("link_urls", {}).items():
@@ -121,6 +120,8 @@ def change_settings(pool_id: str | None, *, actor: Caller | Actor, **values: Unp
     with transaction.atomic():
         hold(pool_id)
         found = settings_of(pool_id)
+        if (name := values.get("app_name", found.app_name)) != found.app_name:
+            _check_name(name)  # unchanged, it may be older than this rule
         changed = changes.apply(found, values)
         if changed:
             found.save()

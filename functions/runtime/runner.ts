@@ -9,7 +9,7 @@
  * and measures itself. Requests of the code use the same channel, and the host decides them with the permissions of the
  * call's caller; a `ctx` kept from an earlier call has no effect.
  *
- * In:   {t:"load", source, ahead, required} · {t:"run", tag, input, run_id, caller, secrets, max_output} · {t:"reply", tag, n, ok, value}
+ * In:   {t:"load", source, preloaded, required} · {t:"run", tag, input, run_id, caller, secrets, max_output} · {t:"reply", tag, n, ok, value}
  * Out:  {t:"ready"} · {t:"loaded"} · {t:"unloadable", error} · {t:"log", tag, level, text} · {t:"call", tag, n, op, args}
  *       · {t:"done", tag, output} · {t:"failed", tag, reason, error}
  */
@@ -557,7 +557,7 @@ async function run(frame: any, handler: (input: unknown, ctx: unknown) => unknow
  * Load Node modules that need all of Deno to initialize, and remove their `process`: they do not export it, but it is an
  * EventEmitter, so code that patches that class could obtain it.
  */
-async function loadAhead(names: string[]): Promise<void> {
+async function preload(names: string[]): Promise<void> {
   const node = "node:"; // a literal import would be loaded before the first line of this program
   for (const name of names) await import(node + name);
   const { default: nodeProcess } = await import(node + "process");
@@ -608,7 +608,7 @@ async function main(): Promise<void> {
     if (frame.t === "load") {
       try {
         const required = frame.required ?? [];
-        if (frame.ahead?.length) await loadAhead(frame.ahead);
+        if (frame.preloaded?.length) await preload(frame.preloaded);
         prepareGlobals();
         if (required.length) await defineRequire(required);
         // A variable specifier: a literal one, or user code as the entry point, could import any host file.

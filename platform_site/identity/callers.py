@@ -63,6 +63,9 @@ class EnvironmentRef:
     allowed_origins: tuple[str, ...] = ()
     """`("*",)` for all, else exact origins."""
     is_suspended: bool = False
+    owner_id: str = ""
+    """Whose share of a process its requests take: the account that created the project, or the project if that was
+    deleted."""
 
     @property
     def is_branch(self) -> bool:

@@ -54,6 +54,7 @@ def ref_of(project: Project, environment: Environment) -> EnvironmentRef:
         pool_id=environment.pool_id,
         allowed_origins=tuple(environment.allowed_origins),
         is_suspended=project.suspended_at is not None,
+        owner_id=project.created_by_id or project.pk,
     )
 
 

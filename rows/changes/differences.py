@@ -1,5 +1,6 @@
 """Turns the events of a pass into messages for one stream: rows that became visible, changed or became invisible."""
 
+import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -12,7 +13,7 @@ from platform_site.postgres.sqlstates import CANCELLED, sqlstate
 from rows.changes.batches import Message
 from rows.changes.event_reader import Event, Pass
 from rows.changes.streams import Stream, Subscription
-from rows.changes.tasks import PassEffort, from_anywhere
+from rows.changes.tasks import PASS_SECONDS, PassEffort, from_anywhere
 from rows.events.payloads import Payloads
 from rows.query.service import ListQuery, list_rows
 from rows.rules.evaluator import Facts, TooCostly, holds
@@ -20,6 +21,7 @@ from rows.rules.evaluator import Facts, TooCostly, holds
 Difference = tuple[str, Mapping[str, Any] | None, int]
 """The id of a row, the row as the caller sees it (None: not visible), and the sequence of its last event."""
 _CHUNK: Final = 100
+_COSTLY_SECONDS: Final = 30.0
 _MIN_TIMEOUT_MS: Final = 100
 
 
@@ -40,8 +42,12 @@ def changes(using: str, stream: Stream, found: Pass, effort: PassEffort) -> list
             each.needs_reset = True
         if each.needs_reset or not (of_table := found.events_for(environment_id, each)):
             continue
+        if time.monotonic() < each.costly_until:
+            each.needs_reset = True
+            continue
         key = (environment_id, stream.seal.rights, each.key, each.name)
         if key not in found.messages:
+            before = effort.seconds_worked
             try:
                 effort.check()
                 effort.start_subscription()
@@ -49,6 +55,8 @@ def changes(using: str, stream: Stream, found: Pass, effort: PassEffort) -> list
                 found.messages[key] = [_message(each.name, *one) for one in differences]
             except TooCostly:
                 found.messages[key] = None
+                if effort.seconds_worked - before > PASS_SECONDS / 2:  # or each write would use up the time of others
+                    each.costly_until = time.monotonic() + _COSTLY_SECONDS
         of_subscription = found.messages[key]
         each.needs_reset = of_subscription is None
         messages += of_subscription or ()

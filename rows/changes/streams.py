@@ -54,6 +54,8 @@ class Subscription:
     """A column, and the text that it has in every row that the caller may read; None if the rule has no such part."""
     needs_reset: bool = False
     reset_at: float = 0.0
+    costly_until: float = 0.0
+    """Until then its changes are not computed, but are resets: a pass did not suffice for them."""
     key: str = field(init=False)
     """Equal for equal subscriptions."""
 

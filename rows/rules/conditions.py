@@ -284,18 +284,14 @@ def leaves(condition: Condition) -> Iterator[Leaf | Present]:
 
 def operands(condition: Condition) -> Iterator[Operand]:
     for leaf in leaves(condition):
-        yield from _of_leaf(leaf)
-
-
-def _of_leaf(leaf: Leaf | Present) -> Iterator[Operand]:
-    match leaf:
-        case Compare():
-            yield leaf.operand
-            yield from leaf.needs
-        case Search():
-            yield leaf.operand
-        case Present():
-            yield leaf.variable
+        match leaf:
+            case Compare():
+                yield leaf.operand
+                yield from leaf.needs
+            case Search():
+                yield leaf.operand
+            case Present():
+                yield leaf.variable
 
 
 def guarded(condition: Condition) -> Condition:

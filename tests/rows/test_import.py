@@ -477,6 +477,19 @@ class TestImport:
             assert run("import_rows", environment.environment_id, "tasks", file)[0] == "2 rows imported.\n"
             assert query(environment, "SELECT * FROM tasks ORDER BY id") == whole
 
+    @pytest.mark.exhaustive
+    @pytest.mark.parametrize("name", ["out.csv", "out.ndjson"])
+    def test_the_largest_row_comes_back_though_its_line_is_six_times_as_long(
+        self, environment: EnvironmentRef, tmp_path: Path, name: str
+    ) -> None:
+        largest = f"ARRAY[repeat(chr(1), {MAX_ROW_BYTES - 100})]"
+        query(environment, f"INSERT INTO tasks (id, title, list_id, tags) VALUES ('1', 'A', 'l1', {largest})")
+        file = str(tmp_path / name)
+        run("export_rows", environment.environment_id, "tasks", file)
+        query(environment, "DELETE FROM tasks")
+        assert run("import_rows", environment.environment_id, "tasks", file)[0] == "1 rows imported.\n"
+        assert query(environment, f"SELECT tags = {largest} FROM tasks") == [(True,)]
+
     @pytest.mark.parametrize("name", ["out.csv", "out.ndjson.gz"])
     def test_an_export_is_for_its_owner_alone(self, environment: EnvironmentRef, tmp_path: Path, name: str) -> None:
         cut_off = (f"{name}.part", f"{name}.{os.getpid()}.part")  # the second by a process of the same number
