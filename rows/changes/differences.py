@@ -115,7 +115,8 @@ class _Viewer:
         cells = self._payloads.visible_cells(compiled, subscription.table, record)
         if cells is None:
             return None
-        if subscription.condition is not None and not holds(subscription.condition, cells, Facts(effort=self._effort)):
+        facts = Facts(values=subscription.filter.values, effort=self._effort)
+        if not holds(subscription.filter.shape, cells, facts):
             return None
         chosen = subscription.chosen
         return cells if chosen is None else {name: cell for name, cell in cells.items() if name in chosen}

@@ -17,7 +17,7 @@ from rows.query.sql.row_json import MAX_ANSWER_BYTES
 from rows.query.sql.statement import ROW_ID, Cell
 from rows.rules.access import Access
 from rows.schema import column_values, values
-from rows.schema.model import MAX_ERRORS, NOW, RANDOM, SQL_TYPES, Column, Table
+from rows.schema.model import ID, MAX_ERRORS, NOW, RANDOM, SQL_TYPES, Column, Table
 from rows.write import body_parsing, insert_pipeline, row_size
 from rows.write.errors import (
     WriteRefused,
@@ -70,12 +70,16 @@ def new_rows(context: QueryContext, name: str, bodies: Sequence[Any]) -> list[Pe
     table, access = context.table(name)
     pending_writes: list[PendingInsert] = []
     errors: list[FieldError] = []
+    row_ids: set[bytes | None] = set()
     size = 0
     for number, body in enumerate(bodies):
         if len(errors) >= MAX_ERRORS:
             break
         try:
             pending, length = _new_row(context, table, access, body)
+            if (row_id := pending.named[ROW_ID]) in row_ids:
+                raise ValidationFailed.of(ID.name, "taken", "An earlier one of these rows has the same id.")
+            row_ids.add(row_id)
             pending_writes.append(pending)
             size += length
         except ValidationFailed as error:

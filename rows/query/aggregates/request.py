@@ -5,7 +5,7 @@ unknown, as in `where`."""
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NoReturn
 from zoneinfo import available_timezones
 
 from platform_site.http.errors import ValidationFailed
@@ -13,7 +13,7 @@ from rows.query import params
 from rows.query import where as query_where
 from rows.query.params import OrderKey
 from rows.rules.conditions import Filter, Path
-from rows.rules.name_resolver import NameResolver, shown
+from rows.rules.name_resolver import InvalidCondition, NameResolver, shown
 from rows.schema.identifiers import did_you_mean
 from rows.schema.model import SQL_TYPES, Column, ColumnType, Hop
 
@@ -130,8 +130,8 @@ class _Results:
     def condition_names(self, table: str) -> tuple[str, ...]:
         return ()
 
-    def searchable(self, table: str) -> tuple[str, ...]:
-        return ()
+    def searchable(self, table: str) -> NoReturn:
+        raise InvalidCondition("$search", "misplaced", "needs a result before it.")
 
 
 Results = dict[str, tuple[Output, Column]]
