@@ -94,7 +94,7 @@ class Worker:
                 is_needed = not is_last and (sibling is None or not sibling.is_alive())
                 # Queued runs may wait for a slot of their environment, so a thread per run could find nothing to do.
                 if is_needed and time.monotonic() - threads.idle_at >= _POLL_SECONDS:
-                    sibling = self._sibling(should_stop, threads)
+                    sibling = self._start_sibling(should_stop, threads)
                 self._execute(started)
                 with threads.lock:
                     threads.executed += 1
@@ -108,7 +108,7 @@ class Worker:
         claimed = run_queue.claim(self.using)
         return run_queue.claim(self.using) if claimed is None and event_triggers.queue(self.using) else claimed
 
-    def _sibling(self, should_stop: ShouldStop, threads: _Threads) -> threading.Thread:
+    def _start_sibling(self, should_stop: ShouldStop, threads: _Threads) -> threading.Thread:
         """Start another thread of this loop. It starts siblings, too, so a backlog soon uses all threads."""
 
         def work_as_sibling() -> None:

@@ -1,11 +1,11 @@
 from django.apps import AppConfig
 
-from platform_site import celery  # noqa: F401 - with Django comes Celery's application, so that tasks find it
+from platform_site import celery  # noqa: F401 - tasks need the Celery application
 
 
 class PlatformSiteConfig(AppConfig):
     name = "platform_site"
-    verbose_name = "Metrics"  # all that the console shows of this app
+    verbose_name = "Metrics"  # the only pages of this app in the console
 
     def ready(self) -> None:
         import platform_site.checks

@@ -38,7 +38,7 @@ class Channel(redis.Channel):
         pool = self.async_pool if asynchronous else self.pool
         client = self._clients.get(pool)
         if client is None:
-            client = self._clients[pool] = super()._create_client(asynchronous)  # type: ignore[misc]  # its stub leaves it out
+            client = self._clients[pool] = super()._create_client(asynchronous)  # type: ignore[misc]  # not in its stub
         return client
 
     def basic_consume(
@@ -60,9 +60,9 @@ class Channel(redis.Channel):
 
     def _brpop_read(self, **options: Any) -> Any:
         try:
-            return super()._brpop_read(**options)  # type: ignore[misc]  # its stub leaves out what is its own
+            return super()._brpop_read(**options)  # type: ignore[misc]  # private, so not in its stub
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-            _report(error)  # it has no form that could be taken, and left the queue as it was read
+            _report(error)  # malformed; reading it has removed it from the queue
             return True
 
 
@@ -81,7 +81,7 @@ app.autodiscover_tasks()
 def _schedule_jobs(sender: Celery, **_: Any) -> None:
     from platform_site.background.periodic import beat_schedule
 
-    sender.conf.beat_schedule = {**sender.conf.beat_schedule, **beat_schedule()}
+    sender.conf.beat_schedule = beat_schedule()
 
 
 @signals.worker_init.connect(weak=False)

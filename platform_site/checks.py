@@ -16,7 +16,7 @@ from platform_site.security import keyring
 READABLE: Final = "readable"
 """The tag of checks whose errors stop `serve` and `work`."""
 _INNER: Final = ("127.0.0.1", "::1", "169.254.169.254", "fd00:ec2::254")
-"""This machine, and clouds' metadata services."""
+"""This machine, and the metadata services of clouds."""
 
 
 @register(Tags.security, READABLE)
@@ -43,7 +43,7 @@ def check_outbound_networks(**_: Any) -> list[CheckMessage]:
 
 @register(Tags.security, deploy=True)
 def check_outbound_networks_in_production(**_: Any) -> list[CheckMessage]:
-    """In production no webhook may call these."""
+    """Warns if webhooks can call this machine or a cloud's metadata service."""
     if not settings.PRODUCTION or check_outbound_networks():
         return []
     opened = networks(tuple(settings.OUTBOUND_ALLOWED_NETWORKS))

@@ -47,7 +47,7 @@ def complete(layout: Layout, *, base_url: str) -> Facts:
         if name not in done:
             step(facts)
             done = [*done, name]
-            # In this order: cut off in between, the step runs again and finds what it made.
+            # In this order: if the process ends in between, the step runs again and finds what it made.
             write_private(layout.demo_file, facts)
             write_private(layout.demo_steps_file, {"done": done})
     _update_webhook_url(facts)
@@ -95,7 +95,7 @@ def _rows(facts: Facts) -> None:
     if environment is None or schema_service.current(environment).schema != schema_service.read(
         _content("schema.json")
     ):
-        return  # whoever has made another schema of it did not ask for these rows, and they may not fit
+        return  # the user has changed the schema: the rows may not fit
     for user, lists in zip(facts["app_users"], _content("rows.json").values(), strict=True):
         found = restore_caller("user", user["id"], facts["environments"]["production"])
         if found is not None:
@@ -146,7 +146,7 @@ def _webhook(facts: Facts) -> None:
         outbound.check_url(url)
     except ValidationFailed:
         return
-    for interrupted in _own_webhooks(environment):  # its secret was shown to a run that did not get to writing it down
+    for interrupted in _own_webhooks(environment):  # of a run that ended before it wrote the secret
         webhooks.delete_webhook(environment, interrupted.pk, actor=SYSTEM)
     values = {
         "name": "demo",
@@ -159,8 +159,8 @@ def _webhook(facts: Facts) -> None:
 
 
 def _own_webhooks(environment: EnvironmentRef) -> "QuerySet[Webhook]":
-    webhooks = Webhook.objects.using(environment.cluster).live(environment.environment_id)
-    return webhooks.filter(url__endswith=demo_receiver.PATH)
+    live = Webhook.objects.using(environment.cluster).live(environment.environment_id)
+    return live.filter(url__endswith=demo_receiver.PATH)
 
 
 def _update_webhook_url(facts: Facts) -> None:

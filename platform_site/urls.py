@@ -9,7 +9,7 @@ from platform_site.http.site import client_script, health, pages
 from platform_site.observability import metrics
 
 urlpatterns: list[URLPattern | URLResolver] = [
-    path("", include("rows.urls")),  # first: what is asked for most is found before the rest is looked at
+    path("", include("rows.urls")),  # first, since most requests are for rows
     path("", include("functions.urls")),
     path("healthz", health.healthz),
     path("readyz", health.readyz),

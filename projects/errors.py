@@ -18,14 +18,6 @@ class NoSuchEnvironment(NotFound):
     pass
 
 
-class NoSuchMember(NotFound):
-    pass
-
-
-class NoSuchInvitation(NotFound):
-    pass
-
-
 class RoleNeeded(Forbidden):
     def __init__(self, role: ProjectRole) -> None:
         owners, members = "Only owners of the project may do this.", "Viewers of the project may only read."
@@ -52,24 +44,12 @@ class NoSuchAccount(ValidationFailed):
         super().__init__(fields=[FieldError("email", "unknown", message)])
 
 
-class SourceNotReady(Conflict):
-    message = "The environment to branch from is not ready."
-
-
-class NotResettable(Conflict):
-    message = "The branch or its parent is deleted or not ready."
-
-
 class NotABranch(Conflict):
     message = "Only preview branches allow this. Development and production are deleted with their project."
 
 
 class ApplyInProgress(Conflict):
     message = "A configuration is being applied to the environment. Try again in a moment."
-
-
-class AlreadyMember(Conflict):
-    message = "The account is already a member of this project."
 
 
 class LastOwner(Conflict):

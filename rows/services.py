@@ -19,7 +19,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _by_itself(
+def _with_context(
     operation: Callable[Concatenate[QueryContext, P], T],
 ) -> Callable[Concatenate[EnvironmentRef, Principal, P], T]:
     @wraps(operation)
@@ -29,12 +29,12 @@ def _by_itself(
     return call
 
 
-explain_row = _by_itself(explain)
-insert_row = _by_itself(inserts.insert)
-insert_rows = _by_itself(inserts.insert_many)
-update_row = _by_itself(service.update)
-update_rows = _by_itself(bulk.update)
-upsert_row = _by_itself(upserts.upsert)
-upsert_rows = _by_itself(upserts.upsert_many)
-delete_row = _by_itself(service.delete)
-delete_rows = _by_itself(bulk.delete)
+explain_row = _with_context(explain)
+insert_row = _with_context(inserts.insert)
+insert_rows = _with_context(inserts.insert_many)
+update_row = _with_context(service.update)
+update_rows = _with_context(bulk.update)
+upsert_row = _with_context(upserts.upsert)
+upsert_rows = _with_context(upserts.upsert_many)
+delete_row = _with_context(service.delete)
+delete_rows = _with_context(bulk.delete)

@@ -28,7 +28,7 @@ def connect() -> None:
 
 
 def remove_versions(*, environment_id: str, cluster: str, **_: Any) -> None:
-    """Delete versions, idempotently; events go in batches (`webhooks.signal_handlers`)."""
+    """Delete versions, idempotently; events go in batches (`webhooks.subscriptions.deletion`)."""
     for model in (CurrentVersion, SchemaVersion, EventInterest, PendingUserReferences, WatchedTable):
         model._default_manager.using(cluster).filter(environment_id=environment_id).delete()
     schema_cache.evict(environment_id)

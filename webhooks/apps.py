@@ -11,7 +11,7 @@ class WebhooksConfig(AppConfig):
         from rows.outbox import subscriptions
         from rows.transfer.backup_content import register_part
         from webhooks import signal_handlers
-        from webhooks.delivery.attempts import SECRET_PURPOSE
+        from webhooks.delivery.signing import SECRET_PURPOSE
         from webhooks.models import Webhook
         from webhooks.subscriptions import service as webhook_service
         from webhooks.subscriptions.backup import Subscriptions

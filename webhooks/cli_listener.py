@@ -32,7 +32,7 @@ class ListenerEnded(Exception):
 
 
 class Listener:
-    """`with Listener(environment, url, events) as listener:`, and then `listener.pending()` repeatedly."""
+    """`with Listener(environment, url, events) as listener:`, and then `listener.deliver()` repeatedly."""
 
     def __init__(self, environment: EnvironmentRef, url: str, events: Sequence[str]) -> None:
         """`url`: http or https, any host. Raises QuotaExceeded on entering."""
@@ -61,9 +61,11 @@ class Listener:
         live = Webhook.objects.using(self._environment.cluster).live(self._environment.environment_id)
         return live.filter(pk=self.webhook_id, enabled=True)
 
-    def pending(
+    def deliver(
         self, should_stop: Callable[[], bool] = lambda: False
     ) -> Iterator[tuple[ClaimedDelivery, AttemptOutcome]]:
+        """Make an attempt for each due delivery, at most AT_ONCE, and yield it with its outcome. Raises
+        ListenerEnded."""
         using = self._environment.cluster
         if not self._own_webhook().update(listens_until=Now() + LEASE):
             raise ListenerEnded

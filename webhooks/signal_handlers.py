@@ -1,26 +1,21 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from django.db.models.functions import Now
-
 from accounts.audit import Actor
-from platform_site.background import dispatch
 from platform_site.background.periodic import after_commit
 from platform_site.http.errors import FieldError
 from platform_site.identity import signals
 from platform_site.identity.callers import Caller, EnvironmentRef
-from platform_site.postgres import statements
-from platform_site.postgres.transaction_settings import by_index
 from projects import control_events
 from projects.models import Environment
 from rows.migrate.old_names import OldNames
 from rows.outbox import subscriptions
-from rows.outbox.models import EventInterest, record
+from rows.outbox.models import record
 from rows.schema.model import Schema
 from webhooks import notify as webhook_notify
 from webhooks.delivery.queue import wait_for_claims
 from webhooks.models import Webhook
-from webhooks.subscriptions import schema_check
+from webhooks.subscriptions import deletion, schema_check
 from webhooks.subscriptions import service as webhook_service
 
 
@@ -143,74 +138,16 @@ def follow_branch(*, source: EnvironmentRef, target: EnvironmentRef, **_: Any) -
 
 def follow_reset(*, source: EnvironmentRef, target: EnvironmentRef, using: str, **_: Any) -> None:
     subscriptions.lock(target.environment_id, using)
-    marked = _mark_deleted(target.environment_id, using)
+    marked = deletion.mark_deleted(target.environment_id, using)
     webhook_service.copy_webhooks(source, target)
     after_commit(f"claims of {target.environment_id}", wait_for_claims, using, *marked, using=using, committed=using)
-
-
-# In the order of an index by environment: otherwise the planner scans the table for each batch.
-_DELETE_EVENTS = """
-DELETE FROM platform.rows_outboxevent
- WHERE sequence = ANY (ARRAY (SELECT sequence FROM platform.rows_outboxevent WHERE environment_id = %(env)s
-                           ORDER BY sequence DESC LIMIT %(batch)s))
-"""
-_LOCK_DELIVERIES = """
-SELECT id FROM platform.webhooks_delivery WHERE environment_id = %(env)s ORDER BY event_id LIMIT %(batch)s FOR UPDATE
-"""
-_DELETE_ATTEMPTS = "DELETE FROM platform.webhooks_attempt WHERE delivery_id = ANY (%(ids)s)"
-_DELETE_DELIVERIES = "DELETE FROM platform.webhooks_delivery WHERE id = ANY (%(ids)s)"
-_DELETE_WEBHOOKS = "DELETE FROM platform.webhooks_webhook WHERE environment_id = %(env)s"
-_BATCH = 1000
 
 
 def close_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
     """Nothing is sent after the response to the deletion."""
     # If the region is unavailable, its deliveries are not claimed, and `delete_environment` marks the webhooks later.
-    after_commit(f"the webhooks of {environment_id}", _close, environment_id, cluster, using=cluster)
-
-
-def _close(environment_id: str, cluster: str) -> None:
-    EventInterest.objects.using(cluster).filter(environment_id=environment_id).delete()
-    wait_for_claims(cluster, *_mark_deleted(environment_id, cluster))
-
-
-def _mark_deleted(environment_id: str, using: str) -> list[str]:
-    """Stop the environment's webhooks. Returns their ids."""
-    webhooks = Webhook.objects.using(using).filter(environment_id=environment_id)
-    webhooks.filter(deleted_at=None).update(deleted_at=Now())
-    return list(webhooks.values_list("pk", flat=True))
+    after_commit(f"the webhooks of {environment_id}", deletion.close, environment_id, cluster, using=cluster)
 
 
 def delete_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
-    """Delete webhooks, events and deliveries: a first batch now, the others by a worker. Idempotent. Webhooks are
-    marked first; deleting events waits for relays that read them; deliveries are locked before their attempts are
-    deleted, as when recording."""
-    _mark_deleted(environment_id, cluster)
-    EventInterest.objects.using(cluster).filter(environment_id=environment_id).delete()
-    task = "webhooks.tasks.delete_environment"
-    if not delete_batch(environment_id, cluster) and not dispatch.send_now(task, environment_id, cluster):
-        delete_all(environment_id, cluster)
-
-
-def delete_all(environment_id: str, cluster: str) -> None:
-    """If interrupted, `retention.remove_deleted` continues, and events are found as orphaned rows."""
-    while not delete_batch(environment_id, cluster):
-        pass
-
-
-def delete_batch(environment_id: str, cluster: str) -> bool:
-    """A batch of the environment's events and deliveries, at the end its webhooks. Returns whether that was all."""
-    facts: dict[str, Any] = {"env": environment_id, "batch": _BATCH}
-    events = statements.execute(cluster, _DELETE_EVENTS, facts)
-    is_all = events < _BATCH and _delete_deliveries(cluster, facts) < _BATCH
-    if is_all:
-        statements.execute(cluster, _DELETE_WEBHOOKS, facts)
-    return is_all
-
-
-def _delete_deliveries(cluster: str, facts: dict[str, Any]) -> int:
-    with by_index(cluster):
-        found = statements.column(cluster, _LOCK_DELIVERIES, facts)
-        statements.execute(cluster, _DELETE_ATTEMPTS, {"ids": found})
-        statements.execute(cluster, _DELETE_DELIVERIES, {"ids": found})
-        return len(found)
+    deletion.start(environment_id, cluster)

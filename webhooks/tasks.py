@@ -10,13 +10,13 @@ from django.conf import settings
 from platform_site.background import dispatch as background_dispatch
 from platform_site.background.periodic import log_failures, periodic_job, periodic_job_per_region
 from projects.directory.environments import environment_ref
-from webhooks import signal_handlers
 from webhooks.cli_listener import end_listeners
 from webhooks.delivery import control_events, dispatcher_thread
 from webhooks.delivery import retention as delivery_retention
 from webhooks.delivery.clock_skew import repair_future_times
 from webhooks.delivery.queue import longest_wait
 from webhooks.delivery.reconciler import reconcile
+from webhooks.subscriptions import deletion
 
 logger = logging.getLogger("platform.webhooks")
 
@@ -91,7 +91,7 @@ def repair_delivery_times(using: str) -> None:
 def delete_environment(environment_id: str, using: str) -> None:
     if using in settings.REGION_DATABASES:
         with log_failures(f"what {environment_id} left in {using}", using=using):
-            signal_handlers.delete_all(environment_id, using)
+            deletion.finish(environment_id, using)
 
 
 @periodic_job_per_region(every=300)

@@ -333,7 +333,7 @@ class UserViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
     def partial_update(self, request: Any, user_id: str) -> HttpResponse:
         """Change a user. A new password, or `"disabled": true`, ends all of the user's sessions at once."""
         user = self._own_user()
-        values = self.read(serializers.UserChange)
+        values = self.read(serializers.UserChange, instance=user)
         return respond(self.get_serializer(user_service.change_user(user, actor=self.caller, **values)).data)
 
     def destroy(self, request: Any, user_id: str) -> HttpResponse:

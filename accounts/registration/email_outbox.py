@@ -31,6 +31,7 @@ from platform_site.redis import rate_limits
 
 Kind = AccountEmail.Kind
 LEASE: Final = timedelta(minutes=2)
+_PER_RUN: Final = 1_000
 _REFUSED_FOR_NOW: Final = "refused for now"
 _WAITS: Final = tuple(timedelta(seconds=seconds) for seconds in (10, 30, 120, 600, 1800, 3600))
 """Delays before the second, third, … attempt; the last one repeats until the email expires."""
@@ -209,11 +210,11 @@ def send(email_id: str) -> None:
             _deliver(claimed, server)
 
 
-def send_due(most: int = 1000) -> int:
-    """Send at most `most` due emails; returns how many. Stops if the mail server is unavailable."""
+def send_due() -> int:
+    """Send due emails, at most _PER_RUN; returns how many. Stops if the mail server is unavailable."""
     sent = 0
     with closing(get_connection()) as server:
-        for _ in range(most):
+        for _ in range(_PER_RUN):
             claimed = claim()
             if claimed is None:
                 break

@@ -5,7 +5,6 @@ are not cached and send no referrer."""
 from typing import Any, ClassVar, Final
 
 from django import forms
-from django.core.validators import RegexValidator
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.template.loader import render_to_string
@@ -16,7 +15,6 @@ from django.views.generic import FormView
 
 from accounts.api.serializers import MAX_USER_NAME_LENGTH
 from accounts.directory import environments as environment_directory
-from accounts.models import User
 from accounts.models.registration import AccountEmail, PoolSettings
 from accounts.registration import invitations, one_time_links, own_account, password_reset, pool_settings, sign_up
 from accounts.users import passwords
@@ -67,10 +65,15 @@ class AcceptForm(NewPasswordForm):
         label="Name",
         required=False,
         max_length=MAX_USER_NAME_LENGTH,
-        validators=[RegexValidator(CONTROL_CHARACTERS, "Must not have control characters.", inverse_match=True)],
         widget=forms.TextInput(attrs={"autocomplete": "name"}),
     )
     field_order = ["name", "password", "again"]
+
+    def clean_name(self) -> str:
+        name: str = self.cleaned_data["name"]
+        if CONTROL_CHARACTERS.search(name) and name != self.initial.get("name"):  # the invitation's may be older
+            raise forms.ValidationError("Must not have control characters.")
+        return name
 
 
 @method_decorator(csrf_exempt, name="dispatch")
@@ -178,10 +181,6 @@ def _way_back(pool: PoolSettings, found: AccountEmail) -> str:
     return reverse("admin:index" if found.user.is_staff else "developer_console:start")
 
 
-def _signs_in_later(user: User) -> User:
-    return user
-
-
 class ConfirmSignUp(LinkPage):
     kind = Kind.SIGN_UP
     form_class = PasswordForm
@@ -192,7 +191,7 @@ class ConfirmSignUp(LinkPage):
     done = "You can now sign in to {app} with {email}."
 
     def act(self, values: dict[str, Any]) -> object:
-        return sign_up.confirm(self.found, values["password"], _signs_in_later)
+        return sign_up.confirm(self.found, values["password"], lambda user: user)
 
 
 class AcceptInvitation(LinkPage):
@@ -208,7 +207,7 @@ class AcceptInvitation(LinkPage):
         return {"name": self.found.details["name"]}
 
     def act(self, values: dict[str, Any]) -> object:
-        return invitations.accept(self.found, values["password"], _signs_in_later, name=values["name"])
+        return invitations.accept(self.found, values["password"], lambda user: user, name=values["name"])
 
 
 class VerifyEmail(LinkPage):

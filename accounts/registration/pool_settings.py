@@ -109,9 +109,10 @@ class SettingsChanges(TypedDict, total=False):
     link_urls: dict[str, str]
 
 
-def check(**values: Unpack[SettingsChanges]) -> None:
-    """Raise ValidationFailed naming the field."""
-    _check_name(values.get("app_name", ""))
+def check(found: PoolSettings, **values: Unpack[SettingsChanges]) -> None:
+    """Whether `found` can change to the values. Raises ValidationFailed naming the field."""
+    if (name := values.get("app_name", found.app_name)) != found.app_name:
+        _check_name(name)  # unchanged, it may be older than this rule
     if app_url := values.get("app_url"):
         _check_url(app_url, "app_url")
     for kind, url in values.get("link_urls", {}).items():
@@ -122,10 +123,10 @@ def check(**values: Unpack[SettingsChanges]) -> None:
 
 def change_settings(pool_id: str | None, *, actor: Caller | Actor, **values: Unpack[SettingsChanges]) -> PoolSettings:
     """Change the given values and return the settings. Raises as `check`."""
-    check(**values)
     with transaction.atomic():
         hold(pool_id)
         found = settings_of(pool_id)
+        check(found, **values)
         changed = changes.apply(found, values)
         if changed:
             found.save()

@@ -185,8 +185,8 @@ class MeViewSet(ResourceViewSet):
     def partial_update(self, request: Any) -> HttpResponse:
         """Change one's own name or password. A new password needs the current one, and ends all other sessions."""
         caller = person(self.caller)
-        values = self.read(MeInput)
         user = own_account.user_to_change(caller)
+        values = self.read(MeInput, instance=user)
         if "password" in values:
             rate_limits.count_token_request(self.http_request, pool_id=user.environment_id, email=user.email)
         return self._shown(own_account.change(user, actor=caller, **values))

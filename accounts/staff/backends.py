@@ -46,6 +46,5 @@ class ConsoleSignInForm(AuthenticationForm):  # type: ignore[misc]  # unfold has
                     rate_limits.count_token_request(self.request, email=email)
             cleaned: dict[str, Any] = super().clean()
         except RateLimited as refusal:
-            wait = refusal.headers["Retry-After"]
-            raise ValidationError(f"Too many attempts. Try again in {wait} seconds.", code="rate_limited") from None
+            raise ValidationError(refusal.page_text, code="rate_limited") from None
         return cleaned

@@ -84,7 +84,7 @@ def verify(user: User, code: str) -> TotpDevice:
                 ) from None
         elif RecoveryCode.objects.filter(user=user, code_hash=_hash(plain), used_at__isnull=True).update(used_at=Now()):
             device.throttle_reset()
-            left = RecoveryCode.objects.filter(user=user, used_at__isnull=True).count()
+            left = recovery_codes_left(user)
             audit.record("totp.recovery_code_used", user, actor=Actor.staff(user), left=left)
             return cast("TotpDevice", device)
         else:

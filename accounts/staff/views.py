@@ -98,7 +98,7 @@ def forgotten_password(request: HttpRequest) -> HttpResponse:
             form.add_error("email", _error_text(error))
             status = error.status
         except RateLimited as error:
-            form.add_error(None, f"Too many attempts. Try again in {error.headers['Retry-After']} seconds.")
+            form.add_error(None, error.page_text)
             status = error.status
     return TemplateResponse(
         request, "accounts/staff/forgotten.html", admin.site.each_context(request) | shown, status=status
@@ -162,8 +162,7 @@ class ChangePasswordForm(AdminOwnPasswordChangeForm):  # type: ignore[misc]  # u
         try:
             _count_password_try(self.request, self.user)
         except RateLimited as refusal:
-            text = f"Too many attempts. Try again in {refusal.headers['Retry-After']} seconds."
-            raise forms.ValidationError(text, code="rate_limited") from None
+            raise forms.ValidationError(refusal.page_text, code="rate_limited") from None
         return str(super().clean_old_password())
 
 

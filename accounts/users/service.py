@@ -296,7 +296,7 @@ def issue_key(
     return key, secret
 
 
-def check_scopes(wanted: list[str], authority: KeyAuthority, *, is_publishable: bool = False) -> None:
+def check_scopes(wanted: list[str], authority: KeyAuthority, *, is_publishable: bool) -> None:
     """Raise ValidationFailed naming `scopes` or `publishable` if the key may not have them."""
     if is_publishable and authority.environment_id is None:
         message = "A publishable key belongs to an environment: name it."

@@ -2,8 +2,8 @@
 
 import re
 import time
-from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -76,7 +76,8 @@ class InvocationViewSet(FunctionScopedViewSet):
             )
         run_id = self._enqueue(new)
         if wait is not None and not is_async:
-            with suppress(request_concurrency.Full), self._slot():
+            slot = request_concurrency.limiter.slot(self.environment.environment_id, anonymous=self._anonymous_call)
+            with suppress(request_concurrency.Full), slot:
                 server_hints.will_call_function(self.http_request)
                 server_hints.will_block()
                 run = self._wait_for_end(run_id, wait)
@@ -91,9 +92,6 @@ class InvocationViewSet(FunctionScopedViewSet):
         started, result = calls.invoke(new)
         return _response(started.run_id, result)
 
-    def _slot(self) -> AbstractContextManager[None]:
-        return request_concurrency.limiter.slot(self.environment.environment_id, anonymous=self._anonymous_call)
-
     @cached_property
     def _anonymous_call(self) -> AnonymousCall | None:
         if self.caller.kind != "anonymous":
@@ -101,8 +99,8 @@ class InvocationViewSet(FunctionScopedViewSet):
         return client_networks.anonymous_call_of(self.environment.environment_id, site_of(self.http_request))
 
     def _read_body(self) -> tuple[dict[str, Any] | None, bool]:
-        """The input, and whether the run is to be queued. Raises ValidationFailed. The serializer, which costs as much
-        as the call, only sees input that is not plainly valid."""
+        """The input, and whether the run is to be queued. Raises ValidationFailed. Clearly valid input skips the
+        serializer, which takes as long as the rest of the call."""
         body = self.read_object()
         given, is_async = body.get("input"), body.get("async", False)
         if body.keys() <= {"input", "async"} and type(is_async) is bool:
@@ -139,8 +137,8 @@ class InvocationViewSet(FunctionScopedViewSet):
         return response
 
     def _create_with_key(self, ticket: idempotency.Ticket, make: Callable[[], str]) -> str:
-        """The id of this key's run: existing, or made by `make`; committed with the key's record. After a lost
-        connection, tried again on a new one: the record tells whether the commit succeeded."""
+        """The id of this key's run: existing, or created by `make` and committed with the key's record. Repeated
+        after a lost connection: the record shows whether the commit succeeded."""
         try:
             return self._find_or_create(ticket, make)
         except Error as error:
@@ -151,15 +149,20 @@ class InvocationViewSet(FunctionScopedViewSet):
 
     def _find_or_create(self, ticket: idempotency.Ticket, make: Callable[[], str]) -> str:
         using = self.environment.cluster
-        with _run_and_key_transaction(using):
-            kept = idempotency.claim(ticket, using=using)
-            if kept is not None and kept.reference is not None:
-                if not Run.objects.using(using).filter(pk=kept.reference).exists():
-                    raise idempotency.no_longer_stored()
-                return kept.reference
-            run_id = make()
-            idempotency.store_reference(ticket, run_id, using=using)
-        return run_id
+        try:
+            with transaction.atomic(using=using):
+                kept = idempotency.claim(ticket, using=using)
+                if kept is not None and kept.reference is not None:
+                    if not Run.objects.using(using).filter(pk=kept.reference).exists():
+                        raise idempotency.no_longer_stored()
+                    return kept.reference
+                run_id = make()
+                idempotency.store_reference(ticket, run_id, using=using)
+                return run_id
+        except IntegrityError as error:
+            if sqlstates.sqlstate(error) == "23503":  # the run's function was deleted: the key is checked at the commit
+                raise NoSuchFunction from error
+            raise
 
     def _wait_for_end(self, run_id: str, seconds: float) -> Run | None:
         """The ended run; None if it has not ended after `seconds`."""
@@ -203,18 +206,6 @@ def _stored_response(run: Run) -> HttpResponseBase:
     error = run.error if isinstance(run.error, dict) else {}
     result = RunResult(run.status, run.duration_ms or 0, run.output, error)
     return _response(run.pk, result, has_output="output" not in (run.not_stored or ()))
-
-
-@contextmanager
-def _run_and_key_transaction(using: str) -> Generator[None]:
-    """A transaction for a run and its key. Raises NoSuchFunction: the foreign key is deferred."""
-    try:
-        with transaction.atomic(using=using):
-            yield
-    except IntegrityError as error:
-        if sqlstates.sqlstate(error) == "23503":
-            raise NoSuchFunction from error
-        raise
 
 
 def _preferred_wait(header: str) -> float | None:

@@ -1,4 +1,5 @@
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from django.db.models import QuerySet, TextChoices
@@ -28,6 +29,7 @@ from platform_site.http.idempotency import idempotent, in_region
 from platform_site.http.openapi.description import LIMIT
 from platform_site.http.pagination import read_limit
 from platform_site.http.views import ApiViewSet, created, no_content, respond
+from platform_site.postgres import loop_connections
 from rows.schema.identifiers import did_you_mean
 
 
@@ -36,7 +38,8 @@ class FunctionScopedViewSet(ApiViewSet):
         try:
             return super()._run(request, action)
         except NoSuchFunction as error:
-            raise NoSuchFunction(self._not_found_message(self.kwargs["name"])) from error
+            message = loop_connections.in_thread(partial(self._not_found_message, self.kwargs["name"]))
+            raise NoSuchFunction(message) from error
 
     def _require_developer(self) -> None:
         """App users may not read functions."""

@@ -46,7 +46,7 @@ def deploy(
     source: str = values["source"]
     source_hash = hashlib.sha256(source.encode()).hexdigest()
     with transaction.atomic(using=using):
-        _lock(environment.environment_id, using)
+        _lock(environment)
         function = Function.objects.of(environment).filter(name=name).select_for_update().first()
         is_new = function is None
         if function is None:
@@ -65,7 +65,7 @@ def deploy(
 
 def _new_function(environment: EnvironmentRef, name: str) -> Function:
     """Unsaved, without versions. Raises QuotaExceeded."""
-    _check_function_quota(environment)
+    check_function_quota(environment)
     return Function(
         environment_id=environment.environment_id,
         name=name,
@@ -110,7 +110,7 @@ def configure(
     if not tried:
         trial.try_out_configuration(environment, name, values)
     with transaction.atomic(using=using):
-        _lock(environment.environment_id, using)
+        _lock(environment)
         function = function_of(environment, name, lock=True)
         _set_up(function, environment, values, by=runs_as or _caller_of(actor))
         function.save(using=using)
@@ -163,11 +163,7 @@ def _store_related(function: Function, environment: EnvironmentRef, values: Mapp
 
 def check_function_quota(environment: EnvironmentRef) -> None:
     """Serialize deployments in the environment. Raises QuotaExceeded if the plan allows no further one."""
-    _lock(environment.environment_id, environment.cluster)
-    _check_function_quota(environment)
-
-
-def _check_function_quota(environment: EnvironmentRef) -> None:
+    _lock(environment)
     limit = plan_limits(environment.plan).functions_per_environment
     QuotaExceeded.check(count_functions(environment), limit, "functions in an environment")
 
@@ -216,14 +212,14 @@ def delete_function(environment: EnvironmentRef, name: str, *, actor: Caller | A
 
 def lock_functions(environment: EnvironmentRef) -> None:
     """Lock the environment's functions until the transaction ends. Raises NoSuchEnvironment."""
-    _lock(environment.environment_id, environment.cluster)
+    _lock(environment)
     list(Function.objects.of(environment).select_for_update().order_by("pk").values_list("pk", flat=True))
 
 
-def _lock(environment_id: str, using: str) -> None:
+def _lock(environment: EnvironmentRef) -> None:
     """Lock for quota and version count. Raises NoSuchEnvironment."""
-    environment_locks.lock_shared_in_region(environment_id, using)
-    advisory_locks.lock(using, LockSpace.NAMED, f"functions:{environment_id}")
+    environment_locks.lock_shared_in_region(environment.environment_id, environment.cluster)
+    advisory_locks.lock(environment.cluster, LockSpace.NAMED, f"functions:{environment.environment_id}")
 
 
 def _describe_triggers(function: Function, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from rows.write.bulk import MAX_ROWS, BulkQuery
 logger = logging.getLogger("platform.functions")
 
 _Answer = bytes | Callable[[], bytes]
-
+"""JSON text, or for a fetch a function that obtains it."""
 MAX_HOST_CALLS: Final = 1000
 """Per run. An endless loop of requests ends at its timeout; this bounds its cost until then."""
 MAX_FETCH_BODY: Final = 1024 * 1024
@@ -70,7 +70,7 @@ class RunHost:
         self._is_over = False
         self._is_durable = False
 
-    def answer(self, operation: str, arguments: bytes, *, seconds: float) -> bytes | Callable[[], bytes]:
+    def answer(self, operation: str, arguments: bytes, *, seconds: float) -> _Answer:
         """The reply to one request, as JSON text; for a fetch, a function that obtains it, within the call's `seconds`.
         Raises HostError with the API's own code, message and fields; so does that function. `arguments` is parsed as
         strictly as the body of an API request. `interrupt` ends statements and fetches."""
@@ -85,7 +85,7 @@ class RunHost:
             raise HostError("the arguments have more than 2 MB", code="payload_too_large", name="RangeError")
         with self._as_host_errors(operation):
             answer = partial(self._answer, operation, arguments, seconds)
-            answer_in_thread = partial(_answer_and_release, answer)
+            answer_in_thread = partial(loop_connections.call_and_release, answer)
             try:
                 if len(arguments) > bodies.MAX_ON_LOOP:
                     found = loop_requests.in_thread(answer_in_thread)
@@ -129,7 +129,7 @@ class RunHost:
     def _interruptible(self) -> Iterator[None]:
         """Wraps statements. The connection of an interrupted statement is closed, because the cancel request may reach
         PostgreSQL after the statement and must not cancel another one."""
-        connection = loop_connections.connection(self._environment.cluster, self._environment.environment_id)
+        connection = loop_connections.connection(self._environment.cluster, self._environment.project_id)
         with self._lock:
             if self._is_over:
                 raise HostError("the run is over", code="refused", name="Error")
@@ -146,7 +146,7 @@ class RunHost:
             self._connection = None
             return self._is_over
 
-    def _answer(self, operation: str, body: bytes, seconds: float) -> bytes | Callable[[], bytes]:
+    def _answer(self, operation: str, body: bytes, seconds: float) -> _Answer:
         arguments = bodies.read(body)
         if not isinstance(arguments, dict):
             raise HostError("the arguments are not an object", code="validation_failed", name="TypeError")
@@ -288,13 +288,6 @@ class RunHost:
         headers_shown += [("set-cookie", cookie) for cookie in got.cookies]
         shown = {"status": got.status, "headers": headers_shown, "body": base64.b64encode(got.body).decode()}
         return orjson.dumps(shown)
-
-
-def _answer_and_release(answer: Callable[[], _Answer]) -> _Answer:
-    try:
-        return answer()
-    finally:
-        loop_connections.release()
 
 
 def _host_error(error: ApiError) -> HostError:

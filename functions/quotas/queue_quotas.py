@@ -161,26 +161,12 @@ class SpareQuota:
             self._left[name] = most.part(STEPS).minimum(free.part(2))
 
 
-class QueueStatsCache:
-    """The last count of each budget, for CACHE_SECONDS seconds. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._known: TTLCache[str, QueueStats] = TTLCache(math.inf, CACHE_SECONDS)
-
-    def recent(self, name: str) -> QueueStats | None:
-        with self._lock:
-            return self._known.get(name)
-
-    def store(self, name: str, stats: QueueStats) -> None:
-        with self._lock:
-            self._known[name] = stats
-
-
 _budgets: Final = SpareQuota()
 _shares: Final = SpareQuota()
 """Separate, so that entries of thousands of users do not evict budgets."""
-_stats_cache: Final = QueueStatsCache()
+_recent_stats: Final[TTLCache[str, QueueStats]] = TTLCache(math.inf, CACHE_SECONDS)
+"""The last count of each budget; under the lock."""
+_recent_stats_lock: Final = threading.Lock()
 
 
 def admit(environment: EnvironmentRef, caller: Caller, size: int, *, address_id: str | None = None) -> None:
@@ -193,7 +179,8 @@ def admit(environment: EnvironmentRef, caller: Caller, size: int, *, address_id:
     share = budget.part(SHARE)
     whole = f"{environment.environment_id} {kind}"
     own = f"{whole} {owner}"
-    recent = _stats_cache.recent(whole)
+    with _recent_stats_lock:
+        recent = _recent_stats.get(whole)
     if recent is not None and (refusal := recent.refusal(kind, budget, owner, wanted)):
         raise refusal
     # The own share first: a caller that has used up its share takes nothing of the common budget.
@@ -201,7 +188,9 @@ def admit(environment: EnvironmentRef, caller: Caller, size: int, *, address_id:
     if has_share and _budgets.take(whole, wanted, default=NOTHING):
         return
     stats = _queue_stats(environment, kind, budget.runs)
-    _stats_cache.store(whole, stats.only_refusable(kind, budget))
+    refusable = stats.only_refusable(kind, budget)
+    with _recent_stats_lock:
+        _recent_stats[whole] = refusable
     if refusal := stats.refusal(kind, budget, owner, wanted):
         raise refusal
     if owner:

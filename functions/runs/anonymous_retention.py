@@ -28,8 +28,8 @@ class StoredRun:
     """The missing ones of `input`, `output`, `logs`."""
 
 
-def stores_input(caller_kind: str, trigger: str, input_text: bytes) -> bool:
-    return (caller_kind != KIND and trigger != _ON_EVENTS) or len(input_text) <= MAX_STORED_BYTES
+def stores_input(caller_kind: str, trigger: str, input_bytes: bytes) -> bool:
+    return (caller_kind != KIND and trigger != _ON_EVENTS) or len(input_bytes) <= MAX_STORED_BYTES
 
 
 def end_without_outcome_sql(when: str = "true") -> str:

@@ -75,11 +75,11 @@ def record_end(started: CreatedRun, result: RunResult) -> bool:
                 )
             break
         except (OperationalError, InterfaceError) as error:
-            # The connection is gone, with or without our outcome: `attempts` and `phase` make a second try harmless.
+            # The connection was lost, maybe after the commit: `attempts` and `phase` make the statement idempotent.
             if connections[started.cluster].in_atomic_block or (pause is None and started.is_async):
                 raise
             if pause is None:
-                # Not the database's error, for which the request would be repeated, and with it the code.
+                # Not a database error: the request, and so the function, would be repeated.
                 raise Unavailable from error
             connections[started.cluster].close()
             loop_requests.sleep(pause)

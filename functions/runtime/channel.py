@@ -151,7 +151,7 @@ class Channel:
             for _ in range(16):  # a bound, so that a process that never stops writing does not delay the deadline
                 if not (more := os.read(self._errors, 1 << 16)):
                     with contextlib.suppress(OSError):
-                        self._poll.unregister(self._errors)  # it is closed, and would be ready for ever
+                        self._poll.unregister(self._errors)  # it is closed, and poll would always return it
                     break
                 self._error_tail = (self._error_tail + more)[-4096:]
 

@@ -32,7 +32,7 @@ REWRITTEN: Final = {
 }
 """Modules that are rewritten on top of the runner: Deno's own would reach its standard output, the channel."""
 
-_AHEAD: Final = re.compile(
+_IMPORTED: Final = re.compile(
     rb"""\b(?:from|import)(?:\s|/\*[^*]{0,200}+\*/)*+\(?+(?:\s|/\*[^*]{0,200}+\*/)*+["'`](?:node:)?([a-z0-9_/]{1,40})["'`]"""
 )
 """Possessive: a source may be half a megabyte of spaces behind one `from`."""
@@ -43,23 +43,23 @@ _INSTEAD: Final = {
 }  # fmt: skip
 
 
-def import_map(ahead: Iterable[str]) -> str:
-    """The map as a `data:` URL, for a process that loads the modules `ahead` before its code; it has no others. The
+def import_map(preloaded: Iterable[str]) -> str:
+    """The map as a `data:` URL, for a process that loads the modules `preloaded` before its code; it has no others. The
     runner itself, a file, is not under it: it loads `node:process`."""
     targets: dict[str, str | None] = dict.fromkeys((*ALLOWED, *REFUSED))
-    targets |= {name: f"node:{name}" for name in ahead}
+    targets |= {name: f"node:{name}" for name in preloaded}
     targets |= {name: _data_url("text/javascript", code) for name, code in REWRITTEN.items()}
     imports = {spelling: target for name, target in targets.items() for spelling in (name, f"node:{name}")}
     runners = {name: name for name in ("node:process", "node:events")}
     return _data_url("application/json", json.dumps({"imports": imports, "scopes": {"file:///": runners}}))
 
 
-def ahead(source: bytes) -> list[str]:
+def preloaded(source: bytes) -> list[str]:
     """The allowed modules that `source` imports or requires. They are loaded while all of Deno is available and before
     any code of the function: they use Node's own `process` (`crypto` at once, `util` in some functions), which can open
     every module, and code that patched an EventEmitter before could obtain it. A specifier that is computed at run time
     is not found, and refused."""
-    return sorted({name.decode() for name in _AHEAD.findall(source)} & set(ALLOWED) | set(required(source)))
+    return sorted({name.decode() for name in _IMPORTED.findall(source)} & set(ALLOWED) | set(required(source)))
 
 
 def required(source: bytes) -> list[str]:

@@ -85,11 +85,11 @@ def deno() -> str:
 
 
 def spawn(
-    directory: Path, uid: int | None, memory_mb: int, ahead: Sequence[str]
+    directory: Path, uid: int | None, memory_mb: int, preloaded: Sequence[str]
 ) -> tuple["subprocess.Popen[bytes]", BinaryIO]:
-    """Start the runner for code that needs the modules `ahead`, with `directory` as its only writable place. Returns
-    the process with its three pipes, and a file that will have one line of JSON with its sandbox layers. It leads its
-    own session and process group. Raises StartFailed, OSError."""
+    """Start the runner for code that needs the modules `preloaded`, with `directory` as its only writable place.
+    Returns the process with its three pipes, and a file that will have one line of JSON with its sandbox layers. It
+    leads its own session and process group. Raises StartFailed, OSError."""
     runner = directory / "runner.ts"
     runner.write_bytes(RUNNER.read_bytes())
     if uid is not None:
@@ -109,7 +109,7 @@ def spawn(
             *_sandboxed(directory, uid, report_out, limits),
             deno(),
             *FLAGS,
-            f"--import-map={imports.import_map(ahead)}",
+            f"--import-map={imports.import_map(preloaded)}",
             f"--v8-flags=--max-old-space-size={memory_mb}",
             str(runner),
         ]

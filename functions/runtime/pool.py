@@ -7,10 +7,11 @@ killed when the *thread* that started it ends, and server threads come and go.""
 
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import NamedTuple
 
 from functions.runtime import imports, programs
 from functions.runtime.calls import Call, Host, Outcome
@@ -20,6 +21,13 @@ from functions.runtime.process import Process
 from functions.runtime.programs import Busy, Ending, Program, ProgramProcesses, Running
 from platform_site.concurrency import loop_requests
 from platform_site.concurrency.fair_semaphore import FairSemaphore, Full
+
+
+class _Taken(NamedTuple):
+    process: Process
+    is_warm: bool = True
+    queued: QueuedCall | None = None
+    """The call, if it was sent ahead of its turn."""
 
 
 class Pool:
@@ -64,7 +72,7 @@ class Pool:
         self._changed = threading.Condition(self._lock)
         self._idle: OrderedDict[Process, tuple[str, float]] = OrderedDict()  # oldest use first
         self._running: dict[str, Running] = {}
-        self._by_program: dict[str, ProgramProcesses] = {}
+        self._by_program: defaultdict[str, ProgramProcesses] = defaultdict(ProgramProcesses)
         self._process_count = 0
         self._watcher: threading.Thread | None = None
         self._waits_long = False
@@ -84,9 +92,11 @@ class Pool:
         `wait_seconds`, LoadFailed for a module that does not load, StartFailed where Deno does not start."""
         for _ in range(3):
             taken = self._acquire(program, call)
-            if taken is None or (taken[2] is not None and not taken[0].ahead.wait(taken[2], self.QUEUE_SECONDS)):
+            if taken is None:
                 return loop_requests.in_thread(partial(self.call, program, call, host))
             process, is_warm, queued = taken
+            if queued is not None and not process.ahead.wait(queued, self.QUEUE_SECONDS):
+                return loop_requests.in_thread(partial(self.call, program, call, host))
             try:
                 if not is_warm:
                     self._load(process, program)
@@ -128,7 +138,7 @@ class Pool:
             ):
                 return
             self._process_count += 1
-            group = self._processes_of(program.key)
+            group = self._by_program[program.key]
             group.alive += 1
             group.starting += 1
         process = self._start_counted(program, was_busy=False)
@@ -183,9 +193,8 @@ class Pool:
         self._starter.shutdown(wait=False)
 
     # ── processes ─────────────────────────────────────────────────────────────────────────────────────────────────────
-    def _acquire(self, program: Program, call: Call) -> tuple[Process, bool, QueuedCall | None] | None:
-        """A process of the program, whether it is warm, and the queued call if it was sent ahead. On the event loop
-        None if no process is available: nothing may be started there."""
+    def _acquire(self, program: Program, call: Call) -> _Taken | None:
+        """A process of the program. On the event loop None if none is available: nothing may be started there."""
         on_loop = loop_requests.current() is not None
         began = time.monotonic()
         deadline, patient_until = began + self.wait_seconds, began + min(self.QUEUE_SECONDS, self.wait_seconds)
@@ -202,8 +211,8 @@ class Pool:
                         group.busy += 1
                         if on_loop:
                             group.on_loop.add(process)
-                        return process, True, None
-                group = self._processes_of(program.key)
+                        return _Taken(process)
+                group = self._by_program[program.key]
                 if on_loop and (following := self._send_ahead(group, call)) is not None:
                     return following
                 until = deadline if group.starting >= self.STARTS_AT_ONCE else patient_until
@@ -224,21 +233,21 @@ class Pool:
                 if not self._changed.wait(max(0.0, deadline - time.monotonic())) and time.monotonic() >= deadline:
                     self._remove_if_unused(program.key)
                     raise Busy("every process is busy")
-            group = self._processes_of(program.key)
+            group = self._by_program[program.key]
             group.alive += 1
             group.busy += 1
             group.starting += 1
         if evicted is not None:
             evicted.close()  # the new process replaces it
-        return self._start_counted(program, was_busy=True), False, None
+        return _Taken(self._start_counted(program, was_busy=True), is_warm=False)
 
-    def _send_ahead(self, group: ProgramProcesses, call: Call) -> tuple[Process, bool, QueuedCall | None] | None:
+    def _send_ahead(self, group: ProgramProcesses, call: Call) -> _Taken | None:
         """The process that will run the call after short ones, if no thread waits. Call with the lock held."""
         if not group.on_loop or group.waiting or group.mean_seconds > self.SHORT_CALL:
             return None
         process = min(group.on_loop, key=lambda each: len(each.ahead))
         queued = process.ahead.send(call) if process.killed_for is None else None
-        return None if queued is None else (process, True, queued)
+        return None if queued is None else _Taken(process, queued=queued)
 
     def _wait_for_process(self, group: ProgramProcesses, seconds: float) -> None:
         """Wait until one of its processes is free. Call with the lock held. A woken call may find the process taken by
@@ -252,12 +261,6 @@ class Pool:
             self._lock.acquire()
             if gate in group.waiting:
                 group.waiting.remove(gate)
-
-    def _processes_of(self, key: str) -> ProgramProcesses:
-        group = self._by_program.get(key)
-        if group is None:
-            group = self._by_program[key] = ProgramProcesses()
-        return group
 
     def _remove_one(self, key: str) -> None:
         """Call with the lock held."""
@@ -285,10 +288,8 @@ class Pool:
             group.wake_next()
 
     def _start_process(self, program: Program) -> Process:
-        ahead = imports.ahead(program.source)
-        return self._starter.submit(
-            Process, program.memory_mb, program.owner, self.required_sandbox_layers, ahead
-        ).result()
+        preloaded = imports.preloaded(program.source)
+        return self._starter.submit(Process, program.memory_mb, self.required_sandbox_layers, preloaded).result()
 
     def _start_counted(self, program: Program, *, was_busy: bool) -> Process:
         try:
@@ -301,7 +302,7 @@ class Pool:
     def _finish_call(self, process: Process, program: Program, outcome: Outcome) -> None:
         with self._lock:
             self._by_program[program.key].record_duration(outcome.duration)
-        # One that was killed as its call ended may look alive for a moment, and the next call would fail.
+        # A process that was just killed may still seem alive, and the next call would fail.
         healthy = outcome.reason in (None, "user_error", "output_too_large") and process.killed_for is None
         is_worn = process.calls >= self.max_calls
         if (

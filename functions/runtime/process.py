@@ -48,15 +48,12 @@ class Process:
     def __init__(
         self,
         memory_mb: int,
-        owner: str,
         required_sandbox_layers: frozenset[str] = frozenset(),
-        ahead: Sequence[str] = (),
+        preloaded: Sequence[str] = (),
     ) -> None:
-        """Start it, for code that needs the modules `ahead` (`imports.ahead`). Raises StartFailed if the host does
+        """Start it, for code that needs the modules `preloaded` (`imports`). Raises StartFailed if the host does
         not support one of the required sandbox layers, OSError."""
-        self.memory_mb = memory_mb
-        self.owner = owner
-        self._ahead = ahead
+        self._preloaded = preloaded
         self.calls = 0
         self.recent_uses = 0.0
         """Decayed number of calls as of `uses_counted_at`. Kept by the pool, which evicts by it (`programs`)."""
@@ -74,7 +71,7 @@ class Process:
         try:
             self._uid = launch.claim_uid()
             uid = None if self._uid is None else self._uid.number
-            self.popen, report = launch.spawn(self.scratch, uid, memory_mb, ahead)
+            self.popen, report = launch.spawn(self.scratch, uid, memory_mb, preloaded)
             with report:
                 self.sandbox_layers: list[str] = json.loads(report.readline() or b"[]")
             self._channel = Channel(self.popen, self.kill)
@@ -105,7 +102,7 @@ class Process:
         try:
             load = {
                 "source": base64.b64encode(source).decode(),
-                "ahead": self._ahead,
+                "preloaded": self._preloaded,
                 "required": imports.required(source),
             }
             self._channel.write({"t": "load", **load}, deadline)
@@ -190,20 +187,20 @@ class Process:
             return 0
 
     # ── one call ────────────────────────────────────────────────────────────────────────────────────────────────────
-    def call(self, call: Call, host: Host, ahead: Sent | None = None) -> Outcome:
-        """Run the loaded function once; `ahead`, if it was sent already. Raises ProcessGone only if the process was
+    def call(self, call: Call, host: Host, sent_ahead: Sent | None = None) -> Outcome:
+        """Run the loaded function once; `sent_ahead`: it was sent already. Raises ProcessGone only if the process was
         dead before it took the call."""
         started = time.monotonic()
         deadline = started + call.timeout
-        sent = ahead or Sent(call)
+        sent = sent_ahead or Sent(call)
         tag = sent.tag
-        if ahead is None and not self.is_alive():
+        if sent_ahead is None and not self.is_alive():
             raise ProcessGone("it died while idle")
         self.calls += 1
         self._deadline = deadline
         logs: list[LogLine] = []
         try:
-            if ahead is None:
+            if sent_ahead is None:
                 self._channel.write_bytes(sent.frame, deadline)
             while True:
                 kind, rest = self._next_frame(tag, deadline)

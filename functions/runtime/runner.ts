@@ -9,7 +9,7 @@
  * and measures itself. Requests of the code use the same channel, and the host decides them with the permissions of the
  * call's caller; a `ctx` kept from an earlier call has no effect.
  *
- * In:   {t:"load", source, ahead, required} · {t:"run", tag, input, run_id, caller, secrets, max_output} · {t:"reply", tag, n, ok, value}
+ * In:   {t:"load", source, preloaded, required} · {t:"run", tag, input, run_id, caller, secrets, max_output} · {t:"reply", tag, n, ok, value}
  * Out:  {t:"ready"} · {t:"loaded"} · {t:"unloadable", error} · {t:"log", tag, level, text} · {t:"call", tag, n, op, args}
  *       · {t:"done", tag, output} · {t:"failed", tag, reason, error}
  */
@@ -261,7 +261,15 @@ function log(level: string, parts: unknown[]): void {
   send('{"t":"log","tag":"' + tag + '","level":"' + level + '","text":' + stringify(text(cleaned(line), MAX_LOG_CHARACTERS)) + "}");
 }
 
-function ask(mine: string, op: string, args: unknown): Promise<any> {
+/** For a filter of rows to change: JSON leaves these values out, so more rows would match. */
+function refuseMissing(key: string, value: unknown): unknown {
+  if (value === undefined || typeof value === "function" || typeof value === "symbol") {
+    throw coded(new NativeTypeError('where: "' + key + '" has no value that JSON can hold (' + typeof value + ")"), "validation_failed");
+  }
+  return value;
+}
+
+function ask(mine: string, op: string, args: unknown, where?: unknown): Promise<any> {
   const refusal = new NativeError(); // created here for its stack: the reply arrives in our own loop
   return new NativePromise((resolve, reject) => {
     if (tag !== mine) {
@@ -270,6 +278,7 @@ function ask(mine: string, op: string, args: unknown): Promise<any> {
     }
     let body: string | undefined;
     try {
+      if (where !== undefined) stringify(where, refuseMissing);
       body = stringify(args);
     } catch (error) {
       reject(error);
@@ -390,8 +399,8 @@ function contextOf(mine: string, run: any): unknown {
     update: (table: string, id: string, changes: object) => ask(mine, "rows.update", { table, id, changes }),
     remove: (table: string, id: string) => ask(mine, "rows.remove", { table, id }),
     batch: (operations: object[]) => ask(mine, "rows.batch", { operations }),
-    updateMany: (table: string, query: object, changes: object) => ask(mine, "rows.update_many", { table, query, changes }),
-    removeMany: (table: string, query: object) => ask(mine, "rows.remove_many", { table, query }),
+    updateMany: (table: string, query: any, changes: object) => ask(mine, "rows.update_many", { table, query, changes }, query?.where),
+    removeMany: (table: string, query: any) => ask(mine, "rows.remove_many", { table, query }, query?.where),
   });
   return freeze({ rows, fetch: fetchOf(mine), runId: run.run_id, caller: freeze(run.caller), secrets: freeze(run.secrets) });
 }
@@ -548,7 +557,7 @@ async function run(frame: any, handler: (input: unknown, ctx: unknown) => unknow
  * Load Node modules that need all of Deno to initialize, and remove their `process`: they do not export it, but it is an
  * EventEmitter, so code that patches that class could obtain it.
  */
-async function loadAhead(names: string[]): Promise<void> {
+async function preload(names: string[]): Promise<void> {
   const node = "node:"; // a literal import would be loaded before the first line of this program
   for (const name of names) await import(node + name);
   const { default: nodeProcess } = await import(node + "process");
@@ -599,7 +608,7 @@ async function main(): Promise<void> {
     if (frame.t === "load") {
       try {
         const required = frame.required ?? [];
-        if (frame.ahead?.length) await loadAhead(frame.ahead);
+        if (frame.preloaded?.length) await preload(frame.preloaded);
         prepareGlobals();
         if (required.length) await defineRequire(required);
         // A variable specifier: a literal one, or user code as the entry point, could import any host file.

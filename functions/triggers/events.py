@@ -235,20 +235,17 @@ def _queue_batch(
         # The subscriptions are checked first, and again after the payloads are decided: no function is locked for as
         # long as that takes, and payloads without subscribers are not decided.
         subscriptions = _subscriptions_of(pending, environment_id, using, _FUNCTIONS)
-        batch, events_of_batch = _read(pending, subscriptions, using)
+        batch, events = _read(pending, subscriptions, using)
         if not batch:
             return 0, 0
         decisions: dict[str, _Decision] = {}
-        payloads = Payloads(using)
-        budget = TimeBudget()
-        decided = []
+        payloads, budget, decided = Payloads(using), TimeBudget(), []
         for each in batch:
-            if budget.is_over or budget.has_used_share(environment_id):
+            if budget.has_used_share(environment_id):
                 break
             decided.append(each)
-            if each.event_id in events_of_batch and each.event_id not in decisions:
-                event = events_of_batch[each.event_id]
-                decisions[each.event_id] = _decide(event, payloads, is_unwritable=is_unwritable)
+            if each.event_id in events and each.event_id not in decisions:
+                decisions[each.event_id] = _decide(events[each.event_id], payloads, is_unwritable=is_unwritable)
                 budget.charge(environment_id)
         subscriptions = _subscriptions_of(decided, environment_id, using, _FUNCTIONS_LOCKED)
         new_runs = []

@@ -33,7 +33,7 @@ def send_now(task: str, *ids: str) -> bool:
     try:
         with _producers().acquire(block=True, timeout=settings.REDIS_TIMEOUT) as producer:
             current_app.send_task(task, ids, producer=producer, retry=False)
-    except Exception as error:  # Kombu, redis-py and the socket each have their own, and none of them matters here
+    except Exception as error:  # Kombu, redis-py and sockets raise many types
         _silent_until = time.monotonic() + BREAKER_SECONDS
         logger.warning(
             "a task was not sent; a periodic job will do its work", extra={"task": task, "why": type(error).__name__}
@@ -44,13 +44,13 @@ def send_now(task: str, *ids: str) -> bool:
 
 @cache
 def _producers() -> ProducerPool:
-    """A pool of connections of its own: the workers' connections wait for seconds."""
+    """Not the workers' connections, which may wait for seconds."""
     options = {
         **settings.CELERY_BROKER_TRANSPORT_OPTIONS,
         "socket_timeout": settings.REDIS_TIMEOUT,
         "socket_connect_timeout": settings.REDIS_TIMEOUT,
         "retry_on_timeout": False,
-        # Without these Kombu retries a lost connection for ever, inside of the request.
+        # Otherwise Kombu retries a lost connection forever, during the request.
         "max_retries": 0,
         "interval_start": 0,
         "interval_step": 0,

@@ -1,8 +1,9 @@
 import re
 import sys
-from argparse import RawDescriptionHelpFormatter
-from collections.abc import Iterator, Mapping
+from argparse import SUPPRESS, Action, RawDescriptionHelpFormatter, _SubParsersAction
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -33,7 +34,14 @@ class Command(BaseCommand):
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
         if self.epilog:
             kwargs |= {"formatter_class": RawDescriptionHelpFormatter, "epilog": self.epilog}
-        return super().create_parser(prog_name, subcommand, **kwargs)
+        parser = super().create_parser(prog_name, subcommand, **kwargs)
+        parser.__class__ = _Parser
+        own = [each for each in parser._actions if each.option_strings and each.dest not in ("help", "version")]
+        for verbs in parser._actions:
+            if isinstance(verbs, _SubParsersAction):
+                for verb in verbs.choices.values():
+                    _accept_options(verb, own)
+        return parser
 
     def execute(self, *args: Any, **options: Any) -> Any:
         with _command_errors():
@@ -42,6 +50,24 @@ class Command(BaseCommand):
     def say(self, text: str, style: Any = plain) -> None:
         """To standard error: standard output is for results."""
         self.stderr.write(escaped(text), style)
+
+
+class _Parser(CommandParser):
+    def _match_arguments_partial(self, actions: Any, arg_strings_pattern: str) -> list[int]:
+        """Python before 3.12.7 takes an optional FILE as left out if an option comes before it."""
+        counts = super()._match_arguments_partial(actions, arg_strings_pattern)
+        while counts and counts[-1] == 0 and "O" in arg_strings_pattern:
+            counts.pop()
+        return counts
+
+
+def _accept_options(verb: CommandParser, options: Iterable[Action]) -> None:
+    """Also behind the verb: `config show ENV --traceback`."""
+    verb.__class__ = _Parser
+    for each in options:
+        option = copy(each)
+        option.default = option.help = SUPPRESS
+        verb._add_action(option)
 
 
 @contextmanager

@@ -21,12 +21,12 @@ _AGAIN: Final = "The current step was undone: run the command again."
 def error_text(error: Error | UnicodeEncodeError) -> str | None:
     """A sentence for an unavailable or unmigrated database, or an argument that is not UTF-8; None for other errors."""
     if isinstance(error, UnicodeEncodeError):
-        # Python reads such bytes as halves of surrogate pairs, which nothing takes but the names of files.
+        # Python reads such bytes as lone surrogates, which are valid in file names only.
         return "An argument is not UTF-8." if "surrogates not allowed" in error.reason else None
     cause = error.__cause__
     if isinstance(cause, UndefinedTable):
         return "The database lacks a table of this release: run `manage.py migrate` first."
-    if "connection" in str(error) and getattr(cause, "sqlstate", None) is None:  # the server itself would have said one
+    if "connection" in str(error) and getattr(cause, "sqlstate", None) is None:  # not an error of the server
         why = str(error).strip().splitlines()[0]
         hint = _NOT_THERE_IN_PRODUCTION if settings.PRODUCTION else _NOT_THERE.format(data_dir=settings.DATA_DIR)
         return f"{why}\n{hint}"

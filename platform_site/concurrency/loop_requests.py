@@ -31,14 +31,14 @@ logger = logging.getLogger(__name__)
 class LoopRequest:
     """A request on the loop; `connections` are the borrowed ones, by alias."""
 
-    __slots__ = ("_worker", "connections", "environment_id", "has_used_redis", "has_written", "loop", "work")
+    __slots__ = ("_worker", "connections", "has_used_redis", "has_written", "loop", "project_id", "work")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
         self.loop, self.work = loop, work
         self._worker: _Worker | None = None
         self.connections: dict[str, Any] = {}
-        self.environment_id = ""
-        """The environment whose rows it reads or writes, once that is known."""
+        self.project_id = ""
+        """The project whose rows it reads or writes, once that is known."""
         self.has_used_redis = False
         """Whether a round trip to Redis has begun, so that rate limits may have counted the request."""
         self.has_written = False

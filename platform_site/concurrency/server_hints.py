@@ -21,6 +21,14 @@ def will_block() -> None:
         on_will_block()
 
 
+def enter_share(request: HttpRequest, owner: str) -> None:
+    """Called before the effect of a request, once it is known for whom it works. Raises Parked, and Unavailable after
+    waiting."""
+    share = request.__dict__.get(SHARE)
+    if share is not None:
+        share.enter(owner)
+
+
 def will_call_function(request: HttpRequest) -> None:
     """Called before a request waits for a function: calls have limits of their own."""
     share = request.__dict__.get(SHARE)

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from django.core.validators import RegexValidator
 from rest_framework.exceptions import ValidationError
 
-from accounts.oauth import checks, redirects
+from accounts.oauth import checks, providers, redirects
 from accounts.oauth.serializers import NewProvider
 from accounts.registration import pool_settings
 from accounts.registration.serializers import SettingsInput
@@ -159,7 +159,9 @@ def _items(
     serializer: type[Serializer],
     names: re.Pattern[str],
     errors: list[FieldError],
+    known: Mapping[str, Any] | None = None,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
+    """`known`: records of which the items may repeat what is no longer accepted for others (`NameField`)."""
     items = document[part]
     path = f"{ROOT}.{part}" if part != "providers" else f"{ROOT}.auth.providers"
     if not isinstance(items, dict):
@@ -175,16 +177,18 @@ def _items(
         if not names.fullmatch(name):
             errors.append(FieldError(at, "invalid_name", "A name is lower-case letters, digits, _ and -."))
             continue
-        values = _read(item, serializer, at, errors)
+        values = _read(item, serializer, at, errors, (known or {}).get(name))
         if values is not None:
             yield name, _normal(values)
 
 
-def _read(item: Any, serializer: type[Serializer], at: str, errors: list[FieldError]) -> dict[str, Any] | None:
+def _read(
+    item: Any, serializer: type[Serializer], at: str, errors: list[FieldError], known: Any = None
+) -> dict[str, Any] | None:
     if not isinstance(item, dict):
         errors.append(FieldError(at, "not_an_object", "Must be an object."))
         return None
-    checked = serializer(data=item)
+    checked = serializer(known, data=item)
     if checked.is_valid():
         return dict(checked.validated_data)
     errors += [below(at, found) for found in fields.failed(checked.errors).fields]
@@ -204,11 +208,12 @@ def _auth(environment: EnvironmentRef, raw: Any, errors: list[FieldError]) -> di
     if values is None:
         return {}
     try:
-        pool_settings.check(**values)
+        pool_settings.check(pool_settings.settings_of(environment.pool_id), **values)
     except ValidationFailed as error:
         errors += [below(at, found) for found in error.fields]
     if "providers" in values:
-        values["providers"] = dict(_items(values, "providers", ProviderConfig, checks.NAME, errors))
+        known = {each.name: each for each in providers.of_pool(environment.pool_id)}
+        values["providers"] = dict(_items(values, "providers", ProviderConfig, checks.NAME, errors, known))
     for index, uri in enumerate(values.get("redirect_uris", ())):
         try:
             redirects.check(uri)

@@ -90,7 +90,7 @@ def _environments(text: str) -> list[Found]:
 
 
 def _users(text: str) -> list[Found]:
-    email = text.replace(" ", "+")  # what a bare plus sign in a URL means; no email has a space
+    email = text.replace(" ", "+")  # in a URL, a plus sign means a space; no email has one
     found = User.objects.filter(Q(email__istartswith=email) | Q(name__istartswith=text)).order_by("-id")[:EACH]
     return [
         (each.email, f"User of {each.environment_id or 'the platform'}", url_of("accounts_user", each.pk), "person")

@@ -93,7 +93,7 @@ def of(text: str, environment_id: str = "", *, within: EnvironmentRef | None = N
     if kind in CONTROL_KINDS:
         for column in CONTROL_KINDS[kind]:
             gathered.audit(**{column: text})
-    if kind == "inb":  # entries about it are about its function
+    if kind == "inb":  # audit entries of an endpoint have its function as their target
         gathered.audit(detail__has_key="address", detail__address=text)
     if kind == "env":
         _in_database(found, _cluster_of(text), lambda using: _environment(gathered, using, text))
@@ -232,17 +232,17 @@ def _resource(gathered: _Gathered, using: str, kind: str, text: str) -> None:
         gathered.runs(using, newest_runs)
 
 
-def _endpoint(gathered: _Gathered, using: str, address_id: str) -> None:
+def _endpoint(gathered: _Gathered, using: str, endpoint_id: str) -> None:
     """An inbound endpoint and its runs, found by its id in their inputs: headers there have escaped quotes."""
     functions = gathered.own("run", Function.objects.using(using).all())
-    known = InboundEndpoint.objects.using(using).select_related("function").filter(pk=address_id)
-    address = known.filter(function__in=functions).first()
-    if address is None:
+    known = InboundEndpoint.objects.using(using).select_related("function").filter(pk=endpoint_id)
+    endpoint = known.filter(function__in=functions).first()
+    if endpoint is None:
         return
-    gathered.add([endpoint_entry(address, using)])
-    runs = Run.objects.using(using).filter(function_id=address.function_id, trigger=Run.Trigger.INBOUND)
+    gathered.add([endpoint_entry(endpoint, using)])
+    runs = Run.objects.using(using).filter(function_id=endpoint.function_id, trigger=Run.Trigger.INBOUND)
     newest = [*history.newest_of(runs, {"trigger"}, MAX_SHOWN).values_list("pk", flat=True)]
-    by_it = _runs(using).filter(pk__in=newest, input__contains=f'"address_id":"{address_id}"')
+    by_it = _runs(using).filter(pk__in=newest, input__contains=f'"address_id":"{endpoint_id}"')
     gathered.runs(using, by_it.order_by("-created_at", "-id"))
 
 

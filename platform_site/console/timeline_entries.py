@@ -20,7 +20,7 @@ class Entry:
     facts: tuple[tuple[str, str], ...] = ()
     """(name, value). An id links to its timeline."""
     tone: str = ""
-    """`good`, `bad` or nothing."""
+    """`good`, `bad` or empty."""
     depth: int = 0
     region: str = ""
 
@@ -143,13 +143,13 @@ def run_entry(run: Run, function: Function | None, region: str) -> Entry:
     )
 
 
-def endpoint_entry(address: InboundEndpoint, region: str) -> Entry:
+def endpoint_entry(endpoint: InboundEndpoint, region: str) -> Entry:
     facts = _facts(
-        ("function", address.function_id),
-        ("environment", address.function.environment_id),
-        ("runs as", f"{address.runs_as_kind} {address.runs_as_id}"),
-        ("uses", f"{address.uses:,}"),
-        ("last used", f"{address.last_used_at:%Y-%m-%d %H:%M:%S}" if address.last_used_at else None),
+        ("function", endpoint.function_id),
+        ("environment", endpoint.function.environment_id),
+        ("runs as", f"{endpoint.runs_as_kind} {endpoint.runs_as_id}"),
+        ("uses", f"{endpoint.uses:,}"),
+        ("last used", f"{endpoint.last_used_at:%Y-%m-%d %H:%M:%S}" if endpoint.last_used_at else None),
     )
-    title = f"{address.function.name}: inbound endpoint"
-    return Entry(address.created_at, "address", address.pk, title, facts, region=region)
+    title = f"{endpoint.function.name}: inbound endpoint"
+    return Entry(endpoint.created_at, "address", endpoint.pk, title, facts, region=region)

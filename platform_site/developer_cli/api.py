@@ -56,14 +56,20 @@ class Api:
         import httpx
 
         self.url, self.credentials, self.environment = url, credentials, environment
-        agent = {"User-Agent": f"platform/{store.version()}"}
-        self._client = httpx.Client(
-            base_url=f"{url}/v1",
-            headers=agent,
-            timeout=httpx.Timeout(90, connect=10),
-            # Reading the certificate authorities takes a fifth of a command's time; without them no host is trusted.
-            verify=not url.startswith("http://") or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
-        )
+        is_here = url.startswith("http://")
+        try:
+            self._client = httpx.Client(
+                base_url=f"{url}/v1",
+                headers={"User-Agent": f"platform/{store.version()}"},
+                timeout=httpx.Timeout(90, connect=10),
+                # Reading the certificate authorities takes a fifth of a command's time; without them none is trusted.
+                verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if is_here else True,
+                trust_env=not is_here,  # HTTP_PROXY would get the credentials without encryption
+            )
+        except (ValueError, ImportError, OSError, httpx.InvalidURL) as error:
+            message = f"A proxy or certificates of your environment cannot be used: {error}."
+            hint = "See HTTPS_PROXY, ALL_PROXY, SSL_CERT_FILE and SSL_CERT_DIR."
+            raise Failure(Exit.USAGE, "invalid_environment", message, hint) from None
 
     def get(self, path: str, **params: Any) -> Answer:
         return self._object(self.request("GET", path, params=params))
@@ -85,6 +91,18 @@ class Api:
         """The response's object, empty for 204. `authored`: the user wrote the body's field names."""
         response = self.request(method, path, body=body, headers=headers, authored=authored)
         return self._object(response) if response.content else Answer()
+
+    def apply(self, body: dict[str, Any]) -> str:
+        """Apply a plan of the configuration; returns its status."""
+        try:
+            return str(self.send("POST", "/config/apply", body)["status"])
+        except KeyboardInterrupt:
+            raise Failure(
+                Exit.INTERRUPTED,
+                "interrupted",
+                "Interrupted while the service applied the changes: all of them or none.",
+                "See which: platform plan, or platform merge --dry-run",
+            ) from None
 
     def _object(self, response: "httpx.Response") -> Answer:
         try:
@@ -153,7 +171,9 @@ class Api:
             Exit.UNREACHABLE,
             "unreachable",
             f"{self.url} does not answer: {reason}.",
-            "Check your network and the URL. For a service on this machine, is `manage.py up` running?",
+            "Is `manage.py up` running? For another service, run: platform login --url URL"
+            if self.url.startswith("http://")
+            else "Check your network and the URL.",
         )
 
     def _refresh(self, used: store.Credentials) -> None:

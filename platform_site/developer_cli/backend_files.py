@@ -12,6 +12,7 @@ from typing import Any
 
 from platform_site.developer_cli import store
 from platform_site.developer_cli.failures import Exit, Failure
+from platform_site.developer_cli.webhook_urls import normal_url
 
 FUNCTION_SETTINGS = ("timeout_ms", "memory_mb", "allowed_hosts", "invoke", "attempts", "schedule", "on")
 WEBHOOK_SETTINGS = ("name", "url", "events", "filter", "columns", "ordering", "description", "enabled")
@@ -48,12 +49,16 @@ class Backend:
     sources: dict[str, tuple[Path, str]] = field(default_factory=dict)
 
 
-def read(folder: Path) -> Backend:
+def check_folder(folder: Path) -> None:
     if not folder.is_dir():
         hint = "Run `platform pull` to create it."
         if store.find_link() is None:
             hint = "Create a project with `platform init NAME`, or run `platform link PROJECT` and `platform pull`."
         raise Failure(Exit.USAGE, "no_folder", f"There is no folder {folder}.", hint)
+
+
+def read(folder: Path) -> Backend:
+    check_folder(folder)
     found = Backend(
         _read_json(folder / "schema.json", dict),
         _read_json(folder / "functions.json", dict),
@@ -65,7 +70,7 @@ def read(folder: Path) -> Backend:
             continue
         if path.stem in found.sources:
             raise _invalid_file(f"{path} and {found.sources[path.stem][0]} are one function.", "Delete one of them.")
-        found.sources[check_name(path.stem)] = (path, read_text(path))
+        found.sources[check_name(path.stem)] = (path, store.read_file(path))
     _check_settings(found)
     _check_webhooks(found)
     return found
@@ -78,17 +83,13 @@ def check_name(name: str) -> str:
     return name
 
 
-def read_text(path: Path) -> str:
-    try:
-        return path.read_bytes().decode()  # with its line ends, which belong to a function's source
-    except (OSError, UnicodeDecodeError) as error:
-        raise _invalid_file(f"{path} cannot be read: {error}.") from None
-
-
 def _read_json(path: Path, kind: type) -> JsonFile | None:
-    if not path.exists():
+    try:
+        text = store.read_file(path)
+    except Failure as error:
+        if error.code != "no_file":
+            raise
         return None
-    text = read_text(path)
     try:
         value = json.loads(text, object_pairs_hook=_distinct, parse_constant=_no_constant, parse_float=_exact_float)
     except json.JSONDecodeError as error:
@@ -160,10 +161,11 @@ def _check_webhooks(found: Backend) -> None:
             raise _invalid_file(f"{where}: a webhook is an object with a `url`.")
         name = webhook.get("name")
         by = "name" if isinstance(name, str) else "id" if isinstance(webhook.get("id"), str) else "url"
-        if webhook[by] in keys:
+        key = normal_url(webhook["url"]) if by == "url" else webhook[by]
+        if key in keys:
             hint = "Give each of them a name." if by == "url" else ""
             raise _invalid_file(f"{where}: two webhooks have this {'URL' if by == 'url' else by}.", hint)
-        keys.add(webhook[by])
+        keys.add(key)
         for setting in webhook:
             if setting not in ("id", *WEBHOOK_SETTINGS):
                 at = found.webhooks.at(f"{index}.{setting}")

@@ -85,7 +85,8 @@ def sign_in(api: Api) -> Answer:
         phrase = phrase_of(challenge)
         output.say(
             {"open": url, "phrase": phrase},
-            f"Allow the sign-in in your browser if it shows {phrase}. If no page opens, open:\n{url}",
+            f"Allow the sign-in in your browser if it shows {phrase}. If no page opens, open:",
+            url,
         )
         webbrowser.open(url)
         code = _wait(listener)

@@ -14,6 +14,7 @@ class Exit(IntEnum):
     CONFLICT = 7
     INCOMPATIBLE = 8
     INTERRUPTED = 130
+    OUTPUT_CLOSED = 141
 
 
 class Failure(Exception):

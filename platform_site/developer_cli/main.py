@@ -10,42 +10,48 @@ from platform_site.developer_cli.commands import account, backend, dev, environm
 from platform_site.developer_cli.failures import Exit, Failure
 
 
-class _Group(TyperGroup):
-    """Ends a command with its error's exit code, without a traceback."""
-
+class _Commands(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         parsed: list[str] = super().parse_args(ctx, _command_first(args))
         return parsed
 
+
+class _Group(_Commands):
+    """Ends a command with its error's exit code, without a traceback."""
+
     def invoke(self, ctx: Any) -> Any:
         output.accept_every_character()
         try:
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            finally:
+                sys.stdout.flush()
         except Failure as error:
-            output.failure(error)
-            raise typer.Exit(error.exit_code) from None
+            failure = error
         except UsageError as error:
             if "--json" not in sys.argv:
                 raise
             output.use_json(True)
-            output.failure(Failure(Exit.USAGE, "usage", error.format_message()))
-            raise typer.Exit(Exit.USAGE) from None
+            failure = Failure(Exit.USAGE, "usage", error.format_message())
         except BrokenPipeError:
-            raise
+            raise SystemExit(Exit.OUTPUT_CLOSED) from None
         except OSError as error:
-            output.failure(Failure(Exit.USAGE, "file_error", f"{error}."))
-            raise typer.Exit(Exit.USAGE) from None
+            message = f"{error.filename}: {error.strerror}." if error.filename else f"{error}."
+            failure = Failure(Exit.USAGE, "file_error", message)
         except (KeyboardInterrupt, typer.Abort):
-            output.failure(Failure(Exit.INTERRUPTED, "interrupted", "Interrupted."))
-            raise typer.Exit(Exit.INTERRUPTED) from None
+            if sys.stderr.isatty():
+                print(file=sys.stderr)  # behind the terminal's ^C
+            failure = Failure(Exit.INTERRUPTED, "interrupted", "Interrupted.")
+        output.failure(failure)
+        raise typer.Exit(failure.exit_code)
 
 
 def _command_first(args: list[str]) -> list[str]:
     """With the options of a command behind it: `platform -e production plan` is `platform plan -e production`."""
     before: list[str] = []
     rest = args
-    while rest and rest[0].startswith(("-e", "--environment", "--json")):
-        size = 2 if rest[0] in ("-e", "--environment") else 1
+    while rest and rest[0].startswith(("-e", "--environment", "--json", "--url")):
+        size = 2 if rest[0] in ("-e", "--environment", "--url") else 1
         before, rest = [*before, *rest[:size]], rest[size:]
     end = rest.index("--") if "--" in rest else len(rest)
     return [*rest[:end], *before, *rest[end:]] if rest else args
@@ -56,7 +62,8 @@ app = typer.Typer(
     cls=_Group,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Develop an application on the backend platform. It uses the public HTTP API.",
+    help="Develop an application on the backend platform. Begin with `platform login`, then `platform init NAME` for a "
+    "new project or `platform link PROJECT` for an existing one.",
 )
 
 
@@ -86,9 +93,9 @@ app.command()(merge.merge)
 app.command()(dev.dev)
 app.command()(environment.types)
 app.command()(environment.invoke)
-app.add_typer(environment.keys, name="keys")
-app.add_typer(environment.users, name="users")
-app.add_typer(operate.secrets, name="secrets")
-app.add_typer(webhooks.webhooks, name="webhooks")
+app.add_typer(environment.keys, name="keys", cls=_Commands)
+app.add_typer(environment.users, name="users", cls=_Commands)
+app.add_typer(operate.secrets, name="secrets", cls=_Commands)
+app.add_typer(webhooks.webhooks, name="webhooks", cls=_Commands)
 app.command()(operate.logs)
-app.add_typer(operate.branch, name="branch")
+app.add_typer(operate.branch, name="branch", cls=_Commands)

@@ -1,6 +1,6 @@
 """Output for terminals, pipes (tab-separated) and programs (`--json`). Results go to standard output, everything else
-to standard error. In texts from the server, control characters and those that change the direction of text are
-escaped."""
+to standard error. In texts from the server and from files, control characters (with line breaks) and those that change
+the direction of text are escaped."""
 
 import io
 import json
@@ -14,7 +14,7 @@ import typer
 from platform_site.developer_cli.failures import Failure
 
 _DIRECTIONS = r"\u2028-\u202e\u2066-\u2069"
-_CONTROL = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{_DIRECTIONS}]")
+_CONTROL = re.compile(rf"[\x00-\x08\x0a-\x1f\x7f-\x9f{_DIRECTIONS}]")
 _CONTROL_IN_JSON = re.compile(rf"[\x7f-\x9f{_DIRECTIONS}]")
 
 
@@ -51,24 +51,28 @@ def is_terminal() -> bool:
 
 
 def plain(value: Any) -> str:
+    """In one line."""
+    return _CONTROL.sub(_escape, _text(value))
+
+
+def indented(value: Any) -> str:
+    """In its own lines, of which no further one looks like a line of this command."""
+    return "\n        ".join(plain(line) for line in _text(value).split("\n"))
+
+
+def _text(value: Any) -> str:
     if value is None:
         return ""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return _CONTROL.sub(_escape, text)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _escape(found: re.Match[str]) -> str:
     code = ord(found[0])
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
-
-
-def one_line(text: str) -> str:
-    """For a text that must not look like more than one line of output."""
-    return plain(text).replace("\n", "\\n")
+    return "\\n" if code == 0x0A else f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def asks(question: str) -> bool:
-    return typer.confirm(one_line(question), err=True)
+    return typer.confirm(plain(question), err=True)
 
 
 def print_json(value: Any, indent: int | None = 2) -> None:
@@ -76,12 +80,12 @@ def print_json(value: Any, indent: int | None = 2) -> None:
     print(_CONTROL_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text), flush=True)
 
 
-def result(value: Any, text: str) -> None:
-    """A command's result: `value` with `--json`, else `text`."""
+def result(value: Any, *lines: str) -> None:
+    """A command's result: `value` with `--json`, else `lines`."""
     if _State.json:
         print_json(value)
     else:
-        print(plain(text))
+        print("\n".join(map(plain, lines)))
 
 
 def table(rows: Sequence[dict[str, Any]], columns: Sequence[str], empty: str) -> None:
@@ -96,14 +100,14 @@ def table(rows: Sequence[dict[str, Any]], columns: Sequence[str], empty: str) ->
 
         shown = Table(box=None, pad_edge=False, header_style="bold")
         for column in columns:
-            shown.add_column(column.upper(), overflow="fold")
+            shown.add_column(column.upper(), overflow="fold", no_wrap=column == "id")  # ids are copied
         for row in rows:
             shown.add_row(*(Text(_cell(row.get(column))) for column in columns))
         Console(highlight=False).print(shown)
     else:
         print("\t".join(columns))
         for row in rows:
-            print("\t".join(_cell(row.get(column)).replace("\t", " ").replace("\n", " ") for column in columns))
+            print("\t".join(_cell(row.get(column)).replace("\t", "\\t") for column in columns))
 
 
 def _cell(value: Any) -> str:
@@ -123,9 +127,9 @@ def note(text: str) -> None:
         print(plain(text), file=sys.stderr)
 
 
-def say(value: dict[str, Any], text: str) -> None:
-    """Necessary information, on standard error: `value` with `--json`, else `text`."""
-    print(json.dumps(value) if _State.json else plain(text), file=sys.stderr, flush=True)
+def say(value: dict[str, Any], *lines: str) -> None:
+    """Necessary information, on standard error: `value` with `--json`, else `lines`."""
+    print(json.dumps(value) if _State.json else "\n".join(map(plain, lines)), file=sys.stderr, flush=True)
 
 
 def failure(error: Failure) -> None:
@@ -136,10 +140,10 @@ def failure(error: Failure) -> None:
     from rich.text import Text
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    console.print(Text("Error: ", style="bold red") + Text(plain(error.message), style="not bold default"))
+    console.print(Text("Error: ", style="bold red") + Text(indented(error.message), style="not bold default"))
     for field in error.fields:
         where = f"{field['location']}: " if "location" in field else ""
-        console.print(Text(plain(f"  {where}{field.get('field')}: {field.get('message')}")))
+        console.print(Text(indented(f"  {where}{field.get('field')}: {field.get('message')}")))
     if error.hint:
         console.print(Text(plain(error.hint)))
     if error.request_id:

@@ -1,18 +1,16 @@
 """The difference between `backend/` and an environment, and its application: by a plan of the whole folder, which the
 service applies completely or not at all."""
 
-import ipaddress
 import json
-import re
 import secrets
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
 from platform_site.developer_cli.api import path_part
 from platform_site.developer_cli.backend_files import Backend, JsonFile
 from platform_site.developer_cli.failures import Exit, Failure
+from platform_site.developer_cli.webhook_urls import REFERENCE, host_alone, is_local, normal_url, shown_url
 
 if TYPE_CHECKING:
     from platform_site.developer_cli.api import Answer, Api
@@ -26,11 +24,8 @@ _MAX_SHOWN: Final = 200
 """Characters of two values. Longer ones are left out."""
 _MAX_BODY: Final = 900_000
 """Bytes of a request's configuration; the service accepts 1 MB."""
-_MAY_BE_CREDENTIAL: Final = re.compile(r"[?@]|[^/]/[^/]{16,}")
 _MAX_SOURCES: Final = 200
 """The service loads each of them while the request waits."""
-REFERENCE: Final = "$secret:"
-"""What the service writes in place of a credential in a URL."""
 
 
 @dataclass
@@ -102,7 +97,7 @@ class Plan:
     @property
     def local_urls(self) -> list[str]:
         """New URLs of webhooks on this machine or a private network."""
-        return [shown_url(each.url) for each in self.webhooks.values() if each.new_url and _is_local(each.url)]
+        return [shown_url(each.url) for each in self.webhooks.values() if each.new_url and is_local(each.url)]
 
     def unconfirmed(self, confirmed: Collection[str] = ()) -> list[str]:
         return [name for each in self.changes if (name := each.to_confirm) and name not in confirmed]
@@ -133,7 +128,9 @@ class Plan:
 
 def make(api: "Api", backend: Backend) -> Plan:
     """Raises Failure if the service refuses a part."""
+    functions = api.pages("/functions", limit=100)
     plan = Plan(backend)
+    plan.only_in_environment += [f"function {it['name']}" for it in functions if it["name"] not in backend.sources]
     document: dict[str, Any] = {}
     if backend.schema is not None:
         document["schema"] = backend.schema.value
@@ -141,8 +138,6 @@ def make(api: "Api", backend: Backend) -> Plan:
         document["webhooks"] = _webhooks(api, backend.webhooks, plan)
     if backend.auth is not None:
         document |= _auth(api, backend.auth, plan)
-    functions = api.pages("/functions", limit=100)
-    plan.only_in_environment[:0] = [f"function {it['name']}" for it in functions if it["name"] not in backend.sources]
     tables = backend.schema.value.get("tables") if backend.schema else None
     created = [f"There is no table {name}." for name in tables] if isinstance(tables, dict) else []
     for each in _documents(document, backend):
@@ -234,56 +229,23 @@ def _webhooks(api: "Api", file: JsonFile, plan: Plan) -> dict[str, Any]:
     for index, wanted in enumerate(file.value):
         current, name, url = same.get(index), wanted.get("name"), wanted["url"]
         item = {setting: value for setting, value in wanted.items() if setting not in ("id", "name", "url")}
+        if "name" in wanted and name != (current and current["name"]):
+            item["name"] = name
         if current is not None:
             key = current["key"]
-            if "name" in wanted and name != current["name"]:
-                item["name"] = name
-        elif isinstance(name, str) and name:
-            key = name
         else:
-            key = f"wh_{secrets.token_hex(13)}"  # until it has an id
+            key = name if isinstance(name, str) and name else f"wh_{secrets.token_hex(13)}"  # until it has an id
         webhook = Webhook(index, name, url, is_new=current is None)
         if current is None or normal_url(url) not in (current["url"], current["masked"]):
-            item["url"] = url if REFERENCE in url else _reference(url)
+            item["url"] = url if REFERENCE in url else host_alone(url)
             webhook.new_url = True
-            if _is_local(url):
+            if is_local(url):
                 plan.warnings.append(f"{file.at(f'{index}.url')}: this machine or a private network: {shown_url(url)}")
         document[key] = item
         plan.webhooks[key] = webhook
     kept = [each for each in existing if not any(each is other for other in same.values())]
     plan.only_in_environment += [f"webhook {each['name'] or each['masked']}" for each in kept]
     return document
-
-
-def _reference(url: str) -> str:
-    """The URL with its scheme and host alone, or as it is if it has none."""
-    try:
-        scheme, host = urlsplit(url)[:2]
-    except ValueError:
-        return url
-    return f"{scheme}://{host.rpartition('@')[2]}/{REFERENCE}url" if scheme and host else url
-
-
-def normal_url(url: str) -> str:
-    """As the service stores it: scheme and host in lower case, and a path."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return url
-    return parts._replace(netloc=parts.netloc.lower(), path=parts.path or "/").geturl() if parts.netloc else url
-
-
-def shown_url(url: str) -> str:
-    """Without what may be a credential."""
-    return _reference(url) if _MAY_BE_CREDENTIAL.search(url) else url
-
-
-def _is_local(url: str) -> bool:
-    try:
-        host = urlsplit(url).hostname or ""
-        return host == "localhost" or host.endswith(".localhost") or not ipaddress.ip_address(host).is_global
-    except ValueError:
-        return False
 
 
 def _same_webhooks(existing: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
@@ -349,7 +311,7 @@ def apply(api: "Api", plan: Plan) -> bool:
                     "confirm": step.plan["confirm"],
                     "urls": _whole_urls(plan, step.document),
                 }
-                follow |= api.send("POST", "/config/apply", body)["status"] == "completing"
+                follow |= api.apply(body) == "completing"
         except Failure as error:
             if done:
                 error.hint = f"{error.hint} Already applied: {'; '.join(done)}. Push again to apply the rest.".strip()
@@ -372,5 +334,5 @@ def new_secrets(api: "Api", plan: Plan) -> dict[str, str]:
     return {
         each["name"] or each["id"]: api.send("POST", f"/webhooks/{path_part(each['id'])}/rotate-secret")["secret"]
         for each in api.get("/webhooks")["data"]
-        if each["id"] not in plan.known and (each["name"] or normal_url(each["url"])) in created
+        if each["id"] not in plan.known and (each["name"] or each["url"]) in created
     }

@@ -1,15 +1,19 @@
 import os
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
-from platform_site.developer_cli import store
+from platform_site.developer_cli import output, store
 from platform_site.developer_cli.api import Api, path_part
 from platform_site.developer_cli.failures import Exit, Failure
 
 LOCAL_URL = "http://127.0.0.1:8000"
+RETRY_SECONDS = 2.0
 Environment = Annotated[
     str | None, typer.Option("--environment", "-e", help="Name or id of an environment, instead of the linked one.")
 ]
@@ -39,10 +43,28 @@ def credentials(url: str) -> store.Credentials:
         return store.Credentials(store.checked_token(token))
     found = store.credentials(url)
     if found is None:
-        raise Failure(
-            Exit.CREDENTIALS, "not_signed_in", f"You are not signed in to {url}.", f"Run: platform login --url {url}"
-        )
+        other = " or with the URL of another service" if url == LOCAL_URL else ""
+        hint = f"Run: platform login --url {url}{other}"
+        raise Failure(Exit.CREDENTIALS, "not_signed_in", f"You are not signed in to {url}.", hint)
     return found
+
+
+Result = TypeVar("Result")
+
+
+def when_reachable(ask: Callable[..., Result], *arguments: Any, **more: Any) -> Result:
+    """What `ask` returns, as soon as the service answers. The first error is printed."""
+    waiting = False
+    while True:
+        try:
+            return ask(*arguments, **more)
+        except Failure as error:
+            if error.exit_code != Exit.UNREACHABLE:
+                raise
+            if not waiting:
+                output.failure(error)
+            waiting = True
+            time.sleep(RETRY_SECONDS)
 
 
 def account_api(url: str | None = None) -> Api:
@@ -70,6 +92,19 @@ def environments(api: Api, project: str) -> list[dict[str, Any]]:
     return found
 
 
+def siblings() -> tuple[Api, str]:
+    """The path of the linked project's environments."""
+    _, link = project_link()
+    return account_api(link.url), f"/projects/{path_part(link.project)}/environments"
+
+
+def sibling(name: str) -> tuple[Api, str, dict[str, Any]]:
+    """The named environment of the linked project and its path."""
+    api, path = siblings()
+    target = chosen(api.get(path)["data"], name, "environment", "in this project")
+    return api, f"{path}/{path_part(target['id'])}", target
+
+
 def place(api: Api) -> str:
     """`production of Shop`, if the caller may read the names; else the id."""
     if (linked := link_to(api.url)) is not None:
@@ -88,8 +123,25 @@ def chosen(entries: list[dict[str, Any]], given: str, kind: str, where: str) -> 
     if matching:
         ids = ", ".join(each["id"] for each in matching)
         raise Failure(Exit.USAGE, "ambiguous", f'Several {kind}s are named "{given}": {ids}.', "Use an id.")
-    names = ", ".join(str(each["name"]) for each in entries) or "none"
-    raise Failure(Exit.NOT_FOUND, "not_found", f'There is no {kind} "{given}" {where}.', f"You can use: {names}")
+    names = [str(each["name"] or each["id"]) for each in entries]
+    near = [name for name in names if name.startswith(given)] or get_close_matches(given, names, n=1)
+    message = f'There is no {kind} "{given}" {where}.' + (f' Did you mean "{near[0]}"?' if len(near) == 1 else "")
+    raise Failure(Exit.NOT_FOUND, "not_found", message, f"You can use: {', '.join(names) or 'none'}")
+
+
+@contextmanager
+def of_function(api: Api, name: str) -> Iterator[str]:
+    """The function's path. If there is none, the error names those that are there."""
+    try:
+        yield f"/functions/{path_part(name)}"
+    except Failure as error:
+        found: list[dict[str, Any]] = []
+        if error.exit_code == Exit.NOT_FOUND:
+            with suppress(Failure):  # a key may not list them
+                found = [{"id": it["name"], "name": it["name"]} for it in api.pages("/functions", limit=100)]
+        if found:
+            chosen(found, name, "function", "in this environment")
+        raise
 
 
 def is_production(api: Api) -> bool:
@@ -113,7 +165,7 @@ def environment_api(given: str | None) -> Api:
         if linked is None:
             project_link()
             raise Failure(Exit.USAGE, "other_service", f"The link here is not for {url}.", "Use the environment's id.")
-        named = chosen(environments(api, linked.project), given, "environment", f"in {linked.project}")
+        named = chosen(environments(api, linked.project), given, "environment", "in this project")
         api.environment = named["id"]
     elif linked is not None:
         api.environment = linked.environment

@@ -81,19 +81,35 @@ def _is_this_machine(host: str) -> bool:
         return host == "localhost"
 
 
-def write_file(path: Path, text: str, mode: int | None = None) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+def read_file(path: Path) -> str:
+    """UTF-8, with its line ends, which belong to a function's source."""
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask if mode is None else mode)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+        return path.read_bytes().decode()
+    except FileNotFoundError:
+        raise Failure(Exit.USAGE, "no_file", f"There is no file {path}.") from None
+    except OSError as error:
+        raise Failure(Exit.USAGE, "unreadable_file", f"{path} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise Failure(Exit.USAGE, "unreadable_file", f"{path}:{line}: this is not UTF-8.") from None
+
+
+def write_file(path: Path, text: str, mode: int | None = None) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+            umask = os.umask(0)
+            os.umask(umask)
+            os.chmod(temporary, 0o666 & ~umask if mode is None else mode)
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise Failure(Exit.USAGE, "file_error", f"{path} cannot be written: {error.strerror}.") from None
 
 
 def _credentials_path() -> Path:
@@ -109,14 +125,19 @@ def _all_credentials() -> dict[str, dict[str, Any]]:
             raise Failure(
                 Exit.CREDENTIALS, "credentials_readable", f"Other users can read {path}.", f"Run: chmod 600 {path}"
             )
-        found: dict[str, dict[str, Any]] = json.loads(path.read_text())
+        found = json.loads(path.read_text())
+        if not isinstance(found, dict):
+            raise ValueError
         return found
     except FileNotFoundError:
         return {}
     except ValueError:
-        raise Failure(
-            Exit.CREDENTIALS, "credentials_unreadable", f"{path} is not JSON.", "Delete it and sign in again."
-        ) from None
+        raise _unreadable_credentials() from None
+
+
+def _unreadable_credentials() -> Failure:
+    message = f"{_credentials_path()} is not JSON of this version."
+    return Failure(Exit.CREDENTIALS, "credentials_unreadable", message, "Delete it and sign in again.")
 
 
 @contextmanager
@@ -131,9 +152,12 @@ def locked() -> Iterator[None]:
 
 def credentials(url: str) -> Credentials | None:
     found = _all_credentials().get(url)
-    if found is not None and found.get("keyring"):
-        found = {**keyring_store.read(url), "name": found["name"]}
-    return None if found is None else Credentials(**found)
+    try:
+        if found is not None and found.get("keyring"):
+            found = {**keyring_store.read(url), "name": found["name"]}
+        return None if found is None else Credentials(**found)
+    except (AttributeError, KeyError, TypeError):
+        raise _unreadable_credentials() from None
 
 
 def urls() -> list[str]:
@@ -155,7 +179,10 @@ def save_credentials(url: str, value: Credentials | None) -> None:
 
 
 def find_link() -> tuple[Path, Link] | None:
-    here = Path.cwd()
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:
+        raise Failure(Exit.USAGE, "no_folder", "The current folder was deleted.") from None
     for folder in (here, *here.parents):
         path = folder / LINK_FILE
         if path.is_file():

@@ -12,6 +12,7 @@ from django.urls.exceptions import Resolver404
 from django.utils.http import urlencode
 
 from accounts.tokens.access_tokens import make_access_token
+from platform_site.concurrency import server_hints
 from platform_site.developer_console.session import SignedIn
 from platform_site.fastpath import routes
 from platform_site.http import exact_json
@@ -81,6 +82,8 @@ class ApiClient:
         except Resolver404:  # an id from a form that is none
             raise NotFound("There is no such object.") from None
         inner.resolver_match = match
+        if server_hints.SHARE in self.request.__dict__:
+            inner.__dict__[server_hints.SHARE] = self.request.__dict__[server_hints.SHARE]
         if self.staff_grant is not None:
             inner.__dict__[staff_access.ATTRIBUTE] = self.staff_grant.pk
         response: HttpResponse = match.func(inner, *match.args, **match.kwargs)

@@ -14,6 +14,7 @@ from django.utils.http import urlencode
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_protect
 
+from platform_site.concurrency import server_hints
 from platform_site.developer_console import session
 from platform_site.developer_console.api_calls import ApiClient
 from platform_site.developer_console.staff import grants as staff
@@ -22,11 +23,10 @@ from platform_site.http.requests import current_request_id
 from platform_site.identity.callers import EnvironmentRef
 from projects.directory.environments import environment_ref
 from projects.models import Member
+from rows.rules.principal import Principal
 
 _GZIP: Final = GZipMiddleware(lambda request: HttpResponse())
 """For HTML pages only: random padding and a new CSRF token per page prevent BREACH."""
-WRITERS: Final = frozenset({"owner", "developer"})
-
 
 SECTIONS: Final = {
     "home": "Home",
@@ -141,8 +141,17 @@ class Console:
         return found
 
     @property
+    def has_writing_role(self) -> bool:
+        return self.me["role"] in ("owner", "developer")
+
+    @property
     def may_write(self) -> bool:
-        return self.me["role"] in WRITERS and self.project["suspended_at"] is None
+        return self.has_writing_role and self.project["suspended_at"] is None
+
+    @property
+    def principal(self) -> Principal:
+        """The member, for the rules of tables."""
+        return Principal("account", reads_only=not self.has_writing_role)
 
     @property
     def is_owner(self) -> bool:
@@ -163,6 +172,7 @@ def signed_in_page(view: Callable[..., HttpResponse]) -> Page:
         if signed_in is None:
             return _to_sign_in(request, ended=session.COOKIE in request.COOKIES)
         try:
+            server_hints.enter_share(request, signed_in.user_id)
             response = view(request, ApiClient(request, signed_in), *args, **kwargs)
         except ApiError as refusal:
             return _refused(request, refusal)

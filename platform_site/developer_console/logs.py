@@ -65,7 +65,7 @@ def timeline(console: Console) -> HttpResponse:
         kinds |= shown if scope in console.me["scopes"] else set()
     found = timelines.of(asked or environment_id, environment_id, within=console.ref, kinds=frozenset(kinds))
     entries = []
-    # The newest come first, without attempts: their deliveries say what became of them.
+    # The newest come first. Without attempts: their deliveries have the outcomes.
     newest = [entry for entry in reversed(found.entries) if entry.kind != "attempt"][: timelines.MAX_SHOWN]
     for entry in found.entries if asked else newest:
         links = [(name, value, _is_id(value)) for name, value in entry.facts if value != environment_id]

@@ -11,7 +11,7 @@ from accounts.registration import pool_settings
 from platform_site.developer_console import keys
 from platform_site.developer_console.api_calls import path_to
 from platform_site.developer_console.forms import invalid
-from platform_site.developer_console.frame import WRITERS, Change, Console, go_to, page
+from platform_site.developer_console.frame import Change, Console, go_to, page
 from platform_site.http.errors import Forbidden, ValidationFailed
 from platform_site.templatetags.developer_console import isolated
 from projects import staff_access
@@ -137,7 +137,7 @@ def settings(console: Console) -> HttpResponse:
         "staff_grants": _staff_grants(console),
         "environment_detail": console.api("GET", _environment(console)),
         "limits": _limits(console),
-        "can_revoke": console.me["role"] in WRITERS,
+        "can_revoke": console.has_writing_role,
         "max_name_length": NAME_LENGTH,
         **keys.panel(console),
     }

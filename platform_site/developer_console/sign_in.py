@@ -18,9 +18,11 @@ from accounts.models import User
 from accounts.registration import password_reset
 from accounts.staff import second_factor
 from accounts.users import emails, passwords, sessions
+from platform_site.concurrency import server_hints
 from platform_site.developer_console import session
 from platform_site.developer_console.api_calls import ApiClient
-from platform_site.http.errors import ApiError, RateLimited, Unauthorized
+from platform_site.http.errors import ApiError, InvalidGrant, RateLimited, Unauthorized
+from platform_site.http.requests import site_of
 from platform_site.redis import rate_limits
 
 WRONG: Final = "The email or the password is wrong."
@@ -59,6 +61,7 @@ def sign_in(request: HttpRequest) -> HttpResponse:
     status = 200
     if form.is_bound and form.is_valid():
         try:
+            server_hints.enter_share(request, site_of(request))
             rate_limits.count_token_request(request, email=form.cleaned_data["email"])
             user = sessions.authenticate(pool_id=None, environment_id=None, **form.cleaned_data)
             if second_factor.device_of(user) is None:
@@ -120,6 +123,7 @@ def sign_out(request: HttpRequest) -> HttpResponse:
     response = redirect("developer_console:sign-in")
     signed_in = session.read(request)
     if signed_in is not None:
+        request.__dict__.pop(server_hints.SHARE, None)  # a session can be ended beside any other requests
         with suppress(Unauthorized):  # it has ended already
             ApiClient(request, signed_in).call("POST", "/v1/auth/revoke", {"scope": "current"})
     session.end(response)
@@ -152,5 +156,7 @@ def _target(request: HttpRequest, wanted: str) -> str:
 
 def _text(error: ApiError, otherwise: str | None = None) -> str:
     if isinstance(error, RateLimited):
-        return f"Too many attempts. Try again in {error.headers['Retry-After']} seconds."
-    return otherwise or " ".join(field.message for field in error.fields) or error.text
+        return error.page_text
+    if otherwise is not None and isinstance(error, InvalidGrant):
+        return otherwise
+    return " ".join(field.message for field in error.fields) or error.text

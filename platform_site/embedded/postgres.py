@@ -114,7 +114,7 @@ def spawn(
         "unix_socket_permissions": "0700",
         "max_connections": str(max_connections(web_processes)),
         "shared_buffers": "128MB",
-        # 10 MB less for so many connections: no transaction is serializable, and reads come from the system's cache.
+        # Saves 10 MB: no transaction is serializable.
         "max_pred_locks_per_transaction": "10",
         "io_method": "sync",
         "io_max_concurrency": "8",

@@ -30,7 +30,7 @@ from platform_site.embedded.supervisor import ProcessFailed, SupervisedProcess, 
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 READY_SECONDS: Final = 120.0
-UPGRADE_SECONDS = 3600
+UPGRADE_SECONDS: Final = 3600
 _POSTGRES_VARIABLES: Final = ("DATABASE_URL", *map(region_variable, REGIONS))
 
 
@@ -111,14 +111,14 @@ class _ImportThread(threading.Thread):
         self._error: Exception | None = None
 
     def run(self) -> None:
-        gc.disable()  # a quarter of the time of imports, and finds nothing
+        gc.disable()  # it takes a quarter of the import's time, and frees nothing
         try:
             self._load()
         except Exception as error:
             self._error = error
 
     def prepare_forks(self) -> None:
-        """After the import. Raises what it raised, and CannotStart for an invalid setting."""
+        """Call after the import. Raises the import's error: CannotStart for an invalid setting."""
         from django.core.exceptions import ImproperlyConfigured
 
         if isinstance(self._error, ImproperlyConfigured):
@@ -242,7 +242,7 @@ class _Run:
             "BASE_URL": self._base_url,
             "DJANGO_SETTINGS_MODULE": "platform_site.settings",
             "LOG_FORMAT": "text",
-            # Webhooks and functions may call what runs on this machine, unless the terminal says otherwise.
+            # By default, webhooks and functions may call this machine.
             "OUTBOUND_ALLOWED_NETWORKS": "127.0.0.0/8,::1/128",
             **os.environ,
             "DATA_DIR": str(self._layout.data_dir),

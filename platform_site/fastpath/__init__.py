@@ -1,3 +1,3 @@
-"""Shortcuts past Django and DRF on hot paths; each module says what it replaces and saves.
+"""Shortcuts past Django and DRF on hot paths; each module's docstring has what it replaces and saves.
 Depends on: nothing.
 Used from outside: connection_cleanup, routes, batching."""

@@ -17,9 +17,9 @@ _Head = tuple[str, ...]
 @dataclass(frozen=True, slots=True)
 class _Route:
     literals: tuple[tuple[int, str], ...]
-    """Words at these indexes, after the first two."""
+    """By index; without the first two, which are in the table's key."""
     variables: tuple[tuple[int, str], ...]
-    """Places of variables, and their names."""
+    """By index, their names."""
     match: dict[str, Any]
 
     def resolve(self, words: list[str]) -> ResolverMatch | None:
@@ -29,7 +29,7 @@ class _Route:
         values = {name: words[index] for index, name in self.variables}
         if "" in values.values():
             return None
-        made = ResolverMatch.__new__(ResolverMatch)  # its own constructor works out again what the pattern says
+        made = ResolverMatch.__new__(ResolverMatch)  # its constructor computes `match` again
         made.__dict__ = {**self.match, "kwargs": values, "captured_kwargs": values}
         return made
 

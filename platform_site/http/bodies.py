@@ -26,7 +26,7 @@ _CHARSET: Final = re.compile(r';\s*charset\s*=\s*"?([^\s;"]+)"?', re.IGNORECASE)
 _POSITION: Final = re.compile(r": line \d+ column \d+ \(char \d+\)\Z")
 _NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*+\\u0000")
 """`\\u0000` behind an even number of backslashes."""
-# Possessive, and content with a string that never ends: hostile quotes and backslashes cost one pass, not n of them.
+# Possessive, and with an optional end quote, so that hostile quotes and backslashes take linear time.
 _STRING: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"?+', re.DOTALL)
 
 
@@ -58,7 +58,7 @@ def read(body: bytes, *, long_floats: LongFloats = "rounded") -> Any:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         _explain(body, error)
-    # A body with few brackets cannot be deep; the walk is for the suspicious ones, and comes before the second reader.
+    # Only a body with many brackets can be too deep. Checked first, since the second parser recurses.
     if body.count(b"{") + body.count(b"[") > MAX_DEPTH and _is_too_deep(value):
         raise InvalidRequest(_TOO_DEEP)
     if b"\\u0000" in body and _NUL.search(body):
@@ -101,7 +101,7 @@ def _explain(body: bytes, error: orjson.JSONDecodeError) -> NoReturn:
     if "depth" in message:
         raise InvalidRequest(_TOO_DEEP) from None
     if "surrogate" in message:
-        raise InvalidRequest("The body contains half of a surrogate pair (\\ud800-\\udfff alone).") from None
+        raise InvalidRequest("The body contains a lone surrogate (\\ud800 to \\udfff).") from None
     if "infinity" in message or "out of range" in message:
         raise InvalidRequest("The body contains a number that is out of range.") from None
     position = _POSITION.search(message)

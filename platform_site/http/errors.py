@@ -127,6 +127,10 @@ class RateLimited(ApiError):
         super().__init__(message, **rest)
         self.headers["Retry-After"] = str(max(1, retry_after))
 
+    @property
+    def page_text(self) -> str:
+        return f"Too many attempts. Try again in {self.headers['Retry-After']} seconds."
+
 
 class Internal(ApiError):
     pass

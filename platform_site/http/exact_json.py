@@ -62,7 +62,7 @@ def loads(text: bytes | str, *, parse_float: Callable[[str], float] | None = Non
         return value
     try:
         return json.loads(data, parse_float=parse_float)
-    except RecursionError as error:  # the standard library's reader goes less deep
+    except RecursionError as error:  # the standard library's parser has a lower limit
         raise ValueError("the JSON is nested too deep for integers of its size") from error
 
 

@@ -36,13 +36,14 @@ class CharField(serializers.CharField):
 
 
 class NameField(CharField):
-    """Without control characters, which a terminal that shows the name obeys. Tabs and line breaks may be in it."""
+    """Without control characters, which a terminal that shows the name obeys. Tabs and line breaks may be in it. The
+    name of the serializer's instance, which may be older than this rule, can be sent unchanged."""
 
     default_error_messages: ClassVar = {"malformed": "Must not have control characters."}
 
     def to_internal_value(self, data: Any) -> str:
         name = str(super().to_internal_value(data))
-        if CONTROL_CHARACTERS.search(name):
+        if CONTROL_CHARACTERS.search(name) and name != getattr(self.parent.instance, str(self.source), None):
             self.fail("malformed")
         return name
 
@@ -242,7 +243,7 @@ _OWN_CODES: Final = {
 
 
 class WarningResponse(Serializer):
-    """Of a `FieldError` that refuses nothing."""
+    """For a `FieldError` in a successful response."""
 
     field = CharField()
     code = CharField()

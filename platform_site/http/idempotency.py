@@ -1,7 +1,7 @@
 """Idempotency-Key: a repeated request has its effect once and gets the same response, for 24 h. The record is inserted
 first and commits with the effect, so a concurrent repetition waits. Another query or body is 422. Only 2xx is stored,
-up to MAX_STORED and sealed under the key, which is not stored. Actions use `@idempotent(using=…)`, or `claim` and
-`store_reference`."""
+up to MAX_STORED and sealed under the key, which is not stored; of a larger response with one row, the row's id. Actions
+use `@idempotent(using=…)`, or `claim` and `store_reference`."""
 
 import hashlib
 import hmac
@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Final, TypeVar, cast
 
 import orjson
@@ -134,12 +134,11 @@ def no_longer_stored() -> Conflict:
     )
 
 
-def store(ticket: Ticket, response: HttpResponse, *, using: str) -> None:
-    """In the transaction of `claim`."""
-    head = orjson.dumps([response.status_code, list(response.headers.items())])
-    sealed = keyring.seal(
-        keyring.seal_under(ticket.key, head + b"\n" + response.content, purpose=PURPOSE), purpose=PURPOSE
-    )
+def store(ticket: Ticket, response: HttpResponse, *, using: str, row_id: str | None = None) -> None:
+    """In the transaction of `claim`. With `row_id` without the content: a repetition reads the row."""
+    head = [response.status_code, list(response.headers.items())]
+    plain = orjson.dumps(head) + b"\n" + response.content if row_id is None else orjson.dumps([*head, row_id])
+    sealed = keyring.seal(keyring.seal_under(ticket.key, plain, purpose=PURPOSE), purpose=PURPOSE)
     IdempotencyRecord.objects.using(using).filter(digest=ticket.digest).update(sealed_answer=sealed)
 
 
@@ -153,8 +152,11 @@ def discard(ticket: Ticket, *, using: str) -> None:
     IdempotencyRecord.objects.using(using).filter(digest=ticket.digest).delete()
 
 
-def replay(ticket: Ticket, kept: IdempotencyRecord) -> HttpResponse:
-    """The stored response, with `Idempotency-Replayed`. Raises Conflict if it cannot be opened or was not stored."""
+def replay(
+    ticket: Ticket, kept: IdempotencyRecord, read_row: Callable[[str], HttpResponse] | None = None
+) -> HttpResponse:
+    """The stored response, with `Idempotency-Replayed`; `read_row(row_id)` makes its content if only the row is stored.
+    Raises Conflict if it cannot be opened or was not stored."""
     try:
         if kept.sealed_answer is None:
             raise keyring.Tampered("no answer was kept")
@@ -162,10 +164,14 @@ def replay(ticket: Ticket, kept: IdempotencyRecord) -> HttpResponse:
     except keyring.KeyringError as error:  # a platform key was dropped before its records expired, or it was large
         raise no_longer_stored() from error
     head, _, body = plain.partition(b"\n")
-    status, headers = orjson.loads(head)
+    status, headers, *row_ids = orjson.loads(head)
     response = HttpResponse(body, status=status, headers=dict(headers))
     if "Content-Type" not in dict(headers):
         del response.headers["Content-Type"]
+    if row_ids and read_row is not None:
+        current = read_row(row_ids[0])
+        response.content = current.content
+        response.headers["ETag"] = current.headers["ETag"]
     response.headers[REPLAYED] = "true"
     return response
 
@@ -179,10 +185,14 @@ def in_region(view: ApiViewSet) -> str | None:
 
 
 def idempotent(
-    using: str | Callable[[Any], str | None] = "default", *, before: Callable[[Any], None] = lambda view: None
+    using: str | Callable[[Any], str | None] = "default",
+    *,
+    before: Callable[[Any], None] = lambda view: None,
+    read_row: Callable[[Any, str], HttpResponse] | None = None,
 ) -> Callable[[Action], Action]:
     """Makes an action of an ApiViewSet honour the Idempotency-Key, in `atomic(using)`; `using` is an alias or a
-    function. Without the header there is no transaction. `before` is called first, outside of it."""
+    function. Without the header there is no transaction. `before` is called first, outside of it. `read_row(view,
+    row_id)` is for actions whose responses with an ETag have one row."""
 
     def decorate(action: Action) -> Action:
         @wraps(action)
@@ -198,13 +208,15 @@ def idempotent(
             with transaction.atomic(using=alias):
                 kept = claim(ticket, using=alias)
                 if kept is not None:
-                    return replay(ticket, kept)
+                    return replay(ticket, kept, read_row and partial(read_row, self))
                 response = action(self, *args, **kwargs)
                 if not isinstance(response, HttpResponse):
                     raise TypeError(f"an idempotent action must return a whole answer, not {type(response).__name__}")
                 if 200 <= response.status_code < 300:
                     if _is_stored(self, response):
                         store(ticket, response, using=alias)
+                    elif read_row is not None and "ETag" in response.headers:
+                        store(ticket, response, using=alias, row_id=exact_json.loads(response.content)["id"])
                 else:
                     discard(ticket, using=alias)
             return response
@@ -216,7 +228,7 @@ def idempotent(
 
 
 def _is_stored(view: ApiViewSet, response: HttpResponse) -> bool:
-    """Otherwise only the record stays, and a repetition learns that it was done."""
+    """Otherwise, and without a row, only the record stays, and a repetition learns that it was done."""
     is_anonymous = not view.public and view.caller.kind == "anonymous"
     return len(response.content) <= (_OF_ANONYMOUS if is_anonymous else MAX_STORED)
 

@@ -16,7 +16,7 @@ from platform_site.http.errors import FieldError, ValidationFailed
 from platform_site.identity import ids
 
 KEY_BEGINNINGS: Final = "sk|rt|oac|oal|lnk|hk|whsec"
-# Text that looks like a secret is refused as an id: it would be written to every log line.
+# Text that looks like a secret is not accepted as a request id, which is in every log line.
 _ID: Final = re.compile(rf"(?!(?:{KEY_BEGINNINGS})_|eyJ)[A-Za-z0-9][A-Za-z0-9._:\-]{{0,63}}", re.ASCII)
 _ENVIRONMENT_LABEL: Final = re.compile(r"env-([0-9a-z]{26})", re.ASCII)
 _current: Final[ContextVar[str | None]] = ContextVar("request_id", default=None)

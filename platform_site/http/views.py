@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import orjson
 from django.core.exceptions import ImproperlyConfigured
 from django.db import close_old_connections
-from django.http import HttpRequest, HttpResponse, HttpResponseNotModified
+from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase, ResponseHeaders
 from django.utils.functional import cached_property
 from rest_framework.parsers import JSONParser
@@ -23,7 +23,7 @@ from rest_framework.viewsets import ViewSet
 from platform_site.concurrency import server_hints
 from platform_site.http import bodies, exception_handler, fields
 from platform_site.http.errors import ApiError, MethodNotAllowed, ProjectSuspended, Unauthorized, ValidationFailed
-from platform_site.http.requests import read_parameters
+from platform_site.http.requests import read_parameters, site_of
 from platform_site.identity import call_depth
 from platform_site.identity.callers import APP_USERS, Caller, EnvironmentRef
 from platform_site.postgres import sqlstates
@@ -76,10 +76,6 @@ def no_content() -> HttpResponse:
     return response
 
 
-def not_modified(headers: Mapping[str, str]) -> HttpResponse:
-    return HttpResponseNotModified(headers=headers)
-
-
 def is_replaced(error: ApiError | type[ApiError]) -> bool:
     """Whether `client_errors_as` replaces this error: every 4xx except 404, 405, 429 and `project_suspended`."""
     kind = error if isinstance(error, type) else type(error)
@@ -106,7 +102,7 @@ class ApiRequest(Request):
         """Set `user` and `auth`, also on Django's request."""
         self._user, self._auth = caller, credential
         if caller.kind not in APP_USERS:
-            call_depth.believe(self._request.META)
+            call_depth.trust_header(self._request.META)
         self._request.__dict__ |= {"user": caller, "auth": credential}
         return caller
 
@@ -267,12 +263,21 @@ class ApiViewSet(ViewSet):
             self._caller = caller = self._authenticate()
             request.__dict__["caller"] = caller
             self.check_permissions(self.request)
-            if server_hints.SHARE in request.__dict__ and caller.environment is not None:
-                request.__dict__[server_hints.SHARE].enter(caller.environment.environment_id)
+        if server_hints.SHARE in request.__dict__:
+            server_hints.enter_share(request, self._share_owner())
         query_string = request.META.get("QUERY_STRING", "")
         is_ours = query_string and not self.third_party_queries
         self.query = read_parameters(query_string, self.parameters_of(self.action)) if is_ours else {}
         return action(self.request, *self.args, **self.kwargs)
+
+    def _share_owner(self) -> str:
+        """Whose share of the server's threads the request takes: a project, an account, or a client network."""
+        caller = self._caller
+        if caller is None:
+            return site_of(self.http_request)
+        if caller.environment is None:
+            return caller.account_id or caller.id
+        return caller.environment.project_id
 
     def check_permissions(self, request: Request) -> None:
         """DRF's loop over `permission_classes` would cost a row's request more than the check."""

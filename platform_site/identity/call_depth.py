@@ -17,7 +17,7 @@ HEADER: Final = "X-Platform-Depth"
 META: Final = "HTTP_X_PLATFORM_DEPTH"
 MAX_DEPTH: Final = 8
 """A chain of webhooks, functions and row writes ends here."""
-BELIEVED_MINUTES: Final = 60
+VALID_MINUTES: Final = 60
 """Enough for a receiver with a queue, and clock differences."""
 _PURPOSE: Final = "platform.chain"
 _here: Final[ContextVar[str | int | None]] = ContextVar("chain", default=None)
@@ -28,28 +28,29 @@ _FORM: Final = re.compile(r"(\d{1,3})\.(\d{1,10})\.([A-Za-z0-9_-]{22})", re.ASCI
 def sign(depth: int, environment_id: str) -> str:
     """The header for a call by the environment, which `depth` includes."""
     minute = _minute()
-    mac = keyring.mac(_said(depth, minute, environment_id), purpose=_PURPOSE)
+    mac = keyring.mac(_message(depth, minute, environment_id), purpose=_PURPOSE)
     return f"{depth}.{minute}.{base64.urlsafe_b64encode(mac).decode().rstrip('=')}"
 
 
 def depth_of(meta: Mapping[str, Any], environment_id: str) -> int:
-    """The header's depth; 0 unless signed for this environment within BELIEVED_MINUTES."""
-    return _depth_said(meta.get(META), environment_id)
+    """The header's depth; 0 unless signed for this environment within VALID_MINUTES."""
+    return _read(meta.get(META), environment_id)
 
 
 def begin_request() -> None:
-    """No depth is believed until `believe`, so that visitors cannot end the chains that they start."""
+    """The header counts after `trust_header` only: with a copied one, an app's users could stop the functions and
+    webhooks of their calls."""
     _here.set(None)
 
 
-def believe(meta: Mapping[str, Any]) -> None:
-    """Believe the header of a request by a key or an account."""
+def trust_header(meta: Mapping[str, Any]) -> None:
+    """For requests by a key or an account."""
     _here.set(meta.get(META))
 
 
 @contextmanager
 def at(depth: int) -> Generator[None]:
-    """What the block does has this depth."""
+    """Calls within the block have this depth."""
     token = _here.set(depth)
     try:
         yield
@@ -60,7 +61,7 @@ def at(depth: int) -> Generator[None]:
 def depth_here(environment_id: str) -> int:
     """The depth of the current request, or of the block of `at`; 0 otherwise."""
     here = _here.get()
-    return here if isinstance(here, int) else _depth_said(here, environment_id)
+    return here if isinstance(here, int) else _read(here, environment_id)
 
 
 def refuse_loop(depth: int) -> None:
@@ -69,17 +70,17 @@ def refuse_loop(depth: int) -> None:
         raise Conflict(f"Refused, to prevent a loop: a chain of {depth} functions and webhooks led to this call.")
 
 
-def _depth_said(value: str | None, environment_id: str) -> int:
+def _read(value: str | None, environment_id: str) -> int:
     found = None if value is None else _FORM.fullmatch(value)
     if found is None:
         return 0
     depth, minute, mac = int(found[1]), int(found[2]), base64.urlsafe_b64decode(found[3] + "==")
-    if abs(_minute() - minute) > BELIEVED_MINUTES:
+    if abs(_minute() - minute) > VALID_MINUTES:
         return 0
-    return depth if keyring.is_mac(mac, _said(depth, minute, environment_id), purpose=_PURPOSE) else 0
+    return depth if keyring.is_mac(mac, _message(depth, minute, environment_id), purpose=_PURPOSE) else 0
 
 
-def _said(depth: int, minute: int, environment_id: str) -> bytes:
+def _message(depth: int, minute: int, environment_id: str) -> bytes:
     return f"{depth} {minute} {environment_id}".encode()
 
 

@@ -26,14 +26,14 @@ class Insecure(OutboundError):
 
 
 class RequestTimedOut(OutboundError):
-    reason = "it took too long"
+    reason = "the request took too long"
 
 
 class ConnectionBroken(OutboundError):
-    reason = "the connection was closed before an answer came"
+    reason = "the connection was closed before a response came"
 
 
 class InvalidResponse(OutboundError):
     """No, incomplete or oversized HTTP response."""
 
-    reason = "what came back is not a complete HTTP response"
+    reason = "the response is not a complete HTTP response"

@@ -80,7 +80,7 @@ def parse_url(text: str) -> Target:
     if len(text) > MAX_LENGTH:
         raise BadUrl("too_long", f"A URL may have at most {MAX_LENGTH} characters.")
     if _REFUSED.search(text):
-        raise BadUrl("invalid_url", "The URL holds characters that must be percent-encoded.")
+        raise BadUrl("invalid_url", "The URL contains characters that must be percent-encoded.")
     try:
         parts = urlsplit(text)
         port = parts.port
@@ -89,14 +89,14 @@ def parse_url(text: str) -> Target:
     if parts.scheme not in DEFAULT_PORTS:
         raise BadUrl("invalid_scheme", "A URL must start with https:// or http://.")
     if "@" in parts.netloc:
-        raise BadUrl("credentials", "A URL must not hold a user name or password.")
+        raise BadUrl("credentials", "A URL must not contain a user name or password.")
     if "#" in text:
-        raise BadUrl("fragment", "A URL must not have a fragment: it is never sent.")
+        raise BadUrl("fragment", "A URL must not have a fragment (#…): HTTP does not send it.")
     host = host_of(parts.netloc)
     if port is None:
         port = DEFAULT_PORTS[parts.scheme]
     if not _is_port_allowed(port):
-        raise BadUrl("port_not_allowed", "The port must be 80, 443 or one from 1024 up that no infrastructure uses.")
+        raise BadUrl("port_not_allowed", "The port must be 80, 443, or above 1023 and not that of an internal service.")
     path = parts.path or "/"
     return Target(parts.scheme, host, port, _encoded(path + ("?" + parts.query if parts.query else "")))
 
@@ -111,7 +111,7 @@ def _encoded(path: str) -> str:
     try:
         return quote(path, safe="!#$%&'()*+,/:;=?@[]~-._")
     except UnicodeEncodeError:
-        raise BadUrl("invalid_url", "The URL holds half of a surrogate pair.") from None
+        raise BadUrl("invalid_url", "The URL contains a lone surrogate.") from None
 
 
 def host_of(netloc: str) -> str:
@@ -143,18 +143,18 @@ def host_of(netloc: str) -> str:
     return host.removesuffix(".")
 
 
-def check_url(text: str, *, field: str = "url") -> str:
-    """The canonical URL, resolved within RESOLVE_SECONDS. Raises ValidationFailed naming `field` if it is malformed or
+def check_url(text: str) -> str:
+    """The canonical URL, resolved within RESOLVE_SECONDS. Raises ValidationFailed (field `url`) if it is malformed or
     has only private IPs; an unresolvable name is accepted, since calls check again. Not inside a transaction."""
     try:
         target = parse_url(text)
     except BadUrl as error:
-        raise ValidationFailed.of(field, error.code, str(error)) from None
+        raise ValidationFailed.of("url", error.code, str(error)) from None
     try:
         addresses = resolve(target.host, target.port, time.monotonic() + RESOLVE_SECONDS, _CHECK_OWNER)
     except (NotResolved, TimeoutError):
         return target.url
     opened = networks(tuple(settings.OUTBOUND_ALLOWED_NETWORKS))
     if not any(is_allowed(address, opened) for address in addresses):
-        raise ValidationFailed.of(field, "address_not_allowed", "The host is not on the public internet.")
+        raise ValidationFailed.of("url", "address_not_allowed", "The host is not on the public internet.")
     return target.url

@@ -189,7 +189,7 @@ def _shut_down(pgconn: Any) -> None:
     """The waiting thread closes the connection itself."""
     number = pgconn.socket
     with socket.socket(fileno=os.dup(number)) as ours:
-        if pgconn.socket == number:  # still open, so what was duplicated is its own
+        if pgconn.socket == number:  # otherwise it was closed, and the number may be another file's
             ours.shutdown(socket.SHUT_RDWR)
 
 

@@ -23,7 +23,7 @@ _commits = _Commits()
 
 
 def commits_of_this_thread() -> int:
-    """By it `platform_site.http.views` only repeats a request that has committed nothing."""
+    """`platform_site.http.views` repeats a request only if this has not changed."""
     return _commits.count
 
 

@@ -147,7 +147,7 @@ def _has_begun(wrapper: BaseDatabaseWrapper, libpq: Any) -> bool:
 
 def opened(wrapper: Any) -> tuple[Any, _Prepared]:
     """This BaseDatabaseWrapper's libpq connection, and its prepared statements."""
-    if wrapper.connection is None or not wrapper.health_check_done:  # as both would find out themselves
+    if wrapper.connection is None or not wrapper.health_check_done:  # otherwise both calls do nothing
         wrapper.close_if_health_check_failed()
         wrapper.ensure_connection()
     connection: psycopg.Connection[Any] = wrapper.connection

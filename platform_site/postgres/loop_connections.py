@@ -5,8 +5,9 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from operator import countOf
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from django.conf import settings
 from django.db import connections
@@ -17,6 +18,8 @@ from platform_site.concurrency import loop_requests
 from platform_site.concurrency.loop_requests import Gate, LoopRequest
 from platform_site.http.errors import Unavailable
 from platform_site.postgres.libpq import prepared_on
+
+Result = TypeVar("Result")
 
 _IDLE: Final = pq.TransactionStatus.IDLE
 
@@ -59,8 +62,8 @@ class _Waiter:
 
 
 class _Pool:
-    """At most `most` connections. One environment can hold three quarters of them, so that its slow statements do not
-    keep all others out. A free connection goes to the environment that holds the fewest."""
+    """At most `most` connections. One project can hold three quarters of them, so that its slow statements do not
+    keep all others out. A free connection goes to the project that holds the fewest."""
 
     def __init__(self, create: Callable[[], BaseDatabaseWrapper], most: int, timeout: float) -> None:
         self._create, self._most, self._timeout = create, most, timeout
@@ -69,11 +72,10 @@ class _Pool:
         self._made = 0
         self._waiting: deque[_Waiter] = deque()
         self._owners: dict[BaseDatabaseWrapper, str] = {}
-        """The environments that hold the borrowed connections."""
+        """Who holds the borrowed connections."""
 
     def borrow(self, owner: str) -> BaseDatabaseWrapper:
-        """A connection of the pool, which may not be open yet. `owner` is the environment, if known. Raises
-        Unavailable."""
+        """A connection of the pool, which may not be open yet. `owner` is the project, if known. Raises Unavailable."""
         if self._held(owner) >= self._most_each or (not self._idle and self._made >= self._most):
             wrapper = self._await_one(owner)
         else:
@@ -122,7 +124,7 @@ class _Pool:
         waiter.gate.open()
 
     def _next_waiter(self) -> _Waiter | None:
-        """Of the environment that holds the fewest, the one that waits longest."""
+        """Of the project that holds the fewest, the one that waits longest."""
         held = Counter(self._owners.values())
         chosen = min(self._waiting, key=lambda waiter: held[waiter.owner])
         return chosen if held[chosen.owner] < self._most_each else None
@@ -149,13 +151,13 @@ def _create_connection(alias: str) -> Any:
     return create_or_borrow(alias, lambda: _create(alias))
 
 
-def connection(alias: str, environment_id: str) -> Any:
-    """`connections[alias]` for an operation in this environment, without the exceptions by which Django learns that a
-    request has none yet."""
+def connection(alias: str, project_id: str) -> Any:
+    """`connections[alias]` for an operation in an environment of this project, without the exceptions by which Django
+    learns that a request has none yet."""
     request = loop_requests.current()
     if request is None:
         return connections[alias]
-    request.environment_id = environment_id
+    request.project_id = project_id
     found = request.connections.get(alias)
     if found is None:
         found = request.connections[alias] = _create_connection(alias)
@@ -170,7 +172,7 @@ def create_or_borrow(alias: str, create: Callable[[], BaseDatabaseWrapper]) -> B
     pool = _pools.get(alias)
     if pool is None:
         pool = _pools[alias] = _Pool(create, settings.WEB_THREADS, settings.WEB_QUEUE_TIMEOUT)
-    return pool.borrow(request.environment_id)
+    return pool.borrow(request.project_id)
 
 
 def release() -> None:
@@ -183,6 +185,18 @@ def release() -> None:
         for opened in connections.all(initialized_only=True):
             if not opened.in_atomic_block:
                 opened.close_if_unusable_or_obsolete()
+
+
+def in_thread(call: Callable[[], Result]) -> Result:
+    """Run `call()`, which uses the ORM: directly in a thread; for a request on the loop in a helper thread."""
+    return call() if loop_requests.current() is None else loop_requests.in_thread(partial(call_and_release, call))
+
+
+def call_and_release(call: Callable[[], Result]) -> Result:
+    try:
+        return call()
+    finally:
+        release()
 
 
 def give_back(request: LoopRequest) -> None:

@@ -73,7 +73,7 @@ def _watched(connection: BaseDatabaseWrapper, work: Callable[..., Result], *argu
             if entered:
                 watched.leave()
     except psycopg.Error:
-        # Converts it to Django's error; around everything, this would cost two calls more
+        # Converts it to Django's error; without an error, this would take two more calls.
         with connection.wrap_database_errors:
             raise
 
@@ -85,7 +85,7 @@ def retry_if_lost(connection: BaseDatabaseWrapper, sql: bytes, values: Sequence[
 
 def run_limited(
     connection: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | None], limit_ms: int
-) -> list[Row]:  # fmt: skip
+) -> list[Row]:
     """As `retry_if_lost`, with a statement timeout, in one round trip."""
     return _again_if_lost(connection, _run_limited, sql, values, limit_ms)
 
@@ -95,7 +95,7 @@ def _again_if_lost(connection: BaseDatabaseWrapper, work: Callable[..., pq.abc.P
     try:
         return read_rows(_watched(connection, work, *arguments))
     except DatabaseError:
-        # A connection that could not be opened is another matter: to try again at once would double the wait.
+        # Not if the connection could not be opened: another attempt would double the wait.
         if connection.in_atomic_block or connection.connection is not None or not was_open:
             raise
         return read_rows(_watched(connection, work, *arguments))
@@ -103,7 +103,7 @@ def _again_if_lost(connection: BaseDatabaseWrapper, work: Callable[..., pq.abc.P
 
 def run_on_replica(
     alias: str, freshness: Freshness, sql: bytes, values: Sequence[bytes | None], limit_ms: int | None = None
-) -> list[Row] | None:  # fmt: skip
+) -> list[Row] | None:
     """As `run`, for a read on a replica of `alias` that is fresh enough. None: use the primary (no fit replica, or a
     failure that is the replica's). Raises only timeouts."""
     chosen = replicas.region(alias).choose(freshness)
@@ -153,7 +153,7 @@ def _limit(milliseconds: int) -> Statement:
 
 def _run_limited(
     wrapper: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | None], limit_ms: int
-) -> pq.abc.PGresult:  # fmt: skip
+) -> pq.abc.PGresult:
     """Under its own timeout, which ends with the transaction."""
     if not wrapper.in_atomic_block:
         statements = [_limit(limit_ms), (sql, values)]

@@ -157,7 +157,7 @@ class Region:
         due = [key for key, since in list(self.unmarked.items()) if since <= began]
         if due and redis_client.current().raise_to(dict.fromkeys(due, position), _MARK_SECONDS):
             for key in due:
-                if self.unmarked[key] <= began:  # else there was a write since
+                if self.unmarked[key] <= began:  # there was no write since
                     del self.unmarked[key]
 
     def _report(self) -> None:
@@ -180,16 +180,16 @@ _IN_WORDS: Final[dict[State, str]] = {
 
 
 def _watch(watched: Region | Replica) -> None:
-    """Without it no replica answers, and no mark is raised."""
+    """Runs in a thread. Without it no replica is used, and no mark is raised."""
     while True:
         try:
             watched.check()
         except Exception as error:  # psycopg's wait for an answer takes a descriptor, and there may be none
-            if not isinstance(error, Error):  # unavailable, restarting, full: the next time a new connection is tried
+            if not isinstance(error, Error):  # unavailable, restarting, full: the next check connects again
                 logger.exception("a replica or its primary could not be checked")
             try:
                 watched.connection.close()
-            except Exception:  # the next check finds out what there is
+            except Exception:  # the next check tries again
                 logger.exception("the connection of a failed check could not be closed")
         time.sleep(settings.REPLICA_LAG_LIMIT / _CHECKS_PER_LAG_LIMIT)
 
@@ -260,7 +260,7 @@ class _MarkRaiser:
         try:
             position = int(statements.value(self.alias, _WRITTEN))
             is_raised = redis_client.current().raise_to({self.name: position}, _MARK_SECONDS)
-        except Error:  # the write is done, whatever became of the connection since
+        except Error:  # the write is committed even if the connection was lost since
             is_raised = False
         if not is_raised:
             region(self.alias).unmarked[self.name] = time.monotonic()

@@ -38,7 +38,7 @@ def forbid_unruled_statements(
 ) -> Any:
     """Execute wrapper of region connections. Raises RowsClosed for tenant tables outside `row_access`. Definitions
     (CREATE SCHEMA, DROP TABLE) pass: they show no rows."""
-    text = sql if isinstance(sql, str) else _spelled(sql)
+    text = sql if isinstance(sql, str) else _text_of(sql)
     if _TENANT_TABLE.search(text) and not _DEFINES.match(text):
         if not _row_access_allowed.get():
             raise RowsClosed("read rows through the row manager: visible_to(role_view), or unruled")
@@ -47,7 +47,7 @@ def forbid_unruled_statements(
     return execute(sql, params, many, context)
 
 
-def _spelled(statement: Any) -> str:
+def _text_of(statement: Any) -> str:
     """The text of a bytes or composed statement."""
     if isinstance(statement, Composable):
         return statement.as_string()

@@ -30,7 +30,7 @@ BREAKER_SECONDS: Final = 1.0
 _MAX_CONNECTIONS: Final = 8
 _RETRY_SECONDS: Final = 0.25
 _POLL_SECONDS: Final = 0.001
-"""Between looks for a free connection, while all are in use or the first is being made."""
+"""Interval of checks for a free connection, while all are in use or the first one is being opened."""
 _MAX_PENDING_MARKS: Final = 100_000
 
 
@@ -235,7 +235,7 @@ class Store:
                 continue
             if isinstance(found, Connection):
                 return found
-            if found.at >= began:  # else for a thread that no longer waits
+            if found.at >= began:  # an older one was for a thread that no longer waits
                 raise found.error
 
     def _connect_in_background(self) -> None:

@@ -36,7 +36,7 @@ from platform_site.server.elastic_pool import ElasticThreadPool
 from platform_site.server.event_streams import start_stream
 from platform_site.server.http_message import Message
 from platform_site.server.incoming import Incoming
-from platform_site.server.thread_shares import ThreadShare, ThreadShares
+from platform_site.server.thread_shares import OverShare, ThreadShare, ThreadShares
 from platform_site.server.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ class Application:
             self._pool.will_wait()
 
         server_hints.on_will_block = will_block
-        os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"  # our database backend itself refuses what would block the loop.
+        os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"  # our database backend has its own check
         loop_connections.install()
         open_metrics_file()
         self._reporters = Reporter(), Writers()
@@ -107,7 +107,7 @@ class Application:
         self._watchdog.start()
 
     def stop(self) -> None:
-        self._watchdog.stop()  # what follows waits for threads, with no request in hand
+        self._watchdog.stop()  # the loop waits for threads from here on
         self._pool.stop()
         loop_connections.close_all()
         for handler in logging.getLogger("platform.access").handlers:
@@ -123,11 +123,7 @@ class Application:
         if message.path == "/healthz" and message.meta["REQUEST_METHOD"] in {"GET", "HEAD"}:
             _send_health(message)
             return
-        try:
-            request = Incoming.from_message(message)
-        except (LookupError, ValueError):
-            _send_error(message, errors.InvalidRequest("The Content-Type is ill-formed."))
-            return
+        request = Incoming.from_message(message)
         if _runs_on_loop(message):
             LoopRequest(self._loop, partial(self._work_on_loop, request)).switch()
         else:
@@ -167,13 +163,21 @@ class Application:
                 request.thread_share.leave()
             request.release = parked.release or request.release
             request.__dict__[server_hints.REPEATED] = True
-            parked.then(lambda: self._call_on_loop(partial(self._pool.submit, request)))
+            parked.then(lambda: self._call_on_loop(partial(self._resume, request)))
         except BaseException:
             request.end()
             raise
         else:
             request.end()
         connection_cleanup.close_unusable_connections()
+
+    def _resume(self, request: Incoming) -> None:
+        share = request.thread_share
+        if share is not None and share.has_expired:
+            _send_error(request.message, OverShare())
+            request.end()
+        else:
+            self._pool.submit(request, share.since if share is not None and share.is_held else None)
 
     def _answer(self, request: Incoming) -> None:
         """Pass the request to Django and send the response. Raises Parked."""
@@ -191,7 +195,7 @@ class Application:
             raise
         except BaseException:
             logger.exception("Django failed to answer a request")
-            # If the answer has begun, this is ignored; else the client gets the envelope rather than an empty 500.
+            # Ignored if the response has begun.
             _send_error(message, errors.Internal())
         if response is not None:
             response.close()  # after the client has its answer

@@ -1,14 +1,16 @@
 """A thread pool with one active thread, because threads compete for the interpreter lock. While jobs are queued,
 another thread (of at most `max_threads`) becomes active when the current job has run for `stuck_after`, or at once when
-that job calls `will_wait`, unless `max_waiting` jobs already wait. Jobs queued for `queue_timeout` are refused.
+that job calls `will_wait`, unless `max_waiting` jobs already wait. Jobs that wait for `queue_timeout` are refused.
 `submit` is called on the event loop; `refuse` and the timer run there."""
 
 import logging
 import threading
 import time
+from bisect import insort
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 logger = logging.getLogger(__name__)
@@ -41,11 +43,15 @@ class ElasticThreadPool(Generic[Job]):
         self._timer_set = False
         self._stopping = False
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: Job, since: float | None = None) -> None:
+        """`since` (`time.monotonic`): since when it waits, if it has waited elsewhere before."""
         now = time.monotonic()
         new = None
         with self._lock:
-            self._queue.append((now, job))
+            if since is None:
+                self._queue.append((now, job))
+            else:
+                insort(self._queue, (since, job), key=itemgetter(0))
             if self._active is None:
                 new = self._activate_another(now)
             alarm, self._timer_set = not self._timer_set, True
@@ -162,6 +168,6 @@ class _Thread(threading.Thread):
                     pool.work(job)
                 except BaseException:  # whatever it is, the thread must go on
                     logger.exception("a job raised")
-                del job  # while idle, hold on to nothing
+                del job  # an idle thread must not keep it in memory
         finally:
             pool.on_retire()

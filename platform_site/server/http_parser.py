@@ -144,8 +144,8 @@ class RequestParser:
         header = name.decode().lower()
         if not value.isascii():
             message.unreadable.add(header)
-        elif (text := value.decode()).isprintable() or text.replace("\t", " ").isprintable():
-            message.headers.append((header, text))
+        elif (text := value.decode().rstrip(" \t")).isprintable() or text.replace("\t", " ").isprintable():
+            message.headers.append((header, text))  # without the whitespace around it (RFC 9110, 5.5)
         else:
             raise errors.InvalidRequest("A header has a control character.")
 

@@ -125,10 +125,10 @@ class HttpConnection(asyncio.Protocol):
         self.server = server
         self._answering: Message | None = None
         self.stream: EventStream | None = None
-        """What it sends as an event stream."""
+        """The event stream that is being sent."""
         self._unread = 0
         self.reads = False
-        """Whether the client read from what it left unread before."""
+        """Whether the client has read some of what was unread before."""
         self._unwritten = 0
         self._is_all_written = False
         """Whether all previous responses are written, so that a thread may write directly."""

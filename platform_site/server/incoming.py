@@ -48,8 +48,7 @@ _MAX_CACHED_NAME: Final = 64
 
 
 class Incoming(WSGIRequest):
-    """Its text is UTF-8, whatever charset the client names; Django would decode the query by it. Raises ValueError or
-    LookupError for an ill-formed Content-Type."""
+    """Its text is UTF-8, whatever charset the client names; Django would decode the query by it."""
 
     message: "Message"
     """What the server answers it by."""
@@ -58,17 +57,20 @@ class Incoming(WSGIRequest):
     """That of `server_hints.Parked`, for the end."""
 
     def __init__(self, path: str, meta: dict[str, Any], body: bytes) -> None:
-        # Without super().__init__, which would read the path and the body again. Django's own request classes do not
-        # call HttpRequest's either: it would build what is lazy.
+        # Without super().__init__, which would read the path and the body again, and without HttpRequest's, which would
+        # set what is computed lazily (Django's own subclasses do not call it either).
         self.path = self.path_info = path
         self.environ = self.META = meta
         self.method = meta["REQUEST_METHOD"]
         self.resolver_match = None
         self._read_started = False
-        self._body = body  # Django would read it from the stream, and ask five times how much is allowed
+        self._body = body  # Django would read it from the stream, and check its limit five times
         self._stream = BytesIO(body)
         stated = meta.get("CONTENT_TYPE")
-        self.content_type, self.content_params = parse_header_parameters(stated) if stated else ("", {})
+        try:
+            self.content_type, self.content_params = parse_header_parameters(stated) if stated else ("", {})
+        except (LookupError, ValueError):  # a parameter in an unknown charset, or one that is too long
+            self.content_type, self.content_params = "", {}
 
     @classmethod
     def from_message(cls, message: "Message") -> "Incoming":

@@ -22,8 +22,8 @@ from platform_site.server.application import application
 logger = logging.getLogger(__name__)
 
 STOP_SECONDS: Final = 8
-REPLACED_SECONDS: Final = 330
-"""How long a replaced worker may take to finish its requests: a function may run for 300 s."""
+REPLACED_SECONDS: Final = worker.FINISH_SECONDS + 15
+"""When a replaced worker is killed: one whose event loop is blocked does not end by itself."""
 START_SECONDS: Final = 60
 _FALSE_START_SECONDS: Final = 0.3
 _MAX_FALSE_STARTS: Final = 5
@@ -148,6 +148,7 @@ class _MainProcess:
         self._replaced = {process: at for process, at in self._replaced.items() if process.is_alive()}
         for process, at in self._replaced.items():
             if time.monotonic() >= at:
+                logger.error("a replaced worker was killed: it did not end by itself", extra={"pid": process.pid})
                 process.kill()
 
     def _stop(self) -> None:
@@ -173,6 +174,6 @@ def serve(listeners: list[socket.socket], *, preload: bool) -> None:
     if preload:
         application.load()
         gc.collect()
-        gc.freeze()  # what was made while loading lives for ever: spare the collector, and the pages shared by fork
-    # Spawned without preloading: a fork has every module that this process has, and so the code it was started with.
+        gc.freeze()  # objects from loading stay: no collection visits them and copies shared pages
+    # Spawned without preloading: a fork would keep the code that this process has imported.
     _MainProcess(listeners, start_method="fork" if preload else "spawn").run()

@@ -1,6 +1,7 @@
-"""Shares of a process's request threads, so that one environment cannot hold all of them. A request that finds the
-share of its environment taken gives its thread back (`server_hints.Parked`), waits for a place, and is repeated. Calls
-of functions are counted, but have limits of their own (`functions.execution.request_concurrency`)."""
+"""Shares of a process's request threads, so that no owner can hold all of them. Owners are projects, accounts
+(for the console and their own endpoints), and the networks of clients without a caller. A request that finds the share
+of its owner taken gives its thread back (`server_hints.Parked`), waits for a place, and is repeated. Calls of functions
+are counted, but have limits of their own (`functions.execution.request_concurrency`)."""
 
 import math
 import threading
@@ -18,13 +19,13 @@ _CALLS: Final = "calls"
 
 
 class OverShare(Unavailable):
-    message = "Other requests of this environment take long and hold its share of the server. Try again shortly."
+    message = "Requests that count together with this one hold their share of the server. Try again shortly."
 
 
 @dataclass(eq=False)
 class ThreadShares:
-    """An environment may have half of the threads that no other holds, and at least one. A request waits for at most
-    `timeout` seconds. `later(seconds, call)` is called in threads."""
+    """An owner may have half of the threads that no other holds, and at least one. A request waits for at most
+    `timeout` seconds, including its wait for a thread. `later(seconds, call)` is called in threads."""
 
     threads: int
     timeout: float
@@ -42,11 +43,12 @@ class ThreadShares:
             if share.owner == _CALLS or (owner not in self._waiting and self._has_room(owner)):
                 self._take(share)
                 return
-        now = time.monotonic()
-        if now >= share.until:
+        if self._seconds_left(share) <= 0:
             raise OverShare
-        share.until = min(share.until, now + self.timeout)
         raise Parked(partial(self._wait, share))
+
+    def _seconds_left(self, share: "ThreadShare") -> float:
+        return share.since + self.timeout - time.monotonic()
 
     def count_as_call(self, share: "ThreadShare") -> None:
         with self._lock:
@@ -65,10 +67,10 @@ class ThreadShares:
             share.resume = resume
             self._waiting.setdefault(share.owner, deque()).append(share)
         self._grant()  # a place may have become free meanwhile
-        self.later(max(0.0, share.until - time.monotonic()), partial(self._expire, share))
+        self.later(max(0.0, self._seconds_left(share)), partial(self._expire, share))
 
     def _grant(self) -> None:
-        """Give free places to those who wait, first to the environment that holds the fewest."""
+        """Give free places to those who wait, first to the owner that holds the fewest."""
         granted = []
         with self._lock:
             for owner in sorted(self._waiting, key=self._held.__getitem__):
@@ -85,6 +87,7 @@ class ThreadShares:
             is_waiting = share in self._waiting.get(share.owner, ())
             if is_waiting:
                 self._remove(share)
+                share.has_expired = True
         if is_waiting:
             share.resume()
 
@@ -119,15 +122,17 @@ class ThreadShare:
     shares: ThreadShares
     owner: str = ""
     is_held: bool = False
-    until: float = math.inf
+    has_expired: bool = False
+    """Whether it has waited in vain."""
+    since: float = field(default_factory=time.monotonic)
     resume: Callable[[], None] = lambda: None
 
-    def enter(self, environment_id: str) -> None:
-        """Called once the environment is known. Raises Parked, and OverShare after waiting."""
-        self.shares.enter(self, environment_id)
+    def enter(self, owner: str) -> None:
+        """Called once the owner is known. Raises Parked, and OverShare after waiting."""
+        self.shares.enter(self, owner)
 
     def count_as_call(self) -> None:
-        """Called before the request waits for a function, also if its environment is not known."""
+        """Called before the request waits for a function, also if its owner is not known."""
         self.shares.count_as_call(self)
 
     def leave(self) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import os
 import resource
 import signal
@@ -24,8 +25,12 @@ from platform_site.server.incoming import Forwarding
 if TYPE_CHECKING:
     from platform_site.server.application import Application
 
+logger = logging.getLogger(__name__)
+
 GRACE_SECONDS: Final = 0.5
 """How long a stopping worker still answers, closing connections."""
+FINISH_SECONDS: Final = 330
+"""How long it may then take to finish its requests: a function may run for 300 s."""
 MAX_CONNECTIONS: Final = 16_384
 """Of one worker; 16 KB each."""
 _OTHER_FILES: Final = 512
@@ -90,10 +95,13 @@ async def _serve(
 
     application.start(loop)
     await server.start(listener)
-    # Here, in the running loop: uvloop loses a signal that comes before. Until now it ends the process at once.
+    # Only in the running loop: uvloop loses earlier signals. Until here, a signal ends the process.
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     ready.send(time.monotonic())
     await ended.wait()
-    await server.finish()
+    try:
+        await asyncio.wait_for(server.finish(), FINISH_SECONDS)
+    except TimeoutError:
+        logger.error("a stopping worker ends without having finished its requests", extra={"pid": os.getpid()})
     application.stop()

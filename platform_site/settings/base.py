@@ -13,7 +13,7 @@ _generated = LAYOUT.read_secrets()
 
 PLATFORM_MODE = env.choice("PLATFORM_MODE", ("development", "production"), "development")
 PRODUCTION = PLATFORM_MODE == "production"
-DEBUG = False  # never: error pages with settings and sources have no place on a machine that holds others' data
+DEBUG = False  # always: its error pages show settings and sources
 
 
 def _secret(variable: str, generated: str) -> str:

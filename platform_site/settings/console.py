@@ -18,7 +18,7 @@ UNFOLD = {
         {"rel": "icon", "type": "image/svg+xml", "href": lambda request: static("platform_site/favicon.svg")}
     ],
     "SITE_URL": "/docs",
-    "SHOW_HISTORY": False,  # Django's own log of the console; the audit log says more
+    "SHOW_HISTORY": False,  # Django's log of the console; the audit log has more
     "SHOW_BACK_BUTTON": True,
     "DASHBOARD_CALLBACK": "platform_site.console.dashboard.dashboard",
     "COLORS": {

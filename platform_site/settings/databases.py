@@ -56,7 +56,7 @@ def _database(
         "idle_in_transaction_session_timeout": f"{IDLE_IN_TRANSACTION_TIMEOUT_MS}",
         "jit": "off",
         "max_parallel_workers_per_gather": "0",
-        # The server frees what a vanished host held (advisory locks of periodic jobs, for example) within some 20 s.
+        # If a client's host is gone, PostgreSQL releases its locks within about 20 s.
         "tcp_keepalives_idle": "10",
         "tcp_keepalives_interval": "5",
         "tcp_keepalives_count": "2",
@@ -67,18 +67,18 @@ def _database(
         "ENGINE": "platform_site.postgres",
         "CONN_MAX_AGE": None,
         "CONN_HEALTH_CHECKS": True,
-        # A cursor that outlives its transaction is a session's, which a pooler does not keep.
+        # Such a cursor can outlive its transaction, and a pooler then gives the session to others.
         "DISABLE_SERVER_SIDE_CURSORS": env.text(_direct_variable(name)) is not None,
         "OPTIONS": {
             "connect_timeout": 2,
-            # The first two end the wait for an answer that is not coming, the last that for a statement to arrive.
+            # Keepalive bounds the wait for an answer, `tcp_user_timeout` that for a statement to be acknowledged.
             "keepalives_idle": 2,
             "keepalives_interval": 1,
             "keepalives_count": max(1, DATABASE_SILENCE_SECONDS - 2),
             "tcp_user_timeout": DATABASE_SILENCE_SECONDS * 1000,
             "application_name": "backend-platform",
             "options": " ".join(f"-c {key}={value}" for key, value in settings_of_the_session.items()),
-            # Bind in the server and let psycopg prepare what recurs: 50-60 µs a statement.
+            # Bind in the server, and let psycopg prepare repeated statements: saves 50-60 µs each.
             "server_side_binding": True,
             "prepare_threshold": prepare_threshold if PREPARED_STATEMENTS else None,
             **libpq,
@@ -96,8 +96,8 @@ DATABASES = {
             region_variable(region),
             env.text(region_variable(region)) or LAYOUT.postgres_url(region_database(region)),
             "platform",
-            # `platform_site.postgres.prepared` prepares by itself: psycopg answers a rollback with DEALLOCATE ALL, of
-            # those too.
+            # `platform_site.postgres.prepared` prepares instead: psycopg sends DEALLOCATE ALL after a rollback, which
+            # would also drop those statements.
             prepare_threshold=None,
         )
         for region in REGIONS
@@ -112,7 +112,7 @@ def _replicas(region: str) -> dict[str, dict[str, Any]]:
     name = region_variable(region).removesuffix("_URL") + "_REPLICA_URLS"
     session = {
         "default_transaction_read_only": "on",
-        # Who waits for a lock there waits for a schema change to be replayed.
+        # On a replica, locks are held while a schema change is replayed.
         "lock_timeout": f"{min(LOCK_TIMEOUT_MS, int(REPLICA_LAG_LIMIT * 1000))}",
     }
     return {

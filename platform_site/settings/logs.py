@@ -18,10 +18,10 @@ LOGGING = {
     "loggers": {
         "platform.access": {"handlers": ["access"], "level": LOG_LEVEL, "propagate": False},
         "django": {"handlers": [], "level": "INFO", "propagate": True},
-        # Sweeps come every few seconds; their coming and going is no news, and their failures are logged all the same.
+        # Without a line for each periodic job, every few seconds; failures are logged anyway.
         **{f"celery.{name}": {"level": "WARNING"} for name in ("beat", "worker.strategy")},
         "celery.app.trace": {"level": "WARNING", "filters": ["failed_tasks"]},
-        # The access log has every status, and `platform.errors` what became of a host: of these only traces are news.
+        # The access log has every status, and `platform.errors` refused hosts: these loggers only add tracebacks.
         "django.request": {"level": "ERROR"},
         "django.security.DisallowedHost": {"level": "CRITICAL"},
     },

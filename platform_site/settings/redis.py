@@ -2,7 +2,6 @@
 
 import socket
 from hashlib import sha256
-from typing import Any
 
 from platform_site import env
 from platform_site.settings.base import LAYOUT
@@ -16,14 +15,14 @@ CACHES = {
 }
 RATE_LIMIT_FACTOR = env.number("RATE_LIMIT_FACTOR", 1, minimum=0, maximum=1_000_000)
 """Multiplies every threshold of `platform_site.identity.plans`, for load tests: the limiter stays in the path."""
-# django-ratelimit's own settings, all named: it asks for each of them on each request, and a default costs more.
+# Settings of django-ratelimit, which reads each of them on each request: an unset one costs more.
 RATELIMIT_ENABLE = True
 RATELIMIT_USE_CACHE = "ratelimit"
 RATELIMIT_CACHE_PREFIX = "rl:"
 RATELIMIT_HASH_ALGORITHM = sha256
 RATELIMIT_FAIL_OPEN = True
 
-# Kombu's words for a Unix socket and for the number of its database.
+# Kombu has its own URL scheme for Unix sockets, and its own parameter for the database number.
 CELERY_BROKER_URL = REDIS_URL.replace("unix://", "redis+socket://", 1)
 if CELERY_BROKER_URL.startswith("redis+socket://"):
     CELERY_BROKER_URL = CELERY_BROKER_URL.replace("?db=", "?virtual_host=")
@@ -33,7 +32,7 @@ CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_BROKER_CONNECTION_MAX_RETRIES = None
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_CHANNEL_ERROR_RETRY = True
-"""What Redis answers ends no worker either: that it is full, or has become a replica."""
+"""So that workers also survive error replies: Redis is full, or has become a replica."""
 CELERY_TASK_DEFAULT_QUEUE = "default"
 CELERY_TASK_ROUTES = {"webhooks.tasks.*": {"queue": "webhooks"}, "functions.tasks.*": {"queue": "functions"}}
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
@@ -43,7 +42,7 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
     "socket_timeout": 5,
     "socket_connect_timeout": 1,
     "retry_on_timeout": True,
-    # A worker waits for messages without a deadline; the kernel's timers notice a Redis that vanished without a word.
+    # Workers wait for messages without a deadline. Keepalive detects a Redis host that is gone.
     "socket_keepalive": True,
     "socket_keepalive_options": {
         getattr(socket, name): value
@@ -51,4 +50,3 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
         if hasattr(socket, name)
     },
 }
-CELERY_BEAT_SCHEDULE: dict[str, dict[str, Any]] = {}

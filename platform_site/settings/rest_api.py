@@ -16,7 +16,7 @@ SPECTACULAR_SETTINGS = {
     "Follow the [quick start](/docs/guides/tutorials/quick-start), or look up an "
     "[error code](/docs/guides/reference/errors). To try an endpoint here, paste a server key (`sk_…`) or an access "
     "token under *Authorize*. An account names its environment in the header `X-Environment`.",
-    # In the order in which one needs them.
+    # In the order in which a new project needs them.
     "TAGS": [
         {"name": "projects", "description": "Projects, environments, preview branches, members"},
         {"name": "auth", "description": "Signing in and up, sessions, one's own account"},

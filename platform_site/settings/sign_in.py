@@ -29,7 +29,7 @@ SIMPLE_JWT = {
     "USER_ID_CLAIM": "sub",
 }
 SILENCED_SYSTEM_CHECKS = [
-    "auth.W004",  # email is unique per pool; the backend looks in the platform's own
+    "auth.W004",  # email is unique per pool; the backend only searches the platform's pool
     "security.W003",  # `platform_site.http.middleware.csrf` is a subclass of Django's middleware
 ]
 

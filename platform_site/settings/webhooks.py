@@ -17,6 +17,6 @@ if WEBHOOK_LEASE.total_seconds() < 2 * WEBHOOK_TIMEOUT_SECONDS:
         f" ({WEBHOOK_TIMEOUT_SECONDS:g}): another worker would send again what is still being sent"
     )
 WEBHOOK_DISABLE_AFTER = timedelta(days=env.number("WEBHOOK_DISABLE_AFTER_DAYS", 5, minimum=0, maximum=3650))
-"""A webhook whose receiver has done nothing but fail for that long is disabled."""
+"""A webhook whose attempts have all failed for that long is disabled."""
 WEBHOOK_RETENTION = timedelta(days=env.number("WEBHOOK_RETENTION_DAYS", 30, minimum=1, maximum=3650))
 WEBHOOK_JOB_SECONDS = env.number("WEBHOOK_JOB_SECONDS", 2, minimum=0.1, maximum=3600)

@@ -1,4 +1,4 @@
-"""Tags of the operators' pages: ids lead to their timelines, and to pages of their own; headings and overviews."""
+"""Tags of the operators' pages: links from ids to timelines and to objects' pages; headings and overviews."""
 
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ _PAGES: Final = {
 
 @register.simple_tag
 def id_link(value: Any, environment_id: str = "") -> str:
-    """Text as it is; the ids among its words as links to their timelines."""
+    """The text, with each id in it as a link to its timeline."""
     words = [_linked(word, environment_id) for word in str(value).split(" ")]
     return format_html(" ".join(["{}"] * len(words)), *words)
 
@@ -45,11 +45,9 @@ def timeline_url(text: str, environment_id: str = "") -> str:
 
 @register.simple_tag(takes_context=True)
 def heading_parts(context: Any, parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What the heading of a page says: the list by its name in the menu, the thing, and *new* where one is added.
-    unfold gives Django's app, the model and the thing; or one title."""
-    from platform_site.console.sidebar import (
-        listed_as,  # looked up late: unfold loads tag libraries while it is imported
-    )
+    """A page's heading: the list's name in the menu, then the object, or *new*. unfold's `parts` are the app, the model
+    and the object; or one title."""
+    from platform_site.console.sidebar import listed_as  # late: unfold loads all tag libraries while it is imported
 
     if len(parts) < 2:
         return parts
@@ -73,18 +71,17 @@ def rate(share: float) -> str:
 
 @register.simple_tag
 def page_of(object_id: str) -> str:
-    """The address of an object's own page; empty if it has none."""
+    """The URL of an object's page; empty if it has none."""
     prefix = object_id.partition("_")[0]
     if prefix not in _PAGES or not ids.matches(prefix, object_id):
         return ""
-    # As `accounts.console.base.url_of`, which cannot be imported here: unfold loads all tag libraries while it is
-    # imported.
+    # As `accounts.console.base.url_of`, which cannot be imported here.
     return reverse(f"admin:{_PAGES[prefix]}_change", args=[quote(object_id)])
 
 
 @register.simple_tag
 def project_overview(project: Any) -> dict[str, Any]:
-    """Of a project's page, whose app may not import the apps that are summarised."""
+    """For the page of a project: `projects` may not import the apps that it summarises."""
     from platform_site.console.project_page import overview  # late, as above
 
     return overview(project)

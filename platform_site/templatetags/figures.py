@@ -26,7 +26,7 @@ def thousands(number: int | None) -> str:
 
 @register.filter
 def amount(number: int, limit: str) -> str:
-    """Of what the limit counts, by its name."""
+    """Limits whose name ends in `_bytes` are shown as sizes."""
     return filesizeformat(number) if limit.endswith("_bytes") else thousands(number)
 
 

@@ -31,7 +31,7 @@ from projects import services
 from projects.api import serializers
 from projects.directory import environments, invitations, limits
 from projects.directory.access import branch_for, environment_for, may_branch, needed_for_branches, project_for
-from projects.errors import NoSuchAccount, NoSuchInvitation
+from projects.errors import NoSuchAccount
 from projects.models import Environment, Member, Project
 
 
@@ -73,8 +73,9 @@ class ProjectViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
     @extend_schema(request=serializers.ProjectChanges)
     def partial_update(self, request: HttpRequest, project_id: str) -> HttpResponseBase:
         """Rename a project or change its plan. Owners and developers."""
-        project_for(self.caller, project_id, "developer")
-        project = services.change_project(project_id, actor=self.caller, **self.read(serializers.ProjectChanges))
+        project = project_for(self.caller, project_id, "developer")
+        values = self.read(serializers.ProjectChanges, instance=project)
+        project = services.change_project(project_id, actor=self.caller, **values)
         return respond(self.get_serializer(project).data)
 
     def destroy(self, request: HttpRequest, project_id: str) -> HttpResponseBase:
@@ -259,7 +260,7 @@ class MemberInvitationViewSet(ListModelMixin, ResourceViewSet):
         """Withdraw an invitation into the project. Its link works no longer. Owners only."""
         team_of(self.caller, project_id, "owner", though_suspended=True)
         if not ids.matches("inv", invitation_id):
-            raise NoSuchInvitation
+            raise NotFound
         services.withdraw_invitation(project_id, invitation_id, actor=self.caller)
         return no_content()
 

@@ -10,19 +10,12 @@ from accounts import audit
 from accounts.audit import Actor
 from platform_site.background import dispatch
 from platform_site.background.periodic import log_failures
+from platform_site.http.errors import Conflict
 from platform_site.identity import ids, signals
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
 from projects.directory import applying, environment_cache, locks, origins
-from projects.errors import (
-    BranchesQuotaReached,
-    NameTaken,
-    NoSuchProject,
-    NoSuchSource,
-    NotABranch,
-    NotResettable,
-    SourceNotReady,
-)
+from projects.errors import BranchesQuotaReached, NameTaken, NoSuchProject, NoSuchSource, NotABranch
 from projects.models import Environment, Project
 from projects.provisioning import branching, failpoints, schemas
 from projects.provisioning import deletion as project_deletion
@@ -48,8 +41,8 @@ def create_branch(
     actor: Caller | Actor,
 ) -> Environment:
     """Create a preview branch of `source_id`: schema, webhooks (disabled), functions, and with `data="full"` rows. With
-    many rows, it is `creating` until a worker has copied them. Raises NoSuchProject, NoSuchSource, SourceNotReady,
-    NameTaken, BranchesQuotaReached, and DatabaseError."""
+    many rows, it is `creating` until a worker has copied them. Raises NoSuchProject, NoSuchSource, NameTaken,
+    BranchesQuotaReached, Conflict (it is not ready), and DatabaseError."""
     with transaction.atomic():
         # Branches are counted, and names checked, under the lock of the project's row.
         project = locks.lock_project(project_id)
@@ -57,7 +50,7 @@ def create_branch(
         if source is None:
             raise NoSuchSource
         if source.status not in (Environment.Status.READY, Environment.Status.MIGRATING):
-            raise SourceNotReady
+            raise Conflict("The environment to branch from is not ready.")
         applying.require_settled(source_id)
         source_ref = ref_of(project, source)
         at_once = data == "none" or branching.is_small(source_ref)
@@ -145,7 +138,7 @@ def filled_branch(project_id: str, *, name: str, actor: Caller | Actor, **detail
 def reset_branch(environment_id: str, *, data: branching.Data, actor: Caller | Actor) -> Environment:
     """Replace the tables, functions and webhooks of a preview branch by copies of its parent's, and with `data="full"`
     its rows. With many rows, a worker copies them and the branch is `creating`. Raises NoSuchEnvironment, NotABranch,
-    NotResettable, ApplyInProgress, TablesInUse, and DatabaseError."""
+    Conflict (not ready), ApplyInProgress, TablesInUse, and DatabaseError."""
     with transaction.atomic():
         branch, parent = _branch_and_parent(environment_id)
         target, source = ref_of(branch.project, branch), ref_of(branch.project, parent)
@@ -166,7 +159,7 @@ def _branch_and_parent(environment_id: str) -> tuple[Environment, Environment]:
     status, parent = Environment.Status, branch.parent
     ready = (status.READY, status.MIGRATING)
     if branch.status not in ready or parent is None or parent.status not in ready:
-        raise NotResettable
+        raise Conflict("The branch or its parent is deleted or not ready.")
     for each in (branch, parent):
         applying.require_settled(each.pk)
     return branch, parent

@@ -8,11 +8,11 @@ from accounts.models import User
 from accounts.models.registration import AccountEmail
 from accounts.registration import one_time_links, sign_up
 from accounts.users import passwords
-from platform_site.http.errors import Forbidden, ValidationFailed
+from platform_site.http.errors import Forbidden, NotFound, ValidationFailed
 from platform_site.identity.callers import Caller, ProjectRole
 from projects.directory import invitations
 from projects.directory.locks import lock_project
-from projects.errors import NoSuchAccount, NoSuchInvitation
+from projects.errors import NoSuchAccount
 from projects.models import Member, Project
 from projects.services.members import check_quota, create_membership
 
@@ -35,12 +35,12 @@ def invite_member(
 
 
 def withdraw_invitation(project_id: str, invitation_id: str, *, actor: Caller | Actor) -> None:
-    """Withdraw an invitation. Raises NoSuchProject, NoSuchInvitation."""
+    """Withdraw an invitation. Raises NotFound."""
     with transaction.atomic():
         lock_project(project_id)
         found = invitations.pending(project_id).select_for_update().filter(pk=invitation_id).first()
         if found is None:
-            raise NoSuchInvitation
+            raise NotFound
         found.delete()
         audit.record(
             "member.invitation_withdrawn", invitation_id, actor=actor, project_id=project_id, email=found.recipient

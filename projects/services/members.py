@@ -3,24 +3,24 @@ from django.db import transaction
 from accounts import audit
 from accounts.audit import Actor
 from accounts.models import User
-from platform_site.http.errors import QuotaExceeded
+from platform_site.http.errors import Conflict, NotFound, QuotaExceeded
 from platform_site.identity.callers import Caller, ProjectRole
 from platform_site.identity.plans import plan_limits
 from projects.directory import environment_cache, invitations
 from projects.directory.locks import lock_project
-from projects.errors import AlreadyMember, LastOwner, NoSuchAccount, NoSuchMember
+from projects.errors import LastOwner, NoSuchAccount
 from projects.models import Member, Project
 
 
 def add_member(project_id: str, *, email: str, role: ProjectRole, actor: Caller | Actor) -> Member:
-    """Also ends an open invitation. Raises NoSuchProject, NoSuchAccount, AlreadyMember, QuotaExceeded."""
+    """Also ends an open invitation. Raises NoSuchProject, NoSuchAccount, Conflict (is a member), QuotaExceeded."""
     with transaction.atomic():
         project = lock_project(project_id)
         user = User.objects.with_email(None, email).filter(disabled_at=None).first()
         if user is None:
             raise NoSuchAccount
         if project.memberships.filter(user=user).exists():
-            raise AlreadyMember
+            raise Conflict("The account is already a member of this project.")
         invitations.of_address(project_id, email).delete()
         member = create_membership(project, user, role)
         audit.record("member.added", user, actor=actor, project_id=project_id, role=role)
@@ -40,7 +40,7 @@ def check_quota(project: Project) -> None:
 
 
 def change_member(project_id: str, user_id: str, *, role: ProjectRole | None, actor: Caller | Actor) -> Member:
-    """Change a member's role. Raises NoSuchProject, NoSuchMember, LastOwner."""
+    """Change a member's role. Raises NotFound, LastOwner."""
     with transaction.atomic():
         member = _member(project_id, user_id)
         if role is not None and role != member.role:
@@ -54,7 +54,7 @@ def change_member(project_id: str, user_id: str, *, role: ProjectRole | None, ac
 
 
 def remove_member(project_id: str, user_id: str, *, actor: Caller | Actor) -> None:
-    """End a membership. Keys that the member made stay. Raises NoSuchProject, NoSuchMember, LastOwner."""
+    """End a membership. Keys that the member made stay. Raises NotFound, LastOwner."""
     with transaction.atomic():
         member = _member(project_id, user_id)
         _keep_an_owner(member)
@@ -69,7 +69,7 @@ def _member(project_id: str, user_id: str) -> Member:
     lock_project(project_id)
     member = Member.objects.select_related("user").filter(project_id=project_id, user_id=user_id).first()
     if member is None:
-        raise NoSuchMember
+        raise NotFound
     return member
 
 

@@ -2,13 +2,13 @@
 
 import orjson
 from django.conf import settings
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponseNotModified
 from django.http.response import HttpResponseBase
 
 from platform_site.http import exception_handler
 from platform_site.http.errors import ValidationFailed
 from platform_site.http.openapi import description as platform_openapi
-from platform_site.http.views import ApiViewSet, not_modified, respond
+from platform_site.http.views import ApiViewSet, respond
 from platform_site.identity import ids
 from rows.api import etags
 from rows.codegen.generated import generated
@@ -28,7 +28,7 @@ class EnvironmentDescriptionViewSet(ApiViewSet):
         found = generated(self.environment, Principal.of(self.caller), self.query.get("role"), _description)
         headers = {"ETag": found.etag, "Cache-Control": "private, no-cache"}
         if etags.is_unchanged(request.META.get("HTTP_IF_NONE_MATCH"), found.etag):
-            return not_modified(headers)
+            return HttpResponseNotModified(headers=headers)
         return respond(found.text, headers=headers)
 
 

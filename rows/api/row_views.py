@@ -3,16 +3,23 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseNotModified
 from django.http.response import HttpResponseBase
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 
-from platform_site.http.errors import Conflict, PreconditionFailed, Unavailable, ValidationFailed
-from platform_site.http.idempotency import idempotent, in_region
+from platform_site.http.errors import (
+    Conflict,
+    Forbidden,
+    NotFound,
+    PreconditionFailed,
+    Unavailable,
+    ValidationFailed,
+)
+from platform_site.http.idempotency import idempotent, in_region, no_longer_stored
 from platform_site.http.openapi.description import IF_MATCH, IF_NONE_MATCH
 from platform_site.http.pagination import read_limit
-from platform_site.http.views import ApiViewSet, created, no_content, not_modified, respond
+from platform_site.http.views import ApiViewSet, created, no_content, respond
 from rows import services
 from rows.api import etags, serializers
 from rows.api.named_principals import principal_named
@@ -52,6 +59,16 @@ _BULK_PARAMETERS = [
     ),
     OpenApiParameter("cursor", str, description="The `next_cursor` of the last response."),
 ]
+
+
+def _read_row(view: "RowViewSet", row_id: str) -> HttpResponse:
+    """What a write returned, as it is now. Raises Conflict for a caller who may not read it any more."""
+    try:
+        view.caller.need("rows:read")
+        row = services.retrieve_row(view.environment, view._principal(), view.kwargs["table"], row_id)
+    except (Forbidden, NotFound):
+        raise no_longer_stored() from None
+    return respond(row.body, headers=_headers(row))
 
 
 class RowViewSet(ApiViewSet):
@@ -131,10 +148,10 @@ class RowViewSet(ApiViewSet):
             row = services.retrieve_row(self.environment, self._principal(), table, row_id)
             is_unchanged = etags.is_unchanged(known, row.etag)
         if is_unchanged:
-            return not_modified(_headers(row))
+            return HttpResponseNotModified(headers=_headers(row))
         return respond(row.body, headers=_headers(row))
 
-    @idempotent(using=in_region)
+    @idempotent(using=in_region, read_row=_read_row)
     @extend_schema(
         operation_id="insertRows",
         parameters=[_ON_CONFLICT],
@@ -169,7 +186,7 @@ class RowViewSet(ApiViewSet):
             return created(f"/v1/rows/{table}/{one.row.id}", one.row.body, _headers(one.row))
         return respond(one.row.body, headers=_headers(one.row))
 
-    @idempotent(using=in_region)
+    @idempotent(using=in_region, read_row=_read_row)
     @extend_schema(parameters=[IF_MATCH], request=serializers.Cells, responses=serializers.Row)
     def partial_update(self, request: HttpRequest, table: str, row_id: str) -> HttpResponseBase:
         """Change some columns of a row. Columns that are not sent stay as they are."""

@@ -3,7 +3,7 @@
 import re
 from typing import Any, Final
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseNotModified
 from django.http.response import HttpResponseBase
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -12,7 +12,7 @@ from platform_site.http.errors import Conflict, PreconditionFailed, QuotaExceede
 from platform_site.http.idempotency import idempotent, in_region
 from platform_site.http.openapi.description import IF_MATCH, IF_NONE_MATCH
 from platform_site.http.pagination import paginate, read_limit
-from platform_site.http.views import ApiViewSet, not_modified, respond
+from platform_site.http.views import ApiViewSet, respond
 from rows.api import etags
 from rows.api import schema_serializers as serializers
 from rows.codegen.generated import generated
@@ -106,7 +106,7 @@ class SchemaViewSet(ApiViewSet):
         found = generated(self.environment, Principal.of(self.caller), self.query.get("role"), _types)
         headers = {"ETag": found.etag, "Cache-Control": "private, no-cache"}
         if etags.is_unchanged(request.META.get("HTTP_IF_NONE_MATCH"), found.etag):
-            return not_modified(headers)
+            return HttpResponseNotModified(headers=headers)
         return HttpResponse(found.text, content_type=TYPESCRIPT, headers=headers)
 
     def _change(

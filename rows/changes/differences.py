@@ -1,9 +1,11 @@
 """Turns the events of a pass into messages for one stream: rows that became visible, changed or became invisible."""
 
+import threading
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from cachetools import TTLCache
 from django.db import OperationalError
 
 from platform_site.http import exact_json
@@ -12,7 +14,7 @@ from platform_site.postgres.sqlstates import CANCELLED, sqlstate
 from rows.changes.batches import Message
 from rows.changes.event_reader import Event, Pass
 from rows.changes.streams import Stream, Subscription
-from rows.changes.tasks import PassEffort, from_anywhere
+from rows.changes.tasks import PASS_SECONDS, PassEffort, from_anywhere
 from rows.events.payloads import Payloads
 from rows.query.service import ListQuery, list_rows
 from rows.rules.evaluator import Facts, TooCostly, holds
@@ -20,6 +22,10 @@ from rows.rules.evaluator import Facts, TooCostly, holds
 Difference = tuple[str, Mapping[str, Any] | None, int]
 """The id of a row, the row as the caller sees it (None: not visible), and the sequence of its last event."""
 _CHUNK: Final = 100
+_costly: Final[TTLCache[tuple[str, str], bool]] = TTLCache(10_000, 30.0)
+"""By environment and key the subscriptions of which few events took most of a pass. Until they are forgotten, their
+changes are resets: each write would use up the time of others, once for each of their streams."""
+_costly_lock: Final = threading.Lock()
 _MIN_TIMEOUT_MS: Final = 100
 
 
@@ -40,8 +46,13 @@ def changes(using: str, stream: Stream, found: Pass, effort: PassEffort) -> list
             each.needs_reset = True
         if each.needs_reset or not (of_table := found.events_for(environment_id, each)):
             continue
+        with _costly_lock:
+            each.needs_reset = (environment_id, each.key) in _costly
+        if each.needs_reset:
+            continue
         key = (environment_id, stream.seal.rights, each.key, each.name)
         if key not in found.messages:
+            before = effort.seconds_worked
             try:
                 effort.check()
                 effort.start_subscription()
@@ -49,6 +60,9 @@ def changes(using: str, stream: Stream, found: Pass, effort: PassEffort) -> list
                 found.messages[key] = [_message(each.name, *one) for one in differences]
             except TooCostly:
                 found.messages[key] = None
+                if len(of_table) <= _CHUNK and effort.seconds_worked - before > PASS_SECONDS / 2:
+                    with _costly_lock:
+                        _costly[environment_id, each.key] = True
         of_subscription = found.messages[key]
         each.needs_reset = of_subscription is None
         messages += of_subscription or ()
@@ -101,7 +115,8 @@ class _Viewer:
         cells = self._payloads.visible_cells(compiled, subscription.table, record)
         if cells is None:
             return None
-        if subscription.condition is not None and not holds(subscription.condition, cells, Facts(effort=self._effort)):
+        facts = Facts(values=subscription.filter.values, effort=self._effort)
+        if not holds(subscription.filter.shape, cells, facts):
             return None
         chosen = subscription.chosen
         return cells if chosen is None else {name: cell for name, cell in cells.items() if name in chosen}

@@ -20,9 +20,7 @@ from rows.query import where as query_where
 from rows.query.context import QueryContext, run
 from rows.query.schema_cache import CompiledSchema
 from rows.query.sql.conditions import hops_of
-from rows.rules import grammar
-from rows.rules.conditions import And, Compare, Condition, Path, Variable
-from rows.rules.name_resolver import InvalidCondition
+from rows.rules.conditions import NO_FILTER, And, Compare, Condition, Filter, Path, Variable
 from rows.rules.principal import Principal, resolve
 
 MAX_SUBSCRIPTIONS: Final = 20
@@ -41,8 +39,8 @@ class Subscription:
     columns: Any
     withs: Any = None
     chosen: tuple[str, ...] | None = None
-    condition: Condition | None = None
-    """`where`, if a record alone decides it; None without `where`, or if it depends on other rows."""
+    filter: Filter = NO_FILTER
+    """`where`, if a record alone decides it; NO_FILTER if it depends on other rows."""
     is_decided_by_record: bool = True
     """Whether neither the rule nor `where` nor `with` depends on other rows."""
     related: dict[str, set[str]] = field(default_factory=dict)
@@ -77,14 +75,10 @@ class Subscription:
         self._relate_embedded(context, withs, self.reading)
         self.is_decided_by_record = not self.related and not withs
         self.required_cell = _required_cell(context, self.table)
-        self.condition = None
-        if self.where is not None:
-            try:
-                document = exact_json.loads(self.where) if isinstance(self.where, str) else self.where
-                self.condition = grammar.read_record(document, self.table, context.resolver)
-            except InvalidCondition:
-                self.is_decided_by_record = False
-                self.reading |= columns_by_table([where.shape], self.table)[self.table]
+        has_hops = any(hops_of(where.shape))
+        self.filter = NO_FILTER if has_hops else where
+        if has_hops:
+            self.reading |= columns_by_table([where.shape], self.table)[self.table]
 
     def _relate(self, table: str, conditions: Sequence[Condition]) -> None:
         """Add the columns of other rows that conditions on `table` read, and of `table` itself if it is related."""

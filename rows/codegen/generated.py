@@ -11,9 +11,10 @@ from typing import Final
 
 from cachetools import LRUCache
 
+from platform_site.http.errors import Unavailable
 from platform_site.identity.callers import EnvironmentRef
 from rows.codegen.role_tables import RoleTables, role_named, tables_for
-from rows.migrate.computation_slots import in_slot
+from rows.migrate.computation_slots import SchemasBusy, in_slot
 from rows.query import schema_cache
 from rows.query.schema_cache import CompiledSchema
 from rows.rules.principal import Principal, RoleKey
@@ -41,11 +42,14 @@ _stored: LRUCache[_Key, Generated] = LRUCache(MAX_BYTES, getsizeof=lambda found:
 
 def generated(environment: EnvironmentRef, principal: Principal, role: str | None, make: Make) -> Generated:
     """What `make` generates of the current tables, as `role` or `principal` sees them. Raises ValidationFailed on
-    `role`, and SchemasBusy. One query."""
+    `role`, and Unavailable. One query."""
     known = schema_cache.current(environment)
     role_key, name = role_named(known.rules, principal, role)
     key = (environment.environment_id, role_key, name, make)
-    return _find(key, known) or _generate(environment, key, known)
+    try:
+        return _find(key, known) or _generate(environment, key, known)
+    except SchemasBusy:
+        raise Unavailable("Other schemas are being described or planned. Try again shortly.") from None
 
 
 @in_slot

@@ -147,7 +147,7 @@ def apply(alias: str, schema: str, plan: Plan, made: Sequence[NewUnique] = ()) -
     with use_schema(connection, schema):
         _lock(connection, plan)
         _check_prebuilt_indexes(connection, plan, made)
-        _check_existing_rows(connection, plan)
+        _refuse_unfit_rows(connection, plan)
         return _run(connection, plan, large_tables(alias, schema), made)
 
 
@@ -156,7 +156,7 @@ def rehearse(alias: str, schema: str, plan: Plan) -> tuple[Operation, ...]:
     connection = connections[alias]
     with transaction.atomic(using=alias):
         with use_schema(connection, schema):
-            _check_existing_rows(connection, plan)
+            _refuse_unfit_rows(connection, plan)
         large = large_tables(alias, schema)
         twin = f"twin_{ids.suffix()}"
         with connection.cursor() as cursor:
@@ -173,9 +173,10 @@ def rehearse(alias: str, schema: str, plan: Plan) -> tuple[Operation, ...]:
 
 
 def check_existing_rows(alias: str, schema: str, plan: Plan) -> None:
+    """Raise InvalidDocument, as `apply` would, if existing rows do not fit, and StatementTimeout."""
     connection = connections[alias]
     with transaction.atomic(using=alias), use_schema(connection, schema):
-        _check_existing_rows(connection, plan)
+        _refuse_unfit_rows(connection, plan)
 
 
 def build(connection: BaseDatabaseWrapper, schema: Schema, fill: Callable[[], None] | None = None) -> Applied:
@@ -226,7 +227,7 @@ def raise_lock_errors() -> Generator[None]:
         raise
 
 
-def _check_existing_rows(connection: BaseDatabaseWrapper, plan: Plan) -> None:
+def _refuse_unfit_rows(connection: BaseDatabaseWrapper, plan: Plan) -> None:
     try:
         existing_rows.check(connection, plan)
     except DatabaseError as error:

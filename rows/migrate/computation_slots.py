@@ -14,13 +14,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 WAIT_SECONDS: Final = 5.0
 _slots: Final = FairSemaphore(4, per_owner=1, slow_after=3.0, max_waiting=6)
-
-
-class _Here(threading.local):
-    has_slot = False
-
-
-_here: Final = _Here()
+_here: Final = threading.local()
 
 
 class SchemasBusy(Unavailable):
@@ -33,7 +27,7 @@ def in_slot(work: Callable[Concatenate[EnvironmentRef, P], T]) -> Callable[Conca
 
     @wraps(work)
     def call(environment: EnvironmentRef, /, *args: P.args, **options: P.kwargs) -> T:
-        if _here.has_slot:
+        if getattr(_here, "has_slot", False):
             return work(environment, *args, **options)
         slot = _slots.acquire(environment.project_id, wait=WAIT_SECONDS)
         if slot is None:

@@ -44,7 +44,7 @@ class _BuildRunning(LockNotAvailable):
 
 @contextmanager
 def built(
-    environment: EnvironmentRef, uniques: Sequence[NewUnique], *, limit_ms: int, progress: Progress = lambda name: None
+    environment: EnvironmentRef, uniques: Sequence[NewUnique], *, limit_ms: int, progress: Progress
 ) -> Generator[None]:
     """Build the indexes of `uniques` for a change in the block; dropped if it fails. `limit_ms` is for all, 0 for no
     limit. Raises LockNotAvailable, StatementTimeout, and InvalidDocument (not unique)."""

@@ -186,6 +186,7 @@ def _at_once(prepare: Callable[P, AbstractContextManager[Callable[[], T]]]) -> C
 
 
 change = _at_once(prepared)
+"""As `prepared`, and makes the change itself, with retries. Returns its Outcome."""
 
 
 def _current_state(environment: EnvironmentRef, expected: int | None) -> State:
@@ -225,13 +226,9 @@ def _planned(
 def _is_same(state: State, raw: object, schema: Schema, plan: Plan) -> bool:
     """Whether nothing changes. A document equal to the last applied one is not applied again: its `renamed_from` could
     swap names back."""
-    if state.record is not None and _source_digest(raw) == state.record.source_digest:
+    if state.record is not None and schema_model.digest(raw) == state.record.source_digest:
         return True
     return plan.is_empty and schema.digest == state.schema.digest
-
-
-def _source_digest(raw: object) -> str:
-    return schema_model.digest(raw)  # type: ignore[arg-type]  # it has been parsed: it is an object
 
 
 def with_retries(attempted: Callable[[], T]) -> T:
@@ -280,7 +277,7 @@ def _change_once(
             [operation.as_dict() for operation in applied.operations],
             actor=actor,
             indexes_due=indexes_due,
-            source_digest=_source_digest(raw),
+            source_digest=schema_model.digest(raw),
             renames=plan.renamed.record,
             reverts_to=reverts_to,
         )

@@ -120,11 +120,11 @@ class QueryContext:
         return found
 
     def _compile_large(self, compile: Callable[[RoleView, *Shape], Statement], *shape: *Shape) -> Statement:
-        """Takes up to seconds of CPU: one at a time, shared fairly among environments, and not on the event loop.
+        """Takes up to seconds of CPU: one at a time, shared fairly among projects, and not on the event loop.
         Raises ValidationFailed, Unavailable."""
         try:
             with (
-                _large_statements.slot(self.environment.environment_id, wait=settings.WEB_QUEUE_TIMEOUT),
+                _large_statements.slot(self.environment.project_id, wait=settings.WEB_QUEUE_TIMEOUT),
                 compile_budget(),
             ):
                 return compile(self.compiled.role_view(self.role_key), *shape)
@@ -203,7 +203,7 @@ def run(
     serialization failure outside a transaction. With `freshness` a replica may answer the first run."""
     compiled = schema_cache.compiled_schema(environment)
     for runs_left in reversed(range(MAX_RUNS)):
-        connection = loop_connections.connection(compiled.alias, compiled.environment_id)
+        connection = loop_connections.connection(compiled.alias, environment.project_id)
         context = QueryContext(environment, principal, compiled, connection, freshness, users_version)
         try:
             if not connection.in_atomic_block:
@@ -224,7 +224,7 @@ def run(
                     raise sqlstates.RetriesExhausted from error
                 # An immediate retry could hit the same conflict.
                 loop_requests.sleep(random.uniform(0.02, 0.1))  # noqa: S311 - a pause, not a secret
-        compiled, freshness = schema_cache.reload(environment), None
+        compiled, freshness = loop_connections.in_thread(partial(schema_cache.reload, environment)), None
     raise Unavailable("The schema is changing. Try again shortly.")
 
 

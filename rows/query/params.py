@@ -73,20 +73,26 @@ def parse_order(order: Any, table: str, resolver: NameResolver) -> tuple[OrderKe
 
 
 def _read_order(order: str, table: str, resolver: NameResolver) -> tuple[OrderKey, ...]:
-    texts = order.split(",", MAX_ORDER + 1)
-    if len(texts) > MAX_ORDER:
-        raise ValidationFailed.of("order", "too_many", f"At most {MAX_ORDER} columns.")
-    keys: list[OrderKey] = []
-    for text in texts:
-        key = order_key(text.strip(), table, resolver)
-        if any(key.path == other.path for other in keys):
-            raise ValidationFailed.of("order", "invalid", f"{shown(text)}: appears twice.")
-        keys.append(key)
+    keys = order_keys(order, table, resolver)
     for number, key in enumerate(keys, 1):
         if key.path == ID_KEY.path:
             return tuple(keys[:number])  # nothing after a unique column can matter
     last = keys[-1]
     return (*keys, OrderKey(ID_KEY.path, "text", last.descending, last.descending))
+
+
+def order_keys(order: str, table: str, resolver: NameResolver) -> list[OrderKey]:
+    """The keys as they are written, at most MAX_ORDER. Raises ValidationFailed on `order`."""
+    texts = order.split(",", MAX_ORDER + 1)
+    if len(texts) > MAX_ORDER:
+        raise ValidationFailed.of("order", "too_many", f"At most {MAX_ORDER} names.")
+    keys: list[OrderKey] = []
+    for text in map(str.strip, texts):
+        key = order_key(text, table, resolver)
+        if any(key.path == other.path for other in keys):
+            raise ValidationFailed.of("order", "invalid", f"{shown(text)}: appears twice.")
+        keys.append(key)
+    return keys
 
 
 def order_key(text: str, table: str, resolver: NameResolver) -> OrderKey:

@@ -146,7 +146,8 @@ def _list(context: QueryContext, name: str, query: ListQuery) -> Page:
         del rows[query.limit :]
         keys = rows[-1][-len(order) :]
         if relation is None:
-            next_cursor = _cursor(cursor_facts(context, table, where, order), keys)
+            message = "Values of these columns are too long to page by. Order by others."
+            next_cursor = cursor_behind(_KIND, cursor_facts(context, table, where, order), keys, "order", message)
         else:
             next_cursor = _relation_cursor(context, name, relation.column, relation.id, (keys[0] or b"").decode())
     only_users = With not in map(type, withs)
@@ -195,12 +196,13 @@ def _continued(context: QueryContext, values: bytes) -> bytes:
     return b'],"%s_next":"%s"' % (relation.encode(), cursor.encode())
 
 
-def _cursor(facts: list[cursors.Fact], keys: Row) -> str:
+def cursor_behind(kind: str, facts: list[cursors.Fact], keys: Row, field: str, message: str) -> str:
+    """The cursor behind the row with these order keys. Raises ValidationFailed with `message` on `field` for long
+    ones."""
     try:
-        return cursors.encode(_KIND, facts, [None if key is None else key.decode() for key in keys])
+        return cursors.encode(kind, facts, [None if key is None else key.decode() for key in keys])
     except cursors.CursorTooLong:
-        message = "Values of these columns are too long to page by. Order by others."
-        raise ValidationFailed.of("order", "too_long", message) from None
+        raise ValidationFailed.of(field, "too_long", message) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -284,18 +284,14 @@ def leaves(condition: Condition) -> Iterator[Leaf | Present]:
 
 def operands(condition: Condition) -> Iterator[Operand]:
     for leaf in leaves(condition):
-        yield from _of_leaf(leaf)
-
-
-def _of_leaf(leaf: Leaf | Present) -> Iterator[Operand]:
-    match leaf:
-        case Compare():
-            yield leaf.operand
-            yield from leaf.needs
-        case Search():
-            yield leaf.operand
-        case Present():
-            yield leaf.variable
+        match leaf:
+            case Compare():
+                yield leaf.operand
+                yield from leaf.needs
+            case Search():
+                yield leaf.operand
+            case Present():
+                yield leaf.variable
 
 
 def guarded(condition: Condition) -> Condition:
@@ -317,10 +313,4 @@ def guarded(condition: Condition) -> Condition:
 
 
 def _present(found: Iterable[Operand], condition: Condition) -> Condition:
-    needed: list[Condition] = []
-    for operand in found:
-        if isinstance(operand, Variable):
-            needed.append(Present(operand))
-        elif isinstance(operand, Constant) and operand.value == ():
-            return FALSE  # the empty list of `$in`, `$nin`, `$hasAny`, `$hasAll`
-    return all_of([*needed, condition])
+    return all_of([*(Present(operand) for operand in found if isinstance(operand, Variable)), condition])

@@ -19,7 +19,7 @@ from rows.schema.values import InvalidValue, wire
 class RuleCompiler:
     """Raises InvalidCondition with a path inside the role's rules, or collects errors in a given list."""
 
-    def __init__(self, author: "AuthorNames", table: Table, role: str, errors: Errors | None = None):
+    def __init__(self, author: AuthorNames, table: Table, role: str, errors: Errors | None = None):
         self.author = author
         self.table = table
         self.role = role

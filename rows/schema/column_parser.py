@@ -134,7 +134,7 @@ class ColumnReader:
             self.reader.fail(path / "values", "required", "an enum needs its values")
             return {}
         values = self.reader.entries(path / "values", raw["values"], MAX_VALUES)
-        if not values and isinstance(raw["values"], list) and not raw["values"]:
+        if raw["values"] == []:
             self.reader.fail(path / "values", "invalid", "must have at least one value")
         for index, value in enumerate(values):
             if not isinstance(value, str) or not 1 <= len(value) <= MAX_VALUE_LENGTH or literals.unstorable(value):

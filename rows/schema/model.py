@@ -211,7 +211,7 @@ class Schema:
         return digest(self.document)
 
 
-def digest(document: Mapping[str, Any]) -> str:
+def digest(document: object) -> str:
     """SHA-256 of canonical JSON: sorted keys, no blanks, UTF-8."""
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()

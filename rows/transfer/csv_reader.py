@@ -6,8 +6,9 @@ from typing import Final
 
 from rows.schema.column_values import MAX_ROW_BYTES
 
-MAX_RECORD_BYTES: Final = 2 * MAX_ROW_BYTES
-"""An unclosed quote would make one record of the whole file. Twice the largest row, because quotes are doubled."""
+MAX_RECORD_BYTES: Final = 7 * MAX_ROW_BYTES
+"""An unclosed quote would make one record of the whole file. JSON has six bytes for a control character, and a seventh
+is for the rest of a row."""
 
 _BOM: Final = "\N{BYTE ORDER MARK}"
 

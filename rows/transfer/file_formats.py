@@ -3,6 +3,7 @@ JSON values; CSV's text is read by the column's type."""
 
 import codecs
 import gzip
+import json
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from typing import IO, Any, Final, Literal
 
 from platform_site.http import exact_json
+from platform_site.http.bodies import DuplicateName, object_of
 from rows.schema import identifiers
 from rows.schema.model import Column, Table
 from rows.transfer import csv_reader
@@ -18,9 +20,14 @@ from rows.transfer.csv_reader import InvalidRecord
 Format = Literal["csv", "ndjson"]
 FORMATS: Final[tuple[Format, ...]] = ("csv", "ndjson")
 
+_Reader = tuple[str, Any, Callable[[str], Any] | None]
+"""Of a column: its name, the value of an empty cell, and what reads its text."""
+
 _BETWEEN_REPORTS: Final = 1000
 _TRUTHS: Final = {"true": True, "t": True, "1": True, "yes": True, "false": False, "f": False, "0": False, "no": False}
 _INTEGER: Final = re.compile(r"[+-]?\d{1,30}", re.ASCII)
+_KEY: Final = re.compile(rb'"\s*:')
+"""Finds each key of an object, and perhaps texts with quotes."""
 _SHORT_ZONE: Final = re.compile(r"[+-]\d\d\Z", re.ASCII)
 _MAX_LINE: Final = csv_reader.MAX_RECORD_BYTES
 
@@ -75,7 +82,10 @@ class RecordFile:
             if not line or line.isspace():
                 continue
             try:
-                record = exact_json.loads(line, parse_float=exact_json.read_float if is_exact else None)
+                record = _loads(line, exact_json.read_float if is_exact else None)
+            except DuplicateName:
+                yield number, "has a key twice in a JSON object"
+                continue
             except ValueError as error:
                 yield number, f"is not JSON: {error}"
                 continue
@@ -93,18 +103,37 @@ class RecordFile:
                 elif len(cells) != len(readers):
                     yield number, f"has {len(cells)} cells, the header has {len(readers)}"
                 else:
-                    record: dict[str, Any] = {}
-                    for (name, empty, parse), cell in zip(readers, cells, strict=True):
-                        if cell is not None:
-                            record[name] = cell if parse is None else parse(cell)
-                        elif empty is not _OMITTED:
-                            record[name] = empty
-                    yield number, record
+                    yield number, _record(readers, cells)
         except csv_reader.EndlessRecord as error:
             raise InvalidFile(f"Line {error.number}: {error.message}.") from None
 
 
 _OMITTED: Final = object()
+
+
+def _record(readers: Sequence[_Reader], cells: Sequence[str | None]) -> Mapping[str, Any] | str:
+    record: dict[str, Any] = {}
+    for (name, empty, parse), cell in zip(readers, cells, strict=True):
+        if cell is None:
+            if empty is not _OMITTED:
+                record[name] = empty
+            continue
+        try:
+            record[name] = cell if parse is None else parse(cell)
+        except DuplicateName:
+            return f"has a key twice in a JSON object of {name}"
+    return record
+
+
+def _loads(data: bytes, parse_float: Callable[[str], float] | None = None) -> Any:
+    """Raises ValueError: DuplicateName for a key that is twice in an object."""
+    value = exact_json.loads(data, parse_float=parse_float)
+    if len(_KEY.findall(data)) > (len(value) if type(value) is dict else 0):
+        try:
+            json.loads(data, object_pairs_hook=object_of)
+        except RecursionError as error:
+            raise ValueError("it is nested too deep") from error
+    return value
 
 
 def _columns(table: Table, header: Sequence[str | None] | InvalidRecord) -> list[Column]:
@@ -150,7 +179,9 @@ def _float(cell: str) -> Any:
 
 def _json(cell: str) -> Any:
     try:
-        return exact_json.loads(cell.encode(), parse_float=exact_json.read_float)
+        return _loads(cell.encode(), exact_json.read_float)
+    except DuplicateName:
+        raise
     except ValueError:
         return object()  # of no JSON type: refused as one of the wrong type
 

@@ -99,7 +99,8 @@ class _Import:
             self._execute("SELECT set_config('work_mem', '64MB', true), statement_timestamp()")
             self.now: datetime = cursor.fetchone()[1]
             self._stage(source)
-            self._lock_version()
+            if branch_copy.lock_version(self.connection, self.environment.environment_id) != self.version:
+                raise ChangedDuringImport  # the schema is another than the lines were read for
             self._check()
             self.report.bad.sort(key=lambda bad: bad.number)
             if self.report.bad_lines and not self.skip_bad:
@@ -257,11 +258,6 @@ class _Import:
             literals = sql.SQL(", ").join(map(sql.Literal, unknown[at : at + _USERS_AT_ONCE]))
             bad = sql.SQL("SELECT _line FROM {} WHERE {} IN ({})").format(_STAGE, name, literals)
             self._reject(bad, [column.name], "is not a user of the environment")
-
-    def _lock_version(self) -> None:
-        """Lock the schema version, if it is still the one that lines were read for."""
-        if branch_copy.lock_version(self.connection, self.environment.environment_id) != self.version:
-            raise ChangedDuringImport
 
     def _insert(self) -> None:
         self._execute(

@@ -26,7 +26,7 @@ from rows.schema.values import InvalidValue
 from rows.write import insert_pipeline, inserts, service, upserts
 from rows.write.errors import check_answer_size
 from rows.write.insert_pipeline import NotInOneTrip
-from rows.write.pending_write import PendingWrite
+from rows.write.pending_write import PendingInsert
 from rows.write.statements import writes
 from rows.write.statements.shapes import Action, Ids
 
@@ -151,7 +151,7 @@ class _Batch:
         self._operations = operations
         self._in_one_trip = in_one_trip
         self._results: list[Result] = []
-        self._waiting: list[PendingWrite] = []
+        self._waiting: list[PendingInsert] = []
         """The inserts that follow the results, in their order."""
         self._named: dict[str, int] = {}
 
@@ -210,7 +210,7 @@ class _Batch:
         ones."""
         if not self._in_one_trip or operation.op != "insert":
             return False
-        [pending] = inserts.new_rows(self._context, operation.table, [self._values(operation)], numbered=False)
+        pending = inserts.new_row(self._context, operation.table, self._values(operation))
         if not insert_pipeline.is_possible(self._context, pending):
             return False
         self._waiting.append(pending)

@@ -2,7 +2,7 @@
 fields. `rows.schema.column_values` defines what a column accepts. Errors only mention columns that the caller may
 know."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from platform_site.http.errors import FieldError, ValidationFailed
@@ -16,23 +16,16 @@ from rows.write.update_operators import Change
 
 Cells = Mapping[str, bytes | None]
 """Columns as wire text, None for null."""
-ExtraCheck = Callable[[Cells, list[FieldError]], Iterable[FieldError]]
-"""Finds errors in otherwise valid cells with the help of the database. Also receives the errors found so far."""
 
 
 def read_insert(
-    table: Table,
-    body: Any,
-    *,
-    writable: Iterable[str],
-    readable: Iterable[str],
-    extra_check: ExtraCheck | None = None,
-) -> dict[str, bytes | None]:
-    """The columns of a new row that `body` sets, as wire text or None for null, in the order of the body. `writable`
-    (with `id` if the caller may choose it, without columns that rules `set`) and `readable` are by this caller's rules.
-    Columns that are not in `body` get their default, null, or the value that a rule sets; a writable column without any
-    of these is required. An operator computes the cell from its default. Raises ValidationFailed naming every invalid
-    field, also what `extra_check` finds."""
+    table: Table, body: Any, *, writable: Iterable[str], readable: Iterable[str]
+) -> tuple[dict[str, bytes | None], list[FieldError]]:
+    """The columns of a new row that `body` sets, as wire text or None for null, in the order of the body, and the
+    errors of all invalid fields, at most MAX_ERRORS. `writable` (with `id` if the caller may choose it, without columns
+    that rules `set`) and `readable` are by this caller's rules. Columns that are not in `body` get their default, null,
+    or the value that a rule sets; a writable column without any of these is required. An operator computes the cell
+    from its default. Raises ValidationFailed for a body that is no object."""
     known = frozenset(writable)
     cells, changes, errors = _read_columns(table, body, known, frozenset(readable))
     for name, change in changes.items():
@@ -44,25 +37,15 @@ def read_insert(
     for column in table.columns.values() if len(errors) < MAX_ERRORS else ():  # else it was not read to its end
         if column.name not in given and not column.null and column.default is None and column.name in known:
             errors.append(FieldError(column.name, "required", "Required."))
-    _refuse(errors, cells, extra_check)
-    return cells
+    return cells, errors
 
 
 def read_update(
-    table: Table, body: Any, *, writable: Iterable[str], readable: Iterable[str], extra_check: ExtraCheck | None = None
-) -> tuple[dict[str, bytes | None], dict[str, Change]]:
-    """The columns that `body` changes, as wire text or None for null, and the computed ones among them, whose text is
-    the operand. Arguments and errors as for `read_insert`. An update never accepts `id`, even if it is `writable`."""
-    cells, changes, errors = _read_columns(table, body, frozenset(writable) - {ID.name}, frozenset(readable))
-    _refuse(errors, cells, extra_check)
-    return cells, changes
-
-
-def _refuse(errors: list[FieldError], cells: Cells, extra_check: ExtraCheck | None) -> None:
-    if extra_check is not None and len(errors) < MAX_ERRORS:
-        errors += extra_check(cells, errors)
-    if errors:
-        raise ValidationFailed(fields=errors)
+    table: Table, body: Any, *, writable: Iterable[str], readable: Iterable[str]
+) -> tuple[dict[str, bytes | None], dict[str, Change], list[FieldError]]:
+    """The columns that `body` changes, as wire text or None for null, the computed ones among them, whose text is the
+    operand, and the errors. As `read_insert`. An update never accepts `id`, even if it is `writable`."""
+    return _read_columns(table, body, frozenset(writable) - {ID.name}, frozenset(readable))
 
 
 def _read_columns(

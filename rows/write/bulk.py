@@ -15,12 +15,11 @@ from rows.query import where as query_where
 from rows.query.context import QueryContext
 from rows.query.params import DEFAULT_ORDER
 from rows.query.sql.statement import LIMIT, After, Cell
-from rows.rules.access import Access
-from rows.schema.model import Table
+from rows.schema.model import MAX_ERRORS, Table
 from rows.write import body_parsing, inserts
 from rows.write import service as write_service
 from rows.write.errors import WriteRefused, error_of_constraint, unknown_users
-from rows.write.pending_write import PendingWrite, announce
+from rows.write.pending_write import PendingUpdate, PendingWrite, announce
 from rows.write.references import referential_actions
 from rows.write.statements import conditions, writes
 from rows.write.statements.shapes import UpdateShape
@@ -58,7 +57,15 @@ def update(context: QueryContext, name: str, query: BulkQuery, body: Any) -> Cha
     table, access = context.table(name)
     if access.read is None or access.update is None:
         raise WriteRefused
-    pending = _change(context, table, access, body)
+    cells, changes, errors = body_parsing.read_update(
+        table, body, writable=access.update.columns, readable=context.resolver.columns(name)
+    )
+    if len(errors) < MAX_ERRORS:
+        errors += unknown_users(context, table, cells)
+    if errors:
+        raise ValidationFailed(fields=errors)
+    named = {Cell(column): cell for column, cell in cells.items()}
+    pending = PendingWrite(table, access, UpdateShape(name, tuple(sorted(cells))), named).with_computed_cells(changes)
     with transaction.atomic(using=context.compiled.alias):
         chosen = _choose(context, table, "update", query)
         if not pending.named:
@@ -70,26 +77,9 @@ def update(context: QueryContext, name: str, query: BulkQuery, body: Any) -> Cha
     return chosen
 
 
-def _change(context: QueryContext, table: Table, access: Access, body: Any) -> PendingWrite:
-    """The update that `body` asks for, without a row. Raises ValidationFailed."""
-    rule = access.update
-    assert rule is not None  # noqa: S101 - asked by the caller
-    cells, changes = body_parsing.read_update(
-        table,
-        body,
-        writable=rule.columns,
-        readable=context.resolver.columns(table.name),
-        extra_check=lambda cells, errors: unknown_users(context, table, cells),
-    )
-    named = {Cell(column): cell for column, cell in cells.items()}
-    pending = PendingWrite(table, access, UpdateShape(table.name, tuple(sorted(cells))), named)
-    return pending.with_computed_cells(changes)
-
-
-def _update_at_once(context: QueryContext, pending: PendingWrite, ids: Sequence[str]) -> frozenset[str]:
+def _update_at_once(context: QueryContext, pending: PendingUpdate, ids: Sequence[str]) -> frozenset[str]:
     """The rows that one statement wrote: none that is refused, and none at all if each has to be checked by itself."""
     shape = pending.shape
-    assert isinstance(shape, UpdateShape)  # noqa: S101 - for the type checker
     role_view = context.compiled.role_view(context.role_key)
     if not ids or inserts.is_large(pending.table, pending.named) or conditions.needs_second_statement(role_view, shape):
         return frozenset()

@@ -25,7 +25,7 @@ from rows.query.sql.statement import Cell
 from rows.query.tables import table_models
 from rows.query.tables.table_checks import constraint_name
 from rows.rules import checks
-from rows.rules.access import Clause, WriteRule
+from rows.rules.access import WriteRule
 from rows.rules.conditions import Condition, Quantified, parts, paths_of
 from rows.rules.rules import Ruleset
 from rows.schema import column_values, identifiers
@@ -35,7 +35,7 @@ from rows.write import body_parsing, row_size, update_operators
 from rows.write.pending_write import Named, PendingWrite
 from rows.write.row_size import Shares
 from rows.write.statements import conditions, probes
-from rows.write.statements.shapes import DeleteShape, UpdateShape
+from rows.write.statements.shapes import DeleteShape, InsertShape, UpdateShape, WriteShape
 from rows.write.update_operators import GROWING
 
 
@@ -49,7 +49,7 @@ class WriteRefused(NotFound):
 # ── What the probe found ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def run_probe(context: QueryContext, pending: PendingWrite) -> tuple[list[bool], ApiError | None]:
+def run_probe(context: QueryContext, pending: PendingWrite[WriteShape]) -> tuple[list[bool], ApiError | None]:
     """Probe a write that has not been made. Returns the verdicts after the first one, and the error if the row cannot
     be changed."""
     rows = context.read(context.statement(probes.probe, pending.shape), pending.named)
@@ -59,7 +59,7 @@ def run_probe(context: QueryContext, pending: PendingWrite) -> tuple[list[bool],
     return rest, None if matches else PreconditionFailed()
 
 
-def error_of(context: QueryContext, pending: PendingWrite) -> ApiError | None:
+def error_of(context: QueryContext, pending: PendingWrite[WriteShape]) -> ApiError | None:
     """Why the write failed; None if nothing prevents it now."""
     rest, refusal = run_probe(context, pending)
     if refusal is not None:
@@ -111,41 +111,36 @@ def _unseen(references: Sequence[Column], verdicts: Sequence[bool]) -> list[Fiel
     ]
 
 
-def error_after_write(context: QueryContext, pending: PendingWrite, old: Named) -> ApiError | None:
+def error_after_write(
+    context: QueryContext, pending: PendingWrite[InsertShape | UpdateShape], old: Named
+) -> ApiError | None:
     """Whether the row, as the write left it, fails its checks."""
-    assert not isinstance(pending.shape, DeleteShape)  # noqa: S101 - for the type checker
     statement = context.statement(probes.probe_afterwards, pending.shape)
     [row] = context.read(statement, pending.named | old)
     return _checked(context, pending, [cell == b"t" for cell in row])
 
 
-def _checked(context: QueryContext, pending: PendingWrite, verdicts: Sequence[bool]) -> ApiError | None:
-    """The error of a failed check. `verdicts` are those of its clauses, then that of the whole check."""
+def _checked(context: QueryContext, pending: PendingWrite[WriteShape], verdicts: Sequence[bool]) -> ApiError | None:
+    """The error of a failed check: 422 naming the columns that this principal may know, 404 if there are none.
+    `verdicts` are those of its clauses, then that of the whole check."""
     *clauses, passed = verdicts
     if passed:
         return None
     rule = _rule(pending)
     failed = [clause for clause, held in zip(rule.check_clauses, clauses, strict=True) if not held]
-    return _check_refused(context, pending, failed)
-
-
-def _rule(pending: PendingWrite) -> WriteRule:
-    rule: WriteRule | None = getattr(pending.access, pending.shape.action)
-    if rule is None:
-        raise WriteRefused
-    return rule
-
-
-def _check_refused(context: QueryContext, pending: PendingWrite, clauses: Iterable[Clause]) -> ApiError:
-    """422 naming the columns that this principal may know; 404 if there are none."""
-    known = {*context.resolver.columns(pending.table.name), *_rule(pending).columns}
-    named = dict.fromkeys(
-        column for clause in clauses for column in _columns_of(clause.condition) if column in known
-    )  # fmt: skip
+    known = {*context.resolver.columns(pending.table.name), *rule.columns}
+    named = dict.fromkeys(column for clause in failed for column in _columns_of(clause.condition) if column in known)
     if not named:
         return WriteRefused()
     message = "The rules do not allow this value."
     return ValidationFailed(fields=[FieldError(column, "not_allowed", message) for column in named])
+
+
+def _rule(pending: PendingWrite[WriteShape]) -> WriteRule:
+    rule: WriteRule | None = getattr(pending.access, pending.shape.action)
+    if rule is None:
+        raise WriteRefused
+    return rule
 
 
 def _columns_of(condition: Condition) -> Iterable[str]:
@@ -158,10 +153,9 @@ def _columns_of(condition: Condition) -> Iterable[str]:
             yield path.hops[0].column if path.hops else path.column
 
 
-def unseen_references(context: QueryContext, pending: PendingWrite) -> list[FieldError]:
+def unseen_references(context: QueryContext, pending: PendingWrite[InsertShape | UpdateShape]) -> list[FieldError]:
     """Errors for the references of a write that fails for another reason, so that all errors are reported together.
     Empty if the row does not exist for this principal, which learns nothing about its references."""
-    assert not isinstance(pending.shape, DeleteShape)  # noqa: S101 - for the type checker
     role_view = context.compiled.role_view(context.role_key)
     references = conditions.references_of(role_view, pending.shape)
     if not any(pending.named.get(Cell(column.name)) for column in references):
@@ -173,7 +167,9 @@ def unseen_references(context: QueryContext, pending: PendingWrite) -> list[Fiel
 # ── What a constraint refused ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def error_of_constraint(context: QueryContext, pending: PendingWrite, error: DatabaseError) -> ApiError | None:
+def error_of_constraint(
+    context: QueryContext, pending: PendingWrite[WriteShape], error: DatabaseError
+) -> ApiError | None:
     """The API error of a violated constraint or index; None for another kind of error. The constraint's name shows the
     columns; PostgreSQL's text, which has values, is not sent. A unique constraint also sees rows that the principal
     cannot, so its columns are only named if the principal may read all of them."""

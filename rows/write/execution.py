@@ -14,10 +14,10 @@ from rows.query.sql.statement import ROW_ID, Statement
 from rows.write.errors import error_of, error_of_constraint
 from rows.write.pending_write import PendingWrite, announce_recorded, result_of
 from rows.write.statements import writes
-from rows.write.statements.shapes import InsertShape
+from rows.write.statements.shapes import DeleteShape, UpdateShape, WriteShape
 
 
-def persist(context: QueryContext, pending: PendingWrite, compile: Callable[..., Statement]) -> Row:
+def persist(context: QueryContext, pending: PendingWrite[WriteShape], compile: Callable[..., Statement]) -> Row:
     """Run the statement that `compile` makes of the write until it wrote a row, which it returns, or a probe says why
     it cannot. Raises what the probe found, or Conflict if others kept changing the row."""
     for _ in range(MAX_RUNS):
@@ -39,10 +39,9 @@ def persist(context: QueryContext, pending: PendingWrite, compile: Callable[...,
     raise Conflict
 
 
-def lock(context: QueryContext, pending: PendingWrite, columns: Sequence[str] = ()) -> Row:
+def lock(context: QueryContext, pending: PendingWrite[UpdateShape | DeleteShape], columns: Sequence[str] = ()) -> Row:
     """Lock the row of an update or delete until the transaction ends. Its id, and its cells in `columns`: others are
     not read, because the time that takes would reveal their length. Raises what keeps it from being changed."""
-    assert not isinstance(pending.shape, InsertShape)  # noqa: S101 - for the type checker
     for _ in range(MAX_RUNS):
         statement = context.statement(writes.lock_row, pending.shape, tuple(columns))
         if rows := context.write(statement, pending.named):

@@ -11,24 +11,23 @@ from rows.query.context import QueryContext
 from rows.query.service import RowResult
 from rows.query.sql.statement import ROW_ID, Cell, Statement
 from rows.schema import values
-from rows.write.pending_write import Named, PendingWrite, announce_recorded, result_of
+from rows.write.pending_write import Named, PendingInsert, announce_recorded, result_of
 from rows.write.statements import writes
 from rows.write.statements.conditions import depends_on_insert_order, needs_second_statement
-from rows.write.statements.shapes import EVENT_ID, EventIds, InsertShape
+from rows.write.statements.shapes import EVENT_ID, EventIds
 
 
 class NotInOneTrip(Exception):
     """A row was refused. The transaction has to be undone."""
 
 
-def is_possible(context: QueryContext, pending: PendingWrite) -> bool:
+def is_possible(context: QueryContext, pending: PendingInsert) -> bool:
     """Whether one statement inserts the row: no rule asks about the table as it is after the write."""
-    assert isinstance(pending.shape, InsertShape)  # noqa: S101 - for the type checker
     role_view = context.compiled.role_view(context.role_key)
     return not needs_second_statement(role_view, pending.shape)
 
 
-def insert_in_one_trip(context: QueryContext, pending_writes: Sequence[PendingWrite]) -> list[RowResult]:
+def insert_in_one_trip(context: QueryContext, pending_writes: Sequence[PendingInsert]) -> list[RowResult]:
     """The inserted rows, in the order of `pending_writes`, for each of which it `is_possible`. Inside of a transaction.
     Raises NotInOneTrip if a row is refused, and OperationalError for a lost connection, a deadlock or a timeout."""
     wants = context.compiled.wants_events
@@ -50,7 +49,7 @@ def insert_in_one_trip(context: QueryContext, pending_writes: Sequence[PendingWr
     return answers
 
 
-def _groups(context: QueryContext, pending_writes: Sequence[PendingWrite]) -> list[list[PendingWrite]]:
+def _groups(context: QueryContext, pending_writes: Sequence[PendingInsert]) -> list[list[PendingInsert]]:
     """The inserts of one statement each, in the order of the statements: those of the same shape, but a row behind
     those that it refers to, and each by itself where their order matters. Raises NotInOneTrip if a row refers to a
     later one."""
@@ -58,7 +57,7 @@ def _groups(context: QueryContext, pending_writes: Sequence[PendingWrite]) -> li
         context.compiled.role_view(context.role_key), {pending.table.name for pending in pending_writes}
     ):
         return [[pending] for pending in pending_writes]
-    groups: list[list[PendingWrite]] = []
+    groups: list[list[PendingInsert]] = []
     last: dict[object, int] = {}
     """The number of the last group of a shape."""
     referred_to: set[bytes | None] = set()
@@ -79,10 +78,9 @@ def _groups(context: QueryContext, pending_writes: Sequence[PendingWrite]) -> li
     return groups
 
 
-def _statement(context: QueryContext, group: Sequence[PendingWrite]) -> tuple[Statement, Named]:
+def _statement(context: QueryContext, group: Sequence[PendingInsert]) -> tuple[Statement, Named]:
     """The statement that inserts the rows of a group, and its values."""
     first, shape = group[0], group[0].shape
-    assert isinstance(shape, InsertShape)  # noqa: S101 - for the type checker
     if len(group) == 1:
         return context.statement(writes.insert, shape), first.named
     named: Named = {}

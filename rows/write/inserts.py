@@ -17,7 +17,7 @@ from rows.query.sql.row_json import MAX_ANSWER_BYTES
 from rows.query.sql.statement import ROW_ID, Cell
 from rows.rules.access import Access
 from rows.schema import column_values, values
-from rows.schema.model import MAX_ERRORS, NOW, RANDOM, SQL_TYPES, Column, Table
+from rows.schema.model import ID, MAX_ERRORS, NOW, RANDOM, SQL_TYPES, Column, Table
 from rows.write import body_parsing, insert_pipeline, row_size
 from rows.write.errors import (
     WriteRefused,
@@ -29,7 +29,7 @@ from rows.write.errors import (
 )
 from rows.write.execution import persist, read_back
 from rows.write.insert_pipeline import NotInOneTrip, insert_in_one_trip
-from rows.write.pending_write import Named, PendingWrite, result_of
+from rows.write.pending_write import Named, PendingInsert, PendingWrite, result_of
 from rows.write.statements import writes
 from rows.write.statements.shapes import InsertShape
 
@@ -40,17 +40,21 @@ MAX_BATCH: Final = 100
 def insert(context: QueryContext, name: str, body: Any) -> RowResult:
     """Insert one row. Raises NotFound, ValidationFailed naming every invalid column, and Conflict for an id that is
     taken."""
-    [made] = insert_many(context, name, [body], numbered=False)
-    return made
+    return _insert_one(context, new_row(context, name, body))
 
 
-def insert_many(context: QueryContext, name: str, bodies: Sequence[Any], *, numbered: bool = True) -> list[RowResult]:
-    """Insert 1 to MAX_BATCH rows, all or none. Fields of errors begin with the row's number if they are `numbered`:
-    `3.title`."""
-    if numbered:
-        check_count(bodies)
-    pending_writes = new_rows(context, name, bodies, numbered=numbered)
-    made = insert_all(context, dict(enumerate(pending_writes)), numbered=numbered)
+def new_row(context: QueryContext, name: str, body: Any) -> PendingInsert:
+    """The insert of `body`, not executed yet. Raises NotFound, and ValidationFailed naming every invalid column."""
+    table, access = context.table(name)
+    pending, _ = _new_row(context, table, access, body)
+    return pending
+
+
+def insert_many(context: QueryContext, name: str, bodies: Sequence[Any]) -> list[RowResult]:
+    """Insert 1 to MAX_BATCH rows, all or none. Fields of errors begin with the row's number: `3.title`."""
+    check_count(bodies)
+    pending_writes = new_rows(context, name, bodies)
+    made = insert_all(context, dict(enumerate(pending_writes)))
     return [made[number] for number in range(len(pending_writes))]
 
 
@@ -60,24 +64,29 @@ def check_count(bodies: Sequence[Any]) -> None:
         raise ValidationFailed.of(WHOLE_BODY, "out_of_range", f"Send 1 to {MAX_BATCH} rows at once.")
 
 
-def new_rows(context: QueryContext, name: str, bodies: Sequence[Any], *, numbered: bool) -> list[PendingWrite]:
-    """The inserts of `bodies`, not executed yet. Raises NotFound, and ValidationFailed with the errors of all of them,
-    which begin with the row's number if they are `numbered`."""
+def new_rows(context: QueryContext, name: str, bodies: Sequence[Any]) -> list[PendingInsert]:
+    """The inserts of `bodies`, not executed yet. Raises NotFound, and ValidationFailed with the numbered errors of all
+    of them."""
     table, access = context.table(name)
-    if access.insert is None:
-        raise WriteRefused(f"You have no permission to insert rows into {name}.")
-    pending_writes: list[PendingWrite] = []
+    pending_writes: list[PendingInsert] = []
     errors: list[FieldError] = []
+    row_ids: set[bytes | None] = set()
     size = 0
     for number, body in enumerate(bodies):
         if len(errors) >= MAX_ERRORS:
             break
         try:
             pending, length = _new_row(context, table, access, body)
+            if (row_id := pending.named[ROW_ID]) in row_ids:
+                raise ValidationFailed.of(ID.name, "taken", "An earlier one of these rows has the same id.")
+            row_ids.add(row_id)
             pending_writes.append(pending)
             size += length
         except ValidationFailed as error:
-            errors += with_row_number(error, number, numbered=numbered).fields
+            if not error.fields:
+                raise
+            add_row_number(error, number)
+            errors += error.fields
         if size > MAX_ANSWER_BYTES:
             message = f"The rows of one insert hold at most {MAX_ANSWER_BYTES >> 20} MB. Send fewer at once."
             raise ValidationFailed.of(WHOLE_BODY, "too_large", message)
@@ -86,13 +95,11 @@ def new_rows(context: QueryContext, name: str, bodies: Sequence[Any], *, numbere
     return pending_writes
 
 
-def insert_all(
-    context: QueryContext, pending_writes: Mapping[int, PendingWrite], *, numbered: bool
-) -> dict[int, RowResult]:
+def insert_all(context: QueryContext, pending_writes: Mapping[int, PendingInsert]) -> dict[int, RowResult]:
     """Insert them in one transaction. Returns the rows by number."""
     if len(pending_writes) == 1:
         [(number, pending)] = pending_writes.items()
-        return {number: _insert_one(context, pending, number, numbered=numbered)}
+        return {number: _insert_numbered(context, pending, number)}
     order = _insert_order(pending_writes)
     if all(insert_pipeline.is_possible(context, pending) for pending in pending_writes.values()):
         try:
@@ -105,20 +112,17 @@ def insert_all(
     made: dict[int, RowResult] = {}
     with transaction.atomic(using=context.compiled.alias):
         for number in order:
-            made[number] = _insert_one(context, pending_writes[number], number, numbered=numbered)
+            made[number] = _insert_numbered(context, pending_writes[number], number)
             check_answer_size(made.values())
     return made
 
 
-def with_row_number(error: ValidationFailed, number: int, *, numbered: bool) -> ValidationFailed:
-    """The error with the row's number before each field (`3.title`), if several rows were sent (`numbered`); else
-    unchanged."""
-    if not numbered:
-        return error
-    return ValidationFailed(fields=[replace(field, field=f"{number}.{field.field}") for field in error.fields])
+def add_row_number(error: ValidationFailed, number: int) -> None:
+    """Put the row's number before each field: `3.title`."""
+    error.fields = [replace(field, field=f"{number}.{field.field}") for field in error.fields]
 
 
-def _insert_order(pending_writes: Mapping[int, PendingWrite]) -> list[int]:
+def _insert_order(pending_writes: Mapping[int, PendingInsert]) -> list[int]:
     """The order of the inserts: by id, so that two batches with common ids wait for each other and do not deadlock, but
     a row before those of the batch that refer to it. Rows in a reference cycle come last, to be refused."""
     numbers = {pending.named[ROW_ID]: number for number, pending in pending_writes.items()}
@@ -141,23 +145,23 @@ def _insert_order(pending_writes: Mapping[int, PendingWrite]) -> list[int]:
     return order
 
 
-def _new_row(context: QueryContext, table: Table, access: Access, body: Any) -> tuple[PendingWrite, int]:
-    """The insert of `body`, and the bytes of its long cells. Raises ValidationFailed."""
+def _new_row(context: QueryContext, table: Table, access: Access, body: Any) -> tuple[PendingInsert, int]:
+    """The insert of `body`, and the bytes of its long cells. Raises WriteRefused, ValidationFailed."""
     rule = access.insert
-    assert rule is not None  # noqa: S101 - asked by the caller
-
-    def extra_check(cells: body_parsing.Cells, errors: list[FieldError]) -> list[FieldError]:
-        found = unknown_users(context, table, cells)
-        if (chosen := cells.get(ROW_ID)) is not None and chosen.decode() in column_values.RESERVED_IDS:
-            found.append(FieldError(ROW_ID, "reserved", "This id is reserved by the API. Choose another one."))
-        if errors or found:
-            whole: Named = {Cell(name): cells.get(name) for name in table.columns} | {ROW_ID: b""}
-            found += unseen_references(context, PendingWrite(table, access, InsertShape(table.name), whole))
-        return found
-
-    given = body_parsing.read_insert(
-        table, body, writable=rule.columns, readable=context.resolver.columns(table.name), extra_check=extra_check
+    if rule is None:
+        raise WriteRefused(f"You have no permission to insert rows into {table.name}.")
+    given, errors = body_parsing.read_insert(
+        table, body, writable=rule.columns, readable=context.resolver.columns(table.name)
     )
+    if len(errors) < MAX_ERRORS:
+        errors += unknown_users(context, table, given)
+        if (chosen := given.get(ROW_ID)) is not None and chosen.decode() in column_values.RESERVED_IDS:
+            errors.append(FieldError(ROW_ID, "reserved", "This id is reserved by the API. Choose another one."))
+        if errors:
+            whole: Named = {Cell(name): given.get(name) for name in table.columns} | {ROW_ID: b""}
+            errors += unseen_references(context, PendingWrite(table, access, InsertShape(table.name), whole))
+    if errors:
+        raise ValidationFailed(fields=errors)
     named: Named = {}
     stamped: list[str] = []
     role_view = context.compiled.role_view(context.role_key)
@@ -220,16 +224,21 @@ def _default(column: Column) -> _Default:
     return values.wire(type_, column_values.read_cell(column, column.default))
 
 
-def _insert_one(context: QueryContext, pending: PendingWrite, number: int, *, numbered: bool) -> RowResult:
+def _insert_numbered(context: QueryContext, pending: PendingInsert, number: int) -> RowResult:
     try:
-        if insert_pipeline.is_possible(context, pending):
-            row = persist(context, pending, writes.insert)
-            return result_of((row[1] or b"").decode(), row[0])
-        with transaction.atomic(using=context.compiled.alias):
-            row = persist(context, pending, writes.insert)
-            refusal = error_after_write(context, pending, {})
-            if refusal is not None:
-                raise refusal
-            return read_back(context, pending.table.name, (row[1] or b"").decode())
+        return _insert_one(context, pending)
     except ValidationFailed as error:
-        raise with_row_number(error, number, numbered=numbered) from error
+        add_row_number(error, number)
+        raise
+
+
+def _insert_one(context: QueryContext, pending: PendingInsert) -> RowResult:
+    if insert_pipeline.is_possible(context, pending):
+        row = persist(context, pending, writes.insert)
+        return result_of((row[1] or b"").decode(), row[0])
+    with transaction.atomic(using=context.compiled.alias):
+        row = persist(context, pending, writes.insert)
+        refusal = error_after_write(context, pending, {})
+        if refusal is not None:
+            raise refusal
+        return read_back(context, pending.table.name, (row[1] or b"").decode())

@@ -3,7 +3,7 @@ these; `rows.write.errors` explains why one failed. Only recorded events are ann
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from platform_site.http.requests import current_request_id
 from platform_site.identity import call_depth, ids
@@ -13,26 +13,27 @@ from rows.query.context import QueryContext
 from rows.query.service import RowResult, etag_of
 from rows.rules.access import Access
 from rows.schema.model import Table
-from rows.write.statements.shapes import DEPTH, EVENT_ID, REQUEST, UpdateShape, WriteShape
+from rows.write.statements.shapes import DEPTH, EVENT_ID, REQUEST, InsertShape, UpdateShape, WriteShape
 from rows.write.update_operators import GROWING, Change
 
 Named = dict[Any, bytes | None]
 """The values of a statement's parameters, by their keys (`rows.write.statements`)."""
+Shape = TypeVar("Shape", bound=WriteShape, covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class PendingWrite:
-    """One write of one row: its shape, and the values that its statements take."""
+class PendingWrite(Generic[Shape]):
+    """One write of one row: its shape, and the values that its statements take. Made as `PendingWrite(…)`: calling an
+    alias with a type argument is slower."""
 
     table: Table
     access: Access
-    shape: WriteShape
+    shape: Shape
     named: Named
 
-    def with_computed_cells(self, changes: Mapping[str, Change]) -> "PendingWrite":
+    def with_computed_cells(self: "PendingUpdate", changes: Mapping[str, Change]) -> "PendingUpdate":
         """The same update, in which operators compute these cells. Their values become operands, and the bounds of $inc
         are added."""
-        assert isinstance(self.shape, UpdateShape)  # noqa: S101 - for the type checker
         operators = tuple(sorted((column, change.operator) for column, change in changes.items()))
         large = self.shape.large or any(operator in GROWING for _, operator in operators)
         named = dict(self.named)
@@ -40,12 +41,16 @@ class PendingWrite:
             named |= change.bounds
         return replace(self, shape=replace(self.shape, computed=operators, large=large), named=named)
 
-    def with_events(self, context: QueryContext, wanted: bool) -> "PendingWrite":
+    def with_events(self, context: QueryContext, wanted: bool) -> "PendingWrite[Shape]":
         """The same write with an event, or without one."""
         if not wanted:
             return self if not self.shape.events else replace(self, shape=replace(self.shape, events=False))
         named = self.named if EVENT_ID in self.named else self.named | event_values(context)
         return replace(self, shape=replace(self.shape, events=True), named=named)
+
+
+PendingInsert = PendingWrite[InsertShape]
+PendingUpdate = PendingWrite[UpdateShape]
 
 
 def event_values(context: QueryContext) -> Named:
@@ -73,7 +78,7 @@ def announce(context: QueryContext, table: str, action: str, row_id: str, *, is_
     )
 
 
-def announce_recorded(context: QueryContext, pending: PendingWrite, row: Row) -> None:
+def announce_recorded(context: QueryContext, pending: PendingWrite[WriteShape], row: Row) -> None:
     """Announce the event that the statement of `pending` recorded with `row`; remember if there were no subscribers."""
     if not pending.shape.events:
         return

@@ -9,18 +9,19 @@ from typing import Any
 
 from django.db import transaction
 
-from platform_site.http.errors import FieldError
+from platform_site.http.errors import ValidationFailed
 from rows.query.context import QueryContext
 from rows.query.service import RowResult
 from rows.query.sql import select
 from rows.query.sql.select import ReadShape
 from rows.query.sql.statement import ROW_ID, Cell
 from rows.schema import column_values, values
+from rows.schema.model import MAX_ERRORS
 from rows.write import body_parsing
 from rows.write.errors import WriteRefused, error_after_write, run_probe, unknown_users, unseen_references
 from rows.write.execution import lock, persist, read_back
 from rows.write.inserts import is_large
-from rows.write.pending_write import Named, PendingWrite, result_of
+from rows.write.pending_write import Named, PendingUpdate, PendingWrite, result_of
 from rows.write.references import referential_actions
 from rows.write.statements import conditions, writes
 from rows.write.statements.shapes import ETAGS, DeleteShape, OldCell, UpdateShape
@@ -41,21 +42,18 @@ def update(
     table, access = context.table(name)
     if access.read is None or access.update is None or not column_values.ROW_ID.fullmatch(row_id):
         raise WriteRefused
-    rule = access.update
-
-    def extra_check(cells: body_parsing.Cells, errors: list[FieldError]) -> list[FieldError]:
-        found = unknown_users(context, table, cells)
-        if errors or found:
+    cells, changes, errors = body_parsing.read_update(
+        table, body, writable=access.update.columns, readable=context.resolver.columns(name)
+    )
+    if len(errors) < MAX_ERRORS:
+        errors += unknown_users(context, table, cells)
+        if errors:
             references = {key: cell for key, cell in cells.items() if table.columns[key].is_reference}
             sent: Named = {Cell(key): cell for key, cell in references.items()} | {ROW_ID: row_id.encode()}
-            found += unseen_references(
-                context, PendingWrite(table, access, UpdateShape(name, tuple(sorted(references))), sent)
-            )
-        return found
-
-    cells, changes = body_parsing.read_update(
-        table, body, writable=rule.columns, readable=context.resolver.columns(name), extra_check=extra_check
-    )
+            shape = UpdateShape(name, tuple(sorted(references)))
+            errors += unseen_references(context, PendingWrite(table, access, shape, sent))
+    if errors:
+        raise ValidationFailed(fields=errors)
     named: Named = {Cell(column): cell for column, cell in cells.items()}
     named[ROW_ID] = row_id.encode()
     if matches is not None:
@@ -80,7 +78,7 @@ def update(
         return read_back(context, name, row_id)
 
 
-def _unchanged(context: QueryContext, pending: PendingWrite, row_id: str) -> RowResult:
+def _unchanged(context: QueryContext, pending: PendingUpdate, row_id: str) -> RowResult:
     """The response to an empty update: the row, if it may be updated and matches. Its check is not evaluated."""
     _, refusal = run_probe(context, pending.with_events(context, True))
     if refusal is not None:

@@ -4,12 +4,12 @@ unreadable values are not looked for. Each row is an insert or an update (`write
 docs/reference/rows.md."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from django.db import transaction
 
-from platform_site.http.errors import Conflict, FieldError, NotFound, ValidationFailed
+from platform_site.http.errors import Conflict, NotFound, ValidationFailed
 from rows.query.context import MAX_RUNS, QueryContext
 from rows.query.params import DEFAULT_ORDER
 from rows.query.service import RowResult
@@ -21,7 +21,7 @@ from rows.schema.model import ID, SQL_TYPES
 from rows.write import inserts, update_operators
 from rows.write import service as write_service
 from rows.write.errors import check_answer_size
-from rows.write.pending_write import PendingWrite
+from rows.write.pending_write import PendingInsert
 from rows.write.statements import writes
 
 
@@ -35,24 +35,25 @@ class Upserted:
 
 def upsert(context: QueryContext, name: str, body: Any, key: str) -> Upserted:
     """One row, as `upsert_many`. Fields of errors are not numbered."""
-    [made] = upsert_many(context, name, [body], key, numbered=False)
+    try:
+        [made] = upsert_many(context, name, [body], key)
+    except ValidationFailed as error:
+        error.fields = [replace(field, field=field.field.removeprefix("0.")) for field in error.fields]
+        raise
     return made
 
 
-def upsert_many(
-    context: QueryContext, name: str, bodies: Sequence[Any], key: str, *, numbered: bool = True
-) -> list[Upserted]:
+def upsert_many(context: QueryContext, name: str, bodies: Sequence[Any], key: str) -> list[Upserted]:
     """1 to MAX_BATCH rows, in their order, all or none: inserted, or updated if one with the same `key` exists. Each
     body must be valid for an insert. `key`: `id` or the columns of a unique, such as `list_id,title`; an update changes
     neither them nor columns that are not sent. A row with a null in its key, or without its `id`, is inserted. Raises
     NotFound, ValidationFailed on `on_conflict` for another key and on the fields of rows as `insert_many`, and Conflict
     for an existing row that may not be updated."""
-    if numbered:
-        inserts.check_count(bodies)
+    inserts.check_count(bodies)
     columns = _key_columns(context, name, key)
-    pending_writes = inserts.new_rows(context, name, bodies, numbered=numbered)
-    _refuse_computed(pending_writes, bodies, columns, numbered=numbered)
-    return _Upsert(context, name, columns, bodies, pending_writes, numbered).run()
+    pending_writes = inserts.new_rows(context, name, bodies)
+    _refuse_computed(pending_writes, bodies, columns)
+    return _Upsert(context, name, columns, bodies, pending_writes).run()
 
 
 def _key_columns(context: QueryContext, name: str, key: str) -> tuple[str, ...]:
@@ -70,14 +71,14 @@ def _key_columns(context: QueryContext, name: str, key: str) -> tuple[str, ...]:
 
 
 def _refuse_computed(
-    pending_writes: Sequence[PendingWrite], bodies: Sequence[Mapping[str, Any]], key: Sequence[str], *, numbered: bool
+    pending_writes: Sequence[PendingInsert], bodies: Sequence[Mapping[str, Any]], key: Sequence[str]
 ) -> None:
     """Raise ValidationFailed if a part of the key is an operator, by which no row can be found."""
     for number, (pending, body) in enumerate(zip(pending_writes, bodies, strict=True)):
         for name in key:
             if pending.table.all_columns[name].type in update_operators.OPERATORS and isinstance(body.get(name), dict):
-                error = FieldError(name, "misplaced", "An `on_conflict` column needs a plain value, not an operator.")
-                raise inserts.with_row_number(ValidationFailed(fields=[error]), number, numbered=numbered)
+                message = "An `on_conflict` column needs a plain value, not an operator."
+                raise ValidationFailed.of(f"{number}.{name}", "misplaced", message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +89,7 @@ class _Upsert:
     name: str
     key: tuple[str, ...]
     bodies: Sequence[Mapping[str, Any]]
-    pending_writes: Sequence[PendingWrite]
-    numbered: bool
+    pending_writes: Sequence[PendingInsert]
 
     def run(self) -> list[Upserted]:
         existing = self._existing_ids()
@@ -120,7 +120,7 @@ class _Upsert:
                 existing[number] = found
         return existing
 
-    def _find(self, pending: PendingWrite) -> str | None:
+    def _find(self, pending: PendingInsert) -> str | None:
         """The id of the row that has the pending row's key, if the caller sees that it has."""
         key = self._key_of(pending)
         if key is None:
@@ -134,7 +134,7 @@ class _Upsert:
         _, row_id = rows[0]  # the row as JSON, and what a cursor would name
         return (row_id or b"").decode()
 
-    def _still_has_key(self, pending: PendingWrite, row_id: str) -> bool:
+    def _still_has_key(self, pending: PendingInsert, row_id: str) -> bool:
         """Lock the row that has the pending row's key and may be updated: whether it is this one. Another transaction
         may have given it another key since it was found."""
         key = self._key_of(pending)
@@ -145,7 +145,7 @@ class _Upsert:
         rows = self.context.write(statement, {LIMIT: b"1"}, filter_values)
         return rows == [(row_id.encode(),)]
 
-    def _key_of(self, pending: PendingWrite) -> tuple[Condition, list[bytes]] | None:
+    def _key_of(self, pending: PendingInsert) -> tuple[Condition, list[bytes]] | None:
         """The condition that a row has the pending row's key, and its values; None where no row can have it."""
         table, rule = pending.table, pending.access.insert
         forced: Mapping[str, Operand | None] = rule.set if rule else {}
@@ -165,7 +165,7 @@ class _Upsert:
     def _write(self, existing: Mapping[int, str]) -> list[Upserted]:
         new = {number: pending for number, pending in enumerate(self.pending_writes) if number not in existing}
         with transaction.atomic(using=self.context.compiled.alias):
-            made = inserts.insert_all(self.context, new, numbered=self.numbered)
+            made = inserts.insert_all(self.context, new)
             # By id, so that two batches with rows in common wait for each other and do not deadlock.
             for row_id, number in sorted((row_id, number) for number, row_id in existing.items()):
                 made[number] = self._update(number, row_id)
@@ -183,6 +183,7 @@ class _Upsert:
         try:
             return write_service.update(self.context, self.name, row_id, changes)
         except ValidationFailed as error:
-            raise inserts.with_row_number(error, number, numbered=self.numbered) from error
+            inserts.add_row_number(error, number)
+            raise
         except NotFound as error:
             raise refusal from error

@@ -98,6 +98,17 @@ def test_a_page_does_what_its_link_says_once(
     assert submit(client, address, **FILLED[kind]).status_code == 400
 
 
+def test_an_old_invitations_name_can_stay_and_a_new_one_follows_the_rule(
+    client: Client, page: Callable[[str], str], pool: Pool
+) -> None:
+    address = page("invitation")
+    AccountEmail.objects.update(details={**AccountEmail.objects.get().details, "name": "N\x1bia"})
+    wrong = submit(client, address, **FILLED["invitation"] | {"name": "N\x1bina"})
+    assert "Must not have control characters." in wrong.content.decode()
+    assert submit(client, address, **FILLED["invitation"] | {"name": "N\x1bia"}).status_code == 200
+    assert User.objects.get(environment_id=pool.id, email=NIA).name == "N\x1bia"
+
+
 @KINDS
 def test_opening_a_page_changes_nothing_however_often(client: Client, page: Callable[[str], str], kind: str) -> None:
     """Mailboxes open links to look for viruses."""

@@ -112,6 +112,15 @@ def test_names_have_no_control_characters(api: Api, manager: str, una: User, sig
         assert api.request(method, path, token=bearer, json=body | name).fields == {"name": "malformed"}
 
 
+def test_a_name_from_before_that_rule_can_be_sent_unchanged(
+    api: Api, manager: str, una: User, sign_in: Callable[..., SignedIn]
+) -> None:
+    User.objects.filter(pk=una.pk).update(name="a\x1bb")
+    for path, bearer in ((f"/v1/users/{una.pk}", manager), ("/v1/auth/me", sign_in(una).access_token)):
+        assert api.patch(path, token=bearer, json={"name": "a\x1bb"}).json["name"] == "a\x1bb"
+        assert api.patch(path, token=bearer, json={"name": "a\x1bc"}).fields == {"name": "malformed"}
+
+
 def test_claims_that_are_equal_for_python_alone_are_a_change(api: Api, manager: str, una: User) -> None:
     path = f"/v1/users/{una.pk}"
     for value in (True, 1, 1.0, [1, False], [1, 0]):

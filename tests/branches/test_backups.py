@@ -41,7 +41,7 @@ from tests.support.concurrency import wait_until
 from tests.support.project_crashes import Run
 from tests.support.tracker import DOCUMENT
 from webhooks.cli_listener import Listener
-from webhooks.delivery.attempts import SECRET_PURPOSE
+from webhooks.delivery.signing import SECRET_PURPOSE
 from webhooks.models import Webhook
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(transaction=True, databases="__all__")]

@@ -21,7 +21,7 @@ from tests.branches.conftest import Branch, address, row, rows
 from tests.projects.conftest import at_once, environment_of, key_for, make_project, schemas_in, token_of
 from tests.rows.conftest import Tracker
 from tests.support.tracker import DOCUMENT
-from webhooks.delivery.attempts import SECRET_PURPOSE
+from webhooks.delivery.signing import SECRET_PURPOSE
 from webhooks.models import Webhook
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")

@@ -13,6 +13,7 @@ from django.db.models import F
 from accounts import audit
 from accounts.models import AuditEntry, User
 from accounts.models.oauth import IdentityProvider
+from accounts.models.registration import PoolSettings
 from functions.models import Function, Secret
 from platform_site.config.models import StoredPlan
 from platform_site.config.parts import region_part
@@ -87,6 +88,19 @@ class TestEveryPart:
         acme = IdentityProvider.objects.get(environment_id=configured.id)
         assert (acme.token_endpoint, acme.client_secret) == ("https://evil.example/token", None)
         assert acme.userinfo_endpoint == "https://id.example/userinfo_endpoint", "what is left out stays"
+
+    def test_names_that_are_older_than_a_rule_stay_but_new_ones_follow_it(self, configured: Configured) -> None:
+        IdentityProvider.objects.filter(environment_id=configured.id).update(display_name="Ac\x1bme")
+        PoolSettings.objects.filter(environment_id=configured.id).update(app_name="www.example.com")
+        auth = configured.config("?parts=auth")["config"]["auth"]
+        auth["sign_up"] = "off"
+        auth["providers"]["acme"]["client_id"] = "other"
+        configured.applied(auth=auth)
+        assert configured.config("?parts=auth")["config"]["auth"] == auth
+        for name in ("acme", "next"):
+            provider = auth["providers"]["acme"] | {"display_name": "Ne\x1bxt"}
+            answer = configured.ask({"config": {"auth": {"providers": {name: provider}}}})
+            assert answer.fields == {f"config.auth.providers.{name}.display_name": "malformed"}
 
     def test_functions_run_as_the_user_who_applies(self, configured: Configured) -> None:
         configured.applied(functions={"digest": {"on": ["notes.insert"]}})

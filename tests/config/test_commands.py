@@ -87,6 +87,14 @@ def test_check_exits_with_3_if_anything_would_change(configured: Configured, ali
     assert "Nothing would change." in errors
 
 
+def test_the_file_may_follow_options_and_common_options_the_verb(
+    configured: Configured, alice: User, write: Any
+) -> None:
+    file = write({"schema": SCHEMA})
+    for arguments in (("--as", alice.pk, configured.id, file), (configured.id, "--as", alice.pk, file, "--no-color")):
+        assert "Nothing would change." in run("config", "plan", *arguments)[1]
+
+
 @pytest.mark.exhaustive
 def test_a_branch_is_merged_and_a_conflict_resolved(configured: Configured, alice: User, project: Project) -> None:
     body = {"name": "blue", "from": "production"}

@@ -1,15 +1,22 @@
 """Signing in, credentials on disk, linking a folder, and errors that every command has."""
 
 import json
+import os
 import signal
 import socket
 import stat
+import subprocess
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
+from platform_site.developer_cli.commands import account
+from platform_site.developer_cli.failures import Failure
 from tests.support.developer_cli import Cli
 from tests.support.live_changes import App
 from tests.support.service import Up
@@ -35,6 +42,17 @@ def test_credentials_that_others_can_read_are_refused(cli: Cli) -> None:
     cli.credentials.chmod(0o644)
     assert cli.error("keys", "list", code=4)["code"] == "credentials_readable"
     cli.credentials.chmod(0o600)
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"URL": []}', '{"URL": {"token": "x", "new": 1}}', '{"URL": {"keyring": 1}}']
+)
+def test_credentials_of_another_version_are_refused(signed_out: Cli, text: str) -> None:
+    signed_out.config.mkdir(mode=0o700)
+    signed_out.credentials.touch(mode=0o600)
+    signed_out.credentials.write_text(text.replace("URL", signed_out.url))
+    error = signed_out.error("status", code=4, PLATFORM_URL=signed_out.url)
+    assert error["code"] in ("credentials_unreadable", "keyring_unavailable")
 
 
 def test_status_names_what_commands_here_use(cli: Cli, app: App) -> None:
@@ -157,6 +175,10 @@ def test_link_by_name_and_its_errors(cli: Cli, app: App) -> None:
     assert cli.error("link", "Nothing", code=5)["code"] == "not_found"
     error = cli.error("link", app.project_id, "--environment", "staging", code=5)
     assert "development" in error["hint"]
+    assert "Did you mean" not in error["message"]
+    for name in ("prod", "prodction"):
+        error = cli.error("keys", "list", "-e", name, code=5)
+        assert error["message"] == f'There is no environment "{name}" in this project. Did you mean "production"?'
     linked = json.loads((cli.folder / "platform.json").read_text())
     assert linked["environment"] == app.environment
     below = cli.folder / "src"
@@ -201,6 +223,25 @@ def test_a_folder_that_cannot_be_written(signed_out: Cli, served: Up) -> None:
         signed_out.error(*login, stdin=account["password"], code=2, PLATFORM_CONFIG_DIR="/proc/no")["code"]
         == "file_error"
     )
+
+
+def test_files_that_cannot_be_written(cli: Cli) -> None:
+    message = cli.error("types", "--out", "/proc/types.ts", code=2)["message"]
+    assert message == "/proc/types.ts cannot be written: No such file or directory."
+
+
+def test_a_folder_that_cannot_be_written_gets_no_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write everywhere
+    with pytest.raises(Failure, match="cannot be written"):
+        account.init("Never")
+
+
+def test_a_folder_that_was_deleted(signed_out: Cli) -> None:
+    script = 'cd gone; rmdir ../gone; exec "$@"'
+    (signed_out.folder / "gone").mkdir()
+    command = (sys.executable, "-m", "platform_site.developer_cli", "plan")
+    assert _ended(signed_out, "sh", "-c", script, "sh", *command) == (2, "Error: The current folder was deleted.\n")
 
 
 def test_wrong_usage_with_json(signed_out: Cli) -> None:
@@ -276,6 +317,44 @@ def test_interrupted(signed_out: Cli) -> None:
     assert (process.returncode, out) == (130, "")
     assert err.strip() == "Error: Interrupted."
     assert not signed_out.credentials.exists()
+
+
+INTERRUPTED_IMPORT = """
+import runpy, sys
+
+class Interrupts:
+    def find_spec(self, name, *arguments):
+        if name == "typer":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupts())
+runpy.run_module("platform_site.developer_cli", run_name="__main__")
+"""
+
+
+def _ended(cli: Cli, *command: str, **options: Any) -> tuple[int, str]:
+    done = subprocess.run(command, cwd=cli.folder, env=cli.environment, stderr=subprocess.PIPE, text=True, **options)
+    return done.returncode, done.stderr
+
+
+def test_interrupted_before_the_command_begins(signed_out: Cli) -> None:
+    assert _ended(signed_out, sys.executable, "-c", INTERRUPTED_IMPORT) == (130, "Error: Interrupted.\n")
+
+
+def test_output_that_nobody_reads(signed_out: Cli) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = (sys.executable, "-m", "platform_site.developer_cli", "open", "--url", "https://elsewhere.example")
+    assert _ended(signed_out, *command, stdout=writer) == (141, "")
+    os.close(writer)
+
+
+@pytest.mark.parametrize(("closed", "arguments", "code"), [("<&-", ["login"], 2), (">&-", ["open"], 0)])
+def test_closed_standard_streams(signed_out: Cli, closed: str, arguments: list[str], code: int) -> None:
+    command = (sys.executable, "-m", "platform_site.developer_cli", *arguments)
+    ended, errors = _ended(signed_out, "sh", "-c", f'exec "$@" {closed}', "sh", *command)
+    assert ended == code
+    assert "Traceback" not in errors
 
 
 def test_open_prints_the_url_in_a_pipe(cli: Cli, app: App, served: Up) -> None:

@@ -86,6 +86,7 @@ def test_options_may_stand_before_the_command(files: Files) -> None:
     [production] = [each["id"] for each in cli.json("branch", "list") if each["name"] == "production"]
     for before in (["-e", "production"], ["--environment", "production"], ["--environment=production"]):
         assert json.loads(cli.run(*before, "--json", "plan").stdout)["environment"] == production
+        assert json.loads(cli.run("webhooks", "--json", *before, "list").stdout) == []
     assert "No such option: -e" in cli.run("-e", "production", "branch", "list", code=2).stderr
     assert "--folder" in cli.run("plan", "--help").stdout
 
@@ -296,6 +297,8 @@ HOOK = {"name": "crm", "url": "http://127.0.0.1:8999/hook", "events": ["items.in
     [
         ({"functions/sum.ts": "export default () => {\n  let x = ;\n}"}, "functions.sum.source", "functions/sum.ts"),
         ({"functions.json": {"sum": {"timeout_ms": 1}}}, "functions.sum.timeout_ms", "functions.json:3"),
+        ({"webhooks.json": [{**HOOK, "name": ""}]}, "webhooks.http://127.0.0.1:8999/hook.name", "webhooks.json:3"),
+        ({"webhooks.json": [{**HOOK, "name": 5}]}, "webhooks.5.name", "webhooks.json:3"),
         ({"webhooks.json": [{**HOOK, "filter": {"nmae": 1}}]}, "webhooks.crm.filter.nmae", "webhooks.json:10"),
         ({"webhooks.json": [{**HOOK, "url": "http://10.0.0.1/hook"}]}, "webhooks.crm.url", "webhooks.json:4"),
         ({"webhooks.json": [{"url": HOOK["url"]}]}, "webhooks.http://127.0.0.1:8999/hook.events", "webhooks.json:2"),
@@ -393,7 +396,10 @@ def test_webhooks_with_one_masked_url_are_told_apart_by_their_id(files: Files) -
     assert "two webhooks have this id" in cli.run("plan", code=2).stderr
 
 
-@pytest.mark.parametrize("url", ["HTTP://127.0.0.1:8999/hook", "http://127.0.0.1:8999"])
+@pytest.mark.parametrize(
+    "url",
+    ["HTTP://127.0.0.1:8999/hook", "http://127.0.0.1:8999", "http://127.0.0.1:80/hook", "http://localhost.:8999/é"],
+)
 def test_a_url_that_the_service_writes_otherwise_is_the_same_webhook(files: Files, url: str) -> None:
     files.write("webhooks.json", [{**HOOK, "name": None, "url": url}])
     assert len(_changes(files.cli, "push")) == 1
@@ -464,7 +470,9 @@ def test_pull_overwrites_nothing_unless_forced(files: Files) -> None:
     error = cli.error("pull", code=7)
     assert "backend/functions/sum.ts" in error["message"]
     assert (files.folder / "functions" / "sum.ts").read_text() == "// mine"
+    (files.folder / "schema.json").write_bytes(b"\xff")
     cli.run("pull", "--force")
+    assert files.json("schema.json") == SCHEMA
     assert (files.folder / "functions" / "sum.ts").read_bytes().decode() == SUM
 
 
@@ -481,6 +489,7 @@ def test_pull_overwrites_nothing_unless_forced(files: Files) -> None:
         ("schema.json", '{"tables": 1e-99999999999999999999}', "invalid_file", "schema.json"),
         ("webhooks.json", '[{"url": 1}]', "invalid_file", "webhooks.json:1"),
         ("webhooks.json", '[{"url": "u"},\n{"url": "u"}]', "invalid_file", "webhooks.json:2"),
+        ("webhooks.json", '[{"url": "http://a"},\n{"url": "http://a:80/"}]', "invalid_file", "webhooks.json:2"),
         ("webhooks.json", '[{"url": "u",\n"secret": "x"}]', "invalid_file", 'webhooks.json:2: there is no setting "secret"'),
         ("webhooks.json", '[{"url": "https://x/whsec_abcdefghijklmnopqrst"}]', "secret_in_file", "webhooks.json:1"),
         ("functions.json", '{"none": {}}', "invalid_file", "functions/none.ts"),

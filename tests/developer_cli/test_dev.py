@@ -81,6 +81,29 @@ def test_saved_files_are_pushed(files: Files) -> None:
     assert dev.process.wait(20) == 130
 
 
-def test_a_folder_with_a_mistake_is_not_watched(files: Files) -> None:
+def test_an_environment_that_is_gone_ends_it(files: Files) -> None:
+    files.write("schema.json", SCHEMA)
+    assert files.cli.error("dev", "-e", "env_" + "0" * 26, code=5)["code"] == "not_found"
+
+
+def test_files_that_cannot_be_read_do_not_end_it(files: Files) -> None:
+    schema, types = files.folder / "schema.json", files.cli.folder / "types.ts"
     files.write("schema.json", "{")
-    assert files.cli.error("dev", code=2)["code"] == "invalid_file"
+    dev = Dev(files.cli)
+    assert dev.next()["error"]["message"].startswith("backend/schema.json:1: ")
+    schema.write_bytes(b'{\n"\xff": {}}')
+    assert dev.next()["error"]["message"] == "backend/schema.json:2: this is not UTF-8."
+    schema.unlink()
+    assert dev.changes() == []
+    schema.mkdir()
+    assert dev.next()["error"]["message"] == "backend/schema.json cannot be read: Is a directory."
+    schema.rmdir()
+    assert dev.changes() == []
+    types.mkdir()
+    files.write("schema.json", SCHEMA)
+    assert dev.changes() == ["create table items"]
+    types.rmdir()
+    files.write("functions/sum.ts", SUM)
+    assert dev.changes() == ["create function sum"]
+    dev.process.send_signal(signal.SIGINT)
+    assert dev.process.wait(20) == 130

@@ -12,6 +12,7 @@ import typer
 
 from platform_site.developer_cli import output
 from platform_site.developer_cli.commands.environment import confirm
+from platform_site.developer_cli.failures import Exit, Failure
 from tests.support.developer_cli import Cli
 from tests.support.live_changes import App
 
@@ -31,6 +32,8 @@ def test_types_are_written_once(cli: Cli) -> None:
     text = (cli.folder / "types.ts").read_text()
     assert "export interface Tables" in text
     assert not cli.json("types")["changed"]
+    (cli.folder / "types.ts").write_bytes(b"\xff")
+    assert cli.json("types")["changed"]
     assert 'as the role "editor"' in cli.run("types", "--role", "editor", "--out", "-").stdout
     error = cli.error("types", "--role", "nobody", code=3)
     assert error["fields"][0]["field"] == "role"
@@ -71,6 +74,13 @@ def test_invoke_of_a_function_that_fails_prints_its_log(cli: Cli) -> None:
 )
 def test_bad_input_of_invoke(cli: Cli, arguments: tuple[str, ...], code: int, error: str) -> None:
     assert cli.error("invoke", *arguments, code=code)["code"] == error
+
+
+def test_a_function_that_is_not_there_is_compared_with_those_that_are(cli: Cli) -> None:
+    for arguments in (("invoke", "fail"), ("logs", "fail"), ("secrets", "list", "fail")):
+        error = cli.error(*arguments, code=5)
+        assert error["message"] == 'There is no function "fail" in this environment. Did you mean "fails"?'
+        assert {"sum", "fails"} <= set(error["hint"].removeprefix("You can use: ").split(", "))
 
 
 def test_keys(cli: Cli) -> None:
@@ -142,8 +152,30 @@ def test_colour_in_a_terminal_unless_it_has_none(cli: Cli) -> None:
     assert "\x1b" not in _in_a_terminal(cli, "keys", "list", TERM="dumb")
 
 
+def test_ids_are_whole_in_a_narrow_terminal(cli: Cli) -> None:
+    made = cli.json("users", "add", "whole.id.in.a.narrow.terminal@example.com")["id"]
+    assert made in _in_a_terminal(cli, "users", "list", COLUMNS="80")
+
+
 def test_texts_of_the_server_cannot_control_the_terminal(cli: Cli) -> None:
     assert "\x1b[31m" not in _in_a_terminal(cli, "invoke", "fails", NO_COLOR="1")
+
+
+def test_a_value_of_one_line_is_printed_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    forged = "x\nError: y\x1b[2K\r\u202e"
+    escaped = r"x\nError: y\x1b[2K\x0d\u202e"
+    output.note(f"Warning: {forged}")
+    output.result({}, forged, "second")
+    output.say({}, forged)
+    output.table([{"name": f"{forged}\tz", "tags": [forged]}], ["name", "tags"], "")
+    output.failure(Failure(Exit.REFUSED, "x", f"a\nb {forged}", forged, [{"field": "f", "message": forged}], forged))
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [escaped, "second", "name\ttags", rf"{escaped}\tz" + f"\t{escaped}"]
+    below = rf"        Error: y{escaped.partition('y')[2]}"
+    assert err.splitlines() == [
+        f"Warning: {escaped}", escaped, "Error: a", "        b x", below, "  f: x", below, escaped,
+        f"Request id: {escaped}",
+    ]  # fmt: skip
 
 
 def test_questions_show_control_characters_escaped(monkeypatch: pytest.MonkeyPatch) -> None:

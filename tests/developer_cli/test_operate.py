@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from platform_site.developer_cli import session
 from platform_site.developer_cli.commands import operate
 from platform_site.developer_cli.failures import Exit, Failure
 from tests.support.developer_cli import Cli
@@ -129,6 +130,19 @@ def test_logs_of_requests_follow_until_interrupted(cli: Cli, app: App) -> None:
     assert "Traceback" not in err
 
 
+def test_following_requests_does_not_show_its_own(cli: Cli, app: App) -> None:
+    following = cli.process("logs", "-f", "--limit", "1", "--json")
+    assert following.stdout is not None
+    routes = []
+    for _ in range(2):
+        wanted = refuse(app)
+        while (found := json.loads(following.stdout.readline()))["request_id"] != wanted:
+            routes.append(found["route"])
+    following.send_signal(signal.SIGINT)
+    following.communicate(timeout=20)
+    assert "/v1/logs" not in routes
+
+
 def test_a_branch(cli: Cli, app: App) -> None:
     made = cli.json("branch", "create", "try/it", "--from", "production", "--use", "--expires-in", "7")
     assert made["expires_at"] is not None
@@ -182,5 +196,5 @@ def test_a_branch_that_is_deleted_meanwhile_does_not_matter(monkeypatch: pytest.
                 raise Failure(Exit.NOT_FOUND, "not_found", "There is no such environment.")
             return {"parent_id": "try"} if path == "environments/more" else {"data": listed}
 
-    monkeypatch.setattr(operate, "_project", lambda: (Environments(), "environments"))
+    monkeypatch.setattr(session, "siblings", lambda: (Environments(), "environments"))
     assert operate._branches_of("try") == ["more"]

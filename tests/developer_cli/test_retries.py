@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from platform_site.developer_cli import session
 from platform_site.developer_cli.api import Api
+from platform_site.developer_cli.failures import Exit, Failure
 from tests.support.developer_cli import Cli
 
 pytestmark = pytest.mark.exhaustive
@@ -85,6 +87,41 @@ def test_a_long_wait_is_left_to_the_user(cli: Cli, failing: Failing) -> None:
     failing.failures, failing.retry_after = [429], "60"
     assert cli.error("invoke", "sum", code=6, **failing.access)["hint"].startswith("Wait")
     assert len(failing.keys) == 1
+
+
+def test_a_follower_waits_for_the_service(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(session, "RETRY_SECONDS", 0)
+    answers: list[Any] = [Exit.UNREACHABLE, Exit.UNREACHABLE, "found", Exit.CREDENTIALS]
+
+    def ask(path: str, *, limit: int) -> str:
+        answer = answers.pop(0)
+        if isinstance(answer, Exit):
+            raise Failure(answer, "unreachable", "It does not answer.")
+        return f"{path} {answer} {limit}"
+
+    assert session.when_reachable(ask, "/logs", limit=2) == "/logs found 2"
+    assert capsys.readouterr().err == "Error: It does not answer.\n"
+    with pytest.raises(Failure):
+        session.when_reachable(ask, "/logs", limit=2)
+
+
+def test_interrupting_an_apply_says_that_it_may_be_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    api = Api("http://127.0.0.1:1", None)
+    monkeypatch.setattr(api, "send", interrupted)
+    with pytest.raises(Failure, match="all of them or none") as refused:
+        api.apply({})
+    assert refused.value.exit_code == 130
+
+
+def test_a_proxy_never_gets_plain_requests_and_a_wrong_one_is_named(cli: Cli, failing: Failing) -> None:
+    proxy = {"HTTP_PROXY": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9", "NO_PROXY": "", "no_proxy": ""}
+    assert cli.json("invoke", "sum", **failing.access, **proxy)["output"] == {"sum": 3}
+    for name, value in (("ALL_PROXY", "odd://127.0.0.1"), ("SSL_CERT_FILE", "/nowhere")):
+        access = {"PLATFORM_URL": "https://platform.example", "PLATFORM_TOKEN": "sk_test", name: value}
+        assert cli.error("invoke", "sum", code=2, **access)["code"] == "invalid_environment"
 
 
 def test_certificate_authorities_are_read_for_https_alone() -> None:

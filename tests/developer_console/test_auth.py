@@ -111,6 +111,15 @@ def test_disabling_and_a_new_password_end_sessions(tracker: Tracker, desk: Desk)
     assert tracker.get("bob", "/rows/tasks").status == 401
 
 
+def test_a_form_sends_a_name_with_control_characters_unchanged(tracker: Tracker, desk: Desk) -> None:
+    """From before they were refused."""
+    User.objects.filter(pk=tracker.users["alice"]).update(name="Al\x1bice")
+    path = f"auth/users/{tracker.users['alice']}"
+    values = {"what": "edit", "email": "alice@tracker.example", "name": "Al\x1bice", "role": "editor", "claims": ""}
+    assert "The user is saved." in text_of(desk.post(path, values | {"seen": seen(desk.get(path))}))
+    assert (user(tracker)["name"], user(tracker)["role"]) == ("Al\x1bice", "editor")
+
+
 def test_sessions_of_a_user_are_listed_and_ended(tracker: Tracker, desk: Desk, desk_of: Callable[[str], Desk]) -> None:
     agent = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
     alice = User.objects.get(pk=tracker.users["alice"])

@@ -4,6 +4,7 @@ import copy
 import json
 import re
 from collections.abc import Callable
+from html import unescape
 from typing import Any
 
 import pytest
@@ -59,6 +60,14 @@ def test_a_renamed_table_keeps_its_references(tracker: Tracker, desk: Desk) -> N
     assert (table["renamed_from"], table["id_prefix"]) == ("tasks", "job_")
     assert table["columns"]["parent"]["to"] == "jobs"
     assert list(draft_of(submit(desk, f"remove {code('table', 'jobs')}", draft_of(renamed)))["tables"]) == []
+
+
+def test_after_a_removal_the_buttons_are_those_of_the_shown_table(desk: Desk) -> None:
+    with_notes = copy.deepcopy(DOCUMENT)
+    with_notes["tables"]["notes"] = {"columns": {"body": {"type": "text"}}}
+    page = submit(desk, f"remove {code('table', 'notes')}", with_notes).content.decode()
+    [(part, name)] = re.findall(r'value="remove ([^"]+)"[^>]*aria-label="Remove table (\w+)"', page)
+    assert (unescape(part), name) == (code("table", "tasks"), "tasks")
 
 
 @pytest.mark.exhaustive

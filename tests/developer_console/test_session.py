@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from django.core import signing
+from django.http import HttpRequest
 from django.test import Client
 from django.urls import reverse
 from django_otp.oath import TOTP
@@ -17,7 +18,9 @@ from accounts.models import AuditEntry, Session, User
 from accounts.models.registration import AccountEmail
 from accounts.staff import second_factor
 from accounts.users import service as user_service
+from platform_site.concurrency import server_hints
 from platform_site.developer_console import frame
+from platform_site.server.thread_shares import OverShare
 from projects import services
 from projects.models import Member
 from tests.developer_console.conftest import PASSWORD, Desk, give_password, member, sign_in
@@ -77,6 +80,21 @@ def test_wrong_credentials_say_the_same_for_all(ada: User) -> None:
     assert pages[0] == pages[1]
     user_service.change_user(ada, actor=audit.SYSTEM, is_disabled=True)
     assert Client().post("/console/sign-in", {"email": ada.email, "password": PASSWORD}).status_code == 400
+
+
+def test_a_busy_server_does_not_say_that_the_password_is_wrong(ada: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    owners: list[str] = []
+
+    def enter_share(request: HttpRequest, owner: str) -> None:
+        owners.append(owner)
+        raise OverShare
+
+    monkeypatch.setattr(server_hints, "enter_share", enter_share)
+    answer = Client().post("/console/sign-in", {"email": ada.email, "password": PASSWORD}, REMOTE_ADDR="192.0.2.7")
+    text = answer.content.decode()
+    assert (answer.status_code, owners) == (503, ["192.0.2.7"])
+    assert OverShare.message in text
+    assert "is wrong" not in text
 
 
 def test_attempts_are_limited_together_with_the_token_endpoint(ada: User, settings: Any) -> None:

@@ -17,7 +17,7 @@ import pytest
 from platform_site.embedded import postgres as embedded_postgres
 from platform_site.embedded.data_dir import Layout, region_database
 from platform_site.identity.plans import PLANS
-from platform_site.server.serve import REPLACED_SECONDS
+from platform_site.server.worker import FINISH_SECONDS
 from tests.faults.conftest import OwnValkey, superuser
 from tests.support.receiver import Receiver
 from tests.support.service import Up, manage, wait_for
@@ -167,7 +167,7 @@ TO_TEAM = "from projects import services as s; from accounts import audit; s.cha
 
 def test_reload_keeps_long_calls_and_stop_does_not_wait_for_them(battered: Up, functions: Functions) -> None:
     """Longer than a stop waits: 8 s."""
-    assert max(plan.function_timeout_ms for plan in PLANS.values()) < REPLACED_SECONDS * 1000
+    assert max(plan.function_timeout_ms for plan in PLANS.values()) < FINISH_SECONDS * 1000
     manage(battered, "shell", "-c", TO_TEAM.format(battered.facts["project_id"]))
     long, ended = functions.begin("long", lasts=16_000, timeout_ms=60_000)
     longer, cut = functions.begin("longer", lasts=55_000, timeout_ms=60_000)

@@ -95,8 +95,9 @@ def statuses(tracker: Tracker, who: str, count: int) -> list[int]:
 
 def as_another_process() -> None:
     """One that knows nothing yet."""
-    for memory in (queue_quotas._budgets, queue_quotas._shares, queue_quotas._stats_cache):
+    for memory in (queue_quotas._budgets, queue_quotas._shares):
         memory.__init__()  # type: ignore[misc]
+    queue_quotas._recent_stats.clear()
 
 
 @contextmanager

@@ -151,3 +151,21 @@ def test_what_cannot_be_on_the_loop_is_done_in_a_thread(served: Up) -> None:
         http.delete("/functions/on-loop")
     assert [answer.get("output") for answer in answers] == [True] * 3, answers
     assert "waits after it wrote" not in served.output[before:]
+
+
+def test_what_follows_a_refused_write_is_read_in_a_thread(served: Up) -> None:
+    before = len(served.output)
+    with httpx.Client(
+        base_url=f"{served.base_url}/v1", headers={"Authorization": f"Bearer {served.facts['server_key']}"}, timeout=30
+    ) as http:
+        for _ in range(4):  # in each process
+            missing = http.post("/functions/open-task/invoke", json={})
+            assert missing.status_code == 404
+            assert "open-tasks" in missing.json()["error"]["message"]
+        document = http.get("/schema").raise_for_status().json()["document"]
+        with_more = document | {"tables": document["tables"] | {"late": {"columns": {"title": {"type": "text"}}}}}
+        for current, confirm in ((with_more, []), (document, ["drop table late"])):
+            http.put("/schema", json={"document": current, "confirm": confirm}).raise_for_status()
+            for _ in range(4):  # each process finds that its schema is old, after it has begun to write
+                assert http.patch("/rows/tasks/tsk_missing", json={"done": True}).status_code == 404
+    assert "waits after it wrote" not in served.output[before:]

@@ -153,7 +153,7 @@ def test_what_is_allowed_works(run_code: RunCode) -> None:
     ],
 )
 def test_only_what_is_imported_is_loaded_ahead(source: str, modules: list[str]) -> None:
-    assert imports.ahead(source.encode()) == modules
+    assert imports.preloaded(source.encode()) == modules
 
 
 @pytest.mark.parametrize("word", ["from", "import(", "typeof require(", "from(", '"', "from/*", "from/**/"])
@@ -161,7 +161,7 @@ def test_what_is_imported_is_found_in_one_pass_of_the_source(word: str) -> None:
     """In a web process, whose other requests stand still meanwhile."""
     began = time.monotonic()
     source = (word + " " * 256 * 1024) * 2
-    assert (imports.ahead(source.encode()), imports.required(source.encode())) == ([], [])
+    assert (imports.preloaded(source.encode()), imports.required(source.encode())) == ([], [])
     assert time.monotonic() - began < within(1)
 
 

@@ -784,7 +784,7 @@ def test_each_of_two_freed_processes_serves_a_waiting_call(
 
 
 def test_a_process_that_cannot_be_started_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    Process(128, "env_a").close()
+    Process(128).close()
 
     def fails(*_: Any, **__: Any) -> Any:
         raise BlockingIOError("no more processes")
@@ -792,7 +792,7 @@ def test_a_process_that_cannot_be_started_leaves_nothing_open(monkeypatch: pytes
     monkeypatch.setattr("functions.runtime.launch.subprocess.Popen", fails)
     opened = len(os.listdir("/proc/self/fd"))
     with pytest.raises(OSError, match="no more processes"):
-        Process(128, "env_a")
+        Process(128)
     assert len(os.listdir("/proc/self/fd")) <= opened
 
 

@@ -52,13 +52,13 @@ def enemy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, host: RecordingHost) 
     permissive = ("run", "--quiet", "--no-prompt", "--no-config", "--no-lock", "--allow-all")
     made: list[Process] = []
 
-    def run(program: str, *, timeout: float = 5, owner: str = "env_enemy", memory_mb: int = 128) -> Outcome:
+    def run(program: str, *, timeout: float = 5, memory_mb: int = 128) -> Outcome:
         file = tmp_path / "enemy.ts"
         file.write_text(PRELUDE + program)
         with monkeypatch.context() as patched:
             patched.setattr(launch, "FLAGS", permissive)
             patched.setattr(launch, "RUNNER", file)
-            one = Process(memory_mb, owner)
+            one = Process(memory_mb)
         made.append(one)
         one.wait_until_ready()
         one.load(b"", seconds=10)
@@ -92,7 +92,7 @@ def test_without_denos_permissions_there_are_still_no_files(enemy: Enemy, tmp_pa
     secret = tmp_path / "secret"
     secret.write_text("secret")
     secret.chmod(0o644)
-    neighbour = Process(64, "env_neighbour")
+    neighbour = Process(64)
     try:
         paths = ["/etc/passwd", "/proc/self/environ", f"/proc/{os.getpid()}/environ", f"/proc/{os.getpid()}/cmdline"]
         paths += [str(secret), str(neighbour.scratch / "runner.ts"), str(launch.RUNNER.resolve()), "/dev/mem"]
@@ -144,7 +144,7 @@ def test_without_denos_permissions_there_is_still_no_network(enemy: Enemy) -> No
 def test_sandbox_without_deno_permissions_signals_no_other_process(enemy: Enemy) -> None:
     if not (has("landlock") or has("uid")):
         pytest.skip("this host separates no processes")
-    victim = Process(64, "env_victim")
+    victim = Process(64)
     try:
         program = f"""{ATTEMPT}
         for (const pid of [{os.getpid()}, {victim.popen.pid}, 1])
@@ -246,7 +246,7 @@ def test_a_process_that_says_too_much_before_it_is_ready_does_not_start(
         ("throw new Error('no')", StartFailed),
     ):
         file.write_text(program)
-        one = Process(64, "env_enemy")
+        one = Process(64)
         try:
             with pytest.raises(error):
                 one.wait_until_ready()
@@ -398,7 +398,7 @@ def test_no_two_living_processes_have_an_uid_in_common(monkeypatch: pytest.Monke
     two = launch._UIDS[:2]
     monkeypatch.setattr(launch, "_UIDS", two)
     for _ in range(2):
-        pair = [process.Process(128, owner) for owner in ("env_a", "env_b")]
+        pair = [process.Process(128) for _ in range(2)]
         try:
             assert sorted(psutil.Process(each.popen.pid).uids().real for each in pair) == list(two)
         finally:

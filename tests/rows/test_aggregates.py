@@ -279,6 +279,7 @@ def test_the_day_that_loses_an_hour_is_one_group(tenant: Tenant) -> None:
         ({"count": True, "having": {"sum_value": {"$gt": "1"}}}, "having", "unknown"),
         ({"count": True, "having": {"value": {"$gt": "1"}}}, "having", "unknown"),
         ({"count": True, "having": {"count": {"$gt": "x"}}}, "having", "wrong_type"),
+        ({"count": True, "having": {"$or": [{"$search": "x"}]}}, "having", "misplaced"),
         ({"count": True, "order": "sum_value"}, "order", "unknown"),
         ({"count": True, "order": "value"}, "order", "unknown"),
         ({"count": True, "order": "count,count.desc"}, "order", "invalid"),

@@ -6,7 +6,7 @@ import pytest
 
 from platform_site.http.errors import ValidationFailed
 from rows.schema.model import Column, IndexKey, IndexSpec, Table
-from rows.write.body_parsing import read_insert, read_update
+from rows.write import body_parsing
 
 TASKS = Table(
     name="tasks",
@@ -25,6 +25,20 @@ TASKS = Table(
 )
 SEEN = {"id", "title", "notes", "done", "priority", "list_id", "created_at", "updated_at"}
 SENT = {"title", "notes", "done", "list_id"}
+
+
+def read_insert(*args: Any, **may: Any) -> Any:
+    cells, errors = body_parsing.read_insert(*args, **may)
+    if errors:
+        raise ValidationFailed(fields=errors)
+    return cells
+
+
+def read_update(*args: Any, **may: Any) -> Any:
+    cells, changes, errors = body_parsing.read_update(*args, **may)
+    if errors:
+        raise ValidationFailed(fields=errors)
+    return cells, changes
 
 
 def refusal(call: Any, *args: Any, **kwargs: Any) -> list[tuple[str, str]]:

@@ -74,7 +74,7 @@ class Found:
     """What a pass has found: one event of table `t` for each subscription."""
 
     def __init__(self) -> None:
-        self.events = {"env_a": {"t": [{}]}}
+        self.events = dict.fromkeys(("env_a", "env_c"), {"t": [{}]})
         self.messages: dict[Any, Any] = {}
 
     def events_for(self, environment_id: str, subscription: Any) -> Any:
@@ -91,13 +91,44 @@ def test_no_subscription_is_reset_for_ever(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(differences, "_differences", use_all_time)
     served: Counter[str] = Counter()
     for _ in range(200):
-        subscriptions = [SimpleNamespace(name=name, key=name, related={}, needs_reset=False) for name in "abcd"]
+        subscriptions = [Subscription(name, "t", None, None) for name in "abcd"]
         environment, seal = SimpleNamespace(environment_id="env_a"), SimpleNamespace(rights="")
         stream = SimpleNamespace(environment=environment, seal=seal, subscriptions=subscriptions)
         differences.changes("us-east-1", stream, Found(), PassEffort())  # type: ignore[arg-type]
         [one] = [each.name for each in subscriptions if not each.needs_reset]
         served[one] += 1
     assert set(served) == set("abcd")
+
+
+def test_one_that_takes_the_time_of_a_pass_leaves_it_to_others_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[str] = []
+
+    def differences_of(_: Any, stream: Any, subscription: Subscription, events: Any, effort: PassEffort) -> list[Any]:
+        computed.append(subscription.name)
+        if subscription.name == "slow":
+            effort._began -= tasks.PASS_SECONDS
+            raise TooCostly
+        return []
+
+    monkeypatch.setattr(differences, "_differences", differences_of)
+    monkeypatch.setattr(differences, "from_anywhere", list)
+    subscriptions = [Subscription(name, "t", {"title": name}, None) for name in ("slow", "quick")]
+    environment, seal = SimpleNamespace(environment_id="env_c"), SimpleNamespace(rights="")
+    stream: Any = SimpleNamespace(environment=environment, seal=seal, subscriptions=subscriptions)
+    resets = []
+    for _ in range(3):
+        differences.changes("us-east-1", stream, Found(), PassEffort())  # type: ignore[arg-type]
+        resets.append([each.name for each in subscriptions if each.needs_reset])
+        subscriptions[0].needs_reset = False  # it was sent
+    assert (resets, computed) == ([["slow"]] * 3, ["slow", "quick", "quick", "quick"])
+    others = [Subscription("same", "t", {"title": "slow"}, None)]
+    stream = SimpleNamespace(environment=environment, seal=SimpleNamespace(rights="b"), subscriptions=others)
+    differences.changes("us-east-1", stream, Found(), PassEffort())  # type: ignore[arg-type]
+    assert others[0].needs_reset, "those of other streams too, each of which would take the time of a pass"
+    stream.subscriptions = subscriptions
+    differences._costly.clear()  # half a minute later
+    differences.changes("us-east-1", stream, Found(), PassEffort())  # type: ignore[arg-type]
+    assert computed[-2:] == ["slow", "quick"]
 
 
 def test_the_time_of_a_pass_is_for_all_its_subscriptions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -280,3 +280,4 @@ def test_texts_are_made_in_the_slots_of_plans(tracker: Tracker, monkeypatch: pyt
     assert ask(tracker).body == made.body
     busy = ask(tracker, role="editor")
     assert (busy.status, busy.error, busy.headers["Retry-After"]) == (503, "unavailable", "1")
+    assert busy.json["error"]["message"] == "Other schemas are being described or planned. Try again shortly."

@@ -185,6 +185,23 @@ class TestImport:
         run("import_rows", environment.environment_id, "tasks", write(blank_first, name))
         assert query(environment, "SELECT title FROM tasks ORDER BY title") == [("A",), ("B",)]
 
+    def test_a_key_that_is_twice_in_an_object_is_an_error_of_its_line(
+        self, environment: EnvironmentRef, write: Any
+    ) -> None:
+        lines = [
+            '{"title": "A", "title": "B", "list_id": "l1"}',
+            '{"title" :"C", "title" : "C", "list_id": "l1", "rank": 1}',
+            '{"title": "D", "list_id": "l1", "extra": {"a": [{"b": 1, "b": 2}]}}',
+            r'{"title": "E", "list_id": "l1", "note": "\": :", "extra": {"a": {"b": 1}, "b": [{"b": 2}, "\": \":"]}}',
+        ]
+        said = refused(environment, write("\n".join(lines), "rows.ndjson")).splitlines()
+        assert said[:-1] == [f"line {number}: has a key twice in a JSON object" for number in (1, 2, 3)]
+        text = 'title,list,extra\nA,l1,"{""a"": 1, ""a"": 2}"\nB,l1,"{""a"": {""a"": 1}}"\nC,l1,"[{""a"":1,""a"":1}]"\n'
+        said = refused(environment, write(text)).splitlines()
+        assert said[:-1] == [f"line {number}: has a key twice in a JSON object of extra" for number in (2, 4)]
+        run("import_rows", environment.environment_id, "tasks", write(lines[3], "rows.ndjson"))
+        assert query(environment, "SELECT title, note FROM tasks") == [("E", '": :')]
+
     def test_rows_of_one_file_may_point_to_each_other_in_any_order(
         self, environment: EnvironmentRef, write: Any
     ) -> None:
@@ -461,6 +478,19 @@ class TestImport:
             query(environment, "DELETE FROM tasks")
             assert run("import_rows", environment.environment_id, "tasks", file)[0] == "2 rows imported.\n"
             assert query(environment, "SELECT * FROM tasks ORDER BY id") == whole
+
+    @pytest.mark.exhaustive
+    @pytest.mark.parametrize("name", ["out.csv", "out.ndjson"])
+    def test_the_largest_row_comes_back_though_its_line_is_six_times_as_long(
+        self, environment: EnvironmentRef, tmp_path: Path, name: str
+    ) -> None:
+        largest = f"ARRAY[repeat(chr(1), {MAX_ROW_BYTES - 100})]"
+        query(environment, f"INSERT INTO tasks (id, title, list_id, tags) VALUES ('1', 'A', 'l1', {largest})")
+        file = str(tmp_path / name)
+        run("export_rows", environment.environment_id, "tasks", file)
+        query(environment, "DELETE FROM tasks")
+        assert run("import_rows", environment.environment_id, "tasks", file)[0] == "1 rows imported.\n"
+        assert query(environment, f"SELECT tags = {largest} FROM tasks") == [(True,)]
 
     @pytest.mark.parametrize("name", ["out.csv", "out.ndjson.gz"])
     def test_an_export_is_for_its_owner_alone(self, environment: EnvironmentRef, tmp_path: Path, name: str) -> None:

@@ -1,6 +1,7 @@
 """The verbs of rows, in several people's names, against real tables."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from platform_site.http.errors import ApiError, Conflict, NotFound, ValidationFailed
+from platform_site.postgres import loop_connections
 from platform_site.postgres.prepared import retry_if_lost
 from rows import services
 from rows.query import context
@@ -43,6 +45,21 @@ def refused(how: Callable[[], Any]) -> dict[str, str]:
     with pytest.raises(ValidationFailed) as caught:
         how()
     return {field.field: field.code for field in caught.value.fields}
+
+
+def test_all_environments_of_a_project_share_its_connections(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A web process's, for requests on its event loop (`loop_connections`)."""
+    owners: list[str] = []
+    connection = loop_connections.connection
+
+    def noted(alias: str, owner: str) -> Any:
+        owners.append(owner)
+        return connection(alias, owner)
+
+    monkeypatch.setattr(loop_connections, "connection", noted)
+    environment = replace(tenant.environment, project_id="prj_a")
+    services.list_rows(environment, ALICE, "tasks", query_service.ListQuery())
+    assert owners == ["prj_a"]
 
 
 def test_everyone_sees_their_own_rows_and_operators_see_all(tenant: Tenant, homes: tuple[str, str]) -> None:
@@ -403,6 +420,18 @@ def test_a_body_does_not_unfold_into_a_row_of_any_size() -> None:
     assert refused(lambda: services.insert_rows(environment, OPERATOR, "forms", [{}] * 100)) == {"$body": "too_large"}
     assert len(services.insert_rows(environment, OPERATOR, "forms", [{}] * 30)) == 30
     assert tenant.raw("SELECT count(*) FROM {}.notes") == [(1,)]
+
+
+def test_an_error_about_no_field_refuses_all_rows(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise ValidationFailed("The rules have too many conditions.")
+
+    monkeypatch.setattr("rows.write.inserts.unseen_references", refuse)
+    wrong = {"title": 1}
+    with pytest.raises(ValidationFailed, match="too many conditions"):
+        services.insert_row(tenant.environment, KEY, "tasks", wrong)
+    with pytest.raises(ValidationFailed, match="too many conditions"):
+        services.insert_rows(tenant.environment, KEY, "tasks", [wrong, wrong])
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False).map(lambda number: number + 0.0))  # no sign before a zero

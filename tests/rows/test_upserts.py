@@ -144,6 +144,14 @@ def test_one_key_twice_in_a_batch_is_refused_new_or_not(shop: Tracker) -> None:
     assert put(shop, "key", "products", "sku", twice).fields == {"1.sku": "taken"}
 
 
+def test_one_id_twice_in_a_request_is_refused_with_the_number_of_the_row(shop: Tracker) -> None:
+    twice = [{"id": "a", "name": "one"}, {"name": "two"}, {"id": "a", "name": "three"}]
+    for refused in (put(shop, "key", "nodes", "id", twice), shop.post("key", "/rows/nodes", twice)):
+        assert (refused.status, refused.fields) == (422, {"2.id": "taken"})
+    assert put(shop, "key", "nodes", "id", twice[:2]).status == 201
+    assert put(shop, "key", "nodes", "id", twice).fields == {"2.id": "taken"}
+
+
 def test_batch_rows_may_refer_to_each_other_and_to_existing_rows(shop: Tracker) -> None:
     assert put(shop, "key", "nodes", "id", {"id": "m", "name": "old"}).status == 201
     batch = [

@@ -165,6 +165,25 @@ def test_job_is_refused_after_the_queue_timeout_when_all_threads_are_stuck() -> 
     asyncio.run(main())
 
 
+def test_what_has_waited_elsewhere_has_its_turn_and_its_end_by_that() -> None:
+    async def main() -> None:
+        stuck = threading.Event()
+        ran: list[str] = []
+        async with a_pool(max_threads=1, queue_timeout=30.0) as jobs:
+            jobs.pool.submit(lambda: stuck.wait(10) and None)
+            await until(lambda: not jobs.pool._queue)
+            late = lambda: ran.append("late")  # noqa: E731
+            jobs.pool.submit(lambda: ran.append("new"))
+            for waited in (10, 20, 5):
+                jobs.pool.submit(lambda waited=waited: ran.append(f"{waited}"), time.monotonic() - waited)  # type: ignore[misc]
+            jobs.pool.submit(late, time.monotonic() - 30)
+            await until(lambda: jobs.refused == [late])
+            stuck.set()
+            await until(lambda: ran == ["20", "10", "5", "new"])
+
+    asyncio.run(main())
+
+
 def test_idle_threads_end_except_one() -> None:
     async def main() -> None:
         stuck = threading.Event()

@@ -208,30 +208,26 @@ class Recorded:
 
 
 @pytest.mark.parametrize(
-    ("content_type", "is_read"),
+    "content_type",
     [
-        ("application/json; charset=utf-8", True),
-        ("text/plain; charset=utf-16", True),
-        ("text/plain; charset=rot13", True),
-        ("text/plain; charset=undefined", True),
-        ("text/plain; a*=nonsense''%41", False),
-        ("text/plain; a*=utf-8'%41", True),
-        ("; ;=;", True),
+        "application/json; charset=utf-8",
+        "text/plain; charset=utf-16",
+        "text/plain; charset=rot13",
+        "text/plain; charset=undefined",
+        "text/plain; a*=nonsense''%41",
+        "text/plain; a*=utf-8'%41",
+        "; ;=;",
     ],
 )
-def test_any_content_type_is_read_or_refused(
-    served: Served, monkeypatch: pytest.MonkeyPatch, content_type: str, is_read: bool
+def test_a_request_is_read_whatever_its_content_type(
+    served: Served, monkeypatch: pytest.MonkeyPatch, content_type: str
 ) -> None:
     recorded = Recorded(served, monkeypatch)
     head = "GET /v1/rows/tasks?%s HTTP/1.1\r\nHost: localhost\r\nContent-Type: %s\r\n\r\n"
     with served.client() as client:
         client.sendall((head % ("&".join(["a=%41"] * 1_001), content_type)).encode())
         served.run()
-        assert len(recorded.on_loop) == is_read
-        if not is_read:
-            client.sendall(REQUEST)
-            served.run()
-            assert client.recv(65536).startswith(b"HTTP/1.1 400 ")
+        assert len(recorded.on_loop) == 1
 
 
 @pytest.mark.parametrize(("size", "begun_on_loop"), [(100, True), (MAX_ON_LOOP, True), (MAX_ON_LOOP + 1, False)])

@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -76,3 +77,17 @@ def test_large_statements_are_compiled_one_at_a_time(settings: Any) -> None:
             tenant.rows(ALICE, "t", where=where)
         assert len(tenant.rows(ALICE, "t", where=one_of({"a": "x"}))) == 1
     assert len(tenant.rows(ALICE, "t", where=where)) == 1
+
+
+def test_all_environments_of_a_project_take_turns_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    tenant, where = large()
+    tenant.environment = replace(tenant.environment, project_id="prj_a")
+    slot, owners = context._large_statements.slot, list[str]()
+
+    def noted(owner: str, *, wait: float) -> Any:
+        owners.append(owner)
+        return slot(owner, wait=wait)
+
+    monkeypatch.setattr(context._large_statements, "slot", noted)
+    assert len(tenant.rows(ALICE, "t", where=where)) == 1
+    assert owners == ["prj_a"]

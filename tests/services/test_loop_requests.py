@@ -202,40 +202,40 @@ def test_who_waits_for_a_connection_gets_it(loop: Loop, settings: Any) -> None:
     assert time.monotonic() - began > 0.3
 
 
-def ask_for(environment_id: str, sql: bytes) -> Callable[[], Any]:
-    """As `ask`, for an operation in an environment."""
+def ask_for(owner: str, sql: bytes) -> Callable[[], Any]:
+    """As `ask`, for an operation in an environment of an owner."""
 
     def asked() -> Any:
-        return prepared.run_on(loop_connections.connection(REGION, environment_id), sql, [])
+        return prepared.run_on(loop_connections.connection(REGION, owner), sql, [])
 
     return asked
 
 
-def test_slow_statements_of_one_environment_leave_connections_to_others(loop: Loop, settings: Any) -> None:
+def test_slow_statements_of_one_owner_leave_connections_to_others(loop: Loop, settings: Any) -> None:
     settings.WEB_THREADS, settings.WEB_QUEUE_TIMEOUT = 4, 0.3
-    slow = [ask_for("env_a", b"SELECT pg_sleep(0.8)::text") for _ in range(6)]
-    *of_a, of_b = loop.run(*slow, ask_for("env_b", b"SELECT 1::text"))
+    slow = [ask_for("usr_a", b"SELECT pg_sleep(0.8)::text") for _ in range(6)]
+    *of_a, of_b = loop.run(*slow, ask_for("usr_b", b"SELECT 1::text"))
     assert of_b == [(b"1",)]
     assert sorted(type(outcome).__name__ for outcome in of_a) == ["Unavailable"] * 3 + ["list"] * 3
-    assert loop.run(*[ask_for("env_a", b"SELECT 1::text")] * 8) == [[(b"1",)]] * 8, "what was held is given back"
+    assert loop.run(*[ask_for("usr_a", b"SELECT 1::text")] * 8) == [[(b"1",)]] * 8, "what was held is given back"
 
 
-def test_a_free_connection_goes_to_the_environment_with_the_fewest(loop: Loop, settings: Any) -> None:
+def test_a_free_connection_goes_to_the_owner_with_the_fewest(loop: Loop, settings: Any) -> None:
     settings.WEB_THREADS = 4
     got_one: list[str] = []
 
-    def noted(environment_id: str, seconds: str) -> Callable[[], Any]:
+    def noted(owner: str, seconds: str) -> Callable[[], Any]:
         def work() -> None:
-            connection = loop_connections.connection(REGION, environment_id)
-            got_one.append(environment_id)
+            connection = loop_connections.connection(REGION, owner)
+            got_one.append(owner)
             prepared.run_on(connection, f"SELECT pg_sleep({seconds})::text".encode(), [])
 
         return work
 
     # Three of a and one of c hold all of them; b comes after three more of a.
-    works = [*[noted("env_a", "0.3")] * 3, noted("env_c", "0.3"), *[noted("env_a", "0.01")] * 3, noted("env_b", "0.01")]
+    works = [*[noted("usr_a", "0.3")] * 3, noted("usr_c", "0.3"), *[noted("usr_a", "0.01")] * 3, noted("usr_b", "0.01")]
     loop.run(*works)
-    assert got_one[:5] == ["env_a", "env_a", "env_a", "env_c", "env_b"]
+    assert got_one[:5] == ["usr_a", "usr_a", "usr_a", "usr_c", "usr_b"]
 
 
 def test_a_call_that_waits_for_a_slot_holds_no_connection(

@@ -1,11 +1,13 @@
 """`manage.py help`: what a newcomer is shown of the commands."""
 
+import argparse
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from django.core.management import get_commands, load_command_class
 
 pytestmark = pytest.mark.exhaustive
 
@@ -38,6 +40,19 @@ def test_each_of_our_commands_is_listed_with_what_it_is_for(words: tuple[str, ..
     assert "makemigrations" in djangos
     assert "migrate" not in djangos.replace("makemigrations", "").split(", "), "that one is ours"
     assert max(map(len, done.stdout.splitlines())) <= 100
+
+
+def test_each_argument_of_our_commands_says_what_it_is() -> None:
+    silent = []
+    for name in {path.stem for path in ROOT.glob("*/**/management/commands/[a-z]*.py") if ".venv" not in path.parts}:
+        parsers = [load_command_class(get_commands()[name], name).create_parser("manage.py", name)]
+        for parser in parsers:
+            for action in parser._actions:
+                if isinstance(action, argparse._SubParsersAction):
+                    parsers += action.choices.values()
+                elif action.help is None:
+                    silent.append(f"{name} {action.dest}")
+    assert silent == []
 
 
 def test_the_names_alone_are_a_line_each() -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import re
 import resource
+import secrets
 import socket
 import statistics
 import time
@@ -331,6 +332,26 @@ def test_a_repeated_header_does_not_hide_one_that_cannot_be_read(served: Up) -> 
         assert talk(served.base_url, head + header + b"\r\nConnection: close\r\n\r\n{}").statuses == [status], header
     head = b"GET /v1/projects HTTP/1.1\r\n" + HOST + b"Accept: a\r\nAccept: b\r\nAuthorization: Bearer \xff\r\n"
     assert talk(served.base_url, head + b"Connection: close\r\n\r\n").statuses == [401]
+
+
+@pytest.mark.parametrize("space", [b" ", b"\t", b" \t  "])
+def test_whitespace_after_a_value_is_not_a_part_of_it(served: Up, space: bytes) -> None:
+    """RFC 9110, 5.5."""
+    key, body = served.facts["server_key"].encode(), b"{}"
+    head = b"POST /v1/functions/open-tasks/invoke HTTP/1.1\r\n"
+    for header in (
+        HOST.removesuffix(b"\r\n"),
+        b"Authorization: Bearer " + key,
+        b"Content-Type: application/json",
+        b"Content-Encoding: identity",
+        b"Content-Length: %d" % len(body),
+        b"Idempotency-Key: " + secrets.token_hex(8).encode(),
+        b"X-Environment: " + served.facts["environments"]["production"].encode(),
+        b"Connection: close",
+    ):
+        head += header + space + b"\r\n"
+    answers = talk(served.base_url, head + b"\r\n" + body)
+    assert answers.statuses == [200], answers.raw
 
 
 @pytest.mark.parametrize("value", [b"a\x00b", b"a\x01b", b"a\x7fb", b"a\nb", b"a\r b"])

@@ -1,17 +1,21 @@
 """The main process of the web server."""
 
+import asyncio
+import logging
 import multiprocessing
 import os
 import signal
 import socket
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 
+from platform_site.concurrency import server_hints
 from platform_site.embedded.sockets import listen
-from platform_site.server import serve
+from platform_site.server import serve, worker
 from tests.support.service import wait_for
 
 
@@ -30,6 +34,42 @@ def stuck_worker(listener: socket.socket, others: list[socket.socket], ready: An
     """Stands for a worker whose event loop is blocked: it does not stop."""
     ready.send(time.monotonic())
     time.sleep(60)
+
+
+class BusyServer:
+    """Has a request that does not end."""
+
+    is_stopping = False
+
+    async def start(self, listener: object) -> None:
+        pass
+
+    def stop_listening(self) -> None:
+        self.is_stopping = True
+
+    async def finish(self) -> None:
+        await asyncio.Event().wait()
+
+
+def test_a_stopping_worker_whose_requests_do_not_end_says_so_and_ends(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also without its main process, which would kill it."""
+    monkeypatch.setattr(worker, "GRACE_SECONDS", 0.01)
+    monkeypatch.setattr(worker, "FINISH_SECONDS", 0.05)
+    monkeypatch.setattr(server_hints, "on_shutdown", [])
+    loop, calls = asyncio.new_event_loop(), list[str]()
+    handlers: list[Any] = []
+    loop.add_signal_handler = lambda number, stop: handlers.append(stop)  # type: ignore[method-assign]
+    ready = SimpleNamespace(send=lambda at: handlers[0]())
+    application: Any = SimpleNamespace(start=lambda loop: None, stop=lambda: calls.append("stopped"))
+    with caplog.at_level(logging.ERROR):
+        loop.run_until_complete(worker._serve(loop, application, BusyServer(), socket.socket(), ready))  # type: ignore[arg-type]
+    loop.close()
+    assert calls == ["stopped"]
+    assert [record.message for record in caplog.records] == [
+        "a stopping worker ends without having finished its requests"
+    ]
 
 
 def main_process_of_stuck_workers(listeners: list[socket.socket]) -> None:

@@ -67,7 +67,7 @@ def test_a_body_drives_no_terminal(tracker: Tracker, receiver: Receiver) -> None
     title = "a\x9b2Jb\x7f"
     with listening(tracker, receiver) as listener:
         write_list(tracker, name=title)
-        for claimed, result in listener.pending():
+        for claimed, result in listener.deliver():
             Command(stdout=out)._print_attempt(claimed, result, with_body=True)
     told = out.getvalue()
     assert not re.search("[\x7f-\x9f]", told)

@@ -40,13 +40,13 @@ def test_only_the_listener_makes_attempts_with_the_usual_signature(
         assert dispatch() == 1
         assert (len(other.requests), len(receiver.requests)) == (1, 0)
         with override_settings(OUTBOUND_ALLOWED_NETWORKS=[]):  # what the platform may call is not asked
-            [(claimed, result)] = listener.pending()
+            [(claimed, result)] = listener.deliver()
         assert (claimed.event_type, result.response_status) == ("lists.insert", 200)
         sent = receiver.requests[0]
         Verifier(listener.secret).verify(sent.partition(b"\r\n\r\n")[2], headers(sent))
         [delivery] = deliveries(tracker, {"id": listener.webhook_id})
         assert (delivery["status"], len(delivery["attempts"])) == ("delivered", 1)
-        assert list(listener.pending()) == []
+        assert list(listener.deliver()) == []
     assert [webhook["id"] for webhook in tracker.get("owner", "/webhooks").json["data"]] == [standing["id"]]
 
 
@@ -65,7 +65,7 @@ def test_a_terminal_that_was_killed_leaves_nothing_once_its_time_is_over(tracker
         assert (entry.target_id, entry.environment_id) == (listener.webhook_id, tracker.environment_id)
         assert (entry.actor_kind, entry.detail) == ("system", {"url": receiver.url()})
         with pytest.raises(ListenerEnded):
-            next(listener.pending())
+            next(listener.deliver())
 
 
 @in_process
@@ -73,9 +73,9 @@ def test_a_receiver_that_answers_gone_ends_it(tracker: Tracker, receiver: Receiv
     receiver.behave = answer("410 Gone")
     with listening(tracker, receiver) as listener:
         write_list(tracker)
-        assert [result.response_status for _, result in listener.pending()] == [410]
+        assert [result.response_status for _, result in listener.deliver()] == [410]
         with pytest.raises(ListenerEnded):
-            next(listener.pending())
+            next(listener.deliver())
 
 
 @in_process

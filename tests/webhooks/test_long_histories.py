@@ -16,11 +16,11 @@ from tests.support.delivery_queue import counted, forget_statistics, gather_stat
 from tests.support.receiver import Receiver
 from tests.support.row_statistics import count_touched_rows
 from tests.webhooks.conftest import Post
-from webhooks import signal_handlers
 from webhooks.delivery import clock_skew
 from webhooks.delivery import retention as delivery_retention
 from webhooks.delivery.clock_skew import repair_future_times
 from webhooks.models import Delivery, Webhook
+from webhooks.subscriptions import deletion
 
 pytestmark = [
     pytest.mark.exhaustive,
@@ -97,8 +97,8 @@ def test_forgetting_an_environment_reads_what_it_forgets(
     else:
         forget_statistics(using)
     with count_touched_rows(using) as cost:
-        signal_handlers.delete_environment(environment_id=tracker.environment_id, cluster=using)
-        signal_handlers.delete_all(tracker.environment_id, using)
+        deletion.start(tracker.environment_id, using)
+        deletion.finish(tracker.environment_id, using)
     assert cost.read < 5 * MANY // 2
     assert (counted(tracker, staying), counted(tracker, going)) == ({"delivered": MANY}, {})
 
@@ -112,8 +112,8 @@ def test_deleting_a_project_with_long_history_is_batched_and_sends_nothing(
     with count_touched_rows(using) as cost:
         path = f"/v1/projects/{tracker.project.pk}"
         assert tracker.api.delete(path, token=tracker.tokens["owner"]).status == 204
-    assert cost.read < 5 * signal_handlers._BATCH
-    assert counted(tracker, webhook) == {"pending": SOME - signal_handlers._BATCH}
+    assert cost.read < 5 * deletion.BATCH
+    assert counted(tracker, webhook) == {"pending": SOME - deletion.BATCH}
     assert dispatch() == 0
     assert receiver.requests == []
     assert not Project.objects.filter(pk=tracker.project.pk).exists()

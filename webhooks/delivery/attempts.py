@@ -1,10 +1,7 @@
 """One delivery attempt: signs, sends through the guarded client, classifies the outcome. No database."""
 
-import json
 import random
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -19,30 +16,6 @@ from webhooks.delivery.queue import AttemptOutcome, ClaimedDelivery
 STORED_BODY_BYTES: Final = 8 * 1024
 STORED_HEADERS: Final = 30
 USER_AGENT: Final = "backend-platform-webhooks/1"
-SECRET_PURPOSE: Final = "webhooks.secret"  # noqa: S105 - a purpose, not a secret
-
-
-@dataclass(frozen=True, slots=True)
-class PreviousSecret:
-    text: str
-    until: datetime
-
-
-def unseal_secret(sealed: bytes | memoryview) -> str:
-    return keyring.unseal(sealed, purpose=SECRET_PURPOSE).decode()
-
-
-def seal_previous_secrets(secrets: Sequence[PreviousSecret]) -> bytes:
-    listed = [[secret.text, secret.until.isoformat()] for secret in secrets]
-    return keyring.seal(json.dumps(listed).encode(), purpose=SECRET_PURPOSE)
-
-
-def previous_secrets(sealed: bytes | memoryview | None, until: datetime | None, now: datetime) -> list[PreviousSecret]:
-    """The secrets that still sign at `now`, newest first. `until` is the newest one's end. Raises KeyringError."""
-    if sealed is None or until is None or until <= now:
-        return []
-    listed = [PreviousSecret(each, datetime.fromisoformat(end)) for each, end in json.loads(unseal_secret(sealed))]
-    return [secret for secret in listed if secret.until > now]
 
 
 def make_attempt(claimed: ClaimedDelivery, client: outbound.Client | None = None) -> AttemptOutcome:
@@ -102,8 +75,8 @@ def _wait(claimed: ClaimedDelivery, retry_after: timedelta | None) -> timedelta 
 
 def _headers(claimed: ClaimedDelivery) -> dict[str, str]:
     now = claimed.now()
-    previous = previous_secrets(claimed.sealed_previous_secret, claimed.previous_secret_until, now)
-    secrets = [unseal_secret(claimed.sealed_secret), *(secret.text for secret in previous)]
+    previous = signing.unseal_previous(claimed.sealed_previous_secret, claimed.previous_secret_until, now)
+    secrets = [signing.unseal(claimed.sealed_secret), *(secret.text for secret in previous)]
     signed = signing.headers(secrets, claimed.event_id, now, claimed.body)
     return {
         "content-type": "application/json",

@@ -9,7 +9,6 @@ import threading
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Final
 
 from django.conf import settings
@@ -191,7 +190,7 @@ class Dispatcher:
         results: list[AttemptOutcome] = []
         stale: list[ClaimedDelivery] = []
         with contextlib.suppress(queue.Empty):
-            item = self._senders.outcomes.get(timeout=wait) if wait else self._senders.outcomes.get_nowait()
+            item = self._senders.outcomes.get(timeout=wait)
             while True:
                 if isinstance(item, AttemptOutcome):
                     results.append(item)
@@ -239,8 +238,7 @@ class Dispatcher:
                 return
 
     def _record(self, results: list[AttemptOutcome]) -> None:
-        disable_after: timedelta = settings.WEBHOOK_DISABLE_AFTER
-        for found in record(self.using, results, disable_after=disable_after):
+        for found in record(self.using, results, disable_after=settings.WEBHOOK_DISABLE_AFTER):
             # If its lock is held for too long, the next failure disables it.
             with log_failures(f"disabling {found.webhook_id}"):
                 disable(self.using, found)

@@ -24,8 +24,7 @@ from rows.outbox import audit as audit_outbox
 from rows.outbox import subscriptions
 from rows.outbox.models import record as record_event
 from webhooks import notify as webhook_notify
-from webhooks.delivery import attempts, signing
-from webhooks.delivery.attempts import SECRET_PURPOSE
+from webhooks.delivery import signing
 from webhooks.delivery.circuit_breaker import host_of
 from webhooks.delivery.queue import wait_for_claims
 from webhooks.delivery.reconciler import MAX_ATTEMPTS, REQUEST_BATCH, reconcile_webhook
@@ -56,7 +55,7 @@ def create_webhook(
         webhook = Webhook.objects.using(using).create(
             environment_id=environment.environment_id,
             host=host_of(values["url"]),
-            sealed_secret=_sealed(secret),
+            sealed_secret=signing.seal(secret),
             disabled_reason=None if values.get("enabled", True) else "by_request",
             **values,
         )
@@ -142,25 +141,23 @@ def rotate_secret(environment: EnvironmentRef, webhook_id: str, *, actor: Caller
     secret = signing.new_secret()
     with transaction.atomic(using=using):
         webhook = webhook_of(environment, webhook_id, lock=True)
-        until = sql_functions.now(using) + SECRET_OVERLAP
-        previous = _previous_after_rotation(webhook, until)
+        now = sql_functions.now(using)
         Webhook.objects.using(using).filter(pk=webhook.pk).update(
-            sealed_previous_secret=attempts.seal_previous_secrets(previous),
-            previous_secret_until=until,
-            sealed_secret=_sealed(secret),
+            sealed_previous_secret=signing.seal_previous(_previous_after_rotation(webhook, now)),
+            previous_secret_until=now + SECRET_OVERLAP,
+            sealed_secret=signing.seal(secret),
             updated_at=Now(),
         )
         audit_outbox.record(environment, "webhook.secret_rotated", actor=actor, target_id=webhook_id)
     return secret
 
 
-def _previous_after_rotation(webhook: Webhook, until: datetime) -> list[attempts.PreviousSecret]:
+def _previous_after_rotation(webhook: Webhook, now: datetime) -> list[signing.PreviousSecret]:
     """The previous secrets that sign after a rotation; none if they cannot be decrypted. Raises Conflict if another
     rotation would end the overlap of a secret early."""
     try:
-        now = until - SECRET_OVERLAP
-        older = attempts.previous_secrets(webhook.sealed_previous_secret, webhook.previous_secret_until, now)
-        current = attempts.PreviousSecret(attempts.unseal_secret(webhook.sealed_secret), until)
+        older = signing.unseal_previous(webhook.sealed_previous_secret, webhook.previous_secret_until, now)
+        current = signing.PreviousSecret(signing.unseal(webhook.sealed_secret), now + SECRET_OVERLAP)
     except keyring.KeyringError:
         return []
     if len(older) >= MAX_PREVIOUS_SECRETS:
@@ -260,14 +257,10 @@ def new_copy(environment: EnvironmentRef, values: Mapping[str, Any], *, disabled
         host=host_of(values["url"]),
         enabled=False,
         disabled_reason=disabled_reason,
-        sealed_secret=_sealed(signing.new_secret()),
+        sealed_secret=signing.seal(signing.new_secret()),
         # Backups of v0.1.0 have no names.
         **{field: values[field] for field in COPIED_FIELDS if field in values},
     )
-
-
-def _sealed(secret: str) -> bytes:
-    return keyring.seal(secret.encode(), purpose=SECRET_PURPOSE)
 
 
 def _wait_until_no_attempt_starts(webhook_id: str, using: str) -> None:

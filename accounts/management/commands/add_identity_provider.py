@@ -37,7 +37,7 @@ class Command(terminal.Command):
         super().add_arguments(parser)
         parser.add_argument("name", help="its name in `provider=`, such as google")
         terminal.add_pool_arguments(parser)
-        parser.add_argument("--client-id", required=True)
+        parser.add_argument("--client-id", required=True, help="of the client that you registered at the provider")
         secret = parser.add_mutually_exclusive_group()
         secret.add_argument("--client-secret-stdin", action="store_true", help="read the secret from standard input")
         secret.add_argument(
@@ -47,9 +47,9 @@ class Command(terminal.Command):
             "--private-key-file", help="a .p8 file of Apple, which signs the secrets; with --team-id and --key-id"
         )
         secret.add_argument("--public", action="store_true", help="a public client, which has no secret")
-        parser.add_argument("--team-id")
-        parser.add_argument("--key-id")
-        parser.add_argument("--preset", choices=sorted(providers.PRESETS))
+        parser.add_argument("--team-id", help="Apple: the team that the private key belongs to")
+        parser.add_argument("--key-id", help="Apple: the id of the private key")
+        parser.add_argument("--preset", choices=sorted(providers.PRESETS), help="fills in issuer, endpoints and scopes")
         parser.add_argument("--display-name", help="text of the sign-in button")
         parser.add_argument("--issuer", help="OpenID Connect: the issuer; the rest comes from its discovery document")
         for endpoint in ("authorization", "token", "userinfo", "emails"):
@@ -61,8 +61,12 @@ class Command(terminal.Command):
             metavar="NAME=PATH",
             help="plain OAuth 2: where the profile holds subject, email, email_verified, name",
         )
-        parser.add_argument("--scopes", nargs="+", metavar="SCOPE")
-        parser.add_argument("--client-auth", choices=IdentityProvider.ClientAuth.values)
+        parser.add_argument("--scopes", nargs="+", metavar="SCOPE", help="what the sign-in asks the provider for")
+        parser.add_argument(
+            "--client-auth",
+            choices=IdentityProvider.ClientAuth.values,
+            help="how the client secret is sent to the provider",
+        )
         parser.add_argument(
             "--trusts-email",
             action="store_true",

@@ -64,7 +64,7 @@ class IdentityProviderViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSe
         Another `issuer` is checked as a new one, clears the client secret unless the request has a new one, and is
         refused (409) while users are linked."""
         provider = self._own_provider()
-        values = self._read(serializers.ProviderChanges)
+        values = self._read(serializers.ProviderChanges, instance=provider)
         return respond(self.get_serializer(providers.change(provider, actor=self.caller, **values)).data)
 
     def destroy(self, request: Any, provider_id: str) -> HttpResponse:
@@ -73,9 +73,9 @@ class IdentityProviderViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSe
         providers.remove(provider, actor=self.caller)
         return no_content()
 
-    def _read(self, serializer: type[Serializer]) -> dict[str, Any]:
+    def _read(self, serializer: type[Serializer], **options: Any) -> dict[str, Any]:
         """The body's values with the discovered issuer, or its errors."""
-        values = self.read(serializer)
+        values = self.read(serializer, **options)
         if isinstance(self.checked_issuer, ValidationFailed):
             return {**values, "issuer_errors": self.checked_issuer.fields}
         return values if self.checked_issuer is None else {**values, "issuer": self.checked_issuer}

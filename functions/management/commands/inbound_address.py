@@ -51,10 +51,10 @@ class Command(base.Command):
             inbound_service.revoke(environment, name, options["revoke"], actor=audit.SYSTEM)
             self.say("The endpoint is revoked.", self.style.SUCCESS)
         else:
-            addresses = inbound_service.all_of(environment, directory.function_of(environment, name))
-            for each in addresses:
+            endpoints = inbound_service.all_of(environment, directory.function_of(environment, name))
+            for each in endpoints:
                 self.stdout.write(orjson.dumps(serializers.Endpoint(each).data).decode())
-            if not addresses:
+            if not endpoints:
                 self.say(f"{name} has no inbound endpoint; --as creates one.")
 
     def _make(self, environment: EnvironmentRef, name: str, options: dict[str, Any]) -> None:

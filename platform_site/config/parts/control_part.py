@@ -87,8 +87,8 @@ def _change(changes: PlanChanges) -> None:
         if "auth.redirect_uris" in changed:
             with errors_at("auth"):
                 redirects.replace(environment.environment_id, auth["redirect_uris"], actor=actor)
-        fields = {name: auth[name] for name in ("sign_up", "app_name", "app_url", "link_urls") if name in auth}
-        if changed & {f"auth.{name}" for name in fields}:
+        settings = ("sign_up", "app_name", "app_url", "link_urls")
+        if fields := {name: auth[name] for name in settings if f"auth.{name}" in changed}:
             with errors_at("auth"):
                 pool_settings.change_settings(environment.pool_id, actor=actor, **fields)
         for each in changes.touched("auth.providers"):

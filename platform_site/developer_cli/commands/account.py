@@ -1,5 +1,6 @@
 """`login`, `logout`, `status`, `init`, `link` and `open`."""
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -13,7 +14,9 @@ from platform_site.developer_cli.api import Answer, Api, path_part
 from platform_site.developer_cli.failures import Exit, Failure
 from platform_site.developer_cli.output import Json
 
-Url = Annotated[str | None, typer.Option("--url", help="The service. Default: the linked one, or this machine.")]
+Url = Annotated[
+    str | None, typer.Option("--url", help="URL of the service. Default: PLATFORM_URL, or that of the linked folder.")
+]
 
 
 def secret_input(prompt: str) -> str:
@@ -35,12 +38,16 @@ def secret_input_if_any(prompt: str) -> str | None:
 def login(
     url: Url = None,
     email: Annotated[str | None, typer.Option(help="Your account's email.")] = None,
-    token: Annotated[bool, typer.Option("--token", help="Read a key or access token instead of a password.")] = False,
-    browser: Annotated[bool, typer.Option("--browser", help="Sign in in the browser. Default in a terminal.")] = False,
+    token: Annotated[bool, typer.Option("--token", help="Read a key (sk_…) or access token instead.")] = False,
+    browser: Annotated[bool, typer.Option("--browser", help="Use the browser also without a terminal.")] = False,
     json: Json = False,
 ) -> None:
-    """Sign in, in the browser or with --email. A password or token is read from the terminal or standard input."""
+    """Sign in, in the browser or with --email or --token.
+
+    The password or token is read from the terminal or standard input."""
     service = session.service_url(url)
+    with store.locked():
+        pass  # a folder that cannot be written is refused before a session begins
     if token:
         found = store.Credentials(store.checked_token(secret_input("Token")))
         me = Api(service, found).get("/auth/me")
@@ -95,7 +102,7 @@ def status(json: Json = False) -> None:
     found: dict[str, Any] = {"url": api.url, "account": me["email"] or me["name"] or me["id"]}
     if linked is not None:
         found |= _linked(api, linked)
-    output.result(found, "\n".join(f"{name}: {_shown(value)}" for name, value in found.items()))
+    output.result(found, *(f"{name}: {_shown(value)}" for name, value in found.items()))
     if "project" not in found:
         output.note(f"No link to this service here. Run: platform link PROJECT --url {api.url}")
 
@@ -109,28 +116,27 @@ def _shown(value: str | dict[str, str | None]) -> str | None:
 def _linked(api: Api, linked: store.Link) -> dict[str, dict[str, str | None]]:
     """The project and environment; without names if the caller may not read them, such as a server key."""
     try:
-        project = api.get(f"/projects/{path_part(linked.project)}")
+        project: dict[str, Any] = api.get(f"/projects/{path_part(linked.project)}")
+        environment = session.chosen(project["environments"], linked.environment, "environment", "in the project")
     except Failure as error:
         if error.code != "forbidden":
             raise
-        return {
-            "project": {"id": linked.project, "name": None},
-            "environment": {"id": linked.environment, "name": None},
-        }
-    environment = session.chosen(project["environments"], linked.environment, "environment", "in the project")
-    return {
-        "project": {"id": project["id"], "name": project["name"]},
-        "environment": {"id": environment["id"], "name": environment["name"]},
-    }
+        project, environment = ({"id": each, "name": None} for each in (linked.project, linked.environment))
+    found = {"project": project, "environment": environment}
+    return {kind: {"id": each["id"], "name": each["name"]} for kind, each in found.items()}
 
 
 def link(
-    project: Annotated[str | None, typer.Argument(help="Name or id. Default: your only project.")] = None,
-    environment: Annotated[str, typer.Option("--environment", "-e", help="Name or id.")] = "development",
+    project: Annotated[str | None, typer.Argument(help="The project's name or id. Default: your only one.")] = None,
+    environment: Annotated[
+        str, typer.Option("--environment", "-e", help="The environment's name or id.")
+    ] = "development",
     url: Url = None,
     json: Json = False,
 ) -> None:
-    """Link this folder to an environment: writes platform.json, which has no secret."""
+    """Link this folder to an environment, which commands in it and below then use.
+
+    Writes platform.json, which has no secret."""
     api = session.account_api(url)
     projects = list(api.pages("/projects", limit=100))
     if project is None:
@@ -151,10 +157,12 @@ def init(
     url: Url = None,
     json: Json = False,
 ) -> None:
-    """Create a project, link this folder to its development environment, and begin backend/."""
+    """Create a project, link this folder to its development environment, and write an empty backend/schema.json."""
     here = Path.cwd()
     if (here / store.LINK_FILE).exists():
         raise Failure(Exit.CONFLICT, "linked", f"This folder has a {store.LINK_FILE}.", "Use another folder.")
+    if not os.access(here, os.W_OK):  # before there is a project
+        raise Failure(Exit.USAGE, "file_error", f"{here} cannot be written.")
     api = session.account_api(url)
     made = api.send("POST", "/projects", {"name": name, **({"region": region} if region else {})})
     environment = session.chosen(made["environments"], "development", "environment", "in the new project")
@@ -182,7 +190,9 @@ def open_page(
     url: Url = None,
     json: Json = False,
 ) -> None:
-    """Open the linked environment in the service's console. In a pipe, only the URL is printed."""
+    """Open the linked environment in the service's console.
+
+    In a pipe, only the URL is printed."""
     service = session.service_url(url)
     page = service + ("/docs" if docs else "/console/")
     linked = session.link_to(service)

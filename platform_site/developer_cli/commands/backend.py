@@ -13,11 +13,14 @@ from platform_site.developer_cli.commands.environment import confirm as confirm_
 from platform_site.developer_cli.failures import Exit, Failure
 from platform_site.developer_cli.output import Json, Sql
 from platform_site.developer_cli.session import Environment
+from platform_site.developer_cli.webhook_urls import REFERENCE
 
 if TYPE_CHECKING:
     from platform_site.developer_cli.api import Api
 
-Folder = Annotated[Path, typer.Option("--folder", help="Default: backend/ beside platform.json, or here.")]
+Folder = Annotated[
+    Path, typer.Option("--folder", help="The folder with schema.json. Default: backend/ beside platform.json.")
+]
 _DEFAULTS: dict[str, Any] = {
     "timeout_ms": 5000, "memory_mb": 128, "allowed_hosts": [], "invoke": None, "attempts": 1,
     "schedule": None, "on": None, "filter": None, "columns": None, "ordering": "none", "description": "",
@@ -40,13 +43,14 @@ def pull(
     folder: Folder = Path("backend"),
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that differ.")] = False,
     credentials: Annotated[
-        bool, typer.Option("--with-credentials", help="Write the whole URLs of webhooks, with tokens.")
+        bool, typer.Option("--with-credentials", help="Write the URLs of webhooks with their tokens and keys.")
     ] = False,
     environment: Environment = None,
     json: Json = False,
 ) -> None:
-    """Write the environment's schema, functions, webhooks and sign-in settings to backend/. Secrets, also those in
-    URLs, are not written."""
+    """Write the environment's schema, functions, webhooks and sign-in settings to backend/.
+
+    Secrets, also those in URLs, are not written."""
     api = session.environment_api(environment)
     folder = backend_folder(folder)
     files = _pulled(api, folder, credentials)
@@ -90,7 +94,7 @@ def _pulled(api: "Api", folder: Path, credentials: bool) -> dict[Path, str]:
         if error.code != "forbidden":
             raise
         output.note("auth.json is not written: this key may not read the sign-in settings.")
-    if masked := [each["name"] or each["masked"] for each in found if planning.REFERENCE in each["masked"]]:
+    if masked := [each["name"] or each["masked"] for each in found if REFERENCE in each["masked"]]:
         output.note(
             f"Warning: webhooks.json has credentials, of {', '.join(masked)}. Do not commit it."
             if credentials
@@ -109,8 +113,11 @@ def _text(value: Any) -> str:
 
 
 def _differs(path: Path, text: str) -> bool:
-    """JSON is compared by value."""
-    found = backend_files.read_text(path)
+    """JSON is compared by value. A file that cannot be read differs."""
+    try:
+        found = store.read_file(path)
+    except Failure:
+        return True
     if path.suffix == ".json":
         try:
             return bool(json_module.loads(found) != json_module.loads(text))
@@ -122,7 +129,7 @@ def _differs(path: Path, text: str) -> bool:
 def plan(
     folder: Folder = Path("backend"), sql: Sql = False, environment: Environment = None, json: Json = False
 ) -> None:
-    """Show what push would change. Nothing changes."""
+    """Show what push would change in the environment, and change nothing."""
     api = session.environment_api(environment)
     found = planning.make(api, backend_files.read(backend_folder(folder)))
     _show(found, sql)
@@ -141,7 +148,9 @@ def push(
             "people could sign up. Repeatable."
         ),
     ] = None,
-    show_secrets: Annotated[bool, typer.Option("--show-secrets", help="Print the secrets of new webhooks.")] = False,
+    show_secrets: Annotated[
+        bool, typer.Option("--show-secrets", help="Print the signing secrets of new webhooks.")
+    ] = False,
     yes: Yes = False,
     sql: Sql = False,
     environment: Environment = None,
@@ -202,7 +211,7 @@ def _show(found: planning.Plan, sql: bool) -> None:
         mark = " (loses data)" if each.destructive else " (more people can sign up)" if each.access else ""
         print(output.plain(each.change + mark))
         for statement in each.sql if sql else ():
-            print(output.plain(f"    {statement}"))
+            print(f"    {output.indented(statement)}")
     for warning in found.warnings:
         output.note(f"Warning: {warning}")
     if found.only_in_environment:

@@ -15,20 +15,21 @@ from platform_site.developer_cli.output import Json
 from platform_site.developer_cli.session import Environment
 
 POLL_SECONDS = 0.15
-RETRY_SECONDS = 2.0
 TYPES_ROLE = re.compile(r'^// Tables of env_\w+ as the role "([^"\n]+)"')
 
 Seen = dict[Path, tuple[int, int]]
 
 
 def dev(folder: Folder = Path("backend"), environment: Environment = None, json: Json = False) -> None:
-    """Push backend/, then each file that you save, until Ctrl-C. Changes that must be confirmed are left to push."""
+    """Push backend/, then each file that you save, until Ctrl-C.
+
+    Changes that must be confirmed are left to `platform push`."""
     api = session.environment_api(environment)
     folder = backend_folder(folder)
-    backend_files.read(folder)
+    backend_files.check_folder(folder)
     if not output.is_json():
         output.note(f"Watching {folder} for {session.place(api)}. Stop with Ctrl-C.")
-    done: Seen = {}
+    done: Seen = {folder: (0, 0)}  # no scan equals it: the first one is always pushed
     pending: set[Path] = set()
     """Files whose push failed, repeated with the next one."""
     while True:
@@ -46,34 +47,29 @@ def dev(folder: Folder = Path("backend"), environment: Environment = None, json:
 
 
 def _scan(folder: Path) -> Seen:
-    """Time and size of each file, pushed when two scans agree: not while it is being written."""
+    """Time of change (also of its permissions) and size of each file, pushed when two scans agree: not while it is
+    being written."""
     found: Seen = {}
     for path in [*folder.glob("*.json"), *folder.glob("functions/*.[tj]s")]:
         try:
             status = path.stat()
-        except FileNotFoundError:
-            continue  # an editor replaces it
-        found[path] = (status.st_mtime_ns, status.st_size)
+        except OSError:
+            continue  # an editor replaces it, or the folder cannot be read
+        found[path] = (status.st_ctime_ns, status.st_size)
     return found
 
 
 def _error_of_push(api: Api, folder: Path, changed: set[Path], printed: Failure | None = None) -> Failure | None:
     """Prints changes or the error, unless that was `printed` before. Waits for an unavailable service."""
     begun = time.monotonic()
-    waiting = False
-    while True:
-        try:
-            changes = _push(api, folder, changed)
-            break
-        except Failure as error:
-            if error.exit_code == Exit.CREDENTIALS:
-                raise
-            if not waiting and (printed is None or str(printed) != str(error) or printed.fields != error.fields):
-                output.failure(error)
-            if error.exit_code != Exit.UNREACHABLE:
-                return error
-            waiting = True
-            time.sleep(RETRY_SECONDS)
+    try:
+        changes = session.when_reachable(_push, api, folder, changed)
+    except Failure as error:
+        if error.exit_code in (Exit.CREDENTIALS, Exit.NOT_FOUND, Exit.INTERRUPTED):
+            raise
+        if printed is None or str(printed) != str(error) or printed.fields != error.fields:
+            output.failure(error)
+        return error
     seconds = time.monotonic() - begun
     if output.is_json():
         output.print_json({"changes": changes, "seconds": round(seconds, 3)}, indent=None)
@@ -116,7 +112,10 @@ def _only(backend: Backend, folder: Path, changed: set[Path]) -> Backend:
 
 def _refresh_types(api: Api, file: Path) -> None:
     """Rewrite types.ts for its role, if `platform types` wrote it."""
-    role = TYPES_ROLE.search(file.read_text()) if file.exists() else None
-    if role is not None:
-        store.write_file(file, api.request("GET", "/schema/types.ts", params={"role": role[1]}).text)
-        output.note(f"{file} is up to date.")
+    try:
+        role = TYPES_ROLE.search(store.read_file(file)) if file.exists() else None
+        if role is not None:
+            store.write_file(file, api.request("GET", "/schema/types.ts", params={"role": role[1]}).text)
+            output.note(f"{file} is up to date.")
+    except Failure as error:
+        output.note(f"Warning: {file} is not up to date. {error.message}")

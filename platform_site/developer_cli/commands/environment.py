@@ -15,8 +15,8 @@ from platform_site.developer_cli.failures import Exit, Failure
 from platform_site.developer_cli.output import Json
 from platform_site.developer_cli.session import Environment
 
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
-User = Annotated[str, typer.Argument(help="usr_… or an email.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
+User = Annotated[str, typer.Argument(help="The user's email or id (usr_…).")]
 
 keys = typer.Typer(no_args_is_help=True, help="List, create and revoke keys.")
 users = typer.Typer(no_args_is_help=True, help="List, add, change and delete the environment's users.")
@@ -26,20 +26,22 @@ def types(
     file: Annotated[Path, typer.Option("--out", "-o", help="The file to write; - for standard output.")] = Path(
         "types.ts"
     ),
-    role: Annotated[str, typer.Option(help="The role whose view of the tables is described.")] = "user",
+    role: Annotated[
+        str, typer.Option(help="A role of the schema's rules. Types have what it may read and write.")
+    ] = "user",
     environment: Environment = None,
     json: Json = False,
 ) -> None:
     """Write types.ts: the TypeScript types of the environment's tables."""
     api = session.environment_api(environment)
     text = api.request("GET", "/schema/types.ts", params={"role": role}).text
-    if str(file) == "-" and not json:
-        print(text, end="")
-        return
     if str(file) == "-":
-        output.print_json({"types": text})
+        if json:
+            output.print_json({"types": text})
+        else:
+            print(text, end="")
         return
-    changed = not file.exists() or file.read_text() != text
+    changed = not file.exists() or file.read_bytes() != text.encode()
     if changed:
         store.write_file(file, text)
     output.result(
@@ -54,33 +56,27 @@ def json_input(text: str) -> Any:
         source, text = "standard input", sys.stdin.read()
     elif text.startswith("@"):
         source = text[1:]
-        text = read_text(Path(source))
+        text = store.read_file(Path(source))
     try:
         return json_module.loads(text)
     except ValueError as error:
         raise Failure(Exit.USAGE, "invalid_json", f"{source} is not JSON: {error}.") from None
 
 
-def read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise Failure(Exit.USAGE, "no_file", f"There is no file {path}.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise Failure(Exit.USAGE, "unreadable_file", f"{path} cannot be read: {error}.") from None
-
-
 def invoke(
-    name: Annotated[str, typer.Argument(help="The function.")],
-    input: Annotated[str, typer.Argument(help="JSON, @file, or - for standard input.")] = "{}",
+    name: Annotated[str, typer.Argument(help="The function's name.")],
+    input: Annotated[str, typer.Argument(help="JSON, @FILE to read a file, or - for standard input.")] = "{}",
     is_async: Annotated[bool, typer.Option("--async", help="Queue the run and print its id.")] = False,
     environment: Environment = None,
     json: Json = False,
 ) -> None:
-    """Run a function and print its output. If it fails, its log is printed too."""
+    """Run a function and print its output.
+
+    If it fails, its log is printed too, and the exit code is 1."""
     body = {"input": json_input(input), **({"async": True} if is_async else {})}
     api = session.environment_api(environment)
-    answer = api.send("POST", f"/functions/{path_part(name)}/invoke", body)
+    with session.of_function(api, name) as path:
+        answer = api.send("POST", f"{path}/invoke", body)
     if output.is_json():
         output.print_json(answer)
     elif is_async or "output" not in answer and answer["status"] != "failed":
@@ -100,15 +96,13 @@ def _print_log(api: Any, name: str, run_id: str) -> None:
     except Failure:
         return  # the log needs functions:read, which a key may lack
     for line in log_lines(run):
-        output.note(line)
+        print(line, file=sys.stderr)
 
 
 def log_lines(run: dict[str, Any]) -> list[str]:
-    """The log of a run, and its error's stack. What follows a line break in a text is indented: it is no line of the
-    log."""
-    lines = [f"{each['at']} {each['level']} {each['text']}" for each in run["logs"]]
-    stack = (run.get("stack") or "").splitlines()
-    return [line.replace("\n", "\n        ") for line in lines] + [f"    {line}" for line in stack]
+    """The log of a run, and its error's stack, as they are printed."""
+    logged = [output.indented(f"{each['at']} {each['level']} {each['text']}") for each in run["logs"]]
+    return [*logged, *(f"    {output.plain(line)}" for line in (run.get("stack") or "").splitlines())]
 
 
 @keys.command("list")
@@ -126,7 +120,7 @@ def keys_list(environment: Environment = None, json: Json = False) -> None:
 @keys.command("create")
 def keys_create(
     name: Annotated[str, typer.Argument(help="What the key is for.")],
-    preset: Annotated[str | None, typer.Option(help="browser (publishable), server or ci.")] = None,
+    preset: Annotated[str | None, typer.Option(help="Instead of --scope: browser (publishable), server or ci.")] = None,
     scope: Annotated[list[str] | None, typer.Option(help="A scope such as rows:read. Repeat it for several.")] = None,
     publishable: Annotated[bool, typer.Option("--publishable", help="A key that a web page may contain.")] = False,
     environment: Environment = None,
@@ -137,7 +131,8 @@ def keys_create(
         known = ", ".join(key_presets.SCOPES)
         raise Failure(Exit.USAGE, "unknown_preset", f'There is no preset "{preset}".', f"Use: {known}")
     if (preset is None) == (not scope):
-        raise Failure(Exit.USAGE, "no_scope", "Use either --preset or --scope.")
+        presets = f"Presets: {', '.join(key_presets.SCOPES)}"
+        raise Failure(Exit.USAGE, "no_scope", "Use either --preset or --scope.", presets)
     api = session.environment_api(environment)
     scopes = list(key_presets.SCOPES[preset] if preset else scope or [])
     body: dict[str, Any] = {
@@ -154,7 +149,7 @@ def keys_create(
 
 @keys.command("revoke")
 def keys_revoke(
-    key_id: Annotated[str, typer.Argument(help="key_…")],
+    key_id: Annotated[str, typer.Argument(help="The key's id (key_…), as in the list.")],
     yes: Yes = False,
     environment: Environment = None,
     json: Json = False,
@@ -187,16 +182,18 @@ def users_list(
 
 @users.command("add")
 def users_add(
-    email: str,
+    email: Annotated[str, typer.Argument(help="The user's email.")],
     name: Annotated[str | None, typer.Option(help="The user's name.")] = None,
     role: Annotated[str | None, typer.Option(help="A role of the schema's rules.")] = None,
     no_password: Annotated[
-        bool, typer.Option("--no-password", help="The user resets the password or uses a provider.")
+        bool, typer.Option("--no-password", help="Without a password: a reset or a provider lets the user in.")
     ] = False,
     environment: Environment = None,
     json: Json = False,
 ) -> None:
-    """Add a user. The password is read from the terminal or from standard input; without input there is none."""
+    """Add a user.
+
+    The password is read from the terminal or from standard input; without input there is none."""
     body = {"email": email, "name": name, "role": role}
     if not no_password:
         body["password"] = secret_input_if_any("Password")
@@ -254,4 +251,5 @@ def confirm(question: str, yes: bool) -> None:
     if not output.is_terminal():
         raise Failure(Exit.USAGE, "unconfirmed", question, "Repeat the command with --yes.")
     if not output.asks(question):
+        output.note("Nothing was changed.")
         raise typer.Exit(Exit.USAGE)

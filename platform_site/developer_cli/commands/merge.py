@@ -20,10 +20,17 @@ Paths = list[str] | None
 def merge(
     source: Annotated[str, typer.Argument(help="Name or id of the environment whose changes are merged.")],
     include: Annotated[
-        Paths, typer.Option(help="A part or path whose access settings are merged too: functions.digest. Repeatable.")
+        Paths,
+        typer.Option(
+            help="Also merge URLs, hosts, schedules and callers of this part or path: functions.digest. Repeatable."
+        ),
     ] = None,
-    ours: Annotated[Paths, typer.Option(help="Path of a conflict in which the target stays. Repeatable.")] = None,
-    theirs: Annotated[Paths, typer.Option(help="Path of a conflict in which the source wins. Repeatable.")] = None,
+    ours: Annotated[
+        Paths, typer.Option(help="Path of a conflict in which the environment keeps its value. Repeatable.")
+    ] = None,
+    theirs: Annotated[
+        Paths, typer.Option(help="Path of a conflict in which SOURCE's value is taken. Repeatable.")
+    ] = None,
     value: Annotated[
         Paths, typer.Option(help='A value for a path: "PATH=JSON", such as a new column with a backfill. Repeatable.')
     ] = None,
@@ -33,13 +40,19 @@ def merge(
     environment: Environment = None,
     json: Json = False,
 ) -> None:
-    """Merge SOURCE into the environment: schema, rules, functions and webhooks. What both changed is a conflict."""
+    """Merge SOURCE into the environment: schema, rules, functions and webhooks.
+
+    What both changed is a conflict, to be decided by --ours, --theirs or --value."""
     api = session.environment_api(environment)
     resolve = {**dict.fromkeys(ours or [], "ours"), **dict.fromkeys(theirs or [], "theirs")}
     if both := sorted({*(ours or [])} & {*(theirs or [])}):
         raise Failure(Exit.USAGE, "usage", f"Both --ours and --theirs name {', '.join(both)}.")
     resolve |= dict(_value(each) for each in value or [])
-    body = {"from": _source_id(source), "include": include or [], "resolve": resolve}
+    body = {
+        "from": source if store.is_id(source) else session.sibling(source)[2]["id"],
+        "include": include or [],
+        "resolve": resolve,
+    }
     plan = _planned(api, body)
     _show(plan, sql)
     if plan["conflicts"] and not dry_run:
@@ -54,7 +67,7 @@ def merge(
     if not dry_run and (plan["changes"] or resolve):
         names = f" This includes: {'; '.join(plan['confirm'])}." if plan["confirm"] else ""
         confirm(f"Merge {output.count(len(plan['changes']), 'change')} from {source} into {place}?{names}", yes)
-        status = api.send("POST", "/config/apply", {"plan": plan["plan"], "confirm": plan["confirm"]})["status"]
+        status = api.apply({"plan": plan["plan"], "confirm": plan["confirm"]})
     if output.is_json():
         output.print_json({**plan, "environment": api.environment, "applied": status is not None, "status": status})
     elif status == "completing":
@@ -81,15 +94,6 @@ def _planned(api: "Api", body: dict[str, Any]) -> "Answer":
         raise
 
 
-def _source_id(named: str) -> str:
-    if store.is_id(named):
-        return named
-    _, link = session.project_link()
-    api = session.account_api(link.url)
-    found: str = session.chosen(session.environments(api, link.project), named, "environment", "in this project")["id"]
-    return found
-
-
 def _show(plan: "Answer", sql: bool) -> None:
     if output.is_json():
         return
@@ -97,13 +101,13 @@ def _show(plan: "Answer", sql: bool) -> None:
         mark = " (loses data)" if each["destructive"] else " (access)" if each["kind"] == "trust" else ""
         print(output.plain(f"{each['operation'] or each['kind'] + ' ' + each['path']}{mark}"))
         for statement in each["sql"] if sql else ():
-            print(output.plain(f"    {statement}"))
+            print(f"    {output.indented(statement)}")
     for each in plan["locks"]:
         print(output.plain(_lock(each)))
     for each in plan["conflicts"]:
         print(output.plain(f"conflict {each['path']}"))
         for side in ("base", "ours", "theirs"):
-            print(output.plain(f"    {side}: {output.plain(each[side]) or '(not there)'}"))
+            print(f"    {side}: {output.indented(each[side]) or '(not there)'}")
     for each in plan["warnings"]:
         output.note(f"Warning: {each['field']}: {each['message']}")
     for path in plan["missing_secrets"]:

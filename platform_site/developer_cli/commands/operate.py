@@ -20,11 +20,11 @@ from platform_site.developer_cli.session import Environment
 if TYPE_CHECKING:
     from platform_site.developer_cli.api import Answer, Api
 
-secrets = typer.Typer(no_args_is_help=True, help="Set and list the secrets of a function.")
+secrets = typer.Typer(no_args_is_help=True, help="List, set and remove the secrets of a function.")
 branch = typer.Typer(no_args_is_help=True, help="List, create, use, reset and delete preview branches.")
 
-Function = Annotated[str, typer.Argument(help="The function.")]
-Branch = Annotated[str, typer.Argument(help="Name or id.")]
+Function = Annotated[str, typer.Argument(help="The function's name.")]
+Branch = Annotated[str, typer.Argument(help="The environment's name or id.")]
 POLL_SECONDS = 1.0
 FIXED = ("development", "production")
 LATE_SECONDS = 30
@@ -34,7 +34,9 @@ LATE_SECONDS = 30
 @secrets.command("list")
 def secrets_list(function: Function, environment: Environment = None, json: Json = False) -> None:
     """List the names of a function's secrets. Values are never shown."""
-    found = session.environment_api(environment).get(f"/functions/{path_part(function)}")
+    api = session.environment_api(environment)
+    with session.of_function(api, function) as path:
+        found = api.get(path)
     output.table([{"name": name} for name in found["secrets"]], ["name"], f"{function} has no secrets.")
 
 
@@ -45,20 +47,29 @@ def secrets_set(
     environment: Environment = None,
     json: Json = False,
 ) -> None:
-    """Set a secret. The value is read from the terminal or from standard input."""
+    """Set a secret.
+
+    The value is read from the terminal or from standard input."""
     api = session.environment_api(environment)
-    api.send("PATCH", f"/functions/{path_part(function)}", {"secrets": {name: secret_input(name)}}, authored=True)
+    value = secret_input(name)
+    with session.of_function(api, function) as path:
+        api.send("PATCH", path, {"secrets": {name: value}}, authored=True)
     output.result({"function": function, "name": name, "set": True}, f"{name} of {function} is set.")
 
 
 @secrets.command("remove")
 def secrets_remove(
-    function: Function, name: str, yes: Yes = False, environment: Environment = None, json: Json = False
+    function: Function,
+    name: Annotated[str, typer.Argument(help="The secret's name.")],
+    yes: Yes = False,
+    environment: Environment = None,
+    json: Json = False,
 ) -> None:
-    """Remove a secret."""
+    """Remove a secret, whose value is lost."""
     api = session.environment_api(environment)
     confirm(f"Remove {name} of {function}? Its value is lost.", yes)
-    api.send("PATCH", f"/functions/{path_part(function)}", {"secrets": {name: None}}, authored=True)
+    with session.of_function(api, function) as path:
+        api.send("PATCH", path, {"secrets": {name: None}}, authored=True)
     output.result({"function": function, "name": name, "set": False}, f"{name} of {function} is removed.")
 
 
@@ -70,13 +81,15 @@ def logs(
     environment: Environment = None,
     json: Json = False,
 ) -> None:
-    """Print the environment's requests, or a function's runs with their logs, oldest first. With --json, one JSON
-    object on each line."""
+    """Print the environment's requests, or a function's runs with their logs, oldest first.
+
+    With --json, one JSON object on each line."""
     api = session.environment_api(environment)
     if function is None:
         _print_requests(api, follow, limit, status)
     else:
-        _print_runs(api, f"/functions/{path_part(function)}/runs", follow, limit, status)
+        with session.of_function(api, function) as path:
+            _print_runs(api, f"{path}/runs", follow, limit, status)
 
 
 def _print_requests(api: "Api", follow: bool, limit: int, status: str | None) -> None:
@@ -84,18 +97,22 @@ def _print_requests(api: "Api", follow: bool, limit: int, status: str | None) ->
     passed: set[tuple[str, str]] = set()
     since = _late(listed)
     if follow and since:
-        passed = {_key(each) for each in api.pages("/logs", limit=100, status=status, since=since)}
+        passed = {_key(each) for each in _requests(api, status, since)}
         passed -= {_key(each) for each in listed}
     while True:
         for each in reversed(listed):
-            if _key(each) not in passed:
+            if _key(each) not in passed and not (follow and each["route"] == "/v1/logs"):  # this command's own
                 _print_request(each)
         if not follow:
             return
         passed = {key for key in passed | set(map(_key, listed)) if key[0] >= (since or "")}
         time.sleep(POLL_SECONDS)
-        listed = list(api.pages("/logs", limit=100, status=status, since=since))
+        listed = session.when_reachable(_requests, api, status, since)
         since = _late(listed) or since
+
+
+def _requests(api: "Api", status: str | None, since: str | None) -> list[dict[str, Any]]:
+    return list(api.pages("/logs", limit=100, status=status, since=since))
 
 
 def _key(entry: dict[str, Any]) -> tuple[str, str]:
@@ -116,16 +133,9 @@ def _print_request(entry: dict[str, Any]) -> None:
         return
     subject = entry["table"] or entry["function"] or ""
     error = " ".join(filter(None, [entry["code"], *(entry["field_codes"] or ())]))
-    parts = [
-        entry["at"],
-        entry["method"],
-        entry["route"],
-        subject,
-        entry["status"],
-        f"{entry['duration_ms']} ms",
-        error,
-    ]
-    print(output.plain(" ".join(str(part) for part in [*parts, entry["request_id"]] if part)), flush=True)
+    began, took = (entry["at"], entry["method"], entry["route"]), f"{entry['duration_ms']} ms"
+    parts = (*began, subject, entry["status"], took, error, entry["request_id"])
+    print(output.plain(" ".join(str(part) for part in parts if part)), flush=True)
 
 
 def _print_runs(api: "Api", path: str, follow: bool, limit: int, status: str | None) -> None:
@@ -135,11 +145,11 @@ def _print_runs(api: "Api", path: str, follow: bool, limit: int, status: str | N
         for each in reversed(listed):
             if each["id"] not in passed and (not follow or each["status"] != "running"):
                 passed.add(each["id"])
-                _print_run(api.get(f"{path}/{path_part(each['id'])}"))
+                _print_run(session.when_reachable(api.get, f"{path}/{path_part(each['id'])}"))
         if not follow:
             return
         time.sleep(POLL_SECONDS)
-        listed = api.get(path, limit=100, status=status)["data"]
+        listed = session.when_reachable(api.get, path, limit=100, status=status)["data"]
 
 
 def _print_run(run: "Answer") -> None:
@@ -149,24 +159,12 @@ def _print_run(run: "Answer") -> None:
     duration = "" if run.get("duration_ms") is None else f" {run['duration_ms']} ms"
     print(output.plain(f"{run['started_at']} {run['id']} {run['trigger']} {run['status']}{duration}"))
     for line in log_lines(run):
-        print(output.plain(f"    {line}"), flush=True)
-
-
-def _project() -> tuple["Api", str]:
-    _, link = session.project_link()
-    return session.account_api(link.url), f"/projects/{path_part(link.project)}/environments"
-
-
-def _chosen(name: str) -> tuple["Api", str, dict[str, Any]]:
-    """The named environment of the linked project and its path."""
-    api, path = _project()
-    target = session.chosen(api.get(path)["data"], name, "environment", "in this project")
-    return api, f"{path}/{path_part(target['id'])}", target
+        print(f"    {line}", flush=True)
 
 
 def _chosen_branch(name: str) -> tuple["Api", str, dict[str, Any]]:
     """Refused here, before the confirmation, as by the service: the two fixed environments."""
-    api, path, target = _chosen(name)
+    api, path, target = session.sibling(name)
     if target["name"] in FIXED:
         message = f"Only preview branches can be reset or deleted, not {target['name']}."
         raise Failure(Exit.CONFLICT, "conflict", message)
@@ -174,7 +172,7 @@ def _chosen_branch(name: str) -> tuple["Api", str, dict[str, Any]]:
 
 
 def _branches_of(environment_id: str) -> list[str]:
-    api, path = _project()
+    api, path = session.siblings()
     others = [each for each in api.get(path)["data"] if each["name"] not in FIXED]
     found = []
     for each in others:
@@ -192,7 +190,7 @@ def _branches_of(environment_id: str) -> list[str]:
 @branch.command("list")
 def branch_list(json: Json = False) -> None:
     """List the project's environments, with the linked one marked."""
-    api, path = _project()
+    api, path = session.siblings()
     _, link = session.project_link()
     found = [{**each, "linked": each["id"] == link.environment} for each in api.get(path)["data"]]
     output.table(found, ["name", "id", "status", "schema_version", "linked"], "There are no environments.")
@@ -200,7 +198,7 @@ def branch_list(json: Json = False) -> None:
 
 @branch.command("create")
 def branch_create(
-    name: str,
+    name: Annotated[str, typer.Argument(help="A name such as feature/search: a-z, 0-9, and . _ / - inside.")],
     source: Annotated[str, typer.Option("--from", help="Name or id of the environment to copy.")] = "development",
     data: Annotated[bool, typer.Option("--data", help="Copy the rows too.")] = False,
     use: Annotated[bool, typer.Option("--use", help="Link this folder to the branch.")] = False,
@@ -210,7 +208,7 @@ def branch_create(
     json: Json = False,
 ) -> None:
     """Create a preview branch and wait until it is ready."""
-    api, path = _project()
+    api, path = session.siblings()
     body = {"name": name, "from": source, "data": "full" if data else "none"}
     if expires_in is not None:
         body["expires_at"] = (datetime.now(UTC) + timedelta(days=expires_in)).isoformat()
@@ -234,7 +232,7 @@ def _when_ready(api: "Api", path: str, branch: "Answer") -> "Answer":
 @branch.command("use")
 def branch_use(name: Branch, json: Json = False) -> None:
     """Link this folder to another environment of its project."""
-    _, _, target = _chosen(name)
+    _, _, target = session.sibling(name)
     _use(target["id"])
     output.result({"environment": target["id"]}, f"This folder is linked to {target['name']} ({target['id']}).")
 

@@ -7,7 +7,6 @@ import typer
 
 from platform_site.developer_cli import output, session
 from platform_site.developer_cli.api import path_part
-from platform_site.developer_cli.failures import Exit, Failure
 from platform_site.developer_cli.output import Json
 from platform_site.developer_cli.session import Environment
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 webhooks = typer.Typer(no_args_is_help=True, help="List webhooks and deliveries, redeliver, rotate signing secrets.")
 
-Webhook = Annotated[str, typer.Argument(help="Name or wh_….")]
+Webhook = Annotated[str, typer.Argument(help="The webhook's name or id (wh_…).")]
 
 
 @webhooks.command("list")
@@ -29,12 +28,14 @@ def webhooks_list(environment: Environment = None, json: Json = False) -> None:
 @webhooks.command("deliveries")
 def webhooks_deliveries(
     webhook: Webhook,
-    status: Annotated[str | None, typer.Option(help="Such as exhausted or pending.")] = None,
+    status: Annotated[
+        str | None, typer.Option(help="Only those with this status, such as pending or exhausted.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most this many.")] = 20,
     environment: Environment = None,
     json: Json = False,
 ) -> None:
-    """List what became of a webhook's events, newest first."""
+    """List a webhook's deliveries, newest first."""
     api = session.environment_api(environment)
     pages = api.pages(f"{_path(api, webhook)}/deliveries", status=status, limit=min(limit, 100))
     found = list(islice(pages, limit))
@@ -51,7 +52,7 @@ def _last_attempt(delivery: dict[str, Any]) -> dict[str, Any]:
 @webhooks.command("redeliver")
 def webhooks_redeliver(
     webhook: Webhook,
-    delivery: Annotated[str, typer.Argument(help="dlv_…")],
+    delivery: Annotated[str, typer.Argument(help="The delivery's id (dlv_…), as in `deliveries`.")],
     environment: Environment = None,
     json: Json = False,
 ) -> None:
@@ -73,10 +74,5 @@ def webhooks_rotate(webhook: Webhook, environment: Environment = None, json: Jso
 def _path(api: "Api", named: str) -> str:
     """Of a webhook by its id or name."""
     if not named.startswith("wh_"):
-        found = api.get("/webhooks")["data"]
-        ids = [each["id"] for each in found if each["name"] == named]
-        if not ids:
-            names = ", ".join(each["name"] or each["id"] for each in found) or "none"
-            raise Failure(Exit.NOT_FOUND, "not_found", f'There is no webhook "{named}".', f"You can use: {names}")
-        named = ids[0]
+        named = session.chosen(api.get("/webhooks")["data"], named, "webhook", "in this environment")["id"]
     return f"/webhooks/{path_part(named)}"

@@ -142,7 +142,7 @@ def shown_run(run: dict[str, Any]) -> dict[str, Any]:
 
 
 def _error_text(error: str | None, stack: str | None) -> str | None:
-    """With the places of the stack, which begins with the error in V8's words."""
+    """The error, with the source positions of the stack, which begins with V8's text of the error."""
     if not error or not stack:
         return error
     places = stack.find(_PLACE)

@@ -3,7 +3,7 @@ plans it; applying needs a current plan, and confirmation by name of what loses 
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
 from typing import Any, Final
@@ -24,37 +24,65 @@ _OF_PARTS: Final = frozenset({"open", "edit", "remove", "save", "close"})
 _invalid: Final = partial(invalid, summary="The document cannot be read.")
 
 
+@dataclass
+class _Shown:
+    """What the page shows after a form was submitted, by its names in the templates."""
+
+    text: str = ""
+    """The draft."""
+    at: str = ""
+    """The table whose parts are shown; empty: as before."""
+    editing: Part | None = None
+    """The part whose form is open."""
+    is_kept: bool = False
+    """Whether it was open before."""
+    is_unsaved: bool = False
+    """Whether its values are not in the draft."""
+    last: Part | None = None
+    """The part whose form was closed."""
+    part_refusal: ApiError | None = None
+    table_refusal: ApiError | None = None
+    status: int | None = None
+    is_added: bool = False
+    """Whether the form of a new table was added to the draft."""
+    problems: list[dict[str, Any]] = field(default_factory=list)
+    plan: dict[str, Any] | None = None
+    planned: str = ""
+    """The `_mark` of the plan."""
+    unconfirmed: ApiError | None = None
+    is_applied: bool = False
+    notice: str = ""
+
+
 @page("schema")
 def schema(console: Console) -> HttpResponse:
-    asked = console.request.POST
+    asked, is_submitted = console.request.POST, console.request.method == "POST"
     current = console.api("GET", _PATH)
-    context: dict[str, Any] = {}
-    if console.request.method == "POST":
+    shown = _Shown(_text(console))
+    if is_submitted:
         try:
-            context = _submitted(console, current)
+            _submit(console, current["document"], shown)
         except ApiError as refusal:
-            console.refusal, context = refusal, {"problems": _problems(refusal, _text(console))}
+            console.refusal, text = refusal, _text(console)
+            shown = _Shown(text, problems=_problems(refusal, text))
     elif console.may_write and "add" in console.request.GET:
-        context["editing"] = Part("column", console.request.GET.get("table", ""))
-    is_applied = "applied" in context
-    if is_applied:
+        shown.editing = Part("column", console.request.GET.get("table", ""))
+    if shown.is_applied:
         current = console.api("GET", _PATH)
-    text = exact_json.dumps(current["document"], indent=True)
-    if console.request.method == "POST" and not is_applied and not asked.get("revert"):
-        text = context.pop("text", None) or _text(console)
+    if not is_submitted or shown.is_applied or asked.get("revert"):
+        shown.text = exact_json.dumps(current["document"], indent=True)
     return console.render(
         "console/schema.html",
         {
             "current": current,
-            "text": text,
-            "version": current["version"] if is_applied else asked.get("version") or current["version"],
+            "version": current["version"] if shown.is_applied else asked.get("version") or current["version"],
             "history": _history(console),
-            "revert": "" if is_applied else asked.get("revert", ""),
-            "backfill": _backfill_fields(asked, context.get("problems", [])),
-            **_forms(console, current["document"], text, context),
-            **context,
+            "revert": "" if shown.is_applied else asked.get("revert", ""),
+            "backfill": _backfill_fields(asked, shown.problems),
+            **vars(shown),
+            **_forms(console, current["document"], shown),
         },
-        context.pop("status", None),
+        shown.status,
     )
 
 
@@ -64,38 +92,44 @@ def _history(console: Console) -> list[dict[str, Any]]:
     return [each | {"email": emails.get(each["applied_by"])} for each in found]
 
 
-def _submitted(console: Console, current: dict[str, Any]) -> dict[str, Any]:
+def _submit(console: Console, current: Any, shown: _Shown) -> None:
     """What was typed into the open form of a part becomes part of the draft, whatever button is pressed."""
-    asked, text = console.request.POST, _text(console)
+    asked = console.request.POST
     what, _, code = asked.get("what", "").partition(" ")
     is_sent = what == "save" or ("part" in asked and what != "close")
     part = part_of(asked.get("part", "")) if is_sent else None
     is_removed = part is not None and (what, code) == ("remove", part.code)
-    draft, saved = _draft(text) if part else {}, None
+    draft, saved = _draft(shown.text) if part else {}, None
     if part and not is_removed and (part_forms.is_typed(asked) or (what == "save" and part.is_new)):
         try:
             part_forms.refuse_stale(draft, part, asked)
-            saved = part_forms.save(draft, current["document"], part, asked)
+            saved = part_forms.save(draft, current, part, asked)
         except ApiError as refusal:
-            return _refused_part(console, text, part, refusal)
-        text = exact_json.dumps(draft, indent=True)
+            shown.at, shown.editing, shown.is_unsaved = part.table, part, True
+            shown.part_refusal, shown.status = refusal, refusal.status
+            return
+        shown.text = exact_json.dumps(draft, indent=True)
         code = _code_after(code, part, saved)
     if what == "save":
-        part = saved or part
-        at = part.table if part else ""
-        return {"at": at or asked.get("at"), "last": part, **_plan_part(console, text, part)}
-    if what == "add-table" or _has_typed_table(asked):
-        return _add_table(console, text)
-    if what in _OF_PARTS:
-        return _edit_part(console, text, what, code)
-    if saved:
-        late = f"The {title_of(draft, saved)} was not in the document. It is now, and this is the new plan."
-        notice = {"notice": late} if what == "apply" else {}
-        return {"at": saved.table or asked.get("at"), "is_kept": True, **notice, **_plan_part(console, text, saved)}
-    kept = {"editing": part, "is_kept": True} if part else {}
-    if part and what == "plan":
-        return {"at": asked.get("at"), **kept, **_plan_part(console, text, part)}
-    return {**kept, **_change(console, text)}
+        shown.last = saved or part
+        shown.at = shown.last.table if shown.last else ""
+        _plan_part(console, shown, shown.last)
+    elif what == "add-table" or _has_typed_table(asked):
+        _add_table(console, shown)
+    elif what in _OF_PARTS:
+        _edit_part(console, shown, what, code)
+    elif saved:
+        shown.at, shown.is_kept = saved.table, True
+        if what == "apply":
+            title = title_of(draft, saved)
+            shown.notice = f"The {title} was not in the document. It is now, and this is the new plan."
+        _plan_part(console, shown, saved)
+    else:
+        shown.editing, shown.is_kept = part, part is not None
+        if part and what == "plan":
+            _plan_part(console, shown, part)
+        else:
+            _change(console, shown)
 
 
 def _code_after(code: str, part: Part, saved: Part) -> str:
@@ -108,42 +142,42 @@ def _code_after(code: str, part: Part, saved: Part) -> str:
     return replace(named, table=saved.table).code if named.table == part.table else code
 
 
-def _refused_part(console: Console, text: str, part: Part, refusal: ApiError) -> dict[str, Any]:
-    """The form stays open, with its errors. The draft is without it."""
-    at = part.table or console.request.POST.get("at")
-    shown = {"at": at, "text": text, "status": refusal.status}
-    return {**shown, "editing": part, "part_refusal": refusal, "is_unsaved": True}
-
-
 def _has_typed_table(asked: Any) -> bool:
     """Whether a table was typed into its form and not added, so that a plan would lack it."""
     return asked.get("what") in ("plan", "apply") and any(asked.get(each.name, "").strip() for each in new_table.FIELDS)
 
 
-def _edit_part(console: Console, text: str, what: str, code: str) -> dict[str, Any]:
+def _edit_part(console: Console, shown: _Shown, what: str, code: str) -> None:
     asked = console.request.POST
     part = part_of(code) if what != "close" else None
-    draft = _draft(text)
-    if part is None or what in ("open", "edit"):
-        is_open = part is not None and what == "edit"
-        at = part.table if part and part.table else asked.get("at")
-        closed = part_of(asked["part"]) if what == "close" and "part" in asked else None
-        return {"text": text, "at": at, "editing": part if is_open else None, "last": closed}
-    remove(draft, part)
-    return {"at": part.table or asked.get("at"), **_plan_part(console, exact_json.dumps(draft, indent=True), None)}
+    draft = _draft(shown.text)
+    if part is None:
+        shown.last = part_of(asked["part"]) if "part" in asked else None
+        return
+    shown.at = part.table
+    if what == "edit":
+        shown.editing = part
+    elif what == "remove":
+        remove(draft, part)
+        shown.text = exact_json.dumps(draft, indent=True)
+        _plan_part(console, shown, None)
 
 
-def _plan_part(console: Console, text: str, part: Part | None) -> dict[str, Any]:
+def _plan_part(console: Console, shown: _Shown, part: Part | None) -> None:
     """Plan the draft. Errors of a saved part keep its form open."""
     try:
-        return {"plan": _send(console, text, dry_run=True), "planned": _mark(console, text), "text": text}
+        _plan(console, shown)
     except ApiError as refusal:
-        problems = _problems(refusal, text)
-        console.refusal, context = refusal, {"text": text, "problems": problems}
-        own = [_of_part(each, part) for each in problems if part and outline.is_inside(each["field"], part.path)]
-        if not own:
-            return context
-        return context | {"editing": part, "part_refusal": ValidationFailed(refusal.text, fields=own)}
+        console.refusal, shown.problems = refusal, _problems(refusal, shown.text)
+        own = [_of_part(each, part) for each in shown.problems if part and outline.is_inside(each["field"], part.path)]
+        if own:
+            shown.editing, shown.part_refusal = part, ValidationFailed(refusal.text, fields=own)
+
+
+def _plan(console: Console, shown: _Shown) -> dict[str, Any]:
+    shown.plan = plan = _send(console, shown.text, dry_run=True)
+    shown.planned = _mark(console, shown.text)
+    return plan
 
 
 def _of_part(problem: dict[str, Any], part: Part) -> FieldError:
@@ -156,19 +190,18 @@ def _of_part(problem: dict[str, Any], part: Part) -> FieldError:
     return FieldError(f"{known}.{rest}" if rest else known, problem["code"], problem["message"])
 
 
-def _forms(console: Console, current: Any, text: str, context: dict[str, Any]) -> dict[str, Any]:
+def _forms(console: Console, current: Any, shown: _Shown) -> dict[str, Any]:
     try:
-        draft = _draft(text)
+        draft = _draft(shown.text)
     except ApiError:
         return {"is_unreadable": True, "is_changed": True, "kept": _kept(console.request.POST)}
-    problems = context.get("problems", [])
-    tables = outline.tables_of(draft, current, problems)
+    tables = outline.tables_of(draft, current, shown.problems)
     names = [each["name"] for each in tables]
-    asked = context.get("at") or console.request.POST.get("at") or console.request.GET.get("table", "")
+    asked = shown.at or console.request.POST.get("at") or console.request.GET.get("table", "")
     at = asked if asked in names else (names[0] if names else "")
-    editing = context.pop("editing", None)
+    editing = shown.editing
     is_lost = editing is not None and not part_forms.is_in(draft, editing)
-    if is_lost and "part_refusal" not in context:
+    if is_lost and shown.part_refusal is None:
         editing = None
     return {
         "editing": editing,
@@ -177,22 +210,22 @@ def _forms(console: Console, current: Any, text: str, context: dict[str, Any]) -
         "draft_tables": tables,
         "at": at,
         "table_part": Part("table", at),
-        "groups": outline.groups_of(draft, current, at, problems) if at else [],
-        "user_fields": outline.user_fields(draft, current, problems),
+        "groups": outline.groups_of(draft, current, at, shown.problems) if at else [],
+        "user_fields": outline.user_fields(draft, current, shown.problems),
         "is_changed": draft != current,
-        "form": _part_form(console, draft, editing, context) if editing else None,
-        "table_form": _table_form(console, context),
+        "form": _part_form(console, draft, editing, shown) if editing else None,
+        "table_form": _table_form(console, shown),
     }
 
 
-def _part_form(console: Console, draft: dict[str, Any], part: Part, context: dict[str, Any]) -> Form:
+def _part_form(console: Console, draft: dict[str, Any], part: Part, shown: _Shown) -> Form:
     """Shows the draft, or what was sent if it was refused; not if it was the JSON that was changed, not the form."""
-    asked, refusal = console.request.POST, context.get("part_refusal")
-    form = Form("part", part_forms.fields_of(draft, part), part_forms.values_of(draft, part), refusal)
+    asked = console.request.POST
+    form = Form("part", part_forms.fields_of(draft, part), part_forms.values_of(draft, part), shown.part_refusal)
     form.seen = part_forms.seen_of(form, draft, part)
-    if refusal is not None and (part_forms.is_typed(asked) or not part_forms.is_stale(draft, part, asked)):
+    if form.refusal is not None and (part_forms.is_typed(asked) or not part_forms.is_stale(draft, part, asked)):
         form.asked = asked
-        if not context.get("is_unsaved"):
+        if not shown.is_unsaved:
             form.seen = part_forms.seen_of(form, draft, part)
     return form
 
@@ -205,10 +238,9 @@ def _kept(asked: Any) -> dict[str, str]:
     return {name: asked[name] for name in asked if name in names}
 
 
-def _table_form(console: Console, context: dict[str, Any]) -> Form:
-    asked = console.request.POST
-    is_open = "is_added" not in context and any(asked.get(each.name) for each in new_table.FIELDS)
-    refusal = context.get("table_refusal")
+def _table_form(console: Console, shown: _Shown) -> Form:
+    asked, refusal = console.request.POST, shown.table_refusal
+    is_open = not shown.is_added and any(asked.get(each.name) for each in new_table.FIELDS)
     return Form("new-table", new_table.FIELDS, {}, refusal, asked if is_open or refusal else None)
 
 
@@ -267,53 +299,53 @@ def _text(console: Console) -> str:
     return console.request.POST.get("document", "").replace("\r\n", "\n")
 
 
-def _change(console: Console, text: str) -> dict[str, Any]:
+def _change(console: Console, shown: _Shown) -> None:
+    """Apply the draft if this is what was planned, else plan it."""
     asked = console.request.POST
-    what = asked.get("what")
-    mark = _mark(console, text)
-    if what == "apply" and asked.get("planned") == mark:
-        confirmed = [each.strip() for each in asked.getlist("confirm") if each.strip()]
-        try:
-            done = _send(console, text, dry_run=False, confirm=confirmed)
-        except ApiError as refusal:
-            if any(each.code == "unconfirmed" for each in refusal.fields):
-                plan = _with_typed(_send(console, text, dry_run=True), asked.getlist("confirm"))
-                return {"plan": plan, "planned": mark, "unconfirmed": refusal}
-            raise
-        return {"applied": done, "notice": f"The schema is at version {done['version']}."}
-    plan = _send(console, text, dry_run=True)
-    edited = "The document has changed since its plan. This is the new plan." if what == "apply" else None
-    return {"plan": plan, "planned": mark, "notice": edited, "text": text, "at": asked.get("at")}
-
-
-def _with_typed(plan: dict[str, Any], confirmed: list[str]) -> dict[str, Any]:
-    """The plan, with what was typed to confirm each operation."""
-    destructive = (each for each in plan["operations"] if each["destructive"])
-    for operation, typed in zip(destructive, confirmed, strict=False):
-        operation["typed"] = typed
-    return plan
-
-
-def _add_table(console: Console, text: str) -> dict[str, Any]:
-    name = console.request.POST.get("table", "").strip()
+    is_apply = asked.get("what") == "apply"
+    if not is_apply or asked.get("planned") != _mark(console, shown.text):
+        _plan(console, shown)
+        if is_apply:
+            shown.notice = "The document has changed since its plan. This is the new plan."
+        return
+    typed = asked.getlist("confirm")
     try:
-        with_table = new_table.add_to(_draft(text), console.request.POST)
+        confirmed = [each.strip() for each in typed if each.strip()]
+        done = _send(console, shown.text, dry_run=False, confirm=confirmed)
+    except ApiError as refusal:
+        if not any(each.code == "unconfirmed" for each in refusal.fields):
+            raise
+        shown.unconfirmed = refusal
+        destructive = (each for each in _plan(console, shown)["operations"] if each["destructive"])
+        for operation, text in zip(destructive, typed, strict=False):
+            operation["typed"] = text
+    else:
+        shown.is_applied, shown.notice = True, f"The schema is at version {done['version']}."
+
+
+def _add_table(console: Console, shown: _Shown) -> None:
+    asked = console.request.POST
+    name = asked.get("table", "").strip()
+    try:
+        with_table = new_table.add_to(_draft(shown.text), asked)
     except ValidationFailed as refusal:
         if refusal.fields[0].field == "document":
             raise
-        return {"table_refusal": refusal, "status": refusal.status, "text": text}
+        shown.table_refusal, shown.status = refusal, refusal.status
+        return
+    draft, shown.text = shown.text, with_table
     try:
-        plan = _send(console, with_table, dry_run=True)
-        is_late = console.request.POST.get("what") == "apply"
-        notice = f"The table {name} was not in the document. It is now, and this is the new plan." if is_late else None
-        done = {"plan": plan, "planned": _mark(console, with_table), "notice": notice}
-        return done | {"text": with_table, "at": name, "is_added": True}
+        _plan(console, shown)
     except ApiError as refusal:
-        own = new_table.own_errors(refusal, name)
+        shown.text, own = draft, new_table.own_errors(refusal, name)
         if own is None:
-            console.refusal = refusal
-            return {"problems": _problems(refusal, text), "text": text}
-        return {"table_refusal": own, "status": refusal.status, "text": text}
+            console.refusal, shown.problems = refusal, _problems(refusal, draft)
+        else:
+            shown.table_refusal, shown.status = own, refusal.status
+        return
+    shown.at, shown.is_added = name, True
+    if asked.get("what") == "apply":
+        shown.notice = f"The table {name} was not in the document. It is now, and this is the new plan."
 
 
 def _send(console: Console, text: str, *, dry_run: bool, confirm: list[str] | None = None) -> dict[str, Any]:
@@ -325,13 +357,13 @@ def _send(console: Console, text: str, *, dry_run: bool, confirm: list[str] | No
         body = {"version": version, "backfill": _backfill_values(console, version), **options}
         return console.api("POST", f"{_PATH}/revert", body, headers=headers)
     _draft(text)
-    # The text itself, so that the API reads what was written: names that come twice, integers of any size.
+    # The text itself: parsing would hide duplicate names and round large integers.
     exact = b'{"document": %s, %s' % (text.encode(), exact_json.dumps(options)[1:].encode())
     return console.api("PUT", _PATH, exact, headers=headers)
 
 
 def _problems(refusal: ApiError, text: str) -> list[dict[str, Any]]:
-    return [{**field.as_dict(), "line": _line_of(field.field, text)} for field in refusal.fields]
+    return [{**each.as_dict(), "line": _line_of(each.field, text)} for each in refusal.fields]
 
 
 def _line_of(path: str, text: str) -> int | None:

@@ -117,7 +117,7 @@ def sent(asked: Mapping[str, str]) -> dict[str, str]:
 
 
 def seen_of(form: Form, document: Any, part: Part) -> str:
-    """What a browser sends of the form if nobody types, and the part in the draft: to find out later what changed."""
+    """The form's values as a browser sends them unedited, and the part in the draft: shows later which has changed."""
     return f"{_mark(_untouched(form))} {_state_of(document, part)}"
 
 

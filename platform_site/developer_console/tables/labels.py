@@ -3,12 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from platform_site.developer_console.frame import WRITERS, Console
+from platform_site.developer_console.frame import Console
 from platform_site.developer_console.tables.columns import Column, columns_of
 from platform_site.http import exact_json
 from platform_site.http.errors import Forbidden, NotFound, ProjectSuspended, ValidationFailed
 from rows.query import schema_cache
-from rows.rules.principal import Principal
 
 MAX_LABEL_LENGTH: Final = 100
 _AT_ONCE: Final = 100
@@ -60,8 +59,7 @@ def _texts(console: Console, name: str, table: Mapping[str, Any], ids: Sequence[
 
 def _readable(console: Console, table: str) -> Mapping[str, Any]:
     rules = schema_cache.compiled_schema(console.ref).rules
-    member = Principal("account", reads_only=console.me["role"] not in WRITERS)
-    return rules.resolver(rules.role_key(member)).columns(table)
+    return rules.resolver(rules.role_key(console.principal)).columns(table)
 
 
 def _listed(console: Console, path: str, query: Mapping[str, str]) -> list[dict[str, Any]]:

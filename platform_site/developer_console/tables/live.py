@@ -81,11 +81,12 @@ def _rows(console: Console, column: Column, found: dict[str, Any], asked: str) -
         query["where"] = exact_json.dumps({"$or": [*by_text, *by_id]})
     rows = console.listed(f"/v1/rows/{target}", query)
     if asked:
+        # Exact matches come first, because a picker takes the first.
         same = {"$or": [*([{key: asked}] if key else []), *by_id]}
         rows = _once([*console.listed(f"/v1/rows/{target}", query | {"where": exact_json.dumps(same)}), *rows])
     return [{"id": row["id"], "label": (row[key] or "")[:MAX_LABEL_LENGTH] if key else ""} for row in rows]
 
 
 def _once(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Without repetitions. What is the same as the text comes first, because a picker takes the first."""
+    """Without duplicates; the first one stays."""
     return list({each["id"]: each for each in found}.values())

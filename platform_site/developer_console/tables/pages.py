@@ -187,7 +187,7 @@ def _target(console: Console, column: Column, value: Any) -> str | None:
 
 
 def _headers(columns: list[Column], order: str) -> list[tuple[Column, str | None, str]]:
-    """Each column, the order that a click on it asks for, and its present one."""
+    """Each column, with the order after a click on it, and its current one (`aria-sort`)."""
     found = []
     for column in columns:
         orders = {column.key: (f"{column.key}.desc", "ascending"), f"{column.key}.desc": (None, "descending")}

@@ -69,8 +69,8 @@ def sample_of(name: str, table: Mapping[str, Any]) -> Sample:
     """Required columns are inserted, and plain others. A plain one is updated, one of few values filtered by."""
     columns = [column for column in columns_of(table) if not column.is_read_only]
     found = {
-        column.key: _value(column, settings)
-        for column, settings in zip(columns, table["columns"].values(), strict=True)
+        column.key: _value(column, definition)
+        for column, definition in zip(columns, table["columns"].values(), strict=True)
     }
     values = {key: key.upper() if value is None else value for key, value in found.items()}
     plain = [column for column in columns if column.type not in _WITHOUT_FILTER and found[column.key] is not None]
@@ -88,31 +88,31 @@ def sample_of(name: str, table: Mapping[str, Any]) -> Sample:
     )
 
 
-def _value(column: Column, settings: Mapping[str, Any]) -> Any:
+def _value(column: Column, definition: Mapping[str, Any]) -> Any:
     """One that the column accepts. None: a placeholder is better, as for references, users and very long texts."""
     if column.is_link:
         return None
     if column.values:
         return column.values[0]
     if column.type == "text":
-        return _text(settings)
+        return _text(definition)
     if column.type in ("integer", "float"):
-        value = max(min(_SAMPLES[column.type], settings.get("max", inf)), settings.get("min", -inf))
+        value = max(min(_SAMPLES[column.type], definition.get("max", inf)), definition.get("min", -inf))
         return value if column.type == "float" or abs(value) <= _LARGEST_IN_JAVASCRIPT else None
-    bound = settings.get("min", settings.get("max"))
+    bound = definition.get("min", definition.get("max"))
     if bound is not None:
         return bound
     if column.type == "decimal":
-        digit = 1 if settings["precision"] > settings["scale"] else 0
-        return f"{digit:.{settings['scale']}f}"
+        digit = 1 if definition["precision"] > definition["scale"] else 0
+        return f"{digit:.{definition['scale']}f}"
     return _SAMPLES[column.type]
 
 
-def _text(settings: Mapping[str, Any]) -> str | None:
-    least, most = settings.get("min_length", 0), settings.get("max_length", inf)
+def _text(definition: Mapping[str, Any]) -> str | None:
+    least, most = definition.get("min_length", 0), definition.get("max_length", inf)
     if least > _LONGEST_TEXT:
         return None
-    format_ = settings.get("format")
+    format_ = definition.get("format")
     for start, filler, end in _TEXTS[format_]:
         text = start.ljust(least - len(end), filler) + end
         if len(text) <= most:
@@ -121,7 +121,7 @@ def _text(settings: Mapping[str, Any]) -> str | None:
 
 
 def codes(language: str, console: Console, sample: Sample, key: str = "") -> list[Code]:
-    """One for each operation; `setup`, if any, comes before all others."""
+    """One for each operation, after `setup`, if any."""
     written = {"curl": _curl, "javascript": _javascript, "python": _python}[language]
     found = written(sample, key or PLACEHOLDERS[language], console.environment["id"])
     return [Code(id_, _TITLES[id_], text) for id_, text in found.items()]

@@ -3,14 +3,13 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
-from platform_site.developer_console.frame import WRITERS, Console
+from platform_site.developer_console.frame import Console
 from platform_site.http import exact_json
 from platform_site.http.errors import NotFound
 from rows.migrate import versions
 from rows.outbox import event_types
 from rows.query import schema_cache
 from rows.rules.conditions import TRUE
-from rows.rules.principal import Principal
 from rows.rules.rules import InvalidRule, Ruleset
 from rows.schema import parser
 from rows.schema.model import InvalidDocument
@@ -23,14 +22,14 @@ _LARGEST: Final = 256 * 1024
 @dataclass(frozen=True, slots=True)
 class Payload:
     text: str = ""
-    """JSON; empty if nothing of it is shown."""
+    """JSON; may be empty."""
     missing: str = ""
-    """Why it is not all of what was sent."""
+    """Why parts of it are not shown."""
 
 
 def payload_of(console: Console, delivery: Delivery) -> Payload:
-    """Of a row, cells that the member may read in every row, by the rules of the event's time and by those of now: a
-    condition cannot be decided for a row as it was."""
+    """For row events: the columns that the member may read in every row, by the rules of that time and the current
+    ones, since a rule's condition cannot be evaluated for an earlier state of a row."""
     if not delivery.body:
         return Payload(missing="No payload was made for this delivery.")
     is_of_row = delivery.event_type not in event_types.SYSTEM_EVENTS
@@ -79,6 +78,5 @@ def _readable(console: Console, table: str, version: int) -> frozenset[str]:
 def _always_readable(console: Console, rules: Ruleset, table: str) -> frozenset[str]:
     if table not in rules.schema.tables:
         return frozenset()
-    member = Principal("account", reads_only=console.me["role"] not in WRITERS)
-    read = rules.access(table, rules.role_key(member)).read
+    read = rules.access(table, rules.role_key(console.principal)).read
     return frozenset().union(*(grant.columns for grant in read.grants if grant.where == TRUE)) if read else frozenset()

@@ -72,8 +72,8 @@ class ApiMiddleware:
             if path not in PROBES:
                 _check_host(request)
                 if settings.SECURE_SSL_REDIRECT and request.scheme != "https":
-                    # No redirect: it would teach the client that a token may be sent in the clear once.
-                    raise InvalidRequest("Use https. A token that was sent in the clear should be revoked.")
+                    # No redirect: the client would go on to send its token over http first.
+                    raise InvalidRequest("Use https. Revoke a token that was sent over http: others may have read it.")
             if cors.is_preflight(request):
                 response = cors.preflight(request)
             else:

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import orjson
 from django.conf import settings
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseNotModified
 from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.utils import OpenApiParameter
@@ -33,7 +33,7 @@ from rest_framework.serializers import BaseSerializer
 from platform_site.http import errors, fields
 from platform_site.http.errors import ApiError
 from platform_site.http.generics import ResourceViewSet
-from platform_site.http.views import ApiViewSet, is_replaced, not_modified
+from platform_site.http.views import ApiViewSet, is_replaced
 from platform_site.observability.metrics import reads_only
 
 
@@ -310,5 +310,5 @@ def openapi(request: HttpRequest) -> HttpResponse:
     text, tag = _document(settings.ROOT_URLCONF)
     headers = {"ETag": tag, "Cache-Control": "no-cache"}
     if tag in request.META.get("HTTP_IF_NONE_MATCH", ""):
-        return not_modified(headers)
+        return HttpResponseNotModified(headers=headers)
     return HttpResponse(text, content_type="application/json", headers=headers)

@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from django.conf import settings
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseNotModified
 from django.urls import URLPattern, path
 from django.views.decorators.http import require_safe
-
-from platform_site.http.views import not_modified
 
 DIST: Final = Path(settings.BASE_DIR) / "platform_site" / "client" / "dist"
 _MEDIA_TYPES: Final = {"client.js": "text/javascript; charset=utf-8", "client.d.ts": "application/typescript"}
@@ -34,7 +32,7 @@ def serve(request: HttpRequest, name: str, cache_control: str) -> HttpResponse:
     text, tag = _read(name)
     headers = {"ETag": tag, "Cache-Control": cache_control, "Access-Control-Allow-Origin": "*"}
     if tag in request.META.get("HTTP_IF_NONE_MATCH", ""):
-        return not_modified(headers)
+        return HttpResponseNotModified(headers=headers)
     return HttpResponse(text, content_type=_MEDIA_TYPES[name], headers=headers)
 
 

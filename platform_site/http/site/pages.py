@@ -53,7 +53,7 @@ def permission_denied(request: HttpRequest, exception: Exception) -> HttpRespons
 
 
 def page_not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
-    if "text/html" not in request.headers.get("Accept", ""):  # a program; browsers ask for pages by name
+    if "text/html" not in request.headers.get("Accept", ""):  # not a browser
         return exception_handler.respond(
             NotFound("There is no such endpoint. Those of the API begin with /v1; /docs has them all.")
         )

@@ -29,8 +29,8 @@ class Command(BaseCommand):
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--host", default="127.0.0.1")
-        parser.add_argument("--port", type=port_number, default=8000)
+        parser.add_argument("--host", default="127.0.0.1", help="IP address to listen on (default 127.0.0.1)")
+        parser.add_argument("--port", type=port_number, default=8000, help="default 8000; 0: a free one")
         parser.add_argument(
             "--workers", type=number_of_workers, default=default_workers(), help="processes (default %(default)s)"
         )
@@ -59,7 +59,7 @@ class Command(BaseCommand):
     def _check_versions(self) -> None:
         """Refuse vulnerable servers in production; elsewhere log them."""
         problems = minimum_versions.problems()
-        connections.close_all()  # nothing open may cross the fork
+        connections.close_all()  # forked processes must not share connections
         if problems and settings.PRODUCTION:
             raise CommandError(" ".join(problems))
         for problem in problems:
@@ -67,12 +67,12 @@ class Command(BaseCommand):
 
     def _prepare(self, *, with_demo: bool) -> None:
         """Migrate the databases."""
-        # In a process apart: what migrations leave in memory would be with every worker for as long as it lives.
+        # In a child process: forked workers would keep the memory that migrations use.
         child = multiprocessing.get_context("fork").Process(target=self._fill_databases, args=(os.getpid(), with_demo))
         child.start()
         child.join()
         if child.exitcode:
-            raise SystemExit(1)  # it has said why
+            raise SystemExit(1)  # it has printed the reason
 
     def _fill_databases(self, parent: int, with_demo: bool) -> None:
         from platform_site import demo

@@ -27,8 +27,8 @@ def _queues(text: str) -> str:
 
 
 def _start_beat(**_: Any) -> None:
-    """As a thread: a process of its own takes 20 MB, and nobody would start it again. With a schedule in memory: the
-    jobs run every few seconds, so no file has to remember their last run."""
+    """As a thread: a process takes 20 MB, and would not be restarted. The schedule is in memory, since the jobs run
+    every few seconds."""
     beat: Any = EmbeddedService(app, thread=True, scheduler_cls="celery.beat:Scheduler")
     # Without waiting: while Redis is unavailable, beat retries.
     signals.worker_shutdown.connect(lambda **_: beat.service.stop(wait=False), weak=False)
@@ -67,7 +67,7 @@ class Command(BaseCommand):
             pool_cls="threads",
             loglevel="WARNING",
             quiet=True,
-            # Talk between workers that decides nothing here.
+            # Messages between workers, which are not used here.
             without_mingle=True,
             without_gossip=True,
             without_heartbeat=True,

@@ -15,8 +15,10 @@ class Command(base.Command):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("name", help="1-64 characters")
         parser.add_argument("--owner", required=True, metavar="EMAIL", help="the platform account that owns it")
-        parser.add_argument("--region", choices=Region.values, default=Region.US_EAST_1.value)
-        parser.add_argument("--plan", choices=Plan.values, default=Plan.FREE.value)
+        parser.add_argument(
+            "--region", choices=Region.values, default=Region.US_EAST_1.value, help="default: us-east-1"
+        )
+        parser.add_argument("--plan", choices=Plan.values, default=Plan.FREE.value, help="its limits (default: free)")
 
     def handle(self, *args: Any, **options: Any) -> None:
         owner = terminal.account(options["owner"])

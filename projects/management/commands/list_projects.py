@@ -20,7 +20,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "words", nargs="?", help="a project's or environment's id, part of a name, a member's email"
         )
-        parser.add_argument("--region", choices=Region.values)
+        parser.add_argument("--region", choices=Region.values, help="only projects there")
         parser.add_argument(
             "--limit", type=whole_number(1, 9_999_999), default=100, metavar="N", help="at most this many (default 100)"
         )

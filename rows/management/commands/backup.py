@@ -27,7 +27,7 @@ class Command(BaseCommand):
         parser.add_argument("environment", metavar="ENV", help=ENVIRONMENT)
         parser.add_argument("--to", metavar="FILE", help="default: <id>-<time>.zip in this directory")
         parser.add_argument("--replace", action="store_true", help="overwrite an existing file")
-        parser.add_argument("--no-progress", action="store_true")
+        parser.add_argument("--no-progress", action="store_true", help="show no progress bar")
 
     def handle(self, *args: Any, **options: Any) -> None:
         environment = environment_ref_named(options["environment"])

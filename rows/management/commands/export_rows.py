@@ -28,13 +28,13 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("environment", metavar="ENV", help=ENVIRONMENT)
-        parser.add_argument("table", metavar="TABLE")
+        parser.add_argument("table", metavar="TABLE", help="its name in the schema")
         parser.add_argument("file", metavar="FILE", nargs="?", default="-", help="default -, standard output")
         parser.add_argument("--format", choices=FORMATS, help="default: by the file's name, else ndjson")
         parser.add_argument(
             "--columns", nargs="+", metavar="COLUMN", help="only these, in this order, separated by commas or spaces"
         )
-        parser.add_argument("--no-progress", action="store_true")
+        parser.add_argument("--no-progress", action="store_true", help="show no progress bar")
 
     def handle(self, *args: Any, **options: Any) -> None:
         environment = environment_ref_named(options["environment"])

@@ -37,7 +37,7 @@ class Command(base.Command):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("environment", metavar="ENV", help=ENVIRONMENT)
-        parser.add_argument("table", metavar="TABLE")
+        parser.add_argument("table", metavar="TABLE", help="its name in the schema")
         parser.add_argument("file", metavar="FILE", help="- reads standard input")
         parser.add_argument("--format", choices=FORMATS, help="default: by the file's name")
         parser.add_argument("--delimiter", default=",", help='of CSV, one character; "\\t" is a tab')
@@ -51,7 +51,7 @@ class Command(base.Command):
             metavar="N",
             help="bad lines to print (default 20)",
         )
-        parser.add_argument("--no-progress", action="store_true")
+        parser.add_argument("--no-progress", action="store_true", help="show no progress bar")
 
     def handle(self, *args: Any, **options: Any) -> None:
         environment = environment_ref_named(options["environment"])

@@ -48,7 +48,7 @@ class Command(base.Command):
         where.add_argument("--check", action="store_true", help="only check that the file is complete and undamaged")
         parser.add_argument("--name", help="the new branch's name; with --branch-of")
         parser.add_argument("--replace", action="store_true", help="replace existing tables; with --into")
-        parser.add_argument("--no-progress", action="store_true")
+        parser.add_argument("--no-progress", action="store_true", help="show no progress bar")
 
     def handle(self, *args: Any, **options: Any) -> None:
         if bool(options["branch_of"]) != bool(options["name"]):

@@ -5,7 +5,6 @@ plan. docs/adr/0002-schema-changes.md."""
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
 
 from django.db.migrations import operations as migrations
 from django.db.migrations.operations.base import Operation as DjangoOperation
@@ -17,7 +16,7 @@ from rows.query.tables import table_models
 from rows.query.tables.table_checks import constraint_name
 from rows.rules import checks, named
 from rows.rules.principal import ANONYMOUS, MEMBER, SERVER, USER
-from rows.schema.model import ID, SQL_TYPES, Column, Schema, Table
+from rows.schema.model import ID, SQL_TYPES, Column, IndexSpec, Schema, Table
 from rows.schema.user_fields import UserFields, visible_to
 
 _RULES_SHOWN = 20
@@ -33,15 +32,16 @@ class _Planning:
         self.old, self.new = old, new
         self.renamed = renames.rename(old, new)
         self.middle = self.renamed.schema
-        self.unique_names = self._objects(
-            lambda table: [(table_models.unique_name(table.name, u), u) for u in table.unique]
-        )
-        self.index_names = self._objects(
-            lambda table: [(table_models.index_name(table.name, i), i) for i in table.indexes]
-        )
-        self.check_names = self._objects(
-            lambda table: [(table_models.check_name(table.name, name), name) for name in table.columns]
-        )
+        tables = [*self.middle.tables.values(), *new.tables.values()]
+        self.unique_names = {
+            table_models.unique_name(table.name, columns): columns for table in tables for columns in table.unique
+        }
+        self.index_names = {
+            table_models.index_name(table.name, spec): spec for table in tables for spec in table.indexes
+        }
+        self.check_names = {
+            table_models.check_name(table.name, column): column for table in tables for column in table.columns
+        }
         self.new_table_checks = table_models.checks_of(new)
         self.table_check_names = {
             constraint_name(table, check): check
@@ -49,10 +49,6 @@ class _Planning:
             for table, found in checks.items()
             for check in found
         }
-
-    def _objects(self, named: Any) -> dict[str, Any]:
-        tables = [*self.middle.tables.values(), *self.new.tables.values()]
-        return {name: thing for table in tables for name, thing in named(table)}
 
     def result(self) -> Plan:
         operations = detect(self.renamed, self.new)
@@ -135,7 +131,7 @@ class _Planning:
             return self.renamed.was_column[at, column]
         return column
 
-    def _spelled(self, at: str, spec: Any) -> str:
+    def _spelled(self, at: str, spec: IndexSpec) -> str:
         return ", ".join(str(key).replace(key.column, self._was(at, key.column), 1) for key in spec.keys)
 
     def _pairs(self) -> Iterator[tuple[Table, Table, Column, Column]]:
@@ -197,7 +193,7 @@ class _Planning:
             ):
                 continue
             at = model_of(operation)
-            columns: tuple[str, ...] = self.unique_names[operation.constraint.name]
+            columns = self.unique_names[operation.constraint.name]
             if at in self.renamed.tables and all(self._keeps_values(at, column) for column in columns):
                 yield NewUnique(
                     step=step,

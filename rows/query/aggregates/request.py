@@ -5,15 +5,15 @@ unknown, as in `where`."""
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NoReturn
 from zoneinfo import available_timezones
 
 from platform_site.http.errors import ValidationFailed
 from rows.query import params
 from rows.query import where as query_where
-from rows.query.params import MAX_ORDER, OrderKey
+from rows.query.params import OrderKey
 from rows.rules.conditions import Filter, Path
-from rows.rules.name_resolver import NameResolver, shown
+from rows.rules.name_resolver import InvalidCondition, NameResolver, shown
 from rows.schema.identifiers import did_you_mean
 from rows.schema.model import SQL_TYPES, Column, ColumnType, Hop
 
@@ -130,8 +130,8 @@ class _Results:
     def condition_names(self, table: str) -> tuple[str, ...]:
         return ()
 
-    def searchable(self, table: str) -> tuple[str, ...]:
-        return ()
+    def searchable(self, table: str) -> NoReturn:
+        raise InvalidCondition("$search", "misplaced", "needs a result before it.")
 
 
 Results = dict[str, tuple[Output, Column]]
@@ -201,16 +201,7 @@ def _names(field: str, value: Any) -> list[str]:
 
 def _order(text: str | None, keys: list[str], results: _Results) -> tuple[OrderKey, ...]:
     """The given order, then all group keys."""
-    chosen: list[OrderKey] = []
-    if text is not None:
-        texts = text.split(",", MAX_ORDER + 1)
-        if len(texts) > MAX_ORDER:
-            raise ValidationFailed.of("order", "too_many", f"At most {MAX_ORDER} names.")
-        for one in texts:
-            key = params.order_key(one.strip(), "", results)
-            if any(key.path == other.path for other in chosen):
-                raise ValidationFailed.of("order", "invalid", f"{shown(one.strip())}: appears twice.")
-            chosen.append(key)
+    chosen = [] if text is None else params.order_keys(text, "", results)
     named = {key.path.column for key in chosen}
     for name in keys:
         if name not in named:

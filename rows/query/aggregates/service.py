@@ -18,7 +18,7 @@ from rows.query.aggregates.request import AGGREGATE_FIELDS as AGGREGATE_FIELDS
 from rows.query.aggregates.request import MAX_GROUPS, AggregateRequest
 from rows.query.aggregates.statement import TIME_ZONE, AggregateShape, HavingValue, aggregated
 from rows.query.context import QueryContext, run
-from rows.query.service import Page, page_of
+from rows.query.service import Page, cursor_behind, page_of
 from rows.query.sql.row_json import MAX_ANSWER_BYTES
 from rows.query.sql.statement import LIMIT, After
 from rows.rules.principal import Principal
@@ -63,7 +63,8 @@ def _aggregate(context: QueryContext, name: str, body: Mapping[str, Any]) -> Pag
             message = f"There are more than {MAX_GROUPS} groups. Set a limit and follow next_cursor, or narrow where."
             raise ValidationFailed.of("group", "too_many", message)
         del rows[limit:]
-        next_cursor = _cursor(facts, rows[-1][1:])
+        message = "Values of these columns are too long for a cursor. Group by other columns."
+        next_cursor = cursor_behind(_KIND, facts, rows[-1][1:], "group", message)
     groups = [row[0] for row in rows if row[0] is not None]
     if len(groups) < len(rows) or sum(map(len, groups)) > MAX_ANSWER_BYTES:
         message = f"The response would have more than {MAX_ANSWER_BYTES >> 20} MB. Set a smaller limit."
@@ -95,11 +96,3 @@ def _facts(context: QueryContext, shape: AggregateShape, request: AggregateReque
     for value in values:
         digest.update(b"%d:" % len(value) + value)
     return [context.compiled.environment_id, shape.table, digest.hexdigest()]
-
-
-def _cursor(facts: list[cursors.Fact], keys: Row) -> str | None:
-    try:
-        return cursors.encode(_KIND, facts, [None if key is None else key.decode() for key in keys])
-    except cursors.CursorTooLong:
-        message = "Values of these columns are too long for a cursor. Group by other columns."
-        raise ValidationFailed.of("group", "too_long", message) from None

@@ -338,8 +338,12 @@ def test_what_goes_with_a_provider_a_user_and_an_environment(
     api: Api, idp: IdentityProvider, provider: ProviderRecord, production: Environment, alice: User
 ) -> None:
     idp.person("ada", email="ada@example.com", email_verified=True)
-    user_id = exchange(api, code_for(production, "ada"), production).json["user"]["id"]
+    signed_in = exchange(api, code_for(production, "ada"), production).json
+    user_id = signed_in["user"]["id"]
+    providers.change(provider, actor=audit.SYSTEM, enabled=False)
+    assert api.get("/v1/auth/me", token=signed_in["access_token"]).status == 200
     providers.remove(provider, actor=audit.SYSTEM)
+    assert api.get("/v1/auth/me", token=signed_in["access_token"]).status == 200
     assert not Identity.objects.exists()
     again = add(production.pk, "acme", issuer=idp.issuer)
     assert exchange(api, code_for(production, "ada"), production).json["user"]["id"] == user_id, (

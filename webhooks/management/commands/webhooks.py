@@ -112,7 +112,7 @@ class Command(base.Command):
             self.stdout.flush()
             while not stopped.wait(POLL_SECONDS):
                 try:
-                    for claimed, result in listener.pending(stopped.is_set):
+                    for claimed, result in listener.deliver(stopped.is_set):
                         self._print_attempt(claimed, result, with_body=options["body"])
                 except ListenerEnded:
                     raise CommandError(

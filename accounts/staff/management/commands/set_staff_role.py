@@ -13,7 +13,7 @@ class Command(terminal.Command):
     def add_arguments(self, parser: ArgumentParser) -> None:
         super().add_arguments(parser)
         parser.add_argument("email", help="email of the account")
-        parser.add_argument("role", choices=[*StaffRole.values, "none"])
+        parser.add_argument("role", choices=[*StaffRole.values, "none"], help="none removes the role")
 
     def handle(self, *args: Any, **options: Any) -> None:
         role = None if options["role"] == "none" else StaffRole(options["role"])
