@@ -234,7 +234,8 @@ def _webhooks(api: "Api", file: JsonFile, plan: Plan) -> dict[str, Any]:
         if current is not None:
             key = current["key"]
         else:
-            key = name if isinstance(name, str) and name else f"wh_{secrets.token_hex(13)}"  # until it has an id
+            is_free = isinstance(name, str) and name and all(each["key"] != name for each in existing)
+            key = name if is_free else f"wh_{secrets.token_hex(13)}"  # until it has an id
         webhook = Webhook(index, name, url, is_new=current is None)
         if current is None or normal_url(url) not in (current["url"], current["masked"]):
             item["url"] = url if REFERENCE in url else host_alone(url)

@@ -1,9 +1,13 @@
 """`webhooks`: listed, deliveries, one sent again, a new signing secret."""
 
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from platform_site.developer_cli import planning
+from platform_site.developer_cli.backend_files import JsonFile
 from tests.support.developer_cli import Cli
 from tests.support.live_changes import App
 from tests.support.receiver import Receiver
@@ -38,6 +42,17 @@ def test_a_delivery_is_listed_and_sent_again(cli: Cli, crm: str) -> None:
     assert (shown["attempts"], shown["response"]) == ("1", "200")
     assert cli.run("webhooks", "redeliver", "crm", delivery["id"]).stdout == f"{delivery['id']} is sent again.\n"
     wait_for("the second attempt", lambda: len(cli.json("webhooks", "deliveries", "crm")[0]["attempts"]) == 2)
+
+
+def test_a_new_webhook_with_the_old_name_of_a_renamed_one_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    url = "https://old.example/x"
+    existing = {"id": "wh_1", "name": "a", "key": "a", "url": url, "masked": url}
+    monkeypatch.setattr(planning, "configured_webhooks", lambda api: [existing])
+    wanted = [{"id": "wh_1", "name": "b", "url": url}, {"name": "a", "url": "https://new.example/x"}]
+    plan = planning.Plan(SimpleNamespace())  # type: ignore[arg-type]
+    document = planning._webhooks(SimpleNamespace(), JsonFile(Path("webhooks.json"), "[]", wanted), plan)  # type: ignore[arg-type]
+    new = next(key for key in document if key != "a")
+    assert (document["a"], document[new]["name"]) == ({"name": "b"}, "a")
 
 
 def test_a_new_secret_is_alone_on_standard_output(cli: Cli, crm: str) -> None:
