@@ -473,7 +473,10 @@ class TestImport:
         whole = query(environment, "SELECT * FROM tasks ORDER BY id")
         for name in ("out.csv", "out.ndjson", "out.csv.gz", "out.jsonl.gz"):
             file = str(tmp_path / name)
-            assert run("export_rows", environment.environment_id, "tasks", file)[1] == "2 rows exported.\n"
+            assert (
+                run("export_rows", environment.environment_id, "tasks", "--no-progress", file)[1]
+                == "2 rows exported.\n"
+            )
             assert sorted(path.name for path in tmp_path.glob("*.part")) == []
             query(environment, "DELETE FROM tasks")
             assert run("import_rows", environment.environment_id, "tasks", file)[0] == "2 rows imported.\n"

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from accounts.management.terminal import ENVIRONMENT, environment_ref_named
-from platform_site.cli.base import progress_bar
+from platform_site.cli import base
 from rows.query.tables.catalog import estimated_sizes
 from rows.transfer import exporter
 from rows.transfer.exporter import NoSuchColumn
@@ -20,7 +20,7 @@ from rows.transfer.import_report import NoSuchTable
 from rows.transfer.partial_file import partial_file
 
 
-class Command(BaseCommand):
+class Command(base.Command):
     help = (
         "Export all rows of a table, in the order of their ids and as of one moment, as CSV or NDJSON. The file is "
         "complete or not there (it is written beside its name and renamed at the end), and readable by its owner alone."
@@ -47,7 +47,7 @@ class Command(BaseCommand):
             sizes = estimated_sizes(environment.cluster, environment.environment_id)
             with (
                 _target(name) as target,
-                progress_bar(
+                base.progress_bar(
                     self, options, total=sizes.get(table.name, (0, 0))[0], unit=" rows", desc=table.name
                 ) as bar,
             ):
