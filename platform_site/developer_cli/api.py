@@ -184,7 +184,10 @@ class Api:
                 return
             grant = {"grant_type": "refresh_token", "refresh_token": used.refresh_token}
             self.credentials = None
-            response = self._send_with_retries("POST", "/auth/token", {}, grant, {})
+            try:
+                response = self._send_with_retries("POST", "/auth/token", {}, grant, {})
+            finally:
+                self.credentials = used  # a command that waits for the service tries again
             if response.status_code == 400:
                 raise Failure(
                     Exit.CREDENTIALS, "session_ended", "Your session has ended.", "Sign in again: platform login"

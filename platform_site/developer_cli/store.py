@@ -58,13 +58,14 @@ def checked_token(text: str) -> str:
 
 def normal_url(url: str) -> str:
     """Scheme, host and port. Plain HTTP only to this machine: requests have credentials."""
-    parts = urlsplit(url)
+    wrong = Failure(Exit.USAGE, "invalid_url", f"{url} is not a URL such as https://platform.example.com.")
     try:
+        parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        port = -1
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or port == -1:
-        raise Failure(Exit.USAGE, "invalid_url", f"{url} is not a URL such as https://platform.example.com.")
+        raise wrong from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
+        raise wrong
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     if parts.scheme == "http" and not _is_this_machine(parts.hostname):
         raise Failure(

@@ -121,6 +121,7 @@ def test_a_token_in_the_environment_needs_its_url(signed_out: Cli, served: Up) -
         "platform",
         "https://u:p@x",
         "http://x:99999",
+        "http://[",
     ],
 )
 def test_a_url_that_would_send_credentials_in_the_clear_or_is_none(signed_out: Cli, url: str) -> None:

@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -128,6 +129,24 @@ def test_logs_of_requests_follow_until_interrupted(cli: Cli, app: App) -> None:
     _, err = following.communicate(timeout=20)
     assert following.returncode == 130
     assert "Traceback" not in err
+
+
+def test_following_begins_behind_the_requests_of_others_who_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, other = (
+        {"at": f"2026-11-29T12:00:{n}Z", "request_id": route, "route": route}
+        for n, route in ((20, "/v1/logs"), (10, "/v1/rows"))
+    )
+    printed: list[Any] = []
+
+    def wait(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(operate, "_print_request", printed.append)
+    monkeypatch.setattr(operate.time, "sleep", wait)
+    api: Any = SimpleNamespace(pages=lambda path, **_: iter([own] * 20 + [other]))
+    with pytest.raises(KeyboardInterrupt):
+        operate._print_requests(api, follow=True, limit=1, status=None)
+    assert printed == [other]
 
 
 def test_following_requests_does_not_show_its_own(cli: Cli, app: App) -> None:

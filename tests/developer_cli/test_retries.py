@@ -4,11 +4,13 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
-from platform_site.developer_cli import session
+from platform_site.developer_cli import session, store
 from platform_site.developer_cli.api import Api
 from platform_site.developer_cli.failures import Exit, Failure
 from tests.support.developer_cli import Cli
@@ -103,6 +105,29 @@ def test_a_follower_waits_for_the_service(monkeypatch: pytest.MonkeyPatch, capsy
     assert capsys.readouterr().err == "Error: It does not answer.\n"
     with pytest.raises(Failure):
         session.when_reachable(ask, "/logs", limit=2)
+
+
+def test_a_follower_keeps_its_session_while_the_service_is_away(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(session, "RETRY_SECONDS", 0)
+    monkeypatch.setattr(store, "_credentials_path", lambda: tmp_path / "credentials.json")
+    api, sent = Api("http://127.0.0.1:1", store.Credentials("old", "refresh", "me")), list[str]()
+
+    def request(method: str, path: str, *, headers: dict[str, str], **_: Any) -> httpx.Response:
+        token = headers.get("Authorization")
+        sent.append(f"{path} {token}")
+        if path == "/auth/token":
+            if sent.count("/auth/token None") == 1:
+                raise httpx.ConnectError("away")
+            return httpx.Response(200, json={"access_token": "new", "refresh_token": "next"})
+        return httpx.Response(
+            200 if token == "Bearer new" else 401, json={"error": {"code": "unauthorized", "message": ""}}
+        )
+
+    monkeypatch.setattr(api._client, "request", request)
+    session.when_reachable(api.get, "/logs")
+    assert sent[-1] == "/logs Bearer new"
 
 
 def test_interrupting_an_apply_says_that_it_may_be_done(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,8 @@ POLL_SECONDS = 1.0
 FIXED = ("development", "production")
 LATE_SECONDS = 30
 """Batched entries may appear this much later."""
+MAX_SKIPPED = 1_000
+"""Requests that are read to find some that are not of commands that follow."""
 
 
 @secrets.command("list")
@@ -93,7 +95,10 @@ def logs(
 
 
 def _print_requests(api: "Api", follow: bool, limit: int, status: str | None) -> None:
-    listed = list(islice(api.pages("/logs", limit=limit, status=status), limit))
+    found = api.pages("/logs", limit=limit, status=status)
+    if follow:
+        found = (each for each in islice(found, MAX_SKIPPED) if not _is_polling(each))
+    listed = list(islice(found, limit))
     passed: set[tuple[str, str]] = set()
     since = _late(listed)
     if follow and since:
@@ -101,7 +106,7 @@ def _print_requests(api: "Api", follow: bool, limit: int, status: str | None) ->
         passed -= {_key(each) for each in listed}
     while True:
         for each in reversed(listed):
-            if _key(each) not in passed and not (follow and each["route"] == "/v1/logs"):  # this command's own
+            if _key(each) not in passed and not (follow and _is_polling(each)):
                 _print_request(each)
         if not follow:
             return
@@ -113,6 +118,11 @@ def _print_requests(api: "Api", follow: bool, limit: int, status: str | None) ->
 
 def _requests(api: "Api", status: str | None, since: str | None) -> list[dict[str, Any]]:
     return list(api.pages("/logs", limit=100, status=status, since=since))
+
+
+def _is_polling(entry: dict[str, Any]) -> bool:
+    """Whether the request is such as this command makes each second."""
+    return bool(entry["route"] == "/v1/logs")
 
 
 def _key(entry: dict[str, Any]) -> tuple[str, str]:
