@@ -102,7 +102,7 @@ class Process:
         try:
             load = {
                 "source": base64.b64encode(source).decode(),
-                "preloaded": self._preloaded,
+                "ahead": self._preloaded,  # not renamed: during an upgrade, a running version uses a new runner
                 "required": imports.required(source),
             }
             self._channel.write({"t": "load", **load}, deadline)

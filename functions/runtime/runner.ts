@@ -9,7 +9,7 @@
  * and measures itself. Requests of the code use the same channel, and the host decides them with the permissions of the
  * call's caller; a `ctx` kept from an earlier call has no effect.
  *
- * In:   {t:"load", source, preloaded, required} · {t:"run", tag, input, run_id, caller, secrets, max_output} · {t:"reply", tag, n, ok, value}
+ * In:   {t:"load", source, ahead, required} · {t:"run", tag, input, run_id, caller, secrets, max_output} · {t:"reply", tag, n, ok, value}
  * Out:  {t:"ready"} · {t:"loaded"} · {t:"unloadable", error} · {t:"log", tag, level, text} · {t:"call", tag, n, op, args}
  *       · {t:"done", tag, output} · {t:"failed", tag, reason, error}
  */
@@ -608,7 +608,7 @@ async function main(): Promise<void> {
     if (frame.t === "load") {
       try {
         const required = frame.required ?? [];
-        if (frame.preloaded?.length) await preload(frame.preloaded);
+        if (frame.ahead?.length) await preload(frame.ahead);
         prepareGlobals();
         if (required.length) await defineRequire(required);
         // A variable specifier: a literal one, or user code as the entry point, could import any host file.

@@ -8,14 +8,16 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from functions.runtime import launch, process, scratch
 from functions.runtime.calls import Call, Outcome
+from functions.runtime.channel import Channel
 from functions.runtime.errors import LoadFailed, StartFailed
 from functions.runtime.pool import Pool
 from functions.runtime.process import Process
@@ -85,6 +87,23 @@ const attempt = async (name: string, what: () => unknown) => {
   try { said[name] = "done: " + String(await what()).slice(0, 60) } catch (error) { said[name] = "refused: " + error.name }
 };
 """
+
+
+def test_a_running_version_can_load_code_in_the_runner_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An upgrade replaces the runner before the processes, so the names of its frame stay."""
+    written: list[Mapping[str, Any]] = []
+    write = Channel.write
+    monkeypatch.setattr(
+        Channel, "write", lambda self, frame, deadline: (written.append(frame), write(self, frame, deadline))
+    )
+    one = Process(64, preloaded=["crypto"])
+    try:
+        one.wait_until_ready()
+        one.load(b'import { createHash } from "node:crypto"; export default () => 1', seconds=10)
+    finally:
+        one.close()
+    [frame] = written
+    assert sorted(frame) == ["ahead", "required", "source", "t"]
 
 
 @pytest.mark.skipif(not has("landlock"), reason="this host has no Landlock")
