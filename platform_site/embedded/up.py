@@ -118,7 +118,7 @@ class _ImportThread(threading.Thread):
             self._error = error
 
     def prepare_forks(self) -> None:
-        """Call after the import. Raises the import's error: CannotStart for an invalid setting."""
+        """Call after the import. Raises the import's error; CannotStart for that of an invalid setting."""
         from django.core.exceptions import ImproperlyConfigured
 
         if isinstance(self._error, ImproperlyConfigured):

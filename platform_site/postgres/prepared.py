@@ -73,7 +73,7 @@ def _watched(connection: BaseDatabaseWrapper, work: Callable[..., Result], *argu
             if entered:
                 watched.leave()
     except psycopg.Error:
-        # Converts it to Django's error; without an error, this would take two more calls.
+        # Converts it to Django's error. Around every statement, this would cost two more calls.
         with connection.wrap_database_errors:
             raise
 

@@ -15,7 +15,7 @@ WEB_QUEUE_TIMEOUT = env.number("WEB_QUEUE_TIMEOUT_MS", 2000, minimum=50, maximum
 """Seconds until a queued request gets 503."""
 
 FASTPATH = env.boolean("FASTPATH", True)
-"""Use `platform_site.fastpath` instead of Django's routing, which gives the same answers more slowly."""
+"""Use `platform_site.fastpath` instead of Django's own code, which gives the same answers more slowly."""
 
 MAX_BODY_BYTES = 1_048_576
 DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_BODY_BYTES
