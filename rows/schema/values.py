@@ -156,13 +156,6 @@ def _json(value: Any) -> Any:
         elif isinstance(at, float):
             if not math.isfinite(at):
                 raise InvalidValue("out_of_range", "Numbers must be finite.")
-            # Some programs write each float with 17 digits.
-            if (
-                isinstance(at, LongFloat)
-                and _is_rounded(at, Decimal(repr(at)))
-                and _is_rounded(at, Decimal(f"{at:.17g}"))
-            ):
-                raise InvalidValue("invalid", "A number has too many digits for JSON; send it as a string.")
         elif isinstance(at, Mapping | list):
             if depth > MAX_JSON_DEPTH:
                 raise InvalidValue("too_deep", f"Must not be nested more than {MAX_JSON_DEPTH} levels deep.")

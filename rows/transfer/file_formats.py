@@ -75,14 +75,14 @@ class RecordFile:
             raise InvalidFile(f"The file is not gzipped, or cut off: {error}.") from None
 
     def _ndjson(self, table: Table) -> Iterator[tuple[int, Mapping[str, Any] | str]]:
-        is_exact = any(column.type in ("decimal", "json") for column in table.columns.values())
+        has_decimals = any(column.type == "decimal" for column in table.columns.values())
         for number, line in enumerate(self._lines(), 1):
             if number == 1:
                 line = line.removeprefix(codecs.BOM_UTF8)
             if not line or line.isspace():
                 continue
             try:
-                record = _loads(line, exact_json.read_float if is_exact else None)
+                record = _loads(line, exact_json.read_float if has_decimals else None)
             except DuplicateName:
                 yield number, "has a key twice in a JSON object"
                 continue
@@ -179,7 +179,7 @@ def _float(cell: str) -> Any:
 
 def _json(cell: str) -> Any:
     try:
-        return _loads(cell.encode(), exact_json.read_float)
+        return _loads(cell.encode())
     except DuplicateName:
         raise
     except ValueError:

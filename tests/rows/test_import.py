@@ -370,8 +370,6 @@ class TestImport:
             ('{"title": "a\\u0000b", "list_id": "l1"}', "rows.ndjson", "line 1: title: Must not contain NUL"),
             ('{"title": "A", "list_id": "l1", "due_on": "0000-00-00"}', "rows.ndjson", "line 1: due_on:"),
             ('{"title": "A", "list_id": "l1", "price": 12.500000000000000001}', "rows.ndjson", "line 1: price: Has too many"),
-            ('{"extra": {"a": 12.500000000000000001}, "title": "A", "list_id": "l1"}', "rows.ndjson", "line 1: extra: A number"),
-            ('title,list,extra\nA,l1,0.5\nB,l1,0.500000000000000001\n', "rows.csv", "line 3: extra: A number has too many"),
             ('{"title": "A", "list_id": "l1", "done": "yes"}', "rows.ndjson", "line 1: done: Must be true or false."),
         ],
     )  # fmt: skip
