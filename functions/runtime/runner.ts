@@ -140,9 +140,9 @@ function receive(): string {
 }
 const headBuffer = new NativeBuffer(4), head = new Bytes(headBuffer);
 
-const LONG_NUMBER = /\d{16}/, LONG_INTEGER = /^-?\d{16,309}$/, EMPTY = /^$/;
+const LONG_NUMBER = /\d{16}/, LONG_INTEGER = /^-?\d{16,40}$/, EMPTY = /^$/;
 
-/** As JSON.parse, but an integer that a Number cannot hold exactly becomes a BigInt. None has more than 309 digits. */
+/** As JSON.parse, but an integer that a Number cannot hold exactly becomes a BigInt. */
 function parse(json: string): any {
   if (!matches(LONG_NUMBER, json)) return parseJson(json);
   const parsed = parseJson(json, (_: string, value: unknown, { source }: { source: string }) =>

@@ -23,7 +23,7 @@ from platform_site.identity.plans import PLANS
 from tests.projects.conftest import environment_of, key_for, make_project, publishable_key_for
 from tests.rows.conftest import Tracker
 from tests.support.client import Answer, Api
-from tests.support.functions import SUM, deploy, invoke, run_body
+from tests.support.functions import SUM, deploy, invoke
 from tests.support.tracker import DOCUMENT
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
@@ -356,19 +356,6 @@ def test_integers_above_two_to_the_53_survive_the_queue(tracker: Tracker) -> Non
     done = tracker.get("owner", f"/functions/big/runs/{run_id}").json
     assert (done["status"], done.get("error")) == ("succeeded", None)
     assert done["output"] == {**big, "next": 2**53 + 2, "types": ["bigint", "number", "string"]}
-
-
-def test_a_long_integer_of_a_row_is_written_back_with_its_digits(tracker: Tracker) -> None:
-    alice = tracker.users["alice"]
-    home = tracker.post("key", "/rows/lists", {"name": "x", "owner_id": alice}).json["id"]
-    meta = {"n": 10**54 + 1, "least": -(10**308) - 1}
-    values = {"title": "x", "list_id": home, "owner_id": alice, "meta": meta}
-    task = tracker.call("key", "POST", "/rows/tasks", body=json.dumps(values).encode()).json["id"]
-    body = f"""const row = await ctx.rows.get("tasks", "{task}");
-        await ctx.rows.update("tasks", "{task}", {{title: "y", meta: row.meta}});"""
-    assert run_body(tracker, body)[0].status == 200
-    row = json.loads(tracker.get("operator", f"/rows/tasks/{task}").body)
-    assert (row["title"], row["meta"]) == ("y", meta)
 
 
 @pytest.fixture

@@ -29,9 +29,7 @@ def test_every_kind_of_json_goes_in_and_comes_out(run_code: RunCode, value: Any)
     assert run_code(IDENTITY, value).output == value
 
 
-@pytest.mark.parametrize(
-    "value", [2**53 + 1, -(2**53) - 1, 2**63 - 1, -(10**308) - 1, [{"n": 2**53 + 1}, 1, "9007199254740993"]]
-)
+@pytest.mark.parametrize("value", [2**53 + 1, -(2**53) - 1, 2**63 - 1, [{"n": 2**53 + 1}, 1, "9007199254740993"]])
 def test_an_integer_above_two_to_the_53_keeps_its_digits(run_code: RunCode, value: Any) -> None:
     outcome = run_code(IDENTITY, value)
     assert (outcome.error, outcome.output) == (None, value)
