@@ -234,7 +234,7 @@ class RunHost:
             target = outbound.parse_url(_text(arguments, "url"))
         except outbound.BadUrl as error:
             raise HostError(str(error), code="refused", name="TypeError") from error
-        if not target.names & self._allowed:
+        if not {target.host, f"{target.host}:{target.port}"} & self._allowed:
             raise HostError(f"{target.host} is not among the allowed_hosts", code="refused", name="NotAllowed")
         headers = arguments.get("headers") or {}
         if not isinstance(headers, dict):

@@ -196,8 +196,8 @@ def test_an_app_user_gets_no_more_rows_by_a_function_than_by_the_api(tracker: Tr
 INNER = ["127.0.0.1", "localhost", "169.254.169.254", "10.0.0.1", "192.168.0.1", "0.0.0.0"]  # noqa: S104 - called, not bound
 
 
-def test_an_allowed_host_is_still_no_way_to_an_inner_address(tracker: Tracker, settings: Any) -> None:
-    """Whatever allowed_hosts holds, the guarded client checks the IP address it connects to."""
+def test_an_allowed_host_is_still_no_way_to_an_inner_address(tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The owner may write any name into allowed_hosts; the guarded client checks the IP address it connects to."""
     with Receiver() as canary:
         addresses = [f"http://{host}:{canary.port}/" for host in INNER]
         hosts = [f"{host}:{canary.port}" for host in INNER] + INNER
@@ -206,11 +206,7 @@ def test_an_allowed_host_is_still_no_way_to_an_inner_address(tracker: Tracker, s
                 try {{ await ctx.fetch(address); said.push("answered") }} catch (error: any) {{ said.push(error.code) }}
             }}
             return said"""
-        source = f"export default async (input: any, ctx: any) => {{ {body} }}"
-        settings.OUTBOUND_ALLOWED_NETWORKS = ["0.0.0.0/0"]
-        assert deploy(tracker, "f", source, allowed_hosts=hosts, timeout_ms=10_000).status == 201
-        settings.OUTBOUND_ALLOWED_NETWORKS = []
-        got = invoke(tracker, "f")
+        got, _ = run_body(tracker, body, allowed_hosts=hosts, timeout_ms=10_000)
         assert set(got.json["output"]) <= {"fetch_failed", "refused"}, got.json
         assert canary.connections == 0
 
