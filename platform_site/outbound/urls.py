@@ -61,11 +61,6 @@ class Target:
             return None
 
     @property
-    def names(self) -> frozenset[str]:
-        """What a list of hosts may call it."""
-        return frozenset({self.host, f"{self.host}:{self.port}"})
-
-    @property
     def authority(self) -> str:
         """The `Host` header, without the default port."""
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -92,7 +87,7 @@ def parse_url(text: str) -> Target:
         raise BadUrl("credentials", "A URL must not contain a user name or password.")
     if "#" in text:
         raise BadUrl("fragment", "A URL must not have a fragment (#…): HTTP does not send it.")
-    host = host_of(parts.netloc)
+    host = _host(parts.netloc)
     if port is None:
         port = DEFAULT_PORTS[parts.scheme]
     if not _is_port_allowed(port):
@@ -114,8 +109,7 @@ def _encoded(path: str) -> str:
         raise BadUrl("invalid_url", "The URL contains a lone surrogate.") from None
 
 
-def host_of(netloc: str) -> str:
-    """Of a netloc without a user; its port is not checked. Raises BadUrl."""
+def _host(netloc: str) -> str:
     if netloc.startswith("["):
         inside, bracket, after = netloc[1:].partition("]")
         try:

@@ -5,7 +5,6 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from platform_site.http.errors import FieldError, ValidationFailed
-from platform_site.outbound import urls
 
 EVERY: Final = "*"
 MAX_ORIGINS: Final = 50
@@ -37,17 +36,17 @@ def _normalised(text: str) -> str:
     every_port = text.endswith(_EVERY_PORT)
     try:
         parts = urlsplit(text.removesuffix(_EVERY_PORT))
-        host, port = urls.host_of(parts.netloc), parts.port
+        port = parts.port
     except ValueError:
-        parts, host, port = urlsplit(""), "", None
-    # `urlsplit` leaves out tabs and line breaks.
-    is_plain = text.isascii() and text.isprintable() and "@" not in text
-    well_formed = parts.scheme in {"http", "https"} and host and port != 0 and is_plain
+        parts, port = urlsplit(""), None
+    host = (parts.hostname or "").lower()
+    well_formed = parts.scheme in {"http", "https"} and host and parts.username is None and text.isascii()
     if (
         not well_formed
         or parts.path not in {"", "/"}
         or "?" in text
         or "#" in text
+        or "*" in host
         or len(text) > MAX_LENGTH
         or (every_port and (host not in _LOOPBACK or port is not None or parts.path))
     ):
