@@ -14,6 +14,7 @@ from rows.rules.conditions import (
     Quantified,
     Search,
     Variable,
+    guarded,
     leaves,
     operands,
     parts,
@@ -34,6 +35,7 @@ def read(table: Table, name: str, author: NameResolver) -> Condition:
             raise InvalidCondition("", "invalid", "a check is about the row's own columns, without relations.")
     if any(isinstance(leaf, Search) for leaf in leaves(condition)):
         raise InvalidCondition("", "misplaced", "a check cannot use $search.")
+    condition = guarded(condition)  # as in a rule, a comparison with an empty list is false
     if isinstance(condition, Always):
         raise InvalidCondition("", "invalid", "must depend on a column: this is the same for every row.")
     return condition

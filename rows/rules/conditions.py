@@ -313,4 +313,10 @@ def guarded(condition: Condition) -> Condition:
 
 
 def _present(found: Iterable[Operand], condition: Condition) -> Condition:
-    return all_of([*(Present(operand) for operand in found if isinstance(operand, Variable)), condition])
+    needed: list[Condition] = []
+    for operand in found:
+        if isinstance(operand, Variable):
+            needed.append(Present(operand))
+        elif isinstance(operand, Constant) and operand.value == ():
+            return FALSE  # the empty list of `$in`, `$nin`, `$hasAny`, `$hasAll`
+    return all_of([*needed, condition])

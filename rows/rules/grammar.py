@@ -277,8 +277,6 @@ class _Reader(OperandReader):
         if (variable := self.variable(array, value, path)) is not None:
             return Compare(cell, "in", variable)
         self.check_list(value, path)
-        if not value and self.use != "filter":  # a filter's shape is the same for every list
-            return FALSE
         literals: list[Any] = []
         found: list[Condition] = []
         for index, item in enumerate(value):

@@ -965,12 +965,6 @@ def test_a_record_filter_compares_with_the_old_record() -> None:
     assert not holds(became_done, {"status": "done"}, Facts())
 
 
-def test_an_empty_list_in_a_record_filter_is_not_a_missing_value() -> None:
-    assert holds(read_record({"tags": {"$ne": []}}, "tasks", ALL), {"tags": ["a"]})
-    assert holds(read_record({"tags": {"$eq": []}}, "tasks", ALL), {"tags": []})
-    assert holds(read_record({"priority": {"$nin": []}}, "tasks", ALL), {"priority": 1})
-
-
 @pytest.mark.parametrize(
     "document",
     [
