@@ -18,7 +18,7 @@ from platform_site.postgres import sqlstates
 from rows.query.tables import table_models
 
 _DATE: Final = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
-_TIME: Final = "[0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,6})?)?( ?(Z|[-+][0-9]{2}(:?[0-9]{2})?))?"
+_TIME: Final = "[0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]+)?)?( ?(Z|z|UTC|[-+][0-9]{2}(:?[0-9]{2})?))?"
 # PostgreSQL also reads words (`today`, `now`, `epoch`) and days in the order of DateStyle.
 _ISO_8601: Final = {"DateField": f"^{_DATE}$", "DateTimeField": f"^{_DATE}([T ]{_TIME})?$"}
 

@@ -71,6 +71,7 @@ def test_a_url_has_one_canonical_form(text: str, canonical: str) -> None:
         ("https://" + "a." * 130 + "com/", "invalid_host"),
         ("https://-a.com/", "invalid_host"),
         ("https://a..com/", "invalid_host"),
+        ("https://[::1]x/", "invalid_host"),
         ("https://%31%32%37.0.0.1/", "invalid_host"),
         ("https://127.0.0.1%2f@example.com/", "credentials"),
         ("https://2130706433/", "invalid_host"),
