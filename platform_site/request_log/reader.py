@@ -1,7 +1,9 @@
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
+
+from psycopg import sql
 
 from platform_site.http import cursors
 from platform_site.identity.callers import EnvironmentRef
@@ -71,28 +73,34 @@ def page(environment: EnvironmentRef, wanted: Mapping[str, Any], limit: int, cur
     scan, tests = _scan(values), [test for name, test in _TESTED.items() if name in wanted]
     using = environment.cluster
     with by_index(using):
-        entries = statements.dicts(using, _statement(scan, tests), values)
+        entries = statements.dicts(using, _statement(scan, tests).as_string(None), values)
         last = entries[limit - 1] if len(entries) > limit else None
         position = (last["at"], last["id"]) if last else None
         if last is None and tests:
-            beyond = statements.rows(using, f"{scan} OFFSET %(last)s LIMIT 1", values)
-            position = next((row[:2] for row in beyond), None)
+            beyond = sql.SQL("{} OFFSET %(last)s LIMIT 1").format(scan).as_string(None)
+            position = next((row[:2] for row in statements.rows(using, beyond, values)), None)
         omitted: int = statements.value(using, _OMITTED, values)
     return LogPage(entries[:limit], cursors.encode(_KIND, bound, position) if position else None, omitted)
 
 
-def _scan(values: Mapping[str, Any]) -> str:
+def _scan(values: Mapping[str, Any]) -> sql.Composed:
     conditions = ["environment_id = %(environment_id)s", "at >= %(since)s"]
     conditions += [text for name, text in _INDEXED.items() if values.get(name) is not None]
-    columns, where = ", ".join(_COLUMNS), " AND ".join(conditions)
-    return f"SELECT {columns} FROM request_log_entry WHERE {where} ORDER BY at DESC, id DESC"  # noqa: S608 - constants
+    return sql.SQL("SELECT {} FROM request_log_entry WHERE {} ORDER BY at DESC, id DESC").format(
+        _names(_COLUMNS), sql.SQL(" AND ").join(map(sql.SQL, conditions))
+    )
 
 
-def _statement(scan: str, tests: list[str]) -> str:
+def _names(columns: Iterable[str]) -> sql.Composed:
+    return sql.SQL(", ").join(map(sql.Identifier, columns))
+
+
+def _statement(scan: sql.Composed, tests: list[str]) -> sql.Composed:
     if not tests:
-        return f"{scan} LIMIT %(limit)s"
-    scanned, where = f"({scan} LIMIT %(last)s + 1) scanned", " AND ".join(tests)
-    return f"SELECT * FROM {scanned} WHERE {where} ORDER BY at DESC, id DESC LIMIT %(limit)s"  # noqa: S608 - constants
+        return sql.SQL("{} LIMIT %(limit)s").format(scan)
+    return sql.SQL(
+        "SELECT * FROM ({} LIMIT %(last)s + 1) scanned WHERE {} ORDER BY at DESC, id DESC LIMIT %(limit)s"
+    ).format(scan, sql.SQL(" AND ").join(map(sql.SQL, tests)))
 
 
 def _text(value: Any) -> str:
