@@ -228,11 +228,9 @@ def test_large_anonymous_response_is_not_stored_and_effect_not_repeated(make_tra
     short, long = "x" * 100, "x" * 20_000
     first, again = put("visitor", short, "short"), put("visitor", short, "short")
     assert (first.status, again.status, again.json) == (201, 201, first.json)
-    assert put("visitor", long, "long").status == 201
-    assert records.filter(sealed_answer=None).count() == 1
-    again = put("visitor", long, "long")
-    assert (again.status, again.error) == (409, "conflict")
-    assert "was processed" in again.json["error"]["message"]
+    first, again = put("visitor", long, "long"), put("visitor", long, "long")
+    assert (first.status, again.status, again.json) == (201, 201, first.json), "the row is read again"
+    assert all(len(bytes(each.sealed_answer)) < 2_000 for each in records.all())
     made = put("operator", long, "long")
     assert put("operator", long, "long").json == made.json, "a signed-in caller gets it again, however long it is"
     assert len(book.get("operator", "/rows/notes").json["data"]) == 3
