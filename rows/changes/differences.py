@@ -46,27 +46,34 @@ def changes(using: str, stream: Stream, found: Pass, effort: PassEffort) -> list
             each.needs_reset = True
         if each.needs_reset or not (of_table := found.events_for(environment_id, each)):
             continue
-        with _costly_lock:
-            each.needs_reset = (environment_id, each.key) in _costly
-        if each.needs_reset:
-            continue
         key = (environment_id, stream.seal.rights, each.key, each.name)
         if key not in found.messages:
-            before = effort.seconds_worked
-            try:
-                effort.check()
-                effort.start_subscription()
-                differences = _differences(using, stream, each, of_table, effort)
-                found.messages[key] = [_message(each.name, *one) for one in differences]
-            except TooCostly:
-                found.messages[key] = None
-                if len(of_table) <= _CHUNK and effort.seconds_worked - before > PASS_SECONDS / 2:
-                    with _costly_lock:
-                        _costly[environment_id, each.key] = True
+            found.messages[key] = _messages(using, stream, each, of_table, effort)
         of_subscription = found.messages[key]
         each.needs_reset = of_subscription is None
         messages += of_subscription or ()
     return messages
+
+
+def _messages(
+    using: str, stream: Stream, subscription: Subscription, events: Sequence[Event], effort: PassEffort
+) -> list[Message] | None:
+    """Of the rows that look different now; None if the time does not suffice, or recently did not."""
+    key = (stream.environment.environment_id, subscription.key)
+    with _costly_lock:
+        if key in _costly:
+            return None
+    before = effort.seconds_worked
+    try:
+        effort.check()
+        effort.start_subscription()
+        differences = _differences(using, stream, subscription, events, effort)
+        return [_message(subscription.name, *one) for one in differences]
+    except TooCostly:
+        if len(events) <= _CHUNK and effort.seconds_worked - before > PASS_SECONDS / 2:
+            with _costly_lock:
+                _costly[key] = True
+        return None
 
 
 def _message(subscription: str, row_id: str, row: Mapping[str, Any] | None, sequence: int) -> Message:
