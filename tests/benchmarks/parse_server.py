@@ -6,9 +6,9 @@ by its API. Permissions of the classes admit the user to whom a row points as it
 """
 
 import contextlib
+import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -21,9 +21,8 @@ from psycopg import sql
 
 from platform_site.embedded import postgres as embedded_postgres
 from platform_site.embedded.data_dir import Layout
-from platform_site.embedded.launch import launcher
+from tests.benchmarks import peer_process
 from tests.benchmarks.rows import ASKING, EACH, LISTS, OWNERS, TASKS, request
-from tests.support.service import wait_for
 
 VERSION = "9.10.0"
 PROCESSES = 2
@@ -111,27 +110,13 @@ class ParseServer:
         }
         program = self._installed / "peer.js"
         program.write_text(PROGRAM)
-        process = subprocess.Popen(
-            [*launcher(signal.SIGKILL), self._node, str(program)],
-            env=os.environ | {"PEER": httpx.Response(200, json=facts).text, "NODE_ENV": "production"},
-            cwd=self._installed,
-            stdout=subprocess.DEVNULL,
-        )
-        try:
-            with httpx.Client(base_url=f"http://127.0.0.1:{self.port}", headers=ADMIN, timeout=60) as client:
-                wait_for("Parse Server answers", lambda: self._answers(client, process), 60, every=0.1)
-                yield client
-        finally:
-            process.terminate()
-            process.wait(20)
-
-    @staticmethod
-    def _answers(client: httpx.Client, process: "subprocess.Popen[bytes]") -> bool:
-        if process.poll() is not None:
-            raise RuntimeError(f"Parse Server ended with {process.returncode}")
-        with contextlib.suppress(httpx.TransportError):
-            return client.get("/parse/health").status_code == 200
-        return False
+        environment = os.environ | {"PEER": json.dumps(facts), "NODE_ENV": "production"}
+        url, command = f"http://127.0.0.1:{self.port}", [self._node, str(program)]
+        with peer_process.running(
+            "Parse Server", command, url, "/parse/health", env=environment, cwd=self._installed
+        ) as client:
+            client.headers.update(ADMIN)
+            yield client
 
     def fill(self) -> None:
         """Classes by the API, rows by SQL."""

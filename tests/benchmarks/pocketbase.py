@@ -7,7 +7,6 @@ it is stopped; the collections, tokens and passwords are made by its API.
 
 import contextlib
 import os
-import signal
 import socket
 import sqlite3
 import subprocess
@@ -18,9 +17,8 @@ from typing import Any
 
 import httpx
 
-from platform_site.embedded.launch import launcher
+from tests.benchmarks import peer_process
 from tests.benchmarks.rows import ASKING, EACH, LISTS, OWNERS, TASKS, request
-from tests.support.service import wait_for
 
 VERSION = "0.40.6"
 ADMIN = {"identity": "admin@example.com", "password": "correct horse battery staple"}
@@ -95,33 +93,13 @@ class PocketBase:
     def running(self) -> Iterator[httpx.Client]:
         """Serves for that long, with a client whose requests are the administrator's."""
         command = [str(self.program), "serve", "--http", f"127.0.0.1:{self.port}", *self.options]
-        process = subprocess.Popen(
-            [*launcher(signal.SIGKILL), *command],
-            env=os.environ | {"GOMEMLIMIT": "1GiB"},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            with httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=60) as client:
-                wait_for("PocketBase answers", lambda: self._answers(client, process), 30, every=0.1)
-                admin = "/api/collections/_superusers/auth-with-password"
-                client.headers["Authorization"] = client.post(admin, json=ADMIN).raise_for_status().json()["token"]
-                yield client
-        finally:
-            process.terminate()
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait(20)
-
-    @staticmethod
-    def _answers(client: httpx.Client, process: "subprocess.Popen[bytes]") -> bool:
-        if process.poll() is not None:
-            raise RuntimeError(f"PocketBase ended with {process.returncode}")
-        with contextlib.suppress(httpx.TransportError):
-            return client.get("/api/health").status_code == 200
-        return False
+        url, environment = f"http://127.0.0.1:{self.port}", os.environ | {"GOMEMLIMIT": "1GiB"}
+        with peer_process.running(
+            "PocketBase", command, url, "/api/health", env=environment, stderr=subprocess.DEVNULL
+        ) as client:
+            admin = "/api/collections/_superusers/auth-with-password"
+            client.headers["Authorization"] = client.post(admin, json=ADMIN).raise_for_status().json()["token"]
+            yield client
 
     def fill(self) -> None:
         """Collections by the API, rows by SQL."""
