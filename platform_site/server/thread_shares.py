@@ -19,7 +19,7 @@ _CALLS: Final = "calls"
 
 
 class OverShare(Unavailable):
-    message = "Requests that count together with this one hold their share of the server. Try again shortly."
+    message = "Too many slow requests of this project, account or network are running. Try again shortly."
 
 
 @dataclass(eq=False)
