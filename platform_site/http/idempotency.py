@@ -24,7 +24,6 @@ from platform_site.http.requests import named_environment, network_of
 from platform_site.http.views import ApiViewSet
 from platform_site.identity.callers import Caller
 from platform_site.postgres import sqlstates, statements
-from platform_site.postgres.statements import execute_in_batches
 from platform_site.security import keyring
 
 HEADER: Final = "Idempotency-Key"
@@ -235,4 +234,4 @@ def _is_stored(view: ApiViewSet, response: HttpResponse) -> bool:
 
 def purge_expired(*, using: str, batch: int = 1_000, most: int = 100_000) -> int:
     """Delete expired records, at most `most`, in batches of own transactions. Returns how many."""
-    return execute_in_batches(using, _PURGE, {}, batch=batch, most=most)
+    return statements.execute_in_batches(using, _PURGE, {}, batch=batch, most=most)

@@ -144,6 +144,7 @@ class RowSchemaEditor(DatabaseSchemaEditor):
             return " USING %(column)s::text"
         kind = new_field.get_internal_type()
         if isinstance(old_field, table_models.Text) and (pattern := _ISO_8601.get(kind)):
+            # The cast refuses 'other'.
             return f" USING (CASE WHEN %(column)s !~ '{pattern}' THEN 'other' ELSE %(column)s END)::%(type)s"
         return _EQUAL_FORM.get(kind, using)
 

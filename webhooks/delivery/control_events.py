@@ -10,7 +10,6 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 from platform_site.postgres import statements
-from platform_site.postgres.statements import delete_in_batches
 from projects.control_events import ControlEvent
 from projects.models import Environment
 
@@ -54,4 +53,4 @@ def move_to_region(using: str) -> int:
 def purge_old() -> int:
     waiting = Q(relayed_at__isnull=True, environment_id__in=Environment.objects.values("pk"))
     old = ControlEvent.objects.filter(created_at__lt=Now() - RETENTION).exclude(waiting)
-    return delete_in_batches(old, PURGE_BATCH)
+    return statements.delete_in_batches(old, PURGE_BATCH)
