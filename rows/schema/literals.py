@@ -29,5 +29,5 @@ def value(column: Column, raw: Any) -> Any:
         raise values.InvalidValue("too_long", f"Must have at most {_MAX_JSON} characters.")
     cell = column_values.read_cell(column, raw)
     if column.type == "json":
-        return values.whole(cell)
+        return values.floats_as_integers(cell)
     return list(cell) if isinstance(cell, tuple) else cell

@@ -210,17 +210,17 @@ def read(type_: Type, value: Any) -> Any:
 def _wire_json(value: Any) -> bytes:
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     if ".0" in text:  # to jsonb 1.0 equals 1 and keeps its zero: equal values must have equal bytes
-        text = json.dumps(whole(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = json.dumps(floats_as_integers(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.encode()
 
 
-def whole(value: Any) -> Any:
+def floats_as_integers(value: Any) -> Any:
     """`value` with whole floats as integers; at most MAX_JSON_DEPTH deep."""
     if isinstance(value, float):  # from 1e16 on it is written with an exponent, so without a zero
         return int(value) if value.is_integer() and abs(value) < 1e16 else value
     if isinstance(value, Mapping):
-        return {key: whole(part) for key, part in value.items()}
-    return [whole(part) for part in value] if isinstance(value, list) else value
+        return {key: floats_as_integers(part) for key, part in value.items()}
+    return [floats_as_integers(part) for part in value] if isinstance(value, list) else value
 
 
 def wire_texts(parts: Sequence[bytes | None]) -> bytes:
