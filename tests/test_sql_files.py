@@ -30,3 +30,12 @@ def test_an_unknown_placeholder_is_an_error_when_the_module_loads(tmp_path: Path
     (tmp_path / "tasks.sql").write_text(TEXT)
     with pytest.raises(KeyError, match="is_open"):
         sql_files.load(str(tmp_path / "tasks.py"))
+
+
+def test_named_parameters_are_numbered_in_the_order_of_their_first_use() -> None:
+    statement = sql_files.PreparedStatement("SELECT %(a)s, %(b)s::int, %(a)s LIKE '100%' WHERE %(c)s AND %(d)s")
+    parameters: dict[str, sql_files.Value] = {"d": True, "c": None, "b": 17, "a": "é", "other": 1}
+    sql = b"SELECT $1, $2::int, $1 LIKE '100%' WHERE $3 AND $4"
+    assert statement.bind(parameters) == (sql, ["é".encode(), b"17", None, b"True"])
+    with pytest.raises(KeyError, match="a"):
+        statement.bind({"b": 1})

@@ -17,19 +17,21 @@ from platform_site.http.errors import Unavailable
 from platform_site.http.requests import current_request_id
 from platform_site.identity import ids, signals
 from platform_site.postgres import prepared, sql_files, statements
+from platform_site.postgres.sql_files import PreparedStatement, Value
 
-_SIZE_OF_OUTCOME: Final = "coalesce(octet_length($4::text), 0) + pg_column_size($6::jsonb)"
+_SIZE_OF_OUTCOME: Final = "coalesce(octet_length(%(output)s::text), 0) + pg_column_size(%(logs)s::jsonb)"
 _SQL: Final = sql_files.load(
     __file__,
     weight_of_end=sampled_size(
-        f"CASE WHEN 'input' = ANY ($11::text[]) THEN 0 ELSE octet_length(input) END + {_SIZE_OF_OUTCOME}", "caller_kind"
+        f"CASE WHEN 'input' = ANY (%(not_stored)s::text[]) THEN 0 ELSE octet_length(input) END + {_SIZE_OF_OUTCOME}",
+        "caller_kind",
     ),
-    weight_of_whole=sampled_size(f"octet_length($14::text) + {_SIZE_OF_OUTCOME}", "$15::text"),
+    weight_of_whole=sampled_size(f"octet_length(%(input)s::text) + {_SIZE_OF_OUTCOME}", "%(caller_kind)s::text"),
     end_without_outcome=end_without_outcome_sql("r.phase = 'queued'"),
 )
 EVENT_OF_RUN: Final = _SQL["event_of_run"]
-_INSERT_ENDED: Final = _SQL["insert_ended"].encode()
-_end_batcher: Final = StatementBatcher(_SQL["end"].encode(), is_durable=True)
+_INSERT_ENDED: Final = PreparedStatement(_SQL["insert_ended"])
+_end_batcher: Final = StatementBatcher(PreparedStatement(_SQL["end"]), is_durable=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,26 +55,25 @@ def record_end(started: CreatedRun, result: RunResult) -> bool:
     while the run belongs to this attempt. One statement; one more if PostgreSQL crashed and lost a synchronous run
     (`start_run`). Raises DatabaseError if the outcome cannot be recorded; Unavailable for a synchronous run."""
     stored = stored_values(started.caller_kind, started.trigger, started.input_text, result.output, result.logs)
-    values = [
-        started.run_id.encode(),
-        b"%d" % started.attempt,
-        result.status.encode(),
-        None if stored.output is None else stored.output.encode(),
-        None if result.error is None else orjson.dumps(result.error),
-        orjson.dumps(stored.logs),
-        b"{%b}" % ",".join(result.sandbox_layers).encode(),
-        b"%d" % result.duration_ms,
-        ids.new("evt").encode(),
-        started.function_name.encode(),
-        b"{%b}" % ",".join(stored.not_stored).encode() if stored.not_stored else None,
-    ]
+    outcome: dict[str, Value] = {
+        "run_id": started.run_id,
+        "attempt": started.attempt,
+        "status": result.status,
+        "output": stored.output,
+        "error": None if result.error is None else orjson.dumps(result.error),
+        "logs": orjson.dumps(stored.logs),
+        "sandbox_layers": f"{{{','.join(result.sandbox_layers)}}}",
+        "duration_ms": result.duration_ms,
+        "event_id": ids.new("evt"),
+        "function_name": started.function_name,
+        "not_stored": f"{{{','.join(stored.not_stored)}}}" if stored.not_stored else None,
+    }
     for pause in (0.1, 0.5, 2.0, None):
         try:
-            [(counted, has_event, _)] = _end_batcher.run(started.cluster, values)
+            [(counted, has_event, _)] = _end_batcher.run(started.cluster, outcome)
             if counted != b"t" and not started.is_async:
-                [(counted, has_event)] = prepared.run(
-                    started.cluster, _INSERT_ENDED, [*values, *_insert_values(started, stored)]
-                )
+                whole = outcome | _facts_of_start(started, stored)
+                [(counted, has_event)] = prepared.run(started.cluster, *_INSERT_ENDED.bind(whole))
             break
         except (OperationalError, InterfaceError) as error:
             # The connection was lost, maybe after the commit: `attempts` and `phase` make the statement idempotent.
@@ -88,20 +89,19 @@ def record_end(started: CreatedRun, result: RunResult) -> bool:
     return counted == b"t"
 
 
-def _insert_values(started: CreatedRun, stored: StoredRun) -> list[bytes | None]:
-    """The values of `insert_ended` beyond the outcome."""
-    request_id = current_request_id()
-    return [
-        started.function_id.encode(),
-        b"%d" % started.version,
-        b"" if "input" in stored.not_stored else started.input_text.encode(),
-        started.caller_kind.encode(),
-        started.caller_id.encode(),
-        None if request_id is None else request_id.encode(),
-        b"%d" % started.depth,
-        started.trigger.encode(),
-        None if started.address_id is None else started.address_id.encode(),
-    ]
+def _facts_of_start(started: CreatedRun, stored: StoredRun) -> dict[str, Value]:
+    """What `start` stored of the run."""
+    return {
+        "function_id": started.function_id,
+        "version": started.version,
+        "input": "" if "input" in stored.not_stored else started.input_text,
+        "caller_kind": started.caller_kind,
+        "caller_id": started.caller_id,
+        "request_id": current_request_id(),
+        "depth": started.depth,
+        "trigger": started.trigger,
+        "address_id": started.address_id,
+    }
 
 
 def request_cancel(using: str, run_id: str) -> bool:

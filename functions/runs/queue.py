@@ -7,26 +7,15 @@ from typing import Final
 
 from django.db import IntegrityError
 
-from functions.runs.start import SLOT_ATTEMPTS, CreatedRun, function_facts, lease_values, number_of, text_of
+from functions.runs.start import SLOT_ATTEMPTS, CreatedRun, function_facts, lease_parameters, number_of, text_of
 from platform_site.postgres import prepared, sql_files, statements
+from platform_site.postgres.sql_files import PreparedStatement
 from projects.provisioning.suspension import suspended_in
 
-# A skip scan from one environment to the next, so that no backlog is scanned.
-WAITING: Final = """
-RECURSIVE reached AS (
-    (SELECT environment_id FROM platform.functions_run WHERE phase = 'queued' ORDER BY environment_id LIMIT 1)
-    UNION ALL
-    SELECT (SELECT r.environment_id FROM platform.functions_run r
-             WHERE r.phase = 'queued' AND r.environment_id > reached.environment_id ORDER BY r.environment_id LIMIT 1)
-      FROM reached WHERE reached.environment_id IS NOT NULL
-), waiting AS (
-    SELECT environment_id FROM reached WHERE environment_id <> ALL ({suspended}::text[])
-)"""
-"""A common table expression: the environments with queued runs, except those in the parameter `suspended`."""
-_SQL: Final = sql_files.load(
-    __file__, waiting=WAITING.format(suspended="%s"), waiting_of_claim=WAITING.format(suspended="$3")
-)
-_CLAIM: Final = _SQL["claim"].encode()
+_SQL: Final = sql_files.load(__file__)
+WAITING: Final = _SQL["waiting"]
+"""A recursive common table expression: the environments with queued runs, except those in the parameter `suspended`."""
+_CLAIM: Final = PreparedStatement(_SQL["claim"])
 _claiming: Final[dict[str, threading.Lock]] = {}
 # By region. Concurrent claims usually try the same slot: the second would wait for the first's commit, fail and retry.
 # Between processes this is accepted.
@@ -39,11 +28,11 @@ def claim(using: str) -> tuple[CreatedRun, bool] | None:
     and events come after all other due runs, and among them each network's runs are spaced out
     (`functions.runs.start`). Suspended environments are skipped. The claim is on disk when this returns: after a crash
     of PostgreSQL the run would otherwise be claimed again with the same attempt number."""
-    suspended = b"{%b}" % ",".join(suspended_in(using)).encode()
+    parameters = lease_parameters() | {"suspended": f"{{{','.join(suspended_in(using))}}}"}
     for _ in range(SLOT_ATTEMPTS):
         try:
             with _claiming.setdefault(using, threading.Lock()):
-                found = prepared.run(using, _CLAIM, [*lease_values(), suspended])
+                found = prepared.run(using, *_CLAIM.bind(parameters))
         except IntegrityError:  # another worker took that slot at the same moment
             continue
         break
@@ -72,7 +61,7 @@ def claim(using: str) -> tuple[CreatedRun, bool] | None:
 
 def is_due(using: str) -> bool:
     """Whether any run of the region is due, whether or not a slot is free."""
-    return bool(statements.value(using, _SQL["is_due"], [suspended_in(using)]))
+    return bool(statements.value(using, _SQL["is_due"], {"suspended": suspended_in(using)}))
 
 
 def retry_later(started: CreatedRun, wait: timedelta) -> bool:

@@ -3,7 +3,7 @@
 -- callers and events is not scanned. Others take the first half of the slots (`functions.runs.start`) last. Of
 -- environments with equally many executing runs one is chosen at random: with the longest wait first, several older
 -- backlogs would be worked off before the first run of another environment.
-WITH {waiting_of_claim}, turns AS (
+WITH {waiting}, turns AS (
     SELECT due.environment_id, busy.runs, random() AS chance
       FROM waiting
      CROSS JOIN LATERAL (
@@ -43,7 +43,7 @@ WITH {waiting_of_claim}, turns AS (
 )
 UPDATE platform.functions_run r
    SET phase = 'executing', slot = next.free, attempts = r.attempts + 1, started_at = coalesce(r.started_at, now()),
-       claimed_until = now() + least(f.timeout_ms * interval '1 ms' + $1::interval, $2::interval)
+       claimed_until = now() + least(f.timeout_ms * interval '1 ms' + %(margin)s::interval, %(lease)s::interval)
   FROM next, platform.functions_function f, platform.functions_version v
  WHERE r.id = next.id AND f.id = r.function_id AND v.function_id = f.id AND v.number = r.version
 RETURNING r.id, r.attempts, r.environment_id, f.id, f.name, r.version, v.source_hash, f.timeout_ms, f.memory_mb,
@@ -80,3 +80,15 @@ UPDATE platform.functions_run
    SET phase = 'queued', slot = NULL, attempts = attempts - 1, claimed_until = now() + %(wait)s,
        started_at = CASE WHEN attempts > 1 THEN started_at END
  WHERE id = %(run_id)s AND attempts = %(attempt)s AND phase = 'executing'
+
+-- name: waiting
+-- A skip scan from one environment to the next, so that no backlog is scanned.
+RECURSIVE reached AS (
+    (SELECT environment_id FROM platform.functions_run WHERE phase = 'queued' ORDER BY environment_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT r.environment_id FROM platform.functions_run r
+             WHERE r.phase = 'queued' AND r.environment_id > reached.environment_id ORDER BY r.environment_id LIMIT 1)
+      FROM reached WHERE reached.environment_id IS NOT NULL
+), waiting AS (
+    SELECT environment_id FROM reached WHERE environment_id <> ALL (%(suspended)s::text[])
+)

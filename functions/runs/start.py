@@ -9,7 +9,7 @@ first half of each, which other callers take last (`anonymous_slots`); so do run
 (`functions.triggers.events`)."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
@@ -30,16 +30,16 @@ from platform_site.identity import call_depth, ids
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
 from platform_site.postgres import prepared, sql_files, sqlstates
-from platform_site.postgres.libpq import Row
+from platform_site.postgres.sql_files import PreparedStatement, Value
 
 LEASE_MARGIN: Final = timedelta(seconds=10)
 """How long beyond its timeout a run may take before it is lost, unless `FUNCTION_LEASE` is shorter
 (`functions.runs.lease_renewer`)."""
 
 
-def lease_values() -> list[bytes]:
+def lease_parameters() -> dict[str, Value]:
     """The margin and the lease, as `start_run` and `queue.claim` need them."""
-    return [b"%f s" % LEASE_MARGIN.total_seconds(), b"%f s" % settings.FUNCTION_LEASE.total_seconds()]
+    return {"margin": f"{LEASE_MARGIN.total_seconds()} s", "lease": f"{settings.FUNCTION_LEASE.total_seconds()} s"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +79,14 @@ def program_key(function_id: str, version: int, source_hash: str, memory_mb: int
     return f"{function_id}:{version}:{source_hash}:{memory_mb}"
 
 
-_SQL: Final = sql_files.load(__file__, network_check="", is_asynchronous="$20", mark="$21")
-_SQL_OF_ANONYMOUS: Final = sql_files.load(
-    __file__, network_check=_SQL["has_network_share"], is_asynchronous="$21", mark="$22"
-)
-_FIND, _TIMEOUT, _SOURCE = (_SQL[name].encode() for name in ("find", "timeout", "source"))
+_SQL: Final = sql_files.load(__file__, network_check="")
+_SQL_OF_ANONYMOUS: Final = sql_files.load(__file__, network_check=_SQL["has_network_share"])
+_START, _START_ANONYMOUS = PreparedStatement(_SQL["start"]), PreparedStatement(_SQL_OF_ANONYMOUS["start"])
+_FIND, _TIMEOUT, _SOURCE = (PreparedStatement(_SQL[name]) for name in ("find", "timeout", "source"))
 # A unique index on the slot enforces the limit under concurrency. If two calls try the same slot, the second waits for
 # the first's commit and tries again. Each call starts its search at a random slot, so that this is rare and the first
 # slot examined is usually free: sorting all 64 slots would cost more than the insert.
 SLOT_ATTEMPTS: Final = 50
-_SLOTS: Final = 13
-"""The index of the slots among the values of `start`."""
 
 
 def anonymous_slots(limit: int) -> int:
@@ -107,14 +104,14 @@ def slots_for(new: "NewRun") -> int:
 
 
 @cache
-def _slots(limit: int, may_take: int, start: int) -> bytes:
+def _slots(limit: int, may_take: int, start: int) -> str:
     """Slots 1 to `may_take` of `limit` as a PostgreSQL array, each half rotated by `start`. The slots of anonymous
     callers come last, so that they are free while others need at most their own half; at the very end come those that
     networks with high recent usage may take (`functions.quotas.client_networks`)."""
     shared = anonymous_slots(limit)
     parts = (range(shared + 1, may_take + 1), range(slots_for_all_networks(shared) + 1, min(shared, may_take) + 1))
     order = [slot for part in (*parts, range(1, slots_for_all_networks(shared) + 1)) for slot in _rotated(part, start)]
-    return b"{%b}" % ",".join(map(str, order)).encode()
+    return f"{{{','.join(map(str, order))}}}"
 
 
 def _rotated(slots: range, start: int) -> list[int]:
@@ -122,9 +119,9 @@ def _rotated(slots: range, start: int) -> list[int]:
     return [*slots[first:], *slots[:first]]
 
 
-_start_batcher: Final = StatementBatcher(_SQL["start"].encode(), is_durable=False)
-_start_anonymous_batcher: Final = StatementBatcher(_SQL_OF_ANONYMOUS["start"].encode(), is_durable=False)
-_queue_batcher: Final = StatementBatcher(_SQL["start"].encode(), is_durable=True)
+_start_batcher: Final = StatementBatcher(_START, is_durable=False)
+_start_anonymous_batcher: Final = StatementBatcher(_START_ANONYMOUS, is_durable=False)
+_queue_batcher: Final = StatementBatcher(_START, is_durable=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,55 +170,52 @@ def start_run(new: NewRun) -> CreatedRun:
     may_take = kind_limit if new.is_async else slots_for(new)
     delay = _admit_to_queue(new) if new.is_async else None
     run_id = ids.new("run")
-    row = _insert(new, run_id, _values(new, run_id, may_take, delay, kind_limit), limit, may_take)
-    if row is None:
+    parameters = _parameters(new, run_id, delay) | {"may_take": may_take, "anonymous_slots": kind_limit}
+    function = _insert(new, parameters, limit, may_take)
+    if function is None:
         raise TooManyRuns(kind_limit, of_anonymous=is_anonymous)
-    return _started(row, new, run_id)
+    return _started(function, new, run_id)
 
 
-def _invoker(caller: Caller) -> bytes:
+def _invoker(caller: Caller) -> str:
     """The kind of caller in the terms of a function's `invoke`: `user`, `anonymous` or `key`."""
-    return caller.kind.encode() if caller.kind in ("user", "anonymous") else b"key"
+    return caller.kind if caller.kind in ("user", "anonymous") else "key"
 
 
-def _values(new: NewRun, run_id: str, may_take: int, delay: bytes | None, kind_limit: int) -> list[bytes | None]:
-    """The values of `start`, without the slots."""
-    caller, trigger, input_bytes, request_id = new.caller, new.trigger, new.input_text.encode(), current_request_id()
+def _parameters(new: NewRun, run_id: str, delay: str | None) -> dict[str, Value]:
+    """The parameters of `start` but for those on slots."""
+    input_bytes = new.input_text.encode()
     # A queued run needs its input until it ends.
-    is_kept = new.is_async or stores_input(caller.kind, trigger, input_bytes)
-    values = [
-        new.environment.environment_id.encode(),
-        new.function_name.encode(),
-        _invoker(caller),
-        b"%d" % may_take,
-        b"queued" if new.is_async else b"executing",
-        run_id.encode(),
-        input_bytes if is_kept else b"",
-        caller.kind.encode(),
-        caller.id.encode(),
-        None if request_id is None else request_id.encode(),
-        b"%d" % new.depth,
-        *lease_values(),
-        None,  # the slots: `_insert`
-        None if is_kept else b"{input}",
-        None if new.anonymous is None else b"%d" % new.anonymous.network,
-        delay,
-        trigger.encode(),
-        None if new.address_id is None else new.address_id.encode(),
-    ]
-    if new.batcher is _start_anonymous_batcher:
-        values.append(b"%d" % kind_limit)
-    return values
+    is_kept = new.is_async or stores_input(new.caller.kind, new.trigger, input_bytes)
+    return {
+        "environment_id": new.environment.environment_id,
+        "function_name": new.function_name,
+        "invoker": _invoker(new.caller),
+        "phase": "queued" if new.is_async else "executing",
+        "run_id": run_id,
+        "input": input_bytes if is_kept else "",
+        "not_stored": None if is_kept else "{input}",
+        "caller_kind": new.caller.kind,
+        "caller_id": new.caller.id,
+        "request_id": current_request_id(),
+        "depth": new.depth,
+        **lease_parameters(),
+        "network": None if new.anonymous is None else new.anonymous.network,
+        "delay": delay,
+        "trigger": new.trigger,
+        "address_id": new.address_id,
+    }
 
 
-def _insert(new: NewRun, run_id: str, values: list[bytes | None], limit: int, may_take: int) -> Row | None:
-    """The row of `start` once the run exists; None if all of its slots are taken. Raises NoSuchFunction."""
+def _insert(new: NewRun, parameters: dict[str, Value], limit: int, may_take: int) -> Sequence[bytes | None] | None:
+    """What `start` returns of the function once the run exists; None if all of its slots are taken. Raises
+    NoSuchFunction."""
     using, batcher, was_lost = new.environment.cluster, new.batcher, False
     for _ in range(SLOT_ATTEMPTS):
-        values[_SLOTS] = _slots(limit, may_take, int(random.random() * limit))  # noqa: S311 - not a secret
+        parameters["slots"] = _slots(limit, may_take, int(random.random() * limit))  # noqa: S311 - not a secret
         try:
-            found = prepared.run(using, _FIND, [run_id.encode()]) if was_lost else []
-            found = found or batcher.run(using, values)
+            found = prepared.run(using, *_FIND.bind(parameters)) if was_lost else []
+            found = found or batcher.run(using, parameters)
         except IntegrityError:  # the slot was taken or the function deleted by a concurrent commit: try again
             if connections[using].in_atomic_block:
                 raise
@@ -233,29 +227,28 @@ def _insert(new: NewRun, run_id: str, values: list[bytes | None], limit: int, ma
             continue
         if not found:
             raise NoSuchFunction
-        *_, had_slot, was_made, _ = found[0]
+        *function, had_slot, was_made, _ = found[0]
         if was_made == b"t":
-            return found[0]
+            return function
         if had_slot != b"t":
             break
     return None
 
 
-def _admit_to_queue(new: NewRun) -> bytes | None:
+def _admit_to_queue(new: NewRun) -> str | None:
     """The delay of an anonymous caller's run behind others of its network; None for other callers. Raises
     TooManyAnonymousCalls, TooManyQueued."""
     input_size = len(new.input_text.encode())
     if new.caller.kind == "anonymous":
         delay = anonymous_queue.admit(new.environment, new.anonymous, input_size)
-        return b"%f s" % delay.total_seconds() if delay else None
+        return f"{delay.total_seconds()} s" if delay else None
     queue_quotas.admit(new.environment, new.caller, input_size, address_id=new.address_id)
     return None
 
 
-def _started(row: Row, new: NewRun, run_id: str) -> CreatedRun:
-    """The run to execute, from a row of `start`."""
+def _started(function: Sequence[bytes | None], new: NewRun, run_id: str) -> CreatedRun:
     return CreatedRun(
-        **function_facts(row[:8]),
+        **function_facts(function),
         run_id=run_id,
         attempt=1,
         environment_id=new.environment.environment_id,
@@ -270,7 +263,7 @@ def _started(row: Row, new: NewRun, run_id: str) -> CreatedRun:
     )
 
 
-def function_facts(row: Row) -> dict[str, Any]:
+def function_facts(row: Sequence[bytes | None]) -> dict[str, Any]:
     """What `start` and `queue.claim` select of the function."""
     function_id, name, version, source_hash, timeout_ms, memory_mb, hosts, secrets = row
     return {
@@ -290,8 +283,12 @@ def timeout_of(new: NewRun) -> float:
     that this kind of caller may not invoke. One query."""
     if not NAME.fullmatch(new.function_name):
         raise NoSuchFunction
-    values = [new.environment.environment_id.encode(), new.function_name.encode(), _invoker(new.caller)]
-    found = prepared.retry_if_lost(connections[new.environment.cluster], _TIMEOUT, values)
+    parameters: dict[str, Value] = {
+        "environment_id": new.environment.environment_id,
+        "function_name": new.function_name,
+        "invoker": _invoker(new.caller),
+    }
+    found = prepared.retry_if_lost(connections[new.environment.cluster], *_TIMEOUT.bind(parameters))
     if not found:
         raise NoSuchFunction
     return number_of(found[0][0]) / 1000
@@ -308,8 +305,8 @@ def number_of(value: bytes | None) -> int:
 def source_of(started: CreatedRun) -> bytes:
     """The source of the module. Read once per process and version (`functions.execution.executor` caches it). Raises
     NoSuchFunction if the function was deleted meanwhile."""
-    values = [started.function_id.encode(), b"%d" % started.version]
-    found = prepared.retry_if_lost(connections[started.cluster], _SOURCE, values)
+    parameters: dict[str, Value] = {"function_id": started.function_id, "version": started.version}
+    found = prepared.retry_if_lost(connections[started.cluster], *_SOURCE.bind(parameters))
     if not found:
         raise NoSuchFunction
     [(source,)] = found

@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping
 from itertools import count
 from typing import Final
 
@@ -17,9 +17,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from platform_site.concurrency import loop_requests
 from platform_site.http.errors import Unavailable
 from platform_site.postgres import prepared
-from platform_site.postgres.libpq import Row
-
-Values = Sequence[bytes | None]
+from platform_site.postgres.libpq import Row, Statement
+from platform_site.postgres.sql_files import PreparedStatement, Value
 
 MAX_BATCH: Final = 16
 """Per round trip. All results are held in memory until the last one arrives."""
@@ -33,13 +32,13 @@ def wait_until_durable(using: str) -> None:
 
 
 class StatementBatcher:
-    """A statement whose last two values are whether its commit may be asynchronous (`t` or `f`), and a mark that it
-    returns in the last column of each row. Thread-safe. The mark proves that each outcome goes to its own caller, since
-    callers belong to different tenants."""
+    """A statement with two parameters more than those of its callers: `is_asynchronous`, whether its commit need not
+    wait for the disk, and `mark`, which it returns in the last column of each row. Thread-safe. The mark proves that
+    each outcome goes to its own caller, since callers belong to different tenants."""
 
-    def __init__(self, sql: bytes, *, is_durable: bool) -> None:
+    def __init__(self, statement: PreparedStatement, *, is_durable: bool) -> None:
         """`is_durable`: `run` returns when the commit is on disk; otherwise as soon as others can see it."""
-        self.sql, self.is_durable = sql, is_durable
+        self.statement, self.is_durable = statement, is_durable
         self._reset()
         _all.add(self)
 
@@ -47,13 +46,13 @@ class StatementBatcher:
         self._lock = threading.Lock()
         self._queues: defaultdict[str, _Queue] = defaultdict(_Queue)
 
-    def run(self, using: str, values: Values) -> list[Row]:
-        """As `platform_site.postgres.prepared.run`, without the last two values and the last column. In a transaction
-        the statement is sent alone, as a part of it."""
+    def run(self, using: str, parameters: Mapping[str, Value]) -> list[Row]:
+        """As `platform_site.postgres.prepared.run`, without the last column. In a transaction the statement is sent
+        alone, as a part of it."""
         # A request on the loop is in no transaction, and borrows a connection only to lead.
         if loop_requests.current() is None and connections[using].in_atomic_block:
-            return _rows_of(b"", prepared.run(using, self.sql, [*values, b"f", b""]))
-        ticket = _Ticket(values)
+            return _rows_of(b"", prepared.run(using, *self._bound(parameters, b"f", b"")))
+        ticket = _Ticket(parameters)
         queue = self._queues[using]
         with self._lock:
             if queue.is_running:
@@ -90,11 +89,11 @@ class StatementBatcher:
     def _outcomes(self, connection: BaseDatabaseWrapper, batch: list["_Ticket"]) -> "list[_Outcome]":
         if len(batch) == 1:  # the usual case, and cheaper than the general one
             mark = b"%d" % next(_marks)
-            values = [*batch[0].values, b"f" if self.is_durable else b"t", mark]
-            return [_rows_of(mark, prepared.run_on(connection, self.sql, values))]
+            statement = self._bound(batch[0].parameters, b"f" if self.is_durable else b"t", mark)
+            return [_rows_of(mark, prepared.run_on(connection, *statement))]
         marks = [b"%d" % next(_marks) for _ in batch]
-        statements: list[tuple[bytes, Values]] = [
-            (self.sql, [*each.values, b"t", mark]) for each, mark in zip(batch, marks, strict=True)
+        statements: list[Statement] = [
+            self._bound(each.parameters, b"t", mark) for each, mark in zip(batch, marks, strict=True)
         ]
         outcomes: list[list[Row] | DatabaseError]
         if not self.is_durable:
@@ -107,6 +106,9 @@ class StatementBatcher:
             outcome if isinstance(outcome, DatabaseError) else _rows_of(mark, outcome)
             for mark, outcome in zip(marks, outcomes, strict=True)
         ]
+
+    def _bound(self, parameters: Mapping[str, Value], is_asynchronous: bytes, mark: bytes) -> Statement:
+        return self.statement.bind({**parameters, "is_asynchronous": is_asynchronous, "mark": mark})
 
 
 _marks: Final = count(1)
@@ -139,13 +141,13 @@ class _Queue:
 
 
 class _Ticket:
-    """One call's values and their outcome. The gate opens when there is an outcome, or when this call becomes the
+    """One call's parameters and their outcome. The gate opens when there is an outcome, or when this call becomes the
     leader."""
 
-    __slots__ = ("gate", "outcome", "batch", "values")
+    __slots__ = ("batch", "gate", "outcome", "parameters")
 
-    def __init__(self, values: Values) -> None:
-        self.values = values
+    def __init__(self, parameters: Mapping[str, Value]) -> None:
+        self.parameters = parameters
         self.batch: list[_Ticket] | None = None
         self.outcome: _Outcome = []
         self.gate = loop_requests.Gate()

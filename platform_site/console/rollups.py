@@ -32,7 +32,7 @@ DAYS: Final = 14
 
 logger = logging.getLogger("platform.figures")
 
-SQL: Final = sql_files.load(__file__, waiting=WAITING.format(suspended="%(suspended)s"))
+SQL: Final = sql_files.load(__file__, waiting=WAITING)
 
 
 def measure_region(region: str) -> None:

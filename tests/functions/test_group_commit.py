@@ -1,6 +1,6 @@
 """One round trip for many threads: each statement runs once, and each thread gets its own result or failure."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 
@@ -11,18 +11,19 @@ from functions.runs.statement_batching import MAX_BATCH, StatementBatcher
 from platform_site.http.errors import Unavailable
 from platform_site.postgres.direct import own_connection
 from platform_site.postgres.libpq import Row
+from platform_site.postgres.sql_files import PreparedStatement, Value
 from tests.support.service import wait_for
 
 REGION = "us-east-1"
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
-NOTE = b"""
-WITH kept AS (INSERT INTO platform.notes SELECT $1::int, 100 / ($2::int - 7) RETURNING n)
+NOTE = PreparedStatement("""
+WITH kept AS (INSERT INTO platform.notes SELECT %(n)s::int, 100 / (%(divisor)s::int - 7) RETURNING n)
 SELECT n, pg_backend_pid(), txid_current(), pg_current_wal_insert_lsn(), pg_advisory_xact_lock_shared(7) IS NULL,
-       CASE WHEN $3::boolean THEN set_config('synchronous_commit', 'off', true) END,
-       CASE WHEN $2::int <> 9 THEN $4::text ELSE $4::text || '!' END
+       CASE WHEN %(is_asynchronous)s::boolean THEN set_config('synchronous_commit', 'off', true) END,
+       CASE WHEN %(divisor)s::int <> 9 THEN %(mark)s::text ELSE %(mark)s::text || '!' END
   FROM kept
-"""
+""")
 """Stores a number, fails for a second value of 7, answers for another one with 9, and waits while a session holds the
 lock."""
 
@@ -56,13 +57,13 @@ class Crowd:
         self.threads.shutdown()
 
     def bring(self, n: int, divisor: int = 17) -> "Future[list[Row]]":
-        return self.bring_values([b"%d" % n, b"%d" % divisor])
+        return self.bring_values({"n": n, "divisor": divisor})
 
-    def bring_values(self, values: list[bytes]) -> "Future[list[Row]]":
+    def bring_values(self, parameters: Mapping[str, Value]) -> "Future[list[Row]]":
         def run() -> list[Row]:
             try:
                 self.prepare()
-                return self.together.run(REGION, values)
+                return self.together.run(REGION, parameters)
             finally:
                 connections[REGION].close()
 
@@ -92,7 +93,7 @@ def kept() -> list[int]:
 def test_who_comes_alone_goes_alone() -> None:
     together = StatementBatcher(NOTE, is_durable=False)
     for n in range(3):
-        [(answer, *_)] = together.run(REGION, [b"%d" % n, b"1"])
+        [(answer, *_)] = together.run(REGION, {"n": n, "divisor": 1})
         assert answer == b"%d" % n
     assert kept() == [0, 1, 2]
 
@@ -174,13 +175,13 @@ def test_internal_error_leaves_no_thread_waiting() -> None:
     with Crowd(together) as crowd:
         first = crowd.bring(0)
         crowd.wait_until(0)
-        wrong = crowd.bring_values([b"1", 17])  # type: ignore[list-item]
+        wrong = crowd.bring_values({"n": 1})
         crowd.wait_until(1)
         others = [crowd.bring(n) for n in range(2, 5)]
         crowd.wait_until(4)
         crowd.go()
         assert first.result(30)[0][0] == b"0"
-        with pytest.raises((TypeError, AttributeError)):
+        with pytest.raises(KeyError):
             wrong.result(30)
         for each in others:
             with pytest.raises(OperationalError):
@@ -229,7 +230,7 @@ def test_a_durable_one_answers_when_all_of_its_party_is_on_disk() -> None:
 def test_inside_a_transaction_it_goes_alone_and_is_a_part_of_it() -> None:
     together = StatementBatcher(NOTE, is_durable=False)
     with suppress(ZeroDivisionError), transaction.atomic(using=REGION):
-        together.run(REGION, [b"1", b"1"])
+        together.run(REGION, {"n": 1, "divisor": 1})
         assert kept() == [1]
         raise ZeroDivisionError
     assert kept() == []

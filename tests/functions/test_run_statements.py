@@ -1,7 +1,10 @@
 """The statements of a call: planned once for each connection, and the slots in their order, whatever the statistics."""
 
+from collections import defaultdict
+
 import pytest
 from django.db import connections
+from psycopg import sql
 
 from functions.models import Run
 from functions.quotas.client_networks import AnonymousCall
@@ -70,13 +73,16 @@ def test_a_run_that_ends_is_found_by_its_id(busy: EnvironmentRef, mode: str) -> 
     connections[busy.cluster].close()
     for _ in range(3):
         run(busy, None)
+    _, bound = completion._end_batcher.statement.bind(defaultdict(lambda: None, run_id="run_x", attempt=1))
+    values = [None if value is None else value.decode() for value in bound]
     with connections[busy.cluster].cursor() as cursor:
         cursor.execute(
             "SELECT name FROM pg_prepared_statements WHERE statement LIKE '%%UPDATE platform.functions_run%%'"
         )
         [(name,)] = cursor.fetchall()
         cursor.execute(f"SET plan_cache_mode = {mode}")
-        cursor.execute(f"EXPLAIN EXECUTE {name} ('run_x', 1, {', '.join(['NULL'] * 11)})")
+        arguments = sql.SQL(", ").join(map(sql.Literal, values))
+        cursor.execute(sql.SQL("EXPLAIN EXECUTE {} ({})").format(sql.SQL(name), arguments))
         plan = "\n".join(line for (line,) in cursor.fetchall())
     assert "Index Cond: ((id)::text = " in plan, plan
     assert "run_lease" not in plan, plan
