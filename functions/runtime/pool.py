@@ -11,7 +11,6 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import NamedTuple
 
 from functions.runtime import imports, programs
 from functions.runtime.calls import Call, Host, Outcome
@@ -21,13 +20,6 @@ from functions.runtime.process import Process
 from functions.runtime.programs import Busy, Ending, Program, ProgramProcesses, Running
 from platform_site.concurrency import loop_requests
 from platform_site.concurrency.fair_semaphore import FairSemaphore, Full
-
-
-class _Taken(NamedTuple):
-    process: Process
-    is_warm: bool = True
-    queued: QueuedCall | None = None
-    """The call, if it was sent ahead of its turn."""
 
 
 class Pool:
@@ -91,15 +83,10 @@ class Pool:
         """Run `call` in a warm process of `program`, or in a new one. Raises Busy if no process became free within
         `wait_seconds`, LoadFailed for a module that does not load, StartFailed where Deno does not start."""
         for _ in range(3):
-            taken = self._acquire(program, call)
-            if taken is None:
-                return loop_requests.in_thread(partial(self.call, program, call, host))
-            process, is_warm, queued = taken
-            if queued is not None and not process.ahead.wait(queued, self.QUEUE_SECONDS):
+            process, queued = self._acquire(program, call)
+            if process is None or (queued is not None and not process.ahead.wait(queued, self.QUEUE_SECONDS)):
                 return loop_requests.in_thread(partial(self.call, program, call, host))
             try:
-                if not is_warm:
-                    self._load(process, program)
                 with self._lock:
                     limit = (program.memory_mb + self.MEMORY_OVERHEAD_MB) * 1024 * 1024
                     self._running[call.run_id] = Running(process, limit)
@@ -110,14 +97,14 @@ class Pool:
                     with self._lock:
                         self._running.pop(call.run_id, None)
             except ProcessGone:
-                self._discard(process, program.key, was_busy=True)
-                continue
+                self._discard(process, program.key)
             except BaseException:
-                self._discard(process, program.key, was_busy=True)
+                self._discard(process, program.key)
                 raise
-            outcome.sandbox_layers = tuple(process.sandbox_layers)
-            self._finish_call(process, program, outcome)
-            return outcome
+            else:
+                outcome.sandbox_layers = tuple(process.sandbox_layers)
+                self._finish_call(process, program, outcome)
+                return outcome
         raise Busy("no process took the call")
 
     def cancel(self, run_id: str) -> bool:
@@ -137,17 +124,8 @@ class Pool:
                 or any(key == program.key for key, _ in self._idle.values())
             ):
                 return
-            self._process_count += 1
-            group = self._by_program[program.key]
-            group.alive += 1
-            group.starting += 1
-        process = self._start_counted(program, was_busy=False)
-        try:
-            self._load(process, program)
-        except BaseException:
-            self._discard(process, program.key, was_busy=False)
-            raise
-        self._add_idle(process, program.key, was_busy=False)
+            self._count_new(program.key)
+        self._add_idle(self._start(program), program.key)
 
     def check(self, program: Program) -> None:
         """Load a program in its own process, which does not count towards `size`, and end it. Raises LoadFailed,
@@ -193,61 +171,57 @@ class Pool:
         self._starter.shutdown(wait=False)
 
     # ── processes ─────────────────────────────────────────────────────────────────────────────────────────────────────
-    def _acquire(self, program: Program, call: Call) -> _Taken | None:
-        """A process of the program. On the event loop None if none is available: nothing may be started there."""
+    def _acquire(self, program: Program, call: Call) -> tuple[Process | None, QueuedCall | None]:
+        """A process of the program: an idle one, one to which the call was sent ahead (then with the queued call), or a
+        new one. On the event loop no process instead of a new one: nothing may be started there. Raises as `call`."""
         on_loop = loop_requests.current() is not None
         began = time.monotonic()
         deadline, patient_until = began + self.wait_seconds, began + min(self.QUEUE_SECONDS, self.wait_seconds)
-        evicted: Process | None = None
         with self._lock:
             while True:
                 if self._closed:
                     raise Busy("the pool is closed")
-                for process in reversed(self._idle):
-                    if self._idle[process][0] == program.key:
-                        del self._idle[process]
-                        process.resume()
-                        group = self._by_program[program.key]
-                        group.busy += 1
-                        if on_loop:
-                            group.on_loop.add(process)
-                        return _Taken(process)
                 group = self._by_program[program.key]
-                if on_loop and (following := self._send_ahead(group, call)) is not None:
-                    return following
+                if (process := self._take_idle(program.key)) is not None:
+                    if on_loop:
+                        group.on_loop.add(process)
+                    return process, None
+                if on_loop and (ahead := self._send_ahead(group, call)) is not None:
+                    return ahead
+                # None is idle: those that are alive are starting or run calls.
+                is_free_soon = group.starting or (group.alive and group.mean_seconds <= self.QUEUE_SECONDS)
                 until = deadline if group.starting >= self.STARTS_AT_ONCE else patient_until
-                short = group.mean_seconds <= self.QUEUE_SECONDS
-                if (group.starting or (group.busy and short)) and (left := until - time.monotonic()) > 0:
+                if is_free_soon and (left := until - time.monotonic()) > 0:
                     self._wait_for_process(group, left)
-                    continue
-                if on_loop:
+                elif on_loop:
                     self._remove_if_unused(program.key)
-                    return None
-                if self._process_count < self.size:
-                    self._process_count += 1
+                    return None, None
+                elif self._process_count < self.size or self._idle:
+                    evicted = self._count_new(program.key)
                     break
-                if self._idle:
-                    evicted = programs.least_used(self._idle, self.clock())
-                    self._remove_one(self._idle.pop(evicted)[0])
-                    break
-                if not self._changed.wait(max(0.0, deadline - time.monotonic())) and time.monotonic() >= deadline:
+                elif not self._changed.wait(max(0.0, deadline - time.monotonic())) and time.monotonic() >= deadline:
                     self._remove_if_unused(program.key)
                     raise Busy("every process is busy")
-            group = self._by_program[program.key]
-            group.alive += 1
-            group.busy += 1
-            group.starting += 1
         if evicted is not None:
-            evicted.close()  # the new process replaces it
-        return _Taken(self._start_counted(program, was_busy=True), is_warm=False)
+            evicted.close()
+        return self._start(program), None
 
-    def _send_ahead(self, group: ProgramProcesses, call: Call) -> _Taken | None:
+    def _take_idle(self, key: str) -> Process | None:
+        """The idle process of the program that was used last. Call with the lock held."""
+        for process in reversed(self._idle):
+            if self._idle[process][0] == key:
+                del self._idle[process]
+                process.resume()
+                return process
+        return None
+
+    def _send_ahead(self, group: ProgramProcesses, call: Call) -> tuple[Process, QueuedCall] | None:
         """The process that will run the call after short ones, if no thread waits. Call with the lock held."""
         if not group.on_loop or group.waiting or group.mean_seconds > self.SHORT_CALL:
             return None
         process = min(group.on_loop, key=lambda each: len(each.ahead))
         queued = process.ahead.send(call) if process.killed_for is None else None
-        return None if queued is None else _Taken(process, queued=queued)
+        return None if queued is None else (process, queued)
 
     def _wait_for_process(self, group: ProgramProcesses, seconds: float) -> None:
         """Wait until one of its processes is free. Call with the lock held. A woken call may find the process taken by
@@ -262,72 +236,83 @@ class Pool:
             if gate in group.waiting:
                 group.waiting.remove(gate)
 
-    def _remove_one(self, key: str) -> None:
-        """Call with the lock held."""
+    def _count_new(self, key: str) -> Process | None:
+        """Count a process that is about to start. In a full pool it replaces the returned one, which the caller closes.
+        Call with the lock held."""
+        evicted: Process | None = None
+        if self._process_count >= self.size:
+            evicted = programs.least_used(self._idle, self.clock())
+            self._count_ended(self._idle.pop(evicted)[0])
+        self._process_count += 1
         group = self._by_program[key]
-        group.alive -= 1
-        group.wake_next()  # it may have to start one itself now
-        self._remove_if_unused(key)
+        group.alive += 1
+        group.starting += 1
+        return evicted
+
+    def _count_started(self, key: str) -> None:
+        with self._lock:
+            group = self._by_program[key]
+            group.starting -= 1
+            group.wake_next()
+
+    def _count_ended(self, key: str) -> None:
+        with self._lock:
+            self._process_count -= 1
+            group = self._by_program[key]
+            group.alive -= 1
+            group.wake_next()  # it may have to start one itself now
+            self._remove_if_unused(key)
+            self._changed.notify()
 
     def _remove_if_unused(self, key: str) -> None:
         group = self._by_program.get(key)  # if two callers gave up, the first removed it
         if group is not None and not group.alive and not group.waiting:
             del self._by_program[key]
 
-    def _load(self, process: Process, program: Program) -> None:
+    def _start(self, program: Program) -> Process:
+        """A new process, counted by `_count_new`, that has loaded the program."""
+        process: Process | None = None
         try:
+            process = self._start_process(program)
             process.wait_until_ready()
             process.load(program.source, seconds=self.load_seconds)
-        finally:
-            self._has_started(program.key)
-
-    def _has_started(self, key: str) -> None:
-        with self._lock:
-            group = self._by_program[key]
-            group.starting -= 1
-            group.wake_next()
+        except BaseException:
+            if process is not None:
+                process.close()
+            self._count_started(program.key)
+            self._count_ended(program.key)
+            raise
+        self._count_started(program.key)
+        return process
 
     def _start_process(self, program: Program) -> Process:
         preloaded = imports.preloaded(program.source)
         return self._starter.submit(Process, program.memory_mb, self.required_sandbox_layers, preloaded).result()
 
-    def _start_counted(self, program: Program, *, was_busy: bool) -> Process:
-        try:
-            return self._start_process(program)
-        except BaseException:
-            self._has_started(program.key)
-            self._release_process(program.key, was_busy=was_busy)
-            raise
-
     def _finish_call(self, process: Process, program: Program, outcome: Outcome) -> None:
         with self._lock:
             self._by_program[program.key].record_duration(outcome.duration)
-        # A process that was just killed may still seem alive, and the next call would fail.
-        healthy = outcome.reason in (None, "user_error", "output_too_large") and process.killed_for is None
-        is_worn = process.calls >= self.max_calls
+        # Reading its memory takes time, compared with a short call.
+        checks_memory = outcome.duration > self.SHORT_CALL or process.calls % 8 == 0
         if (
-            not healthy
-            or is_worn
+            outcome.reason not in (None, "user_error", "output_too_large")
+            or process.killed_for is not None  # it may still seem alive, and the next call would fail
+            or process.calls >= self.max_calls
             or process.ahead.has_abandoned_call
-            or (self._is_due(process, outcome) and self._has_grown(process, program))
+            or (checks_memory and self._has_grown(process, program))
         ):
-            self._discard(process, program.key, was_busy=True)
+            self._discard(process, program.key)
         elif not process.ahead.next():
-            self._add_idle(process, program.key, was_busy=True)
-
-    def _is_due(self, process: Process, outcome: Outcome) -> bool:
-        """Whether to check its memory: after each long call, and every eighth short one."""
-        return outcome.duration > self.SHORT_CALL or process.calls % 8 == 0
+            self._add_idle(process, program.key)
 
     def _has_grown(self, process: Process, program: Program) -> bool:
         most = (program.memory_mb * 3 // 4 + self.MEMORY_OVERHEAD_MB) * 1024 * 1024
         return process.rss_bytes() > most or process.grew_threads()
 
-    def _add_idle(self, process: Process, key: str, *, was_busy: bool) -> None:
+    def _add_idle(self, process: Process, key: str) -> None:
         with self._lock:
             if not self._closed:
                 group = self._by_program[key]
-                group.busy -= was_busy
                 group.on_loop.discard(process)
                 now = self.clock()
                 programs.record_use(process, now)
@@ -338,19 +323,12 @@ class Pool:
                 return
         process.close()
 
-    def _discard(self, process: Process, key: str, *, was_busy: bool) -> None:
+    def _discard(self, process: Process, key: str) -> None:
         with self._lock:
             self._by_program[key].on_loop.discard(process)
         process.ahead.reject_all()
         loop_requests.in_thread(process.close)
-        self._release_process(key, was_busy=was_busy)
-
-    def _release_process(self, key: str, *, was_busy: bool) -> None:
-        with self._lock:
-            self._process_count -= 1
-            self._by_program[key].busy -= was_busy
-            self._remove_one(key)
-            self._changed.notify()
+        self._count_ended(key)
 
     # ── the watcher ─────────────────────────────────────────────────────────────────────────────────────────────────
     def _watch(self) -> None:
@@ -389,7 +367,7 @@ class Pool:
                 self._waits_long = not running and not resting
                 self._wake_up.clear()
             for process, key in expired:
-                self._discard(process, key, was_busy=False)
+                self._discard(process, key)
             for run_id, each in running:
                 if each.process.rss_bytes() > each.limit_bytes:
                     with self._lock:

@@ -66,8 +66,7 @@ class ProgramProcesses:
     """The processes of one program in the pool."""
 
     alive: int = 0
-    """All of them: idle, busy and starting."""
-    busy: int = 0
+    """All of them: idle, starting, and those that run calls."""
     starting: int = 0
     mean_seconds: float = 0.0
     """Exponential moving average of the call duration."""

@@ -764,7 +764,6 @@ def test_each_of_two_freed_processes_serves_a_waiting_call(
             with monkeypatch.context() as impatient:
                 impatient.setattr(Pool, "QUEUE_SECONDS", 0.0)
                 process, *_ = pair._acquire(program, _call(0))
-            pair._has_started(program.key)
             processes.append(process)
         with ThreadPoolExecutor(2) as threads:
             waiting = [threads.submit(pair._acquire, program, _call(1)) for _ in range(2)]
@@ -772,11 +771,11 @@ def test_each_of_two_freed_processes_serves_a_waiting_call(
                 time.sleep(0.005)
             with pair._lock:
                 for process in processes:
-                    pair._add_idle(process, "pair", was_busy=True)
+                    pair._add_idle(process, "pair")
             taken = [call.result(within(5)) for call in waiting]
         assert {process for process, *_ in taken} == set(processes)
         for process in processes:
-            pair._discard(process, "pair", was_busy=True)
+            pair._discard(process, "pair")
     finally:
         pair.close()
 
