@@ -12,12 +12,13 @@ when a call of its own ends."""
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
+from itertools import chain
 from typing import Final, TypeVar
 
 from django.conf import settings
@@ -31,7 +32,6 @@ from platform_site.concurrency import loop_requests, server_hints
 from platform_site.postgres import loop_connections
 
 _T = TypeVar("_T")
-_Key = TypeVar("_Key")
 
 MAX_WEIGHT: Final = 16 * 1024 * 1024
 """Maximum weight of the queue of one process, in bytes: 256 calls with small bodies, fewer with large ones."""
@@ -79,9 +79,12 @@ class Admission:
     on_decision: Callable[[], None] | None = None
     kind: tuple[str, bool] = field(init=False)
     """Environment, and whether the caller is anonymous."""
+    weight: int = field(init=False)
+    """What it counts in the queue, in bytes."""
 
     def __post_init__(self) -> None:
         self.kind = self.environment_id, self.anonymous is not None
+        self.weight = WEIGHT_PER_CALL + self.size
 
 
 class ConcurrencyLimiter:
@@ -94,16 +97,14 @@ class ConcurrencyLimiter:
         self._slots = max(1, min(threads * 7 // 8, processes)) if slots is None else slots
         self._shared = self._slots - self._slots // 4 if shared is None else shared
         self._lock = threading.Lock()
-        self._all = 0
-        self._waiters: dict[str, int] = {}
-        self._taken: dict[str, int] = {}
-        self._callers: dict[tuple[str, str], int] = {}
-        self._calls: dict[tuple[str, bool], int] = {}
-        self._anonymous: dict[str, int] = {}
-        self._networks: dict[int, int] = {}
+        self._taken = 0
+        """Slots that are taken."""
+        self._held: dict[str, list[Admission]] = {}
+        """Those that have a slot, by environment."""
         self._queues: dict[str, dict[str, deque[Admission]]] = {}
         """Waiting calls by environment and caller; the ones served least recently come first."""
         self._weight = 0
+        """Of all waiting calls."""
         self._paused: dict[tuple[str, bool], float] = {}
         """Until when a kind of call of an environment does not try the plan's slots."""
         self._watcher: threading.Thread | None = None
@@ -183,46 +184,43 @@ class ConcurrencyLimiter:
         self._decide(admission, State.OVER)
 
     def _has_free_slot(self, admission: Admission, now: float) -> bool:
-        environment_id, anonymous = admission.environment_id, admission.anonymous
-        if self._all >= (self._shared if environment_id in self._taken else self._slots):
+        held = self._held.get(admission.environment_id, ())
+        if self._taken >= (self._shared if held else self._slots):
             return False
         if admission.only_waits:
             most = max(1, self._slots // 4)
-            if sum(self._waiters.values()) >= (max(1, most - 1) if environment_id in self._waiters else most):
+            waiting = [each.environment_id for each in chain(*self._held.values()) if each.only_waits]
+            if len(waiting) >= (max(1, most - 1) if admission.environment_id in waiting else most):
                 return False
+        anonymous = admission.anonymous
         if admission.limit is not None:
-            others = 0 if anonymous is not None else self._calls.get((environment_id, True), 0)
-            if self._calls.get(admission.kind, 0) + others >= admission.limit:
+            # The slots of anonymous callers are some of the plan's.
+            counted = [each for each in held if each.anonymous is not None or anonymous is None]
+            if sum(each.limit is not None for each in counted) >= admission.limit:
                 return False
             if now < self._paused.get(admission.kind, 0.0):
                 return False
         if anonymous is None:
             return True
         most = max(1, self._shared // 2)
-        taken, own = self._anonymous.get(environment_id, 0), self._networks.get(anonymous.network, 0)
-        return has_share(slots_for_all_networks(most) if anonymous.is_heavy else most, taken, own)
+        networks = [each.anonymous.network for each in held if each.anonymous is not None]
+        own = networks.count(anonymous.network)
+        return has_share(slots_for_all_networks(most) if anonymous.is_heavy else most, len(networks), own)
 
     def _take_slot(self, admission: Admission) -> None:
         admission.state, admission.held_since = State.HELD, time.monotonic()
-        self._count(admission, 1)
+        self._held.setdefault(admission.environment_id, []).append(admission)
+        self._taken += 1
         if admission.kind in self._paused:
             self._paused[admission.kind] = admission.held_since + RETRY  # one attempt at a time until one succeeds
 
     def _return_slot(self, admission: Admission) -> None:
         admission.state = State.NEW
-        self._count(admission, -1)
-
-    def _count(self, admission: Admission, by: int) -> None:
-        self._all += by
-        if admission.only_waits:
-            _add(self._waiters, admission.environment_id, by)
-        _add(self._taken, admission.environment_id, by)
-        _add(self._callers, (admission.environment_id, admission.caller), by)
-        if admission.limit is not None:
-            _add(self._calls, admission.kind, by)
-        if admission.anonymous is not None:
-            _add(self._anonymous, admission.environment_id, by)
-            _add(self._networks, admission.anonymous.network, by)
+        held = self._held[admission.environment_id]
+        held.remove(admission)
+        if not held:
+            del self._held[admission.environment_id]
+        self._taken -= 1
 
     def _pause(self, admission: Admission, now: float) -> None:
         """Called after a call that had a slot of the plan: end the pause of its kind. After a long call begin a new
@@ -241,7 +239,7 @@ class ConcurrencyLimiter:
         admission.state = State.WAITING
         queue = self._queues.setdefault(admission.environment_id, {}).setdefault(admission.caller, deque())
         (queue.appendleft if at_front else queue.append)(admission)
-        self._weight += WEIGHT_PER_CALL + admission.size
+        self._weight += admission.weight
         self._admit_waiting(now)
         while self._weight > MAX_WEIGHT:
             self._refuse(self._heaviest())
@@ -251,17 +249,13 @@ class ConcurrencyLimiter:
 
     def _heaviest(self) -> Admission:
         """The newest call of the caller with the most weight in the queue, in the environment with the most."""
-
-        def weight(queues: dict[str, deque[Admission]]) -> int:
-            return sum(WEIGHT_PER_CALL + admission.size for queue in queues.values() for admission in queue)
-
-        queues = max(self._queues.values(), key=weight)
-        return max(queues.values(), key=lambda queue: sum(WEIGHT_PER_CALL + admission.size for admission in queue))[-1]
+        queues = max(self._queues.values(), key=lambda queues: sum(each.weight for each in chain(*queues.values())))
+        return max(queues.values(), key=lambda queue: sum(each.weight for each in queue))[-1]
 
     def _remove(self, admission: Admission) -> None:
         queues = self._queues[admission.environment_id]
         queues[admission.caller].remove(admission)
-        self._weight -= WEIGHT_PER_CALL + admission.size
+        self._weight -= admission.weight
         if not queues[admission.caller]:
             del queues[admission.caller]
         if not queues:
@@ -286,17 +280,15 @@ class ConcurrencyLimiter:
 
     def _next(self, now: float) -> Admission | None:
         """The next call for which a slot is free: of the environment, and of the caller, with the fewest executing."""
-        if self._all >= self._slots:
+        if self._taken >= self._slots:
             return None
-        for environment_id in sorted(self._queues, key=lambda each: self._taken.get(each, 0)):
+        for environment_id in sorted(self._queues, key=lambda each: len(self._held.get(each, ()))):
             queues = self._queues[environment_id]
-            for caller in sorted(queues, key=partial(self._executing_of, environment_id)):
+            executing = Counter(each.caller for each in self._held.get(environment_id, ()))
+            for caller in sorted(queues, key=executing.__getitem__):
                 if self._has_free_slot(queues[caller][0], now):
                     return queues[caller][0]
         return None
-
-    def _executing_of(self, environment_id: str, caller: str) -> int:
-        return self._callers.get((environment_id, caller), 0)
 
     def _watch(self) -> None:
         """Runs in its own thread while calls wait: ends those that waited too long, and tries the plan's slots."""
@@ -312,12 +304,6 @@ class ConcurrencyLimiter:
                     self._paused.clear()
                     self._watcher = None
                     return
-
-
-def _add(counts: dict[_Key, int], key: _Key, by: int) -> None:
-    counts[key] = counts.get(key, 0) + by
-    if not counts[key]:
-        del counts[key]
 
 
 limiter: Final = ConcurrencyLimiter()

@@ -177,8 +177,7 @@ def test_waiting_network_leaves_threads_to_others(
                 pass
             assert called(open_to_all, THERE).status == 200
     assert called(open_to_all).status == 200
-    assert not room._networks
-    assert not room._anonymous
+    assert not room._held
 
 
 # ── The queue ──

@@ -166,8 +166,7 @@ def test_an_environment_never_has_more_than_its_slots() -> None:
     assert other.state is State.HELD
     for turn in [*turns, *visits, other]:
         room.release(turn)
-    assert [room._taken, room._calls, room._anonymous, room._networks, room._callers] == [{}] * 5
-    assert (room._queues, room._weight, room._all) == ({}, 0, 0)
+    assert (room._held, room._taken, room._queues, room._weight) == ({}, 0, {}, 0)
 
 
 def test_the_last_quarter_is_for_environments_that_execute_nothing() -> None:
