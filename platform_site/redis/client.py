@@ -1,15 +1,16 @@
 """Redis client: one pipelined `RoundTrip` per request, within `settings.REDIS_TIMEOUT`, and optional: it only has
-cached callers and counters. If Redis is unavailable (or read-only), `run` returns False and the caller continues; a
-circuit breaker opens for a second. Records stay current because `fill` only writes absent keys and `mark` overwrites
+cached callers and counters. If Redis is unavailable (or read-only), `run` returns False and the caller continues, and
+the `circuit_breaker` opens. Records stay current because `fill` only writes absent keys and `mark` overwrites
 *inside* the changing transaction; an unwritten mark is written later, so a stale record lives for at most RECORD_TTL.
 hiredis takes 22 µs of CPU, redis-py's pipeline 60."""
 
 import asyncio
 import logging
+import math
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ import redis
 from django.conf import settings
 
 from platform_site.concurrency import loop_requests
-from platform_site.observability.metrics import BREAKER_OPEN, BREAKER_TRIPS
+from platform_site.redis import circuit_breaker
 from platform_site.redis.connection import Connection, ConnectionFailure
 from platform_site.redis.loop_connection import LoopConnection
 from platform_site.redis.round_trip import HIGHEST, RECORD_TTL, RoundTrip, Unavailable, pack
@@ -26,7 +27,6 @@ from platform_site.redis.round_trip import HIGHEST, RECORD_TTL, RoundTrip, Unava
 logger = logging.getLogger(__name__)
 MARKER_TTL: Final = 120
 """Longer than a reader of the old state needs to `fill`."""
-BREAKER_SECONDS: Final = 1.0
 _MAX_CONNECTIONS: Final = 8
 _RETRY_SECONDS: Final = 0.25
 _POLL_SECONDS: Final = 0.001
@@ -46,45 +46,39 @@ class Store:
         self._connection_count = 0
         """Idle, in use or connecting."""
         self._lock = threading.Lock()
-        self._open_until = 0.0
-        """The circuit breaker is open until then; 0 if closed."""
+        self.breaker = circuit_breaker.CircuitBreaker()
         self._pending: dict[str, tuple[float, bytes]] = {}
         """By key, commands of unwritten marks, with their expiry."""
         self._writer: threading.Thread | None = None
-        self._respect_breaker_until = 0.0
+        self._marks_failed_slowly_at = -math.inf
         self.lost_at = 0.0
         """When a connection was last found lost (monotonic): Redis may have forgotten what was marked before."""
         self._loop_connection: LoopConnection | None = None
         self._loop_connecting: asyncio.Task[None] | None = None
 
-    @property
-    def is_unavailable(self) -> bool:
-        return self._open_until != 0.0
-
     def trip(self) -> RoundTrip:
         return RoundTrip(self.exchange)
 
-    def fill(self, key: str, value: bytes, ttl: int = RECORD_TTL) -> None:
+    def fill(self, key: str, value: bytes) -> None:
         """Store a record unless the key exists. Never raises."""
         trip = self.trip()
-        trip.fill(key, value, ttl)
+        trip.fill(key, value)
         trip.run()
 
     def put(self, values: Mapping[str, bytes], ttl: int) -> bool:
         """Store values for `ttl` seconds. False on failure. Never raises."""
-        return not values or self._try(_pack_sets(values, ttl), len(values))
+        return not values or _try(self.exchange, _pack_sets(values, ttl), len(values))
 
-    def mark(self, marks: Mapping[str, bytes], ttl: int = MARKER_TTL) -> bool:
-        """Overwrite keys with marks for `ttl` seconds, inside the transaction that makes the records outdated. False if
+    def mark(self, marks: Mapping[str, bytes]) -> bool:
+        """Overwrite keys with marks for MARKER_TTL, inside the transaction that makes the records outdated. False if
         Redis is unavailable: then written in the background until RECORD_TTL has passed. Never raises."""
-        # Even with the breaker open: this process was late once, but others still read the records.
-        if not marks or self._try(_pack_sets(marks, ttl), len(marks), ignore_breaker=True):
+        if not marks or self._write_marks(_pack_sets(marks, MARKER_TTL), len(marks)):
             return True
         until = time.monotonic() + RECORD_TTL
         with self._lock:
             for key, mark in marks.items():
                 if len(self._pending) < _MAX_PENDING_MARKS or key in self._pending:
-                    self._pending[key] = (until, pack(("SET", key, mark, "EX", ttl)))
+                    self._pending[key] = (until, pack(("SET", key, mark, "EX", MARKER_TTL)))
             if self._writer is None:
                 self._writer = threading.Thread(target=self._write_pending, name="store-marks", daemon=True)
                 self._writer.start()
@@ -96,7 +90,19 @@ class Store:
         commands: list[bytes] = []
         for key, value in values.items():
             commands += [pack(("ZADD", key, "GT", value, HIGHEST)), pack(("EXPIRE", key, ttl))]
-        return self._try(b"".join(commands), len(commands))
+        return _try(self.exchange, b"".join(commands), len(commands))
+
+    def _write_marks(self, packed: bytes, expected: int) -> bool:
+        """Even with the circuit breaker open: this process was late once, but others still read the records. Not for a
+        second after a slow failure. A refused connection need not delay the next mark."""
+        began = time.monotonic()
+        if began < self._marks_failed_slowly_at + circuit_breaker.SECONDS:
+            return _try(self.exchange, packed, expected)
+        is_written = _try(self._exchange, packed, expected)
+        now = time.monotonic()
+        if not is_written and now - began >= self._budget / 2:
+            self._marks_failed_slowly_at = now
+        return is_written
 
     def _write_pending(self) -> None:
         while True:
@@ -108,42 +114,17 @@ class Store:
                 if not due:
                     self._writer = None
                     return
-            if self._try(b"".join(command for _, command in due.values()), len(due), ignore_breaker=True):
+            if self._write_marks(b"".join(command for _, command in due.values()), len(due)):
                 with self._lock:
                     # Keep marks that were added meanwhile, also newer ones of the same key.
                     self._pending = {key: entry for key, entry in self._pending.items() if due.get(key) is not entry}
 
-    def _try(self, packed: bytes, expected: int, *, ignore_breaker: bool = False) -> bool:
-        """Whether Redis executed all commands. `ignore_breaker` tries although the circuit breaker is open; after a
-        slow failure it is disregarded for BREAKER_SECONDS."""
-        began = time.monotonic()
-        ignore_breaker = ignore_breaker and began >= self._respect_breaker_until
-        try:
-            replies = (self._exchange if ignore_breaker else self.exchange)(packed, expected)
-        except Unavailable:
-            now = time.monotonic()
-            was_slow = now - began >= self._budget / 2  # a refused connection need not delay the next mark
-            if ignore_breaker and was_slow:
-                self._respect_breaker_until = now + BREAKER_SECONDS
-            return False
-        return not any(isinstance(reply, hiredis.ReplyError) for reply in replies)
-
     def exchange(self, packed: bytes, expected: int, fills: Sequence[bytes] = ()) -> list[Any]:
         """Send packed commands and return the replies within the budget. `fills` are sent before, without replies, but
         not over a new connection after a lost one. Raises Unavailable."""
-        if self._open_until and not self._may_probe():
+        if self.breaker.is_open and not self.breaker.may_probe():
             raise Unavailable("the breaker is open")
         return self._exchange(packed, expected, fills)
-
-    def _may_probe(self) -> bool:
-        """True for one caller after the pause, which then probes Redis. Other callers are refused until the probe
-        succeeds or the next pause ends."""
-        now = time.monotonic()
-        with self._lock:
-            if now < self._open_until:
-                return False
-            self._open_until = now + BREAKER_SECONDS
-            return True
 
     def _exchange(self, packed: bytes, expected: int, fills: Sequence[bytes] = ()) -> list[Any]:
         request = loop_requests.current()
@@ -159,11 +140,10 @@ class Store:
             except (OSError, redis.RedisError, hiredis.HiredisError) as error:
                 was_cut = isinstance(error, OSError) and not isinstance(error, TimeoutError)
                 if shared.is_new or not was_cut:  # else Redis was restarted, as in a thread
-                    self._open_breaker(error)
-                    raise Unavailable(str(error)) from error
+                    raise self._failed(error) from error
             else:
-                if self._open_until:
-                    self._close_breaker()
+                if self.breaker.is_open:
+                    self.breaker.close()
                 return replies[len(fills) :]
         if shared is not None:
             self.lost_at, fills = time.monotonic(), ()
@@ -206,12 +186,11 @@ class Store:
         except (OSError, redis.RedisError, hiredis.HiredisError) as error:
             if connection is not None:
                 self._drop(connection)
-            self._open_breaker(error)
-            raise Unavailable(str(error)) from error
+            raise self._failed(error) from error
         connection.is_new = False
         self._idle.put(connection)
-        if self._open_until:
-            self._close_breaker()
+        if self.breaker.is_open:
+            self.breaker.close()
         return replies
 
     def _take_connection(self, deadline: float) -> Connection:
@@ -273,24 +252,19 @@ class Store:
             if isinstance(found, Connection):
                 self._drop(found)
 
-    def _open_breaker(self, error: Exception) -> None:
-        with self._lock:
-            was_open = self._open_until != 0.0
-            self._open_until = time.monotonic() + BREAKER_SECONDS
-            if was_open:
-                return
-        self._drop_idle()
-        BREAKER_TRIPS.inc()
-        BREAKER_OPEN.set(1)
-        logger.warning("Redis is unavailable: records come from PostgreSQL, rate limits are open (%s)", error)
+    def _failed(self, error: Exception) -> Unavailable:
+        if self.breaker.open(error):
+            self._drop_idle()
+        return Unavailable(str(error))
 
-    def _close_breaker(self) -> None:
-        with self._lock:
-            if not self._open_until:
-                return
-            self._open_until = 0.0
-        BREAKER_OPEN.set(0)
-        logger.warning("Redis is available again")
+
+def _try(exchange: Callable[[bytes, int], list[Any]], packed: bytes, expected: int) -> bool:
+    """Whether Redis executed all commands."""
+    try:
+        replies = exchange(packed, expected)
+    except Unavailable:
+        return False
+    return not any(isinstance(reply, hiredis.ReplyError) for reply in replies)
 
 
 def _pack_sets(values: Mapping[str, bytes], ttl: int) -> bytes:
@@ -317,13 +291,13 @@ def round_trip() -> RoundTrip:
     return RoundTrip(current().exchange)
 
 
-def fill(key: str, value: bytes, ttl: int = RECORD_TTL) -> None:
-    current().fill(key, value, ttl)
+def fill(key: str, value: bytes) -> None:
+    current().fill(key, value)
 
 
 def put(values: Mapping[str, bytes], ttl: int) -> bool:
     return current().put(values, ttl)
 
 
-def mark(marks: Mapping[str, bytes], ttl: int = MARKER_TTL) -> bool:
-    return current().mark(marks, ttl)
+def mark(marks: Mapping[str, bytes]) -> bool:
+    return current().mark(marks)

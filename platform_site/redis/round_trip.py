@@ -79,9 +79,9 @@ class RoundTrip:
         self._replies.append(None)
         return counted
 
-    def fill(self, key: str, value: bytes, ttl: int = RECORD_TTL) -> None:
+    def fill(self, key: str, value: bytes) -> None:
         """Before the other commands; left out where Redis may have been restarted since `value` was read."""
-        self._fills.append(pack(("SET", key, value, "EX", ttl, "NX")))
+        self._fills.append(pack(("SET", key, value, "EX", RECORD_TTL, "NX")))
 
     def run(self) -> bool:
         """False if Redis is unavailable; every value is None then. Never raises."""

@@ -15,7 +15,8 @@ import pytest
 from platform_site.observability.metrics import BREAKER_OPEN, BREAKER_TRIPS
 from platform_site.redis import client as redis_client
 from platform_site.redis import round_trip
-from platform_site.redis.client import BREAKER_SECONDS, Store
+from platform_site.redis.circuit_breaker import SECONDS as BREAKER_SECONDS
+from platform_site.redis.client import Store
 from tests.support.valkey import Refusal
 from tests.support.valkey_server import BUDGET, SLACK, RedisServer, until
 
@@ -129,12 +130,12 @@ def test_a_redis_that_takes_no_writes_is_believed_nothing(server: RedisServer, w
     record, count = trip.get("who:1"), trip.count("c", 60)
     assert not trip.run()
     assert (record.value, count.value) == (None, None)
-    assert server.store.is_unavailable
+    assert server.store.breaker.is_open
     assert not server.store.mark({"who:1": b"-"})
     server.take_writes()
     until(lambda: run(server.store)[0])
     until(lambda: value(server.store, "who:1") == b"-")
-    assert not server.store.is_unavailable
+    assert not server.store.breaker.is_open
 
 
 @pytest.mark.exhaustive
@@ -143,7 +144,7 @@ def test_a_frozen_redis_costs_the_budget_once_and_then_nothing(
 ) -> None:
     assert run(server.store)[0]
     trips = BREAKER_TRIPS._value.get()
-    with caplog.at_level(logging.WARNING, "platform_site.redis.client"):
+    with caplog.at_level(logging.WARNING, "platform_site.redis"):
         server.freeze()
         done, seconds = run(server.store)
         assert not done
@@ -154,14 +155,14 @@ def test_a_frozen_redis_costs_the_budget_once_and_then_nothing(
             assert not done
             waits.append(seconds)
         assert statistics.median(waits) < BUDGET / 4
-        assert server.store.is_unavailable
+        assert server.store.breaker.is_open
         assert BREAKER_OPEN._value.get() == 1
         # After the pause one trip looks again, and the rest of its second is quiet.
         long_waits = sum(run(server.store)[1] > BUDGET / 2 for _ in range(2000) if not time.sleep(0.0005))
         assert 1 <= long_waits <= 20
         server.thaw()
         until(lambda: run(server.store)[0], BREAKER_SECONDS * 2 + 1)
-    assert not server.store.is_unavailable
+    assert not server.store.breaker.is_open
     assert BREAKER_OPEN._value.get() == 0
     assert BREAKER_TRIPS._value.get() == trips + 1, "one opening, however often it was tried"
     messages = [record.getMessage().split(":")[0] for record in caplog.records]
@@ -211,7 +212,7 @@ def test_a_restart_between_two_trips_is_not_noticed(server: RedisServer) -> None
         server.kill()
         server.start()
         assert all(done for done, _ in pool.map(lambda _: run(server.store), range(64)))
-    assert not server.store.is_unavailable
+    assert not server.store.breaker.is_open
 
 
 def test_a_fill_of_before_a_restart_is_not_written_after_it(server: RedisServer) -> None:
@@ -268,7 +269,7 @@ def test_marker_is_written_at_once_while_redis_is_bypassed(server: RedisServer) 
     server.freeze()
     assert not run(server.store)[0]
     server.thaw()
-    assert server.store.is_unavailable
+    assert server.store.breaker.is_open
     assert server.store.mark({"who:1": b"-"})
     assert server.client.get("who:1") == b"-"
 

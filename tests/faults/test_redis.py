@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from platform_site.redis.client import BREAKER_SECONDS
+from platform_site.redis.circuit_breaker import SECONDS as BREAKER_SECONDS
 from tests.faults import inject
 from tests.faults.conftest import OwnValkey, superuser
 from tests.faults.write_load import Worker
