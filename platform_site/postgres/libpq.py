@@ -36,6 +36,7 @@ _TAKES_ONE_MORE: Final = frozenset({_IDLE, pq.TransactionStatus.INTRANS})
 _BAD: Final = pq.ConnStatus.BAD
 _UNKNOWN_STATEMENT: Final = b"26000"
 _POLL_MS: Final = 100
+_LOST: Final = "the connection to the database was lost"
 
 
 class _Prepared:
@@ -96,40 +97,12 @@ def _run(
     if request is None:
         return call(*arguments)
     send(*arguments)
-    return _result_on_loop(libpq, prepared, request)
-
-
-def _result_on_loop(libpq: Any, prepared: _Prepared, request: LoopRequest) -> pq.abc.PGresult:
-    last = None
     try:
-        readiness = prepared.readiness_on(request.loop, libpq)
-        while libpq.flush():
-            readiness.wait(request, writable=True)
-            libpq.consume_input()
-        has_waited = False
-        while True:
-            while libpq.is_busy():
-                if libpq.status == _BAD:
-                    raise psycopg.OperationalError
-                readiness.wait(request, again=has_waited)
-                has_waited = True
-                libpq.consume_input()
-            result = libpq.get_result()
-            if result is None:
-                break
-            last = result
-        if libpq.status == _BAD:
-            last = None
-    except psycopg.OperationalError:
-        last = None
+        [results] = _receive(libpq, prepared, request)
     except BaseException:
         libpq.finish()  # its result would be taken for the next one's
         raise
-    if last is None:
-        libpq.finish()
-        raise psycopg.OperationalError("the connection to the database was lost")
-    found: pq.abc.PGresult = last
-    return found
+    return results[-1]
 
 
 def _begin(wrapper: BaseDatabaseWrapper, libpq: Any) -> None:
@@ -208,7 +181,7 @@ def pipeline_each(wrapper: BaseDatabaseWrapper, statements: Sequence[Statement])
             _send(libpq, prepared.names.get(sql), sql, values)
             libpq.pipeline_sync()
         # A statement that fails at its commit has a result and then an error: the last one counts.
-        results = [each[-1] for each in _receive(libpq, prepared, len(statements))]
+        results = [each[-1] for each in _receive(libpq, prepared, loop_requests.current(), syncs=len(statements))]
         libpq.exit_pipeline_mode()
     except BaseException:
         libpq.finish()  # further results could not be attributed
@@ -257,7 +230,7 @@ def pipeline_in_order(
             _send(libpq, name, sql, values)
             made.append(None)
         libpq.pipeline_sync()
-        [results] = _receive(libpq, prepared, 1, is_silent)
+        [results] = _receive(libpq, prepared, loop_requests.current(), syncs=1, is_silent=is_silent)
         libpq.exit_pipeline_mode()
     except BaseException:
         libpq.finish()  # further results could not be attributed
@@ -280,42 +253,45 @@ def _send(libpq: Any, name: bytes | None, sql: bytes, values: Sequence[bytes | N
 
 
 def _receive(
-    libpq: Any, prepared: _Prepared, syncs: int, is_silent: Callable[[], bool] | None = None
+    libpq: Any,
+    prepared: _Prepared,
+    request: LoopRequest | None,
+    *,
+    syncs: int = 0,
+    is_silent: Callable[[], bool] | None = None,
 ) -> list[list[pq.abc.PGresult]]:
-    """The results between `syncs`. Raises OperationalError if the connection is lost or the server `is_silent`."""
-    request = loop_requests.current()
+    """Send what is queued, and return the results between the pipeline's `syncs`, or all of one statement. Raises
+    OperationalError if the connection is lost or the server `is_silent`."""
+    readiness = None if request is None else prepared.readiness_on(request.loop, libpq)
     seconds = None if is_silent is None else _POLL_MS / 1000
-    has_waited = False
-
-    def wait(*, writable: bool = False) -> None:
-        nonlocal has_waited
-        while not (
-            _poll(libpq.socket, writable=writable)
-            if request is None
-            else prepared.readiness_on(request.loop, libpq).wait(
-                request, writable=writable, again=has_waited and not writable, seconds=seconds
-            )
-        ):
-            if is_silent is not None and is_silent():
-                raise psycopg.OperationalError("the database does not answer")
-        has_waited = True
-        libpq.consume_input()
-
-    while libpq.flush():  # more than the socket takes at once
-        wait(writable=True)
+    has_unsent, has_waited = True, False
     received: list[list[pq.abc.PGresult]] = [[]]
-    while len(received) <= syncs:
-        while libpq.is_busy():
-            wait()
-        result = libpq.get_result()
-        if result is None:  # between two statements, and for ever after the end of the connection
+    while True:
+        has_unsent = has_unsent and bool(libpq.flush())  # more than the socket takes at once
+        if has_unsent or libpq.is_busy():
             if libpq.status == _BAD:
-                raise psycopg.OperationalError("the connection to the database was lost")
+                raise psycopg.OperationalError(_LOST)
+            if request is None or readiness is None:
+                is_ready = _poll(libpq.socket, writable=has_unsent)
+            else:
+                again = has_waited and not has_unsent
+                is_ready = readiness.wait(request, writable=has_unsent, again=again, seconds=seconds)
+            if is_ready:
+                has_waited = True
+                libpq.consume_input()
+            elif is_silent is not None and is_silent():
+                raise psycopg.OperationalError("the database does not answer")
+        elif (result := libpq.get_result()) is None:  # after each statement, and for ever after the connection's end
+            if libpq.status == _BAD:
+                raise psycopg.OperationalError(_LOST)
+            if not syncs:
+                return received
         elif result.status == pq.ExecStatus.PIPELINE_SYNC:
+            if len(received) == syncs:
+                return received
             received.append([])
         else:
             received[-1].append(result)
-    return received[:-1]
 
 
 def _poll(descriptor: int, *, writable: bool) -> bool:
@@ -350,7 +326,7 @@ def checked(wrapper: BaseDatabaseWrapper, libpq: Any, result: pq.abc.PGresult) -
         # Without SQLSTATE the error is libpq's: the connection is broken, even if its status does not show that yet.
         libpq.finish()
         wrapper.errors_occurred = True
-        raise psycopg.OperationalError("the connection to the database was lost")
+        raise psycopg.OperationalError(_LOST)
     raise psycopg.errors.error_from_result(result, "utf-8")
 
 
