@@ -1,8 +1,11 @@
 """Availability watch: when a database does not respond, waiting requests must not use up the threads of other regions.
-The first wait that ends in silence marks it as unavailable: others are refused at once (503 `unavailable`) while one
-thread probes it every PROBE_SECONDS. Before that, at most three quarters of the threads wait for a database without
-progress; after DATABASE_SILENCE_SECONDS it is probed, and waiting connections are cut.
-docs/explanation/reliability.md."""
+docs/explanation/reliability.md. A database is in one of two states:
+
+- Available. At most three quarters of the threads wait for it without progress (`enter`). It becomes unavailable when a
+  wait ends in silence (`lost`), or when there was no progress for DATABASE_SILENCE_SECONDS and a probe gets no response
+  (`check`).
+- Unavailable. New waits are refused at once (503 `unavailable`), and waiting connections are shut down (`check`). One
+  thread probes it every PROBE_SECONDS; any response makes it available."""
 
 import logging
 import os
@@ -10,6 +13,7 @@ import select
 import socket
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -26,14 +30,18 @@ MIN_WAIT_SECONDS: Final = 0.05
 """Normal seconds without progress: at 60 ms the pool has added six of eight threads (`WEB_THREAD_STUCK_MS`)."""
 USUAL_LATENCY_FACTOR: Final = 8
 """Multiple of the usual duration that is still normal."""
-
 ANSWER_SECONDS: Final = 2
 """Seconds to connect in a probe, and for an empty statement."""
 
+_TO_PROBE: Final = frozenset(
+    {"dbname", "user", "password", "host", "port", "sslmode", "sslrootcert", "sslcert", "sslkey"}
+)
 _max_waiting_threads: float = float("inf")
 
 
 class AvailabilityWatch:
+    """Of one database. Thread-safe."""
+
     __slots__ = ("_alias", "_is_being_checked", "_lock", "_progress_at", "_usual", "_waiting", "is_unavailable")
 
     def __init__(self, alias: str) -> None:
@@ -75,7 +83,7 @@ class AvailabilityWatch:
         return True
 
     def leave(self) -> None:
-        with self._lock:  # so that `_cut` cannot close a connection whose wait has ended
+        with self._lock:  # so that `_shut_down_waiting` cannot close a connection whose wait has ended
             waited = self._waiting.pop(getcurrent(), None)
         if waited is not None:
             self._progress_at = now = time.monotonic()
@@ -88,23 +96,18 @@ class AvailabilityWatch:
         if waited is not None and time.monotonic() - waited[0] >= SILENT_SECONDS:
             self._mark_unavailable(parameters)
 
-    def _mark_unavailable(self, parameters: dict[str, Any]) -> None:
-        with self._lock:
-            if self.is_unavailable:
-                return
-            self.is_unavailable = True
-        if self._in_background(self._probe, parameters):
-            logger.warning("database %s does not respond; requests for it are refused until it does", self._alias)
-        else:
-            self.is_unavailable = False  # otherwise its return would not be noticed
-
-    def _in_background(self, work: Any, parameters: dict[str, Any]) -> bool:
-        try:
-            threading.Thread(target=work, args=(parameters,), name=f"probe-{self._alias}", daemon=True).start()
-        except RuntimeError:  # the system has no more threads
-            logger.exception("the watch of database %s failed", self._alias)
-            return False
-        return True
+    def check(self, timeout: float) -> None:
+        """Called every PROBE_SECONDS."""
+        if self._seconds_without_progress() < timeout:
+            return
+        if self.is_unavailable:
+            self._shut_down_waiting(timeout)
+        elif not self._is_being_checked:
+            connections = [connection for _, connection, _ in list(self._waiting.values()) if connection is not None]
+            if connections:
+                self._is_being_checked = True
+                if not self._start_thread(self._probe_once, connections[0].get_connection_params()):
+                    self._is_being_checked = False
 
     def _too_many_wait(self) -> bool:
         """Whether `_max_waiting_threads` threads wait, and longer than usual without progress."""
@@ -120,31 +123,8 @@ class AvailabilityWatch:
             return 0.0
         return time.monotonic() - since
 
-    def check(self, timeout: float) -> None:
-        if self._seconds_without_progress() < timeout:
-            return
-        if self.is_unavailable:
-            self._cut(timeout)
-        elif not self._is_being_checked:
-            connection = next(
-                (connection for _, connection, _ in list(self._waiting.values()) if connection is not None), None
-            )
-            if connection is not None:
-                self._is_being_checked = True
-                self._is_being_checked = self._in_background(self._check, connection.get_connection_params())
-
-    def _check(self, parameters: dict[str, Any]) -> None:
-        try:
-            if _responds(parameters):
-                self._progress_at = time.monotonic()
-            elif self._seconds_without_progress():
-                self._mark_unavailable(parameters)
-        except Exception:  # psycopg's wait for an answer takes a descriptor, and there may be none
-            logger.exception("the probe of database %s failed", self._alias)
-        finally:
-            self._is_being_checked = False
-
-    def _cut(self, timeout: float) -> None:
+    def _shut_down_waiting(self, timeout: float) -> None:
+        """Shut down the connections that have waited for `timeout`. Their threads close them."""
         for waiter, waited in list(self._waiting.items()):
             began, connection, _ = waited
             if connection is None or time.monotonic() - began < timeout:
@@ -154,17 +134,48 @@ class AvailabilityWatch:
                     _shut_down(opened.pgconn)
                     logger.warning("closed a stalled connection to database %s", self._alias)
 
-    def _probe(self, parameters: dict[str, Any]) -> None:
-        while self.is_unavailable:
+    def _mark_unavailable(self, parameters: dict[str, Any]) -> None:
+        with self._lock:
+            if self.is_unavailable:
+                return
+            self.is_unavailable = True
+        if self._start_thread(self._probe_until_response, parameters):
+            logger.warning("database %s does not respond; requests for it are refused until it does", self._alias)
+        else:
+            self.is_unavailable = False  # otherwise its return would not be noticed
+
+    def _start_thread(self, work: Callable[[dict[str, Any]], None], parameters: dict[str, Any]) -> bool:
+        try:
+            threading.Thread(target=work, args=(parameters,), name=f"probe-{self._alias}", daemon=True).start()
+        except RuntimeError:  # the system has no more threads
+            logger.exception("the watch of database %s failed", self._alias)
+            return False
+        return True
+
+    def _probe_once(self, parameters: dict[str, Any]) -> None:
+        try:
+            responds = self._probe(parameters)
+            if responds:
+                self._progress_at = time.monotonic()
+            elif responds is not None and self._seconds_without_progress():
+                self._mark_unavailable(parameters)
+        finally:
+            self._is_being_checked = False
+
+    def _probe_until_response(self, parameters: dict[str, Any]) -> None:
+        time.sleep(PROBE_SECONDS)
+        while not self._probe(parameters):
             time.sleep(PROBE_SECONDS)
-            try:
-                if not _responds(parameters):
-                    continue
-            except Exception:  # as in `_check`
-                logger.exception("the probe of database %s failed", self._alias)
-                continue
-            self.is_unavailable = False
+        self.is_unavailable = False
         logger.warning("database %s responds again", self._alias)
+
+    def _probe(self, parameters: dict[str, Any]) -> bool | None:
+        """Whether the database responds; None if the probe itself failed."""
+        try:
+            return _responds(parameters)
+        except Exception:  # psycopg's wait for an answer takes a descriptor, and there may be none
+            logger.exception("the probe of database %s failed", self._alias)
+            return None
 
 
 def _responds(parameters: dict[str, Any]) -> bool:
@@ -193,9 +204,6 @@ def _shut_down(pgconn: Any) -> None:
             ours.shutdown(socket.SHUT_RDWR)
 
 
-_TO_PROBE: Final = frozenset(
-    {"dbname", "user", "password", "host", "port", "sslmode", "sslrootcert", "sslcert", "sslkey"}
-)
 _watches: Final[dict[str, AvailabilityWatch]] = {}
 
 

@@ -6,7 +6,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import psycopg
 import pytest
@@ -92,6 +93,24 @@ def test_a_database_that_nobody_can_ask_again_is_not_refused(monkeypatch: pytest
     assert watched.enter()
     watched.lost({})
     assert not watched.is_unavailable
+
+
+def test_database_is_probed_again_after_a_probe_that_ended_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    probes: list[None] = []
+
+    def connect(**_: Any) -> Any:
+        probes.append(None)
+        raise psycopg.errors.CannotConnectNow  # a response
+
+    watched = AvailabilityWatch("quick")
+    monkeypatch.setattr(availability, "_guard_runs", True)
+    monkeypatch.setattr(psycopg, "connect", connect)
+    monkeypatch.setattr(threading.Thread, "start", threading.Thread.run)
+    assert watched.enter(cast(Any, SimpleNamespace(get_connection_params=dict)))
+    watched.check(0)
+    watched.check(0)
+    watched.leave()
+    assert len(probes) == 2
 
 
 def wait_in(watched: AvailabilityWatch, release: threading.Event) -> threading.Thread:
