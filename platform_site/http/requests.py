@@ -1,6 +1,19 @@
 """The current request: its id, response headers, environment, client IP and parameters. It is opened by middleware
 (`platform_site.http.middleware.api`) and by Celery's hooks (`platform_site.observability.logs`), so the id is in each
-log line, error, event and run."""
+log line, error, event and run.
+
+What its parts tell each other is in the request's `__dict__`:
+
+| Name | Set by | For |
+|---|---|---|
+| `can_be_repeated`, `is_repeated`, `thread_share` | the server (`platform_site.concurrency.server_hints`) | waits |
+| `staff_grant_id` | calls of the console (`projects.staff_access`) | authentication |
+| `rate_limit` | authentication (`platform_site.redis.rate_limits`) | requests that count as several |
+| `freshness` | authentication (`projects.api.replica_freshness`) | reads by replicas, the access log |
+| `users_version` | authentication (`projects.api.users_version`) | users embedded in rows |
+| `caller`, `api_public` | the viewset (`platform_site.http.views`) | CORS and the logs |
+| `answer_headers` | `add_header` | the middleware, which sends them |
+"""
 
 import ipaddress
 import re

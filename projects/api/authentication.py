@@ -26,12 +26,11 @@ from platform_site.http.errors import Forbidden, NotFound, Unauthorized, Unavail
 from platform_site.http.requests import named_environment
 from platform_site.identity import ids
 from platform_site.identity.callers import Caller, EnvironmentRef
-from platform_site.postgres import replicas
 from platform_site.redis import client as redis_client
-from platform_site.redis import rate_limits, round_trip
+from platform_site.redis import rate_limits
 from platform_site.redis.records import Format, types_of
 from projects import staff_access
-from projects.api import pending_records, users_version
+from projects.api import pending_records, replica_freshness, users_version
 from projects.directory import environment_cache, environments, roles
 
 EnvironmentUse = Literal["required", "optional", "unused"]
@@ -126,24 +125,27 @@ class _Found:
 
 
 def resolve(request: HttpRequest, credential: Credential, use: EnvironmentUse, *, is_limited: bool = True) -> Caller:
-    """`is_limited`: whether the call counts for rate limits. Raises as `authenticate`."""
+    """Raises as `authenticate`. `is_limited`: whether the call counts for rate limits. Sets attributes of the request
+    (`platform_site.http.requests`)."""
     lookup = lookup_of(credential, named_environment(request), use)
+    where = lookup.environment_key
+    embeds_in = where if "with=" in request.META.get("QUERY_STRING", "") else None
+    # A key with a valid checksum can be invented, a signature cannot.
+    may_be_forged = isinstance(credential, KeyCredential) and _verified.get(lookup.identity_key) is None
+
     trip = redis_client.round_trip()
     pending_records.put_on(trip)
     identity_record = trip.get(lookup.identity_key)
-    environment_record = trip.get(lookup.environment_key) if lookup.environment_key is not None else None
-    begin = rate_limits.begin_anonymous if lookup.is_anonymous else rate_limits.begin
-    begun = begin(request, trip, lookup.rate_limit_key) if is_limited else None
-    # A key with a valid checksum can be invented, a signature cannot.
-    may_be_forged = isinstance(credential, KeyCredential) and _verified.get(lookup.identity_key) is None
-    guesses = rate_limits.Refusals(request, trip) if may_be_forged and is_limited else None
-    mark_name = _mark_names.get(lookup.environment_key) if settings.REPLICAS and lookup.environment_key else None
-    mark = trip.highest(mark_name) if mark_name is not None else None
-    may_embed = "with=" in request.META.get("QUERY_STRING", "")
-    version = (
-        users_version.ask(trip, lookup.environment_key) if may_embed and lookup.environment_key is not None else None
-    )
+    environment_record = trip.get(where) if where is not None else None
+    limit = guesses = None
+    if is_limited:
+        begin = rate_limits.begin_anonymous if lookup.is_anonymous else rate_limits.begin
+        limit = begin(request, trip, lookup.rate_limit_key)
+        guesses = rate_limits.Refusals(request, trip) if may_be_forged else None
+    freshness = replica_freshness.ask(trip, where) if settings.REPLICAS and where is not None else None
+    version = users_version.ask(trip, embeds_in) if embeds_in is not None else None
     trip.run()
+
     if identity_record.value == REVOKED:
         raise Unauthorized
     found = _remembered(lookup, identity_record.value, environment_record.value if environment_record else None)
@@ -154,14 +156,16 @@ def resolve(request: HttpRequest, credential: Credential, use: EnvironmentUse, *
     if may_be_forged:
         _verified.put(lookup.identity_key, True)
     _check_expiry(found.identity)
-    if begun is not None:
-        begun.settle(found.caller.plan, found.caller.id)
+    caller = found.caller
+    if limit is not None:
+        limit.settle(caller.plan, caller.id)
     _check_environment(lookup, found, use)
-    if settings.REPLICAS and found.caller.environment is not None:
-        _note_freshness(request, lookup, found.caller.environment, mark_name, mark)
-    if may_embed and lookup.environment_key is not None and (environment := found.caller.environment) is not None:
-        users_version.note(request, lookup.environment_key, environment.pool_id, version)
-    return found.caller
+    if caller.environment is not None and where is not None:
+        if settings.REPLICAS:
+            replica_freshness.note(request, where, caller.environment, freshness)
+        if embeds_in is not None:
+            users_version.note(request, where, caller.environment.pool_id, version)
+    return caller
 
 
 def caller_by_records(lookup: Lookup, identity_record: bytes | None, environment_record: bytes | None) -> Caller | None:
@@ -218,28 +222,6 @@ def _check_environment(lookup: Lookup, found: _Found, use: EnvironmentUse) -> No
         )
     if use == "required":
         found.environments[0].require_active()
-
-
-_mark_names: Final[Memo[str, str]] = Memo(_MAX_REMEMBERED)
-"""By an environment's record, the name of its mark, which must be known before the record is read."""
-
-
-def _note_freshness(
-    request: HttpRequest,
-    lookup: Lookup,
-    environment: EnvironmentRef,
-    asked: str | None,
-    mark: round_trip.Fetched | None,
-) -> None:
-    """Set on the request what a replica needs to answer it (`platform_site.postgres.replicas`), if one may."""
-    name = replicas.mark_name(environment.cluster, environment.environment_id)
-    if name is None or lookup.environment_key is None:
-        return
-    if name == asked and mark is not None:
-        position = None if mark.value is None else int(float(mark.value))
-        request.__dict__["freshness"] = replicas.freshness(environment.cluster, name, position)
-        return
-    _mark_names.put(lookup.environment_key, name)
 
 
 def _remembered(lookup: Lookup, identity_record: bytes | None, environment_record: bytes | None) -> _Found | None:
