@@ -7,6 +7,7 @@ class RowsConfig(AppConfig):
 
     def ready(self) -> None:
         from accounts.keys import publishable_key_exposure
+        from platform_site.http import exception_handler
         from platform_site.postgres.row_access import guard_connection
         from platform_site.request_log import names
         from projects.directory.environments import set_schema_version_reader
@@ -26,12 +27,13 @@ class RowsConfig(AppConfig):
         )
         from rows.outbox import subscriptions
         from rows.query.tables.catalog import existing_tables
+        from rows.schema.model import InvalidDocument
 
         connection_created.connect(guard_connection, dispatch_uid="rows.guard_connection")
         set_schema_version_reader(schema_service.current_versions)
         set_usage_counter("tables_per_environment", schema_service.count_tables)
         publishable_key_exposure.register(schema_service.open_to_anonymous)
-        migrate_errors.register()
+        exception_handler.register(InvalidDocument, migrate_errors.to_api_error)
         orphaned_rows.register(
             CurrentVersion, SchemaVersion, EventInterest, OutboxEvent, PendingUserReferences, WatchedTable
         )

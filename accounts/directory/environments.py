@@ -42,6 +42,7 @@ _directory: Directory | None = None
 
 
 def set_directory(directory: Directory) -> None:
+    """Called in `ready` of `projects.apps`."""
     global _directory
     _directory = directory
 

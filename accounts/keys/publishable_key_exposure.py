@@ -50,6 +50,7 @@ _readers: Final[list[Callable[[EnvironmentRef], Exposure]]] = []
 
 
 def register(reader: Callable[[EnvironmentRef], Exposure]) -> None:
+    """Called in `ready` of `rows.apps` and `functions.apps`."""
     _readers.append(reader)
 
 

@@ -164,7 +164,3 @@ class AuthorizationCode(models.Model):
 
     def __str__(self) -> str:
         return f"a code for {self.user_id}"
-
-
-keyring.register_sealed_field("accounts.IdentityProvider", "sealed_client_secret", purpose=SECRET_PURPOSE)
-keyring.register_sealed_field("accounts.IdentityProvider", "sealed_private_key", purpose=KEY_PURPOSE)

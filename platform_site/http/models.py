@@ -7,7 +7,6 @@ from django.db import models
 from django.db.models.functions import Now
 
 from platform_site.identity import ids
-from platform_site.security import keyring
 
 IDEMPOTENCY_PURPOSE = "api.idempotency"
 
@@ -40,6 +39,3 @@ class IdempotencyRecord(models.Model):
 
     def __str__(self) -> str:
         return bytes(self.digest).hex()
-
-
-keyring.register_sealed_field("api.IdempotencyRecord", "sealed_answer", purpose=IDEMPOTENCY_PURPOSE)

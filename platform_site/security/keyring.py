@@ -9,10 +9,10 @@ sealed columns.
 import hashlib
 import hmac
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hashes
@@ -152,16 +152,12 @@ class SealedField:
 
     model: str
     field: str
-    purpose: str | Callable[[Any], str]
+    purpose: str
 
 
-_registered: dict[tuple[str, str], SealedField] = {}
+sealed_fields: Final[list[SealedField]] = []
 
 
-def register_sealed_field(model: str, field: str, *, purpose: str | Callable[[Any], str]) -> None:
-    """Called by the models module, for rotation."""
-    _registered[model, field] = SealedField(model, field, purpose)
-
-
-def sealed_fields() -> list[SealedField]:
-    return list(_registered.values())
+def register_sealed_field(model: str, field: str, *, purpose: str) -> None:
+    """Called in `ready` of each app with such a column."""
+    sealed_fields.append(SealedField(model, field, purpose))

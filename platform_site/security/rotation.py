@@ -37,7 +37,7 @@ class Outcome:
 
 
 def columns() -> Iterator[Column]:
-    for sealed in keyring.sealed_fields():
+    for sealed in keyring.sealed_fields:
         model = apps.get_model(sealed.model)
         for alias in connections:
             if router.allow_migrate_model(alias, model):
@@ -63,12 +63,6 @@ def _in_batches(rows: "QuerySet[Any, Any]") -> Iterator[Any]:
         batch = list(rows.order_by("pk").filter(pk__gt=batch[-1].pk)[:BATCH])
 
 
-def _sealed_value(column: Column, row: Any) -> tuple[bytes, str]:
-    """The value and its purpose."""
-    purpose = column.sealed.purpose
-    return bytes(getattr(row, column.sealed.field)), purpose if isinstance(purpose, str) else purpose(row)
-
-
 def count_outdated(column: Column) -> int:
     return _outdated(column).count()
 
@@ -77,9 +71,9 @@ def check(column: Column) -> Counter[Problem]:
     """Decrypts every value, and counts those that the first key alone does not decrypt."""
     found: Counter[Problem] = Counter()
     for row in _in_batches(_sealed(column)):
-        sealed, purpose = _sealed_value(column, row)
+        sealed = bytes(getattr(row, column.sealed.field))
         try:
-            keyring.unseal(sealed, purpose=purpose)
+            keyring.unseal(sealed, purpose=column.sealed.purpose)
             if not sealed.startswith(keyring.current_header()):
                 found["older key"] += 1
         except keyring.UnknownKey:
@@ -93,9 +87,9 @@ def rotate(column: Column, *, on_row: Callable[[], object] = lambda: None) -> Ou
     """Rewrap outdated values, one transaction per row; `on_row` is called for each."""
     outcome = Outcome()
     for row in _in_batches(_outdated(column)):
-        old, purpose = _sealed_value(column, row)
+        old = bytes(getattr(row, column.sealed.field))
         try:
-            new = keyring.rewrap(old, purpose=purpose)
+            new = keyring.rewrap(old, purpose=column.sealed.purpose)
         except keyring.KeyringError as error:
             outcome.failed.append((f"{column.name}: {row}", str(error)))
         else:

@@ -19,6 +19,7 @@ _schema_version_reader: SchemaVersionReader | None = None
 
 
 def set_schema_version_reader(reader: SchemaVersionReader) -> None:
+    """Called in `ready` of `rows.apps`."""
     global _schema_version_reader
     _schema_version_reader = reader
 

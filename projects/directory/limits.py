@@ -19,7 +19,7 @@ _counters: Final[dict[tuple[str, ...], UsageCounters]] = {}
 
 
 def set_usage_counter(limit: str, counter: UsageCounter) -> None:
-    """Register the counter of `limit` (a field of PlanLimits), at start."""
+    """Register the counter of `limit` (a field of PlanLimits). Called in `ready` of the app that counts it."""
     set_usage_counters((limit,), lambda environment: (counter(environment),))
 
 

@@ -32,7 +32,8 @@ SELECT environment_id FROM reached WHERE environment_id IS NOT NULL LIMIT %(limi
 
 
 def register(*tables: type[models.Model], only: LiteralString = _EVERY_ROW) -> None:
-    """Register tables of the regions: small, or indexed by `environment_id` over the rows of `only` (SQL)."""
+    """Register tables of the regions: small, or indexed by `environment_id` over the rows of `only` (SQL). Called in
+    `ready` of the app with these tables."""
     _in_regions.update(dict.fromkeys(tables, only))
 
 

@@ -1,6 +1,5 @@
 from typing import Final
 
-from platform_site.http import exception_handler
 from platform_site.http.errors import FieldError, ValidationFailed
 from rows.schema.model import InvalidDocument
 
@@ -8,11 +7,7 @@ DOCUMENT: Final = "document"
 """Errors of the document are named `document.tables.…`."""
 
 
-def register() -> None:
-    exception_handler.register(InvalidDocument, _invalid)
-
-
-def _invalid(error: InvalidDocument) -> ValidationFailed:
+def to_api_error(error: InvalidDocument) -> ValidationFailed:
     return ValidationFailed("The schema document is not valid.", fields=map(of_document, error.errors))
 
 

@@ -34,10 +34,12 @@ _consumer_factories: Final[list[ConsumerFactory]] = []
 
 
 def register(patterns_of: PatternsOf, *, is_for_relay: bool = True) -> None:
+    """Called in `ready` of `rows.apps`, `webhooks.apps` and `functions.apps`."""
     _sources.append((patterns_of, is_for_relay))
 
 
 def register_consumer(factory: ConsumerFactory) -> None:
+    """Called in `ready` of `functions.apps`."""
     _consumer_factories.append(factory)
 
 

@@ -37,6 +37,7 @@ registered_parts: Final[dict[str, Part]] = {}
 
 
 def register_part(name: str, part: Part) -> None:
+    """Called in `ready` of `webhooks.apps` and `functions.apps`."""
     registered_parts[name] = part
 
 

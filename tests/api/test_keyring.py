@@ -100,14 +100,14 @@ UNDER_A_SECRET = {"accounts.Session.sealed_successor"}
 
 
 def test_every_sealed_column_is_known_to_rotation() -> None:
-    registered = {f"{sealed.model}.{sealed.field}" for sealed in keyring.sealed_fields()}
+    registered = {f"{sealed.model}.{sealed.field}" for sealed in keyring.sealed_fields}
     found = {
         f"{model._meta.label}.{field.name}"
         for model in apps.get_models()
         for field in model._meta.fields
         if isinstance(field, BinaryField) and field.name.startswith("sealed_")
     }
-    assert found - registered == UNDER_A_SECRET, "call keyring.register_sealed_field in the models module"
+    assert found - registered == UNDER_A_SECRET, "call keyring.register_sealed_field in apps.py"
 
 
 def records(count: int, using: str) -> list[IdempotencyRecord]:

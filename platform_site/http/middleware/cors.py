@@ -29,7 +29,8 @@ _lookup: OriginsLookup | None = None
 
 
 def set_origins_lookup(lookup: OriginsLookup) -> None:
-    """`lookup` returns an environment's allowed origins (None: no such environment)."""
+    """`lookup` returns an environment's allowed origins (None: no such environment). Called in `ready` of
+    `projects.apps`."""
     global _lookup
     _lookup = lookup
 
