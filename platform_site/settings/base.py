@@ -106,7 +106,6 @@ STATIC_ROOT = Path(env.text("STATIC_ROOT") or BASE_DIR / "staticfiles")
 WHITENOISE_USE_FINDERS = not STATIC_ROOT.is_dir()
 LANGUAGE_CODE = "en"
 USE_I18N = False
-USE_TZ = True
 TIME_ZONE = "UTC"
 FORMAT_MODULE_PATH = "platform_site.formats"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
