@@ -53,7 +53,7 @@ def dispatch(request: HttpRequest, token: str) -> InboundRequest:
     name = inbound_endpoints.cache_key(token_hash)
     trip = redis_client.round_trip()
     known = trip.get(name)
-    limit = rate_limits.begin_anonymous(request, trip, name)
+    limit = rate_limits.CallerLimit(request, trip, name, is_anonymous=True)
     is_new = name not in _verified
     verification = trip.get(inbound_endpoints.verification_key(token_hash)) if is_new else None
     counters = _counters(environment_id, token) if is_new else ()

@@ -1,6 +1,6 @@
 """Rate limits, in headers (draft-ietf-httpapi-ratelimit-headers-10) and by 429. django-ratelimit names a counter and
 its window of a minute; Redis counts in the request's round trip (`ratelimit_cache`); this module judges: per caller
-(`begin`, `begin_anonymous`), per client IP (`count_refused`, `count_anonymous`), at the token endpoint, and for emails.
+(`CallerLimit`), per client IP (`count_refused`, `count_anonymous`), at the token endpoint, and for emails.
 Without Redis only sign-in and emails are limited, per process. `RATE_LIMIT_FACTOR` multiplies all. Contract section
 8."""
 
@@ -69,14 +69,13 @@ class Counting:
         quota = max(1, int(quota * settings.RATE_LIMIT_FACTOR))
         count, time_left = self._count.value, self._time_left
         if count is None:
-            if not fall_back:
-                return self._headers(quota, quota, time_left, None)
-            limiter = _hourly_limiter if self._period == HOUR else _process_limiter
-            count, time_left = limiter.count(f"{self._name}\0{self._identity}")
-        return self._headers(quota, max(0, quota - count), time_left, time_left if count > quota else None)
-
-    def _headers(self, quota: int, left: int, time_left: int, wait: int | None) -> Outcome:
-        return f'"{self._name}";q={quota};w={self._period}', f'"{self._name}";r={left};t={time_left}', wait
+            count = 0
+            if fall_back:
+                limiter = _hourly_limiter if self._period == HOUR else _process_limiter
+                count, time_left = limiter.count(f"{self._name}\0{self._identity}")
+        policy = f'"{self._name}";q={quota};w={self._period}'
+        left = f'"{self._name}";r={max(0, quota - count)};t={time_left}'
+        return policy, left, time_left if count > quota else None
 
 
 def _new_window(name: str, identity: str, period: int, read_only: bool, now: int) -> tuple[int, CounterKey]:
@@ -109,11 +108,16 @@ _MORE_COUNTED: Final = "operations_counted"
 
 
 class CallerLimit:
+    """Counts a request for its caller. `is_anonymous`: `identity` is a public key (publishable, or of an inbound
+    endpoint), limited per client IP."""
+
     __slots__ = ("_counting", "_is_anonymous", "_request")
 
     def __init__(
-        self, request: HttpRequest, trip: round_trip.RoundTrip, identity: str, is_anonymous: bool = False
+        self, request: HttpRequest, trip: round_trip.RoundTrip, identity: str, *, is_anonymous: bool = False
     ) -> None:
+        if is_anonymous:
+            identity = f"{identity}\0{network_of(request)}"
         self._request = request
         self._is_anonymous = is_anonymous
         self._counting = Counting(trip, "caller", identity, read_only=server_hints.is_repeated(request))
@@ -142,15 +146,6 @@ class CallerLimit:
             if caller_id is not None:
                 record_limited({caller_id: 1})
             raise
-
-
-def begin(request: HttpRequest, trip: round_trip.RoundTrip, identity: str) -> CallerLimit:
-    return CallerLimit(request, trip, identity)
-
-
-def begin_anonymous(request: HttpRequest, trip: round_trip.RoundTrip, key: str) -> CallerLimit:
-    """As `begin`, for a public `key` (publishable, or an inbound endpoint): limited per client IP."""
-    return CallerLimit(request, trip, f"{key}\0{network_of(request)}", is_anonymous=True)
 
 
 def count_operations(request: HttpRequest, operations: int, plan: str, caller_id: str | None) -> None:

@@ -139,8 +139,7 @@ def resolve(request: HttpRequest, credential: Credential, use: EnvironmentUse, *
     environment_record = trip.get(where) if where is not None else None
     limit = guesses = None
     if is_limited:
-        begin = rate_limits.begin_anonymous if lookup.is_anonymous else rate_limits.begin
-        limit = begin(request, trip, lookup.rate_limit_key)
+        limit = rate_limits.CallerLimit(request, trip, lookup.rate_limit_key, is_anonymous=lookup.is_anonymous)
         guesses = rate_limits.Refusals(request, trip) if may_be_forged else None
     freshness = replica_freshness.ask(trip, where) if settings.REPLICAS and where is not None else None
     version = users_version.ask(trip, embeds_in) if embeds_in is not None else None

@@ -60,7 +60,7 @@ def fresh_email(pool: str = "") -> str:
 def call(identity: str, plan: str = "free") -> HttpRequest:
     one = request()
     trip = redis_client.round_trip()
-    begun = rate_limits.begin(one, trip, identity)
+    begun = rate_limits.CallerLimit(one, trip, identity)
     assert trip.run()
     begun.settle(plan)
     return one
@@ -97,7 +97,7 @@ def test_the_plan_decides_how_many_and_one_more_is_429() -> None:
     assert all(passes(lambda: call(identity)) for _ in range(FREE))
     one = request()
     trip = redis_client.round_trip()
-    begun = rate_limits.begin(one, trip, identity)
+    begun = rate_limits.CallerLimit(one, trip, identity)
     trip.run()
     with pytest.raises(RateLimited) as told:
         begun.settle("free")
@@ -253,7 +253,7 @@ def test_without_redis_callers_pass_and_sign_ins_are_still_limited(settings: Laz
     identity, email = fresh_identity(), fresh_email()
     for _ in range(FREE + 10):
         one, trip = request(), redis_client.round_trip()
-        begun = rate_limits.begin(one, trip, identity)
+        begun = rate_limits.CallerLimit(one, trip, identity)
         assert not trip.run()
         begun.settle("free")
     assert state(headers_of(one))["caller"][0] == FREE

@@ -56,7 +56,7 @@ def test_a_trip_with_the_callers_record_and_its_count(say: Callable[[str, float]
         trip = redis_client.round_trip()
         trip.get("who:benchmark")
         trip.get("where:benchmark")
-        begun = rate_limits.begin(request, trip, "usr_benchmark")
+        begun = rate_limits.CallerLimit(request, trip, "usr_benchmark")
         assert trip.run()
         begun.settle("team")
 
