@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from django.conf import settings
 from django.contrib import admin
-from django.db import DEFAULT_DB_ALIAS, Error, models, transaction
+from django.db import DEFAULT_DB_ALIAS, Error, models
 from django.db.models import Q
 from django.http import HttpRequest
 
@@ -15,7 +15,7 @@ from accounts.console.base import url_of
 from accounts.models import User
 from functions.models import Function
 from platform_site.identity import ids
-from platform_site.postgres import statements
+from platform_site.postgres import statements, transaction_settings
 from platform_site.templatetags.console_ids import timeline_url
 from projects.console.base import console_url
 from projects.directory.environments import environment_ref
@@ -69,8 +69,7 @@ def _may_view(request: HttpRequest, model: type[models.Model]) -> bool:
 def _within(using: str, look: Callable[[], list[Found]]) -> list[Found]:
     """What is found within the timeout, if the database is available."""
     try:
-        with transaction.atomic(using=using):
-            statements.execute(using, "SELECT set_config('statement_timeout', %s, true)", [str(TIMEOUT_MS)])
+        with transaction_settings.limited(using, TIMEOUT_MS):
             return look()
     except Error:
         return []

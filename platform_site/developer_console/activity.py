@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from django.db import Error, transaction
+from django.db import Error
 from django.http import HttpResponse
 
 from functions.models import Function
 from platform_site.console import charts
 from platform_site.console.charts import Series
 from platform_site.developer_console.frame import Console, page
-from platform_site.postgres import sql_files, statements
+from platform_site.postgres import sql_files, statements, transaction_settings
 from webhooks.models import Webhook
 
 MAX_COUNTED: Final = 10_000
@@ -34,8 +34,7 @@ def of(console: Console) -> dict[str, Any] | None:
     names = [name for name, scope in _SCOPES.items() if scope in console.me["scopes"]]
     found: dict[str, Sequence[tuple[Any, ...]]] = {}
     try:
-        with transaction.atomic(using=ref.cluster):
-            statements.execute(ref.cluster, "SELECT set_config('statement_timeout', %s, true)", [str(_TIMEOUT_MS)])
+        with transaction_settings.limited(ref.cluster, _TIMEOUT_MS):
             for name in names:
                 facts = {"environment": ref.environment_id, "most": MAX_COUNTED}
                 found[name] = statements.rows(ref.cluster, _SQL[name], facts)

@@ -111,5 +111,5 @@ def _waits(sample: dict[str, Any], what: str) -> float:
 
 
 def register() -> None:
-    metrics.add_collector(Lag())
+    metrics.collectors.append(Lag())
     health.register(WORKERS, ping_workers)

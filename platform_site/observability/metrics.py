@@ -130,7 +130,8 @@ def own_counts() -> dict[tuple[str, str], EndpointCounts]:
 
 
 _has_file = False
-_collectors: Final[list[Collector]] = []
+collectors: Final[list[Collector]] = []
+"""More metrics, added at start (`platform_site.observability.lag`)."""
 
 
 def open_metrics_file() -> None:
@@ -143,10 +144,6 @@ def _remove_own_files() -> None:
     if not _has_file:
         for file in _directory.glob(f"*_{os.getpid()}.db"):
             file.unlink(missing_ok=True)
-
-
-def add_collector(collector: Collector) -> None:
-    _collectors.append(collector)
 
 
 def reset() -> None:
@@ -172,7 +169,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
     count_now()  # not those of other processes, at most a twentieth of a second old
     registry = CollectorRegistry()
     MultiProcessCollector(registry, path=str(_directory))  # type: ignore[no-untyped-call]
-    for collector in _collectors:
+    for collector in collectors:
         registry.register(collector)
     return HttpResponse(generate_latest(registry), content_type=CONTENT_TYPE_LATEST)
 

@@ -28,6 +28,14 @@ def prevent_sorts_and_scans(using: str, *, prevented: bool) -> None:
 
 
 @contextmanager
+def limited(using: str, milliseconds: int) -> Iterator[None]:
+    """A transaction whose statements may take so long each."""
+    with transaction.atomic(using=using):
+        statements.execute(using, "SELECT set_config('statement_timeout', %s, true)", [f"{milliseconds}"])
+        yield
+
+
+@contextmanager
 def by_index(using: str) -> Iterator[None]:
     """A transaction for pages by index: prevents sorts and scans that old statistics would suggest. Two statements."""
     with transaction.atomic(using=using):

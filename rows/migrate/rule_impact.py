@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, Final
 
-from django.db import DatabaseError, transaction
+from django.db import DatabaseError
 
 from accounts.models import User
 from platform_site.identity.callers import EnvironmentRef
-from platform_site.postgres import sqlstates, statements
+from platform_site.postgres import sqlstates, transaction_settings
 from platform_site.postgres.prepared import run
 from rows.migrate import service as schema_service
 from rows.migrate.computation_slots import in_slot
@@ -197,8 +197,7 @@ def _columns(compiled: CompiledSchema, table: str, principal: Principal) -> tupl
 def _counted(using: str, statement: Statement, principal: Principal, sample: int) -> VisibleRows | None:
     """Counts over the newest `sample` rows; None if it timed out."""
     try:
-        with transaction.atomic(using=using):
-            statements.execute(using, "SELECT set_config('statement_timeout', %s, true)", [str(STATEMENT_MS)])
+        with transaction_settings.limited(using, STATEMENT_MS):
             [row] = run(using, statement.sql, statement.bind({LIMIT: b"%d" % (sample + 1)}, (), principal))
     except DatabaseError as error:
         if sqlstates.sqlstate(error) != sqlstates.CANCELLED:
