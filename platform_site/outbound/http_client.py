@@ -105,8 +105,6 @@ class Client:
     def _reset(self) -> None:
         self._lock = threading.Lock()
         self._idle: dict[Key, list[_IdleConnection]] = {}
-        self._idle_count = 0
-        self._last_cleanup = 0.0
 
     def request(
         self,
@@ -147,7 +145,7 @@ class Client:
 
     def close(self) -> None:
         with self._lock:
-            idle, self._idle, self._idle_count = self._idle, {}, 0
+            idle, self._idle = self._idle, {}
         for connections in idle.values():
             for one in connections:
                 one.connection.close()
@@ -220,7 +218,6 @@ class Client:
                 if not idle:
                     return None
                 one = idle.pop()
-                self._idle_count -= 1
                 if not idle:
                     del self._idle[key]
             if time.monotonic() - one.since < IDLE_SECONDS and not is_stale(one.connection):
@@ -230,30 +227,21 @@ class Client:
     def _keep(self, key: Key, connection: Bounded) -> None:
         now = time.monotonic()
         with self._lock:
-            is_full = self._idle_count >= _IDLE_IN_ALL
-            closing = self._remove_expired(now) if is_full or now - self._last_cleanup > 1 else []
-            idle = self._idle.setdefault(key, [])
-            if len(idle) < _IDLE_PER_HOST and self._idle_count < _IDLE_IN_ALL:
-                idle.append(_IdleConnection(connection, now))
-                self._idle_count += 1
+            closing = self._remove_expired(now)
+            idle = self._idle.get(key, [])
+            if len(idle) < _IDLE_PER_HOST and sum(map(len, self._idle.values())) < _IDLE_IN_ALL:
+                self._idle[key] = [*idle, _IdleConnection(connection, now)]
             else:
                 closing.append(connection)
-                if not idle:
-                    del self._idle[key]
         for one in closing:
             one.close()
 
     def _remove_expired(self, now: float) -> list[Bounded]:
-        self._last_cleanup = now
-        expired: list[Bounded] = []
-        for key, idle in list(self._idle.items()):
-            expired += [one.connection for one in idle if now - one.since >= IDLE_SECONDS]
-            living = [one for one in idle if now - one.since < IDLE_SECONDS]
-            if living:
-                self._idle[key] = living
-            else:
-                del self._idle[key]
-        self._idle_count -= len(expired)
+        """Call with the lock held."""
+        expired = [one.connection for idle in self._idle.values() for one in idle if now - one.since >= IDLE_SECONDS]
+        if expired:
+            living = {key: [one for one in idle if now - one.since < IDLE_SECONDS] for key, idle in self._idle.items()}
+            self._idle = {key: idle for key, idle in living.items() if idle}
         return expired
 
     def _exchange(
