@@ -54,17 +54,12 @@ class _Owner:
 
 @dataclass(slots=True, eq=False)
 class Slot:
+    """Of one operation, which has it, or waits for it in the queue."""
+
     owner: str
-    since: float
     on_reclaim: Callable[[], None] | None
+    since: float = 0.0
     is_reclaimed: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class _Waiter:
-    owner: str
-    on_reclaim: Callable[[], None] | None
-    slot: Slot | None = None
 
 
 class FairSemaphore:
@@ -85,7 +80,7 @@ class FairSemaphore:
         self._changed = threading.Condition()
         self._owners: OrderedDict[str, _Owner] = OrderedDict()
         self._slots: list[Slot] = []
-        self._queue: list[_Waiter] = []
+        self._queue: list[Slot] = []
 
     @contextmanager
     def slot(self, owner: str, *, wait: float, on_reclaim: Callable[[], None] | None = None) -> Iterator[Slot]:
@@ -101,23 +96,25 @@ class FairSemaphore:
     def acquire(self, owner: str, *, wait: float, on_reclaim: Callable[[], None] | None = None) -> Slot | None:
         """A slot; None after `wait` seconds. `on_reclaim` ends the operation, without blocking or taking slots."""
         until = self._clock() + wait
-        waiter = _Waiter(owner, on_reclaim)
+        slot = Slot(owner, on_reclaim)
         with self._changed:
-            self._queue.append(waiter)
+            self._queue.append(slot)
             try:
                 while True:
                     now = self._clock()
                     self._grant_slots(now)
-                    if waiter.slot is not None or now >= until:
-                        return waiter.slot
-                    self._trim_queue(now)
-                    if waiter not in self._queue:
+                    if slot in self._slots:
+                        return slot
+                    if now >= until:
                         return None
-                    self._reclaim_slot(waiter, now)
+                    self._trim_queue(now)
+                    if slot not in self._queue:
+                        return None
+                    self._reclaim_slot(slot.owner, now)
                     self._changed.wait(min(until - now, self._seconds_until_reclaimable(now)))
             finally:
-                if waiter in self._queue:
-                    self._queue.remove(waiter)
+                if slot in self._queue:
+                    self._queue.remove(slot)
 
     def release(self, slot: Slot) -> None:
         with self._changed:
@@ -156,10 +153,10 @@ class FairSemaphore:
     def _priorities(self, now: float) -> list[tuple[int, int, int]]:
         before: Counter[str] = Counter()
         priorities = []
-        for position, waiter in enumerate(self._queue):
-            owner = self._owner(waiter.owner)
-            priorities.append((owner.reputation(now), owner.held + before[waiter.owner], position))
-            before[waiter.owner] += 1
+        for position, slot in enumerate(self._queue):
+            owner = self._owner(slot.owner)
+            priorities.append((owner.reputation(now), owner.held + before[slot.owner], position))
+            before[slot.owner] += 1
         return priorities
 
     def _grant_slots(self, now: float) -> None:
@@ -171,10 +168,10 @@ class FairSemaphore:
             else:
                 return
 
-    def _grant(self, waiter: _Waiter, now: float) -> None:
-        waiter.slot = Slot(waiter.owner, now, waiter.on_reclaim)
-        self._slots.append(waiter.slot)
-        self._owner(waiter.owner).held += 1
+    def _grant(self, slot: Slot, now: float) -> None:
+        slot.since = now
+        self._slots.append(slot)
+        self._owner(slot.owner).held += 1
         self._changed.notify_all()
 
     def _trim_queue(self, now: float) -> None:
@@ -183,9 +180,9 @@ class FairSemaphore:
             del self._queue[position]
             self._changed.notify_all()
 
-    def _reclaim_slot(self, waiter: _Waiter, now: float) -> None:
+    def _reclaim_slot(self, name: str, now: float) -> None:
         """Reclaim at most one slot per waiting operation of an owner without one."""
-        owner = self._owner(waiter.owner)
+        owner = self._owner(name)
         if owner.held or sum(slot.is_reclaimed for slot in self._slots) >= len(self._queue):
             return
         mine = owner.reputation(now)
