@@ -9,7 +9,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final
 
 from platform_site.concurrency.server_hints import Parked
@@ -30,89 +29,45 @@ class ThreadShares:
     threads: int
     timeout: float
     later: Callable[[float, Callable[[], None]], object]
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    waiting: dict[str, deque["ThreadShare"]] = field(default_factory=dict)
     _held: Counter[str] = field(default_factory=Counter)
-    _waiting: dict[str, deque["ThreadShare"]] = field(default_factory=dict)
 
-    def enter(self, share: "ThreadShare", owner: str) -> None:
-        with self._lock:
-            if share.is_held:  # it has waited, or runs again
-                return
-            if share.owner != _CALLS:
-                share.owner = owner
-            if share.owner == _CALLS or (owner not in self._waiting and self._has_room(owner)):
-                self._take(share)
-                return
-        if self._seconds_left(share) <= 0:
-            raise OverShare
-        raise Parked(partial(self._wait, share))
-
-    def _seconds_left(self, share: "ThreadShare") -> float:
-        return share.since + self.timeout - time.monotonic()
-
-    def count_as_call(self, share: "ThreadShare") -> None:
-        with self._lock:
-            self._release(share)
-            share.owner = _CALLS
-            self._take(share)
-        self._grant()
-
-    def leave(self, share: "ThreadShare") -> None:
-        with self._lock:
-            self._release(share)
-        self._grant()
-
-    def _wait(self, share: "ThreadShare", resume: Callable[[], None]) -> None:
-        with self._lock:
-            share.resume = resume
-            self._waiting.setdefault(share.owner, deque()).append(share)
-        self._grant()  # a place may have become free meanwhile
-        self.later(max(0.0, self._seconds_left(share)), partial(self._expire, share))
-
-    def _grant(self) -> None:
+    def grant(self) -> None:
         """Give free places to those who wait, first to the owner that holds the fewest."""
         granted = []
-        with self._lock:
-            for owner in sorted(self._waiting, key=self._held.__getitem__):
-                while owner in self._waiting and self._has_room(owner):
-                    share = self._waiting[owner][0]
-                    self._remove(share)
-                    self._take(share)
+        with self.lock:
+            for owner in sorted(self.waiting, key=self._held.__getitem__):
+                while owner in self.waiting and self.has_room(owner):
+                    share = self.waiting[owner][0]
+                    self.end_wait(share)
+                    self.take(share)
                     granted.append(share)
         for each in granted:
             each.resume()
 
-    def _expire(self, share: "ThreadShare") -> None:
-        with self._lock:
-            is_waiting = share in self._waiting.get(share.owner, ())
-            if is_waiting:
-                self._remove(share)
-                share.has_expired = True
-        if is_waiting:
-            share.resume()
-
     # ── All of these are called with the lock held ──
 
-    def _has_room(self, owner: str) -> bool:
+    def has_room(self, owner: str) -> bool:
         held = self._held[owner]
         return held < max(1, math.ceil((self.threads - self._held.total() + held) / 2))
 
-    def _take(self, share: "ThreadShare") -> None:
+    def take(self, share: "ThreadShare") -> None:
         share.is_held = True
         self._held[share.owner] += 1
 
-    def _release(self, share: "ThreadShare") -> None:
+    def release(self, share: "ThreadShare") -> None:
         if share.is_held:
             share.is_held = False
             self._held[share.owner] -= 1
             if not self._held[share.owner]:
                 del self._held[share.owner]
 
-    def _remove(self, share: "ThreadShare") -> None:
-        queue = self._waiting[share.owner]
+    def end_wait(self, share: "ThreadShare") -> None:
+        queue = self.waiting[share.owner]
         queue.remove(share)
         if not queue:
-            del self._waiting[share.owner]
+            del self.waiting[share.owner]
 
 
 @dataclass(eq=False, slots=True)
@@ -129,12 +84,48 @@ class ThreadShare:
 
     def enter(self, owner: str) -> None:
         """Called once the owner is known. Raises Parked, and OverShare after waiting."""
-        self.shares.enter(self, owner)
+        shares = self.shares
+        with shares.lock:
+            if self.is_held:  # it has waited, or runs again
+                return
+            if self.owner != _CALLS:
+                self.owner = owner
+            if self.owner == _CALLS or (owner not in shares.waiting and shares.has_room(owner)):
+                shares.take(self)
+                return
+        if self._seconds_left() <= 0:
+            raise OverShare
+        raise Parked(self._wait)
 
     def count_as_call(self) -> None:
         """Called before the request waits for a function, also if its owner is not known."""
-        self.shares.count_as_call(self)
+        with self.shares.lock:
+            self.shares.release(self)
+            self.owner = _CALLS
+            self.shares.take(self)
+        self.shares.grant()
 
     def leave(self) -> None:
         """Called when the request leaves its thread."""
-        self.shares.leave(self)
+        with self.shares.lock:
+            self.shares.release(self)
+        self.shares.grant()
+
+    def _seconds_left(self) -> float:
+        return self.since + self.shares.timeout - time.monotonic()
+
+    def _wait(self, resume: Callable[[], None]) -> None:
+        with self.shares.lock:
+            self.resume = resume
+            self.shares.waiting.setdefault(self.owner, deque()).append(self)
+        self.shares.grant()  # a place may have become free meanwhile
+        self.shares.later(max(0.0, self._seconds_left()), self._expire)
+
+    def _expire(self) -> None:
+        with self.shares.lock:
+            is_waiting = self in self.shares.waiting.get(self.owner, ())
+            if is_waiting:
+                self.shares.end_wait(self)
+                self.has_expired = True
+        if is_waiting:
+            self.resume()

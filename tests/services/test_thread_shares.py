@@ -274,7 +274,7 @@ def test_who_comes_later_overtakes_no_one() -> None:
     server = Server(4)
     held = [server.enter("usr_a"), server.enter("usr_a")]
     first = server.enter("usr_a")
-    server.shares._release(held[0])
+    server.shares.release(held[0])
     assert not server.enter("usr_a").is_held
-    server.shares._grant()
+    server.shares.grant()
     assert first.is_held
