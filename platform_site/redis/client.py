@@ -171,13 +171,11 @@ class Store:
             connection = self._take_connection(deadline)
             try:
                 replies = connection.exchange(b"".join([*fills, packed]), len(fills) + expected, deadline)[len(fills) :]
-            except TimeoutError:
-                raise
-            except OSError:
+            except OSError as error:
+                if connection.is_new or isinstance(error, TimeoutError):
+                    raise
                 # Closed while idle: Redis was restarted, which is no failure. Commands that had arrived are run twice:
                 # at worst a counter is one too high.
-                if connection.is_new:
-                    raise
                 self._drop(connection)
                 self._drop_idle()
                 connection = None
@@ -195,26 +193,24 @@ class Store:
 
     def _take_connection(self, deadline: float) -> Connection:
         """An idle connection, or the next free or new one. Raises connection errors, or TimeoutError."""
-        try:
-            found = self._idle.get_nowait()
-            if isinstance(found, Connection):
-                return found
-        except Empty:
-            pass
-        began = time.monotonic()
-        self._connect_in_background()
+        began: float | None = None
         while True:
             try:
                 found = self._idle.get_nowait()
             except Empty:
-                if time.monotonic() >= deadline:
+                now = time.monotonic()
+                if began is None:
+                    began = now
+                    self._connect_in_background()
+                elif now >= deadline:
                     raise TimeoutError("connecting to Redis took too long") from None
-                # Not `get` with a timeout: when several threads wait, that of CPython 3.11 can wait forever.
-                time.sleep(_POLL_SECONDS)
+                else:
+                    # Not `get` with a timeout: when several threads wait, that of CPython 3.11 can wait forever.
+                    time.sleep(_POLL_SECONDS)
                 continue
             if isinstance(found, Connection):
                 return found
-            if found.at >= began:  # an older one was for a thread that no longer waits
+            if began is not None and found.at >= began:  # an older one was for a thread that no longer waits
                 raise found.error
 
     def _connect_in_background(self) -> None:
