@@ -12,7 +12,7 @@ from django.db import IntegrityError, InterfaceError, OperationalError, Programm
 
 from accounts.console.base import _explanation
 from platform_site.embedded import postgres as embedded_postgres
-from platform_site.observability.traffic import Reporter, Traffic
+from platform_site.observability.traffic import Reporter
 from platform_site.postgres import sqlstates
 from projects.provisioning import deletion as project_deletion
 from projects.provisioning import schemas
@@ -66,11 +66,11 @@ def test_figures_are_handed_in_again_whatever_went_wrong(
 ) -> None:
     tries: list[None] = []
 
-    def write(_: Traffic) -> int:
+    def write(_: Reporter) -> int:
         tries.append(None)
         raise error("this time")
 
-    monkeypatch.setattr(Traffic, "write", write)
+    monkeypatch.setattr(Reporter, "write", write)
     monkeypatch.setattr("platform_site.observability.traffic.EVERY_SECONDS", 0.01)
     reporter = Reporter()
     reporter.start()

@@ -18,29 +18,50 @@ _SQL: Final = sql_files.load(__file__)
 logger = logging.getLogger("platform.figures")
 
 
-class Traffic:
+class Reporter(threading.Thread):
     def __init__(self) -> None:
+        super().__init__(name="figures", daemon=True)
         self._written: dict[tuple[str, str], metrics.EndpointCounts] = {}
-        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        while not self._stopped.wait(EVERY_SECONDS):
+            self._try()
+        self._try()
+        connection.close()
+
+    def stop(self, seconds: float = 2.0) -> None:
+        self._stopped.set()
+        self.join(seconds)
+
+    def _try(self) -> None:
+        try:
+            self.write()
+        except Error as error:
+            # Only the console uses these metrics: the next attempt writes them.
+            logger.warning("metrics were not written: %s", type(error).__name__)
+            with contextlib.suppress(Error):
+                connection.close()
+        except Exception:
+            logger.exception("metrics were not written")
 
     def write(self) -> int:
         """Write the counts since the last call. Returns the requests; raises DatabaseError and loses nothing."""
-        with self._lock:
-            current = metrics.own_counts()
-            rows = [row for key, counts in current.items() if (row := self._row(key, counts)) is not None]
-            callers = rate_limits.limited_callers()
-            try:
-                with connection.cursor() as cursor:
-                    if rows:
-                        cursor.execute(_SQL["add_endpoints"], {"rows": orjson.dumps(rows).decode()})
-                    if callers:
-                        named = [{"caller_id": caller, "requests": count} for caller, count in callers.items()]
-                        cursor.execute(_SQL["add_callers"], {"rows": orjson.dumps(named).decode()})
-            except Error:
-                rate_limits.record_limited(callers)
-                raise
-            self._written = current
-            return sum(row["requests"] for row in rows)
+        current = metrics.own_counts()
+        rows = [row for key, counts in current.items() if (row := self._row(key, counts)) is not None]
+        callers = rate_limits.limited_callers()
+        try:
+            with connection.cursor() as cursor:
+                if rows:
+                    cursor.execute(_SQL["add_endpoints"], {"rows": orjson.dumps(rows).decode()})
+                if callers:
+                    named = [{"caller_id": caller, "requests": count} for caller, count in callers.items()]
+                    cursor.execute(_SQL["add_callers"], {"rows": orjson.dumps(named).decode()})
+        except Error:
+            rate_limits.record_limited(callers)
+            raise
+        self._written = current
+        return sum(row["requests"] for row in rows)
 
     def _row(self, key: tuple[str, str], counts: metrics.EndpointCounts) -> dict[str, Any] | None:
         statuses, buckets = counts
@@ -59,31 +80,3 @@ class Traffic:
             "rate_limited": new.get(429, 0),
             "buckets": [count - before for count, before in zip(buckets, before_buckets, strict=True)],
         }
-
-
-class Reporter(threading.Thread):
-    def __init__(self) -> None:
-        super().__init__(name="figures", daemon=True)
-        self._traffic = Traffic()
-        self._stopped = threading.Event()
-
-    def run(self) -> None:
-        while not self._stopped.wait(EVERY_SECONDS):
-            self._try()
-        self._try()
-        connection.close()
-
-    def _try(self) -> None:
-        try:
-            self._traffic.write()
-        except Error as error:
-            # Only the console uses these metrics: the next attempt writes them.
-            logger.warning("metrics were not written: %s", type(error).__name__)
-            with contextlib.suppress(Error):
-                connection.close()
-        except Exception:
-            logger.exception("metrics were not written")
-
-    def stop(self, seconds: float = 2.0) -> None:
-        self._stopped.set()
-        self.join(seconds)

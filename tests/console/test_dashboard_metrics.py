@@ -17,7 +17,7 @@ from functions.models import Run
 from platform_site.console import rollups
 from platform_site.models import EndpointMetric, FunctionMetric, RateLimitedCaller, RegionMetric, Sample
 from platform_site.observability import metrics
-from platform_site.observability.traffic import Traffic
+from platform_site.observability.traffic import Reporter
 from platform_site.redis import rate_limits
 from platform_site.tasks import measure_control, measure_regions
 from platform_site.templatetags.figures import quantile
@@ -41,7 +41,7 @@ def shown(console: Client, path: str = "/admin/") -> str:
 
 
 def test_what_came_since_the_last_time_is_handed_in_once() -> None:
-    traffic, route = Traffic(), "/v1/of-this-test"
+    traffic, route = Reporter(), "/v1/of-this-test"
     traffic.write()
     for status, seconds in ((200, 0.004), (200, 0.3), (404, 0.001), (429, 0.001), (500, 9.0)):
         metrics.observe_request("GET", route, status, seconds)
@@ -57,7 +57,7 @@ def test_what_came_since_the_last_time_is_handed_in_once() -> None:
 
 
 def test_nothing_is_lost_while_the_database_is_unavailable() -> None:
-    traffic, route = Traffic(), "/v1/of-an-outage"
+    traffic, route = Reporter(), "/v1/of-an-outage"
     traffic.write()
     metrics.observe_request("GET", route, 200, 0.01)
     rate_limits.record_limited({"usr_x": 2})
@@ -159,7 +159,7 @@ def test_figures_are_kept_for_two_days() -> None:
 
 @pytest.fixture
 def filled(world: World) -> World:
-    traffic = Traffic()
+    traffic = Reporter()
     traffic.write()
     EndpointMetric.objects.all().delete()  # what earlier tests of this process asked for
     for status in (200, 200, 404, 500):
