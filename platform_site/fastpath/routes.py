@@ -78,7 +78,7 @@ class Routes:
                 return self._leave_to_django(text + "/")
         if pattern.default_args or any(index < 2 for index, _ in variables):
             return self._leave_to_django(text + "/")
-        if self._is_left_to_django(words):
+        if any(tuple(words[:count]) in self._left_to_django for count in range(3)):
             return None
         match = ResolverMatch(pattern.callback, (), {}, pattern.name, route=text, extra_kwargs={})
         key = (tuple(words[:2]), len(words))
@@ -90,9 +90,6 @@ class Routes:
         words = text.split("/")
         whole = [word for word in words[:-1] if "<" not in word][:2]
         self._left_to_django.add(tuple(whole) if words[: len(whole)] == whole else ())
-
-    def _is_left_to_django(self, words: list[str]) -> bool:
-        return any(tuple(words[:count]) in self._left_to_django for count in range(3))
 
 
 _routes_of: Final = lru_cache(maxsize=1)(Routes)

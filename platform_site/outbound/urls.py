@@ -90,14 +90,10 @@ def parse_url(text: str) -> Target:
     host = _host(parts.netloc)
     if port is None:
         port = DEFAULT_PORTS[parts.scheme]
-    if not _is_port_allowed(port):
+    if port not in (80, 443) and (port < LOWEST_FREE_PORT or port in FORBIDDEN_PORTS):
         raise BadUrl("port_not_allowed", "The port must be 80, 443, or above 1023 and not that of an internal service.")
     path = parts.path or "/"
     return Target(parts.scheme, host, port, _encoded(path + ("?" + parts.query if parts.query else "")))
-
-
-def _is_port_allowed(port: int) -> bool:
-    return port in (80, 443) or (port >= LOWEST_FREE_PORT and port not in FORBIDDEN_PORTS)
 
 
 def _encoded(path: str) -> str:
