@@ -66,7 +66,8 @@ def execute(wrapper: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | N
     aborted a transaction."""
     libpq, prepared = opened(wrapper)
     if wrapper.in_atomic_block:
-        _begin(wrapper, libpq)
+        if not _has_begun(wrapper, libpq):
+            checked(wrapper, libpq, libpq.exec_(b"BEGIN"))
         if wrapper.alias == DEFAULT_DB_ALIAS:  # after a DEALLOCATE ALL the transaction would be lost
             result = _run(libpq, prepared, libpq.exec_params, libpq.send_query_params, sql, values)
             return checked(wrapper, libpq, result)
@@ -105,14 +106,8 @@ def _run(
     return results[-1]
 
 
-def _begin(wrapper: BaseDatabaseWrapper, libpq: Any) -> None:
-    """Begin the transaction of an enclosing `atomic()`, if necessary. Raises if it is broken."""
-    if not _has_begun(wrapper, libpq):
-        checked(wrapper, libpq, libpq.exec_(b"BEGIN"))
-
-
 def _has_begun(wrapper: BaseDatabaseWrapper, libpq: Any) -> bool:
-    """Whether that transaction has begun. Raises if it is broken."""
+    """Whether the transaction of an enclosing `atomic()` has begun. Raises if it is broken."""
     if wrapper.needs_rollback:
         wrapper.validate_no_broken_transaction()
     return bool(libpq.transaction_status != _IDLE)
