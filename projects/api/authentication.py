@@ -129,7 +129,8 @@ def resolve(request: HttpRequest, credential: Credential, use: EnvironmentUse, *
     (`platform_site.http.requests`)."""
     lookup = lookup_of(credential, named_environment(request), use)
     where = lookup.environment_key
-    embeds_in = where if "with=" in request.META.get("QUERY_STRING", "") else None
+    replicas_of = where if settings.REPLICAS else None
+    users_of = where if "with=" in request.META.get("QUERY_STRING", "") else None
     # A key with a valid checksum can be invented, a signature cannot.
     may_be_forged = isinstance(credential, KeyCredential) and _verified.get(lookup.identity_key) is None
 
@@ -141,8 +142,8 @@ def resolve(request: HttpRequest, credential: Credential, use: EnvironmentUse, *
     if is_limited:
         limit = rate_limits.CallerLimit(request, trip, lookup.rate_limit_key, is_anonymous=lookup.is_anonymous)
         guesses = rate_limits.Refusals(request, trip) if may_be_forged else None
-    freshness = replica_freshness.ask(trip, where) if settings.REPLICAS and where is not None else None
-    version = users_version.ask(trip, embeds_in) if embeds_in is not None else None
+    freshness = replica_freshness.ask(trip, replicas_of) if replicas_of is not None else None
+    version = users_version.ask(trip, users_of) if users_of is not None else None
     trip.run()
 
     if identity_record.value == REVOKED:
@@ -159,11 +160,11 @@ def resolve(request: HttpRequest, credential: Credential, use: EnvironmentUse, *
     if limit is not None:
         limit.settle(caller.plan, caller.id)
     _check_environment(lookup, found, use)
-    if caller.environment is not None and where is not None:
-        if settings.REPLICAS:
-            replica_freshness.note(request, where, caller.environment, freshness)
-        if embeds_in is not None:
-            users_version.note(request, where, caller.environment.pool_id, version)
+    if caller.environment is not None:
+        if replicas_of is not None:
+            replica_freshness.note(request, replicas_of, caller.environment, freshness)
+        if users_of is not None:
+            users_version.note(request, users_of, caller.environment.pool_id, version)
     return caller
 
 
