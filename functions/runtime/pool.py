@@ -188,7 +188,7 @@ class Pool:
                     return process, None
                 if on_loop and (ahead := self._send_ahead(group, call)) is not None:
                     return ahead
-                # None is idle: those that are alive are starting or run calls.
+                # None is idle: those that are alive are starting, run calls, or are being closed.
                 is_free_soon = group.starting or (group.alive and group.mean_seconds <= self.QUEUE_SECONDS)
                 until = deadline if group.starting >= self.STARTS_AT_ONCE else patient_until
                 if is_free_soon and (left := until - time.monotonic()) > 0:

@@ -100,10 +100,10 @@ def _run(
     send(*arguments)
     try:
         [results] = _receive(libpq, prepared, request)
+        return results[-1]
     except BaseException:
         libpq.finish()  # its result would be taken for the next one's
         raise
-    return results[-1]
 
 
 def _has_begun(wrapper: BaseDatabaseWrapper, libpq: Any) -> bool:

@@ -22,10 +22,10 @@ class CircuitBreaker:
         self._lock = threading.Lock()
 
     def may_probe(self) -> bool:
-        """Whether this caller is the next probe, while the breaker is open."""
+        """Whether this caller is the next probe; True if the breaker was closed meanwhile."""
         now = time.monotonic()
         with self._lock:
-            if now < self._probe_at:
+            if self.is_open and now < self._probe_at:
                 return False
             self._probe_at = now + SECONDS
             return True

@@ -19,7 +19,8 @@ _counters: Final[dict[tuple[str, ...], UsageCounters]] = {}
 
 
 def set_usage_counter(limit: str, counter: UsageCounter) -> None:
-    """Register the counter of `limit` (a field of PlanLimits). Called in `ready` of the app that counts it."""
+    """Register the counter of `limit` (a field of PlanLimits). Called in `ready` of the app that counts it; those of
+    this app are below."""
     set_usage_counters((limit,), lambda environment: (counter(environment),))
 
 

@@ -71,7 +71,7 @@ def test_a_trip_with_the_callers_record_and_its_count(say: Callable[[str, float]
 def test_a_trip_that_does_not_happen_costs_next_to_nothing(say: Callable[[str, float], None]) -> None:
     away = redis_client.Store("unix:///nonexistent.sock", 0.2)
     away.put({"who:benchmark": b""}, 1)
-    away._open_until = time.monotonic() + 3600
+    away.breaker._probe_at = time.monotonic() + 3600
 
     def one() -> None:
         trip = away.trip()
