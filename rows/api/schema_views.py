@@ -30,6 +30,7 @@ _ROLE: Final = OpenApiParameter(
     "caller's.",
 )
 _VERSION: Final = re.compile(r"\d{1,9}", re.ASCII)
+_PENDING: Final = "-indexes-pending"
 
 
 class SchemaViewSet(ApiViewSet):
@@ -50,11 +51,16 @@ class SchemaViewSet(ApiViewSet):
         "types": (Unavailable,),
     }
 
-    @extend_schema(responses=serializers.SchemaResponse)
+    @extend_schema(parameters=[IF_NONE_MATCH], responses={200: serializers.SchemaResponse, 304: None})
     def retrieve(self, request: HttpRequest) -> HttpResponseBase:
-        """The schema as it is now; version 0 and no tables before the first. The `ETag` goes into `If-Match`."""
+        """The schema as it is now; version 0 and no tables before the first. The `ETag` goes into `If-Match`.
+
+        304 if `If-None-Match` names it."""
         state = schema_service.current(self.environment)
-        return respond(serializers.SchemaResponse(state).data, headers=_etag(state.version))
+        headers = _etag(state.version, indexes_pending=state.indexes_due)
+        if etags.is_unchanged(request.META.get("HTTP_IF_NONE_MATCH"), headers["ETag"]):
+            return HttpResponseNotModified(headers=headers)
+        return respond(serializers.SchemaResponse(state).data, headers=headers)
 
     @extend_schema(parameters=[IF_MATCH], request=serializers.SchemaChange, responses=serializers.OutcomeResponse)
     def replace(self, request: HttpRequest) -> HttpResponseBase:
@@ -150,8 +156,9 @@ def _types(tables: RoleTables) -> bytes:
     return types_module(tables).encode()
 
 
-def _etag(version: int) -> dict[str, str]:
-    return {"ETag": f'"{version}"'}
+def _etag(version: int, *, indexes_pending: bool = False) -> dict[str, str]:
+    """The response of a version changes when its indexes are built. Writes ignore the suffix."""
+    return {"ETag": f'"{version}{_PENDING if indexes_pending else ""}"'}
 
 
 def _expected(request: HttpRequest) -> int | None:
@@ -161,6 +168,7 @@ def _expected(request: HttpRequest) -> int | None:
     if header is None or header.strip() == "*":
         return None
     named = etags.values(header) or (header.strip(),)
-    if len(named) != 1 or not _VERSION.fullmatch(named[0]):
+    version = named[0].removesuffix(_PENDING)
+    if len(named) != 1 or not _VERSION.fullmatch(version):
         raise PreconditionFailed('If-Match must be one version in quotes, such as "3".')
-    return int(named[0])
+    return int(version)

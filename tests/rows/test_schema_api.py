@@ -21,6 +21,7 @@ from tests.rows.conftest import Tracker
 from tests.support import catalog
 from tests.support.client import Answer, Api
 from tests.support.schema_documents import TRACKER
+from tests.support.tenants import REGION
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
@@ -35,8 +36,8 @@ class Schema:
         headers = {"X-Environment": self.environment.pk, **how.pop("headers", {})}
         return self.api.request(method, f"/v1/schema{path}", token=self.token, headers=headers, **how)
 
-    def get(self, path: str = "") -> Answer:
-        return self._call("GET", path)
+    def get(self, path: str = "", **how: Any) -> Answer:
+        return self._call("GET", path, **how)
 
     def put(
         self, document: Any, *, if_match: str | None = None, headers: dict[str, str] | None = None, **rest: Any
@@ -88,6 +89,24 @@ def test_a_new_environment_is_at_version_0_without_tables(schema: Schema) -> Non
         "version": 0, "document": {"tables": {}}, "applied_at": None, "applied_by": None, "indexes_pending": False
     }  # fmt: skip
     assert schema.get("/versions").json == {"data": [], "next_cursor": None}
+
+
+def test_an_unchanged_schema_is_304(schema: Schema) -> None:
+    schema.put(TRACKER)
+
+    def status(tag: str) -> int:
+        return schema.get(headers={"If-None-Match": tag}).status
+
+    assert [status(tag) for tag in ('"1"', 'W/"1"', '"0", "1"', "*", '"2"', "1")] == [304, 304, 304, 304, 200, 200]
+    versions = CurrentVersion.objects.using(REGION).filter(environment_id=schema.environment.pk)
+    versions.update(indexes_due=True)
+    pending = schema.get(headers={"If-None-Match": '"1"'})
+    assert (pending.status, pending.json["indexes_pending"]) == (200, True)
+    assert schema.put({"tables": {}}, if_match=pending.headers["ETag"], dry_run=True).status == 200
+    versions.update(indexes_due=False)
+    assert status(pending.headers["ETag"]) == 200, "the indexes are built"
+    schema.put({"tables": {}}, confirm=["drop table lists", "drop table tasks"])
+    assert status('"1"') == 200
 
 
 def test_a_document_is_applied_and_read_back_as_it_was_written(schema: Schema, alice: User) -> None:
