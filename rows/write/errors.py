@@ -21,7 +21,7 @@ from platform_site.postgres import sqlstates
 from rows.query.context import QueryContext
 from rows.query.service import RowResult
 from rows.query.sql.row_json import MAX_ANSWER_BYTES
-from rows.query.sql.statement import Cell
+from rows.query.sql.statement import ROW_ID, Cell
 from rows.query.tables import table_models
 from rows.query.tables.table_checks import constraint_name
 from rows.rules import checks
@@ -178,7 +178,7 @@ def error_of_constraint(
     state = sqlstates.sqlstate(error)
     known = {*context.resolver.columns(table.name), *(_rule(pending).columns)}
     if state == "23505":
-        return _taken(table, name, known)
+        return _taken(pending, name, known)
     if state == "23514":
         return _violated(context, table, name, known)
     if state == "23503":
@@ -212,15 +212,17 @@ def _violated(context: QueryContext, table: Table, name: str, known: set[str]) -
     return ValidationFailed.of(WHOLE_BODY, "invalid", "A value that the rules set does not fit its column.")
 
 
-def _taken(table: Table, name: str, known: set[str]) -> ApiError:
+def _taken(pending: PendingWrite[WriteShape], name: str, known: set[str]) -> ApiError:
     """The error of the violated unique index `name`."""
+    table = pending.table
     if name.startswith(identifiers.prefix("nu")):
         # A running schema change already enforces its new unique constraint, which it may still have to abandon
         # (`rows.migrate.concurrent_unique_indexes`).
         return Unavailable("The schema is changing. Try again shortly.")
     unique = next((unique for unique in table.unique if name == table_models.unique_name(table.name, unique)), None)
     if unique is None:
-        return Conflict("A row with this id already exists.")
+        row_id = (pending.named[ROW_ID] or b"").decode()
+        return Conflict(f'A row with the id "{row_id}" already exists.')
     if not known.issuperset(unique):
         return ValidationFailed.of(WHOLE_BODY, "taken", "Another row already has these values.")
     message = "Another row already has this value." if len(unique) == 1 else "Another row already has these values."

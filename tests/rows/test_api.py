@@ -526,6 +526,8 @@ def test_batches_with_ids_in_common_wait_for_each_other(tracker: Tracker) -> Non
         *[lambda: tracker.post("key", "/rows/lists", rows[::-1]).status] * 4,
     )
     assert statuses == [201, *[409] * 7]
+    refused = tracker.post("key", "/rows/lists", [rows[0] | {"id": "another"}, rows[0]])
+    assert (refused.status, refused.json["error"]["message"]) == (409, 'A row with the id "row-0" already exists.')
     assert tracker.get("key", "/rows/lists?count=exact").json["count"] == 20
 
 

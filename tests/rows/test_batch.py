@@ -190,6 +190,10 @@ def test_each_operation_keeps_its_own_error(app: Tracker) -> None:
     failed(batch(app, first, insert("teams", name="Red")), 1, 422, "validation_failed", name="taken")
     same_id = insert("teams", id=row_id, name="Pink", owner_id=app.users["bob"])
     failed(batch(app, same_id, who="operator"), 0, 409, "conflict")
+    twice = [insert("teams", id="new", name=name, owner_id=app.users["bob"]) for name in ("Grey", "Pink")]
+    refused = batch(app, twice[0], insert("members", team_id="new"), twice[1], who="operator")
+    failed(refused, 2, 409, "conflict")
+    assert refused.json["error"]["message"] == 'A row with the id "new" already exists.'
     stale = {"op": "update", "table": "teams", "id": row_id, "values": {"size": 1}, "if_match": '"0"'}
     failed(batch(app, first, stale), 1, 412, "precondition_failed")
     fresh = stale | {"if_match": red.headers["ETag"]}
