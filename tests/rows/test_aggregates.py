@@ -172,7 +172,7 @@ def test_decimals_are_exact_and_floats_out_of_range_are_refused(tenant: Tenant) 
     )
     assert refused(lambda: ask(tenant, KEY, sum=["weight"])) == ("sum", "out_of_range")
     with transaction.atomic(using=REGION):
-        assert refused(lambda: ask(tenant, KEY, avg=["weight"])) == ("sum", "out_of_range")
+        assert refused(lambda: ask(tenant, KEY, avg=["weight"], sum=["value"])) == ("avg", "out_of_range")
         assert groups(tenant, KEY, max=["weight"]) == [{"max_weight": 1.7e308}]
 
 
@@ -209,6 +209,33 @@ def test_date_parts_of_a_timestamp_follow_the_time_zone(tenant: Tenant) -> None:
     assert groups(tenant, KEY, **body, time_zone="Europe/Berlin") == [
         {"closed_at_day": "2027-01-01", "closed_at_month": "2027-01-01", "closed_at_year": "2027-01-01"}
     ]
+
+
+@pytest.mark.parametrize(
+    ("zone", "first", "last"),
+    [
+        ("America/New_York", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z"),
+        ("Asia/Tokyo", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z"),
+        ("UTC", "0001-01-01T00:59:59Z", "9999-12-31T23:00:00Z"),
+    ],
+)
+def test_the_first_and_last_timestamp_count_to_the_first_and_last_day(
+    tenant: Tenant, zone: str, first: str, last: str
+) -> None:
+    for closed_at in (first, last):
+        tenant.put("deals", owner_id=ALICE.user_id, name="x", closed_at=closed_at)
+    body: dict[str, Any] = {"where": {"name": "x"}, "time_zone": zone}
+    for part, buckets in {
+        "hour": ["0001-01-01T00:00:00.000000Z", "9999-12-31T23:00:00.000000Z"],
+        "day": ["0001-01-01", "9999-12-31"],
+        "week": ["0001-01-01", "9999-12-27"],
+        "month": ["0001-01-01", "9999-12-01"],
+        "year": ["0001-01-01", "9999-01-01"],
+    }.items():
+        found = groups(tenant, KEY, group=[f"closed_at.{part}"], **body)
+        assert [group[f"closed_at_{part}"] for group in found] == buckets, part
+        whole = groups(tenant, KEY, group=[f"closed_at.{part}"], count=True, where={"closed_at": None}, time_zone=zone)
+        assert whole == [{f"closed_at_{part}": None, "count": 6}]
 
 
 def test_an_hour_that_comes_twice_is_two_groups_of_one_day(tenant: Tenant) -> None:

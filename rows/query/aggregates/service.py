@@ -8,7 +8,7 @@ from django.conf import settings
 from django.db import DatabaseError
 
 from platform_site.http import cursors
-from platform_site.http.errors import ValidationFailed
+from platform_site.http.errors import FieldError, ValidationFailed
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import sqlstates
 from platform_site.postgres.libpq import Row
@@ -83,7 +83,12 @@ def _run(
         state = sqlstates.sqlstate(error)
         if state == _OVERFLOW:
             message = "The result is larger than a float can be. Narrow where, or store the numbers as decimals."
-            raise ValidationFailed.of("sum", "out_of_range", message) from error
+            columns = context.compiled.schema.tables[shape.table].columns
+            floats = {name for name, column in columns.items() if column.type == "float"}
+            kinds = dict.fromkeys(
+                output.kind for output in shape.outputs if output.kind in ("sum", "avg") and output.source in floats
+            )
+            raise ValidationFailed(fields=[FieldError(kind, "out_of_range", message) for kind in kinds]) from error
         if state == _BAD_ZONE:
             message = "The database does not know this time zone. Use another name for it, or UTC."
             raise ValidationFailed.of("time_zone", "unknown", message) from error

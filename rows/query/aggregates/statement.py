@@ -21,6 +21,9 @@ from rows.schema.model import Column, Schema, Table
 
 TIME_ZONE: Final = "time_zone"
 _RESULTS: Final = "results"
+_FIRST_DAY: Final = "0001-01-01"
+_LAST_DAY: Final = "9999-12-31"
+"""A time zone may put a timestamp into the year 0 or 10000, which no date has. It counts to the nearest day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +130,14 @@ def _key(part: str | None, source: Column, cell: str) -> str | Sql:
         return f"date_trunc('{part}', {cell}::timestamp)::date"
     zone = Parameter(TIME_ZONE, "text")
     if part == "hour":  # an instant, since an hour comes twice when the clocks go back
-        return Sql(f"date_trunc('hour', {cell}, ", zone, ")")
-    return Sql(f"date_trunc('{part}', {cell} AT TIME ZONE ", zone, ")::date")
+        return _not_null(cell, "greatest(date_trunc('hour', ", cell, ", ", zone, f"), '{_FIRST_DAY} UTC')")
+    local = Sql(f"least(greatest({cell} AT TIME ZONE ", zone, f", '{_FIRST_DAY}'), '{_LAST_DAY}')")
+    return _not_null(cell, f"date_trunc('{part}', ", local, ")::date")
+
+
+def _not_null(cell: str, *parts: Any) -> Sql:
+    """Null where the cell is, because `least` and `greatest` ignore nulls."""
+    return Sql(f"CASE WHEN {cell} IS NOT NULL THEN ", *parts, " END")
 
 
 def _shown(table: Table, output: Output, column: Column) -> str:
