@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Final
 
 from rows.schema.column_values import MAX_ROW_BYTES
@@ -9,83 +10,82 @@ from rows.schema.column_values import MAX_ROW_BYTES
 MAX_RECORD_BYTES: Final = 7 * MAX_ROW_BYTES
 """An unclosed quote would make one record of the whole file. JSON has six bytes for a control character, and a seventh
 is for the rest of a row."""
-
-_BOM: Final = "\N{BYTE ORDER MARK}"
+MAX_CELLS: Final = 1000
+"""More than the columns of any table."""
 
 
 class InvalidRecord(Exception):
-    def __init__(self, number: int, message: str) -> None:
-        self.number = number
-        self.message = message
-        super().__init__(f"line {number}: {message}")
+    """What is wrong with one record. The others can be read."""
 
 
-class EndlessRecord(InvalidRecord):
-    pass
+class EndlessRecord(Exception):
+    """A quote that is not closed, and its line: nothing behind it can be read."""
 
 
-def read(lines: Iterable[bytes], delimiter: str = ",") -> Iterator[tuple[int, list[str | None] | InvalidRecord]]:
-    cells = _Cells(delimiter)
-    separator = delimiter.encode()
-    numbered = iter(enumerate(lines, 1))
+def records(lines: Iterable[bytes], delimiter: str = ",") -> Iterator[tuple[int, bytes]]:
+    """The number of the first line of each record, and its text. Raises EndlessRecord."""
+    numbered = enumerate(lines, 1)
     for number, line in numbered:
-        if b'"' not in line and separator in line:
-            if (text := _decoded(number, line)) is not None:
-                yield number, [cell or None for cell in text.split(delimiter)]
-            else:
-                yield number, InvalidRecord(number, "is not UTF-8")
-            continue
-        if line.count(b'"') % 2 and cells.are_open(line.decode("utf-8", "replace").removeprefix(_BOM)):
-            line = _whole(number, line, numbered)
-        text = _decoded(number, line)
-        if text is None:
-            yield number, InvalidRecord(number, "is not UTF-8")
-        elif text:
-            yield number, cells.of(number, text)
+        if line.count(b'"') % 2 and _has_open_cell(line.decode("utf-8", "replace"), delimiter):
+            line = _with_next_lines(number, line, numbered)
+        if record := line.removesuffix(b"\n").removesuffix(b"\r"):
+            yield number, record
 
 
-def _whole(number: int, line: bytes, rest: Iterator[tuple[int, bytes]]) -> bytes:
-    record, size, quotes = [line], len(line), line.count(b'"')
-    while quotes % 2:
-        _, line = next(rest, (0, b""))
-        size += len(line)
-        if not line or size > MAX_RECORD_BYTES:
-            raise EndlessRecord(number, "a quote is opened here and never closed")
-        quotes += line.count(b'"')
-        record.append(line)
-    return b"".join(record)
-
-
-def _decoded(number: int, line: bytes) -> str | None:
+def cells(record: bytes, delimiter: str = ",") -> list[str | None]:
+    """Raises InvalidRecord."""
     try:
-        text = line.decode()
+        text = record.decode()
     except UnicodeDecodeError:
-        return None
-    text = text.removesuffix("\n").removesuffix("\r")
-    return text.removeprefix(_BOM) if number == 1 else text
+        raise InvalidRecord("is not UTF-8") from None
+    found: list[str | None]
+    if '"' in text:
+        found = _with_quotes(text, delimiter)
+    else:
+        found = [cell or None for cell in text.split(delimiter, MAX_CELLS)]
+    if len(found) > MAX_CELLS:
+        raise InvalidRecord(f"has more than {MAX_CELLS} cells")
+    return found
 
 
-class _Cells:
-    def __init__(self, delimiter: str) -> None:
-        self._delimiter = delimiter
-        ending = re.escape(delimiter)
-        self._cell = re.compile(rf'(?:"((?:[^"]|"")*+)"|([^"{ending}]*+))({ending}|\Z)')
+def _with_quotes(text: str, delimiter: str) -> list[str | None]:
+    """The cells of a text, or more than MAX_CELLS."""
+    found: list[str | None] = []
+    at, ending = 0, delimiter
+    while ending and len(found) <= MAX_CELLS:
+        match = _cell_pattern(delimiter).match(text, at)
+        if match is None:
+            raise InvalidRecord(f"has a quote inside cell {len(found) + 1}: quote the cell and double it")
+        quoted, plain, ending = match.groups()
+        found.append((plain or None) if quoted is None else quoted.replace('""', '"'))
+        at = match.end()
+    return found
 
-    def are_open(self, text: str) -> bool:
-        at = 0
-        while found := self._cell.match(text, at):
-            if not found[3]:
-                return False
-            at = found.end()
-        return text.startswith('"', at) and not text[at + 1 :].replace('""', "").count('"')
 
-    def of(self, number: int, text: str) -> list[str | None] | InvalidRecord:
-        cells: list[str | None] = []
-        at = 0
-        while found := self._cell.match(text, at):
-            quoted, plain, ending = found.groups()
-            cells.append((plain or None) if quoted is None else quoted.replace('""', '"'))
-            if not ending:
-                return cells
-            at = found.end()
-        return InvalidRecord(number, f"has a quote inside cell {len(cells) + 1}: quote the cell and double it")
+def _has_open_cell(line: str, delimiter: str) -> bool:
+    """Whether the last cell begins with a quote and goes on in the next line."""
+    at = 0
+    while match := _cell_pattern(delimiter).match(line, at):
+        if not match[3]:
+            return False
+        at = match.end()
+    return line.startswith('"', at) and not line[at + 1 :].replace('""', "").count('"')
+
+
+def _with_next_lines(number: int, line: bytes, following: Iterator[tuple[int, bytes]]) -> bytes:
+    """The line and those up to the end of its last cell."""
+    record, quotes = bytearray(line), line.count(b'"')
+    while quotes % 2:
+        _, line = next(following, (0, b""))
+        if not line or len(record) + len(line) > MAX_RECORD_BYTES:
+            raise EndlessRecord(f"Line {number}: a quote is opened here and never closed")
+        quotes += line.count(b'"')
+        record += line
+    return bytes(record)
+
+
+@cache
+def _cell_pattern(delimiter: str) -> re.Pattern[str]:
+    """A quoted or plain cell, and the delimiter or end behind it."""
+    ending = re.escape(delimiter)
+    return re.compile(rf'(?:"((?:[^"]|"")*+)"|([^"{ending}]*+))({ending}|\Z)')

@@ -8,18 +8,24 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import IO, Any, Final, Literal
 
 from platform_site.http import exact_json
 from platform_site.http.bodies import DuplicateName, object_of
 from rows.schema import identifiers
+from rows.schema.column_values import MAX_ROW_BYTES
 from rows.schema.model import Column, Table
 from rows.transfer import csv_reader
 from rows.transfer.csv_reader import InvalidRecord
+from rows.transfer.import_report import TOO_LARGE
 
 Format = Literal["csv", "ndjson"]
 FORMATS: Final[tuple[Format, ...]] = ("csv", "ndjson")
 
+_Lines = Iterator[tuple[int, bytes]]
+_Read = Callable[[bytes], Mapping[str, Any]]
+"""Reads a line. Raises InvalidRecord."""
 _Reader = tuple[str, Any, Callable[[str], Any] | None]
 """Of a column: its name, the value of an empty cell, and what reads its text."""
 
@@ -28,6 +34,10 @@ _TRUTHS: Final = {"true": True, "t": True, "1": True, "yes": True, "false": Fals
 _INTEGER: Final = re.compile(r"[+-]?\d{1,30}", re.ASCII)
 _KEY: Final = re.compile(rb'"\s*:')
 """Finds each key of an object, and perhaps texts with quotes."""
+_BEFORE_TEXT: Final = re.compile(rb'([^"]*+)(?:"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z))?', re.DOTALL)
+"""What is between two texts of JSON, and the second text, which may not be closed."""
+_MAX_VALUES: Final = MAX_ROW_BYTES + 2**20
+"""Bytes of JSON without its texts. MAX_ROW_BYTES does not count numbers and dates in columns of their own."""
 _SHORT_ZONE: Final = re.compile(r"[+-]\d\d\Z", re.ASCII)
 _MAX_LINE: Final = csv_reader.MAX_RECORD_BYTES
 
@@ -53,65 +63,71 @@ class RecordFile:
     progress: Callable[[int], None] = lambda position: None
 
     def records(self, table: Table) -> Iterator[tuple[int, Mapping[str, Any] | str]]:
-        read = self._csv if self.format == "csv" else self._ndjson
-        for count, record in enumerate(read(table)):
-            yield record
-            if count % _BETWEEN_REPORTS == 0:
-                self.progress(self._position)
+        """The number of each line, and its record or what is wrong with it. Raises InvalidFile."""
+        try:
+            lines, read = self._csv(table) if self.format == "csv" else self._ndjson(table)
+            for count, (number, line) in enumerate(lines):
+                record: Mapping[str, Any] | str
+                try:
+                    record = read(line)
+                except InvalidRecord as error:
+                    record = str(error)
+                yield number, record
+                if count % _BETWEEN_REPORTS == 0:
+                    self.progress(self._position)
+        except csv_reader.EndlessRecord as error:
+            raise InvalidFile(f"{error}.") from None
         self.progress(self._position)
 
     def _lines(self) -> Iterator[bytes]:
         self._position = 0
         source = gzip.GzipFile(fileobj=self.file) if self.gzipped else self.file
         try:
-            while line := source.readline(_MAX_LINE):
+            for number, line in enumerate(iter(lambda: source.readline(_MAX_LINE), b""), 1):
                 if len(line) == _MAX_LINE and not line.endswith(b"\n"):
-                    raise InvalidFile(f"A line is longer than {_MAX_LINE // 1024 // 1024} MB.")
+                    raise InvalidFile(f"Line {number} is longer than {_MAX_LINE >> 20} MB.")
                 # The position in the compressed file, for the progress bar. A pipe has no position, so other files
                 # count bytes.
                 self._position = self.file.tell() if self.gzipped else self._position + len(line)
-                yield line
+                yield line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
         except (gzip.BadGzipFile, zlib.error, EOFError) as error:
             raise InvalidFile(f"The file is not gzipped, or cut off: {error}.") from None
 
-    def _ndjson(self, table: Table) -> Iterator[tuple[int, Mapping[str, Any] | str]]:
+    def _ndjson(self, table: Table) -> tuple[_Lines, _Read]:
         has_decimals = any(column.type == "decimal" for column in table.columns.values())
-        for number, line in enumerate(self._lines(), 1):
-            if number == 1:
-                line = line.removeprefix(codecs.BOM_UTF8)
-            if not line or line.isspace():
-                continue
-            try:
-                record = _loads(line, exact_json.read_float if has_decimals else None)
-            except DuplicateName:
-                yield number, "has a key twice in a JSON object"
-                continue
-            except ValueError as error:
-                yield number, f"is not JSON: {error}"
-                continue
-            yield number, record if isinstance(record, dict) else "is not a JSON object"
+        parse_float = exact_json.read_float if has_decimals else None
 
-    def _csv(self, table: Table) -> Iterator[tuple[int, Mapping[str, Any] | str]]:
-        found = csv_reader.read(self._lines(), self.delimiter)
+        def read(line: bytes) -> Mapping[str, Any]:
+            try:
+                record = _loads(line, parse_float)
+            except DuplicateName:
+                raise InvalidRecord("has a key twice in a JSON object") from None
+            except ValueError as error:
+                raise InvalidRecord(f"is not JSON: {error}") from None
+            if not isinstance(record, dict):
+                raise InvalidRecord("is not a JSON object")
+            return record
+
+        numbered = enumerate(self._lines(), 1)
+        return ((number, line) for number, line in numbered if line and not line.isspace()), read
+
+    def _csv(self, table: Table) -> tuple[_Lines, _Read]:
+        records = csv_reader.records(self._lines(), self.delimiter)
+        _, header = next(records, (1, b""))
         try:
-            _, header = next(found, (1, []))
-            columns = _columns(table, header)
-            readers = [(column.name, _empty(column), _PARSERS.get(column.type)) for column in columns]
-            for number, cells in found:
-                if isinstance(cells, InvalidRecord):
-                    yield number, cells.message
-                elif len(cells) != len(readers):
-                    yield number, f"has {len(cells)} cells, the header has {len(readers)}"
-                else:
-                    yield number, _record(readers, cells)
-        except csv_reader.EndlessRecord as error:
-            raise InvalidFile(f"Line {error.number}: {error.message}.") from None
+            columns = _columns(table, csv_reader.cells(header, self.delimiter) if header else [])
+        except InvalidRecord as error:
+            raise InvalidFile(f"The header {error}.") from None
+        readers = [(column.name, _empty(column), _PARSERS.get(column.type)) for column in columns]
+        return records, lambda record: _record(readers, csv_reader.cells(record, self.delimiter))
 
 
 _OMITTED: Final = object()
 
 
-def _record(readers: Sequence[_Reader], cells: Sequence[str | None]) -> Mapping[str, Any] | str:
+def _record(readers: Sequence[_Reader], cells: Sequence[str | None]) -> Mapping[str, Any]:
+    if len(cells) != len(readers):
+        raise InvalidRecord(f"has {len(cells)} cells, the header has {len(readers)}")
     record: dict[str, Any] = {}
     for (name, empty, parse), cell in zip(readers, cells, strict=True):
         if cell is None:
@@ -121,14 +137,18 @@ def _record(readers: Sequence[_Reader], cells: Sequence[str | None]) -> Mapping[
         try:
             record[name] = cell if parse is None else parse(cell)
         except DuplicateName:
-            return f"has a key twice in a JSON object of {name}"
+            raise InvalidRecord(f"has a key twice in a JSON object of {name}") from None
     return record
 
 
 def _loads(data: bytes, parse_float: Callable[[str], float] | None = None) -> Any:
-    """Raises ValueError: DuplicateName for a key that is twice in an object."""
+    """Raises InvalidRecord for values that no row holds, and ValueError: DuplicateName for a key that is twice in an
+    object."""
+    if _has_too_many_values(data):
+        raise InvalidRecord(TOO_LARGE)
     value = exact_json.loads(data, parse_float=parse_float)
-    if len(_KEY.findall(data)) > (len(value) if type(value) is dict else 0):
+    keys = len(value) if type(value) is dict else 0
+    if next(islice(_KEY.finditer(data), keys, None), None):
         try:
             json.loads(data, object_pairs_hook=object_of)
         except RecursionError as error:
@@ -136,9 +156,21 @@ def _loads(data: bytes, parse_float: Callable[[str], float] | None = None) -> An
     return value
 
 
-def _columns(table: Table, header: Sequence[str | None] | InvalidRecord) -> list[Column]:
-    if isinstance(header, InvalidRecord):
-        raise InvalidFile(f"The header {header.message}.")
+def _has_too_many_values(data: bytes) -> bool:
+    """Whether JSON is larger than a row although its texts and blanks are not counted. Its other values can take forty
+    times as much memory."""
+    if len(data) <= MAX_ROW_BYTES:
+        return False
+    size = 0
+    for part in _BEFORE_TEXT.finditer(data):
+        start, end = part.span(1)
+        size += end - start - data.count(b" ", start, end) + len(b'""')
+        if size > _MAX_VALUES:
+            return True
+    return False
+
+
+def _columns(table: Table, header: Sequence[str | None]) -> list[Column]:
     if not header:
         raise InvalidFile("The file is empty: a CSV file begins with the names of its columns.")
     columns: list[Column] = []

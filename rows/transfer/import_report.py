@@ -3,8 +3,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from rows.schema import identifiers
+from rows.schema.column_values import MAX_ROW_BYTES
 
 SHOWN: Final = 1000
+TOO_LARGE: Final = f"holds more than {MAX_ROW_BYTES >> 20} MB"
 
 
 @dataclass(frozen=True, slots=True)

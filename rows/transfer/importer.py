@@ -25,7 +25,7 @@ from rows.outbox import subscriptions
 from rows.query.tables import table_checks, table_models
 from rows.schema.column_values import LONG_TYPES, MAX_ROW_BYTES
 from rows.schema.model import ID, NOW, SQL_TYPES, Column, Table
-from rows.transfer import branch_copy
+from rows.transfer import branch_copy, import_report
 from rows.transfer.copy_lines import CHUNK, LineEncoder
 from rows.transfer.exporter import json_cells
 from rows.transfer.file_formats import RecordFile
@@ -186,7 +186,7 @@ class _Import:
             bad = sql.SQL("SELECT _line FROM {} WHERE _line = ANY({}::bigint[]) AND {}").format(
                 _STAGE, sql.Literal(self.long_lines), stored_values.is_row_too_large(long)
             )
-            self._reject(bad, (), f"holds more than {MAX_ROW_BYTES >> 20} MB")
+            self._reject(bad, (), import_report.TOO_LARGE)
 
     def _duplicates(self, columns: Sequence[str]) -> sql.Composed:
         """All but the first line with equal, non-null values in these columns."""

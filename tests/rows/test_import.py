@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -785,7 +786,8 @@ def test_csv_round_trip_distinguishes_null_from_empty_text(
         return cell if plain else '"' + cell.replace('"', '""') + '"'
 
     text = "".join(delimiter.join(map(quoted, row)) + "\r\n" for row in table)
-    assert [row for _, row in csv_reader.read(io.BytesIO(text.encode()), delimiter)] == table
+    found = csv_reader.records(io.BytesIO(text.encode()), delimiter)
+    assert [csv_reader.cells(record, delimiter) for _, record in found] == table
 
 
 SOME_VALUES = st.one_of(
@@ -842,34 +844,67 @@ def test_the_quick_spelling_of_a_cell_is_the_careful_one(several: list[Any]) -> 
             assert not cell or cell == careful, (column.name, value)
 
 
+def test_json_with_more_values_than_a_row_holds_is_not_read() -> None:
+    many = MAX_ROW_BYTES // 2
+    lines = [
+        b'{"meta":[0' + b",[]" * many + b"]}",
+        b'{"meta":[0' + b",1" * (many - 100) + b"]}",
+        b'{"meta":[0' + b", 1" * (many - 100) + b"]}",
+        b'{"open":"' + b"[]," * many + b'"}',
+        b'{"open":"' + rb"\"," * many,
+    ]
+    source = RecordFile(io.BytesIO(b"\n".join(lines)), "ndjson")
+    records = [record for _, record in source.records(EVERY_COLUMN)]
+    assert [record if isinstance(record, str) else set(record) for record in records[:-1]] == [
+        "holds more than 8 MB", {"meta"}, {"meta"}, {"open"}
+    ]  # fmt: skip
+    assert "is not JSON" in records[-1]
+    csv = b'meta\n"[0' + b",[]" * many + b']"\n'
+    assert list(RecordFile(io.BytesIO(csv), "csv").records(EVERY_COLUMN)) == [(2, "holds more than 8 MB")]
+
+
+def test_a_line_of_unknown_columns_is_reported_with_some_of_them() -> None:
+    encoder = copy_lines.LineEncoder(EVERY_COLUMN, [], datetime.now(UTC), events=False)
+    found = encoder.line(1, {f"column{number}": 1 for number in range(5000)})
+    assert [str(bad) for bad in found[:1]] == ["line 1: column0: There is no such column."]
+    assert len(found) == import_report.SHOWN
+
+
+def cells_of(record: bytes) -> list[str | None] | None:
+    """None for a bad record."""
+    try:
+        return csv_reader.cells(record)
+    except InvalidRecord:
+        return None
+
+
 def test_csv_names_the_line_on_which_a_bad_record_begins() -> None:
     text = b'a,b\n"two\nlines",x\nba"d,x\n\n"also" bad,x\nfine,x\n'
-    found = list(csv_reader.read(io.BytesIO(text)))
+    found = list(csv_reader.records(io.BytesIO(text)))
     assert [number for number, _ in found] == [1, 2, 4, 6, 7]
-    assert [isinstance(record, InvalidRecord) for _, record in found] == [False, False, True, True, False]
-    with pytest.raises(EndlessRecord) as caught:
-        list(csv_reader.read(io.BytesIO(b'a,b\n1,2\n"open,x\n' + b"more,x\n" * 10)))
-    assert caught.value.number == 3
+    assert [cells_of(record) is None for _, record in found] == [False, False, True, True, False]
+    with pytest.raises(EndlessRecord, match="Line 3:"):
+        list(csv_reader.records(io.BytesIO(b'a,b\n1,2\n"open,x\n' + b"more,x\n" * 10)))
 
 
 @pytest.mark.parametrize(
     ("text", "records"),
     [
-        ('\ufeff"two\nlines",b\n', [["two\nlines", "b"]]),
-        ("\ufeffa,b\n\ufeffx,y\n\ufeffz", [["a", "b"], ["\ufeffx", "y"], ["\ufeffz"]]),
+        ('"two\nlines",b\n', [["two\nlines", "b"]]),
+        ("a,b\n\n\ufeffx,y\r\n\r\n\ufeffz", [["a", "b"], ["\ufeffx", "y"], ["\ufeffz"]]),
+        ("," * 999 + "\n" + "," * 1000 + '\n"a"' + ',"a"' * 1000, [[None] * 1000, None, None]),
         ('"x"y"z,1\nfine,2\n', [None, ["fine", "2"]]),
         ('one\n"x"y"z\n"fine"\n', [["one"], None, ["fine"]]),
     ],
 )
-def test_csv_takes_the_mark_of_a_file_away_and_loses_no_line_to_a_bad_one(text: str, records: list[Any]) -> None:
-    found = csv_reader.read(io.BytesIO(text.encode()))
-    assert [None if isinstance(record, InvalidRecord) else record for _, record in found] == records
+def test_csv_loses_no_line_to_a_bad_one(text: str, records: list[Any]) -> None:
+    assert [cells_of(record) for _, record in csv_reader.records(io.BytesIO(text.encode()))] == records
 
 
 def test_csv_reads_the_largest_row_with_line_breaks_and_quotes() -> None:
     text = ('"' * 50 + "x" * 49 + "\n") * (MAX_ROW_BYTES // 100)
     file = io.BytesIO(f'title\n"{text.replace(chr(34), chr(34) * 2)}"\n'.encode())
-    assert [record for _, record in csv_reader.read(file)] == [["title"], [text]]
+    assert [cells_of(record) for _, record in csv_reader.records(file)] == [["title"], [text]]
 
 
 @pytest.mark.exhaustive
@@ -877,7 +912,7 @@ def test_csv_puts_no_more_of_a_file_together_than_one_record_may_have(monkeypatc
     monkeypatch.setattr(csv_reader, "MAX_RECORD_BYTES", 30)
     lines = iter([b'a,"open\n', *[b"123456789\n"] * 100])
     with pytest.raises(EndlessRecord):
-        list(csv_reader.read(lines))
+        list(csv_reader.records(lines))
     assert len(list(lines)) == 97
     fits = b'a,"open\n123456789\n12345678",b\n'
-    assert [len(record) for _, record in csv_reader.read(io.BytesIO(fits))] == [3]  # type: ignore[arg-type]
+    assert [len(csv_reader.cells(record)) for _, record in csv_reader.records(io.BytesIO(fits))] == [3]

@@ -1,5 +1,6 @@
 """Downloads and uploads rows as CSV or NDJSON, by the rules of the API, in parts."""
 
+import codecs
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
@@ -13,7 +14,7 @@ from platform_site.developer_console.tables.pages import chosen_table, grid
 from platform_site.http import exact_json
 from platform_site.http.errors import ApiError, ValidationFailed
 from rows.transfer import csv_reader
-from rows.transfer.csv_reader import InvalidRecord
+from rows.transfer.csv_reader import EndlessRecord, InvalidRecord
 
 MAX_ROWS: Final = 10_000
 MAX_BYTES: Final = 16 * 2**20
@@ -96,12 +97,12 @@ Rows = Iterator[tuple[int, dict[str, Any]]]
 def _import(console: Console, table: str, columns: list[Column]) -> Report:
     report = Report()
     file = console.request.FILES.get("file")
-    lines = file.read().splitlines(keepends=True) if file else []
+    lines = file.read().removeprefix(codecs.BOM_UTF8).splitlines(keepends=True) if file else []
     is_ndjson = file is not None and (file.name or "").lower().endswith((".ndjson", ".jsonl"))
     try:
         rows = list(_of_ndjson(lines, report) if is_ndjson else _of_csv(lines, columns, report))
-    except InvalidRecord as error:
-        report.stopped = f"Line {error.number}: {error.message}"
+    except EndlessRecord as error:
+        report.stopped = str(error)
         return report
     for at in range(0, len(rows), _AT_ONCE):
         if not _insert(console, table, rows[at : at + _AT_ONCE], report):
@@ -111,11 +112,15 @@ def _import(console: Console, table: str, columns: list[Column]) -> Report:
 
 
 def _of_csv(lines: list[bytes], columns: list[Column], report: Report) -> Rows:
-    records = csv_reader.read(lines)
-    _, header = next(records, (1, []))
+    records = csv_reader.records(lines)
+    _, first = next(records, (1, b""))
+    try:
+        header = csv_reader.cells(first) if first else []
+    except InvalidRecord:
+        header = []
     known = {column.key: column for column in columns}
     by_name = known | {column.key.removesuffix("_id"): column for column in columns if column.is_link}
-    names = [by_name[name].key if name in by_name else name for name in header] if isinstance(header, list) else []
+    names = [by_name[name].key if name in by_name else name for name in header]
     report.skipped = [name for name in names if name and name in _SET_BY_PLATFORM]
     unknown = [str(name) for name in names if name not in known]
     if not names or unknown:
@@ -126,14 +131,17 @@ def _of_csv(lines: list[bytes], columns: list[Column], report: Report) -> Rows:
         report.stopped = "The first line names a column twice."
         return
     for number, record in records:
-        if isinstance(record, InvalidRecord):
-            report.rejected.append((number, record.message))
-        elif len(record) != len(names):
-            report.rejected.append((number, f"{len(record)} cells instead of {len(names)}"))
-        else:
-            cells = {str(key): text for key, text in zip(names, record, strict=True) if key not in report.skipped}
-            # An empty cell takes the column's default.
-            yield number, {key: from_csv(known[key], text) for key, text in cells.items() if text is not None}
+        try:
+            texts = csv_reader.cells(record)
+        except InvalidRecord as error:
+            report.rejected.append((number, str(error)))
+            continue
+        if len(texts) != len(names):
+            report.rejected.append((number, f"{len(texts)} cells instead of {len(names)}"))
+            continue
+        cells = {str(key): text for key, text in zip(names, texts, strict=True) if key not in report.skipped}
+        # An empty cell takes the column's default.
+        yield number, {key: from_csv(known[key], text) for key, text in cells.items() if text is not None}
 
 
 def _of_ndjson(lines: list[bytes], report: Report) -> Rows:
