@@ -12,24 +12,21 @@ from rows.rules.principal import MEMBER, SERVER
 from rows.rules.variables import read_literal, read_variable
 from rows.schema import identifiers
 from rows.schema.column_values import read_cell
-from rows.schema.model import ACTIONS, ID, SQL_TYPES, Action, Column, Errors, RuleSpec, Table
+from rows.schema.model import ACTIONS, ID, SQL_TYPES, Action, Column, RuleSpec, Table
 from rows.schema.values import InvalidValue, wire
 
 
 class RuleCompiler:
-    """Raises InvalidCondition with a path inside the role's rules, or collects errors in a given list."""
+    """Compiles the rules of one role for one table. Appends to `errors`; with an error, the result is of no use."""
 
-    def __init__(self, author: AuthorNames, table: Table, role: str, errors: Errors | None = None):
+    def __init__(self, author: AuthorNames, table: Table, role: str, errors: list[FieldError]):
         self.author = author
         self.table = table
         self.role = role
         self.errors = errors
 
-    def fail(self, error: InvalidCondition) -> None:
-        if self.errors is None:
-            raise error
-        path = f"tables.{self.table.name}.rules.{self.role}.{error.path}"
-        self.errors.append(FieldError(path, error.code, error.message))
+    def fail(self, path: str, code: str, message: str) -> None:
+        self.errors.append(FieldError(f"tables.{self.table.name}.rules.{self.role}.{path}", code, message))
 
     def access(self) -> Access:
         rules = self.table.rules[self.role]
@@ -38,9 +35,7 @@ class RuleCompiler:
         for action in ACTIONS[1:]:
             for spec in rules.get(action, ()):
                 if action != "insert" and read is None:
-                    self.fail(
-                        InvalidCondition(action, "invalid", "needs a read rule: only readable rows can be changed.")
-                    )
+                    self.fail(action, "invalid", "needs a read rule: only readable rows can be changed.")
                 else:
                     writes[action] = self.write(action, spec, read)
         return Access(self.role, read, writes.get("insert"), writes.get("update"), writes.get("delete"))
@@ -101,8 +96,7 @@ class RuleCompiler:
                 for key, value in document.items()
             ]
         except InvalidCondition as error:
-            where = f"{path}.{error.path}" if error.path else path
-            self.fail(InvalidCondition(where, error.code, error.message))
+            self.fail(f"{path}.{error.path}" if error.path else path, error.code, error.message)
             return FALSE, ()
         return whole, tuple(clauses)
 
@@ -119,15 +113,15 @@ class RuleCompiler:
             column = self.table.column(pattern.removeprefix("-"))
             if column is None:
                 suggestion = identifiers.did_you_mean(pattern.removeprefix("-"), known)
-                self.fail(InvalidCondition(here, "unknown", f"there is no such column{suggestion or '.'}"))
+                self.fail(here, "unknown", f"there is no such column{suggestion or '.'}")
             elif not pattern.startswith("-"):
                 if column.name not in known:
-                    self.fail(InvalidCondition(here, "invalid", f"{column.name} cannot be written."))
+                    self.fail(here, "invalid", f"{column.name} cannot be written.")
                 chosen.add(column.name)
             elif "*" in patterns:
                 denied.add(column.name)
             else:
-                self.fail(InvalidCondition(here, "invalid", 'an exclusion needs "*" beside it.'))
+                self.fail(here, "invalid", 'an exclusion needs "*" beside it.')
         return frozenset(chosen - denied)
 
     def forced(self, document: Mapping[str, Any], path: str) -> Iterator[tuple[str, Operand | None]]:
@@ -137,12 +131,12 @@ class RuleCompiler:
             if column is None or column.implicit:
                 suggestion = identifiers.did_you_mean(key, self.table.columns)
                 what = "cannot be set." if column else f"there is no such column{suggestion or '.'}"
-                self.fail(InvalidCondition(here, "invalid" if column else "unknown", what))
+                self.fail(here, "invalid" if column else "unknown", what)
                 continue
             try:
                 yield column.name, self.operand(column, raw, here)
             except InvalidCondition as error:
-                self.fail(error)
+                self.fail(error.path, error.code, error.message)
 
     def operand(self, column: Column, raw: Any, path: str) -> Operand | None:
         type_ = SQL_TYPES[column.type]
@@ -162,10 +156,10 @@ class RuleCompiler:
         columns = self.columns(spec.columns, path, known)
         for name in columns & forced.keys():
             if spec.columns is not None and name in spec.columns:
-                self.fail(InvalidCondition(path, "invalid", f"{name} is set by the rule; it cannot be sent as well."))
+                self.fail(path, "invalid", f"{name} is set by the rule; it cannot be sent as well.")
         if action == "insert":
             for column in self.table.columns.values():
                 if not (column.null or column.default is not None or column.name in columns or column.name in forced):
                     message = f"no insert could succeed: {column.name} has no default, and can be neither sent nor set."
-                    self.fail(InvalidCondition(path, "required", message))
+                    self.fail(path, "required", message)
         return columns.difference(forced)

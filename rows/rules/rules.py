@@ -85,10 +85,10 @@ class _Rights:
                 return Access(None)
             access = _everything(table)
         else:
-            try:
-                access = RuleCompiler(self.author, table, role).access()
-            except InvalidCondition as error:
-                raise InvalidRule(f"tables.{table.name}.rules.{role}: {error}") from error
+            errors: list[FieldError] = []
+            access = RuleCompiler(self.author, table, role, errors).access()
+            if errors:
+                raise InvalidRule(f"{errors[0].field}: {errors[0].message}")
         if role_key == VIEWER:
             return Access(access.role, read=access.read)
         return access
@@ -223,4 +223,4 @@ def _is_too_large(schema: Schema, name: str, role: str) -> bool:
     table = schema.tables.get(name)
     if table is None or role not in table.rules:
         return False
-    return rule_costs.is_too_large(RuleCompiler(AuthorNames(schema), table, role, Errors()).access())
+    return rule_costs.is_too_large(RuleCompiler(AuthorNames(schema), table, role, []).access())

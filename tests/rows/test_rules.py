@@ -196,7 +196,7 @@ def test_rule_that_cannot_be_compiled_denies_reading() -> None:
     """`validate` rejects such rules; one that got in through a defect grants nothing."""
     rules = Ruleset(schema_with({"user": {"read": {"where": {"nope": 1}}, "insert": {"columns": ["nope"]}}}))
     for ask in (lambda: rules.access("pages", "user"), lambda: rules.resolver("user").column("pages", "body")):
-        with pytest.raises(InvalidRule, match="tables.pages.rules.user: read.where.nope"):
+        with pytest.raises(InvalidRule, match="tables.pages.rules.user.read.where.nope: "):
             ask()
     assert rules.access("pages", "member").read
 
