@@ -26,6 +26,7 @@ from projects.directory.environments import environment_ref
 from projects.models import Environment
 from rows import services as rows
 from rows.migrate import service as schema_service
+from rows.migrate import versions as schema_versions
 from rows.query.service import ListQuery
 from rows.rules.principal import Principal
 from webhooks.models import Webhook
@@ -85,14 +86,14 @@ def _app_users(facts: Facts) -> None:
 
 def _schema(facts: Facts) -> None:
     environment = _production(facts)
-    if environment is not None and schema_service.current(environment).version == 0:
+    if environment is not None and schema_versions.current(environment).version == 0:
         schema_service.change(environment, _content("schema.json"), actor=SYSTEM)
 
 
 def _rows(facts: Facts) -> None:
     """Written as the users that own them."""
     environment = _production(facts)
-    if environment is None or schema_service.current(environment).schema != schema_service.read(
+    if environment is None or schema_versions.current(environment).schema != schema_service.read(
         _content("schema.json")
     ):
         return  # the user has changed the schema: the rows may not fit

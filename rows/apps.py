@@ -16,7 +16,7 @@ class RowsConfig(AppConfig):
         from rows import signal_handlers
         from rows.changes import watched_tables
         from rows.migrate import errors as migrate_errors
-        from rows.migrate import service as schema_service
+        from rows.migrate import versions as schema_versions
         from rows.models import (
             CurrentVersion,
             EventInterest,
@@ -30,9 +30,9 @@ class RowsConfig(AppConfig):
         from rows.schema.model import InvalidDocument
 
         connection_created.connect(guard_connection, dispatch_uid="rows.guard_connection")
-        set_schema_version_reader(schema_service.current_versions)
-        set_usage_counter("tables_per_environment", schema_service.count_tables)
-        publishable_key_exposure.register(schema_service.open_to_anonymous)
+        set_schema_version_reader(schema_versions.current_versions)
+        set_usage_counter("tables_per_environment", schema_versions.count_tables)
+        publishable_key_exposure.register(schema_versions.open_to_anonymous)
         exception_handler.register(InvalidDocument, migrate_errors.to_api_error)
         orphaned_rows.register(
             CurrentVersion, SchemaVersion, EventInterest, OutboxEvent, PendingUserReferences, WatchedTable

@@ -11,6 +11,7 @@ from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
 from rows.migrate import lock_estimates
 from rows.migrate import service as schema_service
+from rows.migrate import versions as schema_versions
 from rows.migrate.apply import Operation
 from rows.migrate.lock_estimates import TableLock
 from rows.outbox import event_types
@@ -126,7 +127,7 @@ def _unknown_tables(environment: EnvironmentRef, now: Configuration, parts: Item
     ]
     if not any(events for _, events in added):
         return
-    schema = parts["schema"] if "schema" in parts else schema_service.current(environment).schema.document
+    schema = parts["schema"] if "schema" in parts else schema_versions.current(environment).schema.document
     for path, events in added:
         for table in event_types.unknown_tables(sorted(events), schema["tables"]):
             # The names of tables are for callers who may read the schema.
@@ -159,7 +160,7 @@ def _check_webhooks(environment: EnvironmentRef, now: Mapping[str, Item], parts:
     items = {name: item for name, item in items.items() if item.get("filter") or item.get("columns")}
     if not items:
         return []
-    before = after = schema_check.compiled(environment, schema_service.current(environment).schema)
+    before = after = schema_check.compiled(environment, schema_versions.current(environment).schema)
     if "schema" in parts:
         after = schema_check.compiled(environment, schema_service.read(parts["schema"]))
     errors, warnings = [], []

@@ -16,7 +16,7 @@ from platform_site.http import exact_json
 from platform_site.http.errors import Forbidden, ValidationFailed
 from platform_site.identity.callers import APP_USERS, Caller, EnvironmentRef
 from projects.models import Environment
-from rows.migrate import service as schema_service
+from rows.migrate import versions as schema_versions
 from webhooks.models import Webhook
 
 PARTS: Final = ("schema", "functions", "webhooks", "auth", "origins")
@@ -68,7 +68,7 @@ def read(environment: EnvironmentRef, parts: Collection[str]) -> Configuration:
     found: dict[str, Any] = {}
     secrets: frozenset[str] = frozenset()
     if "schema" in parts:
-        found["schema"] = schema_service.current(environment).schema.document
+        found["schema"] = schema_versions.current(environment).schema.document
     if "functions" in parts:
         found["functions"] = _functions(environment)
         secrets = _secrets_with_values(environment)

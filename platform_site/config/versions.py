@@ -10,7 +10,7 @@ from platform_site.config.models import ConfigVersion
 from platform_site.http import exact_json
 from platform_site.http.errors import NotFound, ValidationFailed
 from platform_site.identity.callers import EnvironmentRef
-from rows.migrate import service as schema_service
+from rows.migrate import versions as schema_versions
 
 MAX_VERSIONS: Final = 20
 
@@ -27,7 +27,7 @@ def store(environment: EnvironmentRef, now: Configuration) -> None:
         environment_id=environment.environment_id,
         version=now.version,
         defaults={
-            "schema_version": schema_service.current(environment).version,
+            "schema_version": schema_versions.current(environment).version,
             "compressed_document": zlib.compress(exact_json.dumps(document).encode()),
             "created_at": Now(),
         },
@@ -51,5 +51,5 @@ def document_of(environment: EnvironmentRef, version: str) -> dict[str, Any]:
         raise NotFound("The environment has no stored configuration of this version.")
     document: dict[str, Any] = exact_json.loads(zlib.decompress(stored.compressed_document))
     if "schema" in document:
-        document["schema"] = schema_service.document_to_revert_to(environment, stored.schema_version)
+        document["schema"] = schema_versions.document_to_revert_to(environment, stored.schema_version)
     return document

@@ -29,7 +29,7 @@ from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import statements
 from platform_site.request_log import reader as request_log
 from projects.directory.environments import environment_ref
-from rows.migrate import service as schema_service
+from rows.migrate import versions as schema_versions
 from rows.outbox.models import OutboxEvent
 from webhooks.models import Attempt, Delivery, Webhook
 
@@ -257,7 +257,7 @@ def _row(gathered: _Gathered, using: str, text: str, environment_id: str) -> Non
         subjects = [text]
     else:
         environment = environment_ref(environment_id)
-        tables = schema_service.current(environment).schema.tables if environment else {}
+        tables = schema_versions.current(environment).schema.tables if environment else {}
         subjects = [f"{name}/{text}" for name in tables]
     gathered.events(using, Q(environment_id=environment_id, subject__in=subjects))
 

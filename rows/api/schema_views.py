@@ -20,6 +20,7 @@ from rows.codegen.role_tables import RoleTables
 from rows.codegen.typescript import types_module
 from rows.migrate import rule_impact
 from rows.migrate import service as schema_service
+from rows.migrate import versions as schema_versions
 from rows.rules.principal import Principal
 
 TYPESCRIPT: Final = "application/typescript"
@@ -56,7 +57,7 @@ class SchemaViewSet(ApiViewSet):
         """The schema as it is now; version 0 and no tables before the first. The `ETag` goes into `If-Match`.
 
         304 if `If-None-Match` names it."""
-        state = schema_service.current(self.environment)
+        state = schema_versions.current(self.environment)
         headers = _etag(state.version, indexes_pending=state.indexes_due)
         if etags.is_unchanged(request.META.get("HTTP_IF_NONE_MATCH"), headers["ETag"]):
             return HttpResponseNotModified(headers=headers)
@@ -77,14 +78,14 @@ class SchemaViewSet(ApiViewSet):
     def revert(self, request: HttpRequest) -> HttpResponseBase:
         """Bring back the document of an earlier version, as a new version; names that changed since change back."""
         values = self.read(serializers.SchemaRevert)
-        document = schema_service.document_to_revert_to(self.environment, values["version"], values["backfill"])
+        document = schema_versions.document_to_revert_to(self.environment, values["version"], values["backfill"])
         return self._change(request, document, values, reverts_to=values["version"])
 
     @extend_schema(operation_id="listSchemaVersions", responses=serializers.SchemaVersionPage)
     def versions(self, request: HttpRequest) -> HttpResponseBase:
         """Every version that was applied, the newest first. A page of large documents holds fewer than `limit`."""
         page = paginate(
-            schema_service.history(self.environment),
+            schema_versions.history(self.environment),
             ["-version"],
             read_limit(self.query.get("limit")),
             self.query.get("cursor"),
@@ -98,7 +99,7 @@ class SchemaViewSet(ApiViewSet):
     @extend_schema(operation_id="getSchemaVersion", responses=serializers.VersionResponse)
     def version(self, request: HttpRequest, number: int) -> HttpResponseBase:
         """One version."""
-        return respond(serializers.VersionResponse(schema_service.version(self.environment, number)).data)
+        return respond(serializers.VersionResponse(schema_versions.version(self.environment, number)).data)
 
     @extend_schema(
         operation_id="getSchemaTypes",

@@ -11,7 +11,7 @@ from platform_site.background import advisory_locks
 from platform_site.background.advisory_locks import LockSpace
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres.direct import without_timeouts
-from rows.migrate import service as schema_service
+from rows.migrate import versions as schema_versions
 from rows.models import CurrentVersion
 from rows.query.tables import table_models
 from rows.schema.model import IndexSpec
@@ -27,7 +27,7 @@ def make_due(environment: EnvironmentRef, progress: Progress = lambda name: None
         if not advisory_locks.try_lock_session(cursor, LockSpace.INDEXES, environment.environment_id):
             return False
         while True:
-            state = schema_service.current(environment)
+            state = schema_versions.current(environment)
             present = _present(cursor, environment.environment_id)
             for table in state.schema.tables.values():
                 for spec in table.indexes:

@@ -15,6 +15,7 @@ from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import sqlstates, transaction_settings
 from platform_site.postgres.prepared import run
 from rows.migrate import service as schema_service
+from rows.migrate import versions as schema_versions
 from rows.migrate.computation_slots import in_slot
 from rows.migrate.planning import planner
 from rows.query import schema_cache
@@ -68,7 +69,7 @@ class Impact:
 def of_change(environment: EnvironmentRef, raw: Any, *, name_users: bool = True) -> list[Impact]:
     """What the valid document `raw` would change: for each table with changed rules, for each role that these rules
     name, and with `name_users` for some of the role's users. Also changes of the visible fields of users."""
-    state = schema_service.current(environment)
+    state = schema_versions.current(environment)
     if state.record is None:
         return []
     current, proposed = state.schema, schema_service.read(raw)

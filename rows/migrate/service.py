@@ -31,16 +31,7 @@ from rows.migrate.computation_slots import in_slot
 from rows.migrate.lock_estimates import TableLock
 from rows.migrate.planning import planner
 from rows.migrate.planning.plan import NewUnique, Plan
-from rows.migrate.versions import NoSuchVersion as NoSuchVersion
-from rows.migrate.versions import State as State
-from rows.migrate.versions import count_tables as count_tables
-from rows.migrate.versions import current as current
-from rows.migrate.versions import current_versions as current_versions
-from rows.migrate.versions import document_to_revert_to as document_to_revert_to
-from rows.migrate.versions import history as history
-from rows.migrate.versions import names_now as names_now
-from rows.migrate.versions import open_to_anonymous as open_to_anonymous
-from rows.migrate.versions import version as version
+from rows.migrate.versions import State
 from rows.models import CurrentVersion
 from rows.outbox import audit as audit_outbox
 from rows.rules import rules
@@ -106,7 +97,7 @@ def _read_with_row_errors(environment: EnvironmentRef, raw: object) -> Schema:
 def _existing_row_errors(environment: EnvironmentRef, schema: Schema) -> list[FieldError]:
     tables = {name: replace(table, rules={}, conditions={}, checks={}) for name, table in schema.tables.items()}
     try:
-        plan = planner.plan(current(environment).schema, replace(schema, tables=tables))
+        plan = planner.plan(versions.current(environment).schema, replace(schema, tables=tables))
         if plan.gaps or plan.new_checks:
             apply.check_existing_rows(environment.cluster, environment.environment_id, plan)
     except InvalidDocument as error:
@@ -127,13 +118,13 @@ def rehearse(
 ) -> Outcome:
     """What `change` would do, without locks. `actor` limits the warnings, which are about functions and webhooks as the
     configuration `beside` makes them. Raises as `change`, except Unconfirmed."""
-    state, plan, warnings, is_same = _planned(environment, raw, expected, actor)
-    if is_same:
-        return Outcome(state.version, (), changed=False, warnings=warnings)
-    operations = apply.rehearse(environment.cluster, environment.environment_id, plan)
-    warnings += old_names.warnings(environment, plan, actor, beside)
-    locks = lock_estimates.of(environment, plan, operations)
-    return Outcome(state.version, operations, changed=True, warnings=warnings, locks=locks)
+    planned = _planned(environment, raw, expected, actor)
+    if planned.is_empty:
+        return planned.unchanged
+    operations = apply.rehearse(environment.cluster, environment.environment_id, planned.plan)
+    warnings = (*planned.warnings, *old_names.warnings(environment, planned.plan, actor, beside))
+    locks = lock_estimates.of(environment, planned.plan, operations)
+    return Outcome(planned.state.version, operations, changed=True, warnings=warnings, locks=locks)
 
 
 @contextmanager
@@ -154,14 +145,14 @@ def prepared(
     `expected` is the edited version (None: current). `confirm` names operations that may lose data. Building new unique
     indexes is limited to SCHEMA_STATEMENT_TIMEOUT_MS unless `no_time_limit`; `progress` is called for each. Raises
     InvalidDocument, QuotaExceeded, Unconfirmed, VersionConflict, SchemaLost, TablesBusy and StatementTimeout."""
-    state, plan, warnings, is_same = _planned(environment, raw, expected, actor)
-    if is_same:
-        same = Outcome(state.version, (), changed=False, warnings=warnings)
-        yield lambda: same
+    planned = _planned(environment, raw, expected, actor)
+    state, plan = planned.state, planned.plan
+    if planned.is_empty:
+        yield lambda: planned.unchanged
         return
     if missing := plan.destructive.difference(confirm):
         raise Unconfirmed(missing)
-    warnings += old_names.warnings(environment, plan, actor, {})
+    warnings = (*planned.warnings, *old_names.warnings(environment, plan, actor, {}))
     with _status_migrating(environment), ExitStack() as until_done:
         made = concurrent_unique_indexes.wanted(environment, plan)
         if made:
@@ -191,7 +182,7 @@ change = _at_once(prepared)
 
 def _current_state(environment: EnvironmentRef, expected: int | None) -> State:
     """The current state. Raises VersionConflict unless it is `expected`, and SchemaLost."""
-    state = current(environment)
+    state = versions.current(environment)
     if expected is not None and expected != state.version:
         raise VersionConflict(state.version)
     if state.version == 0 and not schemas.has_schema(environment.environment_id, environment.cluster):
@@ -205,12 +196,23 @@ def check_table_quota(environment: EnvironmentRef, old: Schema, new: Schema) -> 
     QuotaExceeded.check(used, limit, "tables in an environment", more=len(new.tables) - used)
 
 
+@dataclass(frozen=True, slots=True)
+class _PlannedChange:
+    state: State
+    plan: Plan
+    warnings: tuple[FieldError, ...]
+    is_empty: bool
+
+    @property
+    def unchanged(self) -> Outcome:
+        return Outcome(self.state.version, (), changed=False, warnings=self.warnings)
+
+
 @in_slot
 def _planned(
     environment: EnvironmentRef, raw: object, expected: int | None, actor: Caller | Actor | None
-) -> tuple[State, Plan, tuple[FieldError, ...], bool]:
-    """The current state, the plan, its warnings, and whether nothing changes. Raises InvalidDocument,
-    QuotaExceeded, VersionConflict, SchemaLost, Forbidden."""
+) -> _PlannedChange:
+    """Raises InvalidDocument, QuotaExceeded, VersionConflict, SchemaLost, Forbidden."""
     schema = _read_with_row_errors(environment, raw)
     state = _current_state(environment, expected)
     check_table_quota(environment, state.schema, schema)
@@ -220,7 +222,7 @@ def _planned(
     plan = planner.plan(state.schema, schema)
     if errors := rules.too_large(schema, state.schema, plan.renamed.tables):
         raise InvalidDocument(errors)
-    return state, plan, lint.of(schema), _is_same(state, raw, schema, plan)
+    return _PlannedChange(state, plan, lint.of(schema), is_empty=_is_same(state, raw, schema, plan))
 
 
 def _is_same(state: State, raw: object, schema: Schema, plan: Plan) -> bool:

@@ -17,7 +17,7 @@ from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import statements, transaction_settings
 from platform_site.postgres.row_access import row_access
 from rows.migrate import apply, stored_values
-from rows.migrate import service as schema_service
+from rows.migrate import versions as schema_versions
 from rows.models import SchemaVersion
 from rows.schema.model import Schema, Table
 from rows.transfer import branch_copy
@@ -59,7 +59,7 @@ def _write(
     writer: Writer, environment: EnvironmentRef, taken_at: datetime, progress: Callable[[str, int], None]
 ) -> Summary:
     connection = connections[environment.cluster]
-    state = schema_service.current(environment)
+    state = schema_versions.current(environment)
     tables = state.schema.tables.values()
     _write_versions(writer, environment, state.version, state.schema)
     for table in tables:
@@ -109,7 +109,7 @@ def _snapshot(environment: EnvironmentRef) -> Iterator[datetime]:
         transaction_settings.lift_limits(connection.alias)
         branch_copy.lock_version(connection, environment.environment_id)
         branch_copy.lock_against_deletion(
-            connection, environment.environment_id, schema_service.current(environment).schema
+            connection, environment.environment_id, schema_versions.current(environment).schema
         )
         yield taken_at
 
@@ -118,7 +118,7 @@ def _write_versions(writer: Writer, environment: EnvironmentRef, version: int, s
     with writer.member(SCHEMA) as write:
         write(json.dumps(schema.document, ensure_ascii=False, indent=1).encode())
     # One by one: behind a pooler there is no cursor that would not hold them all.
-    records = (schema_service.version(environment, number) for number in range(1, version + 1))
+    records = (schema_versions.version(environment, number) for number in range(1, version + 1))
     writer.json_lines(VERSIONS, map(_version_record, records))
 
 

@@ -43,9 +43,9 @@ def _reset(
     connection = connections[using]
     began = deleted_users.now()
     branch_copy.lock_version(connection, source.environment_id)
-    wanted = schema_service.current(source).schema
+    wanted = versions.current(source).schema
     row = schema_service.locked_version(target)
-    old = schema_service.current(target).schema
+    old = versions.current(target).schema
     beside = f"reset_{ids.suffix()}"
     with connection.cursor() as cursor:
         cursor.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(beside)))

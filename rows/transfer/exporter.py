@@ -10,7 +10,7 @@ from psycopg import sql
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import transaction_settings
 from platform_site.postgres.row_access import row_access
-from rows.migrate import service as schema_service
+from rows.migrate import versions as schema_versions
 from rows.query.sql.row_json import json_format
 from rows.schema.model import Column, Table
 from rows.transfer.file_formats import Format
@@ -30,7 +30,7 @@ class NoSuchColumn(Exception):
 
 
 def table_of(environment: EnvironmentRef, name: str) -> Table:
-    known = schema_service.current(environment).schema.tables
+    known = schema_versions.current(environment).schema.tables
     if name not in known:
         raise NoSuchTable(name, known)
     return known[name]

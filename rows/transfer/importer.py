@@ -19,8 +19,8 @@ from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import replicas, sqlstates, transaction_settings
 from platform_site.postgres.row_access import row_access
 from rows.changes import watched_tables
-from rows.migrate import service as schema_service
 from rows.migrate import stored_values
+from rows.migrate import versions as schema_versions
 from rows.outbox import subscriptions
 from rows.query.tables import table_checks, table_models
 from rows.schema.column_values import LONG_TYPES, MAX_ROW_BYTES
@@ -50,7 +50,7 @@ def import_rows(
     """Insert the rows of `source`. `skip_bad` skips and reports invalid lines; otherwise they raise BadLines. `events`
     records events for subscribers. `dry_run` rolls back. References to deleted users are resolved by `on_delete`.
     Raises NoSuchTable, BadLines, TooLong, ChangedDuringImport."""
-    state = schema_service.current(environment)
+    state = schema_versions.current(environment)
     table = state.schema.tables.get(table_name)
     if table is None:
         raise NoSuchTable(table_name, state.schema.tables)
@@ -80,7 +80,7 @@ def _raise_changed_during_import() -> Generator[None]:
 
 class _Import:
     def __init__(
-        self, environment: EnvironmentRef, state: schema_service.State, table: Table, *, skip_bad: bool, events: bool
+        self, environment: EnvironmentRef, state: schema_versions.State, table: Table, *, skip_bad: bool, events: bool
     ) -> None:
         self.environment, self.version, self.table, self.skip_bad = environment, state.version, table, skip_bad
         self.checks = table_models.checks_of(state.schema).get(table.name, {})

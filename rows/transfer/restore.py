@@ -90,11 +90,11 @@ def _restore_into(
         transaction_settings.lift_limits(environment.cluster)
         with connection.cursor() as cursor:
             cursor.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(beside)))
-        if schema_service.current(environment).schema.tables and not replace:
+        if versions.current(environment).schema.tables and not replace:
             raise NotEmpty
         rows, indexes_due = _build(connection, beside, content, progress)
         row = schema_service.locked_version(environment)
-        old = schema_service.current(environment).schema
+        old = versions.current(environment).schema
         if old.tables and not replace:
             raise NotEmpty
         schema_service.check_table_quota(environment, old, content.schema)

@@ -34,6 +34,7 @@ from projects.directory.environments import environment_ref
 from projects.provisioning import schemas as provisioning_schemas
 from rows import tasks as rows_tasks
 from rows.migrate import service as schema_service
+from rows.migrate import versions as schema_versions
 from rows.models import PendingUserReferences
 from rows.outbox.models import EventInterest, OutboxEvent
 from rows.schema.column_values import MAX_ROW_BYTES
@@ -733,7 +734,7 @@ class TestAmongOthers:
         with pytest.raises(import_report.ChangedDuringImport):
             importer.import_rows(environment, "tasks", Meanwhile())
         assert tasks(environment) == []
-        assert schema_service.current(environment).version == 2
+        assert schema_versions.current(environment).version == 2
 
     @pytest.mark.exhaustive
     def test_standard_input_and_output_are_a_pipe(self, environment: EnvironmentRef) -> None:

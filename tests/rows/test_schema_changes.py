@@ -20,6 +20,7 @@ from projects.provisioning import deletion as project_deletion
 from rows import tasks
 from rows.migrate import concurrent_indexes
 from rows.migrate import service as schema_service
+from rows.migrate import versions as schema_versions
 from rows.migrate.service import TablesBusy, Unconfirmed, VersionConflict
 from rows.models import CurrentVersion, SchemaVersion
 from rows.query.tables import table_models
@@ -84,7 +85,7 @@ def test_a_change_that_never_wins_its_lock_gives_up_and_leaves_everything(
         with pytest.raises(TablesBusy):
             schema_service.change(environment, document("title", "b"), actor=audit.SYSTEM)
     assert catalog.catalog(environment.environment_id) == before
-    assert (schema_service.current(environment).version, status(environment)) == (1, "ready")
+    assert (schema_versions.current(environment).version, status(environment)) == (1, "ready")
     assert schema_service.change(environment, document("title", "b"), actor=audit.SYSTEM).version == 2
 
 
@@ -110,7 +111,7 @@ def test_of_changes_at_the_same_time_one_wins(environment: EnvironmentRef, named
 
     def change(number: int) -> Any:
         def apply() -> Any:
-            schema_service.current(environment)
+            schema_versions.current(environment)
             barrier.wait(10)
             expected = 1 if named else None
             wanted = document("title", f"c{number}")
@@ -125,7 +126,7 @@ def test_of_changes_at_the_same_time_one_wins(environment: EnvironmentRef, named
     assert all(isinstance(result, VersionConflict | Unconfirmed) for result in results if result not in won), results
     assert len(won) == 1
     assert SchemaVersion.objects.using(REGION).count() == 2
-    assert schema_service.current(environment).version == 2
+    assert schema_versions.current(environment).version == 2
     assert columns(environment) == {"title", won[0].operations[0].name.removeprefix("add column tasks.")}
 
 
@@ -151,7 +152,7 @@ def test_a_writer_in_the_middle_neither_loses_its_row_nor_the_change(environment
         for writer in writers:
             writer.result(10)
     assert execute(environment, "SELECT count(*) FROM tasks") == [(3 + len(written),)]
-    assert schema_service.current(environment).version == 5
+    assert schema_versions.current(environment).version == 5
 
 
 # ── Crashes ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -169,7 +170,7 @@ def test_a_change_that_is_killed_in_the_middle_has_not_happened(
     wait_until(lambda: _settled(environment))
     assert status(environment) == "ready"
     assert catalog.catalog(environment.environment_id) == before
-    assert (schema_service.current(environment).version, SchemaVersion.objects.using(REGION).count()) == (1, 1)
+    assert (schema_versions.current(environment).version, SchemaVersion.objects.using(REGION).count()) == (1, 1)
     assert execute(environment, "SELECT title FROM tasks ORDER BY id") == [("Task 1",), ("Task 2",), ("Task 3",)]
     assert mortal(**order, failpoint="") == {"signal": 0, "status": 0}
     assert columns(environment) == {"b", "c"}
@@ -178,14 +179,14 @@ def test_a_change_that_is_killed_in_the_middle_has_not_happened(
 def test_a_change_that_is_killed_after_its_commit_has_happened_whole(environment: EnvironmentRef, mortal: Any) -> None:
     order = {"environment": environment.environment_id, "document": document("title", "b"), "confirm": []}
     assert mortal(**order, failpoint="schema.after_commit")["signal"] == 9
-    assert (columns(environment), schema_service.current(environment).version, status(environment)) == (
+    assert (columns(environment), schema_versions.current(environment).version, status(environment)) == (
         {"title", "b"},
         2,
         "migrating",
     )
     wait_until(lambda: _settled(environment))
     assert mortal(**order, failpoint="") == {"signal": 0, "status": 0}
-    assert schema_service.current(environment).version == 2
+    assert schema_versions.current(environment).version == 2
 
 
 def _settled(environment: EnvironmentRef) -> bool:
@@ -223,7 +224,7 @@ def test_a_backend_that_is_terminated_leaves_nothing_half_done(environment: Envi
         wait_until(terminate)
         assert isinstance(changing.result(10), Exception)
     assert catalog.catalog(environment.environment_id) == before
-    assert (schema_service.current(environment).version, status(environment)) == (1, "ready")
+    assert (schema_versions.current(environment).version, status(environment)) == (1, "ready")
 
 
 # ── Indexes of large tables ─────────────────────────────────────────────────────────────────────────────────────────
@@ -236,10 +237,10 @@ def test_index_of_a_large_table_is_built_after_the_change_during_writes(environm
     assert rehearsed.operations[0].sql[0].startswith("CREATE INDEX CONCURRENTLY")
     outcome = schema_service.change(environment, wanted, actor=audit.SYSTEM)
     assert (outcome.version, outcome.indexes_due, outcome.operations) == (2, True, rehearsed.operations)
-    (spec,) = schema_service.current(environment).schema.tables["tasks"].indexes
+    (spec,) = schema_versions.current(environment).schema.tables["tasks"].indexes
     name = table_models.index_name("tasks", spec)
     assert name not in index_names(environment)
-    assert schema_service.current(environment).indexes_due
+    assert schema_versions.current(environment).indexes_due
     with raw_connection(environment) as writer, ThreadPoolExecutor(1) as pool:
         writer.execute("INSERT INTO tasks (id, title) VALUES ('open', 'x')")
         making = pool.submit(in_thread, lambda: concurrent_indexes.make_due(environment))
@@ -249,7 +250,7 @@ def test_index_of_a_large_table_is_built_after_the_change_during_writes(environm
         writer.commit()
         assert making.result(20) is True
     assert index_names(environment)[name] is True
-    assert not schema_service.current(environment).indexes_due
+    assert not schema_versions.current(environment).indexes_due
     catalog.make("t_fresh", schema_service.read(wanted))
     try:
         assert catalog.catalog(environment.environment_id) == catalog.catalog("t_fresh")
@@ -260,7 +261,7 @@ def test_index_of_a_large_table_is_built_after_the_change_during_writes(environm
 @pytest.mark.usefixtures("everything_is_large")
 def test_periodic_job_builds_due_indexes_and_replaces_partial_ones(environment: EnvironmentRef) -> None:
     schema_service.change(environment, document("title", indexes=[["title"]]), actor=audit.SYSTEM)
-    (spec,) = schema_service.current(environment).schema.tables["tasks"].indexes
+    (spec,) = schema_versions.current(environment).schema.tables["tasks"].indexes
     name = table_models.index_name("tasks", spec)
     execute(environment, f'CREATE INDEX "{name}" ON tasks (title)')
     with superuser() as connection:  # as a build that was cut off leaves it
@@ -327,7 +328,7 @@ def test_an_index_that_is_due_follows_a_rename(environment: EnvironmentRef) -> N
     }}}  # fmt: skip
     schema_service.change(environment, renamed, actor=audit.SYSTEM)
     assert concurrent_indexes.make_due(environment)
-    (spec,) = schema_service.current(environment).schema.tables["jobs"].indexes
+    (spec,) = schema_versions.current(environment).schema.tables["jobs"].indexes
     assert index_names(environment)[table_models.index_name("jobs", spec)] is True
 
 

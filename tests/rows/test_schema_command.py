@@ -22,7 +22,7 @@ from django.db import connections
 from platform_site.identity.callers import EnvironmentRef
 from projects.directory.environments import environment_ref
 from projects.provisioning import schemas as provisioning_schemas
-from rows.migrate import service as schema_service
+from rows.migrate import versions as schema_versions
 from tests.projects.conftest import environment_of, make_project, schemas_in
 from tests.projects.conftest import make_account as make_account
 from tests.support import catalog
@@ -69,7 +69,7 @@ class TestInThisProcess:
         assert out == ""
         assert "+ create table tasks\n      CREATE TABLE" in err
         assert "2 operations." in err
-        assert schema_service.current(environment).version == 0
+        assert schema_versions.current(environment).version == 0
         out, err = schema("apply", environment.environment_id, file)
         assert (out, err.startswith("Version 1 is applied")) == ("", True)
         out, err = schema("show", environment.environment_id)
@@ -100,9 +100,9 @@ class TestInThisProcess:
         assert "1 operation, 1 with loss of data." in err
         with pytest.raises(CommandError, match='--confirm "drop table tasks"'):
             schema("apply", environment.environment_id, file)
-        assert schema_service.current(environment).version == 1
+        assert schema_versions.current(environment).version == 1
         schema("apply", environment.environment_id, file, "--confirm", "drop table tasks")
-        assert schema_service.current(environment).version == 2
+        assert schema_versions.current(environment).version == 2
 
     def test_errors_are_listed_with_their_paths(self, environment: EnvironmentRef, write: Any) -> None:
         wrong = {"tables": {"a": {"columns": {"x": {"type": "txt"}, "y": {"type": "reference", "to": "b"}}}}}
@@ -192,7 +192,7 @@ def test_at_a_terminal_it_asks_for_the_name_of_what_is_lost(environment: Environ
         os.close(theirs)
         assert done.returncode == (0 if version == 2 else 1), done.stderr
         assert '"drop table tasks" loses data for good. Type it to continue:' in done.stderr
-        assert schema_service.current(environment).version == version
+        assert schema_versions.current(environment).version == version
     assert "Version 2 is applied" in done.stderr
 
 
@@ -219,7 +219,7 @@ def test_input_that_ends_or_is_closed_before_the_name_changes_nothing(environmen
     assert '--confirm "drop table tasks"' in ended.stderr
     assert '--confirm "drop table tasks"' in closed.stderr
     assert "Traceback" not in ended.stderr + closed.stderr
-    assert schema_service.current(environment).version == 1
+    assert schema_versions.current(environment).version == 1
 
 
 @pytest.mark.django_db(transaction=True, databases="__all__")
@@ -236,7 +236,7 @@ def test_index_over_too_long_rows_is_reported_and_version_is_unchanged(
     wanted = write({"tables": {"pairs": {"columns": columns, "indexes": [["a", "b"]]}}})
     with pytest.raises(CommandError, match=r"Version 2 is applied, but .* the index pairs \(a, b, id\)"):
         schema("apply", environment.environment_id, wanted)
-    assert schema_service.current(environment).version == 2
+    assert schema_versions.current(environment).version == 2
 
 
 @pytest.mark.django_db(transaction=True, databases="__all__")
@@ -256,5 +256,5 @@ def test_canceled_index_is_named_and_the_version_stays(environment: EnvironmentR
         with pytest.raises(CommandError, match=r"Version 2 is applied, but .* index pairs \(a, id\) .*QueryCanceled"):
             schema("apply", environment.environment_id, wanted)
         cancelled.result()
-    assert schema_service.current(environment).version == 2
-    assert schema_service.current(environment).indexes_due
+    assert schema_versions.current(environment).version == 2
+    assert schema_versions.current(environment).indexes_due

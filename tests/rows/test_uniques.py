@@ -18,6 +18,7 @@ from projects.directory.environments import environment_ref
 from rows import tasks
 from rows.migrate import concurrent_unique_indexes
 from rows.migrate import service as schema_service
+from rows.migrate import versions as schema_versions
 from rows.migrate.apply import StatementTimeout
 from rows.migrate.planning import planner
 from rows.migrate.service import TablesBusy, Unconfirmed, VersionConflict
@@ -105,7 +106,7 @@ def test_it_is_made_before_the_change_and_is_what_a_fresh_schema_has(environment
     assert first.startswith("CREATE UNIQUE INDEX CONCURRENTLY")
     assert second.startswith("ALTER TABLE") and "UNIQUE USING INDEX" in second  # noqa: PT018
     with in_the_middle(environment, "wrote") as changing:
-        assert (schema_service.current(environment).version, status(environment)) == (1, "migrating")
+        assert (schema_versions.current(environment).version, status(environment)) == (1, "migrating")
         assert new(environment) == [False]
         assert NAME not in index_names(environment)
         tasks.settle()
@@ -186,8 +187,8 @@ def test_several_at_once_with_nulls_and_everything_renamed(environment: Environm
     assert told == ["add unique jobs (name)", "add unique jobs (title, name)", "add unique jobs (extra)"]
     assert [operation.name for operation in outcome.operations if operation.name.startswith("add")] == told
     assert execute(environment, "SELECT count(*), count(name), count(title) FROM jobs") == [(5, 3, 2)]
-    assert_as_fresh(environment, schema_service.current(environment).schema.document)  # type: ignore[arg-type]
-    assert apply(environment, schema_service.document_to_revert_to(environment, 2), reverts_to=2).version == 4
+    assert_as_fresh(environment, schema_versions.current(environment).schema.document)  # type: ignore[arg-type]
+    assert apply(environment, schema_versions.document_to_revert_to(environment, 2), reverts_to=2).version == 4
     assert_as_fresh(environment, first)
 
 
@@ -200,7 +201,7 @@ def test_dropped_again_it_is_gone_and_can_come_back(environment: EnvironmentRef)
     with pytest.raises(InvalidDocument):
         apply(environment)
     execute(environment, "DELETE FROM tasks WHERE id = 'again'")
-    assert apply(environment, schema_service.document_to_revert_to(environment, 2), reverts_to=2).version == 4
+    assert apply(environment, schema_versions.document_to_revert_to(environment, 2), reverts_to=2).version == 4
     assert_as_fresh(environment, UNIQUE)
 
 
@@ -256,7 +257,7 @@ def test_duplicate_rows_are_refused_by_column_and_leave_no_index(environment: En
         ("tables.tasks.unique", "conflict", "existing rows are not unique in note")
     ]
     assert catalog.catalog(environment.environment_id) == before
-    assert (schema_service.current(environment).version, status(environment)) == (2, "ready")
+    assert (schema_versions.current(environment).version, status(environment)) == (2, "ready")
     execute(environment, "INSERT INTO tasks (id, note) VALUES ('another', 'n')")
 
 
@@ -276,7 +277,7 @@ def test_one_that_takes_too_long_is_given_up_unless_nobody_hurries(environment: 
     with held_up(environment, "looked"), pytest.raises(StatementTimeout) as refused:
         apply(environment)
     assert refused.value.step == "add unique tasks (title)"
-    assert (new(environment), schema_service.current(environment).version, status(environment)) == ([], 1, "ready")
+    assert (new(environment), schema_versions.current(environment).version, status(environment)) == ([], 1, "ready")
     with in_the_middle(environment, "looked", lambda: apply(environment, no_time_limit=True)) as changing:
         time.sleep(0.5)
     assert changing.result().version == 2
@@ -316,7 +317,7 @@ def test_a_connection_that_is_ended_in_the_middle_leaves_nothing(environment: En
         execute(environment, "SELECT pg_terminate_backend(pid) FROM pg_stat_progress_create_index")
         wait_until(changing.done)
     assert isinstance(changing.result(), Exception)
-    assert (new(environment), schema_service.current(environment).version, status(environment)) == ([], 1, "ready")
+    assert (new(environment), schema_versions.current(environment).version, status(environment)) == ([], 1, "ready")
 
 
 # ── Crashes ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -359,7 +360,7 @@ def test_change_killed_in_its_transaction_leaves_index_to_periodic_job(
     environment: EnvironmentRef, mortal: Any
 ) -> None:
     assert kill(mortal, environment, failpoint="schema.before_commit") == 9
-    assert (new(environment), schema_service.current(environment).version) == ([True], 1)
+    assert (new(environment), schema_versions.current(environment).version) == ([True], 1)
     wait_until(lambda: _is_free(environment))
     tasks.clear_new_uniques(REGION)
     assert_as_fresh(environment, document("title"))
@@ -400,7 +401,7 @@ def test_of_two_at_the_same_time_one_wins_and_nothing_of_the_other_is_left(envir
 
     def change(columns: list[str]) -> Any:
         def act() -> Any:
-            schema_service.current(environment)
+            schema_versions.current(environment)
             barrier.wait(10)
             return apply(environment, document("title", "note", unique=[columns]), expected=2)
 
@@ -411,7 +412,7 @@ def test_of_two_at_the_same_time_one_wins_and_nothing_of_the_other_is_left(envir
     won = [result for result in results if isinstance(result, schema_service.Outcome)]
     assert len(won) == 1, results
     assert all(isinstance(result, VersionConflict | Unconfirmed) for result in results if result not in won), results
-    assert_as_fresh(environment, schema_service.current(environment).schema.document)  # type: ignore[arg-type]
+    assert_as_fresh(environment, schema_versions.current(environment).schema.document)  # type: ignore[arg-type]
 
 
 @large
@@ -456,7 +457,7 @@ def test_who_writes_what_it_will_not_allow_is_asked_to_try_again(make_tracker: A
         assert tracker.post("alice", "/rows/tasks", {"title": "b"}).status == 201
         with pytest.raises(import_report.ChangedDuringImport):
             importer.import_rows(environment, "tasks", OneRecord({"title": "a"}))
-        assert schema_service.current(environment).version == 1
+        assert schema_versions.current(environment).version == 1
     assert changing.result().json["version"] == 2
     refused = tracker.post("alice", "/rows/tasks", {"title": "a"})
     assert (refused.status, refused.fields) == (422, {"title": "taken"})

@@ -12,7 +12,7 @@ from platform_site.config.models import MergeBase
 from platform_site.http.errors import Conflict
 from platform_site.identity.callers import EnvironmentRef
 from projects.models import Environment
-from rows.migrate import service as schema_service
+from rows.migrate import versions as schema_versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ def follow_branch(*, source: EnvironmentRef, target: EnvironmentRef, using: str,
         defaults={
             "parts": current.read(target, current.PARTS).parts,
             "names": {
-                each.environment_id: {"version": schema_service.current(each).version} for each in (source, target)
+                each.environment_id: {"version": schema_versions.current(each).version} for each in (source, target)
             },
         },
     )
@@ -79,8 +79,8 @@ def move(target: EnvironmentRef, source: EnvironmentRef, parts: dict[str, Any], 
     values = {
         "parts": parts,
         "names": {
-            target.environment_id: {"version": schema_service.current(target).version, "names": names},
-            source.environment_id: {"version": schema_service.current(source).version},
+            target.environment_id: {"version": schema_versions.current(target).version, "names": names},
+            source.environment_id: {"version": schema_versions.current(source).version},
         },
     }
     if not _of(target, source).update(**values) and _began_empty(target, source):

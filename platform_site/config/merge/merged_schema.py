@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from platform_site.config.merge.three_way import MISSING, Merger
 from platform_site.identity.callers import EnvironmentRef
-from rows.migrate import service as schema_service
+from rows.migrate import versions as schema_versions
 from rows.schema import parser
 from rows.schema.model import EMPTY, Schema
 
@@ -39,7 +39,7 @@ def names_now(environment: EnvironmentRef, base: Document, version: int, then: N
     if not base["tables"]:
         return Names({})
     start = then or same_names(base)
-    schema = parser.parse(schema_service.version(environment, version).document) if version else EMPTY
+    schema = parser.parse(schema_versions.version(environment, version).document) if version else EMPTY
     columns_then = {
         name: {
             key: column.name
@@ -48,7 +48,7 @@ def names_now(environment: EnvironmentRef, base: Document, version: int, then: N
         }
         for name, at in start.tables.items()
     }
-    tables, columns, schema = schema_service.names_now(environment, version, schema, start.tables, columns_then)
+    tables, columns, schema = schema_versions.names_now(environment, version, schema, start.tables, columns_then)
     keys = {
         name: {column.name: column.key for column in schema.tables[at].columns.values()} for name, at in tables.items()
     }

@@ -24,6 +24,7 @@ from platform_site.postgres import sqlstates
 from projects.errors import NoSuchEnvironment
 from rows.migrate import concurrent_indexes
 from rows.migrate import service as schema_service
+from rows.migrate import versions as schema_versions
 from rows.migrate.apply import Operation, StatementTimeout
 from rows.migrate.service import Outcome
 from rows.models import SchemaVersion
@@ -102,10 +103,10 @@ class Command(base.Command):
 
     def show(self, environment: EnvironmentRef, options: dict[str, Any]) -> None:
         if options["number"] is None:
-            state = schema_service.current(environment)
+            state = schema_versions.current(environment)
             record, document = state.record, state.schema.document
         else:
-            record = schema_service.version(environment, options["number"])
+            record = schema_versions.version(environment, options["number"])
             document = record.document
         if options["json"]:
             facts = {
@@ -136,12 +137,12 @@ class Command(base.Command):
         self._change(environment, _document(options["file"]), options)
 
     def revert(self, environment: EnvironmentRef, options: dict[str, Any]) -> None:
-        document = schema_service.document_to_revert_to(environment, options["number"], dict(options["backfill"]))
+        document = schema_versions.document_to_revert_to(environment, options["number"], dict(options["backfill"]))
         self._change(environment, document, options, reverts_to=options["number"])
 
     def history(self, environment: EnvironmentRef, options: dict[str, Any]) -> None:
         records = list(
-            schema_service.history(environment).defer("document_text").order_by("-version")[: options["limit"]]
+            schema_versions.history(environment).defer("document_text").order_by("-version")[: options["limit"]]
         )
         if not records and not options["json"]:
             self.say("No schema was applied yet.")
@@ -291,7 +292,7 @@ def _command_errors() -> Generator[None]:
         ) from None
     except schema_service.VersionConflict as error:
         raise CommandError(f"The schema is at version {error.version} now. Nothing was changed.") from None
-    except schema_service.NoSuchVersion as error:
+    except schema_versions.NoSuchVersion as error:
         raise CommandError(f"There is no version {error.number}.") from None
     except NoSuchEnvironment:
         raise CommandError("The environment was deleted meanwhile.") from None
