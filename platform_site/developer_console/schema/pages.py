@@ -20,7 +20,6 @@ from platform_site.http.errors import ApiError, FieldError, ValidationFailed
 
 _PATH: Final = "/v1/schema"
 _BACKFILL: Final = "backfill."
-_OF_PARTS: Final = frozenset({"open", "edit", "remove", "save", "close"})
 _invalid: Final = partial(invalid, summary="The document cannot be read.")
 
 
@@ -93,43 +92,67 @@ def _history(console: Console) -> list[dict[str, Any]]:
 
 
 def _submit(console: Console, current: Any, shown: _Shown) -> None:
-    """What was typed into the open form of a part becomes part of the draft, whatever button is pressed."""
+    """Save what was typed into the open form of a part to the draft, then do what the button says."""
     asked = console.request.POST
-    what, _, code = asked.get("what", "").partition(" ")
-    is_sent = what == "save" or ("part" in asked and what != "close")
-    part = part_of(asked.get("part", "")) if is_sent else None
-    is_removed = part is not None and (what, code) == ("remove", part.code)
-    draft, saved = _draft(shown.text) if part else {}, None
-    if part and not is_removed and (part_forms.is_typed(asked) or (what == "save" and part.is_new)):
-        try:
-            part_forms.refuse_stale(draft, part, asked)
-            saved = part_forms.save(draft, current, part, asked)
-        except ApiError as refusal:
-            shown.at, shown.editing, shown.is_unsaved = part.table, part, True
-            shown.part_refusal, shown.status = refusal, refusal.status
-            return
-        shown.text = exact_json.dumps(draft, indent=True)
+    action, _, code = asked.get("what", "").partition(" ")
+    has_open_form = action == "save" or ("part" in asked and action != "close")
+    part = part_of(asked.get("part", "")) if has_open_form else None
+    saved = _save_open_form(current, shown, part, action, code, asked) if part else None
+    if shown.part_refusal:
+        return
+    if part and saved:
         code = _code_after(code, part, saved)
-    if what == "save":
-        shown.last = saved or part
-        shown.at = shown.last.table if shown.last else ""
-        _plan_part(console, shown, shown.last)
-    elif what == "add-table" or _has_typed_table(asked):
-        _add_table(console, shown)
-    elif what in _OF_PARTS:
-        _edit_part(console, shown, what, code)
-    elif saved:
-        shown.at, shown.is_kept = saved.table, True
-        if what == "apply":
-            title = title_of(draft, saved)
+    if _has_typed_table(asked):
+        action = "add-table"
+    match action:
+        case "save":
+            shown.last = saved or part
+            shown.at = shown.last.table if shown.last else ""
+            _plan_part(console, shown, shown.last)
+        case "add-table":
+            _add_table(console, shown)
+        case "close":
+            _draft(shown.text)
+            shown.last = part_of(asked["part"]) if "part" in asked else None
+        case "open" | "edit" | "remove":
+            _edit_part(console, shown, action, part_of(code))
+        case _:
+            _plan_or_apply(console, shown, part, saved)
+
+
+def _save_open_form(current: Any, shown: _Shown, part: Part, action: str, code: str, asked: Any) -> Part | None:
+    """The saved part, perhaps under a new name. None if there is nothing to save, or if it is refused."""
+    draft = _draft(shown.text)
+    is_removed = (action, code) == ("remove", part.code)
+    if is_removed or not (part_forms.is_typed(asked) or (action == "save" and part.is_new)):
+        return None
+    try:
+        part_forms.refuse_stale(draft, part, asked)
+        saved = part_forms.save(draft, current, part, asked)
+    except ApiError as refusal:
+        shown.at, shown.editing, shown.is_unsaved = part.table, part, True
+        shown.part_refusal, shown.status = refusal, refusal.status
+        return None
+    shown.text = exact_json.dumps(draft, indent=True)
+    return saved
+
+
+def _plan_or_apply(console: Console, shown: _Shown, part: Part | None, saved: Part | None) -> None:
+    """Errors of the open form's part are shown in it. A form that was saved only now is planned, and not applied."""
+    action = console.request.POST.get("what")
+    shown.is_kept = part is not None
+    if saved:
+        shown.at = saved.table
+        if action == "apply":
+            title = title_of(_draft(shown.text), saved)
             shown.notice = f"The {title} was not in the document. It is now, and this is the new plan."
         _plan_part(console, shown, saved)
+        return
+    shown.editing = part
+    if part and action == "plan":
+        _plan_part(console, shown, part)
     else:
-        shown.editing, shown.is_kept = part, part is not None
-        if part and what == "plan":
-            _plan_part(console, shown, part)
-        else:
-            _change(console, shown)
+        _change(console, shown)
 
 
 def _code_after(code: str, part: Part, saved: Part) -> str:
@@ -147,17 +170,12 @@ def _has_typed_table(asked: Any) -> bool:
     return asked.get("what") in ("plan", "apply") and any(asked.get(each.name, "").strip() for each in new_table.FIELDS)
 
 
-def _edit_part(console: Console, shown: _Shown, what: str, code: str) -> None:
-    asked = console.request.POST
-    part = part_of(code) if what != "close" else None
+def _edit_part(console: Console, shown: _Shown, action: str, part: Part) -> None:
     draft = _draft(shown.text)
-    if part is None:
-        shown.last = part_of(asked["part"]) if "part" in asked else None
-        return
     shown.at = part.table
-    if what == "edit":
+    if action == "edit":
         shown.editing = part
-    elif what == "remove":
+    elif action == "remove":
         remove(draft, part)
         shown.text = exact_json.dumps(draft, indent=True)
         _plan_part(console, shown, None)
