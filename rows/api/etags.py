@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from django.http import HttpRequest, HttpResponseNotModified
+
 from platform_site.http.errors import FieldError, ValidationFailed
 
 _TAG: Final = re.compile(r'(?:W/)?"([\x21\x23-\x7e]*?)(?:(?:--?|;)(?:gzip|br|zstd|deflate))?"', re.ASCII)
@@ -31,6 +33,12 @@ def refuse(meta: Mapping[str, Any], names: Sequence[str], advice: str) -> None:
 
 
 _META: Final = {"If-Match": "HTTP_IF_MATCH", "If-None-Match": "HTTP_IF_NONE_MATCH"}
+
+
+def not_modified(request: HttpRequest, headers: Mapping[str, str]) -> HttpResponseNotModified | None:
+    """The 304 if `If-None-Match` names the `ETag` of `headers`."""
+    is_named = is_unchanged(request.META.get("HTTP_IF_NONE_MATCH"), headers["ETag"])
+    return HttpResponseNotModified(headers=headers) if is_named else None
 
 
 def is_unchanged(header: str | None, etag: str | None) -> bool:

@@ -2,7 +2,7 @@
 
 import orjson
 from django.conf import settings
-from django.http import HttpRequest, HttpResponseNotModified
+from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
 from platform_site.http import exception_handler
@@ -27,9 +27,7 @@ class EnvironmentDescriptionViewSet(ApiViewSet):
         """The platform's description with the tables of the environment, as a role may use them."""
         found = generated(self.environment, Principal.of(self.caller), self.query.get("role"), _description)
         headers = {"ETag": found.etag, "Cache-Control": "private, no-cache"}
-        if etags.is_unchanged(request.META.get("HTTP_IF_NONE_MATCH"), found.etag):
-            return HttpResponseNotModified(headers=headers)
-        return respond(found.text, headers=headers)
+        return etags.not_modified(request, headers) or respond(found.text, headers=headers)
 
 
 def _description(tables: RoleTables) -> bytes:

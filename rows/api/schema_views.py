@@ -3,7 +3,7 @@
 import re
 from typing import Any, Final
 
-from django.http import HttpRequest, HttpResponse, HttpResponseNotModified
+from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -59,9 +59,7 @@ class SchemaViewSet(ApiViewSet):
         304 if `If-None-Match` names it."""
         state = schema_versions.current(self.environment)
         headers = _etag(state.version, indexes_pending=state.indexes_due)
-        if etags.is_unchanged(request.META.get("HTTP_IF_NONE_MATCH"), headers["ETag"]):
-            return HttpResponseNotModified(headers=headers)
-        return respond(serializers.SchemaResponse(state).data, headers=headers)
+        return etags.not_modified(request, headers) or respond(serializers.SchemaResponse(state).data, headers=headers)
 
     @extend_schema(parameters=[IF_MATCH], request=serializers.SchemaChange, responses=serializers.OutcomeResponse)
     def replace(self, request: HttpRequest) -> HttpResponseBase:
@@ -112,9 +110,9 @@ class SchemaViewSet(ApiViewSet):
         Tables and columns that no rule grants to the role are left out. 304 if `If-None-Match` names the `ETag`."""
         found = generated(self.environment, Principal.of(self.caller), self.query.get("role"), _types)
         headers = {"ETag": found.etag, "Cache-Control": "private, no-cache"}
-        if etags.is_unchanged(request.META.get("HTTP_IF_NONE_MATCH"), found.etag):
-            return HttpResponseNotModified(headers=headers)
-        return HttpResponse(found.text, content_type=TYPESCRIPT, headers=headers)
+        return etags.not_modified(request, headers) or HttpResponse(
+            found.text, content_type=TYPESCRIPT, headers=headers
+        )
 
     def _change(
         self, request: HttpRequest, document: Any, values: dict[str, Any], reverts_to: int | None = None
