@@ -38,9 +38,7 @@ def changes(using: str, stream: Stream, found: Pass, effort: PassEffort) -> list
         return []
     messages: list[Message] = []
     for each in from_anywhere(stream.subscriptions):
-        if effort.is_over and not events.keys().isdisjoint(each.related):
-            each.needs_reset = True
-        elif any(
+        if (effort.is_over and not events.keys().isdisjoint(each.related)) or any(
             _is_relevant(event, names) for table, names in each.related.items() for event in events.get(table, ())
         ):
             each.needs_reset = True

@@ -156,7 +156,7 @@ def _property(name: str) -> str:
 def _depths(tables: Mapping[str, RoleTable]) -> dict[str, int]:
     """By table, the length of listed paths: MAX_DEPTH, or less to stay below MAX_PATHS."""
     cells = {name: len(table.columns) + len(table.relations) for name, table in tables.items()}
-    relations = {name: 0 for name in tables}
+    relations = dict.fromkeys(tables, 0)
     found = dict.fromkeys(tables, 0)
     for depth in range(1, MAX_DEPTH + 1):
         cells = {

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from django.db.models import Expression
 
-from rows.query.sql.conditions import CURRENT_ROW, ConditionCompiler, RowSource
+from rows.query.sql.conditions import ConditionCompiler, RowSource, always_readable
 from rows.query.sql.expressions import NEVER, Parameter, Sql
 from rows.query.tables.dynamic_models import RowModel
 from rows.query.tables.managers import RowQuerySet
@@ -68,7 +68,7 @@ class RoleView:
         return ConditionCompiler(self.schema, self._seen, self.readable, self.operand, rule=self.may_read)
 
     def rules_with(self, old: RowSource | None) -> ConditionCompiler:
-        return ConditionCompiler(self.schema, self._all, _always, self.operand, old)
+        return ConditionCompiler(self.schema, self._all, always_readable, self.operand, old)
 
     def access(self, table: str) -> Access:
         return self._ruleset.access(table, self.role_key)
@@ -111,7 +111,3 @@ class RoleView:
 
     def _seen(self, table: str) -> RowQuerySet:
         return self.models[table].objects.visible_to(self)
-
-
-def _always(table: str, column: str, source: RowSource = CURRENT_ROW) -> None:
-    return None

@@ -11,13 +11,13 @@ from rows.query.aggregates.request import AVERAGE_DIGITS, Output, result_column
 from rows.query.params import OrderKey
 from rows.query.role_view import RoleView
 from rows.query.sql import select
-from rows.query.sql.conditions import CURRENT_ROW, AliasedRow, ConditionCompiler, RowSource
+from rows.query.sql.conditions import CURRENT_ROW, AliasedRow, ConditionCompiler
 from rows.query.sql.expressions import ALWAYS, NEVER, Parameter, Sql, boolean, joined, listed
 from rows.query.sql.row_json import json_format, limited
 from rows.query.sql.select import ReadShape
 from rows.query.sql.statement import AS_TEXT, LIMIT, After, Statement, build_statement, is_current
 from rows.rules.conditions import TRUE, Condition, Operand, Slot
-from rows.schema.model import Column, Schema, Table
+from rows.schema.model import Column, Table
 
 TIME_ZONE: Final = "time_zone"
 _RESULTS: Final = "results"
@@ -161,17 +161,8 @@ def _having(role_view: RoleView, shape: AggregateShape, columns: Mapping[str, Co
             return Parameter(HavingValue(operand.index), operand.type)
         return role_view.operand(operand)
 
-    results = Schema({_RESULTS: Table(_RESULTS, columns)}, {})
-    reading = ConditionCompiler(results, _no_relations, _readable, operand_of)
+    reading = ConditionCompiler.of_one_row(Table(_RESULTS, columns), operand_of)
     return reading.condition(shape.having, _RESULTS, AliasedRow("_g"))
-
-
-def _readable(table: str, column: str, source: RowSource) -> None:
-    return None
-
-
-def _no_relations(table: str) -> Any:
-    raise LookupError("a group has no relations")
 
 
 def _behind(order: Sequence[OrderKey], after: Sequence[bool]) -> Any:

@@ -127,6 +127,14 @@ class WrittenRow:
         return self.before.column(name, depth)
 
 
+def always_readable(table: str, column: str, source: RowSource) -> None:
+    return None
+
+
+def _no_relations(table: str) -> RowQuerySet:
+    raise LookupError(f"{table} has no relations here")
+
+
 @dataclass(frozen=True, slots=True)
 class ConditionCompiler:
     """`far`: visible rows of a related table; `readable`: the condition (None: always) for a cell; `operand`: a
@@ -138,6 +146,11 @@ class ConditionCompiler:
     operand: Callable[[Operand], Expression]
     old: RowSource | None = None
     rule: Callable[[str], Expression] | None = None
+
+    @classmethod
+    def of_one_row(cls, table: Table, operand: Callable[[Operand], Any]) -> "ConditionCompiler":
+        """For conditions over the cells of one row, which are all readable."""
+        return cls(Schema({table.name: table}, {}), _no_relations, always_readable, operand)
 
     def condition(self, node: Condition, table: str, source: RowSource = CURRENT_ROW, depth: int = 0) -> Expression:
         _charge(1)

@@ -1,6 +1,5 @@
 """The `checks` of a table as CHECK constraints."""
 
-from types import MappingProxyType
 from typing import Any
 
 from django.db import models
@@ -11,7 +10,7 @@ from rows.query.sql.conditions import ConditionCompiler
 from rows.query.sql.expressions import Sql
 from rows.rules.conditions import Condition, Constant, Operand
 from rows.schema import identifiers
-from rows.schema.model import SQL_TYPES, Schema, Table
+from rows.schema.model import SQL_TYPES, Table
 
 
 def constraint_name(table: str, check: str) -> str:
@@ -26,12 +25,7 @@ def constraint(table: Table, name: str, condition: Condition) -> models.CheckCon
 
 def text_of(table: Table, condition: Condition) -> str:
     """True only if the condition is met: PostgreSQL accepts a CHECK that is null."""
-    compiler = ConditionCompiler(
-        Schema(MappingProxyType({table.name: table}), {}),
-        far=_no_rows,
-        readable=lambda table, column, source: None,
-        operand=_literal,
-    )
+    compiler = ConditionCompiler.of_one_row(table, _literal)
     return f"({_flat(compiler.condition(condition, table.name, _CastRow(table)))}) IS TRUE"
 
 
@@ -48,10 +42,6 @@ class _CastRow:
 def _literal(operand: Operand) -> Sql:
     assert isinstance(operand, Constant)  # noqa: S101 - for the type checker
     return Sql(f"{sql.Literal(operand.wire.decode()).as_string(None)}::{operand.type}")
-
-
-def _no_rows(table: str) -> Any:
-    raise LookupError(f"a check does not look at {table}")
 
 
 def _flat(piece: Any) -> str:
