@@ -28,7 +28,7 @@ _ATOM: Final = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
 # Without the limit of 63 characters: with {0,61}, PostgreSQL takes seven times as long.
 _LABEL: Final = r"[A-Za-z0-9]+(?:-+[A-Za-z0-9]+)*"
 _LAST_LABEL: Final = r"[A-Za-z](?:[A-Za-z0-9]|-+[A-Za-z0-9])+"
-_PORT: Final = r"(?:[0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+_PORT: Final = r"0*(?:[0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 # Control characters, spaces, what changes the direction of text, and what RFC 3986 wants percent-encoded.
 _NOT_IN_URLS: Final = (
     r"\u0001-\u0020\u007f-\u00a0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff" r'"<>\\^`{|}'

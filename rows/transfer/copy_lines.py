@@ -75,7 +75,8 @@ def _cell(table: Table, column: Column, value: Any) -> bytes:
     cell = column_values.encode_cell(table, column, value)
     if cell is None:
         return _NULL
-    if len(cell) > MAX_ROW_BYTES:
+    quotes = 2 * len(value) if column.type == "text[]" else 0  # of most texts PostgreSQL stores none
+    if len(cell) - quotes > MAX_ROW_BYTES:
         raise InvalidValue("too_large", f"Holds more than {MAX_ROW_BYTES >> 20} MB.")
     if column is ID and cell.decode() in RESERVED_IDS:
         raise InvalidValue("reserved", "Is reserved.")

@@ -144,11 +144,14 @@ def _record(readers: Sequence[_Reader], cells: Sequence[str | None]) -> Mapping[
 def _loads(data: bytes, parse_float: Callable[[str], float] | None = None) -> Any:
     """Raises InvalidRecord for values that no row holds, and ValueError: DuplicateName for a key that is twice in an
     object."""
-    if _has_too_many_values(data):
+    is_long = len(data) > MAX_ROW_BYTES
+    if is_long and _has_too_many_values(data):
         raise InvalidRecord(TOO_LARGE)
     value = exact_json.loads(data, parse_float=parse_float)
     keys = len(value) if type(value) is dict else 0
-    if next(islice(_KEY.finditer(data), keys, None), None):
+    # findall is faster, but would hold all keys of a long line.
+    found = list(islice(_KEY.finditer(data), keys + 1)) if is_long else _KEY.findall(data)
+    if len(found) > keys:
         try:
             json.loads(data, object_pairs_hook=object_of)
         except RecursionError as error:
@@ -159,12 +162,9 @@ def _loads(data: bytes, parse_float: Callable[[str], float] | None = None) -> An
 def _has_too_many_values(data: bytes) -> bool:
     """Whether JSON is larger than a row although its texts and blanks are not counted. Its other values can take forty
     times as much memory."""
-    if len(data) <= MAX_ROW_BYTES:
-        return False
     size = 0
     for part in _BEFORE_TEXT.finditer(data):
-        start, end = part.span(1)
-        size += end - start - data.count(b" ", start, end) + len(b'""')
+        size += len(part[1].translate(None, b" \t\r\n")) + 1  # for the text
         if size > _MAX_VALUES:
             return True
     return False

@@ -176,6 +176,11 @@ def test_decimals_are_exact_and_floats_out_of_range_are_refused(tenant: Tenant) 
         assert groups(tenant, KEY, max=["weight"]) == [{"max_weight": 1.7e308}]
 
 
+def test_the_average_of_large_floats_is_one_where_their_squares_are_not(tenant: Tenant) -> None:
+    insert(tenant, 3, "weight", "1e200")
+    assert groups(tenant, KEY, avg=["weight"], where={"weight": 1e200}) == [{"avg_weight": 1e200}]
+
+
 def test_the_average_of_long_decimals_has_all_its_digits() -> None:
     columns = {"value": {"type": "decimal", "precision": 22, "scale": 2}}
     tenant = Tenant({"tables": {"deals": {"columns": columns, "rules": {"server": {"read": {}}}}}})

@@ -269,7 +269,7 @@ FORMATTED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "url": (
         ("https://example.com", "http://example.com/", "HTTPS://Example.com:8443/a/b?c=d&e#f", "http://localhost:3000",
-         "http://example.com:65535/", "https://[2001:db8::1]:80/x", "https://example.com?q", "https://example.com#f", "https://de.example/Müller?ü=😀",
+         "http://example.com:65535/", "http://example.com:00080/", "https://[2001:db8::1]:80/x", "https://example.com?q", "https://example.com#f", "https://de.example/Müller?ü=😀",
          "https://münchen.example/", "https://example.com/~a/(b)/@c;d,e'f!$*+=[1]", "https://10.0.0.1/%20%2F",
          f"https://example.com/{'a' * 2028}"),
         ("", "example.com", "//example.com", "https://", "https:///x", "https:example.com", "ftp://example.com",

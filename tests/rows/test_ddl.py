@@ -216,6 +216,14 @@ def test_a_rename_that_may_have_been_done_before_is_asked_about() -> None:
     assert planner.plan(first, done_before).is_empty
 
 
+def test_two_columns_cannot_be_renamed_from_the_two_names_of_a_reference() -> None:
+    first = schema(lists=LISTS, a={"list": TO_LISTS})
+    second = schema(lists=LISTS, a={"x": {**TEXT, "renamed_from": "list"}, "y": {**TEXT, "renamed_from": "list_id"}})
+    with pytest.raises(InvalidDocument) as caught:
+        planner.plan(first, second)
+    assert [(e.field, e.code) for e in caught.value.errors] == [("tables.a.columns.y.renamed_from", "taken")]
+
+
 def test_column_made_not_null_is_backfilled_and_has_no_default() -> None:
     with_rows("t_env", tracker(note={"type": "text", "null": True}))
     run("t_env", "UPDATE tasks SET note = 'there' WHERE id = 't1'")

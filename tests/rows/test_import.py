@@ -853,15 +853,26 @@ def test_json_with_more_values_than_a_row_holds_is_not_read() -> None:
         b'{"meta":[0' + b", 1" * (many - 100) + b"]}",
         b'{"open":"' + b"[]," * many + b'"}',
         b'{"open":"' + rb"\"," * many,
+        b'{"meta":[0' + b",\t\t1" * (many - 100) + b"]}",
+        b'{"tags":["a"' + b',"a"' * (many - 100) + b"]}",
     ]
     source = RecordFile(io.BytesIO(b"\n".join(lines)), "ndjson")
     records = [record for _, record in source.records(EVERY_COLUMN)]
-    assert [record if isinstance(record, str) else set(record) for record in records[:-1]] == [
-        "holds more than 8 MB", {"meta"}, {"meta"}, {"open"}
+    unread = records.pop(4)
+    assert isinstance(unread, str)
+    assert "is not JSON" in unread
+    assert [record if isinstance(record, str) else set(record) for record in records] == [
+        "holds more than 8 MB", {"meta"}, {"meta"}, {"open"}, {"meta"}, {"tags"}
     ]  # fmt: skip
-    assert "is not JSON" in records[-1]
     csv = b'meta\n"[0' + b",[]" * many + b']"\n'
     assert list(RecordFile(io.BytesIO(csv), "csv").records(EVERY_COLUMN)) == [(2, "holds more than 8 MB")]
+
+
+def test_an_array_of_many_texts_is_as_large_as_it_is_stored() -> None:
+    tags, most = EVERY_COLUMN.columns["tags"], MAX_ROW_BYTES // 2 - 1
+    assert copy_lines._cell(EVERY_COLUMN, tags, ["a"] * most)
+    with pytest.raises(InvalidValue, match="8 MB"):
+        copy_lines._cell(EVERY_COLUMN, tags, ["a"] * (most + 2))
 
 
 def test_a_line_of_unknown_columns_is_reported_with_some_of_them() -> None:

@@ -147,11 +147,15 @@ def _old_names(
     moves = {
         name: source for name, source in sources.items() if source is not None and source in old and source != name
     }
+    taken: dict[str, str] = {}
     for name, source in moves.items():
         if name in old and source in sources and source not in moves:
             message = f'"{name}" and "{source}" both exist: remove this if the rename was already applied'
             errors.append(FieldError(f"{paths[name]}.renamed_from", "unknown", message))
-    taken = set(moves.values())
+        elif source in taken:  # a reference has two names: `owner` and `owner_id`
+            message = f'"{taken[source]}" is renamed from "{source}" too'
+            errors.append(FieldError(f"{paths[name]}.renamed_from", "taken", message))
+        taken.setdefault(source, name)
     return {name: moves.get(name, name) for name in sources if name in moves or (name in old and name not in taken)}
 
 

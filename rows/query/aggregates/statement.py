@@ -111,8 +111,10 @@ def _computed(output: Output, source: Column | None, names: Mapping[str, str]) -
             return _key(output.part, source, cell)
         case "count_distinct":
             return f"count(DISTINCT {cell})"
-        case "sum" | "avg" if source.type == "float":
-            return f"{output.kind}({cell} ORDER BY {cell})"
+        case "sum" if source.type == "float":
+            return f"sum({cell} ORDER BY {cell})"
+        case "avg" if source.type == "float":  # avg() also sums the squares, which overflow earlier
+            return f"sum({cell} ORDER BY {cell}) / nullif(count({cell}), 0)"
         case "avg" if source.type == "decimal":  # avg() keeps 16 significant digits, which may be fewer
             return f"round(sum({cell}), {_average_digits(source):d}) / nullif(count({cell}), 0)"
         case _:
