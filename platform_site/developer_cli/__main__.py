@@ -1,15 +1,34 @@
 """`platform`, and from a checkout `python -m platform_site.developer_cli`."""
 
+import io
 import os
 import sys
+from typing import Any
 
 from platform_site.developer_cli.failures import Exit
 
 
+class _Pipe(io.FileIO):
+    """Ends the process quietly when the reader has closed it (`platform … | head`). Typer and Rich would end it with 1,
+    as if the command had failed. SIGPIPE would end it for closed sockets, too."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+            sys.exit(Exit.OUTPUT_CLOSED)
+
+
 def main() -> None:
     for name in ("stdin", "stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by the shell, such as with `<&-`
+        stream = getattr(sys, name)
+        if stream is None:  # closed by the shell, such as with `<&-`
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))
+        elif name != "stdin" and not stream.isatty():
+            pipe = io.BufferedWriter(_Pipe(stream.fileno(), "w", closefd=False))
+            by_line = stream.line_buffering or stream.write_through
+            setattr(sys, name, io.TextIOWrapper(pipe, stream.encoding, stream.errors, line_buffering=by_line))
     try:
         try:
             from platform_site.developer_cli.main import app
@@ -20,9 +39,6 @@ def main() -> None:
     except KeyboardInterrupt:  # before a command began
         print("Error: Interrupted.", file=sys.stderr)
         sys.exit(Exit.INTERRUPTED)
-    except BrokenPipeError:  # `platform … | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(Exit.OUTPUT_CLOSED)
 
 
 if __name__ == "__main__":

@@ -33,8 +33,6 @@ class _Group(_Commands):
                 raise
             output.use_json(True)
             failure = Failure(Exit.USAGE, "usage", error.format_message())
-        except BrokenPipeError:
-            raise SystemExit(Exit.OUTPUT_CLOSED) from None
         except OSError as error:
             message = f"{error.filename}: {error.strerror}." if error.filename else f"{error}."
             failure = Failure(Exit.USAGE, "file_error", message)

@@ -342,10 +342,11 @@ def test_interrupted_before_the_command_begins(signed_out: Cli) -> None:
     assert _ended(signed_out, sys.executable, "-c", INTERRUPTED_IMPORT) == (130, "Error: Interrupted.\n")
 
 
-def test_output_that_nobody_reads(signed_out: Cli) -> None:
+@pytest.mark.parametrize("arguments", [["open", "--url", "https://elsewhere.example"], ["--help"], ["plan", "--help"]])
+def test_output_that_nobody_reads(signed_out: Cli, arguments: list[str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    command = (sys.executable, "-m", "platform_site.developer_cli", "open", "--url", "https://elsewhere.example")
+    command = (sys.executable, "-m", "platform_site.developer_cli", *arguments)
     assert _ended(signed_out, *command, stdout=writer) == (141, "")
     os.close(writer)
 
