@@ -100,6 +100,23 @@ def test_a_part_ends_by_its_size_and_a_whole_file_is_refused(
     assert (refused.status_code, b"Narrow the filter" in refused.content) == (422, True)
 
 
+def test_a_request_ends_by_its_time(tracker: Tracker, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, rows = "tables/tasks/export.csv", [{"title": f"task {index:03}"} for index in range(100)]
+    for _ in range(2):
+        tracker.post("owner", "/rows/tasks", rows)
+    whole = desk.get(path).content
+    monkeypatch.setattr(files, "MAX_SECONDS", 0)
+    first = desk.get(path, data={"part": "1"})
+    assert first["X-Rows"] == "100"
+    second = desk.get(path, data={"part": "1", "cursor": first["X-Next-Cursor"]})
+    assert (second["X-Rows"], second["X-Next-Cursor"]) == ("100", "")
+    assert first.content + second.content == whole
+    refused = desk.get(path)
+    assert (refused.status_code, b"or 0 s. Narrow the filter" in refused.content) == (422, True)
+    late = send(desk, "x.csv", b"title\nTea\n").json()
+    assert (late["inserted"], late["stopped"]) == (0, "Stopped at line 2: the import takes longer than 0 s.")
+
+
 def test_a_viewer_exports_and_imports_nothing(tracker: Tracker, desk: Desk, desk_of: Callable[[str], Desk]) -> None:
     tracker.post("owner", "/rows/tasks", {"title": "one"})
     viewer = desk_of("viewer")

@@ -1,6 +1,7 @@
 """Downloads and uploads rows as CSV or NDJSON, by the rules of the API, in parts."""
 
 import codecs
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
@@ -18,6 +19,8 @@ from rows.transfer.csv_reader import EndlessRecord, InvalidRecord
 
 MAX_ROWS: Final = 10_000
 MAX_BYTES: Final = 16 * 2**20
+MAX_SECONDS: Final = 30
+"""Of a request, which holds a thread even if the browser is gone."""
 _OF_A_PART: Final = 1_000
 _BYTES_OF_A_PART: Final = 4 * 2**20
 """A part ends once it is larger, by at most a page."""
@@ -36,6 +39,7 @@ def export(console: Console, table: str, format_: str) -> HttpResponse:
     is_part, cursor = "part" in asked, asked.get("cursor", "")
     pages: list[bytes] = []
     rows = size = 0
+    deadline = time.monotonic() + MAX_SECONDS
     while True:
         one_page = query | {"limit": str(_AT_ONCE)} | ({"cursor": cursor} if cursor else {})
         answer = console.api("GET", f"/v1/rows/{table}", query=one_page)
@@ -45,12 +49,13 @@ def export(console: Console, table: str, format_: str) -> HttpResponse:
         pages.append(text.encode())
         rows += len(found)
         size += len(pages[-1])
-        if not cursor or (is_part and (rows >= _OF_A_PART or size >= _BYTES_OF_A_PART)):
+        is_late = time.monotonic() >= deadline
+        if not cursor or (is_part and (rows >= _OF_A_PART or size >= _BYTES_OF_A_PART or is_late)):
             break
-        if rows >= MAX_ROWS or size >= MAX_BYTES:
+        if rows >= MAX_ROWS or size >= MAX_BYTES or is_late:
             message = (
-                f"More than {MAX_ROWS:,} rows or {MAX_BYTES >> 20} MB. Narrow the filter, or list the pages with the "
-                "API."
+                f"More than {MAX_ROWS:,} rows, {MAX_BYTES >> 20} MB or {MAX_SECONDS} s. Narrow the filter, or list the "
+                "pages with the API."
             )
             raise ValidationFailed(message)
     headers = {"Content-Disposition": f'attachment; filename="{table}.{format_}"', "X-Content-Type-Options": "nosniff"}
@@ -104,8 +109,9 @@ def _import(console: Console, table: str, columns: list[Column]) -> Report:
     except EndlessRecord as error:
         report.stopped = str(error)
         return report
+    deadline = time.monotonic() + MAX_SECONDS
     for at in range(0, len(rows), _AT_ONCE):
-        if not _insert(console, table, rows[at : at + _AT_ONCE], report):
+        if not _insert(console, table, rows[at : at + _AT_ONCE], report, deadline):
             break
     report.rejected.sort()
     return report
@@ -161,8 +167,13 @@ def _of_ndjson(lines: list[bytes], report: Report) -> Rows:
     report.skipped = sorted(skipped)
 
 
-def _insert(console: Console, table: str, rows: list[tuple[int, dict[str, Any]]], report: Report) -> bool:
+def _insert(
+    console: Console, table: str, rows: list[tuple[int, dict[str, Any]]], report: Report, deadline: float
+) -> bool:
     """Insert rows in one call or, if that is refused, one by one. False: stop."""
+    if time.monotonic() >= deadline:
+        report.stopped = f"Stopped at line {rows[0][0]}: the import takes longer than {MAX_SECONDS} s."
+        return False
     try:
         console.api("POST", f"/v1/rows/{table}", rows[0][1] if len(rows) == 1 else [row for _, row in rows])
     except ApiError as refusal:
@@ -170,7 +181,7 @@ def _insert(console: Console, table: str, rows: list[tuple[int, dict[str, Any]]]
             report.stopped = f"Stopped at line {rows[0][0]}: {refusal.text}"
             return False
         if len(rows) > 1:
-            return all(_insert(console, table, [each], report) for each in rows)
+            return all(_insert(console, table, [each], report, deadline) for each in rows)
         reasons = [f"{each.field}: {each.message}" for each in refusal.fields]
         report.rejected.append((rows[0][0], " ".join(reasons) or refusal.text))
         return True
