@@ -339,8 +339,8 @@ function bytesOf(body: unknown): { bytes: Uint8Array; type: string | null } | Pr
     const type = whole.headers.get("content-type");
     return (async () => ({ bytes: new Bytes(await whole.arrayBuffer()), type }))();
   }
-  const type = body instanceof NativeParams ? "application/x-www-form-urlencoded;charset=UTF-8" : null;
-  return { bytes: encode(encoder, NativeString(body)), type };
+  const type = body instanceof NativeParams ? "application/x-www-form-urlencoded" : "text/plain";
+  return { bytes: encode(encoder, NativeString(body)), type: `${type};charset=UTF-8` };
 }
 
 /** Rejects as soon as the signal aborts. The host receives the time of an `AbortSignal.timeout` as its own timeout. */

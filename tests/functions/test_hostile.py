@@ -362,6 +362,7 @@ def test_a_request_is_what_fetch_makes_of_it(tracker: Tracker, settings: Any) ->
             await ctx.fetch(url, {{method: "POST", body: new URLSearchParams(), headers: {{"Content-Type": "own/type"}}}});
             await ctx.fetch(new Request(url + "asked", {{method: "PUT", body: "text", headers: {{"X-A": "1"}}}}));
             await ctx.fetch(new Request(url + "changed", {{headers: {{"X-A": "1"}}}}), {{method: "DELETE"}});
+            await ctx.fetch(url, {{method: "POST", body: JSON.stringify({{a: "b"}})}});
             const got = await ctx.fetch(new URL(url));
             return [got.headers.getSetCookie(), got.headers.get("x-two")]"""
         got, run = run_body(tracker, body, allowed_hosts=["127.0.0.1"], timeout_ms=10_000)
@@ -371,7 +372,7 @@ def test_a_request_is_what_fetch_makes_of_it(tracker: Tracker, settings: Any) ->
     types = [re.search(r"\r\ncontent-type: (.*)\r\n", request, re.IGNORECASE) for request in requests]
     assert [found and found[1].partition("; boundary")[0] for found in types] == [
         "application/x-www-form-urlencoded;charset=UTF-8", "multipart/form-data", "text/csv", "own/type",
-        "text/plain;charset=UTF-8", None, None,
+        "text/plain;charset=UTF-8", None, "text/plain;charset=UTF-8", None,
     ]  # fmt: skip
     assert 'name="file"; filename="a.txt"\r\nContent-Type: text/plain\r\n\r\nabc\r\n' in requests[1]
     assert (requests[4][:11], requests[4][-4:], requests[5][:15]) == ("PUT /asked ", "text", "DELETE /changed")
