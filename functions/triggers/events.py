@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 from django.db import InterfaceError, OperationalError, transaction
+from django.db.models import Case, F, When
 
 from functions import notify as function_notify
 from functions.models import Function, PendingEvent
@@ -146,8 +147,9 @@ class _Decision:
     depth: int = 0
     input: str = "{}"
     error: Mapping[str, str] | None = None
-    is_hidden: bool = False
-    """Role `server` may not read the row, so no run may reveal that it was written."""
+
+    def failed(self, name: str, reason: str, message: str) -> "_Decision":
+        return replace(self, error={"name": name, "reason": reason, "message": message})
 
 
 class _Subscription(NamedTuple):
@@ -217,58 +219,68 @@ def _queue_next(environment_id: str, limits: PlanLimits, using: str, *, most: in
 def _queue_batch(
     environment_id: str, limits: PlanLimits, using: str, *, most: int | None = None, is_unwritable: bool = False
 ) -> tuple[int, int]:
-    """One batch, in one transaction. Returns how many pending events are dealt with, and how many runs are queued for
-    it. `is_unwritable`: no input can be made of the event in it."""
+    """One batch, in one transaction. Returns how many pending events are processed, and how many runs are queued for
+    them. `is_unwritable`: no input can be made of the event in it."""
     with transaction.atomic(using=using):
         # One worker at a time queues runs of an environment, so that they are created in order; others return.
         if not advisory_locks.try_lock(using, LockSpace.NAMED, f"pending-events:{environment_id}"):
             return 0, 0
-        count, size = statements.row(using, _COUNT_QUEUED, [environment_id, MAX_QUEUED])
-        free = MAX_QUEUED - count
-        if free <= 0 or size >= limits.queued_bytes:
+        pending = _next_pending(environment_id, limits, using)[:most]
+        if not pending:
             return 0, 0
-        # Without statistics, or with old ones, the planner would fetch and sort all rows.
-        prevent_sorts_and_scans(using, prevented=True)
-        waiting = PendingEvent.objects.using(using).filter(environment_id=environment_id).order_by("sequence")
-        pending = list(waiting[: most or free])
-        prevent_sorts_and_scans(using, prevented=False)
-        # The subscriptions are checked first, and again after the payloads are decided: no function is locked for as
-        # long as that takes, and payloads without subscribers are not decided.
+        # Subscriptions are read twice: events without subscribers are not decided, and no function is locked for as
+        # long as deciding takes.
         subscriptions = _subscriptions_of(pending, environment_id, using, _FUNCTIONS)
         batch, events = _read(pending, subscriptions, using)
-        if not batch:
-            return 0, 0
-        decisions: dict[str, _Decision] = {}
-        payloads, budget, decided = Payloads(using), TimeBudget(), []
+        processed: list[PendingEvent] = []
+        decisions: dict[str, _Decision | None] = {}
+        payloads, budget = Payloads(using), TimeBudget()
         for each in batch:
             if budget.has_used_share(environment_id):
                 break
-            decided.append(each)
+            processed.append(each)
             if each.event_id in events and each.event_id not in decisions:
                 decisions[each.event_id] = _decide(events[each.event_id], payloads, is_unwritable=is_unwritable)
                 budget.charge(environment_id)
-        subscriptions = _subscriptions_of(decided, environment_id, using, _FUNCTIONS_LOCKED)
-        new_runs = []
-        slots = anonymous_slots(limits.function_concurrency)
-        for each in decided:
-            decision = decisions.get(each.event_id)
-            if decision is None or decision.is_hidden or not _is_subscribed(subscriptions, each, decision.type):
-                continue
-            found = subscriptions[each.function_id]
-            new_runs.append({
-                "id": ids.new("run"), "environment_id": environment_id, "function_id": each.function_id,
-                "version": found.version, "event_id": each.event_id, "caller_kind": found.caller_kind,
-                "caller_id": found.caller_id, "concurrency": slots, "request_id": decision.request_id,
-                "depth": decision.depth, "input": decision.input, "error": decision.error,
-            })  # fmt: skip
+        subscriptions = _subscriptions_of(processed, environment_id, using, _FUNCTIONS_LOCKED)
+        runs = [
+            _new_run(each, decision, subscriptions[each.function_id], limits)
+            for each in processed
+            if (decision := decisions.get(each.event_id)) is not None
+            and _is_subscribed(subscriptions, each, decision.type)
+        ]
         queued, has_event = 0, False
-        if new_runs:
-            queued, has_event = statements.row(using, _SQL["queue"], [orjson.dumps(new_runs).decode()])
+        if runs:
+            queued, has_event = statements.row(using, _SQL["queue"], [orjson.dumps(runs).decode()])
         prevent_sorts_and_scans(using, prevented=True)
-        PendingEvent.objects.using(using).filter(pk__in=[each.pk for each in decided]).delete()
+        PendingEvent.objects.using(using).filter(pk__in=[each.pk for each in processed]).delete()
         if has_event:
             signals.run_finished.send(sender=None, using=using)
-        return len(decided), int(queued)
+        return len(processed), queued
+
+
+def _next_pending(environment_id: str, limits: PlanLimits, using: str) -> list[PendingEvent]:
+    """The first pending events, as many as the environment may have runs of now."""
+    count, size = statements.row(using, _COUNT_QUEUED, [environment_id, MAX_QUEUED])
+    if count >= MAX_QUEUED or size >= limits.queued_bytes:
+        return []
+    # Without statistics, or with old ones, the planner would fetch and sort all rows.
+    prevent_sorts_and_scans(using, prevented=True)
+    waiting = PendingEvent.objects.using(using).filter(environment_id=environment_id).order_by("sequence")
+    found = list(waiting[: MAX_QUEUED - count])
+    prevent_sorts_and_scans(using, prevented=False)
+    return found
+
+
+def _new_run(
+    pending: PendingEvent, decision: _Decision, subscription: _Subscription, limits: PlanLimits
+) -> dict[str, Any]:
+    return {
+        "id": ids.new("run"), "environment_id": pending.environment_id, "function_id": pending.function_id,
+        "version": subscription.version, "event_id": pending.event_id, "caller_kind": subscription.caller_kind,
+        "caller_id": subscription.caller_id, "concurrency": anonymous_slots(limits.function_concurrency),
+        "request_id": decision.request_id, "depth": decision.depth, "input": decision.input, "error": decision.error,
+    }  # fmt: skip
 
 
 def _subscriptions_of(
@@ -296,7 +308,6 @@ def _read(
     types_and_sizes = {event_id: (event_type, size) for event_id, event_type, size in kept}
     batch: list[PendingEvent] = []
     found: dict[str, OutboxEvent | None] = {}
-    large = []
     total = 0
     for each in pending:
         event_type, size = types_and_sizes.get(each.event_id, (None, 0))
@@ -305,46 +316,40 @@ def _read(
             if found and total > AT_ONCE:
                 break
             found[each.event_id] = None
-            if size > MAX_INPUT_BYTES:
-                large.append(each.event_id)
         batch.append(each)
-    found |= {event.event_id: event for event in known.filter(event_id__in=found.keys() - set(large))}
-    return batch, found | {event.event_id: event for event in known.filter(event_id__in=large).defer("data")}
+    small = Case(When(size__lte=MAX_INPUT_BYTES, then=F("data")))
+    for event in known.filter(event_id__in=found).defer("data").annotate(size=OctetLength("data"), text=small):
+        if event.text is not None:
+            event.data = event.text
+        found[event.event_id] = event
+    return batch, found
 
 
-def _decide(event: OutboxEvent | None, payloads: Payloads, *, is_unwritable: bool) -> _Decision:
+def _decide(event: OutboxEvent | None, payloads: Payloads, *, is_unwritable: bool) -> _Decision | None:
+    """None if role `server` may not read the row: no run may reveal that it was written."""
     if event is None:
-        return _Decision(error=_error("EventGone", "event_gone", "the event expired before the function could run"))
+        return _Decision().failed("EventGone", "event_gone", "the event expired before the function could run")
     decision = _Decision(event.type, event.request_id, event.depth)
     if event.depth >= call_depth.MAX_DEPTH:
         message = f"not run, to prevent a loop: a chain of {event.depth} functions and webhooks led to the event"
-        return replace(decision, error=_error("Loop", "chain_cut", message))
+        return decision.failed("Loop", "chain_cut", message)
     if "data" in event.get_deferred_fields():
         message = f"the event is larger than {MAX_INPUT_BYTES >> 20} MB, the limit for functions"
-        return replace(decision, error=_error("EventTooLarge", "event_too_large", message))
+        return decision.failed("EventTooLarge", "event_too_large", message)
     try:
         if is_unwritable:
             raise ValueError("its run cannot be written")
-        return replace(decision, input=_input_of(event, payloads))
+        payload = payloads.payload_of(event, json.loads(event.data), _Everything())
+        return replace(decision, input=event_types.body(event, payload or {}))
     except Hidden:
-        return replace(decision, is_hidden=True)
+        return None
     except TooCostly:
         message = "a rule would take too long on a row as large as this"
-        return replace(decision, error=_error("EventTooCostly", "event_too_costly", message))
+        return decision.failed("EventTooCostly", "event_too_costly", message)
     except (OperationalError, InterfaceError):
         raise
     except Exception as error:
         if lost_connection(error):
             raise
         logger.exception("no run can be made of an event", extra={"event_id": event.event_id})
-        return replace(decision, error=_error("PlatformError", "platform", "no input could be made of the event"))
-
-
-def _input_of(event: OutboxEvent, payloads: Payloads) -> str:
-    """The body of a webhook's delivery, with all that role `server` may read. Raises Hidden, TooCostly."""
-    return event_types.body(event, payloads.payload_of(event, json.loads(event.data), _Everything()) or {})
-
-
-def _error(name: str, reason: str, message: str) -> Mapping[str, str]:
-    """The error of a run that fails before it begins."""
-    return {"name": name, "reason": reason, "message": message}
+        return decision.failed("PlatformError", "platform", "no input could be made of the event")
