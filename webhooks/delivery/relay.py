@@ -6,7 +6,6 @@ import json
 import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
@@ -139,41 +138,33 @@ def _due(using: str, batch: int, only: str | None) -> list[Any]:
     expensive = list(_expensive[using])
     if only is None and not expensive:
         return list(waiting.order_by("sequence")[:batch])
-    ranges = _between(expensive, _last.get(using)) if only is None else [_Range(only, only)]
+    ranges = _all_but(expensive, _last.get(using)) if only is None else [_only(only)]
     found: list[Any] = []
     with by_index(using):
-        for each in ranges:
-            found += waiting.filter(each.condition()).order_by("environment_id", "sequence")[: batch - len(found)]
+        for environments in ranges:
+            found += waiting.filter(environments).order_by("environment_id", "sequence")[: batch - len(found)]
             if len(found) >= batch:
                 break
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Range:
-    """The environments with ids between `low` and `high`, both excluded and None for no bound; or the one environment
-    that both name."""
-
-    low: str | None
-    high: str | None
-
-    def condition(self) -> Q:
-        # A range even for one environment: with `=`, the planner may pick an index that scans all environments.
-        if self.low == self.high:
-            return Q(environment_id__gte=self.low, environment_id__lte=self.high)
-        above = Q() if self.low is None else Q(environment_id__gt=self.low)
-        return above if self.high is None else above & Q(environment_id__lt=self.high)
+def _all_but(expensive: Collection[str], last: str | None) -> Iterator[Q]:
+    """Ranges of all environments but the expensive ones. They start after `last` and end with it, so that no backlog
+    always comes first."""
+    start = last or min(expensive)
+    earlier = sorted(each for each in expensive if each < start)
+    later = sorted(each for each in expensive if each > start)
+    for low, high in pairwise([start, *later, None, *earlier, start]):
+        above = Q() if low is None else Q(environment_id__gt=low)
+        below = Q() if high is None else Q(environment_id__lt=high)
+        yield above & below
+    if start not in expensive:
+        yield _only(start)
 
 
-def _between(expensive: Collection[str], last: str | None) -> Iterator[_Range]:
-    """All but the expensive environments, starting after `last`, so that no backlog always comes first."""
-    begin = last or next(iter(expensive))
-    borders = sorted({*expensive, begin})
-    first = borders.index(begin)
-    for low, high in pairwise([*borders[first:], None, *borders[: first + 1]]):
-        yield _Range(low, high)
-    if begin not in expensive:
-        yield _Range(begin, begin)
+def _only(environment_id: str) -> Q:
+    # A range: with `=`, the planner may pick an index that scans all environments.
+    return Q(environment_id__range=(environment_id, environment_id))
 
 
 def _webhooks_of(environment_ids: Iterable[str], using: str) -> dict[str, list[Webhook]]:
