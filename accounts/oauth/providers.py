@@ -131,7 +131,34 @@ def change(
     """Change the given values. A client secret replaces a signing key and vice versa; another issuer clears both,
     unless new ones are given. Raises ValidationFailed, NotFound, and Conflict for another issuer while users are
     linked."""
-    wrong = [
+    credentials = client_secret, team_id, key_id, private_key
+    if wrong := problems_of_change(provider, *credentials, issuer_errors=issuer_errors, **values):
+        raise ValidationFailed(fields=wrong)
+    with transaction.atomic():
+        locked = _locked(provider)
+        issuers = _issuers(locked, values)
+        changed = changes.apply(locked, values)
+        if issuers or client_secret is not None or private_key is not None:
+            changed += _replace_credentials(locked, *credentials)
+        if changed:
+            locked.save(update_fields=changed)
+            fields = [field.removeprefix("sealed_") for field in changed]
+            audit.record("identity_provider.changed", locked, actor=actor, fields=fields, **issuers)
+    return locked
+
+
+def problems_of_change(
+    provider: IdentityProvider,
+    client_secret: str | None = None,
+    team_id: str | None = None,
+    key_id: str | None = None,
+    private_key: str | None = None,
+    *,
+    issuer_errors: Sequence[FieldError] = (),
+    **values: Unpack[ProviderChanges],
+) -> list[FieldError]:
+    """The errors of `change`, but for Conflict and NotFound."""
+    return [
         *checks.wrong_names(
             provider.name, values.get("scopes", ()), values.get("client_id", provider.client_id), client_secret
         ),
@@ -141,19 +168,6 @@ def change(
         ),
         *checks.wrong_trust(values.get("issuer", provider.issuer), values.get("trusts_email", provider.trusts_email)),
     ]
-    if wrong:
-        raise ValidationFailed(fields=wrong)
-    with transaction.atomic():
-        locked = _locked(provider)
-        issuers = _issuers(locked, values)
-        changed = changes.apply(locked, values)
-        if issuers or client_secret is not None or private_key is not None:
-            changed += _replace_credentials(locked, client_secret, team_id, key_id, private_key)
-        if changed:
-            locked.save(update_fields=changed)
-            fields = [field.removeprefix("sealed_") for field in changed]
-            audit.record("identity_provider.changed", locked, actor=actor, fields=fields, **issuers)
-    return locked
 
 
 def _locked(provider: IdentityProvider) -> IdentityProvider:

@@ -8,6 +8,8 @@ from platform_site.config.merge import merging
 from platform_site.config.merge.merging import Merge
 from platform_site.config.merge.three_way import Conflict
 from platform_site.config.models import StoredPlan
+from platform_site.config.parts import control_part, region_part
+from platform_site.config.parts.changes import PlanChanges
 from platform_site.http import exact_json
 from platform_site.http.errors import FieldError, ValidationFailed
 from platform_site.identity.callers import Caller, EnvironmentRef
@@ -30,7 +32,12 @@ def of_document(
     wanted = submitted.check(environment, document)
     now = current.read(environment, parts)
     found = comparison.plan(environment, now, wanted, author, keep=keep)
-    return Planned(plans.store(environment, author, document, now, found), found, [])
+    stored = plans.unsaved(environment, author, document, now, found)
+    changes = PlanChanges(environment, stored)
+    changes.wanted = wanted
+    _check(changes)
+    plans.store(stored, environment.cluster)
+    return Planned(stored, found, [])
 
 
 def of_merge(
@@ -44,9 +51,12 @@ def of_merge(
     _refuse_secrets(resolve)
     merge = merging.merge(environment, source, include=include, resolve=resolve)
     plan = _compared(environment, merge, author)
-    stored = plans.store(
+    stored = plans.unsaved(
         environment, author, merge.document, merge.now, plan, _as_json(merge, source, include, resolve)
     )
+    if not merge.conflicts:
+        _check(PlanChanges(environment, stored))
+    plans.store(stored, environment.cluster)
     return Planned(stored, plan, merge.conflicts)
 
 
@@ -70,7 +80,15 @@ def resolve(
     stored.document_text = exact_json.dumps(merge.document)
     stored.changes, stored.confirm = plans.changes_as_json(plan), plan.confirm
     stored.merge = _as_json(merge, source, include, decided)
+    _check(PlanChanges(environment, stored))
     stored.save(using=environment.cluster, update_fields=["document_text", "changes", "confirm", "merge"])
+
+
+def _check(changes: PlanChanges) -> None:
+    """What only the apps know, before the plan is stored: sources, hosts and endpoints. Not in a transaction. Raises
+    ValidationFailed, Unavailable."""
+    control_part.check(changes)
+    region_part.check(changes)
 
 
 def _refuse_secrets(resolve: Mapping[str, Any]) -> None:

@@ -30,7 +30,7 @@ def versions_of(configuration: Configuration) -> tuple[str, str]:
     return Configuration(in_region).version, Configuration(in_control).version
 
 
-def store(
+def unsaved(
     environment: EnvironmentRef,
     author: Caller,
     document: Mapping[str, Any],
@@ -38,28 +38,32 @@ def store(
     plan: Plan,
     merge: Mapping[str, Any] | None = None,
 ) -> StoredPlan:
-    using = environment.cluster
     in_region, in_control = versions_of(now)
+    return StoredPlan(
+        environment_id=environment.environment_id,
+        author_kind=author.kind,
+        author_id=author.id,
+        parts=[*now.parts],
+        document_text=exact_json.dumps(dict(document)),
+        changes=changes_as_json(plan),
+        merge=merge,
+        confirm=plan.confirm,
+        version_in_region=in_region,
+        version_in_control=in_control,
+    )
+
+
+def store(plan: StoredPlan, using: str) -> None:
+    """In place of the author's oldest one, if there are MAX_OPEN."""
     with transaction.atomic(using=using):
-        environment_locks.lock_shared_in_region(environment.environment_id, using)
+        environment_locks.lock_shared_in_region(plan.environment_id, using)
         own = StoredPlan.objects.using(using).filter(
-            environment_id=environment.environment_id, author_id=author.id, state=StoredPlan.State.OPEN
+            environment_id=plan.environment_id, author_id=plan.author_id, state=StoredPlan.State.OPEN
         )
         surplus = own.order_by("-created_at", "-id").values_list("pk", flat=True)[MAX_OPEN - 1 :]
         own.filter(pk__in=list(surplus)).delete()
-        return StoredPlan.objects.using(using).create(
-            environment_id=environment.environment_id,
-            author_kind=author.kind,
-            author_id=author.id,
-            parts=[*now.parts],
-            document_text=exact_json.dumps(dict(document)),
-            changes=changes_as_json(plan),
-            merge=merge,
-            confirm=plan.confirm,
-            version_in_region=in_region,
-            version_in_control=in_control,
-            expires_at=sql_functions.now(using) + LIFETIME,
-        )
+        plan.expires_at = sql_functions.now(using) + LIFETIME
+        plan.save(using=using, force_insert=True)
 
 
 def changes_as_json(plan: Plan) -> list[dict[str, Any]]:

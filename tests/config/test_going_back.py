@@ -28,6 +28,7 @@ def renamed(configured: Configured) -> Any:
     return document
 
 
+@pytest.mark.usefixtures("receivers_here")
 def test_the_url_of_a_removed_webhook_is_a_secret_that_is_missing(configured: Configured) -> None:
     [webhook] = configured.config("?parts=webhooks")["config"]["webhooks"]
     plan = configured.plan(webhooks={})

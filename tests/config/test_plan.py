@@ -13,6 +13,7 @@ from django.test import override_settings
 
 from accounts import audit
 from accounts.models import AuditEntry, User
+from platform_site.config.models import StoredPlan
 from projects import services
 from projects.models import Environment, Project
 from tests.config.conftest import READ, SCHEMA, SOURCE, WRITE, Configured
@@ -244,7 +245,8 @@ def test_added_events_of_unknown_tables_are_warned_of(configured: Configured) ->
 
 
 def test_a_source_that_seems_to_hold_a_secret_is_warned_of_and_not_quoted(configured: Configured) -> None:
-    answer = configured.ask({"config": {"functions": {"digest": {"source": "\nconst k = 'sk_live_0123456789abcdef'"}}}})
+    source = f"\nconst k = 'sk_live_0123456789abcdef';\n{SOURCE}"
+    answer = configured.ask({"config": {"functions": {"digest": {"source": source}}}})
     assert answer.json["warnings"] == [
         {
             "field": "functions.digest.source", "code": "secret",
@@ -252,6 +254,32 @@ def test_a_source_that_seems_to_hold_a_secret_is_warned_of_and_not_quoted(config
         }
     ]  # fmt: skip
     assert "0123456789abcdef" not in answer.body.decode()
+
+
+ENDPOINTS = {f"config.auth.providers.p.{each}_endpoint": "required" for each in ("authorization", "token", "userinfo")}
+
+
+@pytest.mark.parametrize(
+    ("parts", "fields"),
+    [
+        ({"functions": {"digest": {"source": "export default ("}}}, {"config.functions.digest.source": "does_not_load"}),
+        ({"webhooks": {"w": {"url": "http://10.0.0.1/", "events": ["*"]}}},
+         {"config.webhooks.w.url": "address_not_allowed"}),
+        ({"webhooks": {"w": {"url": "http://10.0.0.1/$secret:path", "events": ["*"]}}},
+         {"config.webhooks.w.url": "address_not_allowed"}),
+        ({"auth": {"providers": {"p": {"client_id": "x", "issuer": "https://a.example/$secret:path"}}}},
+         {"config.auth.providers.p.issuer": "secret_missing"}),
+        ({"auth": {"providers": {"p": {"client_id": "x"}}}}, ENDPOINTS),
+        ({"auth": {"providers": {"acme": {"client_id": "x", "scopes": ['"']}}}},
+         {"config.auth.providers.acme.scopes": "invalid_scope"}),
+        ({"auth": {"providers": {"acme": {"client_id": "x", "issuer": "https://10.0.0.1"}}}},
+         {"config.auth.providers.acme.issuer": "address_not_allowed"}),
+    ],
+)  # fmt: skip
+def test_what_the_services_would_refuse(configured: Configured, parts: Any, fields: dict[str, str]) -> None:
+    answer = configured.ask({"config": parts})
+    assert (answer.status, answer.fields) == (422, fields), answer.json
+    assert not StoredPlan.objects.using("us-east-1").filter(environment_id=configured.id).exists()
 
 
 CANARY = "sk_live_c4n4ryc4n4ryc4n4ry"
@@ -389,6 +417,7 @@ def test_viewers_users_others_and_publishable_keys(
         assert answer.status == status
 
 
+@pytest.mark.usefixtures("receivers_here")
 def test_the_configuration_of_another_project_tells_nothing_of_it(configured: Configured, api: Api, bob: User) -> None:
     """Bob sends what he took from elsewhere: it is compared with his own environment, and ids mean nothing there."""
     stolen = configured.config()["config"]

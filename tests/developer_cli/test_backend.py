@@ -115,8 +115,13 @@ def test_webhook_of_a_private_network_is_confirmed_in_production(files: Files) -
     cli, target = files.cli, ("-e", "production")
     hooks = [
         {"url": f"http://{host}:8999/production", "events": ["*"], "enabled": False}
-        for host in ("127.0.0.1", "localhost", "10.0.0.1", "[::1]", "8.8.8.8")
+        for host in ("127.0.0.1", "localhost", "[::1]", "8.8.8.8", "10.0.0.1")
     ]
+    files.write("webhooks.json", hooks)
+    [refused] = cli.error("plan", *target, code=3)["fields"]
+    assert refused["code"] == "address_not_allowed"
+    assert refused["location"].startswith("backend/webhooks.json:")
+    del hooks[-1]
     files.write("webhooks.json", hooks)
     local = [each["url"] for each in hooks[:-1]]
     planned = cli.json("plan", *target)["warnings"]
@@ -323,7 +328,7 @@ def test_a_push_with_a_mistake_applies_no_part(
     assert _changes(cli, "push") == ["create table items", "create function sum", "create webhook crm"]
 
 
-def test_what_was_applied_of_sources_over_1_mb_is_named(files: Files) -> None:
+def test_sources_over_1_mb_are_checked_before_any_is_applied(files: Files) -> None:
     """The service takes 1 MB in a request."""
     cli = files.cli
     files.write("schema.json", SCHEMA)
@@ -333,10 +338,9 @@ def test_what_was_applied_of_sources_over_1_mb_is_named(files: Files) -> None:
     files.write("functions/e.ts", large + "let x = ;")
     error = cli.error("push", code=3)
     assert [each["location"] for each in error["fields"]] == ["backend/functions/e.ts"]
-    done = "; ".join(["create table items", *(f"create function {name}" for name in ("a", "b", "c", "d"))])
-    assert error["hint"] == f"Already applied: {done}. Push again to apply the rest."
+    assert "hint" not in error
     files.write("functions/e.ts", SUM + large)
-    assert _changes(cli, "push") == ["create function e"]
+    assert _changes(cli, "push") == ["create table items", *(f"create function {name}" for name in "abcde")]
     assert _changes(cli, "push") == []
 
 
@@ -360,10 +364,18 @@ def test_many_sources_are_applied_in_steps(files: Files, monkeypatch: pytest.Mon
     for name in "ab":
         files.write(f"functions/{name}.ts", SUM + "// again")
     plan = planning.make(api, backend_files.read(files.folder))
-    api.send("PUT", "/functions/b", {"source": SUM + "// theirs", "on": ["items.insert"]})
+    apply = api.apply
+
+    def apply_and_delete(body: Any) -> Any:
+        applied = apply(body)
+        api.request("DELETE", "/functions/b")
+        return applied
+
+    monkeypatch.setattr(api, "apply", apply_and_delete)
     with pytest.raises(Failure) as refused:
         planning.apply(api, plan)
     assert refused.value.message == "The environment changed since the plan. Push again."
+    assert refused.value.hint == "Already applied: change function a: source. Push again to apply the rest."
 
 
 def test_the_secret_of_a_new_webhook_is_printed_only_if_asked_for(files: Files) -> None:
@@ -442,9 +454,13 @@ def test_credentials_in_urls_are_neither_pulled_nor_changed(files: Files) -> Non
 
     same_url = [{**HOOK, "name": name, "url": "https://hooks.slack.com/$secret:path"} for name in ("new", "slack")]
     files.write("webhooks.json", same_url)
-    assert "backend/webhooks.json:4: webhooks.new.url must be set." in cli.json("plan")["warnings"]
-    [found] = cli.error("push", code=3)["fields"]
-    assert (found["code"], found["location"]) == ("secret_missing", "backend/webhooks.json:4")
+    for command in ("plan", "push"):
+        [found] = cli.error(command, code=3)["fields"]
+        assert (found["code"], found["location"]) == ("secret_missing", "backend/webhooks.json:4")
+    files.write("webhooks.json", [])
+    files.write("functions/broken.ts", "export default (")
+    [found] = cli.error("plan", code=3)["fields"]
+    assert (found["code"], found["location"]) == ("does_not_load", "backend/functions/broken.ts")
 
 
 def test_warnings_name_their_file(files: Files) -> None:

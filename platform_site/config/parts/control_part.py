@@ -14,23 +14,42 @@ from accounts.registration import pool_settings
 from platform_site.config import credentials, current
 from platform_site.config.comparison import IDENTITY
 from platform_site.config.parts.changes import PlanChanges, Touched, errors_at
-from platform_site.config.submitted import ROOT
+from platform_site.config.submitted import MAX_ERRORS, ROOT, below
 from platform_site.http import exact_json
-from platform_site.http.errors import FieldError, Unavailable
+from platform_site.http.errors import FieldError, Unavailable, ValidationFailed
 from projects import services
 from projects.directory import applying
 
 _COPIED_FIELDS: Final = (*current.ENDPOINTS, *current.PROVIDER_FIELDS, "scopes", "response_mode")
 
 
-def unresolved_urls(changes: PlanChanges) -> list[FieldError]:
+def check(changes: PlanChanges) -> None:
+    """Validates providers, without requests. Raises ValidationFailed."""
+    pool_id = changes.environment.pool_id
+    touched = [each for each in changes.touched("auth.providers") if not each.is_removed]
+    known = {each.name: each for each in providers.of_pool(pool_id)} if touched else {}
+    wrong = [
+        below(f"{ROOT}.{each.path}", problem)
+        for each in touched
+        for problem in _unresolved_urls(each) or _problems(each, known.get(each.name), pool_id)
+    ]
+    if wrong:
+        raise ValidationFailed(fields=wrong[:MAX_ERRORS])
+
+
+def _unresolved_urls(each: Touched) -> list[FieldError]:
     message = "The environment has no secret for this URL. Set it by the provider's own endpoint, then plan."
     return [
-        FieldError(f"{ROOT}.{each.path}.{setting}", "secret_missing", message)
-        for each in changes.touched("auth.providers")
+        FieldError(setting, "secret_missing", message)
         for setting, value in each.values.items()
         if isinstance(value, str) and credentials.REFERENCE in value
     ]
+
+
+def _problems(each: Touched, known: IdentityProvider | None, pool_id: str) -> list[FieldError]:
+    if known is None or each.fields & IDENTITY:
+        return providers.draft(pool_id, **_new_values(each, known))[1]
+    return providers.problems_of_change(known, **each.values)
 
 
 def discover_issuers(changes: PlanChanges) -> None:
@@ -98,16 +117,19 @@ def _change(changes: PlanChanges) -> None:
 
 def _change_provider(pool_id: str, each: Touched, actor: Actor) -> None:
     known = providers.of_pool(pool_id).filter(name=each.name).first()
-    if known is None:
-        providers.add(pool_id, name=each.name, actor=actor, secret_follows=True, **each.wanted)
-    elif each.is_removed:
-        providers.remove(known, actor=actor)
-    elif each.fields & IDENTITY:
-        providers.remove(known, actor=actor)
-        values = {**_copied_values(known, each.wanted), **each.wanted}
-        providers.add(pool_id, name=each.name, actor=actor, secret_follows=True, **values)
-    else:
+    if known is not None and not each.is_removed and not each.fields & IDENTITY:
         providers.change(known, actor=actor, **each.values)
+        return
+    if known is not None:
+        providers.remove(known, actor=actor)
+    if not each.is_removed:
+        providers.add(pool_id, actor=actor, **_new_values(each, known))
+
+
+def _new_values(each: Touched, known: IdentityProvider | None) -> dict[str, Any]:
+    """Of a new provider, or of one that replaces a known one."""
+    copied = {} if known is None else _copied_values(known, each.wanted)
+    return {**copied, **each.wanted, "name": each.name, "secret_follows": True}
 
 
 def _copied_values(provider: IdentityProvider, item: Mapping[str, Any]) -> dict[str, Any]:

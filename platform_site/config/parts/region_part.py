@@ -8,6 +8,7 @@ from functions.deploy import trial
 from platform_site import outbound
 from platform_site.config import credentials
 from platform_site.config.parts.changes import PlanChanges, errors_at
+from platform_site.config.submitted import ROOT
 from platform_site.http.errors import ValidationFailed
 from platform_site.identity.callers import Caller
 from rows.migrate import service as schema_service
@@ -16,23 +17,23 @@ from webhooks.subscriptions import service as webhook_service
 
 
 def check(changes: PlanChanges) -> None:
-    """Loads sources and resolves hosts, before any transaction. Raises ValidationFailed, Unavailable."""
+    """Resolves hosts and loads sources, before any transaction. Raises ValidationFailed, Unavailable."""
+    for each in changes.touched("webhooks"):
+        if "url" in each.values:
+            with errors_at(each.path):
+                outbound.check_url(each.values["url"])
     for each in changes.touched("functions"):
         if not each.is_removed:
             try_out = trial.try_out if "source" in each.values else trial.try_out_configuration
             with errors_at(each.path):
                 try_out(changes.environment, each.name, each.values)
+
+
+def require_whole_urls(changes: PlanChanges) -> None:
+    message = "The environment has no secret for this URL. Give the whole URL, in `urls` or webhooks.json."
     for each in changes.touched("webhooks"):
-        if "url" in each.values:
-            with errors_at(each.path):
-                _check_url(each.values["url"])
-
-
-def _check_url(url: str) -> None:
-    if credentials.REFERENCE in url:
-        message = "The environment has no secret for this URL. Give the whole URL, in `urls` or webhooks.json."
-        raise ValidationFailed.of("url", "secret_missing", message)
-    outbound.check_url(url)
+        if credentials.REFERENCE in each.values.get("url", ""):
+            raise ValidationFailed.of(f"{ROOT}.{each.path}.url", "secret_missing", message)
 
 
 @contextmanager
