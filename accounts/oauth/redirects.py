@@ -104,16 +104,21 @@ def _of(environment_id: str | None) -> "QuerySet[RedirectUri]":
     return RedirectUri.objects.filter(environment_id=environment_id)
 
 
-@transaction.atomic
-def replace(environment_id: str | None, uris: Sequence[str], *, actor: Caller | Actor) -> list[str]:
-    """Replace and return the list, sorted. Raises ValidationFailed naming `redirect_uris.<index>`."""
-    hold(environment_id)
+def problems(uris: Sequence[str]) -> list[FieldError]:
     wrong = []
     for index, uri in enumerate(uris):
         try:
             check(uri)
         except NotARedirectUri as error:
             wrong.append(FieldError(f"redirect_uris.{index}", error.code, str(error)))
+    return wrong
+
+
+@transaction.atomic
+def replace(environment_id: str | None, uris: Sequence[str], *, actor: Caller | Actor) -> list[str]:
+    """Replace and return the list, sorted. Raises ValidationFailed naming `redirect_uris.<index>`."""
+    hold(environment_id)
+    wrong = problems(uris)
     wanted = set(uris)
     if len(wanted) > MAX_URIS:
         wrong.append(FieldError("redirect_uris", "too_many", f"At most {MAX_URIS} redirect URIs."))

@@ -214,11 +214,7 @@ def _auth(environment: EnvironmentRef, raw: Any, errors: list[FieldError]) -> di
     if "providers" in values:
         known = {each.name: each for each in providers.of_pool(environment.pool_id)}
         values["providers"] = dict(_items(values, "providers", ProviderConfig, checks.NAME, errors, known))
-    for index, uri in enumerate(values.get("redirect_uris", ())):
-        try:
-            redirects.check(uri)
-        except redirects.NotARedirectUri as error:
-            errors.append(FieldError(f"{at}.redirect_uris.{index}", error.code, str(error)))
+    errors += [below(at, found) for found in redirects.problems(values.get("redirect_uris", ()))]
     return _normal(values)
 
 
