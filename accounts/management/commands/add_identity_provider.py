@@ -1,6 +1,6 @@
 import getpass
 import sys
-from argparse import ArgumentParser, ArgumentTypeError
+from argparse import ArgumentParser
 from typing import Any
 
 from django.core.management.base import CommandError
@@ -9,14 +9,8 @@ from accounts import audit
 from accounts.management import terminal
 from accounts.models.oauth import IdentityProvider
 from accounts.oauth import discovery, identities, providers, serializers
+from platform_site.cli.argument_types import pair
 from platform_site.cli.base import read_file
-
-
-def _field(text: str) -> tuple[str, str]:
-    name, equals, path = text.partition("=")
-    if not equals:
-        raise ArgumentTypeError("must be a name and a path, such as subject=data.id")
-    return name, path
 
 
 def _text_of(name: str) -> str:
@@ -57,7 +51,7 @@ class Command(terminal.Command):
         parser.add_argument(
             "--field",
             action="append",
-            type=_field,
+            type=pair("a name and a path, such as subject=data.id"),
             metavar="NAME=PATH",
             help="plain OAuth 2: where the profile holds subject, email, email_verified, name",
         )

@@ -1,17 +1,11 @@
-from argparse import ArgumentParser, ArgumentTypeError
+from argparse import ArgumentParser
 from typing import Any
 
 from accounts import audit
 from accounts.management import terminal
 from accounts.models.registration import SignUpMode
 from accounts.registration import pool_settings, serializers
-
-
-def _link(text: str) -> tuple[str, str]:
-    kind, equals, url = text.partition("=")
-    if not equals:
-        raise ArgumentTypeError("must be a kind and a URL, such as reset_password=https://app.example/?t={token}")
-    return kind, url
+from platform_site.cli.argument_types import pair
 
 
 class Command(terminal.Command):
@@ -29,7 +23,7 @@ class Command(terminal.Command):
         parser.add_argument(
             "--link",
             action="append",
-            type=_link,
+            type=pair("a kind and a URL, such as reset_password=https://app.example/?t={token}"),
             metavar="KIND=URL",
             help=f"the application's own page for a link, with {{token}} in it; kinds: "
             f"{', '.join(pool_settings.LINKS)}. Replaces all that were there",
