@@ -64,10 +64,8 @@ def confirm(found: AccountEmail, password: str, then: Callable[[User], Made]) ->
 
 
 def wrong_password() -> InvalidGrant:
-    return InvalidGrant(
-        "This is not the password of the account that the link is for.",
-        fields=[FieldError("password", "wrong", "This is not the password of the account that the link is for.")],
-    )
+    message = "This is not the password of the account that the link is for."
+    return InvalidGrant(message, fields=[FieldError("password", "wrong", message)])
 
 
 def make_user(found: AccountEmail, *, password_hash: str, name: str, via: str) -> User:
