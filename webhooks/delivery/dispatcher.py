@@ -122,8 +122,8 @@ class Dispatcher:
         self._check_requested.set()
         self._senders.outcomes.put(None)
 
-    def wait_for_request(self, seconds: float = 60.0) -> bool:
-        return self._check_requested.wait(seconds)
+    def wait_for_request(self) -> bool:
+        return self._check_requested.wait(60)
 
     def run(self, *, should_stop: Callable[[], bool] = lambda: False, linger: float = LINGER_SECONDS) -> int:
         """Work until the queue is empty. Returns the number of attempts; 0 if another thread is running, which is
