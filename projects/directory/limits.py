@@ -58,11 +58,9 @@ def used_in(environment: EnvironmentRef) -> dict[str, int]:
     }
 
 
-def _members(environment: EnvironmentRef) -> int:
-    return (
-        Member.objects.filter(project_id=environment.project_id).count()
-        + invitations.pending(environment.project_id).count()
-    )
+def count_members(project_id: str) -> int:
+    """With open invitations."""
+    return Member.objects.filter(project_id=project_id).count() + invitations.pending(project_id).count()
 
 
 def _preview_branches(environment: EnvironmentRef) -> int:
@@ -77,7 +75,7 @@ def _app_users(environment: EnvironmentRef) -> int:
     return user_counts.users_of(environment.pool_id)
 
 
-set_usage_counter("members_per_project", _members)
+set_usage_counter("members_per_project", lambda environment: count_members(environment.project_id))
 set_usage_counter("preview_branches_per_project", _preview_branches)
 set_usage_counter("keys_per_environment", _keys)
 set_usage_counter("app_users_per_environment", _app_users)

@@ -7,6 +7,7 @@ from platform_site.http.errors import Conflict, NotFound, QuotaExceeded
 from platform_site.identity.callers import Caller, ProjectRole
 from platform_site.identity.plans import plan_limits
 from projects.directory import environment_cache, invitations
+from projects.directory.limits import count_members
 from projects.directory.locks import lock_project
 from projects.errors import LastOwner, NoSuchAccount
 from projects.models import Member, Project
@@ -35,8 +36,7 @@ def create_membership(project: Project, user: User, role: ProjectRole) -> Member
 
 def check_quota(project: Project) -> None:
     limit = plan_limits(project.plan).members_per_project
-    used = project.memberships.count() + invitations.pending(project.pk).count()
-    QuotaExceeded.check(used, limit, "members per project, including open invitations")
+    QuotaExceeded.check(count_members(project.pk), limit, "members per project, including open invitations")
 
 
 def change_member(project_id: str, user_id: str, *, role: ProjectRole | None, actor: Caller | Actor) -> Member:
