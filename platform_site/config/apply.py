@@ -1,4 +1,4 @@
-"""Applies a stored plan atomically to two databases. (1) Slow checks: new issuers, unique indexes. (2) The control
+"""Applies a stored plan atomically to two databases. (1) Slow checks: sources, unique indexes, hosts. (2) The control
 database records the plan as being applied, which locks its settings. (3) One transaction in the region applies the
 region's part; its commit decides the outcome. (4) The control database applies its part. After an interruption
 `settle_interrupted` continues with 4, or undoes 2 if 3 was not committed."""
@@ -78,6 +78,8 @@ def _apply(changes: PlanChanges, confirm: Collection[str], resolve: Mapping[str,
         planning.resolve(environment, source, plan, resolve, caller)
     _check_confirmed(plan, confirm)
     region_part.require_whole_urls(changes)
+    planning.check(changes)  # again: an earlier release may have stored the plan
+    region_part.load_sources(changes)
     control_part.discover_issuers(changes)
     with region_part.prepared(changes, caller) as change:
         _begin(changes)

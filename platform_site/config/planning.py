@@ -35,7 +35,7 @@ def of_document(
     stored = plans.unsaved(environment, author, document, now, found)
     changes = PlanChanges(environment, stored)
     changes.wanted = wanted
-    _check(changes)
+    check(changes)
     plans.store(stored, environment.cluster)
     return Planned(stored, found, [])
 
@@ -55,7 +55,7 @@ def of_merge(
         environment, author, merge.document, merge.now, plan, _as_json(merge, source, include, resolve)
     )
     if not merge.conflicts:
-        _check(PlanChanges(environment, stored))
+        check(PlanChanges(environment, stored))
     plans.store(stored, environment.cluster)
     return Planned(stored, plan, merge.conflicts)
 
@@ -80,15 +80,14 @@ def resolve(
     stored.document_text = exact_json.dumps(merge.document)
     stored.changes, stored.confirm = plans.changes_as_json(plan), plan.confirm
     stored.merge = _as_json(merge, source, include, decided)
-    _check(PlanChanges(environment, stored))
+    check(PlanChanges(environment, stored))
     stored.save(using=environment.cluster, update_fields=["document_text", "changes", "confirm", "merge"])
 
 
-def _check(changes: PlanChanges) -> None:
-    """What only the apps know, before the plan is stored: sources, hosts and endpoints. Not in a transaction. Raises
-    ValidationFailed, Unavailable."""
+def check(changes: PlanChanges) -> None:
+    """Validates providers and the hosts of webhooks. Not in a transaction. Raises ValidationFailed."""
     control_part.check(changes)
-    region_part.check(changes)
+    region_part.check_hosts(changes)
 
 
 def _refuse_secrets(resolve: Mapping[str, Any]) -> None:

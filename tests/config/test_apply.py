@@ -16,7 +16,7 @@ from accounts.models.oauth import IdentityProvider
 from accounts.models.registration import PoolSettings
 from functions.models import Function, Secret
 from platform_site.config.models import StoredPlan
-from platform_site.config.parts import control_part
+from platform_site.config.parts import region_part
 from projects import services
 from projects.models import Environment, Project
 from tests.config.conftest import READ, SCHEMA, SOURCE, WRITE, Configured
@@ -88,6 +88,16 @@ class TestEveryPart:
         acme = IdentityProvider.objects.get(environment_id=configured.id)
         assert (acme.token_endpoint, acme.client_secret) == ("https://evil.example/token", None)
         assert acme.userinfo_endpoint == "https://id.example/userinfo_endpoint", "what is left out stays"
+
+    def test_a_replaced_provider_keeps_the_secrets_of_its_other_urls(self, configured: Configured) -> None:
+        url = "https://id.example/token?tenant=abcdefghijklmnopqrstuvwx"
+        IdentityProvider.objects.filter(environment_id=configured.id).update(token_endpoint=url)
+        auth = configured.config("?parts=auth")["config"]["auth"]
+        assert "$secret:" in auth["providers"]["acme"]["token_endpoint"]
+        auth["providers"]["acme"]["userinfo_endpoint"] = "https://id.example/me"
+        configured.applied(auth=auth)
+        acme = IdentityProvider.objects.get(environment_id=configured.id)
+        assert (acme.token_endpoint, acme.userinfo_endpoint) == (url, "https://id.example/me")
 
     def test_names_that_are_older_than_a_rule_stay_but_new_ones_follow_it(self, configured: Configured) -> None:
         IdentityProvider.objects.filter(environment_id=configured.id).update(display_name="Ac\x1bme")
@@ -255,6 +265,7 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("parts", "field"),
         [
+            ({"functions": {"digest": {"source": "export default ("}}}, "config.functions.digest.source"),
             ({"webhooks": {"w": {"url": "https://a.example/$secret:path", "events": ["*"]}}}, "config.webhooks.w.url"),
             ({"auth": {"providers": {"p": {"client_id": "x", "issuer": "https://127.0.0.1:4433"}}}},
              "config.auth.providers.p.issuer"),
@@ -315,13 +326,13 @@ def test_a_schema_that_changes_during_the_checks_is_412(
     theirs = copy.deepcopy(SCHEMA)
     theirs["tables"]["labels"] = {"columns": {"name": {"type": "text"}}}
     plan = configured.plan(schema=document)
-    check = control_part.discover_issuers
+    load = region_part.load_sources
 
-    def check_while_others_change(changes: Any) -> None:
-        check(changes)
+    def load_while_others_change(changes: Any) -> None:
+        load(changes)
         configured.call("PUT", "/v1/schema", {"document": theirs})
 
-    monkeypatch.setattr(control_part, "discover_issuers", check_while_others_change)
+    monkeypatch.setattr(region_part, "load_sources", load_while_others_change)
     answer = configured.apply(plan)
     assert (answer.status, answer.error) == (412, "precondition_failed")
     assert configured.config("?parts=schema")["config"]["schema"] == theirs

@@ -238,16 +238,6 @@ class TestBothSides:
         assert schema_of(pair.production)["notes"]["columns"]["done"] == (again if side == "ours" else before)
         assert pair.plan()["conflicts"] == []
 
-    def test_a_source_that_resolves_a_conflict_has_to_load(self, pair: Pair) -> None:
-        for number, side in enumerate((pair.production, pair.branch)):
-            side.call("PUT", "/v1/functions/digest", {"source": f"export default () => 'side {number}'"})
-        plan = pair.plan()
-        [conflict] = plan["conflicts"]
-        for _ in range(2):
-            answer = pair.production.apply(plan, resolve={conflict["path"]: "export default ("})
-            assert answer.fields == {"config.functions.digest.source": "does_not_load"}
-        assert pair.production.apply(plan).fields == {"resolve": "unresolved"}
-
     def test_a_resolution_removes_a_column_of_one_side(self, pair: Pair) -> None:
         extra = {"type": "text", "null": True}
         change_schema(pair.production, lambda tables: tables["notes"]["columns"].update(extra=extra))

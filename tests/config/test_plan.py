@@ -245,8 +245,7 @@ def test_added_events_of_unknown_tables_are_warned_of(configured: Configured) ->
 
 
 def test_a_source_that_seems_to_hold_a_secret_is_warned_of_and_not_quoted(configured: Configured) -> None:
-    source = f"\nconst k = 'sk_live_0123456789abcdef';\n{SOURCE}"
-    answer = configured.ask({"config": {"functions": {"digest": {"source": source}}}})
+    answer = configured.ask({"config": {"functions": {"digest": {"source": "\nconst k = 'sk_live_0123456789abcdef'"}}}})
     assert answer.json["warnings"] == [
         {
             "field": "functions.digest.source", "code": "secret",
@@ -262,7 +261,6 @@ ENDPOINTS = {f"config.auth.providers.p.{each}_endpoint": "required" for each in 
 @pytest.mark.parametrize(
     ("parts", "fields"),
     [
-        ({"functions": {"digest": {"source": "export default ("}}}, {"config.functions.digest.source": "does_not_load"}),
         ({"webhooks": {"w": {"url": "http://10.0.0.1/", "events": ["*"]}}},
          {"config.webhooks.w.url": "address_not_allowed"}),
         ({"webhooks": {"w": {"url": "http://10.0.0.1/$secret:path", "events": ["*"]}}},

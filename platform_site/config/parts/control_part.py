@@ -129,7 +129,7 @@ def _change_provider(pool_id: str, each: Touched, actor: Actor) -> None:
 def _new_values(each: Touched, known: IdentityProvider | None) -> dict[str, Any]:
     """Of a new provider, or of one that replaces a known one."""
     copied = {} if known is None else _copied_values(known, each.wanted)
-    return {**copied, **each.wanted, "name": each.name, "secret_follows": True}
+    return {**copied, **each.values, "name": each.name, "secret_follows": True}
 
 
 def _copied_values(provider: IdentityProvider, item: Mapping[str, Any]) -> dict[str, Any]:

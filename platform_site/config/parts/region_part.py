@@ -16,12 +16,16 @@ from webhooks.models import Webhook
 from webhooks.subscriptions import service as webhook_service
 
 
-def check(changes: PlanChanges) -> None:
-    """Resolves hosts and loads sources, before any transaction. Raises ValidationFailed, Unavailable."""
+def check_hosts(changes: PlanChanges) -> None:
+    """Resolves the hosts of webhooks. Not in a transaction. Raises ValidationFailed."""
     for each in changes.touched("webhooks"):
         if "url" in each.values:
             with errors_at(each.path):
                 outbound.check_url(each.values["url"])
+
+
+def load_sources(changes: PlanChanges) -> None:
+    """Loads each changed source in the sandbox. Not in a transaction. Raises ValidationFailed, Unavailable."""
     for each in changes.touched("functions"):
         if not each.is_removed:
             try_out = trial.try_out if "source" in each.values else trial.try_out_configuration

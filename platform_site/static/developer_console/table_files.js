@@ -3,6 +3,7 @@
 
 const PART = 256 * 1024; // bytes
 const FIRST_PART = 32 * 1024; // each next one is twice as large, so that also small files show progress
+const MOST_LINES = 2000; // of a part, which must end within 30 s also if many lines are rejected
 const LONGEST_RECORD = 1024 * 1024;
 const SHOWN = 100; // rejected lines
 const progress = document.getElementById("file-progress");
@@ -37,6 +38,7 @@ async function partOf(file, start, isCsv, least) {
       else if (bytes[at] === 0x0a) {
         seen += 1;
         if (!isCsv || quotes % 2 === 0) [end, lines] = [at + 1, seen];
+        if (lines >= MOST_LINES) return { bytes: bytes.slice(0, end), lines };
       }
     }
     if (isLast) return { bytes, lines: seen };
