@@ -2,7 +2,6 @@
 
 import json
 import socket
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,9 +30,7 @@ class Login:
         script = cli.folder / "browser"
         script.write_text(f'#!/bin/sh\nprintf "%s" "$1" > {opened}.part && mv {opened}.part {opened}\n')
         script.chmod(0o755)
-        self.process: subprocess.Popen[str] = cli.process(
-            "login", "--browser", "--url", cli.url, "--json", BROWSER=str(script)
-        )
+        self.process = cli.process("login", "--browser", "--url", cli.url, "--json", BROWSER=str(script))
         wait_for("the browser is opened", lambda: opened.exists() or self.process.poll() is not None)
         assert self.process.poll() is None, self.process.communicate()
         self.url = opened.read_text()

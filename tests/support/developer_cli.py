@@ -1,12 +1,12 @@
-"""`platform` as developers run it: a process of its own, with credentials of its own."""
+"""`platform` as developers run it: a process of its own (see `forked_cli`), with credentials of its own."""
 
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+from tests.support.forked_cli import Command
 from tests.support.service import ROOT
 
 _OURS = ("PLATFORM_URL", "PLATFORM_TOKEN", "NO_COLOR", "FORCE_COLOR")
@@ -30,12 +30,8 @@ class Cli:
     def credentials(self) -> Path:
         return self.config / "credentials.json"
 
-    def process(self, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
-        return subprocess.Popen(
-            [sys.executable, "-m", "platform_site.developer_cli", *arguments],
-            cwd=self.folder, env={**self.environment, **environment}, text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+    def process(self, *arguments: str, **environment: str) -> Command:
+        return Command(arguments, self.folder, {**self.environment, **environment})
 
     def run(
         self, *arguments: str, stdin: str = "", code: int = 0, **environment: str
