@@ -6,6 +6,7 @@ connections to PostgreSQL are looked at, and ended, by tests that must not meet 
 
 import atexit
 import gc
+import importlib
 import os
 import shutil
 import signal
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Generator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +81,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_configure_node(node: Any) -> None:
     """Of pytest-xdist, for each process."""
     node.workerinput["markexpr"] = node.config.option.markexpr
+    node.workerinput["whole"] = node.config.args_source is not pytest.Config.ArgsSource.ARGS
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -90,11 +93,23 @@ def pytest_xdist_auto_num_workers() -> int | None:
     return cores + cores // 2
 
 
+def _compile_share(config: pytest.Config) -> None:
+    """In a new checkout each of the processes of `-n` would compile all tests, at the same time. So each imports a share
+    of them first, and finds the others compiled."""
+    if not getattr(config, "workerinput", {}).get("whole"):
+        return
+    number, count = int(config.workerinput["workerid"].removeprefix("gw")), config.workerinput["workercount"]  # type: ignore[attr-defined]
+    for path in sorted(config.rootpath.glob("tests/**/test_*.py"))[number::count]:
+        with suppress(Exception, pytest.skip.Exception):  # the collection tells of it
+            importlib.import_module(".".join(path.relative_to(config.rootpath).with_suffix("").parts))
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Ten thousand tests and all modules live to the end: spare the collector. What is left is looked at less often:
     with Python's thresholds that takes an eighth of the CPU time of tests in this process."""
     gc.disable()
+    _compile_share(session.config)
     collected = yield
     gc.collect()
     gc.freeze()
