@@ -64,8 +64,14 @@ def test_saved_files_are_pushed(files: Files) -> None:
     wider = json.loads(text)
     wider["tables"]["items"]["columns"]["more"] = {"type": "integer", "null": True}
     files.write("schema.json", wider)
-    assert dev.next()["error"]["fields"][0]["code"] == "does_not_load"
-    assert dev.changes() == ["add column items.more"], "a file that fails does not block others"
+    # The attempt at the function alone, which follows the error above, may already find the new schema.
+    errors = [dev.next()]
+    while "error" in (said := dev.next()):
+        errors.append(said)
+    assert {each["error"]["fields"][0]["code"] for each in errors} == {"does_not_load"}
+    assert [each["change"] for each in said["changes"]] == ["add column items.more"], (
+        "a file that fails blocks no other"
+    )
     files.write("functions/sum.ts", SUM + "// again")
     assert dev.changes() == ["change function sum: source"]
     types = (cli.folder / "types.ts").read_text()
