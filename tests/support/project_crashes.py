@@ -42,7 +42,7 @@ def mortal_process(mortal_environment: dict[str, str]) -> Iterator["subprocess.P
     yield process
     assert process.stdin is not None
     process.stdin.close()
-    process.wait(10)
+    process.wait(60)
 
 
 @pytest.fixture
