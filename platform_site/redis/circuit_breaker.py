@@ -1,5 +1,5 @@
-"""The circuit breaker of the Redis client. Closed, the normal state: every caller asks Redis. A failure opens it: for
-SECONDS nobody asks; then one caller per SECONDS does, as a probe. A success closes it."""
+"""The circuit breaker of the Redis client. Closed, the normal state: all requests use Redis. A failure opens it: for
+SECONDS no request uses Redis; then one per SECONDS does, as a probe. A success closes it."""
 
 import logging
 import threading

@@ -17,7 +17,7 @@ from rows.schema.values import InvalidValue, wire
 
 
 class RuleCompiler:
-    """Compiles the rules of one role for one table. Appends to `errors`; with an error, the result is of no use."""
+    """Compiles the rules of one role for one table. Appends to `errors`; after an error the result is invalid."""
 
     def __init__(self, author: AuthorNames, table: Table, role: str, errors: list[FieldError]):
         self.author = author
