@@ -9,30 +9,16 @@ from typing import Any
 import httpx
 
 from platform_site.embedded.launch import launcher
-from tests.support.service import wait_for
+from tests.support.service import server_process
 
 
 @contextlib.contextmanager
 def running(name: str, command: Sequence[str], url: str, health: str, **options: Any) -> Iterator[httpx.Client]:
-    """Runs `command` for that long, with a client for its `url`, once its path `health` answers 200. `options` are
-    those of Popen. Raises RuntimeError if it ends before."""
-    process = subprocess.Popen([*launcher(signal.SIGKILL), *command], stdout=subprocess.DEVNULL, **options)
-
-    def answers() -> bool:
-        if process.poll() is not None:
-            raise RuntimeError(f"{name} ended with {process.returncode}")
-        with contextlib.suppress(httpx.TransportError):
-            return client.get(health).status_code == 200
-        return False
-
-    try:
-        with httpx.Client(base_url=url, timeout=60) as client:
-            wait_for(f"{name} answers", answers, 60, every=0.1)
-            yield client
-    finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(20)
+    """As `server_process`, with the path of `health` below `url`; also ends with this process. Yields a client for
+    `url`."""
+    whole = [*launcher(signal.SIGKILL), *command]
+    with (
+        server_process(name, whole, url + health, stdout=subprocess.DEVNULL, **options),
+        httpx.Client(base_url=url, timeout=60) as client,
+    ):
+        yield client

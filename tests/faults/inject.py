@@ -14,14 +14,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import httpx
 import psutil
 
 from platform_site.embedded import postgres as embedded_postgres
 from platform_site.embedded.data_dir import REGIONS, Layout, region_database
 from tests.faults.conftest import OwnValkey, superuser
 from tests.faults.write_load import Worker
-from tests.support.service import ROOT, Up, wait_for
+from tests.support.service import ROOT, Up, server_process, wait_for
 
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 
@@ -228,33 +227,20 @@ def another_web(up: Up, environment: dict[str, str], log: str = os.devnull) -> I
     """Another web server of the same service, with variables of its own."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with open(log, "wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, str(ROOT / "manage.py"), "serve", "--port", str(port), "--workers", "2"],
-            stdout=output, stderr=output, stdin=subprocess.DEVNULL, text=True,
-            env={
-                **os.environ,
-                "OUTBOUND_ALLOWED_NETWORKS": "127.0.0.0/8",
-                "BASE_URL": up.base_url,
-                **environment,
-                "DATA_DIR": str(up.data_dir),
-            },
-        )  # fmt: skip
-    there = replace(up, process=process, base_url=f"http://127.0.0.1:{port}")
-
-    def answers() -> bool:
-        assert process.poll() is None, f"it ended with {process.returncode}"
-        with contextlib.suppress(httpx.HTTPError):
-            return httpx.get(f"{there.base_url}/healthz").status_code == 200
-        return False
-
-    try:
-        wait_for("it answers", answers, 60, every=0.1)
-        yield there
-    finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    whole = {
+        **os.environ,
+        "OUTBOUND_ALLOWED_NETWORKS": "127.0.0.0/8",
+        "BASE_URL": up.base_url,
+        **environment,
+        "DATA_DIR": str(up.data_dir),
+    }
+    command = [sys.executable, str(ROOT / "manage.py"), "serve", "--port", str(port), "--workers", "2"]
+    url = f"http://127.0.0.1:{port}"
+    with (
+        open(log, "wb") as output,
+        server_process(
+            "another web server", command, f"{url}/healthz",
+            stdout=output, stderr=output, stdin=subprocess.DEVNULL, text=True, env=whole,
+        ) as process,
+    ):  # fmt: skip
+        yield replace(up, process=process, base_url=url)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,30 @@ def wait_for(what: str, condition: Callable[[], Any], seconds: float = 45.0, eve
             return value
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
         time.sleep(every)
+
+
+@contextlib.contextmanager
+def server_process(name: str, command: Sequence[str], health: str, **options: Any) -> Iterator["subprocess.Popen[Any]"]:
+    """Runs `command` during the block, which begins when the URL `health` answers 200. `options` are those of Popen.
+    Fails if the process ends before."""
+    process = subprocess.Popen(command, **options)
+
+    def answers() -> bool:
+        assert process.poll() is None, f"{name} ended with {process.returncode}"
+        with contextlib.suppress(httpx.HTTPError):
+            return httpx.get(health).status_code == 200
+        return False
+
+    try:
+        wait_for(f"{name} answers", answers, 60, every=0.1)
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def description(process: psutil.Process) -> str:

@@ -112,7 +112,7 @@ def _submit(console: Console, current: Any, shown: _Shown) -> None:
         case "add-table":
             _add_table(console, shown)
         case "close":
-            _draft(shown.text)
+            _draft(shown.text)  # it must be readable
             shown.last = part_of(asked["part"]) if "part" in asked else None
         case "open" | "edit" | "remove":
             _edit_part(console, shown, action, part_of(code))
