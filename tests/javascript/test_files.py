@@ -62,6 +62,7 @@ def test_a_file_has_a_strong_tag_and_may_be_loaded_by_every_page(api: Api, name:
     assert found.headers["Access-Control-Allow-Origin"] == "*"
     again = get(api, f"/{name}", If_None_Match=tag)
     assert (again.status, again.body, again.headers["ETag"]) == (304, b"", tag)
+    assert again.headers["Access-Control-Allow-Origin"] == "*"
     assert get(api, f"/{name}", If_None_Match='"0"').status == 200
     assert api.request("POST", f"/{name}").status == 405
 

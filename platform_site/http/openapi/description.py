@@ -24,7 +24,8 @@ from typing import Any, Final
 
 import orjson
 from django.conf import settings
-from django.http import HttpRequest, HttpResponse, HttpResponseNotModified
+from django.http import HttpRequest, HttpResponse
+from django.utils.cache import get_conditional_response
 from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.utils import OpenApiParameter
@@ -309,6 +310,5 @@ def openapi(request: HttpRequest) -> HttpResponse:
     reads_only(request)
     text, tag = _document(settings.ROOT_URLCONF)
     headers = {"ETag": tag, "Cache-Control": "no-cache"}
-    if tag in request.META.get("HTTP_IF_NONE_MATCH", ""):
-        return HttpResponseNotModified(headers=headers)
-    return HttpResponse(text, content_type="application/json", headers=headers)
+    response = HttpResponse(text, content_type="application/json", headers=headers)
+    return get_conditional_response(request, etag=tag, response=response) or response

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from django.conf import settings
-from django.http import HttpRequest, HttpResponse, HttpResponseNotModified
+from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path
+from django.utils.cache import get_conditional_response
 from django.views.decorators.http import require_safe
 
 DIST: Final = Path(settings.BASE_DIR) / "platform_site" / "client" / "dist"
@@ -30,10 +31,10 @@ def urlpatterns() -> list[URLPattern]:
 def serve(request: HttpRequest, name: str, cache_control: str) -> HttpResponse:
     """304 if `If-None-Match` matches."""
     text, tag = _read(name)
-    headers = {"ETag": tag, "Cache-Control": cache_control, "Access-Control-Allow-Origin": "*"}
-    if tag in request.META.get("HTTP_IF_NONE_MATCH", ""):
-        return HttpResponseNotModified(headers=headers)
-    return HttpResponse(text, content_type=_MEDIA_TYPES[name], headers=headers)
+    whole = HttpResponse(text, content_type=_MEDIA_TYPES[name], headers={"ETag": tag, "Cache-Control": cache_control})
+    response = get_conditional_response(request, etag=tag, response=whole) or whole
+    response["Access-Control-Allow-Origin"] = "*"  # of a 304 too, which Django answers with few headers
+    return response
 
 
 @cache
