@@ -9,15 +9,19 @@ from platform_site.developer_cli.failures import Exit
 
 
 class _Pipe(io.FileIO):
-    """Ends the process quietly when the reader has closed it (`platform … | head`). Typer and Rich would end it with 1,
-    as if the command had failed. SIGPIPE would end it for closed sockets, too."""
+    """Ends the process when it cannot be written to, quietly if the reader has closed it (`platform … | head`). Typer
+    and Rich would end it with 1, as if the command had failed. SIGPIPE would end it for closed sockets, too."""
 
     def write(self, data: Any, /) -> int:
         try:
             return super().write(data)
-        except BrokenPipeError:
+        except OSError as error:
             os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
-            sys.exit(Exit.OUTPUT_CLOSED)
+            if isinstance(error, BrokenPipeError):
+                sys.exit(Exit.OUTPUT_CLOSED)
+            if self.fileno() != sys.stderr.fileno():
+                print(f"Error: The output cannot be written: {error.strerror}.", file=sys.stderr)
+            sys.exit(Exit.USAGE)
 
 
 def main() -> None:

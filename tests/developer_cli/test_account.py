@@ -351,6 +351,14 @@ def test_output_that_nobody_reads(signed_out: Cli, arguments: list[str]) -> None
     os.close(writer)
 
 
+@pytest.mark.parametrize(
+    ("to", "errors"), [("", "Error: The output cannot be written: No space left on device.\n"), ("2>&1", "")]
+)
+def test_output_to_a_full_disk(signed_out: Cli, to: str, errors: str) -> None:
+    command = (sys.executable, "-m", "platform_site.developer_cli", "--help")
+    assert _ended(signed_out, "sh", "-c", f'exec "$@" >/dev/full {to}', "sh", *command) == (2, errors)
+
+
 @pytest.mark.parametrize(("closed", "arguments", "code"), [("<&-", ["login"], 2), (">&-", ["open"], 0)])
 def test_closed_standard_streams(signed_out: Cli, closed: str, arguments: list[str], code: int) -> None:
     command = (sys.executable, "-m", "platform_site.developer_cli", *arguments)
