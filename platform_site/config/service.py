@@ -43,7 +43,7 @@ def _write_scopes(parts: Collection[str]) -> set[str]:
 
 
 def _scopes_of_events(environment: EnvironmentRef, document: Mapping[str, Any]) -> set[str]:
-    """What the events of the document's webhooks need. The event of a run carries what its code threw."""
+    """What the events of the document's webhooks need."""
     webhooks = document.get("webhooks")
     items = webhooks.items() if isinstance(webhooks, dict) else ()
     changed = {name: item for name, item in items if isinstance(item, dict) and item}
@@ -51,7 +51,7 @@ def _scopes_of_events(environment: EnvironmentRef, document: Mapping[str, Any]) 
     now = current.read(environment, ["webhooks"]).parts["webhooks"] if changed else {}
     named = [it.get("events") for it in [*changed.values(), *(now[name] for name in changed.keys() & now.keys())]]
     patterns = [each for events in named if isinstance(events, list) for each in events if isinstance(each, str)]
-    return {"functions:read"} if any(event_types.matches(patterns, it) for it in event_types.OF_RUNS) else set()
+    return {"functions:read"} if event_types.cover_runs(patterns) else set()
 
 
 def plan_document(

@@ -1,7 +1,7 @@
 """The event types, their patterns, and the content of a delivery. Pure. Contract section 6."""
 
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from datetime import UTC
 from typing import TYPE_CHECKING, Any, Final
 
@@ -62,6 +62,12 @@ def matches(patterns: Iterable[str], event_type: str) -> bool:
         if is_row and pattern in (f"*.{action}", f"{table}.*", "*.*"):
             return True
     return False
+
+
+def cover_runs(patterns: Collection[str]) -> bool:
+    """Whether `patterns` cover events of runs, which contain thrown errors: subscribers must be allowed to read
+    functions."""
+    return any(matches(patterns, each) for each in OF_RUNS)
 
 
 def interests(patterns: Iterable[str]) -> set[tuple[str, str]]:

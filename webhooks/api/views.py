@@ -133,10 +133,7 @@ class WebhookViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
         return respond({"deliveries": recovery.count, "more": not recovery.is_all}, 202)
 
     def _require_run_access(self, patterns: Sequence[str]) -> None:
-        """Events of runs contain thrown errors, so the caller must be allowed to read functions."""
-        if not self.caller.may("functions:read") and any(
-            event_types.matches(patterns, each) for each in event_types.OF_RUNS
-        ):
+        if event_types.cover_runs(patterns) and not self.caller.may("functions:read"):
             raise Forbidden(
                 f"This needs the scope functions:read besides webhooks:write: {' and '.join(event_types.OF_RUNS)} "
                 "are among the events (* covers them)."
