@@ -81,6 +81,7 @@ class Application:
             refuse=self._refuse,
             on_retire=connections.close_all,
             later=loop.call_later,
+            client_of=_client_of,
             max_threads=settings.WEB_THREADS,
             max_waiting=min(settings.WEB_THREADS_WAITING, settings.WEB_THREADS - 1),
             stuck_after=settings.WEB_THREAD_STUCK,
@@ -203,6 +204,13 @@ class Application:
     def _call_on_loop(self, call: Callable[[], None]) -> None:
         # Without the context of this request: a stream may last for days.
         self._loop.call_soon_threadsafe(call, context=contextvars.Context())
+
+
+def _client_of(request: Incoming) -> str:
+    """By what it presents, which is not checked yet, so that one account or key cannot fill the queue for threads."""
+    meta = request.META
+    found: str = meta.get("HTTP_AUTHORIZATION") or meta.get("HTTP_COOKIE") or meta["REMOTE_ADDR"]
+    return found
 
 
 def _runs_on_loop(message: Message) -> bool:

@@ -1,7 +1,7 @@
 """A thread pool with one active thread, because threads compete for the interpreter lock. While jobs are queued,
 another thread (of at most `max_threads`) becomes active when the current job has run for `stuck_after`, or at once when
-that job calls `will_wait`, unless `max_waiting` jobs already wait. Jobs that wait for `queue_timeout` are refused.
-`submit` is called on the event loop; `refuse` and the timer run there."""
+that job calls `will_wait`, unless `max_waiting` jobs already wait. Clients take turns. Jobs that wait for
+`queue_timeout` are refused. `submit` is called on the event loop; `refuse` and the timer run there."""
 
 import logging
 import threading
@@ -27,6 +27,7 @@ class ElasticThreadPool(Generic[Job]):
     refuse: Callable[[Job], None]
     on_retire: Callable[[], None]
     later: Callable[[float, Callable[[], None]], object]
+    client_of: Callable[[Job], str]
     max_threads: int = 16
     max_waiting: int = 4
     stuck_after: float = 0.010
@@ -35,7 +36,8 @@ class ElasticThreadPool(Generic[Job]):
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
-        self._queue: deque[tuple[float, Job]] = deque()
+        self._queues: dict[str, deque[tuple[float, Job]]] = {}
+        """By client, in the order of their next turns."""
         self._active: _Thread | None = None
         self._idle: list[_Thread] = []
         self._threads: set[_Thread] = set()
@@ -48,10 +50,8 @@ class ElasticThreadPool(Generic[Job]):
         now = time.monotonic()
         new = None
         with self._lock:
-            if since is None:
-                self._queue.append((now, job))
-            else:
-                insort(self._queue, (since, job), key=itemgetter(0))
+            queue = self._queues.setdefault(self.client_of(job), deque())
+            insort(queue, (now if since is None else since, job), key=itemgetter(0))
             if self._active is None:
                 new = self._activate_another(now)
             alarm, self._timer_set = not self._timer_set, True
@@ -67,7 +67,7 @@ class ElasticThreadPool(Generic[Job]):
             if self._active is thread and len(self._waiting_threads) < self.max_waiting:
                 self._waiting_threads.add(thread)
                 self._active = None
-                if self._queue:
+                if self._queues:
                     new = self._activate_another(time.monotonic())
         self._start(new)
 
@@ -115,11 +115,14 @@ class ElasticThreadPool(Generic[Job]):
         late: list[Job] = []
         new = None
         with self._lock:
-            while self._queue and now - self._queue[0][0] >= self.queue_timeout:
-                late.append(self._queue.popleft()[1])
-            self._timer_set = bool(self._queue)
+            for client, queue in list(self._queues.items()):
+                while queue and now - queue[0][0] >= self.queue_timeout:
+                    late.append(queue.popleft()[1])
+                if not queue:
+                    del self._queues[client]
+            self._timer_set = bool(self._queues)
             due = now if self._active is None else self._active.began + self.stuck_after
-            if self._queue and due <= now:
+            if self._queues and due <= now:
                 new, due = self._activate_another(now), now + self.stuck_after
         self._start(new)
         if self._timer_set:
@@ -127,18 +130,26 @@ class ElasticThreadPool(Generic[Job]):
         for job in late:
             self.refuse(job)
 
+    def _take(self) -> Job:
+        client = next(iter(self._queues))
+        queue = self._queues.pop(client)
+        _, job = queue.popleft()
+        if queue:
+            self._queues[client] = queue
+        return job
+
     def _next(self, thread: "_Thread") -> Job | None:
         while True:
             with self._lock:
                 self._waiting_threads.discard(thread)
                 now = time.monotonic()
                 active = self._active
-                if self._queue and active is not thread and (active is None or now - active.began >= self.stuck_after):
+                if self._queues and active is not thread and (active is None or now - active.began >= self.stuck_after):
                     active = self._active = thread
                 if active is thread:
-                    if self._queue:
+                    if self._queues:
                         thread.began = now
-                        return self._queue.popleft()[1]
+                        return self._take()
                     self._active = None
                 if self._stopping:
                     self._threads.discard(thread)

@@ -27,7 +27,7 @@ class Jobs:
             refuse=self.refused.append,
             on_retire=self._retired,
             later=asyncio.get_running_loop().call_later,
-            **({"stuck_after": STUCK_AFTER, "idle_seconds": 60.0} | options),
+            **({"client_of": lambda _: "", "stuck_after": STUCK_AFTER, "idle_seconds": 60.0} | options),
         )
 
     def _work(self, job: Callable[[], None]) -> None:
@@ -97,6 +97,45 @@ def test_quick_jobs_run_one_after_the_other_in_one_thread_in_their_order(togethe
     asyncio.run(main())
 
 
+def test_clients_with_queued_jobs_take_turns() -> None:
+    async def main() -> None:
+        begin = threading.Event()
+        served: list[str] = []
+        clients: dict[Any, str] = {begin.wait: "a"}
+
+        def submit(client: str) -> None:
+            def job() -> None:
+                served.append(client)
+
+            clients[job] = client
+            jobs.pool.submit(job)
+
+        async with a_pool(stuck_after=5.0, client_of=lambda job: clients[job]) as jobs:
+            jobs.pool.submit(begin.wait)  # type: ignore[arg-type]
+            for client in ["a"] * 50 + ["b"] * 2 + ["c"]:
+                submit(client)
+            begin.set()
+            await until(lambda: len(served) == 53)
+            assert served[:6] == ["a", "b", "c", "a", "b", "a"]
+
+    asyncio.run(main())
+
+
+def test_jobs_of_several_clients_that_wait_too_long_are_refused() -> None:
+    async def main() -> None:
+        begin = threading.Event()
+        async with a_pool(max_threads=1, queue_timeout=0.2, client_of=id) as jobs:
+            jobs.pool.submit(begin.wait)  # type: ignore[arg-type]
+            late: list[Callable[[], None]] = [lambda: None for _ in range(3)]
+            for each in late:
+                jobs.pool.submit(each)
+            await until(lambda: len(jobs.refused) == 3)
+            begin.set()
+            assert jobs.refused == late
+
+    asyncio.run(main())
+
+
 def test_stuck_thread_is_replaced_by_one_more_thread(together: Together) -> None:
     async def main() -> None:
         stuck = threading.Event()
@@ -151,7 +190,7 @@ def test_job_is_refused_after_the_queue_timeout_when_all_threads_are_stuck() -> 
         async with a_pool(max_threads=3, queue_timeout=0.2) as jobs:
             for _ in range(3):
                 jobs.pool.submit(lambda: stuck.wait(10) and None)
-            await until(lambda: not jobs.pool._queue)
+            await until(lambda: not jobs.pool._queues)
             begun = time.monotonic()
             late = lambda: ran.append("late")  # noqa: E731
             jobs.pool.submit(late)
@@ -171,7 +210,7 @@ def test_what_has_waited_elsewhere_has_its_turn_and_its_end_by_that() -> None:
         ran: list[str] = []
         async with a_pool(max_threads=1, queue_timeout=30.0) as jobs:
             jobs.pool.submit(lambda: stuck.wait(10) and None)
-            await until(lambda: not jobs.pool._queue)
+            await until(lambda: not jobs.pool._queues)
             late = lambda: ran.append("late")  # noqa: E731
             jobs.pool.submit(lambda: ran.append("new"))
             for waited in (10, 20, 5):
