@@ -13,6 +13,7 @@ import json
 import os
 import resource
 import signal
+import struct
 import sys
 
 CLONE_NEWUSER, CLONE_NEWNET, CLONE_NEWIPC, CLONE_NEWUTS = 0x10000000, 0x40000000, 0x08000000, 0x04000000
@@ -31,15 +32,6 @@ SANDBOX_LAYERS = ("namespaces", "limits", "uid", "no_new_privileges", "landlock"
 """All layers, in the order in which they are applied."""
 
 libc = ctypes.CDLL(None, use_errno=True)
-
-
-class RulesetAttr(ctypes.Structure):
-    _fields_ = [("fs", ctypes.c_uint64), ("net", ctypes.c_uint64), ("scoped", ctypes.c_uint64)]
-
-
-class PathBeneathAttr(ctypes.Structure):
-    _pack_ = 1
-    _fields_ = [("allowed", ctypes.c_uint64), ("parent_fd", ctypes.c_int32)]
 
 
 def own_namespaces() -> str | None:
@@ -66,8 +58,8 @@ def landlock(program: str, scratch: str) -> str | None:
         return None
     rights = ALL_FILE_RIGHTS.get(abi, ALL_FILE_RIGHTS[5])
     size = 8 if abi < 4 else 16 if abi < 6 else 24
-    attr = RulesetAttr(rights, 3 if abi >= 4 else 0, 3 if abi >= 6 else 0)
-    ruleset = libc.syscall(LANDLOCK_CREATE_RULESET, ctypes.byref(attr), size, 0)
+    attributes = struct.pack("=QQQ", rights, 3 if abi >= 4 else 0, 3 if abi >= 6 else 0)  # files, network, scopes
+    ruleset = libc.syscall(LANDLOCK_CREATE_RULESET, attributes, size, 0)
     if ruleset < 0:
         return None
 
@@ -78,8 +70,8 @@ def landlock(program: str, scratch: str) -> str | None:
             return True  # not on this system
         if not os.path.isdir(path):
             allowed &= EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL
-        rule = PathBeneathAttr(allowed & rights, descriptor)
-        done = libc.syscall(LANDLOCK_ADD_RULE, ruleset, LANDLOCK_RULE_PATH_BENEATH, ctypes.byref(rule), 0)
+        rule = struct.pack("=Qi", allowed & rights, descriptor)
+        done = libc.syscall(LANDLOCK_ADD_RULE, ruleset, LANDLOCK_RULE_PATH_BENEATH, rule, 0)
         os.close(descriptor)
         return bool(done == 0)
 
