@@ -3,10 +3,12 @@
 from types import SimpleNamespace
 
 import pytest
+from django.conf import settings
 from django.core.management import call_command
 from django.db import OperationalError, connections
 
 from accounts.models import User
+from platform_site.embedded import postgres as embedded_postgres
 from platform_site.postgres import replicas
 
 
@@ -27,6 +29,13 @@ def test_migrate_without_a_database_checks_and_plans_all_of_them(capsys: pytest.
     told = capsys.readouterr().out
     for name in ("default", "us-east-1", "eu-west-1", "ap-southeast-1"):
         assert f"Database {name}:" in told
+
+
+def test_the_random_password_of_the_embedded_server_is_hashed_once() -> None:
+    with embedded_postgres.connect(settings.LAYOUT) as connection:
+        stored = connection.execute("SELECT rolpassword FROM pg_authid WHERE rolname = 'platform'").fetchone()
+    assert stored is not None
+    assert str(stored[0]).startswith("SCRAM-SHA-256$1:")
 
 
 @pytest.mark.parametrize("fault", [OSError("too many open files"), OperationalError("gone"), ValueError("odd")])

@@ -197,6 +197,8 @@ def provision(layout: Layout) -> None:
     password = layout.read_secrets()["postgres_password"]
     with connect(layout) as connection:
         if not connection.execute("SELECT 1 FROM pg_roles WHERE rolname = 'platform'").fetchone():
+            # Iterations protect passwords that can be guessed; for this one they would cost 2 ms of each connection.
+            connection.execute("SET scram_iterations = 1")
             connection.execute(
                 sql.SQL("CREATE ROLE platform LOGIN NOSUPERUSER NOBYPASSRLS NOCREATEDB PASSWORD {}").format(
                     sql.Literal(password)
