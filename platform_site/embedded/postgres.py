@@ -128,7 +128,8 @@ def spawn(
         "log_timezone": "UTC",
     }
     if not durable:
-        settings |= {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+        unsafe = ("fsync", "synchronous_commit", "full_page_writes", "wal_compression")
+        settings |= dict.fromkeys(unsafe, "off")
     command = [*launch.launcher(signal.SIGINT, user), str(binaries() / "postgres"), "-D", str(layout.postgres)]
     for name, value in settings.items():
         command += ["-c", f"{name}={value}"]
