@@ -132,6 +132,7 @@ def _tables_are_emptied_quickly() -> None:
                     # The periodic job keeps schemas that had an environment; its record was just deleted.
                     cursor.execute(_DROP_SCHEMAS)
             _reset_session(connections[alias].connection)
+            connections[alias].close_at = None  # set by a change of tables, which are gone
             connections[alias].close_if_unusable_or_obsolete()
 
     TransactionTestCase._fixture_teardown = emptied  # type: ignore[method-assign]
