@@ -14,11 +14,13 @@ from django.db.models.functions import Now
 from accounts import audit
 from accounts.models import AuditEntry, ServerKey
 from accounts.users import service as user_service
+from functions.execution.run_as import restore_caller
 from functions.models import Function, Run, Secret, Version
 from functions.runs import leases, start
 from functions.runs import retention as run_retention
 from functions.worker import Worker
 from platform_site.http import idempotency
+from platform_site.identity.callers import EnvironmentRef
 from platform_site.identity.plans import PLANS
 from tests.projects.conftest import environment_of, key_for, make_project, publishable_key_for
 from tests.rows.conftest import Tracker
@@ -507,6 +509,16 @@ def test_a_queued_run_of_a_disabled_user_runs_nothing(tracker: Tracker) -> None:
     assert (run["status"], run["error"].split(":")[0], run["output"]) == ("failed", "CallerGone", None)
 
 
+def test_a_run_has_no_caller_of_another_environment(
+    tracker: Tracker, environment: EnvironmentRef, make_tracker: Any
+) -> None:
+    other = make_tracker(DOCUMENT, "Other")
+    key = ServerKey.objects.filter(environment_id=other.environment_id).earliest("pk")
+    assert restore_caller("key", key.pk, environment.environment_id) is None
+    assert restore_caller("user", other.users["alice"], environment.environment_id) is None
+    assert restore_caller("user", other.users["alice"], other.environment_id) is not None
+
+
 def test_a_failing_async_run_is_retried_by_policy(tracker: Tracker) -> None:
     deploy(tracker, "bad", "export default () => { throw new Error('always') }", attempts=2)
     queued = tracker.post("owner", "/functions/bad/invoke", {"async": True}).json["run_id"]
@@ -535,6 +547,8 @@ def test_a_lost_worker_leaves_no_eternal_run(tracker: Tracker) -> None:
     assert Worker(using).run() == 1
     (run,) = tracker.get("owner", "/functions/sum/runs").json["data"]
     assert run["status"] == "succeeded"
+    Run.objects.using(using).update(**lost, is_async=True, attempts=leases.LOST_ATTEMPTS)
+    assert leases.settle_lost(using) == (0, 1), "what kills its workers ends"
     # The service was down for months, or an old backup was restored.
     Run.objects.using(using).update(**lost, is_async=False, started_at="2020-01-01T00:00:00Z")
     assert leases.settle_lost(using) == (0, 1)

@@ -378,13 +378,29 @@ def test_the_lease_of_a_run_is_renewed_while_it_lives(executing: Any, environmen
     completion.request_cancel(environment.cluster, run.pk)
 
 
-def test_a_run_that_another_process_took_over_is_given_up(executing: Any, environment: EnvironmentRef) -> None:
+@pytest.mark.parametrize("change", [{"attempts": 7}, {"phase": "queued", "slot": None}])
+def test_a_run_that_another_process_took_over_is_given_up(
+    executing: Any, environment: EnvironmentRef, change: dict[str, Any]
+) -> None:
     run, answers = executing
     rows = Run.objects.using(environment.cluster).filter(pk=run.pk)
-    rows.update(attempts=7)
+    rows.update(**change)
     wait_for("it is given up", lambda: answers, 15)
-    assert rows.get().phase == "executing", "only the attempt that is current writes an outcome"
+    assert answers[0].json["error"] == "Cancelled: the run was cancelled", "and not by its timeout"
+    assert rows.get().phase == change.get("phase", "executing"), "only the attempt that is current writes an outcome"
     rows.update(phase="ended", status="failed", slot=None)
+
+
+def test_an_attempt_that_is_over_puts_no_run_back(tracker: Tracker, environment: EnvironmentRef) -> None:
+    deploy(tracker, "sum", SUM, attempts=3)
+    calls.enqueue(NewRun(environment, key_of(environment), "sum", "{}"))
+    started = claimed(environment.cluster)
+    assert started is not None
+    run = Run.objects.using(environment.cluster).filter(pk=started.run_id)
+    run.update(attempts=2)  # another process has taken it over
+    assert not run_queue.retry_later(started, timedelta())
+    run_queue.release(started, timedelta())
+    assert (run.get().phase, run.get().attempts) == ("executing", 2)
 
 
 def test_a_run_that_fails_while_it_is_being_cancelled_is_not_tried_again(
