@@ -622,6 +622,8 @@ def test_a_cell_is_readable_where_a_matching_rule_grants_its_column(cells: tuple
         ({"$search": "ea"}, []),  # half in one cell, half in the next
         ({"owner_id": BOB.user_id}, []),
         ({"body": "theirs"}, [1]),
+        ({"body": {"$gt": {"$column": "secret"}}}, [0]),
+        ({"secret": {"$lt": {"$column": "body"}}}, [0]),
     ],
 )
 def test_filters_see_an_unreadable_cell_as_null(
