@@ -163,6 +163,19 @@ def test_in_order_of_rows_only_the_first_of_each_row_is_claimed(
     assert claim(using, 100, initial_concurrency=100) == [], "the next of each row wait for the outcome"
     Delivery.objects.using(using).filter(event_id="evt_1").update(status="delivered")
     assert [each.event_id for each in claim(using, 100, initial_concurrency=100)] == ["evt_51"]
+    Delivery.objects.using(using).filter(event_id="evt_51").update(status="held", claimed_until=None)
+    assert claim(using, 100, initial_concurrency=100) == [], "what is held will be sent before it"
+
+
+def test_only_its_own_claim_is_released(tracker: Tracker, receiver: Receiver, subscribe: Post) -> None:
+    using = tracker.project.cluster
+    pile_up(tracker, subscribe(events=["lists.*"]), 1, 1)
+    [lost] = claim(using, 1, initial_concurrency=1, lease=timedelta(0))
+    [taken] = claim(using, 1, initial_concurrency=1)
+    delivery_queue.release(using, [lost])
+    assert claim(using, 1, initial_concurrency=1) == []
+    delivery_queue.release(using, [taken])
+    assert [each.attempt for each in claim(using, 1, initial_concurrency=1)] == [taken.attempt]
 
 
 @pytest.mark.parametrize("put_off", ["a retry", "what was recovered"])

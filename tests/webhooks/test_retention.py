@@ -58,6 +58,9 @@ def test_what_was_held_for_seven_days_is_dropped_and_says_so(
     purge_old_deliveries(using)
     assert fates(tracker, held) == [("dropped", "held longer than 7 days"), ("held", "the webhook is disabled")]
     assert fates(tracker, sent) == [("delivered", "200")] * 2
+    Webhook.objects.using(using).filter(pk=held["id"]).update(enabled=True)
+    age(tracker, WEEK + MINUTE, status="held")
+    assert delivery_retention.expire_held(using, older_than=WEEK) == 0, "it is about to be released"
 
 
 def test_resent_old_event_is_held_for_seven_days(
