@@ -28,15 +28,16 @@ DOCUMENT: dict[str, Any] = {
                 "name": {"type": "text"},
                 "size": {"type": "integer", "default": 0},
                 "secret": {"type": "text", "null": True},
+                "vault": {"type": "text", "null": True},
                 "settings": {"type": "json", "null": True},
                 "owner": {"type": "user"},
             },
             "unique": [["name"]],
             "rules": {
                 "user": {
-                    "read": {**MINE, "columns": ["*", "-secret"]},
-                    "insert": {"set": {"owner_id": "$user.id"}},
-                    "update": MINE,
+                    "read": {**MINE, "columns": ["*", "-secret", "-vault"]},
+                    "insert": {"set": {"owner_id": "$user.id"}, "columns": ["*", "-vault"]},
+                    "update": {**MINE, "columns": ["*", "-vault"]},
                     "delete": MINE,
                 }
             },
@@ -275,8 +276,9 @@ def test_a_reference_reveals_nothing_of_a_hidden_column(app: Tracker) -> None:
     red = insert("teams", "t", name="Red")
     for column in ("owner_id", "size"):  # both are set or kept by the platform, or of another type
         failed(batch(app, red, insert("hidden", **{column: ref("t.name")})), 1, 404, "not_found")
-    change = {"op": "update", "table": "teams", "id": ref("t.id"), "values": {"secrets": ref("t.size")}}
-    failed(batch(app, red, change), 1, 422, "validation_failed", secrets="unknown")
+    for column in ("vault", "nothing"):
+        change = {"op": "update", "table": "teams", "id": ref("t.id"), "values": {column: ref("t.size")}}
+        failed(batch(app, red, change), 1, 422, "validation_failed", **{column: "unknown"})
 
 
 def test_in_a_json_column_a_reference_is_data(app: Tracker) -> None:
@@ -393,6 +395,14 @@ def test_a_batch_of_a_megabyte_is_refused_whole(app: Tracker) -> None:
     assert names(app) == []
 
 
+def test_a_large_response_of_updates_is_refused_whole(app: Tracker, monkeypatch: pytest.MonkeyPatch) -> None:
+    team = app.post("alice", "/rows/teams", {"name": "Red"}).json["id"]
+    monkeypatch.setattr("rows.write.errors.MAX_ANSWER_BYTES", 500)
+    change = {"op": "update", "table": "teams", "id": team, "values": {"size": {"$inc": 1}}}
+    failed(batch(app, change, change, change), 2, 422, "validation_failed", **{"$body": "too_large"})
+    assert app.get("alice", f"/rows/teams/{team}").json["size"] == 0
+
+
 def test_no_byte_changes_with_unreadable_values(app: Tracker) -> None:
     """Neither in a result nor in an error: alice reads no `secret`."""
     red = app.post("alice", "/rows/teams", {"name": "Red"}).json["id"]
@@ -478,8 +488,9 @@ def test_a_batch_needs_the_scope_to_write(app: Tracker) -> None:
 def test_what_finds_rows_needs_the_scope_to_read(app: Tracker) -> None:
     team = app.post("alice", "/rows/teams", {"name": "Red"}).json["id"]
     app.tokens["writer"] = key_for(app.environment_id, "rows:write")
-    deletion = {"op": "delete", "table": "teams", "id": team}
-    failed(batch(app, insert("teams", name="Blue"), deletion, who="writer"), 1, 403, "forbidden")
+    upsert = {"op": "upsert", "table": "teams", "on_conflict": "name", "values": {"name": "Red"}}
+    for finds in ({"op": "delete", "table": "teams", "id": team}, upsert):
+        failed(batch(app, insert("teams", name="Blue"), finds, who="writer"), 1, 403, "forbidden")
 
 
 def test_an_error_of_the_database_names_the_operation(app: Tracker, monkeypatch: pytest.MonkeyPatch) -> None:
