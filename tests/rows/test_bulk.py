@@ -315,6 +315,18 @@ def test_a_row_that_stops_fitting_before_it_is_locked_is_left_alone(tracker: Tra
     assert set(held(tracker, "id")) == {"b"}
 
 
+def test_a_row_that_refers_elsewhere_before_it_is_locked_stays(tracker: Tracker) -> None:
+    add(tracker, {"id": "a"}, {"id": "b"})
+    comment = tracker.post("key", "/rows/comments", {"body": "x", "task_id": "a"}).json["id"]
+    with another_session(tracker) as other, ThreadPoolExecutor(1) as beside:
+        other.execute("UPDATE comments SET task_id = 'b'")
+        waiting = beside.submit(at_once, lambda: tracker.delete("key", "/rows/tasks/a").status)
+        wait_for("it waits for the row", is_blocked)
+        other.commit()
+        assert waiting.result(30) == [204]
+    assert held(tracker, "task_id", "comments") == {comment: "b"}
+
+
 def test_at_the_same_moment_each_row_is_changed_by_one_after_the_other(tracker: Tracker) -> None:
     add(tracker, *({"id": f"t{number:02}"} for number in range(40)))
     changed: list[str] = []
