@@ -125,6 +125,7 @@ QUESTIONS = [
     "ctx.rows.remove('tasks', 'x')",
     "ctx.rows.get('tasks', '\\0')",
     "ctx.rows.get('tasks', 'x'.repeat(1e6))",
+    "ctx.rows.get('tasks', 'x'.repeat(3e6))",
     "ctx.rows.get('tasks', 5)",
     "ctx.rows.get('__proto__', 'x')",
     "ctx.rows.get('platform.functions_run', 'x')",
@@ -162,6 +163,7 @@ def test_a_question_of_any_kind_gets_a_refusal_with_a_code(tracker: Tracker) -> 
     said = dict(zip(QUESTIONS, got.json["output"], strict=True))
     codes = {"validation_failed", "invalid_request", "not_found", "refused", "payload_too_large", "TypeError"}
     assert {question: code for question, code in said.items() if code not in codes} == {}
+    assert said["ctx.rows.get('tasks', 'x'.repeat(3e6))"] == "payload_too_large"
 
 
 @pytest.mark.exhaustive

@@ -17,6 +17,7 @@ from rows import services
 from rows.query import context
 from rows.query import service as query_service
 from rows.query.sql.row_json import MAX_EMBEDDED
+from rows.rules.principal import Principal
 from rows.schema import column_values, identifiers, values
 from rows.schema.column_values import MAX_ROW_BYTES
 from rows.schema.model import Column
@@ -171,9 +172,10 @@ def test_a_missing_and_an_invisible_reference_are_refused_alike(tenant: Tenant, 
 
 def test_a_user_column_takes_users_of_the_pool_only(tenant: Tenant, homes: tuple[str, str]) -> None:
     stranger = "usr_01kcccccccccccccccccccccc0"
-    assert refused(lambda: tenant.insert(KEY, "tasks", title="x", list_id=homes[0], owner_id=stranger)) == {
-        "owner_id": "no_such_user"
-    }
+    member = Principal("account", user_id=stranger)
+    for who in (KEY, member):
+        named = refused(lambda: tenant.insert(who, "tasks", title="x", list_id=homes[0], owner_id=stranger))  # noqa: B023
+        assert named == {"owner_id": "no_such_user"}
     assert tenant.insert(KEY, "tasks", title="x", list_id=homes[0], owner_id=BOB.user_id)["owner_id"] == BOB.user_id
 
 
