@@ -19,7 +19,7 @@ import psycopg
 import pytest
 from django.core.management import call_command
 from django.core.management.base import CommandError
-from django.db import Error, connections
+from django.db import DEFAULT_DB_ALIAS, Error, connections, transaction
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -47,7 +47,7 @@ from rows.write.references import deleted_users
 from tests.projects.conftest import environment_of, make_project, schemas_in
 from tests.projects.conftest import make_account as make_account
 from tests.support import catalog
-from tests.support.concurrency import wait_until
+from tests.support.concurrency import in_thread, wait_until, waiting_for_locks
 from tests.support.project_crashes import Run, mortal_environment, mortal_process  # noqa: F401 - fixtures
 from tests.support.project_crashes import run as run_and_kill  # noqa: F401 - a fixture
 
@@ -663,6 +663,29 @@ class TestAmongOthers:
         assert not failed
         assert report.rows == 2
         assert tasks(environment) == [("b", "B")]
+
+    def test_a_user_whose_deletion_is_under_way_is_not_referenced(self, environment: EnvironmentRef) -> None:
+        """It has found no row of the import, and commits after it."""
+        gone, _ = owners_whose_tasks_go_with_them(environment)
+        file = RecordFile(io.BytesIO(f"id,title,list,owner\na,A,l1,{gone.pk}\n".encode()), "csv")
+        is_deleted = threading.Event()
+
+        def delete() -> None:
+            with transaction.atomic():
+                accounts.delete_user(User.objects.get(pk=gone.pk), actor=audit.SYSTEM)
+                is_deleted.set()
+                wait_until(lambda: waiting_for_locks(DEFAULT_DB_ALIAS))
+
+        class Held:
+            def records(self, table: Any) -> Iterator[Any]:
+                yield from file.records(table)
+                assert is_deleted.wait(10)
+
+        with ThreadPoolExecutor(1) as pool:
+            deleting = pool.submit(in_thread, delete)
+            assert importer.import_rows(environment, "tasks", Held()).rows == 1
+            assert deleting.result() is None
+        assert tasks(environment) == []
 
     def test_a_user_deleted_before_an_import_died_is_not_referenced(
         self,
