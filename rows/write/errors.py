@@ -160,8 +160,8 @@ def unseen_references(context: QueryContext, pending: PendingWrite[InsertShape |
     references = conditions.references_of(role_view, pending.shape)
     if not any(pending.named.get(Cell(column.name)) for column in references):
         return []
-    found, refusal = run_probe(context, pending.with_events(context, True))
-    return [] if isinstance(refusal, NotFound) else _unseen(references, found[1:])
+    found, _ = run_probe(context, pending.with_events(context, True))
+    return _unseen(references, found[1:])
 
 
 # ── What a constraint refused ───────────────────────────────────────────────────────────────────────────────────────
