@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +33,11 @@ from platform_site.postgres import transaction_settings
 from projects.directory.environments import environment_ref
 from projects.provisioning import schemas as provisioning_schemas
 from rows import tasks as rows_tasks
+from rows.changes import watched_tables
 from rows.migrate import service as schema_service
 from rows.migrate import versions as schema_versions
 from rows.models import PendingUserReferences
-from rows.outbox.models import EventInterest, OutboxEvent
+from rows.outbox.models import EventInterest, OutboxEvent, WatchedTable
 from rows.schema.column_values import MAX_ROW_BYTES
 from rows.schema.parser import parse
 from rows.schema.values import InvalidValue
@@ -315,6 +316,14 @@ class TestImport:
         EventInterest.objects.using(REGION).create(**{"environment_id": environment.environment_id} | interest)
         run("import_rows", environment.environment_id, "tasks", write("title,list\nA,l1\n"), "--events")
         assert OutboxEvent.objects.using(REGION).count() == events
+
+    def test_streams_list_their_rows_again_after_an_import_without_events(
+        self, environment: EnvironmentRef, write: Any
+    ) -> None:
+        watched_tables.watch(environment.environment_id, ["tasks"], REGION, timedelta(minutes=10))
+        before = WatchedTable.objects.using(REGION).get().generation
+        run("import_rows", environment.environment_id, "tasks", write("id,title,list\na,A,l1\n"))
+        assert WatchedTable.objects.using(REGION).get().generation != before
 
     def test_what_a_line_leaves_out_is_the_default_whatever_it_says(
         self, environment: EnvironmentRef, write: Any
