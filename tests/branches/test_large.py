@@ -2,11 +2,12 @@
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import InterfaceError, connections
+from django.db import DEFAULT_DB_ALIAS, InterfaceError, connections, transaction
 from django.utils import timezone
 
 from accounts import audit
@@ -20,6 +21,7 @@ from rows.models import CurrentVersion, SchemaVersion
 from tests.branches.conftest import Branch, address, rows
 from tests.projects.conftest import key_for, schemas_in, token_of
 from tests.rows.conftest import Tracker
+from tests.support.concurrency import in_thread, wait_until, waiting_for_locks
 from tests.support.tracker import DOCUMENT
 from webhooks.models import Webhook
 
@@ -288,6 +290,28 @@ def test_user_deleted_during_the_copy_is_removed_from_the_branch(
     assert status_of(target) == ("ready", None)
     for environment_id in (tracker.environment_id, target):
         assert [each["body"] for each in rows(tracker, "notes", environment_id)] == ["alice"]
+
+
+def test_a_user_whose_deletion_is_under_way_is_removed_from_the_branch(
+    tracker: Tracker, branch: Branch, in_the_middle: list[Any]
+) -> None:
+    """It does not know the branch, and commits after the copy."""
+    tracker.apply(LETTING_GO)
+    for who in ("alice", "bob"):
+        assert tracker.post("owner", "/rows/notes", {"body": who, "author_id": tracker.users[who]}).status == 201
+    target = branch("large", data="full").json["id"]
+    is_deleted = threading.Event()
+
+    def delete() -> None:
+        with transaction.atomic():
+            accounts.delete_user(User.objects.get(pk=tracker.users["bob"]), actor=audit.SYSTEM)
+            is_deleted.set()
+            wait_until(lambda: waiting_for_locks(DEFAULT_DB_ALIAS))
+
+    with ThreadPoolExecutor(1) as pool:
+        in_the_middle.append(lambda: pool.submit(in_thread, delete) and is_deleted.wait(10))
+        tasks.fill_branch(target)
+    assert [each["body"] for each in rows(tracker, "notes", target)] == ["alice"]
 
 
 def test_a_user_is_not_deleted_in_the_moment_a_branch_appears(
