@@ -102,17 +102,21 @@ def test_streams_learn_of_claims_that_are_equal_for_python(holders: list[Holder]
     assert shared.caller() is caller, "its streams share one object"
 
 
-def test_a_stream_ends_when_its_request_means_another_environment(holders: list[Holder]) -> None:
-    """As that of an account without `X-Environment`, which has left its only project and is in another one now."""
+@pytest.mark.parametrize("reason", ["not_found", "forbidden"])
+def test_a_stream_ends_when_its_request_means_another_environment(holders: list[Holder], reason: str) -> None:
+    """As that of an account without `X-Environment`, which has left its only project and is in another one now. Or if
+    its caller may not read rows any more."""
     caller, shared = holders[0].caller, holders[0].shared
     assert caller.environment is not None
     principal = Principal.of(caller)
     seal = seal_of(caller.environment, caller, principal, {})
     stream = Stream(caller.environment, caller, principal, [], None, shared, seal, None)
     other = replace(caller, environment=replace(caller.environment, environment_id="env_other"))
+    if reason == "forbidden":
+        other = replace(caller, scopes=caller.scopes - {"rows:read"})
     shared.record_check(other, time.monotonic())
     Feed("us-east-1")._serve(Task("env_a", None), stream, Pass("", 0, {}, set(), {}, None))
-    assert b'"reason":"not_found"' in (stream.queue.take() or b"")
+    assert f'"reason":"{reason}"'.encode() in (stream.queue.take() or b"")
     assert stream.queue.is_closed
 
 
