@@ -106,6 +106,11 @@ def test_missing_function_error_names_environment_and_suggestion(tracker: Tracke
     assert said("owner", "nothing-like-it") == f'There is no function "nothing-like-it" in {environment}.'
 
 
+def test_a_function_of_another_environment_is_not_there(tracker: Tracker, make_tracker: Any) -> None:
+    deploy(make_tracker(DOCUMENT, "Other"), "sum", SUM, invoke="public")
+    assert invoke(tracker, "sum", {"a": 1, "b": 1}, who="owner").status == 404
+
+
 @pytest.mark.exhaustive
 def test_a_version_can_be_rolled_back(tracker: Tracker) -> None:
     deploy(tracker, "v", "export default () => 1")

@@ -62,6 +62,8 @@ def test_stopped_events_run_nothing(tracker: Tracker, environment: Any, console:
     deploy(tracker, "sum", SUM + "\n")
     deploy_service.activate(environment, "sum", 1, actor=STAFF)
     assert (the_function(tracker).events_id, the_function(tracker).events_stopped) == (owner, None)
+    assert tracker.post("key", "/rows/lists", row).status == 201
+    relay_batch(using)  # what waits does not run, either
     for _ in range(2):
         deploy_service.stop_events(environment, "sum", actor=STAFF)
     assert not EventInterest.objects.using(using).exists()
