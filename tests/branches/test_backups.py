@@ -31,15 +31,17 @@ from platform_site.security import keyring
 from projects import tasks
 from projects.directory.environments import environment_ref
 from projects.models import Environment
+from rows.migrate import service as schema_service
+from rows.migrate import versions as schema_versions
 from rows.models import CurrentVersion, OutboxEvent, SchemaVersion
 from rows.outbox import subscriptions
-from rows.transfer import backup_content
+from rows.transfer import backup_content, restore
 from rows.transfer.backup_file import Archive, DamagedArchive, Writer
 from tests.branches.conftest import Branch, address, row, rows
 from tests.projects.conftest import environment_of, make_project, schemas_in
 from tests.rows.conftest import Tracker
 from tests.support import catalog
-from tests.support.concurrency import wait_until
+from tests.support.concurrency import in_thread, wait_until
 from tests.support.project_crashes import Run
 from tests.support.tracker import DOCUMENT
 from webhooks.cli_listener import Listener
@@ -659,6 +661,42 @@ def test_periodic_job_marks_a_filled_branch_ready(tracker: Tracker, file: Path) 
     made.refresh_from_db()
     assert made.status == "ready"
     assert rows(tracker, "tasks", made.pk) == rows(tracker, "tasks", tracker.environment_id)
+
+
+def during(monkeypatch: pytest.MonkeyPatch, call: Callable[[], Any]) -> list[Any]:
+    """What the call returns, which is made by another thread while a backup is being restored."""
+    build, returned = restore._build, list[Any]()
+
+    def building(*arguments: Any) -> Any:
+        thread = threading.Thread(target=lambda: returned.append(in_thread(call)))
+        thread.start()
+        thread.join()
+        return build(*arguments)
+
+    monkeypatch.setattr(restore, "_build", building)
+    return returned
+
+
+def test_a_restore_under_way_is_left_alone(tracker: Tracker, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("backup", tracker.environment_id, "--to", str(file))
+    returned = during(monkeypatch, tasks.finish_branches)
+    run("restore", str(file), "--branch-of", tracker.project.pk, "--name", "b")
+    assert returned == [None]
+    assert Environment.objects.get(name="b").status == "ready"
+
+
+def test_tables_that_are_made_during_a_restore_stay(
+    tracker: Tracker, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("backup", tracker.environment_id, "--to", str(file))
+    target = environment_ref(environment_of(tracker.project, "development").pk)
+    assert target is not None
+    document = {"tables": {"other": {"columns": {"body": {"type": "text"}}}}}
+    returned = during(monkeypatch, lambda: schema_service.change(target, document, actor=audit.SYSTEM).version)
+    with pytest.raises(CommandError, match="--replace"):
+        run("restore", str(file), "--into", target.environment_id)
+    assert returned == [1]
+    assert schema_versions.current(target).schema.tables.keys() == {"other"}
 
 
 def test_what_others_hold_keeps_a_restore_from_anything(

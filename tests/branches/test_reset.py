@@ -199,6 +199,16 @@ def test_many_rows_are_copied_by_a_worker(tracker: Tracker, changed: str, settin
     assert AuditEntry.objects.filter(action="environment.reset").count() == 1
 
 
+def test_a_worker_that_comes_late_does_not_reset_again(tracker: Tracker, changed: str, settings: Any) -> None:
+    settings.BRANCH_AT_ONCE_BYTES = 0
+    assert reset(tracker, changed, data="full").json["status"] == "creating"
+    late = Environment.objects.select_related("project", "parent").get(pk=changed)
+    assert branching.finish(changed)
+    row(tracker, "lists", environment=changed, name="Later", owner_id=tracker.users["alice"])
+    assert not branching._finish(late)
+    assert "Later" in [each["name"] for each in rows(tracker, "lists", changed)]
+
+
 def test_a_reset_that_cannot_succeed_leaves_the_branch(tracker: Tracker, changed: str, settings: Any) -> None:
     settings.BRANCH_AT_ONCE_BYTES = 0
     assert reset(tracker, changed, data="full").status == 200
