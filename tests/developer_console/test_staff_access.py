@@ -21,8 +21,10 @@ from platform_site.developer_console.api_calls import ApiClient
 from platform_site.developer_console.frame import Console
 from platform_site.developer_console.session import SignedIn
 from platform_site.developer_console.staff import grants as staff
-from platform_site.http.errors import ApiError, NotFound, Unauthorized
+from platform_site.http.errors import ApiError, Forbidden, NotFound, Unauthorized
+from platform_site.identity.callers import Caller
 from projects import services, staff_access
+from projects.directory import access
 from projects.models import Member, StaffGrant
 from rows.changes import credentials, open_stream
 from rows.changes.credentials import SharedCredential
@@ -193,6 +195,18 @@ def test_a_grant_is_for_one_environment_and_one_account(tracker: Tracker, hired:
     assert desk.post("branches/merge", {"from": other.pk, "what": "plan"}).status_code == 422  # there is none
     colleague = Desk(sign_in(hired(StaffRole.OPERATOR)), tracker.project.pk, tracker.environment_id)
     assert is_out(colleague)
+
+
+def test_a_grant_reaches_no_other_environment_by_its_name(tracker: Tracker, hired: Hire) -> None:
+    user = hired(StaffRole.SUPPORT)
+    made = staff_access.grant(user, tracker.environment_id, reason="a ticket", may_write=False)
+    account = Caller("account", user.pk, frozenset())
+    caller = staff_access.caller_with(account, made.pk, tracker.environment_id, needs_environment=True)
+    for other in tracker.project.environments.exclude(pk=tracker.environment_id):
+        with pytest.raises(NotFound):
+            staff_access.caller_with(account, made.pk, other.pk, needs_environment=True)
+        with pytest.raises(Forbidden):
+            access.environment_for(caller, tracker.project.pk, other.pk)
 
 
 def test_members_do_not_learn_who_of_the_staff_it_was(tracker: Tracker, hired: Hire, desk: Desk) -> None:

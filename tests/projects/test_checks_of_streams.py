@@ -2,20 +2,23 @@
 
 import time
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db.models.functions import Now
 from django.test import Client, RequestFactory
 
 from accounts import audit
-from accounts.models import ServerKey
+from accounts.models import ServerKey, User
 from accounts.tokens import credentials
 from accounts.users import service as user_service
 from platform_site.http import cursors
 from platform_site.http.errors import RateLimited, Unauthorized
 from platform_site.identity.callers import Caller
 from platform_site.identity.plans import IP_ADDRESS_LIMITS
-from projects.api import authentication
+from platform_site.redis import client as redis_client
+from projects.api import authentication, pending_records
 from projects.models import Environment
 from rows.api.change_views import _authenticate_again
 from rows.changes.credentials import SharedCredential, check_batch
@@ -25,7 +28,7 @@ from rows.changes.positions import Position, digest, seal_of
 from rows.changes.streams import Stream
 from rows.changes.tasks import Task
 from rows.rules.principal import Principal
-from tests.projects.conftest import RoundTrips, key_for
+from tests.projects.conftest import RoundTrips, key_for, token_of
 from tests.support.flush import flush_redis
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
@@ -89,6 +92,35 @@ def test_without_records_each_credential_is_checked_alone(holders: list[Holder])
     check_batch(each.shared for each in holders)
     assert [each.shared.caller() for each in holders] == [each.caller for each in holders]
     assert [each.authenticated for each in holders] == [1] * 12
+
+
+def test_a_key_that_has_expired_is_refused_though_its_record_is_cached(production: Environment) -> None:
+    holder = Holder(production.pk)
+    ServerKey.objects.filter(pk=holder.caller.id).update(expires_at=Now() + timedelta(seconds=1))
+    flush_redis()
+    for _ in range(2):
+        holder._resolve()
+    time.sleep(1)
+    check_batch([holder.shared])
+    with pytest.raises(Unauthorized):
+        holder.shared.caller()
+
+
+def test_a_session_that_has_expired_is_checked_alone(production: Environment, alice: User) -> None:
+    credential = credentials.read(f"Bearer {token_of(alice)}")
+    assert isinstance(credential, credentials.SessionCredential)
+    request = RequestFactory().get("/", headers={authentication.HEADER: production.pk})
+    flush_redis()
+    for _ in range(2):
+        caller = authentication.resolve(request, credential, "required")
+    lookup, trip = authentication.lookup_of(credential, production.pk, "required"), redis_client.round_trip()
+    pending_records.put_on(trip)
+    records = [trip.get(lookup.identity_key), trip.get(lookup.environment_key or "")]
+    trip.run()
+    identity, environment = (record.value for record in records)
+    assert authentication.caller_by_records(lookup, identity, environment) == caller
+    expired = replace(credential, claims=replace(credential.claims, expires_at=int(time.time())))
+    assert authentication.caller_by_records(replace(lookup, credential=expired), identity, environment) is None
 
 
 def test_streams_learn_of_claims_that_are_equal_for_python(holders: list[Holder]) -> None:
