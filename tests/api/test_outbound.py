@@ -213,10 +213,13 @@ def test_a_name_that_resolves_to_an_inner_address_is_refused(canaries: tuple[Rec
 
 
 def test_of_several_addresses_only_the_allowed_ones_are_tried(canaries: tuple[Receiver, Receiver]) -> None:
-    with Receiver(host="127.0.0.2") as receiver:
+    with Receiver(host="127.0.0.2") as receiver, socket.create_server(("127.0.0.1", receiver.port)) as inner:
+        inner.setblocking(False)
         only = outbound.Client(opened=networks(("127.0.0.2/32",)), resolve=resolving(["127.0.0.1", "127.0.0.2"]))
         got = only.request("POST", f"http://innocent.example:{receiver.port}/", total=2, owner="")
         assert got.status == 200
+        with pytest.raises(BlockingIOError):
+            inner.accept()
         assert b"Host: innocent.example:" in receiver.requests[0]
     # The port of the canary listens on 127.0.0.2 as well as on 127.0.0.1: closed addresses are skipped, not tried.
     none = outbound.Client(resolve=resolving(["127.0.0.1", "127.0.0.2", "::1"]))
