@@ -503,6 +503,9 @@ def test_three_redeliveries_at_once_arrive_once_for_each_2xx(
     (delivery,) = deliveries(tracker, webhook)
     path = f"/webhooks/{webhook['id']}/deliveries/{delivery['id']}/redeliver"
 
+    other = subscribe(events=["lists.update"])
+    assert tracker.post("owner", path.replace(webhook["id"], other["id"]), {}).status == 404
+
     def redeliver(_: int) -> Answer:
         try:
             return tracker.post("owner", path, {})
