@@ -9,14 +9,17 @@ from typing import Any
 import pytest
 from django.db import connections
 from django.db.models import F
+from django.db.models.functions import Now
 
 from accounts import audit
 from accounts.models import AuditEntry, User
 from accounts.models.oauth import IdentityProvider
 from accounts.models.registration import PoolSettings
 from functions.models import Function, Secret
+from platform_site.config import apply as config_apply
 from platform_site.config.models import StoredPlan
 from platform_site.config.parts import region_part
+from platform_site.config.parts.changes import PlanChanges
 from projects import services
 from projects.models import Environment, Project
 from tests.config.conftest import READ, SCHEMA, SOURCE, WRITE, Configured
@@ -440,6 +443,24 @@ class TestRepeated:
         assert applied.status in (200, 412)
         assert configured.config("?parts=functions")["config"]["functions"]["digest"]["source"] == source["source"]
 
+    def test_a_deployment_after_the_checks_is_not_lost(
+        self, configured: Configured, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        plan = configured.plan(**everything())
+        source, begin = {"source": "export default () => 9"}, config_apply._begin
+
+        def deploy() -> Answer:
+            path = "/v1/functions/digest"
+            return configured.api.request("PUT", path, token=configured.token, environment=configured.id, json=source)
+
+        def begin_late(changes: PlanChanges) -> None:
+            assert concurrently([deploy])[0].status == 200
+            begin(changes)
+
+        monkeypatch.setattr(config_apply, "_begin", begin_late)
+        assert configured.apply(plan).status == 412
+        assert configured.config("?parts=functions")["config"]["functions"]["digest"]["source"] == source["source"]
+
 
 def concurrently(calls: list[Callable[[], Answer]]) -> list[Answer]:
     def called(call: Callable[[], Answer]) -> Answer:
@@ -469,13 +490,17 @@ class TestStoredPlans:
     def test_old_ones_are_deleted(self, configured: Configured) -> None:
         from platform_site.config.tasks import delete_old_plans
 
-        kept, old, done = (configured.plan(origins=[origin]) for origin in ("https://a.example", "https://x.example", "https://y.example"))  # fmt: skip
+        kept, old, done, unfinished = (configured.plan(origins=[f"https://{name}.example"]) for name in "axyz")
         configured.apply(done)
         stored = StoredPlan.objects.using(REGION).exclude(pk=kept["plan"])
         stored.update(expires_at=F("created_at") - timedelta(days=2))
+        stored.filter(pk=unfinished["plan"]).update(state=StoredPlan.State.APPLIED)
+        environment = Environment.objects.filter(pk=configured.id)
+        environment.update(applying_plan=unfinished["plan"], applying_since=Now())
         delete_old_plans()
         found = StoredPlan.objects.using(REGION).filter(environment_id=configured.id)
-        assert [*found.values_list("pk", flat=True)] == [kept["plan"]]
+        assert {*found.values_list("pk", flat=True)} == {kept["plan"], unfinished["plan"]}
+        environment.update(applying_plan=None, applying_since=None)
         assert configured.apply(old).status == 404
 
 

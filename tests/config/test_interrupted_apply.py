@@ -143,6 +143,8 @@ def test_the_environment_may_be_deleted_meanwhile(configured: Configured, run: R
 
 def test_a_running_apply_is_left_alone(configured: Configured, run: Run, plan: Any, key: str) -> None:
     assert run(**order(plan, key), failpoint="config.journalled")["signal"] == 9
+    tasks.settle_interrupted_applies()
+    assert Environment.objects.get(pk=configured.id).applying_plan == plan["plan"], "it has begun a moment ago"
     a_minute_passes()
     connection = connections[REGION].copy()
     try:
