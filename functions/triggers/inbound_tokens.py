@@ -32,7 +32,7 @@ def environment_of(token: str) -> str | None:
     environment_id = _OF_ENVIRONMENT + prefix.removeprefix(PREFIX)
     if not ids.matches("env", environment_id) or not token_format.is_well_formed(prefix, _RANDOM + _MAC, token):
         return None
-    return environment_id if prefix.startswith(PREFIX) else None
+    return environment_id
 
 
 def is_valid(token: str) -> bool:
