@@ -18,16 +18,19 @@ from accounts.models import AuditEntry
 from functions.deploy import service as deploy_service
 from functions.errors import NoSuchFunction, TooManyRuns
 from functions.execution import calls, executor, request_concurrency
+from functions.execution.host_api import RunHost
 from functions.models import Run
 from functions.runs import completion, leases, statement_batching
 from functions.runs import lease_renewer as watching
 from functions.runs import queue as run_queue
 from functions.runs.completion import RunResult
 from functions.runs.start import CreatedRun, NewRun, start_run
+from functions.runtime.calls import HostError
 from functions.worker import Worker
 from platform_site.embedded import postgres as embedded_postgres
 from platform_site.embedded.data_dir import Layout
 from platform_site.identity.callers import EnvironmentRef
+from platform_site.postgres import loop_connections
 from projects.directory.environments import environment_ref
 from rows.outbox.models import OutboxEvent
 from tests.projects.conftest import environment_of, make_project
@@ -197,6 +200,28 @@ def test_a_run_is_on_disk_before_anything_of_it_leaves(tracker: Tracker, environ
                 assert cursor.fetchone() == ("on",)
         finally:
             cursor.execute("RESET synchronous_commit")
+
+
+def test_a_fetch_waits_until_its_run_is_on_disk(environment: EnvironmentRef, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[str] = []
+    monkeypatch.setattr(statement_batching, "wait_until_durable", waited.append)
+    host = RunHost(key_of(environment), environment, allowed_hosts=("a.example",), depth=0)
+    for _ in range(2):
+        host._fetch({"method": "GET", "url": "http://a.example/"}, 1)
+    assert waited == [environment.cluster]
+
+
+def test_a_run_that_is_over_asks_and_fetches_nothing(environment: EnvironmentRef) -> None:
+    host = RunHost(key_of(environment), environment, allowed_hosts=("a.example",), depth=0)
+    connection = loop_connections.connection(environment.cluster, environment.project_id)
+    with host._interruptible():
+        connection.ensure_connection()
+        host.interrupt()
+    assert connection.connection is None, "the cancel request could reach another statement"
+    with pytest.raises(HostError, match="over"), host._interruptible():
+        pass
+    with pytest.raises(HostError, match="over"):
+        host._request("GET", "http://a.example/", {}, b"", 1)
 
 
 def test_function_deleted_during_calls_returns_not_found_to_callers(
