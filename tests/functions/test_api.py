@@ -436,6 +436,8 @@ def test_function_of_a_caller_that_may_not_read_rows_only_inserts(tracker: Track
     sent = {"list": home, "owner_id": tracker.users["alice"]}
     output = invoke(tracker, "write", sent, who="writer").json["output"]
     assert output == ["done", "done", *["forbidden"] * 6]
+    tracker.tokens["reader"] = key_for(tracker.environment_id, "rows:read", "functions:invoke")
+    assert invoke(tracker, "write", sent, who="reader").json["output"] == ["forbidden"] * 8
 
 
 def test_anonymous_caller_neither_sees_nor_cancels_runs(visited: Tracker) -> None:

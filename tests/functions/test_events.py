@@ -47,6 +47,8 @@ pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 ONE = "export default () => 1"
 FURTHER = """export default async ({data}: any, ctx: any) =>
     (await ctx.rows.insert("lists", {name: data.record.name + "+", owner_id: data.record.owner_id})).id"""
+FURTHER_IN_A_BATCH = """export default ({data}, ctx) => ctx.rows.batch([
+    {op: "insert", table: "lists", values: {name: data.record.name + "+", owner_id: data.record.owner_id}}])"""
 HALF = FREE // 2
 ALL_SCOPES = ("functions:deploy", "functions:invoke", "rows:read", "webhooks:read")
 
@@ -344,12 +346,13 @@ def test_everything_is_each_write_and_each_system_event(tracker: Tracker, enviro
 
 
 @pytest.mark.exhaustive
-def test_a_chain_of_rows_is_cut_and_says_so(tracker: Tracker, environment: EnvironmentRef) -> None:
+@pytest.mark.parametrize("source", [FURTHER, FURTHER_IN_A_BATCH])
+def test_a_chain_of_rows_is_cut_and_says_so(tracker: Tracker, environment: EnvironmentRef, source: str) -> None:
     hook = {"url": "https://example.com/hook", "events": ["function.run.failed"]}
     tracker.post("owner", "/webhooks", hook)
     tracker.tokens["further"] = ""
     own_key(tracker, "further", *ALL_SCOPES, "rows:write")
-    put(tracker, "further", "further", FURTHER, on=["lists.insert"])
+    put(tracker, "further", "further", source, on=["lists.insert"])
     write(tracker)
     for _ in range(call_depth.MAX_DEPTH + 4):
         run_events(environment)
