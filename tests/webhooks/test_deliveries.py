@@ -100,6 +100,10 @@ def test_columns_and_filter_decide_what_is_told(
     fates = {each["status"]: each for each in deliveries(tracker, webhook)}
     assert fates.keys() == {"delivered", "filtered"}
     assert fates["filtered"]["attempts"] == []
+    changes = {"name": "Again", "owner_id": tracker.users["bob"]}
+    assert tracker.patch("key", f"/rows/lists/{body['data']['id']}", changes).status == 200
+    dispatch()
+    assert bodies(receiver)[-1]["data"]["changed"] == ["name"]
 
 
 def test_numbers_of_any_size_arrive_with_all_their_digits(
@@ -173,6 +177,23 @@ def test_what_role_server_may_not_read_leaves_no_trace_in_the_history(make_track
     assert sorted(told) == [
         ("notes.insert", "delivered"), ("notes.insert", "filtered"), ("notes.update", "delivered"),
     ]  # fmt: skip
+
+
+def test_no_hidden_cell_of_the_row_before_is_told_or_filtered_by(make_tracker: Any, receiver: Receiver) -> None:
+    columns = {"body": {"type": "text"}, "label": {"type": "text"}, "shared": {"type": "boolean"}}
+    read = [{"columns": ["*", "-body"]}, {"where": {"shared": True}}]
+    tracker: Tracker = make_tracker({"tables": {"notes": {"columns": columns, "rules": {"server": {"read": read}}}}})
+    hook = {"url": receiver.url(), "events": ["notes.update"], "filter": {"label": "$old.body"}}
+    webhook = tracker.post("owner", "/webhooks", hook).json
+    assert tracker.post("owner", "/webhooks", {"url": receiver.url(), "events": ["notes.update"]}).status == 201
+    for row_id, shared in (("hidden", False), ("shown", True)):
+        row = {"id": row_id, "body": "x", "label": "y", "shared": shared}
+        assert tracker.post("operator", "/rows/notes", row).status == 201
+        assert tracker.patch("operator", f"/rows/notes/{row_id}", {"label": "x"}).status == 200
+    Dispatcher(tracker.project.cluster).run(linger=0)
+    assert sorted(each["status"] for each in deliveries(tracker, webhook)) == ["delivered", "filtered"]
+    told = {each["data"]["id"]: each["data"]["old_record"] for each in bodies(receiver)}
+    assert ("body" in told["hidden"], told["shown"]["body"]) == (False, "x")
 
 
 def test_server_rule_may_use_now_but_no_caller_variables(make_tracker: Any, receiver: Receiver) -> None:
