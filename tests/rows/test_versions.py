@@ -12,6 +12,7 @@ from django.db import connections
 from platform_site.http.errors import NotFound, Unavailable, ValidationFailed
 from rows import services
 from rows.query import context, schema_cache
+from rows.write.bulk import BulkQuery
 from rows.write.references import referential_actions
 from tests.rows.conftest import Tracker
 from tests.support.client import Answer
@@ -143,11 +144,17 @@ def test_a_rule_that_changed_is_asked_by_the_next_request(tenant: Tenant) -> Non
     assert tenant.get(KEY, "notes", note)["body"] == "x"
 
 
+def delete_many(tenant: Tenant, note: str) -> None:
+    if not services.delete_rows(tenant.environment, ALICE, "notes", BulkQuery({"id": note})).ids:
+        raise NotFound
+
+
 WRITES: dict[str, Callable[[Tenant, str], Any]] = {
     "insert": lambda tenant, note: tenant.insert(ALICE, "notes", body="new", owner_id=ALICE.user_id),
     "update": lambda tenant, note: tenant.update(ALICE, "notes", note, body="new"),
     "update of nothing": lambda tenant, note: tenant.update(ALICE, "notes", note),
     "delete": lambda tenant, note: tenant.delete(ALICE, "notes", note),
+    "delete of many": delete_many,
 }
 
 
