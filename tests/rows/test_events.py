@@ -110,6 +110,19 @@ def test_a_listener_is_noticed_by_the_next_write_and_its_leaving_too(tenant: Ten
     assert names == ["heard 0", "heard 0", "heard 1", "heard 1", "heard 2", "heard 2"]
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_listener_is_noticed_by_the_next_insert(tenant: Tenant, count: int) -> None:
+    def insert(name: str) -> None:
+        rows = [{"name": name, "owner_id": ALICE.user_id}] * count
+        services.insert_rows(tenant.environment, KEY, "lists", rows)
+
+    for _ in range(2):
+        insert("unheard")
+    listen(tenant, "lists", "insert")
+    insert("heard")
+    assert [data["record"]["name"] for _, data in events(tenant)] == ["heard"] * count
+
+
 def test_a_refused_write_and_an_update_of_nothing_leave_no_event(tenant: Tenant) -> None:
     listen(tenant)
     home = tenant.put("lists", name="x", owner_id=BOB.user_id)
