@@ -29,6 +29,7 @@ from functions.runtime.calls import HostError
 from functions.worker import Worker
 from platform_site.embedded import postgres as embedded_postgres
 from platform_site.embedded.data_dir import Layout
+from platform_site.identity import call_depth
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import loop_connections
 from projects.directory.environments import environment_ref
@@ -209,6 +210,18 @@ def test_a_fetch_waits_until_its_run_is_on_disk(environment: EnvironmentRef, mon
     for _ in range(2):
         host._fetch({"method": "GET", "url": "http://a.example/"}, 1)
     assert waited == [environment.cluster]
+
+
+def test_a_fetch_reaches_only_the_allowed_port_and_sends_our_depth(
+    environment: EnvironmentRef, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(statement_batching, "wait_until_durable", lambda using: None)
+    host = RunHost(key_of(environment), environment, allowed_hosts=("a.example:8080",), depth=0)
+    asked = {"method": "GET", "url": "http://a.example:8080/", "headers": {call_depth.HEADER.upper(): "0"}}
+    fetch: Any = host._fetch(asked, 1)
+    assert list(fetch.args[2]) == [call_depth.HEADER.lower()]
+    with pytest.raises(HostError, match="allowed_hosts"):
+        host._fetch(asked | {"url": "https://a.example/"}, 1)
 
 
 def test_a_run_that_is_over_asks_and_fetches_nothing(environment: EnvironmentRef) -> None:
