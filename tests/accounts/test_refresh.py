@@ -63,10 +63,12 @@ def test_after_its_successor_was_used_a_token_ends_the_session(alice: User) -> N
     third = refresh(second.refresh_token)
     for token in (first, second, third):
         with pytest.raises(InvalidGrant):
-            refresh(token.refresh_token)
+            sessions.refresh(token.refresh_token, device=Device(ip_address="203.0.113.9"))
     session = Session.objects.get()
     assert session.revoked_reason == "refresh_token_reused"
-    assert AuditEntry.objects.filter(action="session.revoked", detail__reason="refresh_token_reused").count() == 1
+    assert (session.previous_hash, session.sealed_successor) == (None, None)
+    entry = AuditEntry.objects.get(action="session.revoked", detail__reason="refresh_token_reused")
+    assert (entry.detail["user_id"], entry.detail["reused_from"]) == (alice.pk, "203.0.113.9")
 
 
 def test_a_token_replaced_long_ago_ends_the_session_too(alice: User) -> None:
@@ -93,6 +95,13 @@ def test_reuse_ends_one_session_and_no_other(alice: User) -> None:
 def test_an_expired_session_is_not_refreshed(alice: User) -> None:
     grant = sign_in(alice)
     Session.objects.update(expires_at=Now())
+    with pytest.raises(InvalidGrant):
+        refresh(grant.refresh_token)
+
+
+def test_a_session_of_a_disabled_user_is_not_refreshed(alice: User) -> None:
+    grant = sign_in(alice)
+    User.objects.update(disabled_at=Now())
     with pytest.raises(InvalidGrant):
         refresh(grant.refresh_token)
 

@@ -5,9 +5,12 @@ from typing import Any
 
 import pytest
 
+from accounts import audit
 from accounts.models import AuditEntry, Session, User
+from accounts.users import service as user_service
+from platform_site.http.errors import InvalidGrant
 from projects.models import Environment
-from tests.accounts.conftest import PASSWORD, SignedIn, branch_of, make_environment, token
+from tests.accounts.conftest import PASSWORD, SignedIn, branch_of, make_environment, session_of, token
 from tests.support.client import Api
 
 pytestmark = pytest.mark.django_db(databases="__all__")
@@ -37,28 +40,40 @@ def test_a_look_alike_of_an_email_is_another_email(api: Api, alice: User, fold: 
     assert token(api, email=fold, password=PASSWORD).error == "invalid_grant"
 
 
-def test_every_refusal_of_a_person_is_the_same_answer(api: Api, alice: User, make_user: Callable[..., User]) -> None:
-    make_user("disabled").__class__.objects.filter(email="disabled@example.com").update(
-        disabled_at="2026-01-01T00:00:00Z"
-    )
-    make_user("passwordless", password=None)
+@pytest.mark.parametrize("in_application", [False, True])
+def test_every_refusal_of_a_person_is_the_same_answer(
+    api: Api, production: Environment, make_user: Callable[..., User], in_application: bool
+) -> None:
+    pool_id = production.pk if in_application else None
+    make_user("una", pool_id=pool_id)
+    disabled = make_user("disabled", pool_id=pool_id)
+    User.objects.filter(pk=disabled.pk).update(disabled_at="2026-01-01T00:00:00Z")
+    make_user("passwordless", pool_id=pool_id, password=None)
     tries = [
-        ("alice@example.com", "wrong password"),
-        ("alice@example.com", PASSWORD + " "),
-        ("alice@example.com", PASSWORD.upper()),
+        ("una@example.com", "wrong password"),
+        ("una@example.com", PASSWORD + " "),
+        ("una@example.com", PASSWORD.upper()),
         ("nobody@example.com", PASSWORD),
         ("not an address", PASSWORD),
         ("disabled@example.com", PASSWORD),
         ("passwordless@example.com", PASSWORD),
         ("passwordless@example.com", "!"),
     ]
-    answers = [token(api, email=email, password=password) for email, password in tries]
+    answers = [token(api, email=email, password=password, environment=pool_id) for email, password in tries]
     assert {answer.status for answer in answers} == {400}
     errors = [
         {name: value for name, value in answer.json["error"].items() if name != "request_id"} for answer in answers
     ]
     assert errors == [errors[0]] * len(errors)
     assert errors[0]["code"] == "invalid_grant"
+    assert Session.objects.count() == 0
+
+
+@pytest.mark.parametrize("change", [{"is_disabled": True}, {"password": "another battery staple"}])
+def test_a_session_starts_only_for_the_user_who_was_authenticated(alice: User, change: Any) -> None:
+    user_service.change_user(User.objects.get(pk=alice.pk), actor=audit.SYSTEM, **change)
+    with pytest.raises(InvalidGrant):
+        session_of(alice)
     assert Session.objects.count() == 0
 
 
