@@ -67,6 +67,9 @@ def test_sealed_under_a_secret_opens_with_that_secret_only(
         keyring.unseal_under(secret + b"x", sealed, purpose="a")
     with pytest.raises(keyring.Tampered):
         keyring.unseal(sealed, purpose="a")
+    other = keyring.seal_under(secret, plaintext, purpose="a")
+    assert other[1:17] != sealed[1:17], "a salt of its own"
+    assert other[17:29] != sealed[17:29], "a nonce of its own"
     changed = bytearray(sealed)
     changed[place % len(changed)] ^= change
     with pytest.raises(keyring.Tampered):
@@ -88,7 +91,16 @@ def test_the_first_key_seals_and_all_of_them_unseal() -> None:
     assert ONE not in str(told.value)
 
 
-@pytest.mark.parametrize("keys", [[], [""], ["11" * 31], ["zz" * 32], [ONE, "short"]])
+def test_values_of_earlier_releases_open_and_macs_are_the_same() -> None:
+    sealed = "01c5438be38aa1d4d2332c25aa444e9accee770d3654fd6b1b04d885a11d596d5a9dcb2837bffb143e"
+    under = "02fa3f5fe08f3af76ce3450480ca76e71f6352c53660b46f717a08bc2af93728bcc216b43f2aa85f2cbdd0dad1afd8a3ba"
+    with override_settings(ENCRYPTION_KEYS=[ONE]):
+        assert keyring.unseal(bytes.fromhex(sealed), purpose="a") == b"kept"
+        assert keyring.unseal_under(b"secret", bytes.fromhex(under), purpose="a") == b"kept"
+        assert keyring.mac(b"message", purpose="a").hex() == "6aeab4da3f27ce8c68f6ecd882ba867e"
+
+
+@pytest.mark.parametrize("keys", [[], [""], ["11" * 16], ["11" * 31], ["zz" * 32], [ONE, "short"]])
 def test_keys_that_are_none_are_named_without_being_shown(keys: list[str]) -> None:
     with override_settings(ENCRYPTION_KEYS=keys), pytest.raises(ImproperlyConfigured, match="ENCRYPTION_KEYS") as told:
         keyring.seal(b"x", purpose="a")
