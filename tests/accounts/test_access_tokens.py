@@ -354,6 +354,9 @@ def test_tokens_that_name_unknown_keys_do_not_flood_the_database(
 def test_rotated_key_is_published_before_use_and_old_key_still_verifies(api: Api, signed_in: SignedIn) -> None:
     old = jwt.get_unverified_header(signed_in.access_token)["kid"]
     new = signing_keys.rotate(actor=audit.SYSTEM)
+    retires_at = SigningKey.objects.values_list("retires_at", flat=True).get(pk=old)
+    assert retires_at is not None
+    assert retires_at - new.signs_from >= access_tokens.LIFETIME
     signing_keys.forget()
     assert {key["kid"] for key in api.get("/.well-known/jwks.json").json["keys"]} == {old, new.kid}
     assert signing_keys.current_signing_key()[0] == old
@@ -364,15 +367,24 @@ def test_rotated_key_is_published_before_use_and_old_key_still_verifies(api: Api
     assert api.get("/v1/auth/me", token=signed_in.access_token).status == 200
 
 
-def test_immediate_rotation_rejects_old_tokens_but_keeps_the_session(api: Api, signed_in: SignedIn) -> None:
+def test_immediate_rotation_rejects_old_tokens_but_keeps_the_session(
+    api: Api, signed_in: SignedIn, django_capture_on_commit_callbacks: Any
+) -> None:
     assert api.get("/v1/auth/me", token=signed_in.access_token).status == 200
-    new = signing_keys.rotate(actor=audit.SYSTEM, immediately=True)
-    signing_keys.forget()
+    with django_capture_on_commit_callbacks(execute=True):
+        new = signing_keys.rotate(actor=audit.SYSTEM, immediately=True)
     assert api.get("/v1/auth/me", token=signed_in.access_token).status == 401
     body = {"grant_type": "refresh_token", "refresh_token": signed_in.refresh_token}
     fresh = api.post("/v1/auth/token", json=body).json["access_token"]
     assert jwt.get_unverified_header(fresh)["kid"] == new.kid
     assert api.get("/v1/auth/me", token=fresh).status == 200
+
+
+def test_a_key_that_was_withdrawn_stays_so_after_another_rotation(api: Api, signed_in: SignedIn) -> None:
+    for immediately, status in ((False, 200), (True, 401), (False, 401)):
+        signing_keys.rotate(actor=audit.SYSTEM, immediately=immediately)
+        signing_keys.forget()
+        assert api.get("/v1/auth/me", token=signed_in.access_token).status == status
 
 
 def test_a_key_that_retired_a_day_ago_is_removed(signed_in: SignedIn) -> None:
