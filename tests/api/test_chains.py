@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from platform_site.identity import call_depth
 from platform_site.security import keyring
+from tests.support.client import Api
 
 ONE, TWO = "11" * 32, "22" * 32
 HERE, THERE = "env_01h455vb4pex5vsknk084sn02q", "env_01h455vb4pex5vsknk084sn02r"
@@ -82,6 +83,13 @@ def test_whatever_else_it_says_is_nothing(value: str | None) -> None:
 @given(st.text(max_size=40))
 def test_no_text_is_too_strange(value: str) -> None:
     assert depth_of(value, HERE) == 0
+
+
+def test_a_request_begins_without_the_header_of_the_one_before(api: Api) -> None:
+    call_depth.trust_header({call_depth.META: call_depth.sign(3, HERE)})
+    assert call_depth.depth_here(HERE) == 3
+    assert api.get("/healthz").status == 200
+    assert call_depth.depth_here(HERE) == 0
 
 
 def test_it_outlives_a_change_of_keys_and_not_the_end_of_one() -> None:
