@@ -213,13 +213,10 @@ def test_a_name_that_resolves_to_an_inner_address_is_refused(canaries: tuple[Rec
 
 
 def test_of_several_addresses_only_the_allowed_ones_are_tried(canaries: tuple[Receiver, Receiver]) -> None:
-    with Receiver(host="127.0.0.2") as receiver, socket.create_server(("127.0.0.1", receiver.port)) as inner:
-        inner.setblocking(False)
+    with Receiver(host="127.0.0.2") as receiver, Receiver(host="127.0.0.1", port=receiver.port) as inner:
         only = outbound.Client(opened=networks(("127.0.0.2/32",)), resolve=resolving(["127.0.0.1", "127.0.0.2"]))
         got = only.request("POST", f"http://innocent.example:{receiver.port}/", total=2, owner="")
-        assert got.status == 200
-        with pytest.raises(BlockingIOError):
-            inner.accept()
+        assert (got.status, inner.connections) == (200, 0)
         assert b"Host: innocent.example:" in receiver.requests[0]
     # The port of the canary listens on 127.0.0.2 as well as on 127.0.0.1: closed addresses are skipped, not tried.
     none = outbound.Client(resolve=resolving(["127.0.0.1", "127.0.0.2", "::1"]))
@@ -603,6 +600,15 @@ def test_a_connection_is_kept_per_host_and_closed_when_the_answer_says_so(client
         for _ in range(3):
             assert post(client, receiver).status == 200
         assert receiver.connections == 3
+
+
+def test_a_connection_serves_one_port_and_scheme(client: outbound.Client) -> None:
+    with Receiver() as one, Receiver() as other:
+        for receiver in (one, other):
+            assert post(client, receiver).status == 200
+        assert (one.connections, other.connections) == (1, 1)
+        with pytest.raises(outbound.OutboundError):  # it speaks no TLS
+            post(client, one, url=f"https://127.0.0.1:{one.port}/", connect=0.2)
 
 
 def test_a_connection_the_receiver_closed_meanwhile_is_not_used(client: outbound.Client) -> None:
