@@ -331,10 +331,15 @@ def test_people_see_a_page_and_programs_json(provider: ProviderRecord, productio
 def test_anonymous_requests_are_rate_limited(provider: ProviderRecord, production: Environment, settings: Any) -> None:
     settings.RATE_LIMIT_FACTOR = 1 / 300  # one a minute
     browser = Browser()
-    for path in ("/v1/auth/authorize", "/v1/auth/callback/idp_x", "/v1/auth/providers"):
+    for method, path in (
+        ("GET", "/v1/auth/authorize"),
+        ("GET", "/v1/auth/callback/idp_x"),
+        ("POST", "/v1/auth/callback/idp_x"),
+        ("GET", "/v1/auth/providers"),
+    ):
         for _ in range(3):  # the minute may end in between
-            response = browser.client.get(
-                path, headers={"Host": HOST, "Accept": "text/html"}, REMOTE_ADDR="198.51.100.9"
+            response = browser.client.generic(
+                method, path, headers={"Host": HOST, "Accept": "text/html"}, REMOTE_ADDR="198.51.100.9"
             )
             if response.status_code == 429:
                 break

@@ -5,18 +5,21 @@ test_in_a_browser.py does it with a real browser.
 
 import secrets
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
+from django.db import transaction
 from django.utils import timezone
 
 from accounts import audit
 from accounts.models import AuditEntry, AuthorizationCode, Identity, User
 from accounts.models import IdentityProvider as ProviderRecord
-from accounts.oauth import providers
+from accounts.oauth import errors, identities, providers
 from accounts.oauth.client import metadata
+from accounts.oauth.client.claims import Profile
 from accounts.registration import email_outbox, invitations, pool_settings
 from accounts.staff import roles
 from accounts.users import service as user_service
@@ -37,6 +40,7 @@ from tests.accounts.oauth.conftest import (
     told,
 )
 from tests.support.client import Api
+from tests.support.concurrency import in_thread, wait_until, waiting_for_locks
 from tests.support.identity_provider import CLIENT_SECRET, IdentityProvider, sign_in_at
 from tests.support.postbox import Postbox, html_of, text_of
 
@@ -51,9 +55,11 @@ def test_a_person_signs_in_with_pkce_and_is_a_user_from_then_on(
 ) -> None:
     idp.person("ada", email="ada@example.com", email_verified=True, name="Ada Lovelace")
     verifier = secrets.token_urlsafe(48)
-    back = Browser().sign_in(
+    browser = Browser()
+    back = browser.sign_in(
         production, "ada", provider="acme", state="xyz 1&2", code_challenge=s256(verifier), code_challenge_method="S256"
     )
+    assert [cookie.value for cookie in browser.client.cookies.values()] == [""], "the flow has ended"
     assert back["Location"].startswith(APP + "?")
     assert back["Cache-Control"] == "no-store"
     assert back["Referrer-Policy"] == "no-referrer"
@@ -264,6 +270,10 @@ def test_a_branch_makes_nobody_a_user_and_links_nobody(
     assert not User.objects.in_pool(production.pk).exists()
     una = make_user("una", pool_id=production.pk)
     User.objects.filter(pk=una.pk).update(email_verified_at=timezone.now())
+    idp.person("una", email=una.email, email_verified=False)
+    assert told(Browser().sign_in(branch, "una"))["error_code"] == "sign_up_closed", (
+        "it does not say who has an account"
+    )
     idp.person("una", email=una.email, email_verified=True)
     assert told(Browser().sign_in(branch, "una"))["error_code"] == "link_required"
     assert not Identity.objects.exists()
@@ -460,6 +470,20 @@ def test_nobody_links_a_disabled_user_to_themselves_by_an_address(
     User.objects.filter(pk=una.pk).update(disabled_at=timezone.now(), email_verified_at=timezone.now())
     idp.person("una", email=una.email, email_verified=True)
     assert told(Browser().sign_in(production, "una"))["error_code"] == "user_disabled"
+    assert not Identity.objects.exists()
+
+
+@pytest.mark.django_db(databases="__all__", transaction=True)
+def test_an_email_whose_verification_ends_at_that_moment_links_nobody(una: User, production: Environment) -> None:
+    provider = add(production.pk, "acme", issuer="https://acme.example")
+    User.objects.filter(pk=una.pk).update(email_verified_at=timezone.now())
+    profile = Profile("una", una.email, is_email_verified=True, name="")
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            User.objects.filter(pk=una.pk).update(email_verified_at=None)
+            linking = pool.submit(in_thread, lambda: identities.find_or_create_user(provider, profile, most=None))
+            wait_until(lambda: linking.done() or waiting_for_locks("default") > 0)
+        assert isinstance(linking.result(30), errors.EmailTaken)
     assert not Identity.objects.exists()
 
 

@@ -2,23 +2,30 @@
 
 import secrets
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import transaction
 from django.utils import timezone
 
 from accounts import audit
 from accounts.models import AuditEntry, AuthorizationCode, Identity, Session, User
 from accounts.models import IdentityProvider as ProviderRecord
-from accounts.oauth import identities, proofs, providers
+from accounts.oauth import errors, identities, proofs, providers
+from accounts.oauth.client.claims import Profile
+from accounts.oauth.proofs import Proof
 from accounts.registration import email_outbox, own_account
 from accounts.users import service as user_service
 from accounts.users import sessions
+from platform_site.http.errors import Conflict, InvalidGrant
+from platform_site.identity.callers import Caller
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD, SignedIn, branch_of, make_environment, session_of
 from tests.accounts.oauth.conftest import APP, HOST, Browser, add, allow, code_for, exchange, in_parallel, s256, told
 from tests.support.client import Answer, Api
+from tests.support.concurrency import in_thread, wait_until, waiting_for_locks
 from tests.support.identity_provider import IdentityProvider, running
 from tests.support.postbox import Postbox, text_of
 
@@ -238,6 +245,20 @@ def test_an_account_has_so_many_identities_and_no_more(
     assert (refused.status, refused.error) == (422, "quota_exceeded")
 
 
+def test_a_provider_of_another_pool_is_not_linked(una: User, production: Environment) -> None:
+    other = add(None, "acme", issuer="https://acme.example")
+    proof = Proof(
+        provider_id=other.pk,
+        subject="una",
+        email=None,
+        environment_id=production.pk,
+        code_challenge=s256(VERIFIER),
+        issuer=other.issuer,
+    )
+    with pytest.raises(InvalidGrant):
+        identities.link(una, proof, actor=Caller("user", una.pk, frozenset()))
+
+
 @pytest.mark.parametrize(
     "asked",
     [
@@ -250,6 +271,48 @@ def test_what_is_wrong_with_the_intent_the_application_hears(
 ) -> None:
     heard = told(Browser().begin(production, **asked))
     assert (heard["error"], heard["error_code"]) == ("invalid_request", "invalid_request")
+
+
+@pytest.mark.django_db(databases="__all__", transaction=True)
+def test_the_only_two_identities_are_not_both_unlinked_at_once(una: User, production: Environment) -> None:
+    User.objects.filter(pk=una.pk).update(password="!")
+    first, second = (
+        Identity.objects.create(user=una, provider=add(production.pk, name, issuer=f"https://{name}.example"))
+        for name in ("acme", "hub")
+    )
+    caller = Caller("user", una.pk, frozenset())
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            identities.unlink(una.pk, first.pk, actor=caller)
+            other = pool.submit(in_thread, lambda: identities.unlink(una.pk, second.pk, actor=caller))
+            wait_until(lambda: other.done() or waiting_for_locks("default") > 0)
+        assert isinstance(other.result(30), Conflict)
+    assert Identity.objects.get() == second
+
+
+def test_an_identity_of_a_disabled_provider_is_no_way_to_sign_in(una: User, production: Environment) -> None:
+    User.objects.filter(pk=una.pk).update(password="!")
+    only, _ = (
+        Identity.objects.create(
+            user=una, provider=add(production.pk, name, issuer="https://a.example", enabled=enabled)
+        )
+        for name, enabled in (("acme", True), ("hub", False))
+    )
+    with pytest.raises(Conflict):
+        identities.unlink(una.pk, only.pk, actor=Caller("user", una.pk, frozenset()))
+
+
+@pytest.mark.django_db(databases="__all__", transaction=True)
+def test_an_identity_that_is_unlinked_at_that_moment_signs_nobody_in(una: User, production: Environment) -> None:
+    provider = add(production.pk, "acme", issuer="https://acme.example")
+    identity = Identity.objects.create(user=una, provider=provider, subject="una")
+    profile = Profile("una", None, is_email_verified=False, name="")
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            identities.unlink(una.pk, identity.pk, actor=Caller("user", una.pk, frozenset()))
+            branch = pool.submit(in_thread, transaction.atomic(lambda: identities.linked_user(provider, profile)))
+            wait_until(lambda: branch.done() or waiting_for_locks("default") > 0)
+        assert isinstance(branch.result(30), errors.SignUpClosed)
 
 
 @pytest.mark.django_db(databases="__all__", transaction=True)

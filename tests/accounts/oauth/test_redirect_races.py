@@ -4,11 +4,12 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
 from accounts import audit
 from accounts.models import AuditEntry
 from accounts.oauth import redirects
+from tests.support.concurrency import in_thread, wait_until, waiting_for_locks
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -32,3 +33,14 @@ def test_concurrent_changes_of_providers_are_not_lost() -> None:
     assert redirects.of(None) == [f"https://app{number}.example/" for number in range(1, 8)]
     changes = AuditEntry.objects.filter(action="redirect_uris.changed")
     assert sum(len(entry.detail["removed"]) for entry in changes) == 1
+
+
+def test_of_two_lists_at_once_the_later_one_stays() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            redirects.replace(None, ["https://one.example/"], actor=audit.SYSTEM)
+            other = pool.submit(
+                in_thread, lambda: redirects.replace(None, ["https://two.example/"], actor=audit.SYSTEM)
+            )
+            wait_until(lambda: other.done() or waiting_for_locks("default") > 0)
+        assert other.result(30) == redirects.of(None) == ["https://two.example/"]
