@@ -20,6 +20,7 @@ from accounts.users import service as user_service
 from platform_site.http.errors import QuotaExceeded, Unauthorized
 from platform_site.identity.callers import ENVIRONMENT_SCOPES, PUBLISHABLE_SCOPES, SCOPES
 from platform_site.redis import client as redis_client
+from projects.directory import roles
 from projects.models import Environment, Project
 from tests.accounts.conftest import SignedIn, make_environment
 from tests.support.client import Answer, Api
@@ -271,14 +272,16 @@ def test_owners_handle_all_keys_developers_theirs_viewers_and_users_none(
     assert api.delete(f"/v1/keys/{alices['id']}", token=owner).status == 204
 
 
-def test_a_developer_hands_on_no_scope_of_owners(
-    api: Api, alice: User, bob: User, sign_in: Callable[..., SignedIn]
+def test_a_developer_hands_on_no_scope_that_the_role_lacks(
+    api: Api, alice: User, bob: User, sign_in: Callable[..., SignedIn], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    held = roles.BY_ROLE["developer"] - {"users:manage"}
+    monkeypatch.setitem(roles.BY_ROLE, "developer", held)
     environment = make_environment(alice, developer=bob)
     developer = sign_in(bob).access_token
-    me = api.get("/v1/auth/me", token=developer, environment=environment.pk).json
-    held = set(me["scopes"]) & ENVIRONMENT_SCOPES
-    assert issue(api, developer, *sorted(held), environment_id=environment.pk).status == 201
+    assert issue(api, developer, *held & ENVIRONMENT_SCOPES, environment_id=environment.pk).status == 201
+    refused = issue(api, developer, "users:manage", environment_id=environment.pk)
+    assert (refused.status, refused.fields) == (422, {"scopes": "not_held"})
 
 
 def test_an_app_user_handles_no_keys(api: Api, una: User, sign_in: Callable[..., SignedIn]) -> None:
@@ -338,13 +341,31 @@ def test_a_cached_key_expires_by_itself(api: Api, owner: SignedIn, production: E
     assert datetime.now(UTC) >= end
 
 
-def test_the_keys_of_a_disabled_account_die_and_come_back_with_it(api: Api, owner: SignedIn) -> None:
-    secret = issue(api, owner.access_token, "projects:read").json["secret"]
+def key_of_account(account: User) -> str:
+    _, secret = user_service.issue_key(
+        name="By an operator",
+        scopes=["projects:read"],
+        authority=permissions.operators(account_id=account.pk),
+        actor=audit.SYSTEM,
+    )
+    return secret
+
+
+@pytest.mark.django_db(databases="__all__", transaction=True)
+def test_the_keys_of_a_disabled_account_die_and_come_back_with_it(api: Api, charlie: User) -> None:
+    secret = key_of_account(charlie)
     assert api.get("/v1/projects", token=secret).status == 200
-    user_service.change_user(owner.user, actor=audit.SYSTEM, is_disabled=True)
+    user_service.change_user(charlie, actor=audit.SYSTEM, is_disabled=True)
     assert [api.get("/v1/projects", token=secret).status for _ in range(2)] == [401, 401]
-    user_service.change_user(owner.user, actor=audit.SYSTEM, is_disabled=False)
+    user_service.change_user(charlie, actor=audit.SYSTEM, is_disabled=False)
     assert [api.get("/v1/projects", token=secret).status for _ in range(2)] == [200, 200]
+
+
+def test_the_keys_of_a_deleted_account_die_with_it(api: Api, charlie: User) -> None:
+    secret = key_of_account(charlie)
+    assert [api.get("/v1/projects", token=secret).status for _ in range(2)] == [200, 200]
+    user_service.delete_user(charlie, actor=audit.SYSTEM)
+    assert [api.get("/v1/projects", token=secret).status for _ in range(2)] == [401, 401]
 
 
 def test_the_last_use_is_noted_at_most_once_a_minute(
