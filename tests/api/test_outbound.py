@@ -602,6 +602,15 @@ def test_a_connection_is_kept_per_host_and_closed_when_the_answer_says_so(client
         assert receiver.connections == 3
 
 
+def test_a_call_that_was_interrupted_before_is_not_made(client: outbound.Client) -> None:
+    interruption = outbound.Interruption()
+    interruption.interrupt()
+    with Receiver() as receiver:
+        with pytest.raises(outbound.ConnectionBroken):
+            post(client, receiver, interruption=interruption)
+        assert receiver.connections == 0
+
+
 def test_a_connection_serves_one_port_and_scheme(client: outbound.Client) -> None:
     with Receiver() as one, Receiver() as other:
         for receiver in (one, other):
