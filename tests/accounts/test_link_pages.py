@@ -155,6 +155,15 @@ def test_an_address_without_a_link_says_so(client: Client, pool: Pool, kind: str
         assert "no longer works" in answer.content.decode()
 
 
+@pytest.mark.parametrize("kind", ["verify_email", "reset_password", "change_email"])
+def test_the_page_of_a_disabled_user_says_so_too(
+    client: Client, page: Callable[[str], str], una: User, kind: str
+) -> None:
+    address = page(kind)
+    User.objects.filter(pk=una.pk).update(disabled_at="2026-01-01T00:00Z")
+    assert "no longer works" in client.get(address).content.decode()
+
+
 def test_what_is_wrong_is_said_beside_its_field_and_the_link_stays(
     client: Client, page: Callable[[str], str], una: User
 ) -> None:
