@@ -190,8 +190,6 @@ def _resolve(email: AccountEmail) -> ClaimedEmail | None:
     user = email.user
     if user is None or user.disabled_at is not None:
         return None
-    if kind == Kind.VERIFY_EMAIL and normalize(user.email) != normalize(email.recipient):
-        return None
     if kind == Kind.CHANGE_EMAIL and User.objects.with_email(email.environment_id, email.recipient).exclude(
         pk=user.pk
     ).exists():  # fmt: skip

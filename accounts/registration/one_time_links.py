@@ -58,7 +58,7 @@ def find_in_pool(token: str, kind: Kind, pool_id: str | None) -> AccountEmail:
     return found
 
 
-def use_up(found: AccountEmail) -> AccountEmail:
+def use_up(found: AccountEmail) -> None:
     """Use up a link with the user's row locked. Raises InvalidGrant for all but one of concurrent uses."""
     if found.user_id is not None:
         User.objects.select_for_update().filter(pk=found.user_id).first()
@@ -71,8 +71,7 @@ def use_up(found: AccountEmail) -> AccountEmail:
     if claimed is None:
         raise invalid_link()
     _check_binding(claimed)
-    AccountEmail.objects.filter(pk=claimed.pk).delete()
-    return claimed
+    claimed.delete()
 
 
 def _check_binding(found: AccountEmail) -> None:

@@ -117,15 +117,14 @@ def ask_for_email(
 def change_email(found: AccountEmail, password: str) -> User:
     """Change the email by its link and the account's password, which a recipient of a mistyped email lacks. Notifies
     the old email. Raises InvalidGrant, ValidationFailed (email taken), RateLimited."""
-    if found.user is None:
+    before = found.user
+    if before is None:
         raise one_time_links.invalid_link()
-    if not passwords.is_correct(password, found.user.password):
+    if not passwords.is_correct(password, before.password):
         one_time_links.count_wrong_password(found)
         raise wrong_password()
     with transaction.atomic():
-        before = one_time_links.use_up(found).user
-        if before is None:
-            raise one_time_links.invalid_link()
+        one_time_links.use_up(found)
         changed = user_service.change_user(
             before, actor=Actor.of(before), email=found.recipient, is_email_verified=True, via="email_change"
         )

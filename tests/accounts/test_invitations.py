@@ -11,6 +11,7 @@ from accounts.models import AccountEmail, AuditEntry, User
 from accounts.registration import email_outbox, invitations, pool_settings
 from accounts.signal_handlers import delete_pool
 from accounts.users import service as user_service
+from platform_site.identity import ids
 from projects import services as projects
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD, branch_of, make_environment, session_of
@@ -85,6 +86,14 @@ def test_an_invitation_is_withdrawn(api: Api, production: Environment, manager: 
     ]  # fmt: skip
 
 
+def test_other_emails_are_no_invitations(api: Api, una: User, production: Environment, manager: str) -> None:
+    made = invite(api, manager).json
+    kind, email_id = AccountEmail.Kind.RESET_PASSWORD, ids.new("inv")
+    email_outbox.write(kind, pool_id=production.pk, recipient=una.email, email_id=email_id)
+    assert [each["id"] for each in api.get("/v1/invitations", token=manager).json["data"]] == [made["id"]]
+    assert api.delete(f"/v1/invitations/{email_id}", token=manager).status == 404
+
+
 def test_an_invitation_lasts_as_long_as_the_right_of_who_sent_it(
     api: Api, alice: User, bob: User, production: Environment, make_key: Callable[..., Any], postbox: Postbox
 ) -> None:
@@ -151,8 +160,15 @@ def test_an_invitation_works_in_every_mode(
     assert accept(api, token_in(postbox.last(NIA)), production).status == 200
 
 
-def test_who_has_an_account_is_not_invited(api: Api, una: User, manager: str) -> None:
+def test_who_has_an_account_is_not_invited(
+    api: Api, una: User, manager: str, postbox: Postbox, make_user: Callable[..., User]
+) -> None:
     assert invite(api, manager, email="UNA@example.com").fields == {"email": "taken"}
+    assert not AccountEmail.objects.exists()
+    assert invite(api, manager).status == 201
+    make_user("nia", pool_id=una.environment_id)
+    email_outbox.send_due()
+    assert not postbox.messages
     assert not AccountEmail.objects.exists()
 
 

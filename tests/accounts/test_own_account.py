@@ -10,8 +10,11 @@ from django.db.models.functions import Now
 from accounts import audit
 from accounts.models import AccountEmail, AuditEntry, ServerKey, Session, User
 from accounts.registration import email_outbox, one_time_links, own_account
+from accounts.users import passwords
 from accounts.users import service as user_service
+from platform_site.http.errors import ValidationFailed
 from platform_site.identity import signals
+from platform_site.identity.callers import Caller
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD, SignedIn, branch_of, make_environment, session_of, token
 from tests.support.client import Answer, Api
@@ -216,12 +219,11 @@ def test_the_answer_is_the_same_for_an_address_that_somebody_has(
     api: Api, me: SignedIn, production: Environment, postbox: Postbox, make_user: Callable[..., User]
 ) -> None:
     make_user("bea", pool_id=production.pk)
-    answers = [
-        post(api, "email-change", me, email=email, current_password=PASSWORD)
-        for email in ("bea@example.com", "BEA@example.com", NEW)
-    ]
+    answers = []
+    for email in ("bea@example.com", "BEA@example.com", NEW):
+        answers.append(post(api, "email-change", me, email=email, current_password=PASSWORD))
+        email_outbox.send_due()
     assert {(answer.status, answer.body) for answer in answers} == {(202, answers[0].body)}
-    email_outbox.send_due()
     assert [message["To"] for message in postbox.messages] == [NEW]
 
 
@@ -276,6 +278,21 @@ def test_an_address_that_nobody_proved_is_told_nothing(api: Api, una: User, post
     body = {"password": "a different horse", "current_password": PASSWORD}
     assert api.patch("/v1/auth/me", token=session_of(una).access_token, json=body).status == 200
     assert not AccountEmail.objects.exists()
+
+
+def test_a_password_that_was_replaced_at_that_moment_stays(una: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed = passwords.hashed
+
+    def hashed_later(password: str) -> str:
+        User.objects.filter(pk=una.pk).update(password=hashed("the owner's new one"))
+        return hashed(password)
+
+    monkeypatch.setattr(passwords, "hashed", hashed_later)
+    caller = Caller("user", una.pk, frozenset())
+    with pytest.raises(ValidationFailed):
+        own_account.change(una, actor=caller, password="a thief's battery", current_password=PASSWORD)
+    una.refresh_from_db()
+    assert una.check_password("the owner's new one")
 
 
 def test_guesses_of_the_password_with_a_stolen_token_are_limited(
@@ -346,8 +363,8 @@ def test_who_has_no_password_deletes_with_a_fresh_session(
 ) -> None:
     who = session_of(make_user("ori", pool_id=production.pk, password=None))
     Session.objects.update(created_at="2026-01-01T00:00:00Z")
-    assert post(api, "delete-account", who).error == "forbidden"
     fresh = session_of(who.user)
+    assert post(api, "delete-account", who).error == "forbidden", "its own session is old"
     assert post(api, "delete-account", fresh).status == 204
 
 

@@ -9,17 +9,18 @@ from functools import partial
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
 from accounts import audit
 from accounts.models import AccountEmail, AuditEntry, Session, User
-from accounts.registration import email_outbox, pool_settings
+from accounts.registration import email_outbox, invitations, one_time_links, pool_settings
 from accounts.users import service as user_service
 from accounts.users import user_counts
 from platform_site.identity import plans
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD, branch_of, make_environment, token
 from tests.support.client import Answer, Api
+from tests.support.concurrency import in_thread, wait_until, waiting_for_locks
 from tests.support.postbox import Postbox, html_of, link_in, text_of, token_in
 from tests.support.rate_limits import assert_within_one_window
 from tests.support.timing import are_indistinguishable, medians
@@ -188,6 +189,20 @@ def test_a_link_is_used_once(api: Api, opened: Environment, postbox: Postbox) ->
     assert (again.status, again.error, again.fields) == (400, "invalid_grant", {"token": "unknown"})
 
 
+def test_emails_of_one_application_replace_none_of_another(
+    api: Api, opened: Environment, alice: User, postbox: Postbox
+) -> None:
+    other = make_environment(alice)
+    pool_settings.change_settings(other.pk, actor=audit.SYSTEM, sign_up="open")
+    for environment in (other, opened):
+        sign_up(api, environment)
+        invitations.invite(pool_id=environment.pk, email=NIA, actor=audit.SYSTEM)
+    email_outbox.send_due()
+    links = [token_in(message) for message in postbox.messages]
+    assert sorted(confirm(api, opened, link).status for link in links) == [200, 400, 400, 400]
+    assert AccountEmail.objects.filter(environment_id=other.pk).count() == 2
+
+
 def test_a_second_sign_up_leaves_the_first_link_as_it_was(api: Api, opened: Environment, postbox: Postbox) -> None:
     sign_up(api, opened, password="the first horse")
     email_outbox.send_due()
@@ -211,6 +226,19 @@ def test_a_link_needs_the_password_that_was_chosen_and_dies_of_guesses(
         assert confirm(api, opened, link, "not the password").fields == {"password": "wrong"}
     assert confirm(api, opened, link).fields == {"token": "unknown"}
     assert not User.objects.filter(environment_id=opened.pk).exists()
+
+
+@pytest.mark.django_db(databases="__all__", transaction=True)
+def test_wrong_passwords_at_once_are_all_counted(api: Api, opened: Environment) -> None:
+    sign_up(api, opened)
+    email = AccountEmail.objects.get()
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            one_time_links.count_wrong_password(email)
+            other = pool.submit(in_thread, lambda: one_time_links.count_wrong_password(email))
+            wait_until(lambda: other.done() or waiting_for_locks("default") > 0)
+        assert other.result(30) is None
+    assert AccountEmail.objects.get().details["wrong_passwords"] == 2
 
 
 def test_a_link_of_another_environment_opens_nothing(
