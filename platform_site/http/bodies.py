@@ -142,8 +142,6 @@ def read_request(request: HttpRequest, *, long_floats: LongFloats = "rounded") -
         body = request.body
     except UnreadablePostError:
         raise InvalidRequest("The body ended before its announced length.") from None
-    if len(body) > settings.MAX_BODY_BYTES:
-        raise PayloadTooLarge
     if not body:
         raise InvalidRequest("The body is empty; a JSON value is needed.")
     check_content_type(meta)
