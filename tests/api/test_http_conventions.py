@@ -5,6 +5,7 @@ from django.conf import LazySettings
 from django.core.handlers.base import BaseHandler
 from django.test import RequestFactory
 
+from platform_site.http.middleware import api as middleware
 from platform_site.http.requests import current_request_id, environment_of_host
 from platform_site.identity import ids
 from tests.support.client import Api
@@ -99,10 +100,17 @@ def test_a_forwarded_host_is_not_believed(api: Api) -> None:
     assert api.get("/v1/test/things", token="good", headers={"X-Forwarded-Host": "evil.test"}).status == 200
 
 
-def test_an_unknown_host_is_a_page_for_people(api: Api) -> None:
-    answer = api.get("/admin/", headers={"Host": "evil.test"})
+@pytest.mark.parametrize("path", ["/admin/", "/static/platform_site/favicon.svg"])
+def test_an_unknown_host_is_a_page_for_people(api: Api, path: str) -> None:
+    answer = api.get(path, headers={"Host": "evil.test"})
     assert answer.status == 400
     assert answer.headers["Content-Type"].startswith("text/html")
+
+
+def test_a_bounded_number_of_host_names_is_remembered(api: Api) -> None:
+    for number in range(1002):
+        assert api.get("/v1/nothing", headers={"Host": f"n{number}.localhost"}).status == 404
+    assert len(middleware._known_hosts) <= 1000
 
 
 def test_probes_answer_whatever_they_call_us(api: Api) -> None:

@@ -163,6 +163,14 @@ def test_both_policies_are_announced_and_the_longer_wait_counts() -> None:
     assert headers_of(one)["RateLimit-Policy"].count(";q=") == 2
 
 
+def test_a_request_for_an_email_is_an_attempt_of_its_network() -> None:
+    address = fresh_address()
+    rate_limits.count_email_request(request(address), kind="sign_up", pool_id=None, email=fresh_email())
+    sign_in = request(address)
+    rate_limits.count_token_request(sign_in, email=fresh_email())
+    assert state(headers_of(sign_in))["sign-in-address"][0] == IP_ADDRESS_LIMITS.token_requests_per_minute - 2
+
+
 def test_sixty_forwarded_addresses_do_not_help() -> None:
     address, email = fresh_address(), fresh_email()
     passed = sum(
@@ -268,6 +276,13 @@ def test_without_redis_callers_pass_and_sign_ins_are_still_limited(settings: Laz
             lambda n: passes(lambda: rate_limits.count_token_request(request(f"10.6.{n}.1"), email=other)), range(40)
         )
     assert sum(passed) == TRIES
+
+
+def test_without_redis_emails_are_counted_by_the_hour(settings: LazySettings, tmp_path: Path) -> None:
+    settings.REDIS_URL = f"unix://{tmp_path / 'nobody.sock'}"
+    email = fresh_email()
+    rate_limits.count_email_request(request(fresh_address()), kind="sign_up", pool_id="env_1", email=email)
+    assert f"emails\0env_1\0sign_up\0{email}" in rate_limits._hourly_limiter._counts
 
 
 def test_a_redis_that_freezes_costs_a_request_no_more_than_the_budget(settings: LazySettings, tmp_path: Path) -> None:
