@@ -50,7 +50,7 @@ def check(text: str) -> str:
         raise NotARedirectUri("invalid_uri", "This is not a URI.") from None
     scheme = text.partition(":")[0]
     if scheme in ("http", "https"):
-        _check_host(parts.netloc, port, scheme, text)
+        _check_host(parts.netloc, port, scheme)
     elif not _OF_AN_APP.fullmatch(scheme):
         raise NotARedirectUri(
             "invalid_scheme",
@@ -68,8 +68,8 @@ def check(text: str) -> str:
     return text
 
 
-def _check_host(netloc: str, port: int | None, scheme: str, text: str) -> None:
-    if not text.startswith(f"{scheme}://") or not netloc:
+def _check_host(netloc: str, port: int | None, scheme: str) -> None:
+    if not netloc:
         raise NotARedirectUri("invalid_uri", "https:// must be followed by a host.")
     if "@" in netloc:
         raise NotARedirectUri("credentials", "A redirect URI must not have a user name or password.")

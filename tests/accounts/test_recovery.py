@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
 from accounts import audit
 from accounts.models import AccountEmail, AuditEntry, Session, User
@@ -18,6 +18,7 @@ from platform_site.http.errors import InvalidGrant
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD, SignedIn, branch_of, make_environment, token
 from tests.support.client import Answer, Api
+from tests.support.concurrency import in_thread, wait_until, waiting_for_locks
 from tests.support.postbox import Postbox, html_of, text_of, token_in
 from tests.support.timing import are_indistinguishable, medians
 
@@ -205,7 +206,11 @@ def test_a_link_ends_with_what_it_was_made_for(
     assert not User.objects.filter(pk=una.pk, password=una.password, disabled_at=None, email=UNA).exists()
 
 
-@pytest.mark.parametrize("change", [change_over_the_api, disable, delete, expire])
+def send_again(api: Api, una: User) -> None:
+    AccountEmail.objects.update(token_hash=b"that of another token")
+
+
+@pytest.mark.parametrize("change", [change_over_the_api, disable, delete, expire, send_again])
 def test_a_link_that_ends_while_it_is_being_used_opens_nothing(
     api: Api, una: User, sent: Callable[[], str], change: Callable[[Api, User], None]
 ) -> None:
@@ -213,6 +218,18 @@ def test_a_link_that_ends_while_it_is_being_used_opens_nothing(
     change(api, una)
     with pytest.raises(InvalidGrant):
         password_reset.reset(found, BETTER)
+
+
+@pytest.mark.django_db(databases="__all__", transaction=True)
+def test_a_link_waits_for_what_is_happening_to_its_user(una: User, sent: Callable[[], str]) -> None:
+    found = one_time_links.find(sent(), AccountEmail.Kind.RESET_PASSWORD)
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            user_service.change_user(una, actor=audit.SYSTEM, is_disabled=True)
+            using = pool.submit(in_thread, lambda: password_reset.reset(found, BETTER))
+            wait_until(lambda: using.done() or waiting_for_locks("default") > 0)
+        assert isinstance(using.result(30), InvalidGrant)
+    assert User.objects.get(pk=una.pk).check_password(PASSWORD)
 
 
 def test_a_link_of_another_environment_opens_nothing(
