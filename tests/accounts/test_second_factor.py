@@ -4,21 +4,28 @@ import re
 import secrets
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from io import StringIO
 from typing import Any
 
 import pytest
 from django.contrib.admin.utils import quote
 from django.core.management import CommandError, call_command
-from django.test import Client
+from django.db import transaction
+from django.db.models.functions import Now
+from django.test import Client, RequestFactory
 from django.urls import reverse
 from django_otp.oath import TOTP
 
+from accounts import audit
 from accounts.models import AuditEntry, User
 from accounts.staff import known_browsers, second_factor, sessions
 from accounts.staff.models import RecoveryCode, TotpDevice
+from platform_site.http.errors import NotFound, ValidationFailed
 from tests.accounts.conftest import PASSWORD
 from tests.support.client import Api
+from tests.support.concurrency import in_thread, wait_until, waiting_for_locks
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
@@ -111,17 +118,28 @@ def test_a_code_counts_once_and_wrong_ones_cost_time(boss: User) -> None:
         assert is_in(browser) is opens
     browser = Client()
     enter(browser, boss)
-    TotpDevice.objects.update(throttling_failure_count=8)
+    for steps in (-3, 3):
+        TotpDevice.objects.update(throttling_failure_count=0, last_step=-1)
+        with pytest.raises(ValidationFailed):
+            second_factor.verify(boss, code_of(boss, steps=steps))
+    TotpDevice.objects.update(throttling_failure_count=30)
     said = browser.post(CODE, {"code": code_of(boss, steps=1)}).content.decode()
     assert "Too many wrong codes" in said
     assert not is_in(browser)
     assert TotpDevice.objects.get().wait <= 300, "the owner is never locked out for long"
 
 
-def test_a_recovery_code_opens_once(boss: User) -> None:
+def test_a_recovery_code_opens_once(boss: User, make_user: Callable[..., User]) -> None:
     browser = Client()
     enter(browser, boss)
     codes = enrol(browser, boss)
+    other = make_user("other", is_staff=True)
+    theirs = Client()
+    enter(theirs, other)
+    enrol(theirs, other)
+    with pytest.raises(ValidationFailed):
+        second_factor.verify(other, codes[0])
+    assert TotpDevice.objects.get(user=other).throttling_failure_count == 1
     stored = b"".join(bytes(code) for code in RecoveryCode.objects.values_list("code_hash", flat=True))
     assert codes[0].replace("-", "").encode() not in stored
     for spelling, opens in ((codes[0].upper().replace("-", " "), True), (codes[0], False), (codes[1], True)):
@@ -139,6 +157,52 @@ def test_a_recovery_code_opens_once(boss: User) -> None:
     enter(one, boss)
     one.post(CODE, {"code": codes[2]})
     assert not is_in(one), "new codes void the old"
+
+
+@pytest.mark.django_db(databases="__all__", transaction=True)
+def test_a_code_that_comes_twice_at_once_counts_once(boss: User) -> None:
+    browser = Client()
+    enter(browser, boss)
+    enrol(browser, boss)
+    code = code_of(boss)
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            second_factor.verify(boss, code)
+            again = pool.submit(in_thread, lambda: second_factor.verify(boss, code))
+            wait_until(lambda: again.done() or waiting_for_locks("default") > 0)
+        assert isinstance(again.result(30), ValidationFailed)
+
+
+def test_a_second_factor_is_not_replaced_by_beginning_another(boss: User) -> None:
+    browser = Client()
+    enter(browser, boss)
+    enrol(browser, boss)
+    page = browser.post(SECURITY, {"what": "begin", "password": PASSWORD}).content.decode()
+    assert "There is an authenticator already" in page
+    assert second_factor.device_of(boss) is not None
+
+
+def test_an_enrolment_ends_after_fifteen_minutes(boss: User) -> None:
+    second_factor.begin_enrolment(boss)
+    TotpDevice.objects.update(created_at=Now() - timedelta(minutes=14))
+    assert second_factor.enrolment_of(boss) is not None
+    TotpDevice.objects.update(created_at=Now() - timedelta(minutes=16))
+    with pytest.raises(NotFound):
+        second_factor.confirm_enrolment(boss, code_of(boss))
+
+
+def test_an_unfinished_sign_in_has_a_new_session_that_staff_can_end(boss: User) -> None:
+    browser = Client()
+    enter(browser, boss)
+    enrol(browser, boss)
+    session = (victim := Client()).session
+    session["known"] = "to an attacker"
+    session.save()
+    enter(victim, boss)
+    assert victim.cookies["sessionid"].value != session.session_key
+    sessions.end_all(boss.pk, actor=audit.SYSTEM, except_key=browser.session.session_key)
+    assert victim.post(CODE, {"code": code_of(boss)}).headers["Location"] == reverse("admin:login")
+    assert is_in(browser)
 
 
 def test_without_its_encryption_key_a_recovery_code_still_opens(boss: User, settings: Any) -> None:
@@ -243,6 +307,17 @@ def test_the_second_step_needs_a_fresh_first(boss: User, settings: Any) -> None:
     assert not is_in(changed), "a password that changed meanwhile is asked for again"
 
 
+@pytest.mark.parametrize("change", [{"disabled_at": Now()}, {"is_staff": False, "is_superuser": False}])
+def test_the_second_step_is_for_staff_who_are_not_disabled(boss: User, change: dict[str, Any]) -> None:
+    browser, gone = Client(), Client()
+    enter(browser, boss)
+    enrol(browser, boss)
+    enter(gone, boss)
+    User.objects.filter(pk=boss.pk).update(**change)
+    assert gone.post(CODE, {"code": code_of(boss)}).headers["Location"] == reverse("admin:login")
+    assert AuditEntry.objects.filter(action="console.signed_in").count() == 1
+
+
 def test_where_it_leads_afterwards_is_ours(boss: User) -> None:
     browser = Client()
     enter(browser, boss)
@@ -253,6 +328,7 @@ def test_where_it_leads_afterwards_is_ours(boss: User) -> None:
         body = {"username": boss.email, "password": PASSWORD, "next": target}
         one.post(f"{reverse('admin:login')}?next={target}", body)
         assert one.post(CODE, {"code": code_of(boss)}).headers["Location"] == leads
+        assert sessions.PENDING not in one.session
 
 
 def test_turning_it_off_needs_the_password_and_the_command_needs_nothing(boss: User, alice: User) -> None:
@@ -324,7 +400,7 @@ def test_a_session_ends_without_clicks_and_after_its_time_whatever_happens(boss:
 def tries_until_limited(one: Callable[[int], Any]) -> int:
     """How many tries were let through before one was not; a window that turns meanwhile lets more through."""
     for number in range(40):
-        if "Too many attempts" in one(number).content.decode():
+        if "Too many" in one(number).content.decode():
             return number
     return pytest.fail("forty tries in a row were let through")
 
@@ -361,6 +437,16 @@ def test_a_known_browser_is_limited_by_itself_and_knows_one_person(
 
 
 @pytest.mark.exhaustive
+def test_a_browser_is_known_for_half_a_year(boss: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    browser = Client()
+    enter(browser, boss)
+    request = RequestFactory().get("/")
+    request.COOKIES[known_browsers.COOKIE] = browser.cookies[known_browsers.COOKIE].value
+    assert known_browsers.nonce_for(request, boss.email)
+    monkeypatch.setattr(known_browsers, "MAX_AGE_SECONDS", -1)
+    assert known_browsers.nonce_for(request, boss.email) is None
+
+
 def test_the_old_password_is_not_guessed_by_its_form(boss: User, settings: Any) -> None:
     """A person at an open browser gets as many tries a minute as on the page of the second factor."""
     browser = Client()
@@ -373,3 +459,12 @@ def test_the_old_password_is_not_guessed_by_its_form(boss: User, settings: Any) 
     assert "Too many attempts" in browser.post(path, {"old_password": PASSWORD, **wanted}).content.decode()
     boss.refresh_from_db()
     assert boss.check_password(PASSWORD)
+
+
+def test_the_password_is_not_guessed_by_the_page_of_the_second_factor(boss: User, settings: Any) -> None:
+    browser = Client()
+    enter(browser, boss)
+    settings.RATE_LIMIT_FACTOR = 1
+    assert tries_until_limited(lambda n: browser.post(SECURITY, {"what": "begin", "password": f"guess {n}"})) >= 9
+    browser.post(SECURITY, {"what": "begin", "password": PASSWORD})
+    assert not TotpDevice.objects.exists()
