@@ -12,6 +12,7 @@ from urllib.parse import quote
 import pytest
 from celery.contrib.testing.worker import start_worker
 from django.db import connection
+from django.test import RequestFactory
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -122,6 +123,11 @@ def test_a_json_line_is_one_line_with_the_request() -> None:
     read = json.loads(line)
     assert (read["request_id"], read["level"], read["logger"]) == ("req-1", "warning", "a.logger")
     assert (read["n"], read["text"], read["missing"]) == (1, "a\nb", None)
+
+
+@pytest.mark.parametrize("formatter", [JsonFormatter(), TextFormatter()])
+def test_the_request_of_a_record_is_not_in_its_line(formatter: logging.Formatter) -> None:
+    assert "una@example.com" not in line_of(formatter, "x", request=RequestFactory().get("/?email=una@example.com"))
 
 
 def test_a_clients_text_cannot_forge_a_line() -> None:

@@ -17,6 +17,7 @@ from django.test import RequestFactory
 
 from accounts import audit
 from accounts.models import User
+from platform_site.http.errors import FieldError, ValidationFailed
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.request_log import partitions, reader, recording, retention
 from platform_site.request_log.models import OmittedRequests
@@ -227,6 +228,16 @@ def test_nothing_that_a_client_wrote_is_in_it(api: Api, key: str, log: Log) -> N
     assert {each.table_name for each in found} == {None, "tasks"}
 
 
+@pytest.mark.parametrize("text", ["a\tb", "a\nb", "a\0", "Tasks", "a b", "é", "", None])
+def test_what_is_no_name_is_not_recorded(text: str | None) -> None:
+    assert recording.name_in({"table": text}, "table") is None
+
+
+def test_a_code_of_another_form_is_not_recorded() -> None:
+    error = ValidationFailed(fields=[FieldError("a", code, "") for code in ("too_long", 'x","y', "A", "too_long")])
+    assert recording.field_codes_of(error) == ("too_long",)
+
+
 def test_routes_of_any_form_are_written(production: Environment, log: Log) -> None:
     environment, now = environment_ref(production.pk), datetime.now(UTC)
     routes = {"": "(unknown)", r"^admin/(?P<path>\d+)/$": r"/^admin/(?P{path}\d+)/$", "a\tb\nc": "/a\tb\nc"}
@@ -286,10 +297,14 @@ def test_many_entries_of_a_deleted_environment_go_in_batches(
 ) -> None:
     monkeypatch.setattr(retention, "BATCH", 3)
     environment, now = environment_ref(production.pk), datetime.now(UTC)
-    recording.queues[REGION].waiting.extend([entry_of(environment, now)] * 8)
-    assert len(log.written()) == 8
+    assert environment is not None
+    other = replace(environment, environment_id="env_other")
+    recording.queues[REGION].waiting.extend([entry_of(each, now) for each in (environment, other)] * 8)
+    recording.queues[REGION].tallies = {each: recording.Tally(omitted=3) for each in (production.pk, "env_other")}
+    assert len(log.written()) == 16
     retention.forget_environment(environment_id=production.pk, cluster=REGION)
-    assert log.written() == []
+    assert [each.environment_id for each in log.written()] == ["env_other"] * 8
+    assert OmittedRequests.objects.using(REGION).get().environment_id == "env_other"
 
 
 # ── Under pressure ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -299,6 +314,7 @@ def test_reads_beyond_the_rate_are_omitted_and_the_list_says_so(api: Api, key: s
     for _ in range(recording.READS_PER_SECOND + 5):
         api.get("/v1/schema", token=key)
     api.get("/v1/rows/nothing", token=key)
+    recording.queues[REGION].tallies["env_other"] = recording.Tally(omitted=3)
     log.written()
     answer = api.get("/v1/logs?limit=100", token=key).json
     assert [each["status"] for each in answer["data"]].count(200) == recording.READS_PER_SECOND
