@@ -95,8 +95,6 @@ def id_token_claims(calls: Calls, known: Metadata, token: dict[str, Any], *, non
         {
             "iss": {"essential": True, "value": known.issuer_of(decoded.claims)},
             "aud": {"essential": True, "value": calls.provider.client_id},
-            "sub": {"essential": True},
-            "exp": {"essential": True},
         },
         {"nonce": nonce, "client_id": calls.provider.client_id, "access_token": token["access_token"]},
     )

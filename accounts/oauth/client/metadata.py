@@ -170,8 +170,8 @@ def _read_keys(calls: Calls, metadata: Metadata) -> KeySet:
         raise ProviderAnswerInvalid("no key set")
     usable = []
     for key in listed[:MAX_KEYS]:
-        # Unknown kinds may be among the known ones, and are skipped; so are symmetric keys, which are public here.
-        if isinstance(key, dict) and key.get("kty") in ("RSA", "EC", "OKP") and key.get("use", "sig") == "sig":
+        # Unknown kinds may be among the known ones, and are skipped; so are symmetric keys, whose value is not public.
+        if isinstance(key, dict) and key.get("use", "sig") == "sig":
             try:
                 usable += KeySet.import_key_set({"keys": [_public(key)]}).keys
             except (JoseError, ValueError, TypeError, KeyError):

@@ -23,6 +23,7 @@ from accounts.oauth.client.claims import Profile
 from accounts.registration import email_outbox, invitations, pool_settings
 from accounts.staff import roles
 from accounts.users import service as user_service
+from platform_site import outbound
 from platform_site.identity.plans import PLANS
 from projects.models import Environment
 from tests.accounts.conftest import branch_of, token
@@ -41,7 +42,7 @@ from tests.accounts.oauth.conftest import (
 )
 from tests.support.client import Api
 from tests.support.concurrency import in_thread, wait_until, waiting_for_locks
-from tests.support.identity_provider import CLIENT_SECRET, IdentityProvider, sign_in_at
+from tests.support.identity_provider import CLIENT_SECRET, IdentityProvider, Response, sign_in_at
 from tests.support.postbox import Postbox, html_of, text_of
 
 pytestmark = pytest.mark.django_db(databases="__all__")
@@ -146,6 +147,9 @@ def test_github_s_shape(api: Api, idp: IdentityProvider, production: Environment
     idp.emails["666"] = [{"email": "victim@example.com", "primary": True, "verified": False}]
     assert told(Browser().sign_in(production, "mallory"))["error_code"] == "email_unverified"
     assert not User.objects.filter(email="victim@example.com").exists()
+    for subject in (b"true", b'""', b"null"):
+        idp.twist_answer["/user"] = lambda subject=subject: Response(200, b'{"id":%s}' % subject, [])
+        assert told(Browser().sign_in(production, "octo"))["error_code"] == "provider_answer_invalid"
 
 
 def test_a_provider_is_met_at_its_own_callback_only(
@@ -306,6 +310,21 @@ def test_keys_are_read_again_when_the_provider_rotates_them(
     assert idp.count("/jwks") == 2
 
 
+def test_connections_to_a_provider_are_its_applications_own(
+    idp: IdentityProvider, provider: ProviderRecord, production: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owners, request = set(), outbound.Client.request
+
+    def noted(self: outbound.Client, *call: Any, owner: str, **how: Any) -> outbound.Response:
+        owners.add(owner)
+        return request(self, *call, owner=owner, **how)
+
+    monkeypatch.setattr(outbound.Client, "request", noted)
+    idp.person("ada", email="ada@example.com", email_verified=True)
+    code_for(production, "ada")
+    assert owners == {production.pk}
+
+
 # ── Whose account it is ──
 
 
@@ -320,6 +339,8 @@ def test_an_email_links_only_if_both_sides_verified_it(
 
     User.objects.filter(pk=una.pk).update(email_verified_at=timezone.now())
     idp.people["una"].claims["email_verified"] = False
+    assert told(Browser().sign_in(production, "una"))["error_code"] == "email_unverified"
+    idp.people["una"].claims["email_verified"] = "false"
     assert told(Browser().sign_in(production, "una"))["error_code"] == "email_unverified"
     del idp.people["una"].claims["email_verified"]
     assert told(Browser().sign_in(production, "una"))["error_code"] == "email_unverified"

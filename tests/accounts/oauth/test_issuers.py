@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from accounts.models import IdentityProvider as ProviderRecord
+from accounts.oauth.client.metadata import of as metadata_of
+from accounts.oauth.client.transport import Calls
 from projects.models import Environment
 from tests.accounts.oauth.conftest import Browser, told
 from tests.support.discovery import publish_discovery
@@ -66,11 +68,12 @@ def test_a_token_whose_issuer_is_not_its_tenant_is_refused(
     assert told(Browser().sign_in(production, "ada"))["error_code"] == "provider_answer_invalid"
 
 
+@pytest.mark.parametrize("tid", [TENANT, "common"])
 def test_a_token_that_carries_the_multi_tenant_url_is_refused(
-    idp: IdentityProvider, provider: ProviderRecord, production: Environment
+    idp: IdentityProvider, provider: ProviderRecord, production: Environment, tid: str
 ) -> None:
     base = entra(idp, provider)
-    claiming(idp, tid=TENANT, iss=f"{base}/common/v2.0")
+    claiming(idp, tid=tid, iss=f"{base}/common/v2.0")
     assert told(Browser().sign_in(production, "ada"))["error_code"] == "provider_answer_invalid"
 
 
@@ -81,6 +84,16 @@ def test_an_authorization_response_of_another_host_is_refused(
     claiming(idp, tid=TENANT)
     idp.issuer = f"https://evil.example/{TENANT}/v2.0"
     assert told(Browser().sign_in(production, "ada"))["error_code"] == "provider_answer_invalid"
+
+
+@pytest.mark.parametrize("named", ["common", "", f"{TENANT}/evil"])
+def test_an_authorization_response_names_one_tenant(
+    idp: IdentityProvider, provider: ProviderRecord, production: Environment, named: str
+) -> None:
+    base = entra(idp, provider)
+    metadata = metadata_of(Calls(ProviderRecord.objects.get(pk=provider.pk)))
+    assert metadata.is_issuer(f"{base}/{TENANT}/v2.0")
+    assert not metadata.is_issuer(f"{base}/{named}/v2.0")
 
 
 def test_a_template_is_accepted_only_for_the_multi_tenant_urls(

@@ -18,6 +18,8 @@ from accounts.console.base import url_of
 from accounts.models import AuditEntry, Identity, RedirectUri, ServerKey, User
 from accounts.models import IdentityProvider as ProviderRecord
 from accounts.oauth import providers, redirects
+from accounts.oauth.client import transport
+from accounts.oauth.errors import ProviderAnswerInvalid
 from accounts.signal_handlers import delete_pool
 from accounts.staff import roles
 from accounts.users import service as user_service
@@ -163,6 +165,8 @@ def test_http_is_for_development(api: Api, key: str, settings: Any) -> None:
     plain_http = OIDC | {"issuer": "http://id.acme.example"}
     settings.PRODUCTION = True
     assert api.post("/v1/identity-providers", token=key, json=plain_http).fields == {"issuer": "not_https"}
+    with pytest.raises(ProviderAnswerInvalid, match="without TLS"):
+        transport.check_endpoint("http://id.acme.example/token")
 
 
 def test_who_may(

@@ -1,4 +1,4 @@
-"""Two members of staff, or an owner and one of them, change the list of redirect URIs at once."""
+"""Two members of staff, or an owner and one of them, change redirect URIs or providers at once."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +8,9 @@ from django.db import connection, transaction
 
 from accounts import audit
 from accounts.models import AuditEntry
-from accounts.oauth import redirects
+from accounts.oauth import providers, redirects
+from platform_site.http.errors import QuotaExceeded
+from tests.accounts.oauth.conftest import add
 from tests.support.concurrency import in_thread, wait_until, waiting_for_locks
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
@@ -44,3 +46,13 @@ def test_of_two_lists_at_once_the_later_one_stays() -> None:
             )
             wait_until(lambda: other.done() or waiting_for_locks("default") > 0)
         assert other.result(30) == redirects.of(None) == ["https://two.example/"]
+
+
+def test_two_providers_at_once_do_not_exceed_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(providers, "MAX_PROVIDERS", 1)
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            add(None, "one", issuer="https://one.example")
+            other = pool.submit(in_thread, lambda: add(None, "two", issuer="https://two.example"))
+            wait_until(lambda: other.done() or waiting_for_locks("default") > 0)
+        assert isinstance(other.result(30), QuotaExceeded)
