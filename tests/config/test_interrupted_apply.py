@@ -8,10 +8,13 @@ import pytest
 from django.db import connections
 from django.db.models import F
 
-from accounts.models import AuditEntry
+from accounts import audit
+from accounts.models import AuditEntry, IdentityProvider
+from accounts.oauth import providers
 from platform_site.config import tasks
 from platform_site.config.models import StoredPlan
 from platform_site.config.parts import control_part
+from platform_site.http.errors import Conflict
 from projects.models import Environment, Project
 from rows.tasks import settle
 from tests.config.conftest import READ, SCHEMA, SOURCE, WRITE, Configured
@@ -79,6 +82,9 @@ def test_killed(configured: Configured, run: Run, plan: Any, key: str, failpoint
             "PATCH", "/v1/auth/settings", token=configured.token, environment=configured.id, json={"app_name": "X"}
         )
         assert (settings.status, settings.error) == (409, "conflict")
+        provider = IdentityProvider.objects.get(environment_id=configured.id)
+        with pytest.raises(Conflict):
+            providers.change(provider, actor=audit.SYSTEM, display_name="X")
     tasks.settle_interrupted_applies()
     environment.refresh_from_db()
     assert environment.status == ("ready" if changed else "migrating"), "it may still run"
