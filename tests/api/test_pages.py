@@ -14,7 +14,14 @@ from tests.support.client import Api
 
 ROOT = Path(__file__).resolve().parents[2]
 BROWSER = {"Accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"}
-STRICT = {"default-src 'none'", "script-src 'self'", "style-src 'self'", "base-uri 'none'", "frame-ancestors 'none'"}
+STRICT = {
+    "default-src 'none'",
+    "script-src 'self'",
+    "style-src 'self'",
+    "base-uri 'none'",
+    "frame-ancestors 'none'",
+    "form-action 'self'",
+}
 
 
 def test_an_unknown_page_is_a_page(api: Api) -> None:
