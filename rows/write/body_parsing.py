@@ -44,8 +44,8 @@ def read_update(
     table: Table, body: Any, *, writable: Iterable[str], readable: Iterable[str]
 ) -> tuple[dict[str, bytes | None], dict[str, Change], list[FieldError]]:
     """The columns that `body` changes, as wire text or None for null, the computed ones among them, whose text is the
-    operand, and the errors. As `read_insert`, but no rule lets an update write `id`."""
-    return _read_columns(table, body, frozenset(writable), frozenset(readable))
+    operand, and the errors. As `read_insert`. An update never accepts `id`, even if it is `writable`."""
+    return _read_columns(table, body, frozenset(writable) - {ID.name}, frozenset(readable))
 
 
 def _read_columns(
