@@ -43,6 +43,12 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
 """What a preset fills in; explicit values take precedence."""
 
 
+def check_count(count: int) -> None:
+    """Raises QuotaExceeded if an environment may not have so many."""
+    if count > MAX_PROVIDERS:
+        raise QuotaExceeded(f"An environment has at most {MAX_PROVIDERS} identity providers.")
+
+
 def add(
     pool_id: str | None,
     *,
@@ -57,8 +63,7 @@ def add(
         raise ValidationFailed(fields=wrong)
     with transaction.atomic():
         hold(pool_id)
-        if of_pool(pool_id).count() >= MAX_PROVIDERS:
-            raise QuotaExceeded(f"An environment has at most {MAX_PROVIDERS} identity providers.")
+        check_count(of_pool(pool_id).count() + 1)
         _save_with_free_name(provider)
         audit.record(
             "identity_provider.added",

@@ -3,6 +3,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
+from accounts.oauth import providers
 from platform_site.config import credentials, current
 from platform_site.config.current import Configuration
 from platform_site.config.submitted import MAX_ERRORS, ROOT, below
@@ -232,6 +233,8 @@ def _compare_auth(now: Item, wanted: Item, found: Plan) -> None:
     if "providers" not in wanted:
         return
     known: Mapping[str, Item] = now["providers"]
+    if len(wanted["providers"]) > len(known):
+        providers.check_count(len(wanted["providers"]))
     for change in _items("auth.providers", known, wanted["providers"], _PROVIDER_TRUST):
         name = change.path.split(".")[2]
         replaces = name in known and change.kind == "trust" and change.path.rpartition(".")[2] in IDENTITY

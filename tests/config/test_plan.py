@@ -384,6 +384,18 @@ def test_what_the_plan_of_the_project_does_not_allow(configured: Configured, pro
     assert (many.status, many.error) == (422, "quota_exceeded")
 
 
+def test_the_limit_of_providers_is_checked_by_the_plan(configured: Configured) -> None:
+    urls = {f"{each}_endpoint": f"https://idp.example/{each}" for each in ("authorization", "token", "userinfo")}
+
+    def planned(first: int, end: int) -> dict[str, Any]:
+        return {"auth": {"providers": {f"p{n:02}": {"client_id": "c", **urls} for n in range(first, end)}}}
+
+    assert configured.apply(configured.plan(**planned(1, 21))).status == 200
+    many = configured.ask({"config": planned(1, 22)})
+    assert (many.status, many.error) == (422, "quota_exceeded")
+    assert configured.apply(configured.plan(**planned(0, 20))).status == 200, "p20 makes room for p00"
+
+
 @pytest.mark.parametrize("held", [(), READ, WRITE, (*READ, *WRITE[1:])])
 def test_every_missing_scope_of_the_parts_is_in_one_response(configured: Configured, held: tuple[str, ...]) -> None:
     key = key_for(configured.id, "rows:write", *held)
