@@ -2,6 +2,7 @@
 sealed under the secret key and the flow's `state`, so a callback in another browser is refused (login CSRF, RFC 9700
 4.7). It also has the nonce and the PKCE verifier for the provider."""
 
+import re
 import secrets
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -22,6 +23,7 @@ MAX_FLOWS: Final = 6
 """Open flows of one browser; further ones replace the oldest, so that the header stays short."""
 _PREFIX: Final = "oauth_flow_"
 _PURPOSE: Final = "accounts.oauth_flow"
+_STATE: Final = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
 
 
 class UnknownFlow(Exception):
@@ -59,6 +61,8 @@ def seal(flow: Flow, state: str) -> str:
 
 
 def open_sealed(state: str, cookies: dict[str, str]) -> Flow:
+    if not _STATE.fullmatch(state):
+        raise UnknownFlow
     value = cookies.get(cookie_name(state), "")
     try:
         text = urlsafe_b64decode(value + "=" * (-len(value) % 4))
