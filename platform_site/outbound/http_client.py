@@ -265,7 +265,7 @@ class Client:
                     if connection.has_ended:  # `http.client` takes a head that was cut off for a whole one
                         raise http.client.IncompleteRead(b"")
                     answer = read_response(response, limit)
-            may_keep = not (response.will_close or answer.is_cut)
+            may_keep = not (response.will_close or answer.is_cut or interruption.is_interrupted)
             return answer
         except TimeoutError:
             raise RequestTimedOut from None
