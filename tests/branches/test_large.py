@@ -275,14 +275,20 @@ LETTING_GO = {
 }
 
 
+def _branch_with_notes(tracker: Tracker, branch: Branch) -> str:
+    """Its id. One note of alice and one of bob are to be copied."""
+    tracker.apply(LETTING_GO)
+    for who in ("alice", "bob"):
+        assert tracker.post("owner", "/rows/notes", {"body": who, "author_id": tracker.users[who]}).status == 201
+    made: str = branch("large", data="full").json["id"]
+    return made
+
+
 @pytest.mark.exhaustive
 def test_user_deleted_during_the_copy_is_removed_from_the_branch(
     tracker: Tracker, branch: Branch, in_the_middle: list[Any]
 ) -> None:
-    tracker.apply(LETTING_GO)
-    for who in ("alice", "bob"):
-        assert tracker.post("owner", "/rows/notes", {"body": who, "author_id": tracker.users[who]}).status == 201
-    target = branch("large", data="full").json["id"]
+    target = _branch_with_notes(tracker, branch)
     bob = User.objects.get(pk=tracker.users["bob"])
     in_the_middle.append(lambda: accounts.delete_user(bob, actor=audit.SYSTEM))
     tasks.fill_branch(target)
@@ -296,10 +302,7 @@ def test_a_user_whose_deletion_is_under_way_is_removed_from_the_branch(
     tracker: Tracker, branch: Branch, in_the_middle: list[Any]
 ) -> None:
     """It does not know the branch, and commits after the copy."""
-    tracker.apply(LETTING_GO)
-    for who in ("alice", "bob"):
-        assert tracker.post("owner", "/rows/notes", {"body": who, "author_id": tracker.users[who]}).status == 201
-    target = branch("large", data="full").json["id"]
+    target = _branch_with_notes(tracker, branch)
     is_deleted = threading.Event()
 
     def delete() -> None:
