@@ -207,7 +207,8 @@ class Application:
 
 
 def _client_of(request: Incoming) -> str:
-    """By what it presents, which is not checked yet, so that one account or key cannot fill the queue for threads."""
+    """The credential of the request, not checked yet, or its address. Clients take turns for threads, so that one
+    account or key cannot fill the queue."""
     meta = request.META
     found: str = meta.get("HTTP_AUTHORIZATION") or meta.get("HTTP_COOKIE") or meta["REMOTE_ADDR"]
     return found

@@ -1,7 +1,7 @@
 """A thread pool with one active thread, because threads compete for the interpreter lock. While jobs are queued,
 another thread (of at most `max_threads`) becomes active when the current job has run for `stuck_after`, or at once when
-that job calls `will_wait`, unless `max_waiting` jobs already wait. Clients take turns. Jobs that wait for
-`queue_timeout` are refused. `submit` is called on the event loop; `refuse` and the timer run there."""
+that job calls `will_wait`, unless `max_waiting` jobs already wait. Clients (`client_of`) take turns. Jobs that wait
+for `queue_timeout` are refused. `submit` is called on the event loop; `refuse` and the timer run there."""
 
 import logging
 import threading

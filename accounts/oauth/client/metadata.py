@@ -170,7 +170,7 @@ def _read_keys(calls: Calls, metadata: Metadata) -> KeySet:
         raise ProviderAnswerInvalid("no key set")
     usable = []
     for key in listed[:MAX_KEYS]:
-        # Unknown kinds may be among the known ones, and are skipped; so are symmetric keys, whose value is not public.
+        # Unknown kinds may be among the known ones, and are skipped, and symmetric keys, whose value `_public` drops.
         if isinstance(key, dict) and key.get("use", "sig") == "sig":
             try:
                 usable += KeySet.import_key_set({"keys": [_public(key)]}).keys
