@@ -1,11 +1,12 @@
-"""The periodic jobs of platform_site: the console's statistics."""
+"""The periodic jobs of platform_site: the console's statistics, and idempotency records."""
 
 from typing import Final
 
 from django.conf import settings
 
-from platform_site.background.periodic import log_failures, periodic_job
+from platform_site.background.periodic import log_failures, periodic_job, periodic_job_per_region
 from platform_site.console import rollups
+from platform_site.http import idempotency
 from platform_site.observability import lag
 
 HEARTBEAT_EVERY: Final = 5.0
@@ -30,3 +31,8 @@ def measure_regions() -> None:
 def measure_control() -> None:
     rollups.measure_control()
     rollups.purge_old()
+
+
+@periodic_job_per_region(every=60, with_control=True)
+def purge_idempotency_records(using: str) -> None:
+    idempotency.purge_expired(using=using)

@@ -82,11 +82,14 @@ def periodic_job(*, every: float, at_start: bool = False) -> Callable[[Callable[
     return register
 
 
-def periodic_job_per_region(*, every: float) -> Callable[[Callable[[str], object]], Callable[[str], object]]:
-    """As `periodic_job`, per region, with its alias. The function may only connect to that database."""
+def periodic_job_per_region(
+    *, every: float, with_control: bool = False
+) -> Callable[[Callable[[str], object]], Callable[[str], object]]:
+    """As `periodic_job`, per region (`with_control`: per database), with its alias. The function may only connect to
+    that database."""
 
     def register(function: Callable[[str], object]) -> Callable[[str], object]:
-        for using in settings.REGION_DATABASES:
+        for using in connections if with_control else settings.REGION_DATABASES:
             name = f"{function.__module__}.{function.__qualname__}@{using}"
             _jobs[name] = PeriodicJob(name, every, partial(function, using), using)
         return function

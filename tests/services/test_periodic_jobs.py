@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from celery.contrib.testing.worker import start_worker
+from django.apps import apps
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, connections
 
@@ -154,6 +155,14 @@ def test_job_at_the_start_waits_for_no_period(clock: periodic.SchedulerThread) -
     periodic.periodic_job(every=3600, at_start=True)(ran.set)
     clock.start()
     assert ran.wait(10)
+
+
+def test_every_module_with_periodic_jobs_is_one_that_celery_imports() -> None:
+    packages = ("platform_site", "accounts", "projects", "rows", "webhooks", "functions")
+    files = [file for package in packages for file in Path(settings.BASE_DIR, package).rglob("*.py")]
+    with_jobs = {file for file in files if "\n@periodic_job" in file.read_text()}
+    assert with_jobs
+    assert with_jobs <= {Path(found.path, "tasks.py") for found in apps.get_app_configs()}
 
 
 def test_beat_knows_every_periodic_job() -> None:
@@ -340,7 +349,7 @@ def test_every_job_over_regions_is_checked() -> None:
     walking = {
         found.name
         for found in periodic.all_jobs()
-        if found.using == "default"
+        if "@" not in found.name
         and not found.name.startswith("tests.")
         and "REGION_DATABASES" in _source_with_helpers(found.function)
     }
