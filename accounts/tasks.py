@@ -7,6 +7,7 @@ from celery import shared_task
 from django.conf import settings
 
 from accounts.registration import email_outbox
+from accounts.staff import sessions as console_sessions
 from accounts.tokens import signing_keys
 from accounts.users import exchange_codes, sessions
 from accounts.users import service as user_service
@@ -19,11 +20,12 @@ log = logging.getLogger("platform.accounts")
 
 @periodic_job(every=EVERY_SECONDS)
 def purge_expired() -> None:
-    """Deletes sessions, server keys, codes and emails some time after their end, and signing keys that no valid token
-    names."""
+    """Deletes sessions, server keys, codes and emails some time after their end, expired sessions of the admin, and
+    signing keys that no valid token names."""
     counts = {}
     for what, purge in (
         ("sessions", sessions.purge),
+        ("console_sessions", console_sessions.purge),
         ("server_keys", user_service.purge_keys),
         ("signing_keys", signing_keys.remove_retired),
         ("codes", exchange_codes.purge),

@@ -11,6 +11,7 @@ from django.contrib import messages
 from django.contrib.auth import SESSION_KEY, logout
 from django.contrib.auth.views import redirect_to_login
 from django.contrib.sessions.models import Session as ConsoleSession
+from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect
@@ -21,6 +22,7 @@ from accounts import audit
 from accounts.audit import Actor
 from accounts.models import User
 from accounts.staff import second_factor
+from platform_site.postgres.statements import delete_in_batches
 
 BEGAN: Final = "console_began"
 SEEN: Final = "console_seen"
@@ -48,6 +50,10 @@ def end_all(user_id: str, *, actor: Actor, except_key: str | None) -> None:
     if ended:
         ConsoleSession.objects.filter(session_key__in=ended).delete()
         audit.record("console.signed_out", user_id, actor=actor, by="staff", sessions=len(ended))
+
+
+def purge() -> int:
+    return delete_in_batches(ConsoleSession.objects.filter(expire_date__lt=Now()))
 
 
 def _user_ids_of(session: dict[str, Any]) -> tuple[Any, ...]:

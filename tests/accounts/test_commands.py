@@ -12,10 +12,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib.sessions.models import Session as ConsoleSession
 from django.core.management import CommandError, call_command
 from django.db import OperationalError
 from django.db.models.functions import Now
 from django.test import Client
+from django.utils import timezone
 
 from accounts import tasks
 from accounts.keys import server_keys
@@ -353,6 +355,13 @@ def test_periodic_job_deletes_what_ended_long_ago(
     assert list(ServerKey.objects.values_list("pk", flat=True)) == [kept.pk]
     tasks.purge_expired()
     assert Session.objects.count() == 2
+
+
+def test_expired_sessions_of_the_admin_are_deleted() -> None:
+    for key, minutes in (("expired", -1), ("live", 1)):
+        ConsoleSession.objects.create(session_key=key, expire_date=timezone.now() + timedelta(minutes=minutes))
+    tasks.purge_expired()
+    assert [each.session_key for each in ConsoleSession.objects.all()] == ["live"]
 
 
 def test_failure_in_periodic_job_stops_no_other_deletion(
