@@ -2,7 +2,7 @@
 https://html.spec.whatwg.org/multipage/server-sent-events.html"""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 from django.http import StreamingHttpResponse
@@ -61,28 +61,10 @@ class MessageQueue:
             self.size = 0
             return None if self.is_closed and not data else data
 
-    def __iter__(self) -> Iterator[bytes]:
-        changed = threading.Event()
-        self.notify = changed.set
-        while (data := self.take()) is not None:
-            if data:
-                yield data
-            else:
-                changed.wait()
-                changed.clear()
-
 
 class EventStreamResponse(StreamingHttpResponse):
+    """Without content of its own: the server sends the messages (`platform_site.server.event_streams`)."""
+
     def __init__(self, queue: MessageQueue) -> None:
-        super().__init__(iter(queue), content_type="text/event-stream; charset=utf-8", headers=_HEADERS)
+        super().__init__(content_type="text/event-stream; charset=utf-8", headers=_HEADERS)
         self.queue = queue
-        self._is_detached = False
-
-    def detach(self) -> None:
-        """Keep the queue open when the response is closed: the server sends the messages, and the request ends."""
-        self._is_detached = True
-
-    def close(self) -> None:
-        if not self._is_detached:
-            self.queue.close()
-        super().close()

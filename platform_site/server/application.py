@@ -188,7 +188,6 @@ class Application:
             answer = self._api_middleware if is_api_path(request.path) else self._handler.get_response
             response = answer(request)
             if isinstance(response, EventStreamResponse):
-                response.detach()
                 self._call_on_loop(partial(start_stream, message, response))
             else:
                 message.respond(response)
