@@ -31,8 +31,6 @@ logger = logging.getLogger(__name__)
 class LoopRequest:
     """A request on the loop; `connections` are the borrowed ones, by alias."""
 
-    __slots__ = ("_worker", "connections", "has_used_redis", "has_written", "loop", "project_id", "work")
-
     def __init__(self, loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
         self.loop, self.work = loop, work
         self._worker: _Worker | None = None
@@ -153,8 +151,6 @@ def run_or_repeat_in_thread(call: Callable[[], Result], fallback: Callable[[], R
 class Gate:
     """A one-time event: its creator, a thread or a request on the loop, waits until another opens it."""
 
-    __slots__ = ("_is_open", "_is_waiting", "_lock", "_request")
-
     def __init__(self) -> None:
         self._request = current()
         self._is_open = self._is_waiting = False
@@ -198,8 +194,6 @@ def sleep(seconds: float) -> None:
 
 class Readiness:
     """Waits until a socket is readable. Uses a duplicate of the descriptor, because libpq may close its own."""
-
-    __slots__ = ("_descriptor", "_loop", "_request")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, descriptor: int) -> None:
         self._loop = loop

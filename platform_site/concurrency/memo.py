@@ -12,8 +12,6 @@ class Memo(Generic[K, V]):
     the previous old one is dropped. Thread-safe without a lock, because it only uses single dictionary operations; a
     race can at worst lose an entry."""
 
-    __slots__ = ("_old", "_young", "size")
-
     def __init__(self, size: int) -> None:
         self.size = size
         self._young: dict[K, V] = {}

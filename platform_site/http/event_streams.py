@@ -19,8 +19,6 @@ def message(event: str, data: str, last_id: str | None = None) -> bytes:
 class MessageQueue:
     """Messages from any thread to one reader, at most `max_bytes`; more closes the queue (`is_overflowed`)."""
 
-    __slots__ = ("_lock", "_max_bytes", "_messages", "is_closed", "is_overflowed", "notify", "size")
-
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._lock = threading.Lock()

@@ -42,8 +42,6 @@ _max_waiting_threads: float = float("inf")
 class AvailabilityWatch:
     """Of one database. Thread-safe."""
 
-    __slots__ = ("_alias", "_is_being_checked", "_lock", "_progress_at", "_usual", "_waiting", "is_unavailable")
-
     def __init__(self, alias: str) -> None:
         self._alias = alias
         self._lock = threading.Lock()

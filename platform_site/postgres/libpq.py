@@ -42,8 +42,6 @@ _LOST: Final = "the connection to the database was lost"
 class _Prepared:
     """A connection's prepared statements and used tables; an attribute of psycopg's connection."""
 
-    __slots__ = ("names", "readiness", "seen", "tables")
-
     def __init__(self) -> None:
         self.names: OrderedDict[bytes, bytes] = OrderedDict()
         self.seen: OrderedDict[bytes, None] = OrderedDict()

@@ -19,8 +19,6 @@ _MOST: Final = 16
 
 
 class _Read:
-    __slots__ = ("outcome", "request", "values")
-
     def __init__(self, request: LoopRequest, values: Sequence[bytes | None]) -> None:
         self.request, self.values = request, values
         self.outcome: list[Row] | DatabaseError | None = None

@@ -31,8 +31,6 @@ def load(module_file: str, **fragments: str) -> dict[str, str]:
 class PreparedStatement:
     """A statement with named parameters, `%(run_id)s`, for `platform_site.postgres.prepared`, which numbers them."""
 
-    __slots__ = ("_names", "_sql")
-
     def __init__(self, text: str) -> None:
         self._names = tuple(dict.fromkeys(_PARAMETER.findall(text)))
         numbers = {name: f"${number}" for number, name in enumerate(self._names, 1)}

@@ -16,8 +16,6 @@ _READ_SECONDS: Final = 0.002
 
 
 class _Exchange:
-    __slots__ = ("deadline", "expected", "replies", "request")
-
     def __init__(self, request: LoopRequest, expected: int, deadline: float) -> None:
         self.request, self.expected, self.deadline = request, expected, deadline
         self.replies: list[Any] = []

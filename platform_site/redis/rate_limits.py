@@ -41,8 +41,6 @@ _MAX_WINDOWS: Final = 10_000
 class Counting:
     """One policy for one request: counted in a round trip, compared with its limit after it."""
 
-    __slots__ = ("_count", "_counter_key", "_identity", "_name", "_period", "_time_left")
-
     def __init__(
         self, trip: round_trip.RoundTrip, name: str, identity: str, *, read_only: bool = False, period: int = PERIOD
     ) -> None:
@@ -111,8 +109,6 @@ class CallerLimit:
     """Counts a request for its caller. `is_anonymous`: `identity` is a public key (publishable, or of an inbound
     endpoint), limited per client IP."""
 
-    __slots__ = ("_counting", "_is_anonymous", "_request")
-
     def __init__(
         self, request: HttpRequest, trip: round_trip.RoundTrip, identity: str, *, is_anonymous: bool = False
     ) -> None:
@@ -163,8 +159,6 @@ def count_refused(request: HttpRequest, about: str = "") -> None:
 
 class Refusals:
     """This IP's refused tokens, read in the request's round trip. `about` as in `count_refused`."""
-
-    __slots__ = ("_counting", "_request")
 
     def __init__(self, request: HttpRequest, trip: round_trip.RoundTrip, about: str = "") -> None:
         self._request = request

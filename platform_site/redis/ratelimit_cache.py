@@ -12,8 +12,6 @@ ALIAS = "ratelimit"
 
 
 class Lookup:
-    __slots__ = ("_fetched",)
-
     def __init__(self, fetched: Fetched) -> None:
         self._fetched = fetched
 

@@ -20,15 +20,11 @@ pack: Final[Callable[[Command], bytes]] = hiredis.pack_command  # type: ignore[a
 class Fetched:
     """None before the run, for an absent key, and without Redis."""
 
-    __slots__ = ("value",)
-
     def __init__(self) -> None:
         self.value: bytes | None = None
 
 
 class Counted:
-    __slots__ = ("value",)
-
     def __init__(self) -> None:
         self.value: int | None = None
 
@@ -49,8 +45,6 @@ def _count(key: str, ttl: int, amount: int = 1) -> bytes:
 
 class RoundTrip:
     """For one thread; runs once, by `Store.exchange`."""
-
-    __slots__ = ("_exchange", "_fills", "_packed", "_replies")
 
     def __init__(self, exchange: Callable[[bytes, int, Sequence[bytes]], list[Any]]) -> None:
         self._exchange = exchange

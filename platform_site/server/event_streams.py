@@ -14,8 +14,6 @@ def start_stream(message: Message, response: EventStreamResponse) -> None:
 
 
 class EventStream:
-    __slots__ = ("_is_chunked", "_message", "queue")
-
     def __init__(self, message: Message, response: EventStreamResponse) -> None:
         self._message, self.queue = message, response.queue
         self._is_chunked = message.begin_stream(response)

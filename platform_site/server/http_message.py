@@ -20,10 +20,6 @@ Headers = list[tuple[str, str]]
 
 
 class Message:
-    __slots__ = (
-        "authority", "body", "connection", "headers", "is_answered", "is_last", "meta", "path", "refusal", "unreadable",
-    )  # fmt: skip
-
     connection: "HttpConnection"
     """Set once it is the turn of this request."""
 

@@ -40,11 +40,6 @@ class RequestParser:
     """Makes `messages` of what `feed` gets. The last one of a client that breaks the rules has a refusal. `check` gets
     a message with its head; it completes META, or raises ApiError."""
 
-    __slots__ = (
-        "_check", "_head_bytes", "_message", "_parser", "_pieces", "_upgrades", "_url", "expects_continue", "messages",
-        "size", "state",
-    )  # fmt: skip
-
     def __init__(self, check: Callable[[Message], None]) -> None:
         self._check = check
         self._parser = httptools.HttpRequestParser(self)

@@ -112,11 +112,6 @@ class HttpConnection(asyncio.Protocol):
     """Deadlines, the order of responses and flow control of one connection; `http_parser` reads its requests. Responses
     may come from any thread."""
 
-    __slots__ = (
-        "_answering", "_descriptor", "_is_all_written", "_parser", "_transport", "_unread", "_unwritten", "_writing",
-        "deadline", "is_gone", "is_paused", "reads", "server", "stream",
-    )  # fmt: skip
-
     _parser: RequestParser
     _transport: Any
     _descriptor: int
