@@ -16,7 +16,7 @@ def main() -> None:
         # Before Django: it makes the data directory whose secrets the settings read.
         from platform_site.embedded import up
 
-        sys.exit(up.main(sys.argv[2:], up.Program(load, run)))
+        sys.exit(up.main(sys.argv[2:], load, run))
     run(sys.argv)
 
 

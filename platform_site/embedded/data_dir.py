@@ -14,6 +14,11 @@ from urllib.parse import quote
 
 REGIONS = ("us-east-1", "eu-west-1", "ap-southeast-1")
 
+
+class CannotStart(RuntimeError):
+    """A reason for the operator, who can change it."""
+
+
 _SOCKET_PATH_LIMIT = 100  # sockaddr_un holds 108 bytes on Linux, 104 on macOS; PostgreSQL appends 14
 
 

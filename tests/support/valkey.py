@@ -10,7 +10,7 @@ from unittest import mock
 import redis
 
 from platform_site.embedded import valkey as embedded_valkey
-from platform_site.embedded.data_dir import Layout
+from platform_site.embedded.data_dir import CannotStart, Layout
 
 Refusal = Literal["full", "replica"]
 START_SECONDS = 10.0
@@ -23,9 +23,9 @@ def start(layout: Layout, *, log: Path | None = None) -> subprocess.Popen[bytes]
     deadline = time.monotonic() + START_SECONDS
     while not embedded_valkey.answers(layout):
         if server.poll() is not None:
-            raise embedded_valkey.ValkeyFailed(f"Valkey ended at once (exit {server.returncode}).")
+            raise CannotStart(f"Valkey ended at once (exit {server.returncode}).")
         if time.monotonic() > deadline:
-            raise embedded_valkey.ValkeyFailed(f"Valkey did not answer within {START_SECONDS:g} s.")
+            raise CannotStart(f"Valkey did not answer within {START_SECONDS:g} s.")
         time.sleep(0.01)
     return server
 

@@ -18,4 +18,4 @@ class Command(BaseCommand):
         up.add_arguments(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        raise SystemExit(up.run(argparse.Namespace(**options), up.Program(application.load, execute_from_command_line)))
+        raise SystemExit(up.run(argparse.Namespace(**options), application.load, execute_from_command_line))
