@@ -17,6 +17,7 @@ from whitenoise.middleware import WhiteNoiseMiddleware
 
 from accounts.tokens import signing_keys
 from accounts.users import passwords
+from platform_site.http.middleware import api as middleware
 from platform_site.management.commands import migrate
 from platform_site.postgres import libpq
 from projects.provisioning import suspension
@@ -225,6 +226,11 @@ def _suspensions_of_earlier_tests_are_forgotten() -> None:
     """A process goes by what it knows of them for some seconds."""
     for region in settings.REGION_DATABASES:
         suspension.evict(region)
+
+
+@pytest.fixture(autouse=True)
+def _hosts_of_earlier_tests_are_forgotten() -> None:
+    middleware._known_hosts.clear()
 
 
 @pytest.fixture(autouse=True)

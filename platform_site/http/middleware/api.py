@@ -9,7 +9,6 @@ from typing import Any, Final
 from django.conf import settings
 from django.core.exceptions import DisallowedHost
 from django.core.handlers.exception import response_for_exception
-from django.core.signals import setting_changed
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase, ResponseHeaders
 from django.urls.exceptions import Resolver404
@@ -40,7 +39,8 @@ class ApiMiddleware:
     def __init__(self, get_response: Answer) -> None:
         self.get_response = get_response
         self.headers = _security_headers()
-        self.strict_transport = _strict_transport()
+        seconds = settings.SECURE_HSTS_SECONDS
+        self.strict_transport = f"max-age={seconds}; includeSubDomains; preload" if seconds else None
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
         began = time.perf_counter()
@@ -149,14 +149,6 @@ def _check_host(request: HttpRequest) -> None:
     _known_hosts.add(key)
 
 
-def _clear_hosts(*, setting: str, **_: Any) -> None:
-    if setting in ("ALLOWED_HOSTS", "DEBUG"):
-        _known_hosts.clear()
-
-
-setting_changed.connect(_clear_hosts)
-
-
 def _security_headers() -> dict[str, tuple[str, str]]:
     """The headers of Django's and django-csp's middleware for JSON, as ResponseHeaders stores them."""
     headers = ResponseHeaders(
@@ -171,15 +163,3 @@ def _security_headers() -> dict[str, tuple[str, str]]:
     )
     kept: dict[str, tuple[str, str]] = headers._store
     return kept
-
-
-def _strict_transport() -> str | None:
-    seconds: int = settings.SECURE_HSTS_SECONDS
-    if not seconds:
-        return None
-    value = f"max-age={seconds}"
-    if settings.SECURE_HSTS_INCLUDE_SUBDOMAINS:
-        value += "; includeSubDomains"
-    if settings.SECURE_HSTS_PRELOAD:
-        value += "; preload"
-    return value
