@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from cachetools import LRUCache
 from django.conf import settings
 from django.core.cache import caches
 from django.http import HttpRequest
@@ -69,8 +70,7 @@ class Counting:
         if count is None:
             count = 0
             if fall_back:
-                limiter = _hourly_limiter if self._period == HOUR else _process_limiter
-                count, time_left = limiter.count(f"{self._name}\0{self._identity}")
+                count, time_left = _process_limiters[self._period].count(f"{self._name}\0{self._identity}")
         policy = f'"{self._name}";q={quota};w={self._period}'
         left = f'"{self._name}";r={max(0, quota - count)};t={time_left}'
         return policy, left, time_left if count > quota else None
@@ -281,29 +281,20 @@ def limited_callers() -> dict[str, int]:
 
 
 class ProcessLimiter:
-    """Counts while Redis is unavailable: one fixed window, at most `most` keys, the oldest dropped."""
+    """Counts while Redis is unavailable, in fixed windows: at most `most` keys, the least recently counted dropped."""
 
-    def __init__(self, period: int = PERIOD, most: int = 20_000) -> None:
+    def __init__(self, period: int, most: int = 20_000) -> None:
         self._period = period
-        self._most = most
         self._lock = threading.Lock()
-        self._window = 0
-        self._counts: dict[str, int] = {}
+        self._counts: LRUCache[tuple[int, str], int] = LRUCache(most)
 
     def count(self, key: str) -> tuple[int, int]:
         """The count in this window, and seconds until the next one."""
-        now = time.time()
-        window = int(now) // self._period
+        now = int(time.time())
+        window = now // self._period
         with self._lock:
-            if window != self._window:
-                self._window = window
-                self._counts.clear()
-            count = self._counts.pop(key, 0) + 1  # put back at the end: the dict keeps the least recently counted first
-            if len(self._counts) >= self._most:
-                del self._counts[next(iter(self._counts))]
-            self._counts[key] = count
-        return count, (window + 1) * self._period - int(now)
+            self._counts[window, key] = count = self._counts.get((window, key), 0) + 1
+        return count, (window + 1) * self._period - now
 
 
-_process_limiter = ProcessLimiter()
-_hourly_limiter = ProcessLimiter(HOUR)
+_process_limiters: Final = {period: ProcessLimiter(period) for period in (PERIOD, HOUR)}

@@ -4,7 +4,7 @@ others continue through `settings.MIDDLEWARE`."""
 
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from django.conf import settings
 from django.core.exceptions import DisallowedHost
