@@ -41,6 +41,6 @@ SPECTACULAR_SETTINGS = {
     "GET_LIB_DOC_EXCLUDES": "platform_site.http.openapi.description.generic_view_classes",
     "POSTPROCESSING_HOOKS": [
         "platform_site.http.openapi.description.add_components",
-        "platform_site.http.openapi.examples.add",
+        "platform_site.http.openapi.description.add_examples",
     ],
 }

@@ -10,13 +10,13 @@ import pytest
 
 from platform_site import demo
 from platform_site.embedded.data_dir import Layout
-from platform_site.http.openapi import examples as openapi_examples
+from platform_site.http.openapi import description
 from tests.support.client import Api
 from tests.support.openapi import operations
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 
-BODIES = openapi_examples.examples()["bodies"]
+BODIES = description.examples()["bodies"]
 NEED_A_LINK = {
     "confirmSignUp", "verifyEmail", "confirmPasswordReset", "confirmEmailChange", "acceptInvitation",
     "acceptMemberInvitation",
