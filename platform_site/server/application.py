@@ -33,7 +33,7 @@ from platform_site.observability.traffic import Reporter
 from platform_site.postgres import availability, loop_connections
 from platform_site.request_log.writer import Writers
 from platform_site.server.elastic_pool import ElasticThreadPool
-from platform_site.server.event_streams import start_stream
+from platform_site.server.event_streams import EventStream
 from platform_site.server.http_message import Message
 from platform_site.server.incoming import Incoming
 from platform_site.server.thread_shares import OverShare, ThreadShare, ThreadShares
@@ -65,7 +65,7 @@ class Application:
             # Static files come from the packages themselves when collectstatic was not run.
             warnings.filterwarnings("ignore", message="No directory at")
             handler.load_middleware()
-        _import_views(get_resolver())
+        get_resolver().check()  # imports all URLconfs and their views
         connection_cleanup.disconnect_django_signals()
         # Without Django's exception wrapper: ApiMiddleware makes the error responses for API paths itself.
         self._api_middleware = inspect.unwrap(handler._middleware_chain)  # type: ignore[attr-defined]
@@ -188,7 +188,7 @@ class Application:
             answer = self._api_middleware if is_api_path(request.path) else self._handler.get_response
             response = answer(request)
             if isinstance(response, EventStreamResponse):
-                self._call_on_loop(partial(start_stream, message, response))
+                self._call_on_loop(partial(EventStream, message, response))
             else:
                 message.respond(response)
         except server_hints.Parked:
@@ -200,7 +200,7 @@ class Application:
         if response is not None:
             response.close()  # after the client has its answer
 
-    def _call_on_loop(self, call: Callable[[], None]) -> None:
+    def _call_on_loop(self, call: Callable[[], object]) -> None:
         # Without the context of this request: a stream may last for days.
         self._loop.call_soon_threadsafe(call, context=contextvars.Context())
 
@@ -227,13 +227,6 @@ def _runs_on_loop(message: Message) -> bool:
         return is_plain and not settings.REPLICAS and "HTTP_IDEMPOTENCY_KEY" not in meta
     is_call = path.startswith("/v1/functions/") and path.endswith("/invoke") and method == "POST"
     return is_call and "HTTP_IDEMPOTENCY_KEY" not in meta and "HTTP_PREFER" not in meta
-
-
-def _import_views(resolver: Any) -> None:
-    """Import all URLconfs and their views."""
-    for pattern in resolver.url_patterns:
-        if hasattr(pattern, "url_patterns"):
-            _import_views(pattern)
 
 
 def _send_health(message: Message) -> None:

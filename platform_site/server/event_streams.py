@@ -6,17 +6,15 @@ from platform_site.http.event_streams import EventStreamResponse
 from platform_site.server.http_message import Message
 
 
-def start_stream(message: Message, response: EventStreamResponse) -> None:
-    """Answer `message` with the messages of the queue until one side ends it."""
-    stream = message.connection.stream = EventStream(message, response)
-    response.queue.notify = partial(message.connection.server.loop.call_soon_threadsafe, stream.send)
-    stream.send()
-
-
 class EventStream:
+    """Answers `message` with the messages of the queue until one side ends it."""
+
     def __init__(self, message: Message, response: EventStreamResponse) -> None:
         self._message, self.queue = message, response.queue
         self._is_chunked = message.begin_stream(response)
+        message.connection.stream = self
+        self.queue.notify = partial(message.connection.server.loop.call_soon_threadsafe, self.send)
+        self.send()
 
     def send(self) -> None:
         """Send what is in the queue; called when it changes, and when the client disconnects or has read everything."""

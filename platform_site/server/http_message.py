@@ -5,7 +5,7 @@ import logging
 import time
 from functools import lru_cache
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from django.http.response import HttpResponseBase
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Headers = list[tuple[str, str]]
+_PHRASES: Final = {each.value: each.phrase for each in HTTPStatus}
 
 
 class Message:
@@ -90,11 +91,7 @@ def _headers_of(response: HttpResponseBase) -> Headers:
 
 @lru_cache(maxsize=64)
 def _status_line(status: int) -> bytes:
-    try:
-        phrase = HTTPStatus(status).phrase
-    except ValueError:
-        phrase = ""
-    return f"HTTP/1.1 {status} {phrase}\r\n".encode()
+    return f"HTTP/1.1 {status} {_PHRASES.get(status, '')}\r\n".encode()
 
 
 @lru_cache(maxsize=1)

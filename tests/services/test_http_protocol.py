@@ -17,7 +17,7 @@ from platform_site.http.bodies import MAX_ON_LOOP
 from platform_site.http.event_streams import EventStreamResponse, MessageQueue
 from platform_site.server import http_protocol
 from platform_site.server.application import Application
-from platform_site.server.event_streams import start_stream
+from platform_site.server.event_streams import EventStream
 from platform_site.server.http_message import Message
 from platform_site.server.http_parser import MAX_PIECES, MAX_PIPELINED
 from platform_site.server.http_protocol import HttpServer
@@ -419,7 +419,7 @@ def test_a_client_that_reads_is_closed_after_those_that_do_not(served: Served, m
 
 def test_connections_without_unread_bytes_are_never_closed(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     waiting, stream = served.unread_request(), served.unread_request()
-    start_stream(stream, EventStreamResponse(MessageQueue(20_000_000)))
+    EventStream(stream, EventStreamResponse(MessageQueue(20_000_000)))
     with served.client() as client:
         client.sendall(REQUEST)
         served.run()
@@ -439,7 +439,7 @@ def test_clients_with_the_most_unread_bytes_are_closed(served: Served, monkeypat
     monkeypatch.setattr(http_protocol, "MAX_UNREAD", 20_000_000)
     small, large, stream = (served.unread_request() for _ in range(3))
     queue = MessageQueue(20_000_000)
-    start_stream(stream, EventStreamResponse(queue))
+    EventStream(stream, EventStreamResponse(queue))
     queue.put(b"B" * 2_000_000)
     served.run(0.01)
     queue.put(b"B" * 10_000_000)
@@ -474,7 +474,7 @@ def test_a_client_that_reads_nothing_has_no_more_requests_begun(served: Served) 
 
 def test_a_stream_whose_client_is_gone_keeps_no_messages(served: Served) -> None:
     stream, queue = served.unread_request(), MessageQueue(20_000_000)
-    start_stream(stream, EventStreamResponse(queue))
+    EventStream(stream, EventStreamResponse(queue))
     queue.put(b"B" * 2_000_000)
     served.run(0.01)
     queue.put(b"B" * 2_000_000)
@@ -490,7 +490,7 @@ def test_nothing_follows_the_end_of_a_stream(served: Served) -> None:
         client.sendall(REQUEST)
         served.run()
         queue = MessageQueue(1_000)
-        start_stream(served.begun[0], EventStreamResponse(queue))
+        EventStream(served.begun[0], EventStreamResponse(queue))
         queue.put(b"data: bye\n\n")
         queue.close()
         served.run()
