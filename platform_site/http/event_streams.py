@@ -61,7 +61,7 @@ class MessageQueue:
 
 
 class EventStreamResponse(StreamingHttpResponse):
-    """Without content of its own: the server sends the messages (`platform_site.server.event_streams`)."""
+    """Without content of its own: the server sends the messages (`platform_site.server.http_message`)."""
 
     def __init__(self, queue: MessageQueue) -> None:
         super().__init__(content_type="text/event-stream; charset=utf-8", headers=_HEADERS)

@@ -33,8 +33,7 @@ from platform_site.observability.traffic import Reporter
 from platform_site.postgres import availability, loop_connections
 from platform_site.request_log.writer import Writers
 from platform_site.server.elastic_pool import ElasticThreadPool
-from platform_site.server.event_streams import EventStream
-from platform_site.server.http_message import Message
+from platform_site.server.http_message import EventStream, Message
 from platform_site.server.incoming import Incoming
 from platform_site.server.thread_shares import OverShare, ThreadShare, ThreadShares
 from platform_site.server.watchdog import Watchdog

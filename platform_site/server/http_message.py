@@ -1,15 +1,16 @@
-"""`Message`: one HTTP request as parsed, and the methods that send its response, once."""
+"""`Message`: one HTTP request as parsed, and the methods that send its response, once; and the event streams."""
 
 import email.utils
 import logging
 import time
-from functools import lru_cache
+from functools import lru_cache, partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from django.http.response import HttpResponseBase
 
 from platform_site.http import errors
+from platform_site.http.event_streams import EventStreamResponse
 
 if TYPE_CHECKING:
     from platform_site.server.http_protocol import HttpConnection
@@ -68,6 +69,44 @@ class Message:
         if self.is_last:
             text += b"connection: close\r\n"
         return [_status_line(response.status_code), text, _date(int(time.time()))]
+
+
+class EventStream:
+    """Answers `message` with Server-Sent Events, the messages of a queue, until one side ends it."""
+
+    def __init__(self, message: Message, response: EventStreamResponse) -> None:
+        self._message, self.queue = message, response.queue
+        self._is_chunked = message.begin_stream(response)
+        message.connection.stream = self
+        self.queue.notify = partial(message.connection.server.loop.call_soon_threadsafe, self.send)
+        self.send()
+
+    def send(self) -> None:
+        """Send what is in the queue; called when it changes, and when the client disconnects or has read everything."""
+        connection, queue = self._message.connection, self.queue
+        if connection.stream is not self:  # it has ended
+            return
+        if connection.is_gone:
+            self._end()
+            return
+        while not connection.is_paused:
+            data = queue.take()
+            if data is None:
+                self._end()
+                connection.finish(self._message, b"0\r\n\r\n" if self._is_chunked else b"")
+                return
+            if not data:
+                return
+            connection.write(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
+        if queue.is_closed:  # a client that does not read would not read the last message either
+            self._end()
+            connection.abort()
+
+    def _end(self) -> None:
+        self._message.connection.stream = None
+        self.queue.notify = lambda: None
+        self.queue.close()
+        self.queue.take()  # its messages would be kept until the next pass of the feed
 
 
 def _headers_of(response: HttpResponseBase) -> Headers:

@@ -10,16 +10,13 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from platform_site.embedded.sockets import BACKLOG
 from platform_site.http import errors
-from platform_site.server.http_message import Message
+from platform_site.server.http_message import EventStream, Message
 from platform_site.server.http_parser import RequestParser
 from platform_site.server.incoming import Forwarding, check_head
-
-if TYPE_CHECKING:
-    from platform_site.server.event_streams import EventStream
 
 logger = logging.getLogger(__name__)
 

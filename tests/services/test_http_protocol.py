@@ -17,8 +17,7 @@ from platform_site.http.bodies import MAX_ON_LOOP
 from platform_site.http.event_streams import EventStreamResponse, MessageQueue
 from platform_site.server import http_protocol
 from platform_site.server.application import Application
-from platform_site.server.event_streams import EventStream
-from platform_site.server.http_message import Message
+from platform_site.server.http_message import EventStream, Message
 from platform_site.server.http_parser import MAX_PIECES, MAX_PIPELINED
 from platform_site.server.http_protocol import HttpServer
 from platform_site.server.incoming import Forwarding
