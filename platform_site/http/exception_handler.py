@@ -13,21 +13,8 @@ from django.http.multipartparser import MultiPartParserError
 from django.http.request import UnreadablePostError
 from rest_framework import exceptions as drf
 
-from platform_site.http import fields
-from platform_site.http.errors import (
-    ApiError,
-    FieldError,
-    Forbidden,
-    Internal,
-    InvalidRequest,
-    MethodNotAllowed,
-    NotFound,
-    PayloadTooLarge,
-    RateLimited,
-    Unauthorized,
-    UnsupportedMediaType,
-    ValidationFailed,
-)
+from platform_site.http import errors, fields
+from platform_site.http.errors import ApiError, FieldError
 from platform_site.http.requests import current_request_id
 from platform_site.observability.metrics import DATABASE_ERRORS
 from platform_site.postgres import sqlstates
@@ -41,32 +28,32 @@ ERROR_ATTRIBUTE: Final = "api_error"
 def _django_validation(error: django_exceptions.ValidationError) -> ApiError:
     found = []
     by_field = error.error_dict if hasattr(error, "error_dict") else {"": error.error_list}
-    for name, errors in by_field.items():
+    for name, of_field in by_field.items():
         field = fields.WHOLE_BODY if name in ("", django_exceptions.NON_FIELD_ERRORS) else name
-        for one in errors:
+        for one in of_field:
             found += [FieldError(field, fields.own_code(one.code), str(message)) for message in one.messages]
-    return ValidationFailed(fields=found)
+    return errors.ValidationFailed(fields=found)
 
 
 _converters: Final[dict[type, Callable[[Any], ApiError]]] = {
     drf.ValidationError: lambda error: fields.failed(error.detail),
-    drf.ParseError: lambda error: InvalidRequest(),
-    drf.NotAuthenticated: lambda error: Unauthorized(),
-    drf.AuthenticationFailed: lambda error: Unauthorized(),
-    drf.PermissionDenied: lambda error: Forbidden(),
-    drf.NotFound: lambda error: NotFound(),
-    drf.MethodNotAllowed: lambda error: MethodNotAllowed(),
-    drf.UnsupportedMediaType: lambda error: UnsupportedMediaType(),
-    drf.Throttled: lambda error: RateLimited(int(error.wait or 1)),
-    Http404: lambda error: NotFound(),
-    django_exceptions.PermissionDenied: lambda error: Forbidden(),
-    django_exceptions.RequestDataTooBig: lambda error: PayloadTooLarge(),
-    django_exceptions.DisallowedHost: lambda error: InvalidRequest("Unknown host."),
-    django_exceptions.SuspiciousOperation: lambda error: InvalidRequest(),
-    django_exceptions.BadRequest: lambda error: InvalidRequest(),
+    drf.ParseError: lambda error: errors.InvalidRequest(),
+    drf.NotAuthenticated: lambda error: errors.Unauthorized(),
+    drf.AuthenticationFailed: lambda error: errors.Unauthorized(),
+    drf.PermissionDenied: lambda error: errors.Forbidden(),
+    drf.NotFound: lambda error: errors.NotFound(),
+    drf.MethodNotAllowed: lambda error: errors.MethodNotAllowed(),
+    drf.UnsupportedMediaType: lambda error: errors.UnsupportedMediaType(),
+    drf.Throttled: lambda error: errors.RateLimited(int(error.wait or 1)),
+    Http404: lambda error: errors.NotFound(),
+    django_exceptions.PermissionDenied: lambda error: errors.Forbidden(),
+    django_exceptions.RequestDataTooBig: lambda error: errors.PayloadTooLarge(),
+    django_exceptions.DisallowedHost: lambda error: errors.InvalidRequest("Unknown host."),
+    django_exceptions.SuspiciousOperation: lambda error: errors.InvalidRequest(),
+    django_exceptions.BadRequest: lambda error: errors.InvalidRequest(),
     django_exceptions.ValidationError: _django_validation,
-    MultiPartParserError: lambda error: InvalidRequest(),
-    UnreadablePostError: lambda error: InvalidRequest("The body ended before its announced length."),
+    MultiPartParserError: lambda error: errors.InvalidRequest(),
+    UnreadablePostError: lambda error: errors.InvalidRequest("The body ended before its announced length."),
 }
 
 
@@ -84,7 +71,7 @@ def to_api_error(error: Exception) -> ApiError:
             return _converters[kind](error)
     if sqlstates.is_database_error(error):
         return sqlstates.error_for(error)
-    return Internal()
+    return errors.Internal()
 
 
 def report(error: Exception, answer: ApiError) -> None:

@@ -17,16 +17,7 @@ from typing import Final
 import certifi
 from django.conf import settings
 
-from platform_site.outbound import resolver
-from platform_site.outbound.errors import (
-    ConnectionBroken,
-    Forbidden,
-    Insecure,
-    InvalidResponse,
-    Refused,
-    RequestTimedOut,
-    Unresolved,
-)
+from platform_site.outbound import errors, resolver
 from platform_site.outbound.messages import Response, read_response, request_message
 from platform_site.outbound.sockets import Bounded, BoundedSocket, BoundedTLSSocket, ResponseTooLarge, is_stale
 from platform_site.outbound.ssrf import Address, Network, is_allowed, networks, plain
@@ -129,14 +120,14 @@ class Client:
         try:
             target = parse_url(url)
         except BadUrl as error:
-            raise Forbidden(str(error)) from None
+            raise errors.Forbidden(str(error)) from None
         message = request_message(method, target, headers or {}, body)
         key = (owner, target.scheme, target.host, target.port)
         idle = self._take(key)
         if idle is not None:
             try:
                 return self._exchange(idle, key, method, message, limit, deadline, interruption)
-            except ConnectionBroken:
+            except errors.ConnectionBroken:
                 may_repeat = method in REPEATABLE if is_repeatable is None else is_repeatable
                 if idle.has_received or not may_repeat or interruption.is_interrupted:
                     raise
@@ -157,12 +148,12 @@ class Client:
         try:
             addresses = self._resolve(target.host, target.port, by, owner)
         except resolver.NotResolved:
-            raise Unresolved from None
+            raise errors.Unresolved from None
         except TimeoutError:
-            raise RequestTimedOut("the name could not be resolved in time") from None
+            raise errors.RequestTimedOut("the name could not be resolved in time") from None
         allowed = [address for address in addresses if is_allowed(address, self._opened)]
         if not allowed:
-            raise Forbidden
+            raise errors.Forbidden
         for index, address in enumerate(allowed):
             is_last = index == len(allowed) - 1
             left = by - time.monotonic()
@@ -173,12 +164,12 @@ class Client:
                 break
             except TimeoutError:
                 if is_last:
-                    raise RequestTimedOut("the connection could not be made in time") from None
+                    raise errors.RequestTimedOut("the connection could not be made in time") from None
             except OSError:
                 if interruption.is_interrupted:
-                    raise ConnectionBroken from None
+                    raise errors.ConnectionBroken from None
                 if is_last:
-                    raise Refused from None
+                    raise errors.Refused from None
         return self._secured(connection, target, by) if target.scheme == "https" else connection
 
     def _connect_to(
@@ -203,10 +194,10 @@ class Client:
             secured = self._tls.wrap_socket(connection, server_hostname=target.host)
         except TimeoutError:
             connection.close()
-            raise RequestTimedOut("the TLS handshake took too long") from None
+            raise errors.RequestTimedOut("the TLS handshake took too long") from None
         except (OSError, ValueError):
             connection.close()
-            raise Insecure from None
+            raise errors.Insecure from None
         if not isinstance(secured, BoundedTLSSocket):
             raise TypeError("the TLS context makes sockets of another class")
         return secured
@@ -268,13 +259,13 @@ class Client:
             may_keep = not (response.will_close or answer.is_cut or interruption.is_interrupted)
             return answer
         except TimeoutError:
-            raise RequestTimedOut from None
+            raise errors.RequestTimedOut from None
         except ConnectionError:  # RemoteDisconnected among them
-            raise ConnectionBroken from None
+            raise errors.ConnectionBroken from None
         except (http.client.HTTPException, ResponseTooLarge, ValueError):
-            raise InvalidResponse from None
+            raise errors.InvalidResponse from None
         except OSError:  # TLS alerts among them
-            raise ConnectionBroken from None
+            raise errors.ConnectionBroken from None
         finally:
             if may_keep:
                 self._keep(key, connection)
