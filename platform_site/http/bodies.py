@@ -10,7 +10,6 @@ from typing import Any, Final, Literal, NoReturn
 import orjson
 from django.conf import settings
 from django.http import HttpRequest
-from django.http.request import UnreadablePostError
 
 from platform_site.http import exact_json
 from platform_site.http.errors import InvalidRequest, PayloadTooLarge, UnsupportedMediaType
@@ -138,10 +137,7 @@ def declared_length(meta: Mapping[str, Any]) -> int:
 def read_request(request: HttpRequest, *, long_floats: LongFloats = "rounded") -> Any:
     meta = request.META
     declared_length(meta)
-    try:
-        body = request.body
-    except UnreadablePostError:
-        raise InvalidRequest("The body ended before its announced length.") from None
+    body = request.body
     if not body:
         raise InvalidRequest("The body is empty; a JSON value is needed.")
     check_content_type(meta)

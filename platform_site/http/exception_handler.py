@@ -10,7 +10,6 @@ import orjson
 from django.core import exceptions as django_exceptions
 from django.http import Http404, HttpResponse
 from django.http.multipartparser import MultiPartParserError
-from django.http.request import UnreadablePostError
 from rest_framework import exceptions as drf
 
 from platform_site.http import errors, fields
@@ -53,7 +52,6 @@ _converters: Final[dict[type, Callable[[Any], ApiError]]] = {
     django_exceptions.BadRequest: lambda error: errors.InvalidRequest(),
     django_exceptions.ValidationError: _django_validation,
     MultiPartParserError: lambda error: errors.InvalidRequest(),
-    UnreadablePostError: lambda error: errors.InvalidRequest("The body ended before its announced length."),
 }
 
 
