@@ -4,6 +4,7 @@ same statement share a pipeline, so that none waits behind a slower read or one 
 table."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from django.db import DatabaseError, Error
@@ -18,11 +19,12 @@ _MOST: Final = 16
 """In one pipeline: the results of all are in memory together."""
 
 
+@dataclass(eq=False)
 class _Read:
-    def __init__(self, request: LoopRequest, values: Sequence[bytes | None]) -> None:
-        self.request, self.values = request, values
-        self.outcome: list[Row] | DatabaseError | None = None
-        """None: it is repeated on its own connection."""
+    request: LoopRequest
+    values: Sequence[bytes | None]
+    outcome: list[Row] | DatabaseError | None = None
+    """None: it is repeated on its own connection."""
 
 
 _gathering: Final[dict[tuple[str, bytes], list[_Read]]] = {}

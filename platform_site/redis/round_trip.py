@@ -18,15 +18,12 @@ pack: Final[Callable[[Command], bytes]] = hiredis.pack_command  # type: ignore[a
 
 
 class Fetched:
+    value: bytes | None = None
     """None before the run, for an absent key, and without Redis."""
-
-    def __init__(self) -> None:
-        self.value: bytes | None = None
 
 
 class Counted:
-    def __init__(self) -> None:
-        self.value: int | None = None
+    value: int | None = None
 
 
 class Unavailable(Exception):
