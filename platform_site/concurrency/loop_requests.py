@@ -36,15 +36,12 @@ class LoopRequest:
         self._worker: _Worker | None = None
         self.connections: dict[str, Any] = {}
         self.project_id = ""
-        """The project whose rows it reads or writes, once that is known."""
         self.has_used_redis = False
         """Whether a round trip to Redis has begun, so that rate limits may have counted the request."""
         self.has_written = False
-        """Whether it may have changed something and cannot be repeated."""
 
     def switch(self, outcome: Any = None) -> None:
-        """Called on the loop: start the work, or resume it; `outcome` is then the result of `wait`. Does nothing after
-        its end."""
+        """On the loop: start or resume the work, with `outcome` as the result of `wait`. Does nothing after its end."""
         worker = self._worker
         if worker is None:
             worker = _idle.workers.pop() if _idle.workers else _Worker()
@@ -60,7 +57,6 @@ class LoopRequest:
         self.wait()
 
     def in_thread(self, call: Callable[[], Result]) -> Result:
-        """Run `call()` in a helper thread, in the context of this request, and return its result."""
         future = _executor().submit(contextvars.copy_context().run, call)
         future.add_done_callback(lambda _: self.loop.call_soon_threadsafe(self.switch))
         self.wait()
@@ -127,8 +123,7 @@ def will_write() -> None:
 
 
 def in_thread(call: Callable[[], Result]) -> Result:
-    """Run a blocking `call()` and return its result: directly in a thread, or in a helper thread for a request on the
-    loop."""
+    """Run a blocking `call()`: directly in a thread, or in a helper thread for a request on the loop."""
     request = current()
     return call() if request is None else request.in_thread(call)
 

@@ -1,5 +1,3 @@
-"""A bounded cache in memory."""
-
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 

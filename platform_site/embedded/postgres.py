@@ -30,7 +30,6 @@ START_SECONDS: Final = 60.0
 
 
 def max_connections(web_processes: int) -> int:
-    """For all web processes and the rest of the service."""
     return _CONNECTIONS_OF_OTHERS + _CONNECTIONS_EACH * web_processes
 
 

@@ -31,8 +31,6 @@ def read_float(text: str) -> float:
 
 
 class RoundedNumber(ValueError):
-    """A number with more digits than a float keeps."""
-
     def __init__(self, text: str) -> None:
         shown = text if len(text) <= 40 else f"{text[:40]}…"
         super().__init__(f"The number {shown} would be rounded: write fewer digits or, for a decimal, a string.")

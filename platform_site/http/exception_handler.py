@@ -73,7 +73,6 @@ def to_api_error(error: Exception) -> ApiError:
 
 
 def report(error: Exception, answer: ApiError) -> None:
-    """Log the trace of a 500 and PostgreSQL's SQLSTATE."""
     if isinstance(error, ApiError) and answer.status != 500:
         return
     state = None

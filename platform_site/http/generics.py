@@ -30,8 +30,6 @@ from platform_site.identity import ids
 
 
 class UnpagedList(BasePagination):
-    """`{"data": […]}` with all items."""
-
     parameters: ClassVar[frozenset[str]] = frozenset()
 
     def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any]:

@@ -147,7 +147,6 @@ def store_reference(ticket: Ticket, reference: str, *, using: str) -> None:
 
 
 def discard(ticket: Ticket, *, using: str) -> None:
-    """Store nothing. In the transaction of `claim`."""
     IdempotencyRecord.objects.using(using).filter(digest=ticket.digest).delete()
 
 
@@ -179,7 +178,6 @@ Action = TypeVar("Action", bound=Callable[..., Any])
 
 
 def in_region(view: ApiViewSet) -> str | None:
-    """The database of the caller's environment; None without one."""
     return view.caller.environment.cluster if view.caller.environment else None
 
 

@@ -99,7 +99,6 @@ class ApiRequest(Request):
         self._data = self._full_data = self._files = self._content_type = self._stream = unread
 
     def set_caller(self, caller: Caller, credential: Any) -> Caller:
-        """Set `user` and `auth`, also on Django's request."""
         self._user, self._auth = caller, credential
         if caller.kind not in APP_USERS:
             call_depth.trust_header(self._request.META)
@@ -160,15 +159,12 @@ class ApiViewSet(ViewSet):
 
     @property
     def caller(self) -> Caller:
-        """The authenticated caller. Raises RuntimeError in a public viewset."""
         if self._caller is None:
             raise RuntimeError(f"{type(self).__name__} is public and has no caller")
         return self._caller
 
     @property
     def environment(self) -> EnvironmentRef:
-        """The caller's environment. Raises RuntimeError if there is none, which cannot happen if `environment_use` is
-        "required"."""
         environment = None if self._caller is None else self._caller.environment
         if environment is None:
             raise RuntimeError(f"{type(self).__name__} does not require an environment, and this request has none")
@@ -188,7 +184,6 @@ class ApiViewSet(ViewSet):
         return dict(checked.validated_data)
 
     def read_object(self) -> dict[str, Any]:
-        """The body, which must be an object."""
         left_out = self.action in self.optional_bodies and not self.http_request.body
         data = {} if left_out else self.request.data
         if not isinstance(data, dict):
@@ -227,7 +222,6 @@ class ApiViewSet(ViewSet):
         return view
 
     def _without_action(self, request: HttpRequest, allow: str) -> HttpResponseBase:
-        """OPTIONS returns the methods; the rest is 405."""
         if request.method == "OPTIONS":
             response = no_content()
             response.headers["Allow"] = allow
@@ -286,7 +280,6 @@ class ApiViewSet(ViewSet):
 
     @classmethod
     def scopes_of(cls, action: str) -> tuple[str, ...]:
-        """The scopes that an action requires."""
         required = cls.required_scopes[action]
         return (required,) if isinstance(required, str) else required or ()
 

@@ -42,7 +42,6 @@ class NoWorker(Exception):
 
 
 def record_heartbeat() -> None:
-    """A periodic job: one of many workers writes it."""
     from platform_site.models import Sample
 
     Sample.objects.update_or_create(name=WORKERS, defaults={"at": Now()})

@@ -155,7 +155,6 @@ def reset() -> None:
 
 
 def reads_only(request: HttpRequest) -> None:
-    """Raise MethodNotAllowed unless it is GET or HEAD."""
     if request.method not in ("GET", "HEAD"):
         raise MethodNotAllowed(headers={"Allow": "GET, HEAD"})
 

@@ -29,7 +29,6 @@ SILENT_SECONDS: Final = 0.5
 MIN_WAIT_SECONDS: Final = 0.05
 """Normal seconds without progress: at 60 ms the pool has added six of eight threads (`WEB_THREAD_STUCK_MS`)."""
 USUAL_LATENCY_FACTOR: Final = 8
-"""Multiple of the usual duration that is still normal."""
 ANSWER_SECONDS: Final = 2
 """Seconds to connect in a probe, and for an empty statement."""
 
@@ -95,7 +94,6 @@ class AvailabilityWatch:
             self._mark_unavailable(parameters)
 
     def check(self, timeout: float) -> None:
-        """Called every PROBE_SECONDS."""
         if self._seconds_without_progress() < timeout:
             return
         if self.is_unavailable:
@@ -108,7 +106,6 @@ class AvailabilityWatch:
                     self._is_being_checked = False
 
     def _too_many_wait(self) -> bool:
-        """Whether `_max_waiting_threads` threads wait, and longer than usual without progress."""
         if sum(holds_thread for _, _, holds_thread in list(self._waiting.values())) < _max_waiting_threads:
             return False
         return self._seconds_without_progress() > max(MIN_WAIT_SECONDS, USUAL_LATENCY_FACTOR * self._usual)
@@ -211,7 +208,6 @@ def watch(alias: str) -> AvailabilityWatch:
 
 
 def limit_waiting_threads(threads: int) -> None:
-    """Limit waits by the process's `threads`; default: unlimited."""
     global _max_waiting_threads
     _max_waiting_threads = max(1, threads * 3 // 4)
 

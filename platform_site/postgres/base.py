@@ -97,7 +97,6 @@ class DatabaseWrapper(base.DatabaseWrapper):
 def run_under_watch(
     execute: Callable[[Any, Any, bool, dict[str, Any]], Any], sql: Any, params: Any, many: bool, context: dict[str, Any]
 ) -> Any:
-    """Execute wrapper: runs a cursor's statement under the availability watch."""
     with _watched(context["connection"]):
         return execute(sql, params, many, context)
 

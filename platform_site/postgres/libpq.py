@@ -112,7 +112,6 @@ def _has_begun(wrapper: BaseDatabaseWrapper, libpq: Any) -> bool:
 
 
 def opened(wrapper: Any) -> tuple[Any, _Prepared]:
-    """This BaseDatabaseWrapper's libpq connection, and its prepared statements."""
     if wrapper.connection is None or not wrapper.health_check_done:  # otherwise both calls do nothing
         wrapper.close_if_health_check_failed()
         wrapper.ensure_connection()
@@ -122,8 +121,7 @@ def opened(wrapper: Any) -> tuple[Any, _Prepared]:
 
 
 def _is_second_use(wrapper: BaseDatabaseWrapper, prepared: _Prepared, sql: bytes) -> bool:
-    """Whether the connection runs this statement for the second time, so that it is to be prepared. Remembers the first
-    time."""
+    """Whether the statement is to be prepared. Remembers the first use."""
     if sql in prepared.seen and settings.PREPARED_STATEMENTS:
         del prepared.seen[sql]
         return True

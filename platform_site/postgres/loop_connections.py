@@ -72,7 +72,6 @@ class _Pool:
         self._made = 0
         self._waiting: deque[_Waiter] = deque()
         self._owners: dict[BaseDatabaseWrapper, str] = {}
-        """The projects that hold the borrowed connections."""
 
     def borrow(self, owner: str) -> BaseDatabaseWrapper:
         """A connection of the pool, which may not be open yet. `owner` is the project, if known. Raises Unavailable."""

@@ -34,7 +34,6 @@ def run(alias: str, sql: bytes, values: Sequence[bytes | None]) -> list[Row]:
 
 
 def run_on(connection: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | None]) -> list[Row]:
-    """As `run`, without looking up the connection."""
     return read_rows(_watched(connection, execute, sql, values))
 
 
@@ -57,7 +56,6 @@ def run_in_transaction(connection: BaseDatabaseWrapper, statements: Sequence[Sta
 
 
 def _watched(connection: BaseDatabaseWrapper, work: Callable[..., Result], *arguments: Any) -> Result:
-    """Runs `work(connection, *arguments)` under the availability watch."""
     watched = watch(connection.alias)
     try:
         entered = watched.enter(connection)

@@ -48,7 +48,6 @@ def forbid_unruled_statements(
 
 
 def _text_of(statement: Any) -> str:
-    """The text of a bytes or composed statement."""
     if isinstance(statement, Composable):
         return statement.as_string()
     return statement.decode(errors="replace") if isinstance(statement, bytes) else str(statement)

@@ -19,7 +19,6 @@ def rows(using: str, statement: str, parameters: Parameters = None) -> list[tupl
 
 
 def dicts(using: str, statement: str, parameters: Parameters = None) -> list[dict[str, Any]]:
-    """The rows by the names of their columns."""
     with connections[using].cursor() as cursor:
         cursor.execute(statement, parameters)
         names = [column.name for column in cursor.description or ()]
@@ -27,24 +26,20 @@ def dicts(using: str, statement: str, parameters: Parameters = None) -> list[dic
 
 
 def row(using: str, statement: str, parameters: Parameters = None) -> tuple[Any, ...]:
-    """The only row."""
     [found] = rows(using, statement, parameters)
     return found
 
 
 def value(using: str, statement: str, parameters: Parameters = None) -> Any:
-    """The only column of the only row."""
     [found] = row(using, statement, parameters)
     return found
 
 
 def column(using: str, statement: str, parameters: Parameters = None) -> list[Any]:
-    """The values of the only column."""
     return [value for (value,) in rows(using, statement, parameters)]
 
 
 def execute(using: str, statement: str, parameters: Parameters = None) -> int:
-    """Returns how many rows were changed."""
     with connections[using].cursor() as cursor:
         cursor.execute(statement, parameters)
         return int(cursor.rowcount)

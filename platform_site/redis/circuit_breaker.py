@@ -42,7 +42,6 @@ class CircuitBreaker:
         return not was_open
 
     def close(self) -> None:
-        """Called after a success, if the breaker is open."""
         with self._lock:
             if not self.is_open:
                 return

@@ -145,7 +145,6 @@ class CallerLimit:
 
 
 def count_operations(request: HttpRequest, operations: int, plan: str, caller_id: str | None) -> None:
-    """Count a request as `operations`. One round trip. Raises RateLimited."""
     limit: CallerLimit | None = request.__dict__.get("rate_limit")
     if limit is not None:
         limit.count_more(operations - 1, plan, caller_id)
@@ -192,7 +191,6 @@ class _Limit:
 
 
 def _count(*limits: _Limit, fall_back: bool = True) -> list[Outcome]:
-    """Count for each limit. One round trip."""
     trip = redis_client.round_trip()
     counted = [Counting(trip, limit.name, limit.identity, period=limit.period) for limit in limits]
     trip.run()
@@ -266,7 +264,6 @@ _limited_lock = threading.Lock()
 
 
 def record_limited(callers: Mapping[str, int]) -> None:
-    """Record limited requests per caller, for statistics. Bounded."""
     with _limited_lock:
         for caller, count in callers.items():
             if caller in _limited or len(_limited) < _MAX_LIMITED_CALLERS:

@@ -10,7 +10,6 @@ _MARK_BYTES: Final = 8
 
 
 def types_of(record: type[Any]) -> list[tuple[str, Any]]:
-    """The name and type of each field of a dataclass, in order."""
     return [(field.name, field.type) for field in fields(record)]
 
 

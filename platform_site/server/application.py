@@ -71,8 +71,7 @@ class Application:
         self._handler = handler
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start the threads and prepare the database for use on the loop. Called once per worker, in the thread of
-        `loop`."""
+        """Called once per worker, in the thread of `loop`."""
         self._loop = loop
         availability.limit_waiting_threads(settings.WEB_THREADS)
         self._pool = ElasticThreadPool(
@@ -116,7 +115,6 @@ class Application:
             reporter.stop()
 
     def handle(self, message: Message) -> None:
-        """Answer a complete request: refuse it, or run it on the loop or in a thread."""
         if message.refusal is not None:
             _send_error(message, message.refusal)
             return
@@ -180,7 +178,6 @@ class Application:
             self._pool.submit(request, share.since if share is not None and share.is_held else None)
 
     def _answer(self, request: Incoming) -> None:
-        """Pass the request to Django and send the response. Raises Parked."""
         message, response = request.message, None
         try:
             # What Django's handler does around its middleware (URLconf, error log) is for the HTML pages.
@@ -205,16 +202,14 @@ class Application:
 
 
 def _client_of(request: Incoming) -> str:
-    """The credential of the request, not checked yet, or its address. Clients take turns for threads, so that one
-    account or key cannot fill the queue."""
+    """Clients take turns for threads by their credential, which is not checked yet, so that none can fill the queue."""
     meta = request.META
     found: str = meta.get("HTTP_AUTHORIZATION") or meta.get("HTTP_COOKIE") or meta["REMOTE_ADDR"]
     return found
 
 
 def _runs_on_loop(message: Message) -> bool:
-    """Whether this is a short request: for rows without a transaction, or a synchronous function call without
-    Idempotency-Key and Prefer."""
+    """For rows without a transaction, and synchronous function calls without Idempotency-Key and Prefer."""
     meta, path, method = message.meta, message.path, message.meta["REQUEST_METHOD"]
     if len(message.body) > MAX_ON_LOOP:
         return False

@@ -36,7 +36,6 @@ class Message:
         self.refusal: errors.ApiError | None = None
         self.is_answered = False
         self.is_last = False
-        """Whether the connection is closed after the response."""
 
     def respond(self, response: HttpResponseBase) -> None:
         """Send a response of Django, from any thread. Ignored if one was sent."""

@@ -44,11 +44,9 @@ class RequestParser:
         self._check = check
         self._parser = httptools.HttpRequestParser(self)
         self.messages: deque[Message] = deque()
-        """Requests that wait for their turn."""
         self.state = "idle"
         """idle, head, body, drain (an oversized body), done."""
         self.expects_continue = False
-        """Whether the client waits for a response before it sends the body."""
         self._upgrades = False
         """Whether the head asks for another protocol: httptools then skips its body (`_head_without_upgrade`)."""
         self._message: Message | None = None
@@ -71,7 +69,6 @@ class RequestParser:
             self.refuse(errors.PayloadTooLarge())
 
     def refuse(self, error: errors.ApiError) -> None:
-        """End with this error."""
         message, self._message = self._message or Message(), None
         message.refusal, message.is_last = error, True
         self.messages.append(message)

@@ -92,7 +92,6 @@ class HttpServer:
         self._server.close()
 
     async def finish(self) -> None:
-        """Close each connection once it is idle."""
         while self.connections:
             for connection in list(self.connections):
                 connection.close_if_idle()
@@ -117,7 +116,6 @@ class HttpConnection(asyncio.Protocol):
         self.server = server
         self._answering: Message | None = None
         self.stream: EventStream | None = None
-        """The event stream that is being sent."""
         self._unread = 0
         self.reads = False
         """Whether the client has read some of what was unread before."""
@@ -127,7 +125,6 @@ class HttpConnection(asyncio.Protocol):
         self.deadline = server.loop.time() + HEAD_SECONDS
         self.is_gone = False
         self._writing = threading.Lock()
-        """Held while a thread writes to the descriptor."""
         self.is_paused = False
 
     def connection_made(self, transport: Any) -> None:
@@ -259,7 +256,6 @@ class HttpConnection(asyncio.Protocol):
                 self._read_on()
 
     def _read_on(self) -> None:
-        """Read the next request, or more of it."""
         parser = self._parser
         if parser.expects_continue:
             parser.expects_continue = False
@@ -287,8 +283,7 @@ class HttpConnection(asyncio.Protocol):
             self._close()
 
     def count_unread(self) -> int:
-        """The bytes that the client has not read, but no more than at the previous count: a client that reads fast has
-        none."""
+        """Bytes unread at this and the previous count: a client that reads fast has none."""
         before, self._unread = self._unread, self._transport.get_write_buffer_size()
         if self.stream is not None:
             self._unread += self.stream.queue.size

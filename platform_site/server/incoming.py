@@ -44,14 +44,12 @@ _FORWARDING: Final = frozenset(
 )
 _METHOD: Final = re.compile(r"[A-Z]{1,16}", re.ASCII)
 _MAX_CACHED_NAME: Final = 64
-"""Characters. Longer names are not cached."""
 
 
 class Incoming(WSGIRequest):
     """Its text is UTF-8, whatever charset the client names; Django would decode the query by it."""
 
     message: "Message"
-    """What the server answers it by."""
     thread_share: ThreadShare | None = None
     release: Callable[[], None] | None = None
     """That of `server_hints.Parked`, for the end."""

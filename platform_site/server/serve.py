@@ -62,7 +62,6 @@ class _MainProcess:
         self._signals_writer.setblocking(False)
 
     def run(self) -> None:
-        """Until SIGTERM or SIGINT. Raises SystemExit(1) if workers end before they serve."""
         # Signals are blocked except in `_wait`: Python loses those that arrive while it forks.
         signal.pthread_sigmask(signal.SIG_BLOCK, worker.SIGNALS)
         for number in worker.SIGNALS:
@@ -96,8 +95,7 @@ class _MainProcess:
         return _Worker(process, ready)
 
     def _wait(self, others: list[Any], seconds: float | None = None) -> bool:
-        """Wait until a signal arrives or one of `others` is ready. Returns whether one of them is; False after
-        `seconds`."""
+        """Wait for a signal or one of `others`, for `seconds` at most. Returns whether one of `others` is ready."""
         signal.pthread_sigmask(signal.SIG_UNBLOCK, worker.SIGNALS)
         ready = wait([self._signals, *others], seconds)
         signal.pthread_sigmask(signal.SIG_BLOCK, worker.SIGNALS)

@@ -72,13 +72,10 @@ class ThreadShares:
 
 @dataclass(eq=False, slots=True)
 class ThreadShare:
-    """That of one request in a thread."""
-
     shares: ThreadShares
     owner: str = ""
     is_held: bool = False
     has_expired: bool = False
-    """Whether it has waited in vain."""
     since: float = field(default_factory=time.monotonic)
     resume: Callable[[], None] = lambda: None
 
@@ -106,7 +103,6 @@ class ThreadShare:
         self.shares.grant()
 
     def leave(self) -> None:
-        """Called when the request leaves its thread."""
         with self.shares.lock:
             self.shares.release(self)
         self.shares.grant()

@@ -58,7 +58,6 @@ def heading_parts(context: Any, parts: list[dict[str, Any]]) -> list[dict[str, A
 
 @register.simple_tag
 def row_link(subject: str, environment_id: str) -> str:
-    """`table/row id` as a link to the row's timeline."""
     return format_html('<a class="id" href="{}">{}</a>', timeline_url(subject, environment_id), subject)
 
 

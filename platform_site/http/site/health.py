@@ -39,7 +39,6 @@ class _Dependency:
     is_ok: "Future[bool] | None" = None
 
     def start_check(self) -> "Future[bool]":
-        """Start the check unless it runs or just ran."""
         with self.lock:
             if self.is_ok is None or (self.is_ok.done() and time.monotonic() - self.started_at > FRESH):
                 self.started_at, self.is_ok = time.monotonic(), Future()
