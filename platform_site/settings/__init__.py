@@ -1,5 +1,4 @@
-"""All settings, by subject. Defaults use the embedded services (`platform_site.embedded.data_dir`); production:
-docs/how-to/deployment.md."""
+"""All settings, by subject. docs/reference/settings.md says what each variable means, in which unit."""
 
 from platform_site.settings.base import *
 from platform_site.settings.console import *

@@ -29,14 +29,12 @@ def _secret(variable: str, generated: str) -> str:
 SECRET_KEY = _secret("SECRET_KEY", "secret_key")
 SECRET_KEY_FALLBACKS = env.words("SECRET_KEY_FALLBACKS")
 ENCRYPTION_KEYS = [key for key in _secret("ENCRYPTION_KEYS", "encryption_key").split(",") if key]
-"""64 hex digits each; the first encrypts, all decrypt."""
 
 PLATFORM_DOMAIN = env.domain("PLATFORM_DOMAIN", "localhost")
 ALLOWED_HOSTS = env.words(
     "ALLOWED_HOSTS", ["localhost", ".localhost", "127.0.0.1", "[::1]", PLATFORM_DOMAIN, f".{PLATFORM_DOMAIN}"]
 )
 TRUSTED_PROXIES = env.words("TRUSTED_PROXIES")
-"""Networks whose `X-Forwarded-*` headers are trusted."""
 BASE_URL = env.origin("BASE_URL", f"https://{PLATFORM_DOMAIN}" if PRODUCTION else "http://127.0.0.1:8000")
 CSRF_TRUSTED_ORIGINS = env.origins("CSRF_TRUSTED_ORIGINS", [BASE_URL])
 

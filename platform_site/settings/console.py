@@ -4,9 +4,7 @@ from platform_site import env
 from platform_site.settings.base import PLATFORM_MODE
 
 CONSOLE_IDLE_SECONDS = env.integer("CONSOLE_IDLE_SECONDS", 3600, minimum=60)
-"""After the last click."""
 CONSOLE_SESSION_SECONDS = env.integer("CONSOLE_SESSION_SECONDS", 12 * 3600, minimum=60)
-"""After sign-in."""
 SESSION_COOKIE_AGE = CONSOLE_SESSION_SECONDS
 CONSOLE_REQUIRE_TOTP = env.boolean("CONSOLE_REQUIRE_TOTP", False)
 UNFOLD = {

@@ -8,22 +8,13 @@ STATEMENT_TIMEOUT_MS = env.integer("STATEMENT_TIMEOUT_MS", 5000, minimum=100)
 AGGREGATE_STATEMENT_TIMEOUT_MS = env.integer("AGGREGATE_STATEMENT_TIMEOUT_MS", 2000, minimum=100)
 LOCK_TIMEOUT_MS = env.integer("LOCK_TIMEOUT_MS", 2000, minimum=50)
 IDLE_IN_TRANSACTION_TIMEOUT_MS = env.integer("IDLE_IN_TRANSACTION_TIMEOUT_MS", 10_000, minimum=1000)
-"""Ends silent transactions, and their locks."""
 DATABASE_SILENCE_SECONDS = env.integer("DATABASE_SILENCE_SECONDS", 4, minimum=1, maximum=120)
-"""Closes connections whose host does not acknowledge (a slow query's does). Linux sends at most 127 probes."""
 SCHEMA_LOCK_TIMEOUT_MS = env.integer("SCHEMA_LOCK_TIMEOUT_MS", 200, minimum=10, maximum=600_000)
-"""How long a schema change waits for locks before retrying, which blocks readers."""
 SCHEMA_LOCK_ATTEMPTS = env.integer("SCHEMA_LOCK_ATTEMPTS", 10, minimum=1, maximum=1000)
 SCHEMA_STATEMENT_TIMEOUT_MS = env.integer("SCHEMA_STATEMENT_TIMEOUT_MS", 60_000, minimum=1000)
 SCHEMA_LARGE_TABLE_ROWS = env.integer("SCHEMA_LARGE_TABLE_ROWS", 100_000, minimum=0)
-"""Indexes of larger tables are built concurrently (`rows.migrate.concurrent_indexes`)."""
-
-
 PREPARED_STATEMENTS = env.boolean("DATABASE_PREPARED_STATEMENTS", True)
-"""Disable for poolers without support (PgBouncer before 1.21, or `max_prepared_statements=0`)."""
-
 TABLES_PER_CONNECTION = env.integer("TABLES_PER_CONNECTION", 2_000, minimum=1)
-"""A connection that has used more tenant tables is replaced (`platform_site.postgres.libpq`)."""
 
 
 def _direct_variable(name: str) -> str:
@@ -104,7 +95,6 @@ DATABASES = {
     },
 }
 REPLICA_LAG_LIMIT = env.number("REPLICA_LAG_LIMIT_MS", 1000, minimum=100) / 1000
-"""Seconds. A replica further behind is not used."""
 
 
 def _replicas(region: str) -> dict[str, dict[str, Any]]:

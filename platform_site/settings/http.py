@@ -6,21 +6,15 @@ from platform_site import env
 from platform_site.settings.base import PRODUCTION
 
 WEB_THREADS = env.integer("WEB_THREADS", 16, minimum=1, maximum=1000)
-"""Per web process; usually one is active."""
 WEB_THREAD_STUCK = env.number("WEB_THREAD_STUCK_MS", 10, minimum=1, maximum=60_000) / 1000
-"""Seconds until another thread joins a stuck one."""
 WEB_THREADS_WAITING = env.integer("WEB_THREADS_WAITING", 8, minimum=0, maximum=1000)
-"""Waiting requests of one process (`platform_site.concurrency.server_hints`)."""
 WEB_QUEUE_TIMEOUT = env.number("WEB_QUEUE_TIMEOUT_MS", 2000, minimum=50, maximum=600_000) / 1000
-"""Seconds until a queued request gets 503."""
 
 FASTPATH = env.boolean("FASTPATH", True)
-"""Use `platform_site.fastpath` instead of Django's own code, which gives the same answers more slowly."""
 
 MAX_BODY_BYTES = 1_048_576
 DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_BODY_BYTES
 SECURE_SSL_REDIRECT = env.boolean("SECURE_SSL_REDIRECT", PRODUCTION)
-"""Pages redirect to https, API requests are refused."""
 SECURE_HSTS_SECONDS = env.integer("SECURE_HSTS_SECONDS", 31_536_000 if PRODUCTION else 0, minimum=0)
 SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = SECURE_HSTS_SECONDS > 0
 SECURE_REFERRER_POLICY = "same-origin"
@@ -49,7 +43,6 @@ CONSOLE_CONTENT_SECURITY_POLICY = {
 }
 """For the console's toolkit: Alpine's attributes, style attributes, and the theme's style element."""
 PLATFORM_ORIGINS = env.words("PLATFORM_ORIGINS")
-"""Origins for platform accounts' tokens; environments have their own."""
 CORS_URLS_REGEX = r"^/(?:v1|\.well-known)/"
 CORS_ALLOW_METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 CORS_ALLOW_HEADERS = [

@@ -1,7 +1,6 @@
 from platform_site import env
 
 METRICS_TOKEN = env.text("METRICS_TOKEN")
-"""For /metrics. Without it: loopback only, in production nobody."""
 LOG_FORMAT = env.choice("LOG_FORMAT", ("json", "text"), "json")
 LOG_LEVEL = env.choice("LOG_LEVEL", ("DEBUG", "INFO", "WARNING", "ERROR"), "INFO")
 _formatters = "platform_site.observability.logs." + LOG_FORMAT.capitalize()

@@ -2,14 +2,9 @@ from platform_site import env
 
 JOB_SECONDS = env.number("JOB_SECONDS", 30, minimum=1, maximum=3600)
 ORPHAN_GRACE_SECONDS = env.integer("ORPHAN_GRACE_SECONDS", 60, minimum=0)
-"""Minimum age of orphaned schemas and rows to be removed."""
 DELETION_GRACE_SECONDS = env.integer("DELETION_GRACE_SECONDS", 10, minimum=0)
-"""The periodic job takes over older deletions."""
 BRANCH_AT_ONCE_BYTES = env.integer("BRANCH_AT_ONCE_BYTES", 4 * 1024 * 1024, minimum=0)
-"""Smaller preview branches are filled before the response."""
 BRANCH_GIVE_UP_SECONDS = env.integer("BRANCH_GIVE_UP_SECONDS", 6 * 3600, minimum=1)
-"""After this time an unfilled branch is failed."""
 FAILPOINT = env.text("FAILPOINT", "")
 
 OUTBOUND_ALLOWED_NETWORKS = env.words("OUTBOUND_ALLOWED_NETWORKS")
-"""Non-public networks that webhooks and functions may call, such as `127.0.0.0/8` for development."""

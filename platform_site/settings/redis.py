@@ -14,7 +14,6 @@ CACHES = {
     "ratelimit": {"BACKEND": "platform_site.redis.ratelimit_cache.RateLimitCache"},
 }
 RATE_LIMIT_FACTOR = env.number("RATE_LIMIT_FACTOR", 1, minimum=0, maximum=1_000_000)
-"""Multiplies every threshold of `platform_site.identity.plans`, for load tests: the limiter stays in the path."""
 # Settings of django-ratelimit, which reads each of them on each request: an unset one costs more.
 RATELIMIT_ENABLE = True
 RATELIMIT_USE_CACHE = "ratelimit"

@@ -42,15 +42,12 @@ EMAIL_BACKEND = env.text("EMAIL_BACKEND") or (
     else "accounts.registration.console_email_backend.EmailBackend"
 )
 EMAIL_USE_SSL = env.boolean("EMAIL_USE_SSL")
-"""TLS from the first byte, as on port 465."""
 EMAIL_USE_TLS = env.boolean("EMAIL_USE_TLS", PRODUCTION and not EMAIL_USE_SSL)
-"""STARTTLS, as on port 587."""
 EMAIL_PORT = env.integer(
     "EMAIL_PORT", 465 if EMAIL_USE_SSL else 587 if EMAIL_USE_TLS else 25, minimum=1, maximum=65_535
 )
 EMAIL_HOST_USER = env.text("EMAIL_HOST_USER", "")
 EMAIL_HOST_PASSWORD = env.text("EMAIL_HOST_PASSWORD", "")
 EMAIL_TIMEOUT = env.number("EMAIL_TIMEOUT", 10, minimum=1, maximum=600)
-"""Seconds for each step of the conversation with the server."""
 DEFAULT_FROM_EMAIL = SERVER_EMAIL = env.text("DEFAULT_FROM_EMAIL") or f"Backend platform <no-reply@{PLATFORM_DOMAIN}>"
 EMAIL_JOB_SECONDS = env.number("EMAIL_JOB_SECONDS", 10, minimum=1, maximum=3600)
