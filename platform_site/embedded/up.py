@@ -93,8 +93,6 @@ def _listen(host: str, port: int, workers: int) -> list[socket.socket]:
 
 
 class _ImportThread(threading.Thread):
-    """Imports the code of web and worker, beside the start of the databases."""
-
     def __init__(self, load: Callable[[], object]) -> None:
         super().__init__(name="import", daemon=True)
         self._load = load

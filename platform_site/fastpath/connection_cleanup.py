@@ -38,7 +38,6 @@ def _remember(connection: BaseDatabaseWrapper, **_: Any) -> None:
 
 
 def close_unusable_connections() -> None:
-    """Close this thread's connections that are unusable or too old. Called after each response."""
     for connection in _opened.connections.values():
         if connection.queries_log:
             connection.queries_log.clear()  # filled under DEBUG alone

@@ -19,7 +19,6 @@ class _Route:
     literals: tuple[tuple[int, str], ...]
     """By index; without the first two, which are in the table's key."""
     variables: tuple[tuple[int, str], ...]
-    """By index, their names."""
     match: dict[str, Any]
 
     def resolve(self, words: list[str]) -> ResolverMatch | None:

@@ -1,8 +1,4 @@
-"""django-filter for lists of the API: query parameters are validated by the fields of bodies, with their errors.
-
-class DeliveryFilter(FilterSet):
-    status = Filter(fields.ChoiceField(choices=Delivery.Status.values))
-    since = TimeFilter("created_at", "gte")"""
+"""django-filter for lists of the API: query parameters are validated by the fields of bodies, with their errors."""
 
 from datetime import datetime
 from typing import Any

@@ -1,13 +1,5 @@
 """`ResourceViewSet`: DRF's generic viewset for the endpoints of a resource, with its mixins, serializers, filters
-and pagination as DRF documents them. Endpoints of rows, which are called most, are plain `ApiViewSet`s.
-
-    class DeliveryViewSet(ListModelMixin, ResourceViewSet):
-        required_scopes = {"list": "webhooks:read"}
-        serializer_class = DeliverySerializer
-        filterset_class = DeliveryFilter
-        cursor_kind, ordering = "deliveries", ("-created_at", "-id")
-
-        def get_queryset(self): ..."""
+and pagination as DRF documents them. Endpoints of rows, which are called most, are plain `ApiViewSet`s."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -40,8 +32,7 @@ class UnpagedList(BasePagination):
 
 
 class CursorPagination(BasePagination):
-    """`{"data": […], "next_cursor": …}` of `platform_site.http.pagination`, by the view's `ordering`, `cursor_kind`,
-    `cursor_facts`, `index_ranges` and `heavy_field`."""
+    """Pages of `platform_site.http.pagination`, as the attributes of the view say."""
 
     parameters: ClassVar[frozenset[str]] = frozenset({"limit", "cursor"})
     page: Page[Any]

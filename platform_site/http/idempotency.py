@@ -100,8 +100,7 @@ def _canonical(body: bytes) -> bytes:
 
 
 def claim(ticket: Ticket, *, using: str) -> IdempotencyRecord | None:
-    """Claim the ticket as the transaction's first statement; None for a new request. Waits for a concurrent one up to
-    `lock_timeout`, then raises Conflict. Raises ValidationFailed for another query or body."""
+    """As the first statement of a transaction; None for a new request. Waits for a concurrent one. Raises Conflict."""
     try:
         if statements.rows(using, _CLAIM, [ticket.digest, ticket.fingerprint, HOURS]):
             return None

@@ -126,8 +126,7 @@ class ApiViewSet(ViewSet):
     set if the caller has or names one; in a public viewset the request may name one. Unused: accounts have none."""
     public: ClassVar[bool] = False
     query_parameters: ClassVar[Mapping[str, frozenset[str]]] = {}
-    """By action, its query parameters; others are 422. Defaults: `limit` and `cursor` for `list`; otherwise every name
-    is accepted."""
+    """By action; others are 422. Default for `list`: `limit` and `cursor`; otherwise every name is accepted."""
     third_party_queries: ClassVar[bool] = False
     """Another party writes the query string, and the action reads it."""
     also_raises: ClassVar[Mapping[str, tuple[type[ApiError], ...]]] = {}
@@ -177,8 +176,7 @@ class ApiViewSet(ViewSet):
         return found
 
     def read(self, serializer: type[BaseSerializer[Any]], **options: Any) -> dict[str, Any]:
-        """The body, validated by `serializer` with `options` (`partial=True`, `context=…`). Raises InvalidRequest,
-        UnsupportedMediaType, PayloadTooLarge, and DRF's ValidationError naming all invalid fields."""
+        """The body, validated by `serializer`. Raises DRF's ValidationError, which names all invalid fields."""
         checked = serializer(data=self.read_object(), **options)
         checked.is_valid(raise_exception=True)
         return dict(checked.validated_data)

@@ -50,7 +50,6 @@ def trust_header(meta: Mapping[str, Any]) -> None:
 
 @contextmanager
 def at(depth: int) -> Generator[None]:
-    """Calls within the block have this depth."""
     token = _here.set(depth)
     try:
         yield
@@ -65,7 +64,6 @@ def depth_here(environment_id: str) -> int:
 
 
 def refuse_loop(depth: int) -> None:
-    """Raises Conflict at the end of a chain."""
     if depth >= MAX_DEPTH:
         raise Conflict(f"Refused, to prevent a loop: a chain of {depth} functions and webhooks led to this call.")
 

@@ -44,22 +44,16 @@ class PlanLimits:
     function_concurrency: int = _limits(4, 16, 64)
     """Of synchronous runs in an environment, and as many queued ones. At least two: anonymous callers may use half."""
     queued_runs: int = _limits(5_000, 20_000, 100_000)
-    """In an environment per kind of caller: keys and members, inbound endpoints, app users (of whom one may have an
-    eighth). Approximate (`functions.quotas.queue_quotas`)."""
     queued_bytes: int = _limits(64 * 1024**2, 256 * 1024**2, 1024**3)
     visitor_queued_runs: int = _limits(100, 1_000, 5_000)
-    """For publishable keys, in an environment; approximate."""
     visitor_queued_bytes: int = _limits(32 * 1024**2, 128 * 1024**2, 512 * 1024**2)
     streams_per_environment: int = _limits(200, 2_000, 10_000)
-    """Each publishable key may have half, and one client network half of that."""
     streams_per_caller: int = _limits(10, 50, 100)
     change_retention_seconds: int = _limits(600, 7_200, 86_400)
     """How long a table records events after its last stream, so that clients can resume."""
     request_log_days: int = _limits(1, 7, 30)
     run_output_bytes: int = _limits(256 * 1024, 1024**2, 6 * 1024**2)
     run_history_bytes: int = _limits(2 * 1024**3, 20 * 1024**3, 100 * 1024**3)
-    """Disk use of an environment's ended runs, except anonymous ones; the oldest are deleted early. Approximate
-    (`functions.runs.sampled_sizes`)."""
 
 
 PLANS: Final[Mapping[str, PlanLimits]] = MappingProxyType(

@@ -109,9 +109,8 @@ _access = logging.getLogger("platform.access")
 
 
 def access(**facts: Any) -> None:
-    """The line of a request, with its `method`, `route` (the template), `status`, `duration_ms`, `caller` and
-    `environment` (ids), `ip`, and `replica` (which answered instead of the primary); `table` and `error` are for text
-    lines of 4xx. Does not use `Logger._log`, which walks the stack: half of the time."""
+    """The line of a request; `table` and `error` are for text lines of 4xx. Does not use `Logger._log`, which walks the
+    stack: half of the time."""
     if not _access.isEnabledFor(logging.INFO):
         return
     args = (facts["method"], facts["route"], facts["status"])

@@ -228,7 +228,6 @@ class Client:
             one.close()
 
     def _remove_expired(self, now: float) -> list[Bounded]:
-        """Call with the lock held."""
         expired = [one.connection for idle in self._idle.values() for one in idle if now - one.since >= IDLE_SECONDS]
         if expired:
             living = {key: [one for one in idle if now - one.since < IDLE_SECONDS] for key, idle in self._idle.items()}

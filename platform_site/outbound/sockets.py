@@ -25,7 +25,6 @@ class _Bounded(_Socket):
     has_ended = False
 
     def until(self, deadline: float, allowance: int) -> None:
-        """Set the deadline (`time.monotonic()`) and the bytes to receive."""
         self.deadline, self.allowance, self.has_received, self.has_ended = deadline, allowance, False, False
 
     def left(self) -> float:

@@ -29,8 +29,7 @@ _lookup: OriginsLookup | None = None
 
 
 def set_origins_lookup(lookup: OriginsLookup) -> None:
-    """`lookup` returns an environment's allowed origins (None: no such environment). Called in `ready` of
-    `projects.apps`."""
+    """Called in `ready` of `projects.apps`. `lookup` returns None for an unknown environment."""
     global _lookup
     _lookup = lookup
 

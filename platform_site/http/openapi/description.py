@@ -4,13 +4,7 @@ An action is described by its docstring (the summary is the text up to the first
 `extend_schema`, as usual with drf-spectacular. The rest is read from the viewset: scope, query parameters, whether it
 is public, further errors (`also_raises`). Errors that follow from the shape of an operation (401 with a token, 403 with
 a token or an environment, 404 with a path parameter, 422 with input, 429, 503, …) are added, each with the common
-envelope.
-
-    @extend_schema(request=ProjectInput, responses={201: CreatedProject})
-    def create(self, request):
-        \"\"\"Create a project. Its environments and databases exist when the call returns.\"\"\"
-
-tests/api/test_openapi.py walks the result and calls each operation anonymously."""
+envelope. tests/api/test_openapi.py walks the result and calls each operation anonymously."""
 
 import inspect
 import json

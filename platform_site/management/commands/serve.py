@@ -66,7 +66,6 @@ class Command(BaseCommand):
             logger.error(problem)
 
     def _prepare(self, *, with_demo: bool) -> None:
-        """Migrate the databases."""
         # In a child process: forked workers would keep the memory that migrations use.
         child = multiprocessing.get_context("fork").Process(target=self._fill_databases, args=(os.getpid(), with_demo))
         child.start()
