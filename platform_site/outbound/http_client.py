@@ -37,8 +37,13 @@ _IDLE_IN_ALL: Final = 256
 REPEATABLE: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 
 
-@dataclass(slots=True)
+Key = tuple[str, str, str, int]
+"""Owner, scheme, host and port."""
+
+
+@dataclass(slots=True, eq=False)
 class _IdleConnection:
+    key: Key
     connection: Bounded
     since: float
 
@@ -75,9 +80,6 @@ class Interruption:
                 self._connection = None
 
 
-Key = tuple[str, str, str, int]
-
-
 class Client:
     def __init__(
         self,
@@ -95,7 +97,7 @@ class Client:
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._idle: dict[Key, list[_IdleConnection]] = {}
+        self._idle: list[_IdleConnection] = []
 
     def request(
         self,
@@ -136,10 +138,9 @@ class Client:
 
     def close(self) -> None:
         with self._lock:
-            idle, self._idle = self._idle, {}
-        for connections in idle.values():
-            for one in connections:
-                one.connection.close()
+            idle, self._idle = self._idle, []
+        for one in idle:
+            one.connection.close()
 
     def _connect(
         self, target: Target, owner: str, deadline: float, seconds: float, interruption: Interruption
@@ -205,12 +206,10 @@ class Client:
     def _take(self, key: Key) -> Bounded | None:
         while True:
             with self._lock:
-                idle = self._idle.get(key)
-                if not idle:
+                one = next((each for each in reversed(self._idle) if each.key == key), None)
+                if one is None:
                     return None
-                one = idle.pop()
-                if not idle:
-                    del self._idle[key]
+                self._idle.remove(one)
             if time.monotonic() - one.since < IDLE_SECONDS and not is_stale(one.connection):
                 return one.connection
             one.connection.close()
@@ -218,21 +217,13 @@ class Client:
     def _keep(self, key: Key, connection: Bounded) -> None:
         now = time.monotonic()
         with self._lock:
-            closing = self._remove_expired(now)
-            idle = self._idle.get(key, [])
-            if len(idle) < _IDLE_PER_HOST and sum(map(len, self._idle.values())) < _IDLE_IN_ALL:
-                self._idle[key] = [*idle, _IdleConnection(connection, now)]
-            else:
-                closing.append(connection)
+            closing = [one for one in self._idle if now - one.since >= IDLE_SECONDS]
+            self._idle = [one for one in self._idle if now - one.since < IDLE_SECONDS]
+            of_host = sum(one.key == key for one in self._idle)
+            has_room = of_host < _IDLE_PER_HOST and len(self._idle) < _IDLE_IN_ALL
+            (self._idle if has_room else closing).append(_IdleConnection(key, connection, now))
         for one in closing:
-            one.close()
-
-    def _remove_expired(self, now: float) -> list[Bounded]:
-        expired = [one.connection for idle in self._idle.values() for one in idle if now - one.since >= IDLE_SECONDS]
-        if expired:
-            living = {key: [one for one in idle if now - one.since < IDLE_SECONDS] for key, idle in self._idle.items()}
-            self._idle = {key: idle for key, idle in living.items() if idle}
-        return expired
+            one.connection.close()
 
     def _exchange(
         self,
