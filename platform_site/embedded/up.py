@@ -131,7 +131,9 @@ class _Run:
     ) -> None:
         self._layout, self._options, self._listeners, self._begun = layout, options, listeners, begun
         self._load, self._run_command, self._lock = load, run_command, lock
-        self._supervisor = Supervisor(_write, colour=_colour(), changed=lock.record)
+        self._supervisor = Supervisor(
+            _write, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ, changed=lock.record
+        )
         self._base_url = self._make_base_url()
         self._postgres = SupervisedProcess(
             "postgres",
@@ -314,7 +316,3 @@ def _write(text: str) -> None:
     with contextlib.suppress(OSError):  # the terminal is closed: the service continues
         sys.stdout.write(text)
         sys.stdout.flush()
-
-
-def _colour() -> bool:
-    return sys.stdout.isatty() and "NO_COLOR" not in os.environ

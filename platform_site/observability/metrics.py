@@ -164,20 +164,16 @@ def metrics(request: HttpRequest) -> HttpResponse:
     reads_only(request)
     if not _may_read(request):
         raise NotFound("There is no such endpoint.")
-    _remove_files_of_dead_processes()
+    for file in _directory.glob("gauge_live*_*.db"):
+        pid = int(file.stem.rpartition("_")[2])
+        if not psutil.pid_exists(pid):
+            mark_process_dead(pid, path=str(_directory))  # type: ignore[no-untyped-call]
     count_now()  # not those of other processes, at most a twentieth of a second old
     registry = CollectorRegistry()
     MultiProcessCollector(registry, path=str(_directory))  # type: ignore[no-untyped-call]
     for collector in collectors:
         registry.register(collector)
     return HttpResponse(generate_latest(registry), content_type=CONTENT_TYPE_LATEST)
-
-
-def _remove_files_of_dead_processes() -> None:
-    for file in _directory.glob("gauge_live*_*.db"):
-        pid = int(file.stem.rpartition("_")[2])
-        if not psutil.pid_exists(pid):
-            mark_process_dead(pid, path=str(_directory))  # type: ignore[no-untyped-call]
 
 
 def _may_read(request: HttpRequest) -> bool:

@@ -75,7 +75,7 @@ class _Pool:
 
     def borrow(self, owner: str) -> BaseDatabaseWrapper:
         """A connection of the pool, which may not be open yet. `owner` is the project, if known. Raises Unavailable."""
-        if self._held(owner) >= self._most_each or (not self._idle and self._made >= self._most):
+        if countOf(self._owners.values(), owner) >= self._most_each or (not self._idle and self._made >= self._most):
             wrapper = self._await_one(owner)
         else:
             if self._idle:
@@ -127,9 +127,6 @@ class _Pool:
         held = Counter(self._owners.values())
         chosen = min(self._waiting, key=lambda waiter: held[waiter.owner])
         return chosen if held[chosen.owner] < self._most_each else None
-
-    def _held(self, owner: str) -> int:
-        return countOf(self._owners.values(), owner)
 
     def close(self) -> None:
         while self._idle:

@@ -120,7 +120,7 @@ def run_on_replica(
             raise
         if state is None or state[:2] not in _PASSING:
             wrapper.close()
-            replica.leave_out()
+            replica.is_out = True
         replica.count("failed")
         return None
     finally:

@@ -54,7 +54,7 @@ class Replica:
         self._as_of = -inf
         """It had replayed everything by then (monotonic)."""
         self._answered_at = -inf
-        self._is_out = False
+        self.is_out = False
         self._fault: State | None = None
         self.reported: State | None = None
         self._reads: dict[str, Any] = {}
@@ -72,13 +72,10 @@ class Replica:
         return wrapper
 
     def is_fit(self, now: float) -> bool:
-        return not self._is_out and self._fault is None and now - self._as_of <= settings.REPLICA_LAG_LIMIT
+        return not self.is_out and self._fault is None and now - self._as_of <= settings.REPLICA_LAG_LIMIT
 
     def is_silent(self) -> bool:
         return time.monotonic() - self._answered_at > settings.REPLICA_LAG_LIMIT
-
-    def leave_out(self) -> None:
-        self._is_out = True
 
     def count(self, outcome: Literal["answered", "behind", "empty", "failed"]) -> None:
         counter = self._reads.get(outcome)
@@ -91,7 +88,7 @@ class Replica:
         return time.monotonic() - self._as_of
 
     def state(self) -> State:
-        if self._is_out or self.is_silent():
+        if self.is_out or self.is_silent():
             return "down"
         return self._fault or ("ok" if self.lag() <= settings.REPLICA_LAG_LIMIT else "lagging")
 
@@ -107,7 +104,7 @@ class Replica:
             self._fault = None
             passed = [at for at, position in self._region.samples if position <= reached]
             self._as_of = max([self._as_of, *passed[-1:]])
-        self._answered_at, self._is_out = time.monotonic(), False
+        self._answered_at, self.is_out = time.monotonic(), False
 
 
 class Region:

@@ -147,13 +147,10 @@ class Store:
                 return replies[len(fills) :]
         if shared is not None:
             self.lost_at, fills = time.monotonic(), ()
-        self._start_loop_connection(request.loop)
-        return request.in_thread(lambda: self._exchange_in_thread(packed, expected, fills))
-
-    def _start_loop_connection(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Connect for all loop requests. Until then, and always with TLS, they use threads."""
+        # Connect for all loop requests. Until then, and always with TLS, they use threads.
         if (self._loop_connecting is None or self._loop_connecting.done()) and not self._url.startswith("rediss:"):
-            self._loop_connecting = loop.create_task(self._connect_on_loop(loop))
+            self._loop_connecting = request.loop.create_task(self._connect_on_loop(request.loop))
+        return request.in_thread(lambda: self._exchange_in_thread(packed, expected, fills))
 
     async def _connect_on_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         try:

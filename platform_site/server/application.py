@@ -119,7 +119,8 @@ class Application:
             _send_error(message, message.refusal)
             return
         if message.path == "/healthz" and message.meta["REQUEST_METHOD"] in {"GET", "HEAD"}:
-            _send_health(message)
+            headers = {"Cache-Control": "no-store", "X-Request-Id": ids.new("req")}
+            message.respond(HttpResponse(_HEALTHY, content_type="application/json", headers=headers))
             return
         request = Incoming.from_message(message)
         if _runs_on_loop(message):
@@ -221,11 +222,6 @@ def _runs_on_loop(message: Message) -> bool:
         return is_plain and not settings.REPLICAS and "HTTP_IDEMPOTENCY_KEY" not in meta
     is_call = path.startswith("/v1/functions/") and path.endswith("/invoke") and method == "POST"
     return is_call and "HTTP_IDEMPOTENCY_KEY" not in meta and "HTTP_PREFER" not in meta
-
-
-def _send_health(message: Message) -> None:
-    headers = {"Cache-Control": "no-store", "X-Request-Id": ids.new("req")}
-    message.respond(HttpResponse(_HEALTHY, content_type="application/json", headers=headers))
 
 
 def _send_error(message: Message, error: errors.ApiError) -> None:

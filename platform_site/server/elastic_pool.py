@@ -130,14 +130,6 @@ class ElasticThreadPool(Generic[Job]):
         for job in late:
             self.refuse(job)
 
-    def _take(self) -> Job:
-        client = next(iter(self._queues))
-        queue = self._queues.pop(client)
-        _, job = queue.popleft()
-        if queue:
-            self._queues[client] = queue
-        return job
-
     def _next(self, thread: "_Thread") -> Job | None:
         while True:
             with self._lock:
@@ -149,7 +141,12 @@ class ElasticThreadPool(Generic[Job]):
                 if active is thread:
                     if self._queues:
                         thread.began = now
-                        return self._take()
+                        client, queue = next(iter(self._queues.items()))
+                        del self._queues[client]
+                        _, job = queue.popleft()
+                        if queue:
+                            self._queues[client] = queue  # behind the others
+                        return job
                     self._active = None
                 if self._stopping:
                     self._threads.discard(thread)

@@ -63,14 +63,7 @@ def _is_permitted(request: HttpRequest, **_: Any) -> bool:
         allowed = settings.PLATFORM_ORIGINS if environment_id is None else _origins_of(environment_id)
     else:
         return True
-    return _is_listed(origin, allowed)
-
-
-def _is_listed(origin: str, allowed: Sequence[str]) -> bool:
-    """Whether `origin` is listed exactly, by `*`, or with any port (`http://localhost:*`)."""
-    if "*" in allowed or origin in allowed:
-        return True
-    return f"{_PORT.sub('', origin)}:*" in allowed
+    return "*" in allowed or origin in allowed or f"{_PORT.sub('', origin)}:*" in allowed
 
 
 check_request_enabled.connect(_is_permitted, dispatch_uid="platform_site.http.middleware.cors")

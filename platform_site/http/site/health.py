@@ -97,7 +97,9 @@ def readyz(request: HttpRequest) -> HttpResponse:
     if settings.REPLICAS:
         facts["replicas"] = replicas.states()
     headers = {"Cache-Control": "no-store"}
-    if not can_serve(found) or any(found[name] != "ok" for name in required):
+    regions = [found[region] for region in settings.REGION_DATABASES if region in found]
+    can_serve = found.get("control", "ok") == "ok" and (not regions or "ok" in regions)
+    if not can_serve or any(found[name] != "ok" for name in required):
         return respond({"status": "unavailable", **facts}, 503, headers | {"Retry-After": "1"})
     is_ready = all(one == "ok" for one in found.values())
     return respond({"status": "ready" if is_ready else "degraded", **facts}, 200, headers)
@@ -113,11 +115,6 @@ def _required(request: HttpRequest) -> list[str]:
         message = f'"{unknown[0][:40]}" is not a dependency. Write all, or some of these with commas: {known}.'
         raise ValidationFailed.of("require", "unknown", message)
     return names
-
-
-def can_serve(found: Mapping[str, str]) -> bool:
-    regions = [found[region] for region in settings.REGION_DATABASES if region in found]
-    return found.get("control", "ok") == "ok" and (not regions or "ok" in regions)
 
 
 def healthz(request: HttpRequest) -> HttpResponse:
