@@ -17,11 +17,11 @@ def revoke(names: Iterable[str], *, using: str = DEFAULT_DB_ALIAS) -> None:
     """Revoke the credentials of these entries when that database's transaction commits."""
     marked = list(names)
     if marked:
-        redis_client.mark(dict.fromkeys(marked, UNCACHED))
-        transaction.on_commit(lambda: redis_client.mark(dict.fromkeys(marked, REVOKED)), using=using)
+        redis_client.current().mark(dict.fromkeys(marked, UNCACHED))
+        transaction.on_commit(lambda: redis_client.current().mark(dict.fromkeys(marked, REVOKED)), using=using)
 
 
 def mark_uncached(names: Iterable[str]) -> None:
     marked = list(names)
     if marked:
-        redis_client.mark(dict.fromkeys(marked, UNCACHED))
+        redis_client.current().mark(dict.fromkeys(marked, UNCACHED))

@@ -57,7 +57,7 @@ def names_of(token_hash: bytes) -> list[str]:
 
 def verify(*token_hashes: bytes) -> None:
     """Store verification entries. One round trip; never raises."""
-    redis_client.put({verification_key(each): VERIFIED for each in token_hashes}, _VERIFICATION_TTL)
+    redis_client.current().put({verification_key(each): VERIFIED for each in token_hashes}, _VERIFICATION_TTL)
 
 
 def verify_all(using: str) -> None:
@@ -70,7 +70,7 @@ def verify_all(using: str) -> None:
 
 def cache_absence(token_hash: bytes) -> None:
     """Cache for a while that the endpoint does not exist in PostgreSQL. One round trip; never raises."""
-    redis_client.put(dict.fromkeys(names_of(token_hash), revocation.REVOKED), redis_client.MARKER_TTL)
+    redis_client.current().put(dict.fromkeys(names_of(token_hash), revocation.REVOKED), redis_client.MARKER_TTL)
 
 
 def to_bytes(record: CachedEndpoint) -> bytes:
@@ -96,7 +96,7 @@ def look_up(environment: EnvironmentRef, token_hash: bytes) -> CachedEndpoint | 
     if found is None:
         return None
     record = CachedEndpoint(*found, environment.plan)
-    redis_client.fill(cache_key(token_hash), to_bytes(record))
+    redis_client.current().fill(cache_key(token_hash), to_bytes(record))
     verify(token_hash)
     return record
 

@@ -282,15 +282,3 @@ os.register_at_fork(after_in_child=_after_fork)
 
 def round_trip() -> RoundTrip:
     return RoundTrip(current().exchange)
-
-
-def fill(key: str, value: bytes) -> None:
-    current().fill(key, value)
-
-
-def put(values: Mapping[str, bytes], ttl: int) -> bool:
-    return current().put(values, ttl)
-
-
-def mark(marks: Mapping[str, bytes]) -> bool:
-    return current().mark(marks)

@@ -45,7 +45,7 @@ def suspended_in(cluster: str) -> list[str]:
         return known.environment_ids
     try:
         found = _in_thread(_ids(Environment.objects.suspended(), cluster))
-        redis_client.put({_name(cluster): ",".join(found).encode()}, STALE_SECONDS)
+        redis_client.current().put({_name(cluster): ",".join(found).encode()}, STALE_SECONDS)
     except OperationalError:
         found = known.environment_ids if known is not None else _answers_from_others(cluster)
         now = time.monotonic()  # the wait may have taken FRESH_SECONDS: otherwise each call would wait again

@@ -325,7 +325,7 @@ def test_a_key_expires(api: Api, production: Environment, make_key: Callable[...
     key, secret = make_key(production)
     assert api.get("/v1/auth/me", token=secret).status == 200
     ServerKey.objects.filter(pk=key.pk).update(expires_at="2020-01-01T00:00:00Z")
-    redis_client.mark({credentials.key_cache_name(server_keys.digest(secret)): b"?"})
+    redis_client.current().mark({credentials.key_cache_name(server_keys.digest(secret)): b"?"})
     assert api.get("/v1/auth/me", token=secret).status == 401
 
 
@@ -377,7 +377,7 @@ def test_the_last_use_is_noted_at_most_once_a_minute(
     noted = ServerKey.objects.get(pk=key.pk).last_used_at
     assert noted is not None
     for _ in range(5):
-        redis_client.mark(
+        redis_client.current().mark(
             {credentials.key_cache_name(server_keys.digest(secret)): b"?"}
         )  # PostgreSQL is asked each time
         assert api.get("/v1/auth/me", token=secret).status == 200

@@ -154,7 +154,7 @@ def test_more_sessions_than_are_ended_in_one_statement_all_end(alice: User) -> N
 
 def test_an_expired_session_is_401(api: Api, three: list[SignedIn]) -> None:
     Session.objects.update(expires_at="2020-01-01T00:00:00Z")
-    redis_client.mark({f"who:{pk}": b"?" for pk in Session.objects.values_list("pk", flat=True)})
+    redis_client.current().mark({f"who:{pk}": b"?" for pk in Session.objects.values_list("pk", flat=True)})
     assert not any(works(api, one) or refreshes(api, one) for one in three)
 
 
@@ -227,7 +227,7 @@ def test_a_record_read_before_a_revocation_cannot_be_filled_in_after_it(api: Api
     trip.run()
     assert record.value
     user_service.change_user(alice, actor=audit.SYSTEM, is_disabled=True)
-    redis_client.fill(f"who:{session_id}", record.value)
+    redis_client.current().fill(f"who:{session_id}", record.value)
     assert me() == 401
 
 

@@ -569,7 +569,7 @@ def test_a_reader_of_the_old_state_cannot_bring_it_back(tracker: Tracker, enviro
     late = inbound_endpoints.look_up(environment, token_hash)
     assert late is not None
     tracker.delete("owner", f"/functions/tell/inbound/{made['id']}")
-    redis_client.fill(inbound_endpoints.cache_key(token_hash), inbound_endpoints.to_bytes(late))
+    redis_client.current().fill(inbound_endpoints.cache_key(token_hash), inbound_endpoints.to_bytes(late))
     same_refusal(send(tracker, path))
 
 
@@ -981,5 +981,5 @@ def test_a_record_of_another_release_is_looked_up_anew(tracker: Tracker, environ
     path = create_endpoint(tracker, "tell")
     name = inbound_endpoints.cache_key(inbound_tokens.digest(path.rpartition("/")[2]))
     for kept in (b"[]", b"{}", b"junk", b"\xff", orjson.dumps(["inb_x", "tell", True, "key", "key_x", "gold"])):
-        redis_client.put({name: kept}, 60)
+        redis_client.current().put({name: kept}, 60)
         assert send(tracker, path).status == 202

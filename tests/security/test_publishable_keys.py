@@ -395,7 +395,7 @@ def test_a_record_that_claims_more_gives_no_more(site: Tracker) -> None:
 
 def forget(key: str) -> None:
     """What the cache knows of the key: PostgreSQL is asked again."""
-    redis_client.mark({credentials.key_cache_name(server_keys.digest(key)): b"?"})
+    redis_client.current().mark({credentials.key_cache_name(server_keys.digest(key)): b"?"})
 
 
 def test_one_that_ended_is_401_from_the_next_request_on(site: Tracker) -> None:
