@@ -7,7 +7,7 @@ import os
 import secrets
 import stat
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -67,17 +67,16 @@ class Layout:
         """The secrets, created or completed, never changed."""
         self.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         known = self.read_secrets()
-        wanted: dict[str, Callable[[], str]] = {
-            "secret_key": lambda: secrets.token_urlsafe(48),
-            "encryption_key": lambda: secrets.token_hex(32),
-            "postgres_superuser_password": lambda: secrets.token_urlsafe(24),
-            "postgres_password": lambda: secrets.token_urlsafe(24),
-            "redis_password": lambda: secrets.token_urlsafe(24),
+        passwords = ("postgres_superuser_password", "postgres_password", "redis_password")
+        complete = {
+            "secret_key": secrets.token_urlsafe(48),
+            "encryption_key": secrets.token_hex(32),
+            **{name: secrets.token_urlsafe(24) for name in passwords},
+            **{name: value for name, value in known.items() if value},
         }
-        complete = {name: known.get(name) or make() for name, make in wanted.items()}
         if complete != known:
-            write_private(self.secrets_file, known | complete)
-        return known | complete
+            write_private(self.secrets_file, complete)
+        return complete
 
     def postgres_url(self, database: str, *, user: str = "platform", password_name: str = "postgres_password") -> str:  # noqa: S107 - the name of a secret
         password = quote(self.read_secrets().get(password_name, ""), safe="")

@@ -5,7 +5,6 @@ import fcntl
 import json
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -73,18 +72,15 @@ def _started_at(pid: int) -> float | None:
 
 def _end_leftovers(children: list[tuple[int, float]]) -> None:
     """End the children of a killed `up`; PostgreSQL gets time for a clean shutdown."""
-    alive = [pid for pid, started in children if _started_at(pid) == started]
-    for pid in alive:
-        with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
-            if "postgres" in psutil.Process(pid).name():
-                os.kill(pid, signal.SIGINT)
-            else:
-                os.killpg(pid, signal.SIGKILL)
-    deadline = time.monotonic() + _MAX_WAIT_SECONDS
+    alive = []
     for pid, started in children:
-        while pid in alive and _started_at(pid) == started:
-            if time.monotonic() > deadline:
-                with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
+            if _started_at(pid) == started:
+                alive.append(process := psutil.Process(pid))
+                if "postgres" in process.name():
+                    process.send_signal(signal.SIGINT)
+                else:
                     os.killpg(pid, signal.SIGKILL)
-                break
-            time.sleep(0.02)
+    for process in psutil.wait_procs(alive, timeout=_MAX_WAIT_SECONDS)[1]:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)

@@ -75,16 +75,9 @@ def read(body: bytes, *, long_floats: LongFloats = "rounded") -> Any:
 def _is_too_deep(value: Any) -> bool:
     level = [value]
     for _ in range(MAX_DEPTH):
-        below: list[Any] = []
-        for at in level:
-            if type(at) is list:
-                below += at
-            elif type(at) is dict:
-                below += at.values()
-        level = [at for at in below if type(at) is list or type(at) is dict]
-        if not level:
-            return False
-    return True
+        containers = [at.values() if type(at) is dict else at for at in level if type(at) in (dict, list)]
+        level = [each for container in containers for each in container]
+    return any(type(at) in (dict, list) for at in level)
 
 
 def _explain(body: bytes, error: orjson.JSONDecodeError) -> NoReturn:

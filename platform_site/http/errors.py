@@ -67,12 +67,11 @@ class Forbidden(ApiError):
 
 
 class ProjectSuspended(ApiError):
-    status, code, message = (
-        403,
-        "project_suspended",
+    status, code = 403, "project_suspended"
+    message = (
         "The project is suspended by the platform's operators. No data is lost, and everything resumes when the "
         "suspension ends. Project members can read the reason in `suspension_reason`; ask the operators to end the "
-        "suspension.",
+        "suspension."
     )
 
 

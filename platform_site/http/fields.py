@@ -270,11 +270,8 @@ def _flatten(path: str, detail: Any) -> list[FieldError]:
     if isinstance(detail, list | tuple):
         errors: list[FieldError] = []
         for index, inner in enumerate(detail):
-            if isinstance(inner, Mapping | list | tuple):
-                if inner:
-                    errors += _flatten(_join(path, str(index)), inner)
-            else:
-                errors += _flatten(path, inner)
+            is_nested = isinstance(inner, Mapping | list | tuple)
+            errors += _flatten(_join(path, str(index)) if is_nested else path, inner)
         return errors
     return [FieldError(path or WHOLE_BODY, own_code(getattr(detail, "code", None)), str(detail))]
 

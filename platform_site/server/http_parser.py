@@ -29,11 +29,8 @@ _TRAILERS: Final = "The request body has trailers, which are not supported."
 
 
 class _HeadTooLarge(errors.ApiError):
-    status, code, message = (
-        431,
-        "invalid_request",
-        f"The request headers are too large: at most {HEAD_BYTES >> 10} KB and {MAX_HEADERS} headers are allowed.",
-    )
+    status, code = 431, "invalid_request"
+    message = f"The request headers are too large: at most {HEAD_BYTES >> 10} KB and {MAX_HEADERS} headers are allowed."
 
 
 class RequestParser:

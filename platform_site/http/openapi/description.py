@@ -222,10 +222,8 @@ def _headers(names: Iterable[str]) -> dict[str, Any]:
 
 def _by_status(found: Iterable[type[ApiError]]) -> dict[str, list[type[ApiError]]]:
     grouped: dict[str, list[type[ApiError]]] = {}
-    for error in found:
-        group = grouped.setdefault(str(error.status), [])
-        if error not in group:
-            group.append(error)
+    for error in dict.fromkeys(found):
+        grouped.setdefault(str(error.status), []).append(error)
     return dict(sorted(grouped.items()))
 
 
@@ -253,20 +251,14 @@ def _example_of(error: type[ApiError]) -> dict[str, Any]:
     return {"error": body | {"request_id": "req_01k6zv3c5jf6q8m0h2w4x7y9ab"}}
 
 
-def _codes() -> list[str]:
-    found: set[str] = set()
-    waiting: list[type[ApiError]] = [ApiError]
-    while waiting:
-        at = waiting.pop()
-        found.add(at.code)
-        waiting += at.__subclasses__()
-    return sorted(found)
+def _codes(error: type[ApiError] = ApiError) -> set[str]:
+    return {error.code}.union(*map(_codes, error.__subclasses__()))
 
 
 def add_components(result: dict[str, Any], generator: Any, request: Any, public: bool) -> dict[str, Any]:
     """drf-spectacular's hook: adds the components of all operations (`components.json`)."""
     shared = json.loads(Path(__file__).with_name("components.json").read_text(encoding="utf-8"))
-    shared["schemas"]["Error"]["properties"]["error"]["properties"]["code"]["enum"] = _codes()
+    shared["schemas"]["Error"]["properties"]["error"]["properties"]["code"]["enum"] = sorted(_codes())
     components = result.setdefault("components", {})
     schemas = components.get("schemas", {}) | shared["schemas"]
     components |= shared | {"schemas": dict(sorted(schemas.items()))}
