@@ -28,23 +28,21 @@ def check_encryption_keys(**_: Any) -> list[CheckMessage]:
     return []
 
 
-def _check_networks(setting: str, id: str) -> list[CheckMessage]:
-    try:
-        networks(tuple(getattr(settings, setting)))
-    except ValueError as error:
-        return [Error(f"{setting}: {error}", id=id)]
-    return []
-
-
 @register(Tags.security, READABLE)
-def check_outbound_networks(**_: Any) -> list[CheckMessage]:
-    return _check_networks("OUTBOUND_ALLOWED_NETWORKS", "api.E002")
+def check_networks(**_: Any) -> list[CheckMessage]:
+    found: list[CheckMessage] = []
+    for setting, id in (("OUTBOUND_ALLOWED_NETWORKS", "api.E002"), ("TRUSTED_PROXIES", "api.E004")):
+        try:
+            networks(tuple(getattr(settings, setting)))
+        except ValueError as error:
+            found.append(Error(f"{setting}: {error}", id=id))
+    return found
 
 
 @register(Tags.security, deploy=True)
 def check_outbound_networks_in_production(**_: Any) -> list[CheckMessage]:
     """Warns if webhooks can call this machine or a cloud's metadata service."""
-    if not settings.PRODUCTION or check_outbound_networks():
+    if not settings.PRODUCTION or "api.E002" in [each.id for each in check_networks()]:
         return []
     opened = networks(tuple(settings.OUTBOUND_ALLOWED_NETWORKS))
     reached = [text for text in _INNER if any(ipaddress.ip_address(text) in network for network in opened)]
@@ -63,11 +61,6 @@ def check_replicas(**_: Any) -> list[CheckMessage]:
                 variable = region_variable(region).removesuffix("_URL") + "_REPLICA_URLS"
                 found.append(Error(f"{variable}: {name} is {same}", id="api.E003"))
     return found
-
-
-@register(Tags.security, READABLE)
-def check_trusted_proxies(**_: Any) -> list[CheckMessage]:
-    return _check_networks("TRUSTED_PROXIES", "api.E004")
 
 
 def require_readable_settings() -> None:
