@@ -41,7 +41,6 @@ def check_networks(**_: Any) -> list[CheckMessage]:
 
 @register(Tags.security, deploy=True)
 def check_outbound_networks_in_production(**_: Any) -> list[CheckMessage]:
-    """Warns if webhooks can call this machine or a cloud's metadata service."""
     if not settings.PRODUCTION or "api.E002" in [each.id for each in check_networks()]:
         return []
     opened = networks(tuple(settings.OUTBOUND_ALLOWED_NETWORKS))

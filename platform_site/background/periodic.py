@@ -54,8 +54,7 @@ class PeriodicJob:
     seen_at: float = field(default_factory=time.monotonic)
     """When this process last ran it or saw it run."""
     ran_at: float = -math.inf
-    """When `run` last got the lock or saw that another process has it; -inf before. Unlike `seen_at`, a failure or a
-    new process does not set it."""
+    """When `run` last got the lock or saw that another process has it. Unlike `seen_at`, a failure does not set it."""
 
     def run(self) -> bool:
         with _run_exclusively(
@@ -139,8 +138,7 @@ def _steady_now() -> datetime:
 
 
 def beat_schedule() -> dict[str, dict[str, Any]]:
-    """Frequent jobs of a database with the same period share a task, since most find nothing to do and a task costs
-    more CPU than that."""
+    """Frequent jobs of a database with one period share a task: most find nothing to do, and a task costs more CPU."""
     tasks: dict[tuple[str, float] | str, list[PeriodicJob]] = {}
     for found in _jobs.values():
         key = (found.using, found.every) if found.every <= _FREQUENT else found.name
@@ -159,8 +157,7 @@ def beat_schedule() -> dict[str, dict[str, Any]]:
 # The task's name on the wire; other versions of the code send it, too.
 @shared_task(name="platform.run_sweep")
 def run_jobs(*names: str) -> None:
-    """Run the given jobs, all of one database and period, in order, if they are due. Names that this version does not
-    know are ignored."""
+    """Run those that are due, of one database and period. Other versions may name jobs that are unknown."""
     now = time.monotonic()
     due = [found for name in names if (found := _jobs.get(name)) is not None and now - found.ran_at >= found.every / 2]
     if not due:
@@ -225,8 +222,7 @@ class SchedulerThread(threading.Thread):
             _schedulers.pop(self._using, None)
 
     def _wait(self) -> list[PeriodicJob]:
-        """Wait for jobs from `take`, at most about one tick, and return them. The tick is random, so that workers that
-        start together do not check together."""
+        """About one tick, or until `take`. Random, so that workers that start together do not check together."""
         with self._turn:
             self._is_waiting = True
             self._turn.wait_for(lambda: self._is_stopped or self._taken, self._tick * random.uniform(0.75, 1.25))  # noqa: S311

@@ -54,8 +54,6 @@ class _Owner:
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """Of one operation, which has it, or waits for it in the queue."""
-
     owner: str
     on_reclaim: Callable[[], None] | None
     since: float = 0.0

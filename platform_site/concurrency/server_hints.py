@@ -22,8 +22,7 @@ def will_block() -> None:
 
 
 def enter_share(request: HttpRequest, owner: str) -> None:
-    """Called before the effect of a request, once it is known for whom it works. Raises Parked, and Unavailable after
-    waiting."""
+    """Before the effect of a request, once its owner is known. Raises Parked, and Unavailable after waiting."""
     share = request.__dict__.get(SHARE)
     if share is not None:
         share.enter(owner)

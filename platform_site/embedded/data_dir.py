@@ -87,8 +87,7 @@ class Layout:
         return f"unix://platform:{password}@{quote(str(self.valkey_socket))}"
 
     def make_sockets(self, owner: int) -> Path:
-        """The directory of sockets, mode 0700. Raises PermissionError if it is not `owner`'s, who could listen
-        there."""
+        """Mode 0700. Raises PermissionError if the directory is not `owner`'s, who could listen there."""
         directory = self.sockets
         with contextlib.suppress(FileExistsError):
             directory.mkdir(mode=0o700)

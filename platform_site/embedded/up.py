@@ -31,9 +31,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 READY_SECONDS: Final = 120.0
 UPGRADE_SECONDS: Final = 3600
 Load = Callable[[], object]
-"""Imports the code of web and worker."""
 RunCommand = Callable[[list[str]], object]
-"""Runs another command of `manage.py`, by its arguments."""
 _POSTGRES_VARIABLES: Final = ("DATABASE_URL", *map(region_variable, REGIONS))
 
 
@@ -295,7 +293,6 @@ def _short(path: Path) -> str:
 
 
 def _is_ready(address: tuple[str, int]) -> bool:
-    """Whether `/readyz` is 200; may wait for the first web process."""
     try:
         with socket.create_connection(address, timeout=1) as connection:
             connection.sendall(b"GET /readyz HTTP/1.0\r\nHost: localhost\r\n\r\n")

@@ -152,8 +152,7 @@ def discard(ticket: Ticket, *, using: str) -> None:
 def replay(
     ticket: Ticket, kept: IdempotencyRecord, read_row: Callable[[str], HttpResponse] | None = None
 ) -> HttpResponse:
-    """The stored response, with `Idempotency-Replayed`; `read_row(row_id)` makes its content if only the row is stored.
-    Raises Conflict if it cannot be opened or was not stored."""
+    """With `Idempotency-Replayed`; `read_row(row_id)` makes the content if only the row is stored. Raises Conflict."""
     try:
         if kept.sealed_answer is None:
             raise keyring.Tampered("no answer was kept")

@@ -40,8 +40,7 @@ def encode(data: Any) -> bytes:
 
 
 class JsonResponse(HttpResponse):
-    """As `HttpResponse(body, status=…, content_type="application/json", headers=…)`, in a fifth of the time
-    (tests/api/test_fast_responses.py compares them). Headers are printable ASCII of the platform."""
+    """As `HttpResponse`, in a fifth of the time (tests/api/test_fast_responses.py). Headers are printable ASCII."""
 
     def __init__(self, body: bytes, status: int, headers: Mapping[str, str] | None) -> None:
         store = {"content-type": ("Content-Type", "application/json")}
@@ -119,18 +118,15 @@ class ApiRequest(Request):
 
 class ApiViewSet(ViewSet):
     required_scopes: ClassVar[Mapping[str, str | tuple[str, ...] | None]] = {}
-    """By action, the required scope, or several; None: any authenticated caller. An action without an entry does not
-    start."""
+    """By action: a scope, or several; None: any caller. An action without an entry does not start."""
     environment_use: ClassVar[Literal["required", "optional", "unused"]] = "required"
-    """Whether a request needs an environment. Required: `self.environment` is set, or the response is 422. Optional:
-    set if the caller has or names one; in a public viewset the request may name one. Unused: accounts have none."""
+    """Whether `self.environment` is set (or 422); set if the caller has or names one; never set."""
     public: ClassVar[bool] = False
     query_parameters: ClassVar[Mapping[str, frozenset[str]]] = {}
     """By action; others are 422. Default for `list`: `limit` and `cursor`; otherwise every name is accepted."""
     third_party_queries: ClassVar[bool] = False
     """Another party writes the query string, and the action reads it."""
     also_raises: ClassVar[Mapping[str, tuple[type[ApiError], ...]]] = {}
-    """By action, additional errors for the description."""
     unsafe_reads: ClassVar[frozenset[str]] = frozenset()
     """GET actions that change something and cannot be repeated."""
     safe_posts: ClassVar[frozenset[str]] = frozenset()
@@ -139,7 +135,6 @@ class ApiViewSet(ViewSet):
     optional_bodies: ClassVar[frozenset[str]] = frozenset()
     """Actions whose body may be missing: `read` and `read_object` return `{}`."""
     long_floats: ClassVar[bodies.LongFloats] = "rounded"
-    """As in `bodies.read`."""
     client_errors_as: ClassVar[type[ApiError] | None] = None
     """Replaces client errors, except 404, 405, 429 and `project_suspended`: `InvalidGrant` at the token endpoint."""
 

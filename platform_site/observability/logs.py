@@ -154,8 +154,7 @@ class JsonAccessFormatter(JsonFormatter):
 
 
 class TextAccessFormatter(TextFormatter):
-    """`12:34:56 200 GET /v1/projects 3.1 ms usr_… req_…`, and after a 4xx `… table=tasks validation_failed
-    title:too_long colour:unknown`."""
+    """`12:34:56 200 GET /v1/projects 3.1 ms usr_… req_…`; after a 4xx also `table=tasks validation_failed a:b`."""
 
     def format(self, record: logging.LogRecord) -> str:
         facts = record.__dict__
@@ -233,8 +232,7 @@ def _keep_logging(**_: Any) -> None:
 
 
 class FailedTasks(logging.Filter):
-    """Removes `data` from records of failed tasks, and the trace if a database was unavailable: a periodic job repeats
-    it (`platform_site.background.dispatch`)."""
+    """Without `data`, and without the trace if a database was unavailable: a periodic job repeats the task."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         task = record.__dict__.pop("data", {}).get("name")

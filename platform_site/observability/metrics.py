@@ -131,7 +131,6 @@ def own_counts() -> dict[tuple[str, str], EndpointCounts]:
 
 _has_file = False
 collectors: Final[list[Collector]] = []
-"""More metrics, added at start (`platform_site.observability.lag`)."""
 
 
 def open_metrics_file() -> None:

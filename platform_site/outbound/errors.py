@@ -34,6 +34,4 @@ class ConnectionBroken(OutboundError):
 
 
 class InvalidResponse(OutboundError):
-    """No, incomplete or oversized HTTP response."""
-
     reason = "the response is not a complete HTTP response"

@@ -60,7 +60,6 @@ Bounded = BoundedSocket | BoundedTLSSocket
 
 
 def is_stale(connection: socket.socket) -> bool:
-    """Whether an idle connection is closed or has unexpected bytes."""
     connection.settimeout(0)
     try:
         if isinstance(connection, ssl.SSLSocket):

@@ -62,7 +62,6 @@ class Target:
 
     @property
     def authority(self) -> str:
-        """The `Host` header, without the default port."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
 

@@ -27,7 +27,6 @@ Statement = tuple[bytes, Sequence[bytes | None]]
 PREPARED_PER_CONNECTION: Final = 256
 PREPARED_BYTES_PER_CONNECTION: Final = 512 * 1024
 MAX_PREPARED: Final = 16 * 1024
-"""Bytes of one statement."""
 _SEEN_PER_CONNECTION: Final = 1024
 
 _DONE: Final = frozenset({pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK})

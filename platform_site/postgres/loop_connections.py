@@ -148,8 +148,7 @@ def _create_connection(alias: str) -> Any:
 
 
 def connection(alias: str, project_id: str) -> Any:
-    """`connections[alias]` for an operation in an environment of this project, without the exceptions by which Django
-    learns that a request has none yet."""
+    """`connections[alias]` for a project, without the exceptions by which Django learns that a request has none yet."""
     request = loop_requests.current()
     if request is None:
         return connections[alias]
@@ -172,8 +171,7 @@ def create_or_borrow(alias: str, create: Callable[[], BaseDatabaseWrapper]) -> B
 
 
 def release() -> None:
-    """Call before a wait that needs no database. Returns the connections that the current request has borrowed to the
-    pool. In a thread, connections stay open and are checked before their next statement."""
+    """Call before a wait that needs no database. In a thread, connections stay open and are checked before reuse."""
     request = loop_requests.current()
     if request is not None:
         give_back(request)

@@ -56,8 +56,7 @@ def run(connection: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | No
 
 
 def _read_all(connection: BaseDatabaseWrapper, sql: bytes, reads: list[_Read]) -> None:
-    """Run all reads on the first one's connection, and resume the other requests in the next iteration, also after an
-    error."""
+    """On the first one's connection. The other requests are resumed in the next iteration, also after an error."""
     try:
         outcomes = prepared.run_each(connection, [(sql, each.values) for each in reads])
         for each, outcome in zip(reads, outcomes, strict=True):

@@ -34,7 +34,6 @@ _REPLICA_STATE: Final = f"SELECT ({_IDENTITY}), ({REACHED})"
 _PRIMARY_STATE: Final = f"SELECT ({_IDENTITY}), ({_WRITTEN})"
 _CHECKS_PER_LAG_LIMIT: Final = 4
 _REMEMBERED: Final = 60.0
-"""Seconds of samples."""
 _MARK_SECONDS: Final = 3600
 
 State = Literal["ok", "lagging", "down", "primary", "foreign"]
@@ -177,7 +176,6 @@ _IN_WORDS: Final[dict[State, str]] = {
 
 
 def _watch(watched: Region | Replica) -> None:
-    """Runs in a thread. Without it no replica is used, and no mark is raised."""
     while True:
         try:
             watched.check()
@@ -216,7 +214,6 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def states() -> dict[str, dict[str, Any]]:
-    """`{"state", "lag_seconds"}` by replica; None if unknown."""
     found: dict[str, dict[str, Any]] = {}
     for alias in settings.REPLICAS:
         for replica in region(alias).replicas:
@@ -239,8 +236,7 @@ def freshness(alias: str, name: str, mark: int | None) -> Freshness | None:
 
 
 def raise_mark_on_commit(alias: str, environment_id: str) -> None:
-    """Raise the environment's mark after a write's commit on `alias`. Called in the transaction or after an autocommit.
-    Two round trips. Never raises."""
+    """Raise the mark after the commit of a write, or after an autocommit. Two round trips. Never raises."""
     name = mark_name(alias, environment_id)
     if name is not None:
         raising = _MarkRaiser(alias, name)

@@ -24,8 +24,7 @@ _DEFINES: Final = re.compile(r"\s*(?:CREATE|ALTER|DROP|COMMENT|GRANT|REVOKE)\b",
 
 @contextmanager
 def row_access() -> Generator[None]:
-    """Allow SQL over tenant tables in this block. For the row manager's queries, and for migrations and transfers of
-    whole environments."""
+    """For the row manager's queries, and for migrations and transfers of whole environments."""
     token = _row_access_allowed.set(True)
     try:
         yield

@@ -48,8 +48,7 @@ def execute(using: str, statement: str, parameters: Parameters = None) -> int:
 def execute_in_batches(
     using: str, statement: str, parameters: Mapping[str, Any], *, batch: int, most: float = math.inf
 ) -> int:
-    """Repeat a statement, which changes about `batch` rows (its parameter), until it changes fewer than that, or `most`
-    rows are changed. Returns how many."""
+    """Repeat a statement that changes about `batch` rows (a parameter) until it changes fewer, or `most` in all."""
     changed = 0
     while changed < most:
         in_batch = execute(using, statement, {**parameters, "batch": batch})

@@ -106,8 +106,7 @@ _MORE_COUNTED: Final = "operations_counted"
 
 
 class CallerLimit:
-    """Counts a request for its caller. `is_anonymous`: `identity` is a public key (publishable, or of an inbound
-    endpoint), limited per client IP."""
+    """`is_anonymous`: `identity` is a public key (publishable, or of an inbound endpoint), limited per client IP."""
 
     def __init__(
         self, request: HttpRequest, trip: round_trip.RoundTrip, identity: str, *, is_anonymous: bool = False

@@ -9,8 +9,7 @@ ERROR: Final = 400
 
 
 class LogEntry(models.Model):
-    """One request. The table is partitioned (`request_log.partitions`). No column holds arbitrary text from the client:
-    the request id has a restricted format, and table and function names are checked (`names`)."""
+    """One request, in a partition. No column holds arbitrary text from the client: names are checked (`names`)."""
 
     at = models.DateTimeField()
     """The start, by the web process's clock."""

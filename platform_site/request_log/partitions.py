@@ -26,7 +26,6 @@ _ATTACH: Final = sql.SQL("ALTER TABLE {parent} ATTACH PARTITION {partition} FOR 
 
 
 def create(using: str) -> int:
-    """From yesterday to DAYS_AHEAD. Returns how many."""
     created = 0
     with transaction.atomic(using=using):
         advisory_locks.lock(using, LockSpace.NAMED, "request_log partitions")

@@ -30,8 +30,6 @@ class Column:
 
 @dataclass(slots=True)
 class Outcome:
-    """`failed` names rows that cannot be opened, with the reason."""
-
     rotated: int = 0
     failed: list[tuple[str, str]] = field(default_factory=list)
 

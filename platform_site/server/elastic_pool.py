@@ -20,8 +20,7 @@ Job = TypeVar("Job")
 
 @dataclass(eq=False, kw_only=True)
 class ElasticThreadPool(Generic[Job]):
-    """`work(job)` runs in a thread and must not raise; `refuse(job)` on the loop; `on_retire()` in an ending thread, to
-    close connections. Times in seconds."""
+    """`work` runs in a thread and must not raise, `refuse` on the loop, `on_retire` in an ending thread. In seconds."""
 
     work: Callable[[Job], None]
     refuse: Callable[[Job], None]

@@ -52,8 +52,7 @@ class Message:
         self.connection.finish(self, b"".join(lines))
 
     def begin_stream(self, response: HttpResponseBase) -> bool:
-        """Send the head of a response without a length, and release the request. Returns whether the body is sent in
-        chunks."""
+        """Send a head without length, and release the request. Returns whether the body is sent in chunks."""
         is_chunked: bool = self.meta["SERVER_PROTOCOL"] == "HTTP/1.1"
         self.is_last = self.is_last or not is_chunked
         framing = b"transfer-encoding: chunked\r\n\r\n" if is_chunked else b"\r\n"

@@ -105,8 +105,7 @@ def return_memory() -> None:
 
 
 class HttpConnection(asyncio.Protocol):
-    """Deadlines, the order of responses and flow control of one connection; `http_parser` reads its requests. Responses
-    may come from any thread."""
+    """Deadlines, order of responses and flow control of one connection. Responses may come from any thread."""
 
     _parser: RequestParser
     _transport: Any

@@ -100,8 +100,7 @@ class Forwarding:
         return any(parsed in network for network in self._networks)
 
     def client(self, peer: str, scheme: str, headers: "Headers") -> tuple[str, str]:
-        """The client's IP and scheme. Reads `X-Forwarded-For` from its end: each trusted proxy vouches for the entry
-        before; the first untrusted IP is the client."""
+        """IP and scheme. `X-Forwarded-For` is read from its end: each trusted proxy vouches for the entry before."""
         if not self._networks or not self.trusts(peer):
             return peer, scheme
         client = peer

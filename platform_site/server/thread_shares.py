@@ -23,8 +23,7 @@ class OverShare(Unavailable):
 
 @dataclass(eq=False)
 class ThreadShares:
-    """An owner may have half of the threads that no other holds, and at least one. A request waits for at most
-    `timeout` seconds, including its wait for a thread. `later(seconds, call)` is called in threads."""
+    """An owner may have half of the threads that no other holds, and at least one. `later` sets a timer."""
 
     threads: int
     timeout: float

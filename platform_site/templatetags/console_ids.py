@@ -45,8 +45,7 @@ def timeline_url(text: str, environment_id: str = "") -> str:
 
 @register.simple_tag(takes_context=True)
 def heading_parts(context: Any, parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A page's heading: the list's name in the menu, then the object, or *new*. unfold's `parts` are the app, the model
-    and the object; or one title."""
+    """The list's name in the menu, then the object, or *new*. unfold's `parts`: app, model and object; or one title."""
     from platform_site.console.sidebar import listed_as  # late: unfold loads all tag libraries while it is imported
 
     if len(parts) < 2:

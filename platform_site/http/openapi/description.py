@@ -256,7 +256,6 @@ def _codes(error: type[ApiError] = ApiError) -> set[str]:
 
 
 def add_components(result: dict[str, Any], generator: Any, request: Any, public: bool) -> dict[str, Any]:
-    """drf-spectacular's hook: adds the components of all operations (`components.json`)."""
     shared = json.loads(Path(__file__).with_name("components.json").read_text(encoding="utf-8"))
     shared["schemas"]["Error"]["properties"]["error"]["properties"]["code"]["enum"] = sorted(_codes())
     components = result.setdefault("components", {})
