@@ -2,7 +2,7 @@
 A request is processed as method → caller → scope → query parameters → action, which returns finished bytes (`respond`,
 `created`, `no_content`). docs/how-to/extend.md, docs/explanation/performance.md."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import update_wrapper
 from http.cookies import SimpleCookie
 from typing import Any, ClassVar, Literal
@@ -13,9 +13,6 @@ from django.db import close_old_connections
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase, ResponseHeaders
 from django.utils.functional import cached_property
-from rest_framework.parsers import JSONParser
-from rest_framework.permissions import BasePermission
-from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Empty, Request
 from rest_framework.serializers import BaseSerializer
 from rest_framework.viewsets import ViewSet
@@ -120,7 +117,8 @@ class ApiViewSet(ViewSet):
     required_scopes: ClassVar[Mapping[str, str | tuple[str, ...] | None]] = {}
     """By action: a scope, or several; None: any caller. An action without an entry does not start."""
     environment_use: ClassVar[Literal["required", "optional", "unused"]] = "required"
-    """Whether `self.environment` is set (or 422); set if the caller has or names one; never set."""
+    """Whether a request needs an environment. Required: `self.environment` is set, or the response is 422. Optional:
+    set if the caller has or names one; in a public viewset the request may name one. Unused: accounts have none."""
     public: ClassVar[bool] = False
     query_parameters: ClassVar[Mapping[str, frozenset[str]]] = {}
     """By action; others are 422. Default for `list`: `limit` and `cursor`; otherwise every name is accepted."""
@@ -138,10 +136,6 @@ class ApiViewSet(ViewSet):
     client_errors_as: ClassVar[type[ApiError] | None] = None
     """Replaces client errors, except 404, 405, 429 and `project_suspended`: `InvalidGrant` at the token endpoint."""
 
-    parser_classes = (JSONParser,)  # for the description: `ApiRequest.data` reads the body
-    renderer_classes = (JSONRenderer,)
-    permission_classes: Sequence[type[BasePermission]] = ()
-    throttle_classes = ()
     serializer_class: type[BaseSerializer[Any]] | None = None
 
     action: str

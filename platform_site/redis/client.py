@@ -20,7 +20,7 @@ from django.conf import settings
 
 from platform_site.concurrency import loop_requests
 from platform_site.redis import circuit_breaker
-from platform_site.redis.connection import Connection, ConnectionFailure
+from platform_site.redis.connection import Connection
 from platform_site.redis.loop_connection import LoopConnection
 from platform_site.redis.round_trip import HIGHEST, RECORD_TTL, RoundTrip, Unavailable, pack
 
@@ -42,7 +42,7 @@ class Store:
 
     def _reset(self) -> None:
         """Called after a fork, too: without the parent's connections and threads."""
-        self._idle: SimpleQueue[Connection | ConnectionFailure] = SimpleQueue()
+        self._idle: SimpleQueue[Connection | tuple[Exception, float]] = SimpleQueue()
         self._connection_count = 0
         """Idle, in use or connecting."""
         self._lock = threading.Lock()
@@ -206,8 +206,9 @@ class Store:
                 continue
             if isinstance(found, Connection):
                 return found
-            if began is not None and found.at >= began:  # an older one was for a thread that no longer waits
-                raise found.error
+            error, failed_at = found
+            if began is not None and failed_at >= began:  # an older one was for a thread that no longer waits
+                raise error
 
     def _connect_in_background(self) -> None:
         """In another thread, since resolvers and handshakes ignore deadlines."""
@@ -222,7 +223,7 @@ class Store:
                 idle.put(Connection(self._url))
             except Exception as error:  # passed to the waiting thread
                 self._decrement_count()
-                idle.put(ConnectionFailure(error, time.monotonic()))
+                idle.put((error, time.monotonic()))
 
         threading.Thread(target=connect, name="store-connect", daemon=True).start()
 

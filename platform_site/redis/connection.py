@@ -3,7 +3,6 @@
 import socket
 import struct
 import time
-from dataclasses import dataclass
 from typing import Any, Final
 
 import hiredis
@@ -13,12 +12,6 @@ from redis.connection import parse_url
 _CONNECT_SECONDS: Final = 2.0
 UNUSABLE: Final = ("OOM ", "READONLY ", "MISCONF ", "NOREPLICAS ", "MASTERDOWN ", "LOADING ")
 """Prefixes of errors that do not depend on the command: Redis cannot be used."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionFailure:
-    error: Exception
-    at: float
 
 
 class Connection:

@@ -125,16 +125,14 @@ def _view(request: HttpRequest, path: str) -> HttpResponseBase:
     try:
         match = routes.resolve(path)
     except Resolver404:
-        raise NotFound(_no_such_endpoint(path)) from None
+        if path.endswith("/") and len(path) > len("/v1/"):
+            raise NotFound("There is no such endpoint. URLs of the API have no slash at their end.") from None
+        raise NotFound(
+            "There is no such endpoint. All of them are documented at /docs, and for programs at /v1/openapi.json."
+        ) from None
     request.resolver_match = match
     response: HttpResponseBase = match.func(request, *match.args, **match.kwargs)
     return response
-
-
-def _no_such_endpoint(path: str) -> str:
-    if path.endswith("/") and len(path) > len("/v1/"):
-        return "There is no such endpoint. URLs of the API have no slash at their end."
-    return "There is no such endpoint. All of them are documented at /docs, and for programs at /v1/openapi.json."
 
 
 def _check_host(request: HttpRequest) -> None:
