@@ -18,7 +18,7 @@ from functions.deploy import service as functions
 from functions.execution.run_as import restore_caller
 from functions.models import Function
 from platform_site import demo_receiver, outbound
-from platform_site.embedded.data_dir import Layout, write_private
+from platform_site.embedded.data_dir import Layout, read_json, write_private
 from platform_site.http.errors import ValidationFailed
 from platform_site.identity.callers import ENVIRONMENT_SCOPES, Caller, EnvironmentRef
 from projects import services as projects
@@ -40,7 +40,7 @@ CONTENT: Final = Path(__file__).with_name("tracker")
 
 def complete(layout: Layout, *, base_url: str) -> Facts:
     """Run missing steps, and write the facts; repeatable. An emptied control database gets the demo again."""
-    facts, done = _read(layout.demo_file), _read(layout.demo_steps_file).get("done", [])
+    facts, done = read_json(layout.demo_file), read_json(layout.demo_steps_file).get("done", [])
     if done and not User.objects.filter(pk=facts.get("account", {}).get("id")).exists():
         facts, done = {}, []
     facts["base_url"] = base_url
@@ -204,11 +204,3 @@ def _production(facts: Facts) -> EnvironmentRef | None:
 def _content(name: str) -> Facts:
     content: Facts = json.loads((CONTENT / name).read_text())
     return content
-
-
-def _read(path: Path) -> Facts:
-    try:
-        content = json.loads(path.read_text())
-    except (FileNotFoundError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}

@@ -33,6 +33,15 @@ def write_private(path: Path, content: Mapping[str, Any]) -> None:
     partial.replace(path)
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """Empty if there is none, or no JSON object in it."""
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        content = json.loads(path.read_text())
+        if isinstance(content, dict):
+            return content
+    return {}
+
+
 class Layout:
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir

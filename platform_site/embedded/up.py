@@ -7,7 +7,6 @@ import argparse
 import contextlib
 import errno
 import gc
-import json
 import os
 import shlex
 import signal
@@ -21,7 +20,7 @@ from typing import IO, Any, Final
 
 from platform_site.embedded import postgres as embedded_postgres
 from platform_site.embedded import valkey as embedded_valkey
-from platform_site.embedded.data_dir import REGIONS, CannotStart, Layout, region_variable
+from platform_site.embedded.data_dir import REGIONS, CannotStart, Layout, read_json, region_variable
 from platform_site.embedded.forked import ForkedProcess
 from platform_site.embedded.lock import DataDirLock
 from platform_site.embedded.sockets import default_workers, listen, number_of_workers, port_number
@@ -132,7 +131,8 @@ class _Run:
         self._supervisor = Supervisor(
             _write, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ, changed=lock.record
         )
-        self._base_url = self._make_base_url()
+        host, port = self._address()
+        self._base_url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         self._postgres = SupervisedProcess(
             "postgres",
             lambda output: embedded_postgres.spawn(layout, web_processes=len(listeners), output=output),
@@ -222,10 +222,6 @@ class _Run:
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._options.host, self._options.host)  # noqa: S104
         return host, self._listeners[0].getsockname()[1]
 
-    def _make_base_url(self) -> str:
-        host, port = self._address()
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
     def _make_environment(self) -> dict[str, str]:
         return {
             "BASE_URL": self._base_url,
@@ -260,7 +256,7 @@ class _Run:
     def _show_urls(self) -> None:
         base = self._base_url
         seconds = time.monotonic() - self._begun
-        accounts = _demo_accounts(self._layout) if self._options.demo else None
+        accounts = read_json(self._layout.demo_file) if self._options.demo else {}
         lines = [
             "",
             f"Ready in {seconds:.1f} s. Ctrl-C stops everything; the data stays in {_short(self._layout.data_dir)}",
@@ -268,10 +264,10 @@ class _Run:
         ]
         for label, path, who in (("Console ", "console", "account"), ("Admin   ", "admin", "admin")):
             lines += [f"  {label} {base}/{path}/"]
-            if accounts is not None:
+            if accounts:
                 lines += [f"           {accounts[who]['email']}, password {accounts[who]['password']}"]
         lines += [f"  API      {base}/v1 (reference: /docs, guides: /docs/guides)"]
-        if accounts is not None:
+        if accounts:
             file = _short(self._layout.demo_file)
             lines += [
                 f"  Demo     {file} (every id, password and key)",
@@ -299,14 +295,6 @@ def _is_ready(address: tuple[str, int]) -> bool:
             return connection.recv(64).startswith((b"HTTP/1.0 200", b"HTTP/1.1 200"))
     except OSError:
         return False
-
-
-def _demo_accounts(layout: Layout) -> dict[str, Any] | None:
-    try:
-        facts = json.loads(layout.demo_file.read_text())
-    except (FileNotFoundError, ValueError):
-        return None
-    return facts if isinstance(facts, dict) else None
 
 
 def _write(text: str) -> None:

@@ -36,9 +36,6 @@ class Batch(Generic[Item]):
         self._is_woken = False
         self._thread: threading.Thread | None = None
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
     def put(self, item: Item) -> bool:
         """False, and the item is dropped, if `max_items` are waiting."""
         waiting = self._waiting

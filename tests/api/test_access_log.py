@@ -61,7 +61,7 @@ def test_stalled_log_reader_blocks_no_request_and_memory_is_bounded() -> None:
     handler = AccessHandler(stream)
     stream.gate.clear()
     say(handler, *["x"] * (handler.MAX_WAITING + 1000))
-    assert len(handler.lines) <= handler.MAX_WAITING
+    assert len(handler.lines._waiting) <= handler.MAX_WAITING
     stream.gate.set()
     wait_for("what was kept is written", lambda: stream.getvalue().count("\n") >= handler.MAX_WAITING, 10)
 
