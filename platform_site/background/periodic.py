@@ -35,8 +35,7 @@ from platform_site.postgres.direct import session
 logger = logging.getLogger(__name__)
 
 _LATE_PERIODS: Final = 3
-"""Periods without a run after which a worker's scheduler thread runs the job, and a session that holds its lock counts
-as stalled."""
+"""Periods without a run until a scheduler thread runs the job, and a session that has its lock counts as stalled."""
 _STALL_SECONDS: Final = 5.0
 """The least time after which a session that holds a job's lock counts as stalled."""
 _FREQUENT: Final = 15.0
@@ -84,8 +83,7 @@ def periodic_job(*, every: float, at_start: bool = False) -> Callable[[Callable[
 def periodic_job_per_region(
     *, every: float, with_control: bool = False
 ) -> Callable[[Callable[[str], object]], Callable[[str], object]]:
-    """As `periodic_job`, per region (`with_control`: per database), with its alias. The function may only connect to
-    that database."""
+    """As `periodic_job`, per region or (`with_control`) database, to which alone the function may connect."""
 
     def register(function: Callable[[str], object]) -> Callable[[str], object]:
         for using in connections if with_control else settings.REGION_DATABASES:
@@ -255,8 +253,7 @@ SELECT EXISTS (
 
 @contextmanager
 def _run_exclusively(name: str, using: str, timeout: float) -> Iterator[bool]:
-    """Yields whether this process may run the job: it got the job's lock, or the session that holds the lock has been
-    inactive for `timeout` seconds."""
+    """Yields whether this process has the job's lock, or its owner has been inactive for `timeout` seconds."""
     key = f"job:{name}"
     with session(using) as connection:
         with connection.cursor() as cursor:

@@ -61,8 +61,7 @@ class Slot:
 
 
 class FairSemaphore:
-    """`capacity` slots; one owner may have `per_owner` while there are no others. A slot can be reclaimed after
-    `slow_after` seconds. At most `max_waiting` operations wait. Thread-safe."""
+    """One owner may have `per_owner` of the `capacity` slots while there are no others. Thread-safe."""
 
     def __init__(
         self,

@@ -103,8 +103,7 @@ def current() -> LoopRequest | None:
 
 
 def require_thread() -> None:
-    """Call before an operation that blocks. On the event loop it raises Parked, so that the request is repeated in a
-    thread; if the request has already written, it only logs a warning. In a thread it does nothing."""
+    """Call before an operation that blocks. On the loop it raises Parked, to repeat the request in a thread."""
     request = current()
     if request is not None:
         if request.has_written:
@@ -203,8 +202,7 @@ class Readiness:
     def wait(
         self, request: LoopRequest, *, writable: bool = False, again: bool = False, seconds: float | None = None
     ) -> bool:
-        """Wait until the socket can be read (or written). False after `seconds`. `again`: after another wait for the
-        same response."""
+        """False after `seconds`. `again`: after another wait for the same response."""
         descriptor, loop = self._descriptor, self._loop
         # uvloop never again calls the reader of a socket that had an error, such as that of a server which ended with
         # unread input. What the server sent before its end is read first, so the error itself would not be noticed.

@@ -95,8 +95,7 @@ def _initialise(layout: Layout, user: str | None, superuser_password: str) -> No
 def spawn(
     layout: Layout, *, web_processes: int = 4, durable: bool = True, output: IO[bytes] | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start the server process, with the cluster on first use; it dies with the calling thread. Does not wait.
-    `durable=False` gives up crash safety (tests). Raises CannotStart."""
+    """Does not wait. The server dies with the calling thread. `durable=False` gives up crash safety (tests)."""
     known = layout.ensure_secrets()
     user = server_user(layout)
     layout.make_sockets(pwd.getpwnam(user).pw_uid if user else os.geteuid())

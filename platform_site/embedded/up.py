@@ -52,8 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: list[str], load: Load, run_command: RunCommand) -> int:
-    """`load` and `run_command` are what needs Django. Returns the exit code: 0 after an orderly stop, 1 with a
-    message."""
+    """Returns the exit code. `load` imports the code of web and worker; `run_command` is for `manage.py`."""
     parser = argparse.ArgumentParser(prog="manage.py up", description="Starts the whole service in this terminal.")
     add_arguments(parser)
     return run(parser.parse_args(arguments), load, run_command)

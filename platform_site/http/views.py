@@ -216,8 +216,7 @@ class ApiViewSet(ViewSet):
         return exception_handler.respond(MethodNotAllowed(f"This endpoint supports {allow}.", headers={"Allow": allow}))
 
     def _answer(self, request: HttpRequest, action: Callable[..., HttpResponseBase]) -> HttpResponseBase:
-        """Run the action. A read on a dead connection runs once more; a transaction aborted by PostgreSQL up to
-        MAX_RUNS times, unless something was committed."""
+        """A read on a dead connection runs twice; an aborted transaction up to MAX_RUNS times, unless it committed."""
         runs = 1
         is_get = request.method in ("GET", "HEAD")
         safe = self.action not in self.unsafe_reads if is_get else self.action in self.safe_posts

@@ -109,8 +109,7 @@ _access = logging.getLogger("platform.access")
 
 
 def access(**facts: Any) -> None:
-    """The line of a request; `table` and `error` are for text lines of 4xx. Does not use `Logger._log`, which walks the
-    stack: half of the time."""
+    """`table` and `error` are for text lines of 4xx. Not by `Logger._log`, which walks the stack: half of the time."""
     if not _access.isEnabledFor(logging.INFO):
         return
     args = (facts["method"], facts["route"], facts["status"])

@@ -28,8 +28,7 @@ def own_connection(alias: str) -> Generator[BaseDatabaseWrapper]:
 
 @contextmanager
 def without_timeouts(alias: str) -> Generator[BaseDatabaseWrapper]:
-    """A direct connection without timeouts, for a statement that runs for hours under a session lock. PostgreSQL ends
-    the statement when its client dies."""
+    """For a statement that runs for hours under a session lock. PostgreSQL ends it when its client dies."""
     with own_connection(alias) as own:
         own.execute_wrappers.remove(run_under_watch)
         with own.cursor() as cursor:

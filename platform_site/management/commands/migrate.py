@@ -69,8 +69,7 @@ class Command(migrate.Command):
 
 
 def apply_migrations(stdout: OutputWrapper) -> None:
-    """Migrate outdated or interrupted databases; otherwise two queries. A new one runs the recorded SQL if it fits
-    (`platform_site.postgres.snapshot`)."""
+    """Two queries for a current database. A new one runs the recorded SQL if it fits (`postgres.snapshot`)."""
     for alias in [DEFAULT_DB_ALIAS, *settings.REGION_DATABASES]:
         executor = MigrationExecutor(connections[alias])
         if not executor.migration_plan(executor.loader.graph.leaf_nodes()) and not _was_interrupted(alias):

@@ -27,8 +27,7 @@ def _queues(text: str) -> str:
 
 
 def _start_beat(**_: Any) -> None:
-    """As a thread: a process takes 20 MB, and would not be restarted. The schedule is in memory, since the jobs run
-    every few seconds."""
+    """As a thread: a process takes 20 MB, and would not be restarted. The schedule needs no file."""
     beat: Any = EmbeddedService(app, thread=True, scheduler_cls="celery.beat:Scheduler")
     # Without waiting: while Redis is unavailable, beat retries.
     signals.worker_shutdown.connect(lambda **_: beat.service.stop(wait=False), weak=False)
