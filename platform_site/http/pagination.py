@@ -3,6 +3,7 @@ Tenant rows have their own statements with the same cursors. Contract section 8.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final, Generic, TypeVar
 
 from django.db.models import F, Model, Q, QuerySet
@@ -77,12 +78,8 @@ def paginate(
 
 
 def _fitting(octets: Sequence[int]) -> int:
-    total = 0
-    for number, size in enumerate(octets):
-        total += size
-        if number and total > MAX_PAGE_BYTES:
-            return number
-    return len(octets)
+    too_many = (number for number, total in enumerate(accumulate(octets)) if number and total > MAX_PAGE_BYTES)
+    return next(too_many, len(octets))
 
 
 def _after(order: Sequence[str], values: Sequence[Any]) -> Any:

@@ -32,6 +32,7 @@ KEY_BEGINNINGS: Final = "sk|rt|oac|oal|lnk|hk|whsec"
 # Text that looks like a secret is not accepted as a request id, which is in every log line.
 _ID: Final = re.compile(rf"(?!(?:{KEY_BEGINNINGS})_|eyJ)[A-Za-z0-9][A-Za-z0-9._:\-]{{0,63}}", re.ASCII)
 _ENVIRONMENT_LABEL: Final = re.compile(r"env-([0-9a-z]{26})", re.ASCII)
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _current: Final[ContextVar[str | None]] = ContextVar("request_id", default=None)
 
 MAX_PARAMETERS: Final = 100
@@ -130,7 +131,7 @@ def _read(query_string: str, allowed: frozenset[str] | None) -> dict[str, str]:
     values: dict[str, str] = {}
     wrong: dict[str, FieldError] = {}
     for name, value in pairs:
-        if not _is_utf8(name + value):
+        if _SURROGATE.search(name + value):
             wrong[name] = FieldError(_printable(name), "not_utf8", "The parameter is not UTF-8.")
         elif allowed is not None and name not in allowed:
             if not name.startswith("_"):
@@ -151,14 +152,6 @@ def _unknown(allowed: frozenset[str]) -> str:
         return "This endpoint takes no parameters."
     known = f"There is no such parameter. The parameters are {', '.join(sorted(allowed))}."
     return f'{known} A condition belongs in where, as JSON: {{"done": false}}.' if "where" in allowed else known
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _printable(name: str) -> str:

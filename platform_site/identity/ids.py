@@ -13,7 +13,7 @@ PREFIXES: Final = frozenset(
 )
 
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
-_VALUES: Final = {letter: value for value, letter in enumerate(_ALPHABET)}
+_DIGITS: Final = str.maketrans(_ALPHABET, "0123456789abcdefghijklmnopqrstuv")
 _PATTERN: Final = re.compile(r"([a-z]{2,4})_([0-7][0-9a-hjkmnp-tv-z]{25})", re.ASCII)
 _PAIRS: Final = [a + b for a in _ALPHABET for b in _ALPHABET]
 
@@ -62,7 +62,5 @@ def created_at(value: str) -> datetime:
     found = _PATTERN.fullmatch(value)
     if found is None:
         raise ValueError("not an id")
-    number = 0
-    for letter in found[2]:
-        number = number << 5 | _VALUES[letter]
+    number = int(found[2].translate(_DIGITS), 32)
     return datetime.fromtimestamp((number >> 80) / 1000, UTC)

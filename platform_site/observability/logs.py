@@ -62,7 +62,9 @@ class JsonFormatter(logging.Formatter):
             line["trace"] = redact("".join(traceback.format_exception(*record.exc_info)))
         text = orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
         # orjson only escapes those below U+0020; others also end a line or control a terminal.
-        return text if text.isascii() and "\x7f" not in text else _CONTROLS.sub(_json_escape, text)
+        if text.isascii() and "\x7f" not in text:
+            return text
+        return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 class TextFormatter(logging.Formatter):
@@ -85,10 +87,6 @@ class TextFormatter(logging.Formatter):
 
 def _escaped(text: str) -> str:
     return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
-
-
-def _json_escape(found: re.Match[str]) -> str:
-    return f"\\u{ord(found[0]):04x}"
 
 
 def _extras(record: logging.LogRecord) -> dict[str, Any]:

@@ -113,8 +113,6 @@ class RequestParser:
         self._message = Message()
         self.state = "head"
         self._url = b""
-        self._pieces = []
-        self.size = 0
 
     def on_url(self, part: bytes) -> None:
         self._url += part
@@ -166,20 +164,16 @@ class RequestParser:
         if "CONTENT_LENGTH" in meta and is_too_large(meta["CONTENT_LENGTH"]):
             if "HTTP_EXPECT" in meta:
                 raise errors.PayloadTooLarge
-            self._drain()
+            self.state = "drain"
         elif meta.get("HTTP_EXPECT", "").lower() == "100-continue" and meta["SERVER_PROTOCOL"] == "HTTP/1.1":
             self.expects_continue = bool(meta.get("CONTENT_LENGTH")) or "HTTP_TRANSFER_ENCODING" in meta
         self._upgrades = self._parser.should_upgrade()
-
-    def _drain(self) -> None:
-        self.state = "drain"
-        self._pieces = []
 
     def on_body(self, part: bytes) -> None:
         self.size += len(part)
         if self.state == "body":
             if self.size > BODY_LIMIT:
-                self._drain()
+                self.state, self._pieces = "drain", []
                 return
             self._pieces.append(part)
             if len(self._pieces) >= MAX_PIECES:
