@@ -55,11 +55,7 @@ def main(arguments: list[str], load: Load, run_command: RunCommand) -> int:
     """Returns the exit code. `load` imports the code of web and worker; `run_command` is for `manage.py`."""
     parser = argparse.ArgumentParser(prog="manage.py up", description="Starts the whole service in this terminal.")
     add_arguments(parser)
-    return run(parser.parse_args(arguments), load, run_command)
-
-
-def run(options: argparse.Namespace, load: Load, run_command: RunCommand) -> int:
-    begun = time.monotonic()
+    options, begun = parser.parse_args(arguments), time.monotonic()
     layout = Layout(options.data_dir.expanduser().resolve())
     try:
         layout.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
