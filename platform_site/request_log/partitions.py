@@ -25,8 +25,7 @@ _CREATE: Final = sql.SQL("CREATE TABLE {partition} (LIKE {parent} INCLUDING DEFA
 _ATTACH: Final = sql.SQL("ALTER TABLE {parent} ATTACH PARTITION {partition} FOR VALUES FROM ({begin}) TO ({end})")
 
 
-def create(using: str) -> int:
-    created = 0
+def create(using: str) -> None:
     with transaction.atomic(using=using):
         advisory_locks.lock(using, LockSpace.NAMED, "request_log partitions")
         today = _today(using)
@@ -35,17 +34,13 @@ def create(using: str) -> int:
             for day in (today + timedelta(days=offset) for offset in range(-1, DAYS_AHEAD + 1)):
                 if _name(keep_days, day) not in existing:
                     _create(using, keep_days, day)
-                    created += 1
-    return created
 
 
-def drop_old(using: str) -> int:
-    """Drop expired partitions, each in a transaction, since that locks the parent. Returns how many."""
+def drop_old(using: str) -> None:
+    """Drop expired partitions, each in a transaction, since that locks the parent."""
     today = _today(using)
-    old = [name for name in _existing(using) if _is_old(name, today)]
-    for name in old:
+    for name in [name for name in _existing(using) if _is_old(name, today)]:
         statements.execute(using, sql.SQL("DROP TABLE {}").format(sql.Identifier(name)).as_string(None))
-    return len(old)
 
 
 def _today(using: str) -> date:

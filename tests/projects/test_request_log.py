@@ -375,8 +375,9 @@ def test_what_never_fits_is_given_up_and_counted(
 
 def test_partitions_are_created_ahead_and_dropped_after_their_time() -> None:
     partitions.create(REGION)
-    assert partitions.create(REGION) == 0
     names = {*partitions._existing(REGION)}
+    partitions.create(REGION)
+    assert {*partitions._existing(REGION)} == names
     today = datetime.now(UTC).date()
     for keep_days in (1, 7, 30):
         assert f"request_log_{keep_days}d_{today + timedelta(days=7):%Y%m%d}" in names
@@ -384,7 +385,7 @@ def test_partitions_are_created_ahead_and_dropped_after_their_time() -> None:
     for keep_days, day in old:
         if partitions._name(keep_days, day) not in names:
             partitions._create(REGION, keep_days, day)
-    assert partitions.drop_old(REGION) == 3
+    partitions.drop_old(REGION)
     left = {*partitions._existing(REGION)}
     assert [partitions._name(*each) in left for each in old] == [True, False] * 3
     for keep_days, day in old[2::2]:
