@@ -95,7 +95,7 @@ class Layout:
         password = quote(self.read_secrets().get("redis_password", ""), safe="")
         return f"unix://platform:{password}@{quote(str(self.valkey_socket))}"
 
-    def make_sockets(self, owner: int) -> Path:
+    def make_sockets(self, owner: int) -> None:
         """Mode 0700. Raises PermissionError if the directory is not `owner`'s, who could listen there."""
         directory = self.sockets
         with contextlib.suppress(FileExistsError):
@@ -106,7 +106,6 @@ class Layout:
         directory.chmod(0o700)
         if found.st_uid != owner:
             os.chown(directory, owner, -1)
-        return directory
 
 
 def region_database(region: str) -> str:

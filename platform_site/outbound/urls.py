@@ -132,8 +132,8 @@ def _host(netloc: str) -> str:
     return host.removesuffix(".")
 
 
-def check_url(text: str) -> str:
-    """The canonical URL, resolved within RESOLVE_SECONDS. Raises ValidationFailed (field `url`) if it is malformed or
+def check_url(text: str) -> None:
+    """The URL is resolved within RESOLVE_SECONDS. Raises ValidationFailed (field `url`) if it is malformed or
     has only private IPs; an unresolvable name is accepted, since calls check again. Not inside a transaction."""
     try:
         target = parse_url(text)
@@ -142,8 +142,7 @@ def check_url(text: str) -> str:
     try:
         addresses = resolve(target.host, target.port, time.monotonic() + RESOLVE_SECONDS, _CHECK_OWNER)
     except (NotResolved, TimeoutError):
-        return target.url
+        return
     opened = networks(tuple(settings.OUTBOUND_ALLOWED_NETWORKS))
     if not any(is_allowed(address, opened) for address in addresses):
         raise ValidationFailed.of("url", "address_not_allowed", "The host is not on the public internet.")
-    return target.url

