@@ -17,7 +17,7 @@ import pytest
 from django.conf import LazySettings
 
 from platform_site import outbound
-from platform_site.outbound import http_client, resolver, sockets
+from platform_site.outbound import errors, http_client, resolver, sockets
 from platform_site.outbound.resolver import NotResolved
 from platform_site.outbound.ssrf import Address, networks
 from tests.support.certificates import LOOPBACK, Authority, resolving
@@ -188,7 +188,7 @@ def test_an_inner_host_is_refused_before_a_packet_is_sent(host: str, canaries: t
     guarded = outbound.Client()
     for canary in canaries:
         for scheme in ("http", "https"):
-            with pytest.raises(outbound.Forbidden) as told:
+            with pytest.raises(errors.Forbidden) as told:
                 guarded.request("POST", f"{scheme}://{host}:{canary.port}/", total=2, owner="")
             assert not isinstance(told.value, outbound.RequestTimedOut)
 
@@ -201,14 +201,14 @@ def test_an_inner_host_is_refused_before_a_packet_is_sent(host: str, canaries: t
     ],
 )  # fmt: skip
 def test_forbidden_url_is_refused_even_in_an_allowed_network(client: outbound.Client, url: str) -> None:
-    with pytest.raises(outbound.Forbidden):
+    with pytest.raises(errors.Forbidden):
         client.request("GET", url, owner="")
 
 
 def test_a_name_that_resolves_to_an_inner_address_is_refused(canaries: tuple[Receiver, Receiver]) -> None:
     for private in ("127.0.0.1", "10.0.0.1", "::1", "::ffff:127.0.0.1", "169.254.169.254", "64:ff9b::7f00:1"):
         guarded = outbound.Client(resolve=resolving([private]))
-        with pytest.raises(outbound.Forbidden):
+        with pytest.raises(errors.Forbidden):
             guarded.request("POST", f"http://innocent.example:{canaries[0].port}/", total=2, owner="")
 
 
@@ -220,7 +220,7 @@ def test_of_several_addresses_only_the_allowed_ones_are_tried(canaries: tuple[Re
         assert b"Host: innocent.example:" in receiver.requests[0]
     # The port of the canary listens on 127.0.0.2 as well as on 127.0.0.1: closed addresses are skipped, not tried.
     none = outbound.Client(resolve=resolving(["127.0.0.1", "127.0.0.2", "::1"]))
-    with pytest.raises(outbound.Forbidden):
+    with pytest.raises(errors.Forbidden):
         none.request("POST", f"http://innocent.example:{canaries[0].port}/", total=2, owner="")
 
 
@@ -262,7 +262,7 @@ def test_a_name_that_changes_its_address_is_checked_at_each_connection(canaries:
             "the kept connection goes where it was checked"
         )
         guarded.close()
-        with pytest.raises(outbound.Forbidden):
+        with pytest.raises(errors.Forbidden):
             guarded.request("POST", url, total=2, owner="")
         assert receiver.connections == 1
 
@@ -275,14 +275,14 @@ def test_names_that_nobody_knows_and_name_servers_that_never_answer() -> None:
         time.sleep(max(0, deadline - time.monotonic()))
         raise TimeoutError
 
-    with pytest.raises(outbound.Unresolved):
+    with pytest.raises(errors.Unresolved):
         outbound.Client(resolve=unknown).request("GET", "https://a.example/", owner="")
     kind, seconds = timed(
         lambda: outbound.Client(resolve=silent).request("GET", "https://a.example/", connect=0.2, owner="")
     )
     assert kind is outbound.RequestTimedOut
     assert seconds < 0.2 + SLACK
-    with pytest.raises(outbound.Unresolved):
+    with pytest.raises(errors.Unresolved):
         outbound.Client().request("GET", "https://not-there.invalid/", owner="")
 
 
@@ -381,7 +381,7 @@ def test_unresolved_names_of_many_tenants_delay_no_known_name(
 def test_the_client_of_the_process_follows_the_settings(settings: LazySettings) -> None:
     with Receiver() as receiver:
         settings.OUTBOUND_ALLOWED_NETWORKS = []
-        with pytest.raises(outbound.Forbidden):
+        with pytest.raises(errors.Forbidden):
             outbound.client().request("GET", receiver.url(), owner="")
         settings.OUTBOUND_ALLOWED_NETWORKS = ["127.0.0.0/8"]
         assert outbound.client().request("GET", receiver.url(), owner="").status == 200
@@ -402,34 +402,34 @@ HOSTILE: dict[str, tuple[Callable[[socket.socket], object], type[Exception] | No
     ),
     "chunks of one byte": (endless(OK + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\na\r\n" * 1000), None),
     "100 MB body": (endless(OK + b"Content-Length: 104857600\r\n\r\n", b"a" * 65536), None),
-    "headers that never end": (endless(OK, b"X-A: aaaaaaaaaaaaaaaaaaaaa\r\n" * 100), outbound.InvalidResponse),
-    "a header line that never ends": (endless(OK + b"X-A: ", b"a" * 65536), outbound.InvalidResponse),
-    "a status line that never ends": (endless(b"HTTP/1.1 200 ", b"a" * 65536), outbound.InvalidResponse),
+    "headers that never end": (endless(OK, b"X-A: aaaaaaaaaaaaaaaaaaaaa\r\n" * 100), errors.InvalidResponse),
+    "a header line that never ends": (endless(OK + b"X-A: ", b"a" * 65536), errors.InvalidResponse),
+    "a status line that never ends": (endless(b"HTTP/1.1 200 ", b"a" * 65536), errors.InvalidResponse),
     "interim responses that never end": (
         endless(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 100),
-        outbound.InvalidResponse,
+        errors.InvalidResponse,
     ),
     "trailers that never end": (
         endless(OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\n", b"X-A: a\r\n" * 1000),
-        outbound.InvalidResponse,
+        errors.InvalidResponse,
     ),
     "a chunk size that never ends": (
         endless(OK + b"Transfer-Encoding: chunked\r\n\r\n", b"0" * 65536),
-        outbound.InvalidResponse,
+        errors.InvalidResponse,
     ),
-    "a chunk size that is none": (send(OK + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n"), outbound.InvalidResponse),
-    "a chunk size below zero": (send(OK + b"Transfer-Encoding: chunked\r\n\r\n-5\r\nabc"), outbound.InvalidResponse),
-    "garbage": (send(bytes(range(256)) * 10), outbound.InvalidResponse),
-    "another protocol": (send(b"SSH-2.0-OpenSSH_9.6\r\n"), outbound.InvalidResponse),
-    "HTTP/2 of its own accord": (send(b"HTTP/2 200\r\n\r\n"), outbound.InvalidResponse),
-    "a status that is none": (send(b"HTTP/1.1 abc OK\r\n\r\n"), outbound.InvalidResponse),
-    "a status of one digit": (send(b"HTTP/1.1 9 OK\r\n\r\n"), outbound.InvalidResponse),
-    "switching protocols": (send(b"HTTP/1.1 101 Switching Protocols\r\n\r\n"), outbound.InvalidResponse),
-    "nothing": (send(b""), outbound.ConnectionBroken),
-    "a reset": (reset, outbound.ConnectionBroken),
-    "half a status line": (send(b"HTTP/1."), outbound.InvalidResponse),
-    "half a body": (send(OK + b"Content-Length: 100\r\n\r\nabc"), outbound.InvalidResponse),
-    "half a chunk": (send(OK + b"Transfer-Encoding: chunked\r\n\r\n64\r\nabc"), outbound.InvalidResponse),
+    "a chunk size that is none": (send(OK + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n"), errors.InvalidResponse),
+    "a chunk size below zero": (send(OK + b"Transfer-Encoding: chunked\r\n\r\n-5\r\nabc"), errors.InvalidResponse),
+    "garbage": (send(bytes(range(256)) * 10), errors.InvalidResponse),
+    "another protocol": (send(b"SSH-2.0-OpenSSH_9.6\r\n"), errors.InvalidResponse),
+    "HTTP/2 of its own accord": (send(b"HTTP/2 200\r\n\r\n"), errors.InvalidResponse),
+    "a status that is none": (send(b"HTTP/1.1 abc OK\r\n\r\n"), errors.InvalidResponse),
+    "a status of one digit": (send(b"HTTP/1.1 9 OK\r\n\r\n"), errors.InvalidResponse),
+    "switching protocols": (send(b"HTTP/1.1 101 Switching Protocols\r\n\r\n"), errors.InvalidResponse),
+    "nothing": (send(b""), errors.ConnectionBroken),
+    "a reset": (reset, errors.ConnectionBroken),
+    "half a status line": (send(b"HTTP/1."), errors.InvalidResponse),
+    "half a body": (send(OK + b"Content-Length: 100\r\n\r\nabc"), errors.InvalidResponse),
+    "half a chunk": (send(OK + b"Transfer-Encoding: chunked\r\n\r\n64\r\nabc"), errors.InvalidResponse),
     "a length that is none": (send(OK + b"Content-Length: -1\r\n\r\n"), None),
 }
 
@@ -483,7 +483,7 @@ def test_an_answer_that_comes_before_the_body_was_read_is_no_crash(client: outbo
 
     with Receiver(first=refuse) as receiver:
         kind, seconds = timed(lambda: post(client, receiver, body=b"a" * 20_000_000, total=2))
-    assert kind in {None, outbound.ConnectionBroken}
+    assert kind in {None, errors.ConnectionBroken}
     assert seconds < 2 + SLACK
 
 
@@ -492,7 +492,7 @@ def test_a_closed_port_and_a_full_queue(client: outbound.Client) -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
         kind, seconds = timed(lambda: client.request("GET", f"http://127.0.0.1:{port}/", owner=""))
-        assert kind is outbound.Refused
+        assert kind is errors.Refused
     with full_queue("127.0.0.1", port):
         for limits in ({"connect": 0.3}, {"connect": 10, "total": 0.3}, {"total": 0}):
             kind, seconds = timed(
@@ -552,19 +552,19 @@ def test_a_certificate_that_is_not_valid_is_no_connection(authority: Authority, 
         stranger.server("hooks.example"),
     ):
         with Receiver(tls=context) as receiver:
-            with pytest.raises(outbound.Insecure):
+            with pytest.raises(errors.Insecure):
                 authority.client().request("POST", receiver.url(host="hooks.example"), body=b"{}", owner="")
             assert receiver.requests == [], "nothing was said to it"
     # The trust of production does not know this authority either.
-    with Receiver(tls=authority.server("127.0.0.1")) as receiver, pytest.raises(outbound.Insecure):
+    with Receiver(tls=authority.server("127.0.0.1")) as receiver, pytest.raises(errors.Insecure):
         outbound.Client(opened=LOOPBACK).request("GET", receiver.url(), owner="")
 
 
 def test_what_speaks_no_tls_or_only_an_old_one_is_no_connection(authority: Authority) -> None:
-    with Receiver(first=send(b"HTTP/1.1 400 Bad Request\r\n\r\n")) as plain, pytest.raises(outbound.Insecure):
+    with Receiver(first=send(b"HTTP/1.1 400 Bad Request\r\n\r\n")) as plain, pytest.raises(errors.Insecure):
         authority.client().request("GET", f"https://hooks.example:{plain.port}/", total=2, owner="")
     with Receiver(first=lambda connection: connection.sendall(b"\x15\x03\x01\x00\x02\x02\x28")) as alert:
-        with pytest.raises(outbound.Insecure):
+        with pytest.raises(errors.Insecure):
             authority.client().request("GET", f"https://hooks.example:{alert.port}/", total=2, owner="")
     with Receiver(first=lambda connection: time.sleep(2)) as mute:
         kind, seconds = timed(
@@ -606,7 +606,7 @@ def test_a_call_that_was_interrupted_before_is_not_made(client: outbound.Client)
     interruption = outbound.Interruption()
     interruption.interrupt()
     with Receiver() as receiver:
-        with pytest.raises(outbound.ConnectionBroken):
+        with pytest.raises(errors.ConnectionBroken):
             post(client, receiver, interruption=interruption)
         assert receiver.connections == 0
 
@@ -647,10 +647,10 @@ def test_lost_connection_is_replaced_when_a_retry_is_safe(client: outbound.Clien
         receiver.behave = lambda connection: next(answers)(connection)
         assert client.request("GET", receiver.url(), owner="").status == 200
         assert client.request("GET", receiver.url(), owner="").status == 200, "made again on a new connection"
-        with pytest.raises(outbound.ConnectionBroken):
+        with pytest.raises(errors.ConnectionBroken):
             post(client, receiver)
         assert post(client, receiver).status == 200
-        with pytest.raises(outbound.ConnectionBroken):  # the second answer in a row is none
+        with pytest.raises(errors.ConnectionBroken):  # the second answer in a row is none
             post(client, receiver, is_repeatable=False)
 
 
@@ -662,7 +662,7 @@ def test_a_call_that_was_answered_in_part_is_none_and_is_not_made_again(client: 
             receiver.behave = lambda connection, answers=answers: next(answers)(connection)
             before = len(receiver.requests)
             assert client.request("GET", receiver.url(), owner="").status == 200
-            with pytest.raises((outbound.InvalidResponse, outbound.ConnectionBroken)):
+            with pytest.raises((errors.InvalidResponse, errors.ConnectionBroken)):
                 client.request("GET", receiver.url(), owner="")
             assert len(receiver.requests) == before + 2
 
