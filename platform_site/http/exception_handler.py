@@ -11,9 +11,10 @@ from django.core import exceptions as django_exceptions
 from django.http import Http404, HttpResponse
 from django.http.multipartparser import MultiPartParserError
 from rest_framework import exceptions as drf
+from rest_framework.fields import get_error_detail
 
 from platform_site.http import errors, fields
-from platform_site.http.errors import ApiError, FieldError
+from platform_site.http.errors import ApiError
 from platform_site.http.requests import current_request_id
 from platform_site.observability.metrics import DATABASE_ERRORS
 from platform_site.postgres import sqlstates
@@ -22,16 +23,6 @@ log = logging.getLogger("platform.errors")
 
 ERROR_ATTRIBUTE: Final = "api_error"
 """The response's attribute with its ApiError, for logs."""
-
-
-def _django_validation(error: django_exceptions.ValidationError) -> ApiError:
-    found = []
-    by_field = error.error_dict if hasattr(error, "error_dict") else {"": error.error_list}
-    for name, of_field in by_field.items():
-        field = fields.WHOLE_BODY if name in ("", django_exceptions.NON_FIELD_ERRORS) else name
-        for one in of_field:
-            found += [FieldError(field, fields.own_code(one.code), str(message)) for message in one.messages]
-    return errors.ValidationFailed(fields=found)
 
 
 _converters: Final[dict[type, Callable[[Any], ApiError]]] = {
@@ -50,7 +41,7 @@ _converters: Final[dict[type, Callable[[Any], ApiError]]] = {
     django_exceptions.DisallowedHost: lambda error: errors.InvalidRequest("Unknown host."),
     django_exceptions.SuspiciousOperation: lambda error: errors.InvalidRequest(),
     django_exceptions.BadRequest: lambda error: errors.InvalidRequest(),
-    django_exceptions.ValidationError: _django_validation,
+    django_exceptions.ValidationError: lambda error: fields.failed(get_error_detail(error)),
     MultiPartParserError: lambda error: errors.InvalidRequest(),
 }
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Final
 
+from django.core.exceptions import NON_FIELD_ERRORS
 from django.utils.dateparse import parse_datetime
 from rest_framework import serializers
 from rest_framework.exceptions import ErrorDetail, ValidationError
@@ -240,6 +241,7 @@ _OWN_CODES: Final = {
     "min_value": "out_of_range",
     "invalid_choice": "not_among",
 }
+"""Of DRF's and Django's codes (docs/reference/errors.md)."""
 
 
 class WarningResponse(Serializer):
@@ -248,11 +250,6 @@ class WarningResponse(Serializer):
     field = CharField()
     code = CharField()
     message = CharField()
-
-
-def own_code(code: str | None) -> str:
-    """The platform's code for DRF's and Django's (docs/reference/errors.md)."""
-    return _OWN_CODES.get(code, code) if code else "invalid"
 
 
 def failed(detail: Any) -> ValidationFailed:
@@ -265,7 +262,9 @@ def _flatten(path: str, detail: Any) -> list[FieldError]:
         return [
             error
             for name, inner in detail.items()
-            for error in _flatten(_join(path, "" if name == "non_field_errors" else str(name)), inner)
+            for error in _flatten(
+                _join(path, "" if name in ("non_field_errors", NON_FIELD_ERRORS) else str(name)), inner
+            )
         ]
     if isinstance(detail, list | tuple):
         errors: list[FieldError] = []
@@ -273,7 +272,8 @@ def _flatten(path: str, detail: Any) -> list[FieldError]:
             is_nested = isinstance(inner, Mapping | list | tuple)
             errors += _flatten(_join(path, str(index)) if is_nested else path, inner)
         return errors
-    return [FieldError(path or WHOLE_BODY, own_code(getattr(detail, "code", None)), str(detail))]
+    code = getattr(detail, "code", None) or "invalid"
+    return [FieldError(path or WHOLE_BODY, _OWN_CODES.get(code, code), str(detail))]
 
 
 def _join(path: str, name: str) -> str:
