@@ -36,10 +36,9 @@ def will_call_function(request: HttpRequest) -> None:
 
 
 class Parked(BaseException):
-    """Raised to give the thread back: the request, which has had no effect yet, is repeated from its beginning.
-    `then(callback)` calls `callback` once, from any thread, when the request can be repeated. `release()`, if any,
-    releases what it waits for or has obtained; it is called when the request ends. Not an Exception, so that no handler
-    turns it into a response."""
+    """Gives the thread back: the request, which has had no effect yet, is repeated from its beginning. `then(callback)`
+    calls `callback` once, from any thread, when it can be repeated; `release()`, if any, when it ends, to release what
+    it waits for or has obtained. Not an Exception, so that no handler turns it into a response."""
 
     def __init__(self, then: Callable[[Callable[[], None]], None], release: Callable[[], None] | None = None) -> None:
         super().__init__()

@@ -46,7 +46,7 @@ def _sealed(column: Column) -> "QuerySet[Any, Any]":
     return column.model._base_manager.using(column.using).exclude(**{column.sealed.field: None})
 
 
-def _outdated(column: Column) -> "QuerySet[Any, Any]":
+def outdated(column: Column) -> "QuerySet[Any, Any]":
     """Reads the table once."""
     binary, header = BinaryField(), keyring.current_header()
     sealed_by = Func(F(column.sealed.field), 1, len(header), function="substring", output_field=binary)
@@ -59,10 +59,6 @@ def _in_batches(rows: "QuerySet[Any, Any]") -> Iterator[Any]:
     while batch:
         yield from batch
         batch = list(rows.order_by("pk").filter(pk__gt=batch[-1].pk)[:BATCH])
-
-
-def count_outdated(column: Column) -> int:
-    return _outdated(column).count()
 
 
 def check(column: Column) -> Counter[Problem]:
@@ -84,7 +80,7 @@ def check(column: Column) -> Counter[Problem]:
 def rotate(column: Column, *, on_row: Callable[[], object] = lambda: None) -> Outcome:
     """Rewrap outdated values, one transaction per row; `on_row` is called for each."""
     outcome = Outcome()
-    for row in _in_batches(_outdated(column)):
+    for row in _in_batches(outdated(column)):
         old = bytes(getattr(row, column.sealed.field))
         try:
             new = keyring.rewrap(old, purpose=column.sealed.purpose)

@@ -40,20 +40,18 @@ from platform_site.server.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
 _SLASHES_OF_TABLE: Final = "/v1/rows/tasks".count("/")
-_HEALTHY: Final = b'{"status":"ok"}'
 
 
 class Application:
     """Connections on one side, Django's handler on the other; loaded once, started in each worker."""
 
-    def __init__(self) -> None:
-        self._handler: BaseHandler
-        self._api_middleware: Callable[[Any], Any]
-        self._loop: asyncio.AbstractEventLoop
-        self._pool: ElasticThreadPool[Incoming]
-        self._shares: ThreadShares
-        self._reporters: tuple[Reporter, Writers]
-        self._watchdog: Watchdog
+    _handler: BaseHandler
+    _api_middleware: Callable[[Any], Any]
+    _loop: asyncio.AbstractEventLoop
+    _pool: ElasticThreadPool[Incoming]
+    _shares: ThreadShares
+    _reporters: tuple[Reporter, Writers]
+    _watchdog: Watchdog
 
     def load(self) -> None:
         """Import everything that the first request needs. Opens no connection, so it can run before a fork."""
@@ -120,7 +118,7 @@ class Application:
             return
         if message.path == "/healthz" and message.meta["REQUEST_METHOD"] in {"GET", "HEAD"}:
             headers = {"Cache-Control": "no-store", "X-Request-Id": ids.new("req")}
-            message.respond(HttpResponse(_HEALTHY, content_type="application/json", headers=headers))
+            message.respond(HttpResponse(b'{"status":"ok"}', content_type="application/json", headers=headers))
             return
         request = Incoming.from_message(message)
         if _runs_on_loop(message):

@@ -25,7 +25,6 @@ MAX_PIECES: Final = 1024
 _ABSOLUTE: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://([^/?#]*)(.*)")
 _FIRST_LINE: Final = re.compile(rb"[A-Za-z]{1,16} /")
 _NOT_HTTP: Final = "This is not a valid HTTP/1.1 request."
-_TRAILERS: Final = "The request body has trailers, which are not supported."
 
 
 class _HeadTooLarge(errors.ApiError):
@@ -124,7 +123,7 @@ class RequestParser:
         if self.state != "head":
             if self._upgrades:
                 return
-            raise errors.InvalidRequest(_TRAILERS)
+            raise errors.InvalidRequest("The request body has trailers, which are not supported.")
         self.size += len(name) + len(value)
         if len(message.headers) >= MAX_HEADERS:
             raise _HeadTooLarge

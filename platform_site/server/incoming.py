@@ -19,9 +19,6 @@ from platform_site.server.thread_shares import ThreadShare
 if TYPE_CHECKING:
     from platform_site.server.http_message import Headers, Message
 
-Peer = tuple[str, str, int]
-"""The client's IP, and the local IP and port."""
-
 BODY_LIMIT: Final = 1024 * 1024
 UNREADABLE: Final = "\N{REPLACEMENT CHARACTER}"
 """Replaces a value with bytes above 0x7F, which every reader then refuses."""
@@ -129,7 +126,7 @@ def host_of(endpoint: str) -> str:
     return endpoint.partition(":")[0] if endpoint.count(":") == 1 else endpoint
 
 
-def check_head(forwarding: Forwarding, peer: Peer, message: "Message") -> None:
+def check_head(forwarding: Forwarding, peer: tuple[str, str, int], message: "Message") -> None:
     """Complete META from the head of a request. Raises ApiError for one that is refused."""
     meta, path, headers, unreadable = message.meta, message.path, message.headers, message.unreadable
     client, server, port = peer

@@ -1,10 +1,8 @@
 """The API description: OpenAPI 3.1 by drf-spectacular at `/v1/openapi.json`, generated once per process.
 
 An action is described by its docstring (the summary is the text up to the first full stop or colon) and its bodies by
-`extend_schema`, as usual with drf-spectacular. The rest is read from the viewset: scope, query parameters, whether it
-is public, further errors (`also_raises`). Errors that follow from the shape of an operation (401 with a token, 403 with
-a token or an environment, 404 with a path parameter, 422 with input, 429, 503, …) are added, each with the common
-envelope. tests/api/test_openapi.py walks the result and calls each operation anonymously."""
+`extend_schema`. Scope, query parameters, and further errors (`also_raises`) are read from the viewset; errors that
+follow from the shape of an operation are added. tests/api/test_openapi.py calls each operation anonymously."""
 
 import inspect
 import json

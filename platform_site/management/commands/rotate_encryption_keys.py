@@ -38,7 +38,7 @@ class Command(BaseCommand):
             return
         rotated, failed = 0, []
         for column in rotation.columns():
-            if not (count := rotation.count_outdated(column)):
+            if not (count := rotation.outdated(column).count()):
                 continue
             with tqdm(total=count, desc=column.name, unit="value", disable=not sys.stderr.isatty()) as bar:
                 outcome = rotation.rotate(column, on_row=bar.update)
