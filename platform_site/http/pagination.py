@@ -1,13 +1,12 @@
 """Keyset pagination: one query per page, whose cost does not grow with depth, and without repeated or skipped rows.
 Tenant rows have their own statements with the same cursors. Contract section 8."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final, Generic, TypeVar
 
-from django.db.models import F, Model, Q, QuerySet
-from django.db.models.constants import LOOKUP_SEP
+from django.db.models import F, Q, QuerySet
 from django.db.models.fields.tuple_lookups import Tuple, TupleGreaterThan, TupleLessThan
 
 from platform_site.http import cursors
@@ -49,10 +48,9 @@ def paginate(
     merged_with: Sequence[QuerySet[Any, Item]] = (),
 ) -> Page[Item]:
     """The page of `queryset` after `cursor`, at most `limit` items, in one query. `order` names non-null columns, `-`
-    for descending, related ones allowed, the last unique (`["-created_at", "-id"]`). Rows are instances or dicts.
-    `heavy` names a large text column, which is read by a second query and may end the page early. Items of disjoint
-    `merged_with` are merged in: of each no more than a page is read. The cursor is bound to `kind`, `facts` and
-    `order`. Raises ValidationFailed on `cursor`."""
+    for descending, the last unique (`["-created_at", "-id"]`). `heavy` names a large text column, which is read by a
+    second query and may end the page early. Items of disjoint `merged_with` are merged in: of each no more than a page
+    is read. The cursor is bound to `kind`, `facts` and `order`. Raises ValidationFailed on `cursor`."""
     bound = [list(order), *facts]
     parts = [queryset, *merged_with]
     if cursor is not None:
@@ -74,7 +72,7 @@ def paginate(
     if fitting == len(found):
         return Page(items, None)
     del found[fitting:]
-    return Page(items, cursors.encode(kind, bound, [_value(found[-1], name.removeprefix("-")) for name in order]))
+    return Page(items, cursors.encode(kind, bound, [getattr(found[-1], name.removeprefix("-")) for name in order]))
 
 
 def _fitting(octets: Sequence[int]) -> int:
@@ -95,14 +93,3 @@ def _after(order: Sequence[str], values: Sequence[Any]) -> Any:
         behind = beyond | (Q(**{name: value}) & behind) if behind else beyond
     first = f"{names[0]}__lte" if order[0].startswith("-") else f"{names[0]}__gte"
     return Q(**{first: values[0]}) & behind
-
-
-def _value(item: Any, name: str) -> Any:
-    if isinstance(item, Mapping):
-        return item[name]
-    if not isinstance(item, Model):
-        raise TypeError("pages are of model instances or of the dicts of values()")
-    value: Any = item
-    for part in name.split(LOOKUP_SEP):
-        value = getattr(value, part)
-    return value
