@@ -187,7 +187,8 @@ def _with_hops(path: str, table: str, resolver: NameResolver) -> Iterator[Hop | 
         hop = resolver.relation(table, step)
         user = None if hop else user_column(table, step, resolver)
         if hop is None and user is None:
-            suggestion = did_you_mean(step, _embeddable(table, resolver)) or "."
+            users = [one.key for one in resolver.columns(table).values() if one.is_user and resolver.user_fields]
+            suggestion = did_you_mean(step, [*users, *resolver.relations(table)]) or "."
             raise ValidationFailed.of("with", "unknown", f"{shown(path)}: there is no such relation{suggestion}")
         if number == MAX_HOPS:
             raise ValidationFailed.of("with", "too_deep", f"{shown(path)}: relations nest {MAX_HOPS} deep at most.")
@@ -199,15 +200,6 @@ def _with_hops(path: str, table: str, resolver: NameResolver) -> Iterator[Hop | 
         visited.add(hop.table)
         table = hop.table
         yield hop
-
-
-def _embeddable(table: str, resolver: NameResolver) -> Iterator[str]:
-    for name in resolver.names(table):
-        column = resolver.column(table, name)
-        if column is None:
-            yield name
-        elif column.is_user and resolver.user_fields:
-            yield column.key
 
 
 def _with_user(path: str, name: str, is_last: bool, resolver: NameResolver) -> WithUser:
@@ -290,7 +282,7 @@ def _read_columns(text: str, table: str, resolver: NameResolver) -> Chosen:
         if without and "*" not in names:
             message = f'{shown(next(iter(without.values())))}: an exclusion needs "*" beside it.'
             raise ValidationFailed.of("columns", "invalid", message)
-        known = [name for name in resolver.names(far) if resolver.column(far, name)]
+        known = list(resolver.columns(far))
         kept = [name for name in known if name == ID.name or (name in names or "*" in names) and name not in without]
         chosen[hops] = None if kept == known else tuple(kept)
     return chosen
@@ -306,9 +298,7 @@ def _chosen(pattern: str, table: str, resolver: NameResolver) -> tuple[Hops, str
             message = f'{shown(pattern)}: the fields of a user are chosen by "users" of the schema document.'
             raise ValidationFailed.of("columns", "invalid", message)
         if hop is None:
-            raise _unknown_column(
-                pattern, step, [one for one in resolver.names(table) if resolver.relation(table, one)]
-            )
+            raise _unknown_column(pattern, step, resolver.relations(table))
         hops.append(hop)
         table = hop.table
     if name == "*" and not pattern.startswith("-"):
@@ -320,7 +310,7 @@ def _chosen(pattern: str, table: str, resolver: NameResolver) -> tuple[Hops, str
         if resolver.relation(table, name) is not None:
             message = f'{shown(pattern)}: is a relation: embed it by "with", or add a column ({name}.id).'
             raise ValidationFailed.of("columns", "invalid", message)
-        raise _unknown_column(pattern, name, [one for one in resolver.names(table) if resolver.column(table, one)])
+        raise _unknown_column(pattern, name, resolver.columns(table))
     if name == ID.name and pattern.startswith("-"):
         raise ValidationFailed.of("columns", "invalid", f"{shown(pattern)}: the id cannot be excluded.")
     return tuple(hops), table, name

@@ -122,7 +122,8 @@ class _Reader(OperandReader):
         document = self.resolver.named_condition(table, name)
         if document is None:
             is_author = self.use in ("rule", "check")
-            raise _no_condition(path, did_you_mean(name, self.resolver.condition_names(table)) if is_author else "")
+            names = self.resolver.schema.tables[table].conditions if is_author else ()
+            raise _no_condition(path, did_you_mean(name, names))
         called = f"{table}.{name}"
         if called in self.expanding:
             chain = " → ".join([*self.expanding, called])

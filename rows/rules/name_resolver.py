@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 from itertools import count
-from typing import Any, Literal, NoReturn, Protocol
+from typing import Any, Literal, NoReturn
 
 from rows.rules.operators import COMBINATORS
 from rows.schema.identifiers import did_you_mean
-from rows.schema.model import Column, Hop, Schema, Table
+from rows.schema.model import ID, Column, Hop, Schema
 
 _tokens = count(1)
 
@@ -21,66 +21,39 @@ class InvalidCondition(Exception):
         super().__init__(f"{path}: {message}" if path else message)
 
 
-class NameResolver(Protocol):
-    @property
-    def token(self) -> int:
-        """A cache key for what was parsed: equal for equal resolvers of one schema version, never reused."""
+class NameResolver:
+    """The names of a schema as its author sees them; subclasses hide some."""
 
-    def column(self, table: str, name: str) -> Column | None:
-        """The column, if readable in some row; `null`: as the caller sees it."""
-
-    def relation(self, table: str, name: str) -> Hop | None:
-        """The relation, if the caller may read its table and linking column."""
-
-    def names(self, table: str) -> Iterable[str]:
-        pass
-
-    def named_condition(self, table: str, name: str) -> Mapping[str, Any] | None:
-        pass
-
-    def condition_names(self, table: str) -> Iterable[str]:
-        """All of the schema: to be suggested to its author alone."""
-
-    def searchable(self, table: str) -> tuple[str, ...]:
-        """The readable text columns without `id`, for `$search`."""
-
-    @property
-    def user_fields(self) -> tuple[str, ...]:
-        pass
-
-
-class SchemaNames:
     user_fields: tuple[str, ...] = ()
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
         self.token = next(_tokens)
+        """A cache key for what was parsed: equal for equal resolvers of one schema version, never reused."""
+
+    def columns(self, table: str) -> Mapping[str, Column]:
+        """The columns that are readable in some row; `null`: as the caller sees it."""
+        return self.schema.tables[table].all_columns
+
+    def relations(self, table: str) -> Mapping[str, Hop]:
+        """The relations whose table and linking column are readable."""
+        return self.schema.tables[table].relations
+
+    def column(self, table: str, name: str) -> Column | None:
+        return self.columns(table).get(name)
+
+    def relation(self, table: str, name: str) -> Hop | None:
+        return self.relations(table).get(name)
+
+    def names(self, table: str) -> Iterable[str]:
+        return [*self.columns(table), *self.relations(table)]
 
     def named_condition(self, table: str, name: str) -> Mapping[str, Any] | None:
         return self.schema.tables[table].conditions.get(name)
 
-    def condition_names(self, table: str) -> Iterable[str]:
-        return self.schema.tables[table].conditions
-
-
-class AuthorNames(SchemaNames):
-    def column(self, table: str, name: str) -> Column | None:
-        return self.schema.tables[table].all_columns.get(name)
-
-    def relation(self, table: str, name: str) -> Hop | None:
-        return self.schema.tables[table].relations.get(name)
-
-    def names(self, table: str) -> Iterable[str]:
-        known = self.schema.tables[table]
-        return [*known.all_columns, *known.relations]
-
     def searchable(self, table: str) -> tuple[str, ...]:
-        return text_columns(self.schema.tables[table], self.schema.tables[table].columns)
-
-
-def text_columns(table: Table, readable: Iterable[str]) -> tuple[str, ...]:
-    shown = frozenset(readable)
-    return tuple(name for name, column in table.columns.items() if column.type == "text" and name in shown)
+        """The readable text columns without `id`, for `$search`."""
+        return tuple(name for name, column in self.columns(table).items() if column.type == "text" and column is not ID)
 
 
 Use = Literal["filter", "rule", "check", "record"]

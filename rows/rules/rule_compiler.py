@@ -7,7 +7,7 @@ from platform_site.http.errors import FieldError
 from rows.rules.access import Access, Clause, Grant, ReadRule, WriteRule
 from rows.rules.conditions import FALSE, TRUE, Condition, Constant, Operand, Present, Variable, all_of, any_of, guarded
 from rows.rules.grammar import read_rule
-from rows.rules.name_resolver import AuthorNames, InvalidCondition, Use
+from rows.rules.name_resolver import InvalidCondition, NameResolver, Use
 from rows.rules.principal import MEMBER, SERVER
 from rows.rules.variables import read_literal, read_variable
 from rows.schema import identifiers
@@ -19,7 +19,7 @@ from rows.schema.values import InvalidValue, wire
 class RuleCompiler:
     """Compiles the rules of one role for one table. Appends to `errors`; after an error the result is invalid."""
 
-    def __init__(self, author: AuthorNames, table: Table, role: str, errors: list[FieldError]):
+    def __init__(self, author: NameResolver, table: Table, role: str, errors: list[FieldError]):
         self.author = author
         self.table = table
         self.role = role

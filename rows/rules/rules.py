@@ -2,7 +2,7 @@
 and a `NameResolver`; statements depend on the principal only through it. Compiled at first use. Fails closed: no rule
 means no access, a missing operand makes its clause false, an invalid rule raises. docs/reference/rules.md."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -11,7 +11,7 @@ from rows.rules import checks, rule_costs
 from rows.rules.access import Access, Grant, ReadRule, WriteRule
 from rows.rules.conditions import TRUE
 from rows.rules.grammar import read_rule
-from rows.rules.name_resolver import AuthorNames, InvalidCondition, SchemaNames, text_columns
+from rows.rules.name_resolver import InvalidCondition, NameResolver
 from rows.rules.principal import ALL, ANONYMOUS, MEMBER, SERVER, USER, VIEWER, Principal, RoleKey
 from rows.rules.rule_compiler import RuleCompiler
 from rows.schema.model import ID, Column, Errors, Hop, Schema, Table
@@ -26,12 +26,9 @@ class Ruleset:
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
         self._rights = _Rights(schema)
+        self.author, self.access = self._rights.author, self._rights.access
         self._roles = frozenset(role for table in schema.tables.values() for role in table.rules) | schema.users.keys()
         self._resolvers: dict[RoleKey, _RoleNameResolver] = {}
-
-    @property
-    def author(self) -> "AuthorNames":
-        return self._rights.author
 
     def role_key(self, principal: Principal) -> RoleKey:
         if principal.bypass:
@@ -52,10 +49,6 @@ class Ruleset:
         own = sorted(self._roles - {USER, MEMBER, SERVER, ANONYMOUS})
         return {role: role for role in (ANONYMOUS, USER, MEMBER, SERVER)} | {role: f"{USER}:{role}" for role in own}
 
-    def access(self, table: str, role_key: RoleKey) -> Access:
-        """The access of `role_key` to an existing table. Raises InvalidRule."""
-        return self._rights.access(table, role_key)
-
     def resolver(self, role_key: RoleKey) -> "_RoleNameResolver":
         found = self._resolvers.get(role_key)
         if found is None:
@@ -68,10 +61,11 @@ class _Rights:
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
-        self.author = AuthorNames(schema)
+        self.author = NameResolver(schema)
         self._known: dict[tuple[str, RoleKey], Access] = {}
 
     def access(self, table: str, role_key: RoleKey) -> Access:
+        """The access of `role_key` to an existing table. Raises InvalidRule."""
         key = (table, role_key)
         found = self._known.get(key)
         if found is None:
@@ -113,15 +107,16 @@ def _everything(table: Table) -> Access:
     )
 
 
-class _RoleNameResolver(SchemaNames):
+class _RoleNameResolver(NameResolver):
     def __init__(self, rights: _Rights, role_key: RoleKey) -> None:
         super().__init__(rights.schema)
         self.role_key = role_key
-        self.user_fields = _user_fields(rights.schema, role_key)
+        base, _, own = role_key.partition(":")
+        # `rows:bypass_rules` sees the fields of `server`.
+        self.user_fields = visible_to(self.schema.users, own, {ALL: SERVER, VIEWER: MEMBER}.get(base, base))
         self._rights = rights
         self._columns: dict[str, Mapping[str, Column]] = {}
         self._relations: dict[str, Mapping[str, Hop]] = {}
-        self._searchable: dict[str, tuple[str, ...]] = {}
 
     def columns(self, table: str) -> Mapping[str, Column]:
         found = self._columns.get(table)
@@ -136,9 +131,6 @@ class _RoleNameResolver(SchemaNames):
         known = self.schema.tables[table].all_columns
         return {name: _nullable(known[name]) if name in rule.partial else known[name] for name in rule.columns}
 
-    def column(self, table: str, name: str) -> Column | None:
-        return self.columns(table).get(name)
-
     def relations(self, table: str) -> Mapping[str, Hop]:
         found = self._relations.get(table)
         if found is None:
@@ -151,24 +143,6 @@ class _RoleNameResolver(SchemaNames):
             link = far if hop.many else self.columns(table.name)
             if far and hop.column in link:
                 yield name, hop
-
-    def relation(self, table: str, name: str) -> Hop | None:
-        return self.relations(table).get(name)
-
-    def names(self, table: str) -> Iterable[str]:
-        return [*self.columns(table), *self.relations(table)]
-
-    def searchable(self, table: str) -> tuple[str, ...]:
-        found = self._searchable.get(table)
-        if found is None:
-            found = self._searchable.setdefault(table, text_columns(self.schema.tables[table], self.columns(table)))
-        return found
-
-
-def _user_fields(schema: Schema, role_key: RoleKey) -> tuple[str, ...]:
-    """`rows:bypass_rules` sees the fields of `server`."""
-    base, _, own = role_key.partition(":")
-    return visible_to(schema.users, own, {ALL: SERVER, VIEWER: MEMBER}.get(base, base))
 
 
 def _nullable(column: Column) -> Column:
@@ -186,7 +160,7 @@ _TOO_LARGE: Final = (
 def validate(schema: Schema) -> list[FieldError]:
     """All errors of a document's rules and checks, each with its path such as
     `tables.tasks.rules.user.read.where.$or.1.list.nme`. Raises InvalidDocument if there are too many."""
-    author = AuthorNames(schema)
+    author = NameResolver(schema)
     found = Errors()
     for table in schema.tables.values():
         for name in table.conditions:
@@ -223,4 +197,4 @@ def _is_too_large(schema: Schema, name: str, role: str) -> bool:
     table = schema.tables.get(name)
     if table is None or role not in table.rules:
         return False
-    return rule_costs.is_too_large(RuleCompiler(AuthorNames(schema), table, role, []).access())
+    return rule_costs.is_too_large(RuleCompiler(NameResolver(schema), table, role, []).access())

@@ -2,7 +2,7 @@
 `avg`, …) over columns with results such as `sum_value`, `having` and `order` over result names. Unreadable columns are
 unknown, as in `where`."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final, Literal, NoReturn
@@ -15,7 +15,7 @@ from rows.query.params import OrderKey
 from rows.rules.conditions import Filter, Path
 from rows.rules.name_resolver import InvalidCondition, NameResolver, shown
 from rows.schema.identifiers import did_you_mean
-from rows.schema.model import SQL_TYPES, Column, ColumnType, Hop
+from rows.schema.model import EMPTY, SQL_TYPES, Column, ColumnType, Hop
 
 MAX_KEYS: Final = 4
 MAX_GROUPS: Final = 1_000
@@ -106,29 +106,21 @@ def result_column(output: Output, source: Column | None) -> Column:
     return made
 
 
-class _Results:
-    """Resolves names of results for `having` and `order`. Implements `NameResolver`."""
-
-    token = 0
-    user_fields = ()
+class _Results(NameResolver):
+    """Resolves names of results for `having` and `order`."""
 
     def __init__(self, columns: Mapping[str, Column]) -> None:
+        super().__init__(EMPTY)
         self._columns = columns
 
-    def column(self, table: str, name: str) -> Column | None:
-        return self._columns.get(name)
-
-    def relation(self, table: str, name: str) -> Hop | None:
-        return None
-
-    def names(self, table: str) -> Iterable[str]:
+    def columns(self, table: str) -> Mapping[str, Column]:
         return self._columns
+
+    def relations(self, table: str) -> Mapping[str, Hop]:
+        return {}
 
     def named_condition(self, table: str, name: str) -> None:
         return None
-
-    def condition_names(self, table: str) -> tuple[str, ...]:
-        return ()
 
     def searchable(self, table: str) -> NoReturn:
         raise InvalidCondition("$search", "misplaced", "needs a result before it.")
@@ -179,7 +171,7 @@ def _column(field: str, name: str, table: str, resolver: NameResolver) -> Column
         return column
     if resolver.relation(table, name) is not None:
         raise _invalid(field, name, "is a relation. Name a column of the row itself.")
-    suggestion = did_you_mean(name, [known for known in resolver.names(table) if resolver.column(table, known)]) or "."
+    suggestion = did_you_mean(name, resolver.columns(table)) or "."
     raise ValidationFailed.of(field, "unknown", f"{shown(name)}: there is no such column{suggestion}")
 
 
@@ -205,8 +197,7 @@ def _order(text: str | None, keys: list[str], results: _Results) -> tuple[OrderK
     named = {key.path.column for key in chosen}
     for name in keys:
         if name not in named:
-            column = results.column("", name)
-            assert column is not None  # noqa: S101 - the keys are among the results
+            column = results.columns("")[name]
             chosen.append(OrderKey(Path((), name), SQL_TYPES[column.type], null=column.null))
     return tuple(chosen)
 
