@@ -37,7 +37,11 @@ ID_KEY: Final = OrderKey(Path((), "id"), "text")
 DEFAULT_ORDER: Final = (ID_KEY,)
 
 Made = TypeVar("Made")
-_orders: Final[Memo[tuple[int, str, str], tuple[OrderKey, ...]]] = Memo(1_024)
+_parsed: Final[Memo[tuple[str, int, str, str], Any]] = Memo(1_024)
+
+
+def refusal(field: str, name: str, code: str, message: str) -> ValidationFailed:
+    return ValidationFailed.of(field, code, f"{shown(name)}: {message}")
 
 
 def _parse_cached(
@@ -45,23 +49,22 @@ def _parse_cached(
     text: Any,
     table: str,
     resolver: NameResolver,
-    memo: Memo[tuple[int, str, str], Made],
     parse: Callable[[str, str, NameResolver], Made],
     max_length: int = _MAX_TEXT,
 ) -> Made:
-    """`parse` of a text of bounded length, cached in `memo`. Raises ValidationFailed on `field`."""
+    """`parse` of a text of bounded length, cached. Raises ValidationFailed on `field`."""
     if not isinstance(text, str):
         raise ValidationFailed.of(field, "wrong_type", "Must be a string.")
     if len(text) > max_length:
         raise ValidationFailed.of(field, "too_long", f"Must have at most {max_length} characters.")
-    key = (resolver.token, table, text)
-    found = memo.get(key)
+    key = (field, resolver.token, table, text)
+    found: Made | None = _parsed.get(key)
     if found is None:
         if not all(map(str.strip, text.split(","))):
             message = f'A name is empty. Separate names by single commas, or omit "{field}".'
             raise ValidationFailed.of(field, "unknown", message)
         found = parse(text, table, resolver)
-        memo.put(key, found)
+        _parsed.put(key, found)
     return found
 
 
@@ -69,7 +72,7 @@ def parse_order(order: Any, table: str, resolver: NameResolver) -> tuple[OrderKe
     """A caller's `order`, at most MAX_ORDER keys, made total by `id`. Raises ValidationFailed on `order`."""
     if order is None:
         return DEFAULT_ORDER
-    return _parse_cached("order", order, table, resolver, _orders, _read_order)
+    return _parse_cached("order", order, table, resolver, _read_order)
 
 
 def _read_order(order: str, table: str, resolver: NameResolver) -> tuple[OrderKey, ...]:
@@ -90,7 +93,7 @@ def order_keys(order: str, table: str, resolver: NameResolver) -> list[OrderKey]
     for text in map(str.strip, texts):
         key = order_key(text, table, resolver)
         if any(key.path == other.path for other in keys):
-            raise ValidationFailed.of("order", "invalid", f"{shown(text)}: appears twice.")
+            raise refusal("order", text, "invalid", "appears twice.")
         keys.append(key)
     return keys
 
@@ -106,11 +109,11 @@ def order_key(text: str, table: str, resolver: NameResolver) -> OrderKey:
         hop = resolver.relation(table, step)
         if hop is None or hop.many or len(hops) == MAX_HOPS:
             if hop is None and (user := user_column(table, step, resolver)):
-                message = f"{shown(text)}: rows cannot be ordered by fields of users, only by {user}."
-                raise ValidationFailed.of("order", "unknown", message)
+                message = f"rows cannot be ordered by fields of users, only by {user}."
+                raise refusal("order", text, "unknown", message)
             if hop is None and resolver.column(table, step) is not None:
-                message = f"{shown(text)}: a column is followed by asc or desc, then nullsfirst or nullslast."
-                raise ValidationFailed.of("order", "invalid", message)
+                message = "a column is followed by asc or desc, then nullsfirst or nullslast."
+                raise refusal("order", text, "invalid", message)
             raise _unknown_order(text)
         hops.append(hop)
         table = hop.table
@@ -118,7 +121,7 @@ def order_key(text: str, table: str, resolver: NameResolver) -> OrderKey:
     if column is None:
         raise _unknown_order(text)
     if column.type in ("json", "text[]"):
-        raise ValidationFailed.of("order", "invalid", f"{shown(text)}: a {column.type} column has no order.")
+        raise refusal("order", text, "invalid", f"a {column.type} column has no order.")
     descending = direction == "desc"
     null = column.null or bool(hops)
     # A column that is never null sorts alike either way: one spelling, one statement, one index.
@@ -127,12 +130,8 @@ def order_key(text: str, table: str, resolver: NameResolver) -> OrderKey:
 
 
 def _unknown_order(text: str) -> ValidationFailed:
-    return ValidationFailed.of(
-        "order",
-        "unknown",
-        f"{shown(text)}: there is no such column. Write column.asc or column.desc, optionally "
-        "followed by .nullsfirst or .nullslast.",
-    )
+    form = "Write column.asc or column.desc, optionally followed by .nullsfirst or .nullslast."
+    return refusal("order", text, "unknown", f"there is no such column. {form}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,15 +153,13 @@ class WithUser:
 
 Withs = tuple[With | WithUser, ...]
 
-_withs: Final[Memo[tuple[int, str, str], Withs]] = Memo(1_024)
-
 
 def parse_with(text: Any, table: str, resolver: NameResolver) -> Withs:
     """A caller's `with`: at most MAX_RELATIONS relations and users, MAX_HOPS deep. A path may not return to a table,
     except by self-references (`parent.parent`). Raises ValidationFailed on `with`."""
     if text is None:
         return ()
-    return _parse_cached("with", text, table, resolver, _withs, _read_with)
+    return _parse_cached("with", text, table, resolver, _read_with)
 
 
 def _read_with(text: str, table: str, resolver: NameResolver) -> Withs:
@@ -189,14 +186,14 @@ def _with_hops(path: str, table: str, resolver: NameResolver) -> Iterator[Hop | 
         if hop is None and user is None:
             users = [one.key for one in resolver.columns(table).values() if one.is_user and resolver.user_fields]
             suggestion = did_you_mean(step, [*users, *resolver.relations(table)]) or "."
-            raise ValidationFailed.of("with", "unknown", f"{shown(path)}: there is no such relation{suggestion}")
+            raise refusal("with", path, "unknown", f"there is no such relation{suggestion}")
         if number == MAX_HOPS:
-            raise ValidationFailed.of("with", "too_deep", f"{shown(path)}: relations nest {MAX_HOPS} deep at most.")
+            raise refusal("with", path, "too_deep", f"relations nest {MAX_HOPS} deep at most.")
         if hop is None:
             yield _with_user(path, step, number == len(steps) - 1, resolver)
             return
         if hop.table in visited and hop.table != table:
-            raise ValidationFailed.of("with", "cyclic", f"{shown(path)}: returns to {hop.table}.")
+            raise refusal("with", path, "cyclic", f"returns to {hop.table}.")
         visited.add(hop.table)
         table = hop.table
         yield hop
@@ -204,12 +201,10 @@ def _with_hops(path: str, table: str, resolver: NameResolver) -> Iterator[Hop | 
 
 def _with_user(path: str, name: str, is_last: bool, resolver: NameResolver) -> WithUser:
     if not resolver.user_fields:
-        message = (
-            f'{shown(path)}: your role may not read any field of users. "users" in the schema document allows fields.'
-        )
-        raise ValidationFailed.of("with", "unknown", message)
+        message = 'your role may not read any field of users. "users" in the schema document allows fields.'
+        raise refusal("with", path, "unknown", message)
     if not is_last:
-        raise ValidationFailed.of("with", "unknown", f"{shown(path)}: {name} is a user, which has no relations.")
+        raise refusal("with", path, "unknown", f"{name} is a user, which has no relations.")
     return WithUser(name, f"{name}_id")
 
 
@@ -228,8 +223,6 @@ Hops = tuple[Hop, ...]
 Chosen = Mapping[Hops, tuple[str, ...] | None]
 """By path to a row (empty for the row itself), the columns to show, in the table's order; None for all."""
 
-_choices: Final[Memo[tuple[int, str, str], Chosen]] = Memo(512)
-
 
 def parse_columns(text: Any, table: str, resolver: NameResolver, withs: Withs) -> tuple[tuple[str, ...] | None, Withs]:
     """A caller's `columns`: those of a row, and `withs` narrowed. Names, `*`, and with `*` also `-name`, each with the
@@ -237,7 +230,7 @@ def parse_columns(text: Any, table: str, resolver: NameResolver, withs: Withs) -
     ValidationFailed on `columns`."""
     if text is None:
         return None, withs
-    chosen = _parse_cached("columns", text, table, resolver, _choices, _read_columns, MAX_COLUMNS_TEXT)
+    chosen = _parse_cached("columns", text, table, resolver, _read_columns, MAX_COLUMNS_TEXT)
     if len(chosen) == 1 and () in chosen:
         return chosen[()], withs
     found: set[Hops] = {()}
@@ -280,8 +273,7 @@ def _read_columns(text: str, table: str, resolver: NameResolver) -> Chosen:
     for hops, far in tables.items():
         names, without = named.get(hops, set()), denied.get(hops, {})
         if without and "*" not in names:
-            message = f'{shown(next(iter(without.values())))}: an exclusion needs "*" beside it.'
-            raise ValidationFailed.of("columns", "invalid", message)
+            raise refusal("columns", next(iter(without.values())), "invalid", 'an exclusion needs "*" beside it.')
         known = list(resolver.columns(far))
         kept = [name for name in known if name == ID.name or (name in names or "*" in names) and name not in without]
         chosen[hops] = None if kept == known else tuple(kept)
@@ -295,8 +287,8 @@ def _chosen(pattern: str, table: str, resolver: NameResolver) -> tuple[Hops, str
     for step in steps:
         hop = resolver.relation(table, step) if len(hops) < MAX_HOPS else None
         if hop is None and user_column(table, step, resolver):
-            message = f'{shown(pattern)}: the fields of a user are chosen by "users" of the schema document.'
-            raise ValidationFailed.of("columns", "invalid", message)
+            message = 'the fields of a user are chosen by "users" of the schema document.'
+            raise refusal("columns", pattern, "invalid", message)
         if hop is None:
             raise _unknown_column(pattern, step, resolver.relations(table))
         hops.append(hop)
@@ -305,17 +297,16 @@ def _chosen(pattern: str, table: str, resolver: NameResolver) -> tuple[Hops, str
         return tuple(hops), table, name
     if resolver.column(table, name) is None:
         if user_column(table, name, resolver):
-            message = f'{shown(pattern)}: is a user: its id is {name}_id, and "with" embeds it.'
-            raise ValidationFailed.of("columns", "invalid", message)
+            message = f'is a user: its id is {name}_id, and "with" embeds it.'
+            raise refusal("columns", pattern, "invalid", message)
         if resolver.relation(table, name) is not None:
-            message = f'{shown(pattern)}: is a relation: embed it by "with", or add a column ({name}.id).'
-            raise ValidationFailed.of("columns", "invalid", message)
+            message = f'is a relation: embed it by "with", or add a column ({name}.id).'
+            raise refusal("columns", pattern, "invalid", message)
         raise _unknown_column(pattern, name, resolver.columns(table))
     if name == ID.name and pattern.startswith("-"):
-        raise ValidationFailed.of("columns", "invalid", f"{shown(pattern)}: the id cannot be excluded.")
+        raise refusal("columns", pattern, "invalid", "the id cannot be excluded.")
     return tuple(hops), table, name
 
 
 def _unknown_column(pattern: str, word: str, known: Iterable[str]) -> ValidationFailed:
-    suggestion = did_you_mean(word, known) or "."
-    return ValidationFailed.of("columns", "unknown", f"{shown(pattern)}: there is no such column{suggestion}")
+    return refusal("columns", pattern, "unknown", f"there is no such column{did_you_mean(word, known) or '.'}")

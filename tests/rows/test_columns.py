@@ -174,7 +174,7 @@ def test_whatever_is_chosen_as_much_is_remembered_as_ever(
     tenant: Tenant, task: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(context, "_statements", statements_kept := Memo(8))
-    monkeypatch.setattr(params, "_choices", choices_kept := Memo(8))
+    monkeypatch.setattr(params, "_parsed", choices_kept := Memo(8))
     names = [name for name in tenant.get(ALICE, "tasks", task) if name != "id"]
     for some in list(combinations(names, 3))[:60]:
         assert list(tenant.get(ALICE, "tasks", task, columns=",".join(some))) == ["id", *some]

@@ -13,7 +13,7 @@ from rows.query import params
 from rows.query import where as query_where
 from rows.query.params import OrderKey
 from rows.rules.conditions import Filter, Path
-from rows.rules.name_resolver import InvalidCondition, NameResolver, shown
+from rows.rules.name_resolver import InvalidCondition, NameResolver
 from rows.schema.identifiers import did_you_mean
 from rows.schema.model import EMPTY, SQL_TYPES, Column, ColumnType, Hop
 
@@ -131,8 +131,8 @@ Results = dict[str, tuple[Output, Column]]
 
 def _add(results: Results, field: str, output: Output, column: Column) -> None:
     if output.name in results:
-        message = f'{shown(output.name)}: two results would have this name. Leave out one of the columns or "count".'
-        raise ValidationFailed.of(field, "invalid", message)
+        message = 'two results would have this name. Leave out one of the columns or "count".'
+        raise params.refusal(field, output.name, "invalid", message)
     results[output.name] = (output, column)
 
 
@@ -145,13 +145,13 @@ def _add_keys(results: Results, group: Any, table: str, resolver: NameResolver) 
         column = _column("group", word, table, resolver)
         if "." not in name:
             if column.type not in _KEYS:
-                raise _invalid("group", name, f"rows cannot be grouped by a {column.type} column.")
+                raise params.refusal("group", name, "invalid", f"rows cannot be grouped by a {column.type} column.")
             output = Output(word, "key", word)
         else:
             if part not in DATE_PARTS:
-                raise _invalid("group", name, f"the date parts are {', '.join(DATE_PARTS)}.")
+                raise params.refusal("group", name, "invalid", f"the date parts are {', '.join(DATE_PARTS)}.")
             if column.type != "timestamp" and (column.type != "date" or part == "hour"):
-                raise _invalid("group", name, f"a {column.type} column does not have this part.")
+                raise params.refusal("group", name, "invalid", f"a {column.type} column does not have this part.")
             output = Output(f"{word}_{part}", "key", word, part)
         _add(results, "group", output, result_column(output, column))
 
@@ -160,7 +160,8 @@ def _add_values(results: Results, kind: str, value: Any, table: str, resolver: N
     for name in _names(kind, value):
         column = _column(kind, name, table, resolver)
         if column.type not in TAKES[kind]:
-            raise _invalid(kind, name, f"{kind} takes columns of these types: {', '.join(TAKES[kind])}.")
+            message = f"{kind} takes columns of these types: {', '.join(TAKES[kind])}."
+            raise params.refusal(kind, name, "invalid", message)
         output = Output(f"{kind}_{name}", kind, name)  # type: ignore[arg-type]
         _add(results, kind, output, result_column(output, column))
 
@@ -170,13 +171,9 @@ def _column(field: str, name: str, table: str, resolver: NameResolver) -> Column
     if column is not None:
         return column
     if resolver.relation(table, name) is not None:
-        raise _invalid(field, name, "is a relation. Name a column of the row itself.")
+        raise params.refusal(field, name, "invalid", "is a relation. Name a column of the row itself.")
     suggestion = did_you_mean(name, resolver.columns(table)) or "."
-    raise ValidationFailed.of(field, "unknown", f"{shown(name)}: there is no such column{suggestion}")
-
-
-def _invalid(field: str, name: str, message: str) -> ValidationFailed:
-    return ValidationFailed.of(field, "invalid", f"{shown(name)}: {message}")
+    raise params.refusal(field, name, "unknown", f"there is no such column{suggestion}")
 
 
 def _names(field: str, value: Any) -> list[str]:
