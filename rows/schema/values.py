@@ -14,24 +14,17 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from platform_site.http.exact_json import LongFloat
 from rows.schema.types import Type
 
 MAX_JSON_DEPTH: Final = 64
 
-ARRAYS: Final[Mapping[Type, Type]] = {
-    "text": "text[]",
-    "bigint": "bigint[]",
-    "numeric": "numeric[]",
-    "float8": "float8[]",
-    "boolean": "boolean[]",
-    "date": "date[]",
-    "timestamptz": "timestamptz[]",
-    "uuid": "uuid[]",
+ELEMENTS: Final[Mapping[Type, Type]] = {
+    array: array.removesuffix("[]") for array in get_args(Type) if array.endswith("[]")
 }
-ELEMENTS: Final[Mapping[Type, Type]] = {array: element for element, array in ARRAYS.items()}
+ARRAYS: Final[Mapping[Type, Type]] = {element: array for array, element in ELEMENTS.items()}
 _DECIMAL: Final = re.compile(r"-?[0-9]{1,500}(\.[0-9]{1,500})?", re.ASCII)
 _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
 _TIMESTAMP: Final = re.compile(
@@ -240,14 +233,10 @@ def _wire_date(value: date) -> bytes:
     return value.isoformat().encode()
 
 
-def _wire_decimal(value: Decimal) -> bytes:
-    return format(value, "f").encode()
-
-
 _WRITERS: Final[Mapping[Type, Callable[[Any], bytes]]] = {
     "text": str.encode,
     "bigint": lambda value: b"%d" % value,
-    "numeric": _wire_decimal,
+    "numeric": lambda value: format(value, "f").encode(),
     "float8": lambda value: repr(value).encode(),
     "boolean": lambda value: b"true" if value else b"false",
     "date": _wire_date,
