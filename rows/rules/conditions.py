@@ -261,10 +261,8 @@ def with_leaves(condition: Condition, changed: "Callable[[Leaf], Leaf]") -> Cond
             return changed(condition)
         case Not(leaf):
             return Not(changed(leaf))
-        case And(inner):
-            return And(tuple(with_leaves(part, changed) for part in inner))
-        case Or(inner):
-            return Or(tuple(with_leaves(part, changed) for part in inner))
+        case And() | Or():
+            return replace(condition, conditions=tuple(with_leaves(part, changed) for part in condition.conditions))
         case Quantified():
             return replace(condition, condition=with_leaves(condition.condition, changed))
         case Present() | Always():

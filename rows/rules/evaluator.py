@@ -107,7 +107,7 @@ def holds(condition: Condition, row: Row, facts: Facts = Facts()) -> bool:
         case Search():
             return _search(condition, row, facts)
         case Present():
-            return _is_present(condition.variable, facts)
+            return _operand(condition.variable, facts) not in (None, ())
 
 
 def _cell(path: Path, row: Row, facts: Facts) -> Any:
@@ -131,13 +131,6 @@ def _operand(operand: Operand, facts: Facts) -> Any:
             return facts.variable(operand)
         case OtherCell():
             raise TypeError("a cell belongs to a row: `_compare` reads it")
-
-
-def _is_present(variable: Variable, facts: Facts) -> bool:
-    value = _operand(variable, facts)
-    if variable.name.startswith(OLD):
-        return value is not None and value != ()
-    return value is not None
 
 
 def _typed(type_: Type, raw: Any) -> Any:
