@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from django.db import DatabaseError, transaction
+from django.db import transaction
 
 from platform_site.http import cursors
 from platform_site.http.errors import ValidationFailed
@@ -18,7 +18,8 @@ from rows.query.sql.statement import LIMIT, After, Cell
 from rows.schema.model import MAX_ERRORS, Table
 from rows.write import body_parsing, inserts
 from rows.write import service as write_service
-from rows.write.errors import WriteRefused, error_of_constraint, unknown_users
+from rows.write.errors import WriteRefused, unknown_users
+from rows.write.execution import write
 from rows.write.pending_write import PendingUpdate, PendingWrite, announce
 from rows.write.references import referential_actions
 from rows.write.statements import conditions, writes
@@ -86,12 +87,7 @@ def _update_at_once(context: QueryContext, pending: PendingUpdate, ids: Sequence
     wants = context.compiled.wants_events(shape.table, "update")
     current = pending.with_events(context, wants)
     statement = context.statement(writes.bulk_update, replace(shape, events=wants))
-    try:
-        rows = context.write(statement, current.named | referential_actions.rows_and_events(0, ids))
-    except DatabaseError as error:
-        if refusal := error_of_constraint(context, pending, error):
-            raise refusal from error
-        raise
+    rows = write(context, pending, statement, current.named | referential_actions.rows_and_events(0, ids))
     written = frozenset((cell or b"").decode() for (cell,) in rows)
     if wants:
         for row_id in written:

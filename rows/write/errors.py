@@ -49,44 +49,42 @@ class WriteRefused(NotFound):
 # ── What the probe found ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def run_probe(context: QueryContext, pending: PendingWrite[WriteShape]) -> tuple[list[bool], ApiError | None]:
-    """Probe a write that has not been made. Returns the verdicts after the first one, and the error if the row cannot
-    be changed."""
+def run_probe(context: QueryContext, pending: PendingWrite[WriteShape]) -> list[bool]:
+    """Probe a write that has not been made. Returns the verdicts after the first one. Raises WriteRefused and
+    PreconditionFailed if the row cannot be changed."""
     rows = context.read(context.statement(probes.probe, pending.shape), pending.named)
     if not rows:
-        return [], WriteRefused()
+        raise WriteRefused
     matches, *rest = [cell == b"t" for cell in rows[0]]
-    return rest, None if matches else PreconditionFailed()
+    if not matches:
+        raise PreconditionFailed
+    return rest
 
 
-def error_of(context: QueryContext, pending: PendingWrite[WriteShape]) -> ApiError | None:
-    """Why the write failed; None if nothing prevents it now."""
-    rest, refusal = run_probe(context, pending)
-    if refusal is not None:
-        return refusal
-    needs_no_event, *verdicts = rest
+def raise_reason(context: QueryContext, pending: PendingWrite[WriteShape]) -> None:
+    """Raise why the write failed, unless nothing prevents it now."""
+    needs_no_event, *verdicts = run_probe(context, pending)
     if not needs_no_event:  # a subscription began meanwhile: try again, with an event
         context.compiled.learn_interest(pending.table.name, pending.shape.action, True)
-        return None
+        return
     if isinstance(pending.shape, DeleteShape):
-        return None
+        return
     role_view = context.compiled.role_view(context.role_key)
     if isinstance(pending.shape, UpdateShape):
         of_computed = 2 * len(pending.shape.computed)
         if errors := _not_computable(pending.shape, verdicts[:of_computed]):
-            return ValidationFailed(fields=errors)
+            raise ValidationFailed(fields=errors)
         verdicts = verdicts[of_computed:]
         if pending.shape.large:
             fits, *verdicts = verdicts
             if not fits:
                 grown = (name for name, operator in pending.shape.computed if operator in GROWING)
-                return too_large(row_size.shares(role_view, pending.table, _rule(pending).columns), grown)
+                raise too_large(row_size.shares(role_view, pending.table, _rule(pending).columns), grown)
     references = conditions.references_of(role_view, pending.shape)
     if unseen := _unseen(references, verdicts):
-        return ValidationFailed(fields=unseen)
-    if conditions.needs_second_statement(role_view, pending.shape):
-        return None  # its checks are evaluated after the write
-    return _checked(context, pending, verdicts[len(references) :])
+        raise ValidationFailed(fields=unseen)
+    if not conditions.needs_second_statement(role_view, pending.shape):  # else its checks come after the write
+        _check(context, pending, verdicts[len(references) :])
 
 
 def _not_computable(shape: UpdateShape, verdicts: Sequence[bool]) -> list[FieldError]:
@@ -111,29 +109,27 @@ def _unseen(references: Sequence[Column], verdicts: Sequence[bool]) -> list[Fiel
     ]
 
 
-def error_after_write(
-    context: QueryContext, pending: PendingWrite[InsertShape | UpdateShape], old: Named
-) -> ApiError | None:
-    """Whether the row, as the write left it, fails its checks."""
+def check_written(context: QueryContext, pending: PendingWrite[InsertShape | UpdateShape], old: Named) -> None:
+    """Raise the error if the row, as the write left it, fails its checks."""
     statement = context.statement(probes.probe_afterwards, pending.shape)
     [row] = context.read(statement, pending.named | old)
-    return _checked(context, pending, [cell == b"t" for cell in row])
+    _check(context, pending, [cell == b"t" for cell in row])
 
 
-def _checked(context: QueryContext, pending: PendingWrite[WriteShape], verdicts: Sequence[bool]) -> ApiError | None:
-    """The error of a failed check: 422 naming the columns that this principal may know, 404 if there are none.
+def _check(context: QueryContext, pending: PendingWrite[WriteShape], verdicts: Sequence[bool]) -> None:
+    """Raise the error of a failed check: 422 naming the columns that this principal may know, 404 if there are none.
     `verdicts` are those of its clauses, then that of the whole check."""
     *clauses, passed = verdicts
     if passed:
-        return None
+        return
     rule = _rule(pending)
     failed = [clause for clause, held in zip(rule.check_clauses, clauses, strict=True) if not held]
     known = {*context.resolver.columns(pending.table.name), *rule.columns}
     named = dict.fromkeys(column for clause in failed for column in _columns_of(clause.condition) if column in known)
     if not named:
-        return WriteRefused()
+        raise WriteRefused
     message = "The rules do not allow this value."
-    return ValidationFailed(fields=[FieldError(column, "not_allowed", message) for column in named])
+    raise ValidationFailed(fields=[FieldError(column, "not_allowed", message) for column in named])
 
 
 def _rule(pending: PendingWrite[WriteShape]) -> WriteRule:
@@ -160,8 +156,10 @@ def unseen_references(context: QueryContext, pending: PendingWrite[InsertShape |
     references = conditions.references_of(role_view, pending.shape)
     if not any(pending.named.get(Cell(column.name)) for column in references):
         return []
-    found, _ = run_probe(context, pending.with_events(context, True))
-    return _unseen(references, found[1:])
+    try:
+        return _unseen(references, run_probe(context, pending.with_events(context, True))[1:])
+    except WriteRefused:
+        return []
 
 
 # ── What a constraint refused ───────────────────────────────────────────────────────────────────────────────────────

@@ -11,8 +11,8 @@ from rows.query.service import RowResult
 from rows.query.sql import select
 from rows.query.sql.select import ReadShape
 from rows.query.sql.statement import ROW_ID, Statement
-from rows.write.errors import error_of, error_of_constraint
-from rows.write.pending_write import PendingWrite, announce_recorded, result_of
+from rows.write.errors import error_of_constraint, raise_reason
+from rows.write.pending_write import Named, PendingWrite, announce_recorded, result_of
 from rows.write.statements import writes
 from rows.write.statements.shapes import DeleteShape, UpdateShape, WriteShape
 
@@ -23,20 +23,22 @@ def persist(context: QueryContext, pending: PendingWrite[WriteShape], compile: C
     for _ in range(MAX_RUNS):
         wants = context.compiled.wants_events(pending.table.name, pending.shape.action)
         current = pending.with_events(context, wants)
-        try:
-            rows = context.write(context.statement(compile, current.shape), current.named)
-        except DatabaseError as error:
-            if refusal := error_of_constraint(context, pending, error):
-                raise refusal from error
-            raise
-        if rows:
+        if rows := write(context, current, context.statement(compile, current.shape), current.named):
             announce_recorded(context, current, rows[0])
             return rows[0]
         context.verify()
-        refusal = error_of(context, current)
-        if refusal is not None:
-            raise refusal
+        raise_reason(context, current)
     raise Conflict
+
+
+def write(context: QueryContext, pending: PendingWrite[WriteShape], statement: Statement, named: Named) -> list[Row]:
+    """Run a statement of the write. Raises the API error of a violated constraint."""
+    try:
+        return context.write(statement, named)
+    except DatabaseError as error:
+        if refusal := error_of_constraint(context, pending, error):
+            raise refusal from error
+        raise
 
 
 def lock(context: QueryContext, pending: PendingWrite[UpdateShape | DeleteShape], columns: Sequence[str] = ()) -> Row:
@@ -47,9 +49,7 @@ def lock(context: QueryContext, pending: PendingWrite[UpdateShape | DeleteShape]
         if rows := context.write(statement, pending.named):
             return rows[0]
         context.verify()
-        refusal = error_of(context, pending.with_events(context, True))
-        if refusal is not None:
-            raise refusal
+        raise_reason(context, pending.with_events(context, True))
     raise Conflict
 
 

@@ -22,7 +22,7 @@ from rows.write import body_parsing, insert_pipeline, row_size
 from rows.write.errors import (
     WriteRefused,
     check_answer_size,
-    error_after_write,
+    check_written,
     too_large,
     unknown_users,
     unseen_references,
@@ -238,7 +238,5 @@ def _insert_one(context: QueryContext, pending: PendingInsert) -> RowResult:
         return result_of((row[1] or b"").decode(), row[0])
     with transaction.atomic(using=context.compiled.alias):
         row = persist(context, pending, writes.insert)
-        refusal = error_after_write(context, pending, {})
-        if refusal is not None:
-            raise refusal
+        check_written(context, pending, {})
         return read_back(context, pending.table.name, (row[1] or b"").decode())

@@ -18,7 +18,7 @@ from rows.query.sql.statement import ROW_ID, Cell
 from rows.schema import column_values, values
 from rows.schema.model import MAX_ERRORS
 from rows.write import body_parsing
-from rows.write.errors import WriteRefused, error_after_write, run_probe, unknown_users, unseen_references
+from rows.write.errors import WriteRefused, check_written, run_probe, unknown_users, unseen_references
 from rows.write.execution import lock, persist, read_back
 from rows.write.inserts import is_large
 from rows.write.pending_write import Named, PendingUpdate, PendingWrite, result_of
@@ -72,17 +72,13 @@ def update(
         _, *cells_before = lock(context, pending, columns)
         persist(context, pending, writes.update)
         old: Named = {OldCell(column): cell for column, cell in zip(columns, cells_before, strict=True)}
-        refusal = error_after_write(context, pending, old)
-        if refusal is not None:
-            raise refusal
+        check_written(context, pending, old)
         return read_back(context, name, row_id)
 
 
 def _unchanged(context: QueryContext, pending: PendingUpdate, row_id: str) -> RowResult:
     """The response to an empty update: the row, if it may be updated and matches. Its check is not evaluated."""
-    _, refusal = run_probe(context, pending.with_events(context, True))
-    if refusal is not None:
-        raise refusal
+    run_probe(context, pending.with_events(context, True))
     rows = context.read(context.statement(select.read, ReadShape(pending.table.name)), pending.named)
     if not rows:
         context.verify()
