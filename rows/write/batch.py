@@ -210,7 +210,7 @@ class _Batch:
         ones."""
         if not self._in_one_trip or operation.op != "insert":
             return False
-        pending = inserts.new_row(self._context, operation.table, self._values(operation))
+        pending, _ = inserts.new_row(self._context, operation.table, self._values(operation))
         if not insert_pipeline.is_possible(self._context, pending):
             return False
         self._waiting.append(pending)

@@ -1,7 +1,8 @@
 """Inserts of one row and of several: their cells and defaults, the order of the inserts, and their size."""
 
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final, cast
 
@@ -15,7 +16,6 @@ from rows.query.role_view import RoleView
 from rows.query.service import RowResult
 from rows.query.sql.row_json import MAX_ANSWER_BYTES
 from rows.query.sql.statement import ROW_ID, Cell
-from rows.rules.access import Access
 from rows.schema import column_values, values
 from rows.schema.model import ID, MAX_ERRORS, NOW, RANDOM, SQL_TYPES, Column, Table
 from rows.write import body_parsing, insert_pipeline, row_size
@@ -40,14 +40,8 @@ MAX_BATCH: Final = 100
 def insert(context: QueryContext, name: str, body: Any) -> RowResult:
     """Insert one row. Raises NotFound, ValidationFailed naming every invalid column, and Conflict for an id that is
     taken."""
-    return _insert_one(context, new_row(context, name, body))
-
-
-def new_row(context: QueryContext, name: str, body: Any) -> PendingInsert:
-    """The insert of `body`, not executed yet. Raises NotFound, and ValidationFailed naming every invalid column."""
-    table, access = context.table(name)
-    pending, _ = _new_row(context, table, access, body)
-    return pending
+    pending, _ = new_row(context, name, body)
+    return _insert_one(context, pending)
 
 
 def insert_many(context: QueryContext, name: str, bodies: Sequence[Any]) -> list[RowResult]:
@@ -67,7 +61,6 @@ def check_count(bodies: Sequence[Any]) -> None:
 def new_rows(context: QueryContext, name: str, bodies: Sequence[Any]) -> list[PendingInsert]:
     """The inserts of `bodies`, not executed yet. Raises NotFound, and ValidationFailed with the numbered errors of all
     of them."""
-    table, access = context.table(name)
     pending_writes: list[PendingInsert] = []
     errors: list[FieldError] = []
     row_ids: set[bytes | None] = set()
@@ -76,16 +69,16 @@ def new_rows(context: QueryContext, name: str, bodies: Sequence[Any]) -> list[Pe
         if len(errors) >= MAX_ERRORS:
             break
         try:
-            pending, length = _new_row(context, table, access, body)
-            if (row_id := pending.named[ROW_ID]) in row_ids:
-                raise ValidationFailed.of(ID.name, "taken", "An earlier one of these rows has the same id.")
+            with numbered(number):
+                pending, length = new_row(context, name, body)
+                if (row_id := pending.named[ROW_ID]) in row_ids:
+                    raise ValidationFailed.of(ID.name, "taken", "An earlier one of these rows has the same id.")
             row_ids.add(row_id)
             pending_writes.append(pending)
             size += length
         except ValidationFailed as error:
             if not error.fields:
                 raise
-            add_row_number(error, number)
             errors += error.fields
         if size > MAX_ANSWER_BYTES:
             message = f"The rows of one insert hold at most {MAX_ANSWER_BYTES >> 20} MB. Send fewer at once."
@@ -99,7 +92,8 @@ def insert_all(context: QueryContext, pending_writes: Mapping[int, PendingInsert
     """Insert them in one transaction. Returns the rows by number."""
     if len(pending_writes) == 1:
         [(number, pending)] = pending_writes.items()
-        return {number: _insert_numbered(context, pending, number)}
+        with numbered(number):
+            return {number: _insert_one(context, pending)}
     order = _insert_order(pending_writes)
     if all(insert_pipeline.is_possible(context, pending) for pending in pending_writes.values()):
         try:
@@ -112,14 +106,20 @@ def insert_all(context: QueryContext, pending_writes: Mapping[int, PendingInsert
     made: dict[int, RowResult] = {}
     with transaction.atomic(using=context.compiled.alias):
         for number in order:
-            made[number] = _insert_numbered(context, pending_writes[number], number)
+            with numbered(number):
+                made[number] = _insert_one(context, pending_writes[number])
             check_answer_size(made.values())
     return made
 
 
-def add_row_number(error: ValidationFailed, number: int) -> None:
-    """Put the row's number before each field: `3.title`."""
-    error.fields = [replace(field, field=f"{number}.{field.field}") for field in error.fields]
+@contextmanager
+def numbered(number: int) -> Generator[None]:
+    """Puts the row's number before each field of an error: `3.title`."""
+    try:
+        yield
+    except ValidationFailed as error:
+        error.fields = [replace(field, field=f"{number}.{field.field}") for field in error.fields]
+        raise
 
 
 def _insert_order(pending_writes: Mapping[int, PendingInsert]) -> list[int]:
@@ -145,8 +145,10 @@ def _insert_order(pending_writes: Mapping[int, PendingInsert]) -> list[int]:
     return order
 
 
-def _new_row(context: QueryContext, table: Table, access: Access, body: Any) -> tuple[PendingInsert, int]:
-    """The insert of `body`, and the bytes of its long cells. Raises WriteRefused, ValidationFailed."""
+def new_row(context: QueryContext, name: str, body: Any) -> tuple[PendingInsert, int]:
+    """The insert of `body`, not executed yet, and the bytes of its long cells. Raises NotFound, and ValidationFailed
+    naming every invalid column."""
+    table, access = context.table(name)
     rule = access.insert
     if rule is None:
         raise WriteRefused(f"You have no permission to insert rows into {table.name}.")
@@ -222,14 +224,6 @@ def _default(column: Column) -> _Default:
         return RANDOM
     type_ = SQL_TYPES[column.type]
     return values.wire(type_, column_values.read_cell(column, column.default))
-
-
-def _insert_numbered(context: QueryContext, pending: PendingInsert, number: int) -> RowResult:
-    try:
-        return _insert_one(context, pending)
-    except ValidationFailed as error:
-        add_row_number(error, number)
-        raise
 
 
 def _insert_one(context: QueryContext, pending: PendingInsert) -> RowResult:

@@ -181,9 +181,7 @@ class _Upsert:
         if pending.access.update is None or not self._still_has_key(pending, row_id):
             raise refusal
         try:
-            return write_service.update(self.context, self.name, row_id, changes)
-        except ValidationFailed as error:
-            inserts.add_row_number(error, number)
-            raise
+            with inserts.numbered(number):
+                return write_service.update(self.context, self.name, row_id, changes)
         except NotFound as error:
             raise refusal from error
