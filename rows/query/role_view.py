@@ -2,14 +2,14 @@
 (`reading`) as opposed to rules' (`rules`). Operands are parameters, so a statement serves every principal of the
 role."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from typing import Final, Literal
 
 from django.db.models import Expression
 
 from rows.query.sql.conditions import ConditionCompiler, RowSource, always_readable
 from rows.query.sql.expressions import NEVER, Parameter, Sql
-from rows.query.tables.dynamic_models import RowModel
+from rows.query.tables.dynamic_models import RowModels
 from rows.query.tables.managers import RowQuerySet
 from rows.rules.access import Access
 from rows.rules.conditions import TRUE, Condition, Constant, Operand, OtherCell, Slot, Variable
@@ -45,7 +45,7 @@ class RoleView:
     def __init__(
         self,
         schema: Schema,
-        models: Mapping[str, type[RowModel]],
+        models: RowModels,
         ruleset: Ruleset,
         role_key: RoleKey,
         alias: str,

@@ -3,7 +3,6 @@ have no relation fields, so no join can bypass the rules: each hop is a subquery
 default and the base manager refuse all access (`rows.query.tables.managers`)."""
 
 import threading
-from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
@@ -60,7 +59,7 @@ class RowApps(Apps):
             model._meta._expire_cache()  # type: ignore[attr-defined]
 
 
-class RowModels(Mapping[str, type[RowModel]]):
+class RowModels:
     """A model per table, by name, made on demand and not kept: requests use compiled statements, and idle models (90
     objects each) would slow garbage collection. About 0.4 ms and 40 KB each; no query."""
 
@@ -80,12 +79,6 @@ class RowModels(Mapping[str, type[RowModel]]):
                 if found is None:
                     found = self._made[name] = _model(table, self._environment_id)
         return found
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._schema.tables)
-
-    def __len__(self) -> int:
-        return len(self._schema.tables)
 
 
 def _model(table: Table, environment_id: str) -> type[RowModel]:
