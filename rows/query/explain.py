@@ -3,7 +3,7 @@ must see the row, and only gets values that it may read; a user's email, role an
 Quantifiers are shown if all rows and cells involved are visible."""
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, TypeVar
@@ -16,20 +16,7 @@ from rows.query.service import canonical_text
 from rows.query.sql.expressions import Sql
 from rows.query.sql.statement import ROW_ID, Statement, build_statement, is_current, is_row, verdicts
 from rows.rules.access import Access, Clause
-from rows.rules.conditions import (
-    TRUE,
-    Compare,
-    Condition,
-    Operand,
-    Path,
-    Quantified,
-    Search,
-    Variable,
-    guarded,
-    leaves,
-    parts,
-    paths_of,
-)
+from rows.rules.conditions import TRUE, Condition, Path, Quantified, Variable, guarded, operands, parts, paths_of
 from rows.rules.grammar import read_rule
 from rows.rules.name_resolver import NameResolver
 from rows.rules.operators import QUANTIFIERS
@@ -42,18 +29,12 @@ T = TypeVar("T")
 _PUBLIC_VARIABLES: Final = frozenset({"user.id", "key.id", "now"})
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    action: str
-    condition: Condition
-    clauses: tuple[Clause, ...]
-
-
-def _rules_of(access: Access) -> list[_Rule]:
-    found = [_Rule("read", grant.where, grant.clauses) for grant in access.read.grants] if access.read else []
+def _rules_of(access: Access) -> list[tuple[str, Condition, tuple[Clause, ...]]]:
+    """The action, condition and clauses of each rule that a row can meet."""
+    found = [("read", grant.where, grant.clauses) for grant in access.read.grants] if access.read else []
     for action, rule in (("update", access.update), ("delete", access.delete)):
         if rule is not None:
-            found.append(_Rule(action, rule.where, rule.where_clauses))
+            found.append((action, rule.where, rule.where_clauses))
     return found
 
 
@@ -70,15 +51,16 @@ def explain(
     other = QueryContext(context.environment, subject, context.compiled, context.connection)
     access = context.compiled.rules.access(name, other.role_key)
     rules = _rules_of(access)
-    clauses = [clause for rule in rules for clause in rule.clauses]
+    clauses = [clause for _, _, clauses_of_rule in rules for clause in clauses_of_rule]
     paths = _unique(path for clause in clauses for path in _paths(clause.condition) if _is_known(context, name, path))
     author = context.compiled.rules.author
-    quantifiers = {clause: [*_quantifiers(json.loads(clause.text), name, author)] for clause in clauses}
+    quantifiers = {clause: dict(_quantifiers(json.loads(clause.text), name, author)) for clause in clauses}
     quantified = _unique(
-        each.condition
+        condition
         for clause in clauses
-        for each in quantifiers[clause]
-        if (knows_users or _names_no_user(each.condition)) and _is_fully_visible(context, name, each.condition)
+        for condition in quantifiers[clause].values()
+        if (knows_users or all(variable.name in _PUBLIC_VARIABLES for variable in _variables(condition)))
+        and _is_fully_visible(context, name, condition)
     )
     named = {ROW_ID: row_id.encode()}
     shown = context.read(context.statement(_cells, name, paths), named)
@@ -88,7 +70,7 @@ def explain(
     cells = dict(zip(paths, [None if cell is None else exact_json.loads(cell) for cell in shown[0][2:]], strict=True))
     masks = access.read.partial if access.read else {}
     conditions = _unique([
-        TRUE, *quantified, *(each.condition for each in rules), *(each.condition for each in clauses), *masks.values()
+        TRUE, *quantified, *(rule for _, rule, _ in rules), *(each.condition for each in clauses), *masks.values()
     ])  # fmt: skip
     rows = other.read(other.statement(_verdicts, name, conditions), named)
     if not rows:
@@ -97,7 +79,7 @@ def explain(
     held = {condition: cell == b"t" for condition, cell in zip(conditions, rows[0], strict=True)}
     now = datetime.fromisoformat((shown[0][1] or b"").decode())
     facts = _Facts(cells, quantifiers, quantified, held, other.principal, now, knows_users)
-    explanations = [_explanation_of(rule, access, facts) for rule in rules]
+    explanations = [_explanation_of(*rule, access, facts) for rule in rules]
     for action in ("read", "update", "delete"):
         if not any(rule["action"] == action for rule in explanations):
             explanations.append({"role": access.role, "action": action, "verdict": False, "clauses": []})
@@ -115,7 +97,8 @@ class _Facts:
     """What clauses refer to: visible cells and quantifiers, the verdicts, the principal and the time."""
 
     cells: dict[Path, Any]
-    quantifiers: Mapping[Clause, list["_Quantifier"]]
+    quantifiers: Mapping[Clause, Mapping[str, Condition]]
+    """By clause and path, such as `$or.1.memberships.$some`."""
     visible: Collection[Condition]
     """Quantifiers whose result may be shown."""
     held: Mapping[Condition, bool]
@@ -124,12 +107,14 @@ class _Facts:
     knows_users: bool
 
 
-def _explanation_of(rule: _Rule, access: Access, facts: _Facts) -> dict[str, Any]:
-    clauses = [
+def _explanation_of(
+    action: str, condition: Condition, clauses: Sequence[Clause], access: Access, facts: _Facts
+) -> dict[str, Any]:
+    shown = [
         {"clause": clause.text, "verdict": facts.held[clause.condition], "why": _why(clause, facts)}
-        for clause in rule.clauses
+        for clause in clauses
     ]
-    return {"role": access.role, "action": rule.action, "verdict": facts.held[rule.condition], "clauses": clauses}
+    return {"role": access.role, "action": action, "verdict": facts.held[condition], "clauses": shown}
 
 
 def _why(clause: Clause, facts: _Facts) -> str:
@@ -138,11 +123,11 @@ def _why(clause: Clause, facts: _Facts) -> str:
     reasons = [
         f"{canonical_text(path)} is {_json(cells[path])}" for path in _unique(_paths(clause.condition)) if path in cells
     ]
-    for each in facts.quantifiers[clause]:
-        if each.condition in facts.visible:
-            reasons.append(f"{each.path} is {_json(facts.held[each.condition])}")
+    for at, condition in facts.quantifiers[clause].items():
+        if condition in facts.visible:
+            reasons.append(f"{at} is {_json(facts.held[condition])}")
         else:
-            reasons += [f"the rows of {path} are checked" for path in _unique(_relation_paths(each.condition))]
+            reasons += [f"the rows of {path} are checked" for path in _unique(_relation_paths(condition))]
     for variable in _unique(_variables(clause.condition)):
         value = resolve(variable, facts.principal, facts.now)
         if value is None:
@@ -167,10 +152,7 @@ def _json(value: Any) -> str:
 
 
 def _variables(condition: Condition) -> Iterable[Variable]:
-    for leaf in leaves(condition):
-        operand: Operand | None = leaf.operand if isinstance(leaf, Compare | Search) else None
-        if isinstance(operand, Variable):
-            yield operand
+    return (operand for operand in operands(condition) if isinstance(operand, Variable))
 
 
 def _paths(condition: Condition) -> Iterable[Path]:
@@ -178,15 +160,10 @@ def _paths(condition: Condition) -> Iterable[Path]:
         yield from paths_of(part)
 
 
-@dataclass(frozen=True, slots=True)
-class _Quantifier:
-    """A quantifier of a clause as written. `path` leads to it: `$or.1.memberships.$some`."""
-
-    path: str
-    condition: Condition
-
-
-def _quantifiers(document: Mapping[str, Any], table: str, author: NameResolver, at: str = "") -> Iterator[_Quantifier]:
+def _quantifiers(
+    document: Mapping[str, Any], table: str, author: NameResolver, at: str = ""
+) -> Iterator[tuple[str, Condition]]:
+    """The path and condition of each quantifier as written."""
     for key, value in document.items():
         if key in ("$and", "$or"):
             for index, part in enumerate(value):
@@ -196,8 +173,7 @@ def _quantifiers(document: Mapping[str, Any], table: str, author: NameResolver, 
         elif isinstance(value, Mapping):
             for word, inner in value.items():
                 if word in QUANTIFIERS:
-                    condition = guarded(read_rule({key: {word: inner}}, table, author))
-                    yield _Quantifier(f"{at}{key}.{word}", condition)
+                    yield f"{at}{key}.{word}", guarded(read_rule({key: {word: inner}}, table, author))
 
 
 def _is_fully_visible(context: QueryContext, table: str, condition: Condition) -> bool:
@@ -232,11 +208,6 @@ def _sees_all_rows(context: QueryContext, table: str, hop: Hop) -> bool:
 def _sees_column(context: QueryContext, table: str, column: str) -> bool:
     rule = context.compiled.rules.access(table, context.role_key).read
     return rule is not None and rule.cell(column) == TRUE
-
-
-def _names_no_user(condition: Condition) -> bool:
-    """Whether only users' ids decide."""
-    return all(variable.name in _PUBLIC_VARIABLES for variable in _variables(condition))
 
 
 def _relation_paths(condition: Condition) -> Iterable[str]:
