@@ -1,6 +1,7 @@
 import json
 import re
 from collections.abc import Iterable, Mapping
+from math import inf
 from typing import Any
 
 from platform_site.http.errors import FieldError
@@ -30,20 +31,26 @@ class DocumentChecks:
     def fail(self, path: DocumentPath, code: str, message: str) -> None:
         self.errors.append(FieldError(path.text or "tables", code, message))
 
-    def mapping(self, path: DocumentPath, raw: object) -> dict[str, Any]:
-        if isinstance(raw, dict):
+    def mapping(
+        self, path: DocumentPath, raw: object, most: float = inf, limit: str = "", form: str = "must be an object"
+    ) -> dict[str, Any]:
+        """`limit` says that there may be at most `most` keys."""
+        if not isinstance(raw, dict):
+            self.fail(path, "invalid", form)
+        elif len(raw) > most:
+            self.fail(path, "too_many", f"{limit}, not {len(raw)}")
+        else:
             return raw
-        self.fail(path, "invalid", "must be an object")
         return {}
 
-    def entries(self, path: DocumentPath, raw: object, most: int) -> list[Any]:
+    def entries(self, path: DocumentPath, raw: object, most: int, form: str = "must be a list") -> list[Any]:
         if not isinstance(raw, list):
-            self.fail(path, "invalid", "must be a list")
-            return []
-        if len(raw) > most:
+            self.fail(path, "invalid", form)
+        elif len(raw) > most:
             self.fail(path, "too_many", f"must have at most {most} entries, not {len(raw)}")
-            return []
-        return raw
+        else:
+            return raw
+        return []
 
     def known_keys(self, path: DocumentPath, raw: Mapping[str, Any], allowed: Iterable[str], what: str) -> None:
         allowed = tuple(allowed)

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from rows.schema import user_fields
+from rows.schema import identifiers
 from rows.schema.document_checks import DocumentChecks, DocumentPath
 from rows.schema.model import Hop, InvalidDocument, Schema
-from rows.schema.table_parser import TableReader
+from rows.schema.table_parser import MAX_ROLES, TableReader
+from rows.schema.user_fields import USER_FIELDS, UserFields
 
 MAX_BYTES: Final = 512 * 1024
 MAX_TABLES: Final = 200
@@ -42,12 +43,10 @@ class _Reader(DocumentChecks):
             self.known_keys(DocumentPath(), top, _DOCUMENT_KEYS, "a document")
             if "tables" not in top:
                 self.fail(DocumentPath("tables"), "required", "a document needs its tables")
-        users = user_fields.parse_user_fields(top.get("users", {}), self.errors)
+        users = self._users(top.get("users", {}))
         path = DocumentPath("tables")
-        declared = self.mapping(path, top.get("tables", {}))
-        if len(declared) > MAX_TABLES:
-            self.fail(path, "too_many", f"a schema has at most {MAX_TABLES} tables, not {len(declared)}")
-            declared = {}
+        limit = f"a schema has at most {MAX_TABLES} tables"
+        declared = self.mapping(path, top.get("tables", {}), MAX_TABLES, limit)
         if self.errors:
             raise InvalidDocument(self.errors)
         if len(json.dumps(top, ensure_ascii=False).encode("utf-8", "surrogatepass")) > MAX_BYTES:
@@ -67,6 +66,27 @@ class _Reader(DocumentChecks):
         if self.errors:
             raise InvalidDocument(self.errors)
         return Schema(MappingProxyType(tables), stored(top), users)
+
+    def _users(self, raw: object) -> UserFields:
+        path, form = DocumentPath("users"), 'must be an object such as {"user": ["id", "name"]}'
+        found: dict[str, tuple[str, ...]] = {}
+        for role, fields in self.mapping(path, raw, MAX_ROLES, f"at most {MAX_ROLES} roles", form).items():
+            if identifiers.PATTERN.fullmatch(role):
+                found[role] = self._fields(path / role, fields)
+            else:
+                message = "a role is 1-48 of a-z, 0-9 and _, beginning with a letter"
+                self.fail(DocumentPath(f"users.{json.dumps(role)[:64]}"), "invalid", message)
+        return MappingProxyType(found)
+
+    def _fields(self, path: DocumentPath, raw: object) -> tuple[str, ...]:
+        names = self.entries(path, raw, len(USER_FIELDS), "must be a list of fields; [] shows none")
+        for index, name in enumerate(names):
+            if name not in USER_FIELDS:
+                suggestion = identifiers.did_you_mean(name, USER_FIELDS)
+                self.fail(path / index, "unknown", f"must be one of {', '.join(USER_FIELDS)}{suggestion}")
+            elif name in names[:index]:
+                self.fail(path / index, "taken", "is listed twice")
+        return tuple(name for name in USER_FIELDS if name in names)
 
     def _relations(self, reading: Mapping[str, "TableReader"]) -> dict[str, dict[str, Hop]]:
         relations: dict[str, dict[str, Hop]] = {name: {} for name in reading}

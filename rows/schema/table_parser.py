@@ -75,11 +75,8 @@ class TableReader:
             if isinstance(self.given, dict):
                 reader.fail(path, "required", "a table needs its columns")
             return
-        declared = reader.mapping(path, self.raw["columns"])
-        if len(declared) > MAX_COLUMNS:
-            reader.fail(path, "too_many", f"a table has at most {MAX_COLUMNS} columns, not {len(declared)}")
-            return
-        for key, raw in declared.items():
+        limit = f"a table has at most {MAX_COLUMNS} columns"
+        for key, raw in reader.mapping(path, self.raw["columns"], MAX_COLUMNS, limit).items():
             if not reader.name(path / key, key):
                 self.spelled.setdefault(key, key)
                 continue
@@ -195,10 +192,7 @@ class TableReader:
 
     def _rules(self) -> Rules:
         reader, path = self.reader, self.path / "rules"
-        declared = reader.mapping(path, self.raw.get("rules", {}))
-        if len(declared) > MAX_ROLES:
-            reader.fail(path, "too_many", f"at most {MAX_ROLES} roles, not {len(declared)}")
-            return {}
+        declared = reader.mapping(path, self.raw.get("rules", {}), MAX_ROLES, f"at most {MAX_ROLES} roles")
         roles: dict[str, Mapping[Action, tuple[RuleSpec, ...]]] = {}
         for role, raw in declared.items():
             here = path / role
@@ -217,10 +211,7 @@ class TableReader:
 
     def _conditions(self, word: str, most: int) -> Mapping[str, Mapping[str, Any]]:
         reader, path = self.reader, self.path / word
-        declared = reader.mapping(path, self.raw.get(word, {}))
-        if len(declared) > most:
-            reader.fail(path, "too_many", f"at most {most} {word}, not {len(declared)}")
-            return {}
+        declared = reader.mapping(path, self.raw.get(word, {}), most, f"at most {most} {word}")
         for name in declared:
             if not identifiers.PATTERN.fullmatch(name):
                 reader.fail(path / name, "invalid", "a name is 1-48 of a-z, 0-9 and _, beginning with a letter")
