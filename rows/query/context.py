@@ -4,6 +4,7 @@ and the operation runs once more (`run`)."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeVar, TypeVarTuple
 
@@ -26,7 +27,8 @@ from rows.query.schema_cache import CompiledSchema
 from rows.query.sql.conditions import TooLarge, compile_budget
 from rows.query.sql.statement import ENVIRONMENT, VERSION, Statement
 from rows.rules.access import Access
-from rows.rules.principal import Principal
+from rows.rules.name_resolver import NameResolver
+from rows.rules.principal import Principal, RoleKey
 from rows.rules.rule_costs import MAX_CONDITIONS
 from rows.schema import identifiers
 from rows.schema.model import Table
@@ -53,32 +55,23 @@ class StaleVersion(Exception):
     pass
 
 
+@dataclass(slots=True, eq=False)
 class QueryContext:
-    __slots__ = (
-        "compiled", "connection", "environment", "freshness", "is_verified", "principal", "resolver", "role_key",
-        "users_version",
-    )  # fmt: skip
+    environment: EnvironmentRef
+    principal: Principal
+    compiled: CompiledSchema
+    connection: BaseDatabaseWrapper
+    freshness: Freshness | None = None
+    """What a replica needs to answer; None for the primary only."""
+    users_version: bytes | None = None
+    is_verified: bool = field(default=False, init=False)
+    """The version was confirmed as current, so errors are final."""
+    role_key: RoleKey = field(init=False)
+    resolver: NameResolver = field(init=False)
 
-    def __init__(
-        self,
-        environment: EnvironmentRef,
-        principal: Principal,
-        compiled: CompiledSchema,
-        connection: BaseDatabaseWrapper,
-        freshness: Freshness | None = None,
-        users_version: bytes | None = None,
-    ) -> None:
-        self.environment = environment
-        self.principal = principal
-        self.compiled = compiled
-        self.connection = connection
-        self.role_key = compiled.rules.role_key(principal)
-        self.resolver = compiled.rules.resolver(self.role_key)
-        self.freshness = freshness
-        """What a replica needs to answer; None for the primary only."""
-        self.users_version = users_version
-        self.is_verified = False
-        """The version was confirmed as current, so errors are final."""
+    def __post_init__(self) -> None:
+        self.role_key = self.compiled.rules.role_key(self.principal)
+        self.resolver = self.compiled.rules.resolver(self.role_key)
 
     def table(self, name: str) -> tuple[Table, Access]:
         table = self.compiled.schema.tables.get(name)

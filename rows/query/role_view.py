@@ -3,6 +3,7 @@
 role."""
 
 from collections.abc import Hashable
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from django.db.models import Expression
@@ -39,24 +40,16 @@ def _parameter(operand: Operand) -> Expression:
             raise TypeError("a cell is no parameter: `ConditionCompiler` compares it")
 
 
+@dataclass(eq=False)
 class RoleView:
     operand = staticmethod(_parameter)
 
-    def __init__(
-        self,
-        schema: Schema,
-        models: RowModels,
-        ruleset: Ruleset,
-        role_key: RoleKey,
-        alias: str,
-    ) -> None:
-        self.schema = schema
-        self.models = models
-        self.alias = alias
-        self.role_key = role_key
-        self._ruleset = ruleset
-        self.resolver = ruleset.resolver(role_key)
-        self.cache: dict[Hashable, object] = {}
+    schema: Schema
+    models: RowModels
+    ruleset: Ruleset
+    role_key: RoleKey
+    alias: str
+    cache: dict[Hashable, object] = field(default_factory=dict, init=False)
 
     @property
     def rules(self) -> ConditionCompiler:
@@ -71,7 +64,7 @@ class RoleView:
         return ConditionCompiler(self.schema, self._all, always_readable, self.operand, old)
 
     def access(self, table: str) -> Access:
-        return self._ruleset.access(table, self.role_key)
+        return self.ruleset.access(table, self.role_key)
 
     def may_read(self, table: str) -> Expression:
         """The condition to read the current row; no rule means no row."""

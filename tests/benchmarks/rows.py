@@ -182,17 +182,19 @@ def questions(setting: Setting, port: int) -> dict[str, tuple[list[bytes], Any]]
         cursor = page.next_cursor
 
     def of_list(role_view: Any, where: str | None, order: str, withs: str | None, after: bool = False) -> Any:
-        keys = params.parse_order(order, "tasks", role_view.resolver)
-        found = query_where.parse_where(where, "tasks", role_view.resolver)
+        resolver = role_view.ruleset.resolver(role_view.role_key)
+        keys = params.parse_order(order, "tasks", resolver)
+        found = query_where.parse_where(where, "tasks", resolver)
         shape = select.ReadShape(
             "tasks",
             found.shape,
             keys,
-            params.parse_with(withs, "tasks", role_view.resolver),
+            params.parse_with(withs, "tasks", resolver),
             (False,) * len(keys) if after else None,
         )
         return select.read(role_view, shape), found
 
+    with_list = params.parse_with("list", "tasks", user.ruleset.resolver(user.role_key))
     latest = "order=created_at.desc"
     by_key = lambda path: [request(port, "GET", f"/v1/rows/tasks?{latest}{path}", setting.key)]  # noqa: E731
     each = lambda path: [request(port, "GET", f"/v1/rows/tasks{path}", token) for token in setting.tokens]  # noqa: E731
@@ -205,7 +207,7 @@ def questions(setting: Setting, port: int) -> dict[str, tuple[list[bytes], Any]]
         ),
         "retrieve with its list": (
             [request(port, "GET", f"/v1/rows/tasks/{task}?with=list", token) for token, _, task in of_owners],
-            (select.read(user, select.ReadShape("tasks", withs=params.parse_with("list", "tasks", user.resolver))), None),
+            (select.read(user, select.ReadShape("tasks", withs=with_list)), None),
         ),
         "list 20 of one's own": (
             each(f"?where={WHERE}&{latest}"), of_list(user, '{"done": false}', "created_at.desc", None)
