@@ -62,16 +62,15 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The outcome of one operation: the status of the single write, and its row (None after a deletion)."""
+    """The status of the single write, and its row (None after a deletion)."""
 
     status: int
     row: RowResult | None
 
 
 def read_operations(body: Any, read_tags: Any) -> list[Operation]:
-    """The operations in the JSON value `body`. `read_tags` reads the text of an `if_match`. Raises ValidationFailed: on
-    `operations` for another number than 1 to MAX_OPERATIONS, else with the fields of the first invalid operation and
-    its number as `operation`."""
+    """`read_tags` reads the text of an `if_match`. Raises ValidationFailed, of the first invalid operation with its
+    number as `operation`."""
     if not isinstance(body, list):
         raise ValidationFailed.of("operations", "wrong_type", "Must be an array of operations.")
     if not 1 <= len(body) <= MAX_OPERATIONS:
@@ -92,7 +91,7 @@ def read_operations(body: Any, read_tags: Any) -> list[Operation]:
 
 
 def require_scopes(caller: Caller, operations: Sequence[Operation]) -> None:
-    """All but inserts need the scope `rows:read` too: they find rows that exist, and return them. Raises Forbidden."""
+    """All but inserts find rows that exist, and return them. Raises Forbidden."""
     number = next((number for number, operation in enumerate(operations) if operation.op != "insert"), None)
     if number is not None:
         try:
@@ -108,10 +107,8 @@ def execute(
     *,
     dry_run: bool = False,
 ) -> list[Result]:
-    """All operations in their order, in one transaction; with `dry_run` it is undone at the end. Raises the error of
-    the first operation that fails, with its number as `operation`: NotFound, Conflict, PreconditionFailed or
-    ValidationFailed, as the single write. After an error nothing has changed. Runs again as a whole after a deadlock,
-    at most three times."""
+    """All operations in their order, in one transaction, or none. Raises the error of the first one that fails, with
+    its number as `operation`. Runs again as a whole after a deadlock, at most three times."""
 
     def run_all(context: QueryContext, *, in_one_trip: bool) -> list[Result]:
         with transaction.atomic(using=context.compiled.alias):
@@ -130,7 +127,6 @@ def execute(
 
 
 def as_json(results: Sequence[Result]) -> bytes:
-    """The response: `{"results": [{"status", "row"?, "etag"?}]}`."""
     return b'{"results":[' + b",".join(map(_result_as_json, results)) + b"]}"
 
 
@@ -142,9 +138,9 @@ def _result_as_json(result: Result) -> bytes:
 
 
 class _Batch:
-    """One run of the operations, with the results so far. With `in_one_trip`, inserts wait until an operation needs
-    their results, and are then sent together. If one of the operations fails meanwhile, NotInOneTrip is raised: only a
-    run of one after the other finds the first error."""
+    """One run of the operations. With `in_one_trip`, inserts wait until an operation needs their results, and are then
+    sent together. If an operation fails meanwhile, NotInOneTrip is raised: only a run of one after the other finds the
+    first error."""
 
     def __init__(self, context: QueryContext, operations: Sequence[Operation], *, in_one_trip: bool) -> None:
         self._context = context
@@ -206,8 +202,7 @@ class _Batch:
         return access.read is not None and getattr(access, action) is not None
 
     def _defer(self, operation: Operation) -> bool:
-        """Whether the operation is an insert that can be sent later with others; then it is added to the waiting
-        ones."""
+        """Whether the operation is an insert that now waits to be sent with others."""
         if not self._in_one_trip or operation.op != "insert":
             return False
         pending, _ = inserts.new_row(self._context, operation.table, self._values(operation))
@@ -217,7 +212,6 @@ class _Batch:
         return True
 
     def _send(self) -> None:
-        """Insert what waits. Raises NotInOneTrip."""
         if self._waiting:
             rows = insert_pipeline.insert_in_one_trip(self._context, self._waiting)
             self._results += [Result(201, row) for row in rows]

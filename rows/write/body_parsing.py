@@ -21,11 +21,9 @@ Cells = Mapping[str, bytes | None]
 def read_insert(
     table: Table, body: Any, *, writable: Iterable[str], readable: Iterable[str]
 ) -> tuple[dict[str, bytes | None], list[FieldError]]:
-    """The columns of a new row that `body` sets, as wire text or None for null, in the order of the body, and the
-    errors of all invalid fields, at most MAX_ERRORS. `writable` (with `id` if the caller may choose it, without columns
-    that rules `set`) and `readable` are by this caller's rules. Columns that are not in `body` get their default, null,
-    or the value that a rule sets; a writable column without any of these is required. An operator computes the cell
-    from its default. Raises ValidationFailed for a body that is no object."""
+    """The cells of a new row that `body` sets, and the errors of all invalid fields, at most MAX_ERRORS. `writable` is
+    without columns that rules `set`. An operator computes the cell from its default. Raises ValidationFailed for a body
+    that is no object."""
     known = frozenset(writable)
     cells, changes, errors = _read_columns(table, body, known, frozenset(readable))
     for name, change in changes.items():
@@ -43,8 +41,8 @@ def read_insert(
 def read_update(
     table: Table, body: Any, *, writable: Iterable[str], readable: Iterable[str]
 ) -> tuple[dict[str, bytes | None], dict[str, Change], list[FieldError]]:
-    """The columns that `body` changes, as wire text or None for null, the computed ones among them, whose text is the
-    operand, and the errors. As `read_insert`. An update never accepts `id`, even if it is `writable`."""
+    """The cells that `body` changes, whose text is the operand if they are computed, and the errors. As `read_insert`.
+    An update never accepts `id`, even if it is `writable`."""
     return _read_columns(table, body, frozenset(writable) - {ID.name}, frozenset(readable))
 
 
@@ -84,5 +82,4 @@ def _not_writable(table: Table, name: str, writable: frozenset[str], readable: f
 
 
 def _shown(name: Any) -> str:
-    """A name for an error message, shortened and escaped."""
     return str(name)[:100].encode("unicode_escape").decode()

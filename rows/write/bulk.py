@@ -44,17 +44,14 @@ class BulkQuery:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The ids of the changed rows. `next_cursor` is None if no more match."""
-
     ids: list[str]
     next_cursor: str | None
 
 
 def update(context: QueryContext, name: str, query: BulkQuery, body: Any) -> Changed:
     """Change the columns in `body` in all matching rows that the principal sees and may update. Raises NotFound (no
-    such table for this principal, or no right to update it), ValidationFailed naming `where` (missing, invalid, or
-    matching more than MAX_ROWS without a limit), `cursor` or a column, and Conflict for a unique value that is taken.
-    Messages about one row begin with its id."""
+    such table for this principal, or no right to update it), and ValidationFailed naming `where` (missing, invalid, or
+    matching more than MAX_ROWS without a limit), `cursor` or a column. Messages about one row begin with its id."""
     table, access = context.table(name)
     if access.read is None or access.update is None:
         raise WriteRefused
@@ -117,7 +114,6 @@ def delete(context: QueryContext, name: str, query: BulkQuery) -> Changed:
 
 
 def _choose(context: QueryContext, table: Table, action: Literal["update", "delete"], query: BulkQuery) -> Changed:
-    """The rows to change, locked, and the cursor of those that are left for another request."""
     if query.where is None:
         message = 'Name the rows to change, such as where={"done": true}; where={} means all rows.'
         raise ValidationFailed.of("where", "required", message)

@@ -46,9 +46,6 @@ class WriteRefused(NotFound):
     message = "Not found, or you have no permission to change it."
 
 
-# ── What the probe found ────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def run_probe(context: QueryContext, pending: PendingWrite[WriteShape]) -> list[bool]:
     """Probe a write that has not been made. Returns the verdicts after the first one. Raises WriteRefused and
     PreconditionFailed if the row cannot be changed."""
@@ -88,8 +85,7 @@ def raise_reason(context: QueryContext, pending: PendingWrite[WriteShape]) -> No
 
 
 def _not_computable(shape: UpdateShape, verdicts: Sequence[bool]) -> list[FieldError]:
-    """Errors for computed cells that this principal may not read, without details, and for results that do not fit
-    their columns."""
+    """Errors for computed cells that this principal may not read, and for results that do not fit their columns."""
     found: list[FieldError] = []
     for number, (column, operator) in enumerate(shape.computed):
         is_readable, has_room = verdicts[2 * number : 2 * number + 2]
@@ -100,7 +96,6 @@ def _not_computable(shape: UpdateShape, verdicts: Sequence[bool]) -> list[FieldE
 
 
 def _unseen(references: Sequence[Column], verdicts: Sequence[bool]) -> list[FieldError]:
-    """Errors for references to no row that the caller can see. Their verdicts come first."""
     missing = column_values.missing_row()
     return [
         FieldError(column.name, missing.code, missing.message)
@@ -117,8 +112,8 @@ def check_written(context: QueryContext, pending: PendingWrite[InsertShape | Upd
 
 
 def _check(context: QueryContext, pending: PendingWrite[WriteShape], verdicts: Sequence[bool]) -> None:
-    """Raise the error of a failed check: 422 naming the columns that this principal may know, 404 if there are none.
-    `verdicts` are those of its clauses, then that of the whole check."""
+    """`verdicts` are those of the check's clauses, then that of the whole check. Raises 422 naming the columns that
+    this principal may know, 404 if there are none."""
     *clauses, passed = verdicts
     if passed:
         return
@@ -150,8 +145,8 @@ def _columns_of(condition: Condition) -> Iterable[str]:
 
 
 def unseen_references(context: QueryContext, pending: PendingWrite[InsertShape | UpdateShape]) -> list[FieldError]:
-    """Errors for the references of a write that fails for another reason, so that all errors are reported together.
-    Empty if the row does not exist for this principal, which learns nothing about its references."""
+    """Errors for the references of a write that fails for another reason. None of a row that does not exist for this
+    principal, which learns nothing about its references."""
     role_view = context.compiled.role_view(context.role_key)
     references = conditions.references_of(role_view, pending.shape)
     if not any(pending.named.get(Cell(column.name)) for column in references):
@@ -162,15 +157,11 @@ def unseen_references(context: QueryContext, pending: PendingWrite[InsertShape |
         return []
 
 
-# ── What a constraint refused ───────────────────────────────────────────────────────────────────────────────────────
-
-
 def error_of_constraint(
     context: QueryContext, pending: PendingWrite[WriteShape], error: DatabaseError
 ) -> ApiError | None:
     """The API error of a violated constraint or index; None for another kind of error. The constraint's name shows the
-    columns; PostgreSQL's text, which has values, is not sent. A unique constraint also sees rows that the principal
-    cannot, so its columns are only named if the principal may read all of them."""
+    columns; PostgreSQL's text, which has values, is not sent."""
     table = pending.table
     name = sqlstates.constraint(error) or ""
     state = sqlstates.sqlstate(error)
@@ -193,8 +184,7 @@ def error_of_constraint(
 
 
 def _violated(context: QueryContext, table: Table, name: str, known: set[str]) -> ApiError:
-    """The error of the violated CHECK constraint `name`: a check of the table, or a value that the rules set or that
-    was computed. A check is named together with the columns that the principal may know of, if there are any."""
+    """Of a check of the table, or of a column whose value the rules set or an operator computed."""
     for check in table.checks:
         if name == constraint_name(table.name, check):
             author = Ruleset(context.compiled.schema).author
@@ -211,7 +201,7 @@ def _violated(context: QueryContext, table: Table, name: str, known: set[str]) -
 
 
 def _taken(pending: PendingWrite[WriteShape], name: str, known: set[str]) -> ApiError:
-    """The error of the violated unique index `name`."""
+    """A unique also sees rows that the principal cannot: it is only named to one that may read all of its columns."""
     table = pending.table
     if name.startswith(identifiers.prefix("nu")):
         # A running schema change already enforces its new unique constraint, which it may still have to abandon
@@ -225,9 +215,6 @@ def _taken(pending: PendingWrite[WriteShape], name: str, known: set[str]) -> Api
         return ValidationFailed.of(WHOLE_BODY, "taken", "Another row already has these values.")
     message = "Another row already has this value." if len(unique) == 1 else "Another row already has these values."
     return ValidationFailed(fields=[FieldError(column, "taken", message) for column in unique])
-
-
-# ── What is refused before the statement is run ─────────────────────────────────────────────────────────────────────
 
 
 def unknown_users(context: QueryContext, table: Table, cells: body_parsing.Cells) -> list[FieldError]:
@@ -257,8 +244,7 @@ def too_large(shared: Shares | None, grown: Iterable[str] = ()) -> ValidationFai
 
 
 def check_answer_size(rows: Iterable[RowResult]) -> None:
-    """Raise ValidationFailed if these are too many bytes for one response. To be called in the transaction that wrote
-    them, and after each, so that not more is held."""
+    """To be called in the transaction that wrote the rows, and after each, so that not more is held."""
     if sum(len(row.body) for row in rows) > MAX_ANSWER_BYTES:
         message = f"The response would be larger than {MAX_ANSWER_BYTES >> 20} MB. Send fewer rows at once."
         raise ValidationFailed.of(WHOLE_BODY, "too_large", message)

@@ -18,8 +18,8 @@ from rows.write.statements.shapes import DeleteShape, UpdateShape, WriteShape
 
 
 def persist(context: QueryContext, pending: PendingWrite[WriteShape], compile: Callable[..., Statement]) -> Row:
-    """Run the statement that `compile` makes of the write until it wrote a row, which it returns, or a probe says why
-    it cannot. Raises what the probe found, or Conflict if others kept changing the row."""
+    """Run the statement that `compile` makes of the write until it wrote a row, which is returned, or a probe says why
+    it cannot. Raises Conflict if others kept changing the row."""
     for _ in range(MAX_RUNS):
         wants = context.compiled.wants_events(pending.table.name, pending.shape.action)
         current = pending.with_events(context, wants)
@@ -32,7 +32,7 @@ def persist(context: QueryContext, pending: PendingWrite[WriteShape], compile: C
 
 
 def write(context: QueryContext, pending: PendingWrite[WriteShape], statement: Statement, named: Named) -> list[Row]:
-    """Run a statement of the write. Raises the API error of a violated constraint."""
+    """Raises the API error of a violated constraint."""
     try:
         return context.write(statement, named)
     except DatabaseError as error:

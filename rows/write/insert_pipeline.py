@@ -28,8 +28,8 @@ def is_possible(context: QueryContext, pending: PendingInsert) -> bool:
 
 
 def insert_in_one_trip(context: QueryContext, pending_writes: Sequence[PendingInsert]) -> list[RowResult]:
-    """The inserted rows, in the order of `pending_writes`, for each of which it `is_possible`. Inside of a transaction.
-    Raises NotInOneTrip if a row is refused, and OperationalError for a lost connection, a deadlock or a timeout."""
+    """The inserted rows, for each of which it `is_possible`. Inside of a transaction. Raises NotInOneTrip if a row is
+    refused, and OperationalError for a lost connection, a deadlock or a timeout."""
     wants = context.compiled.wants_events
     current = [pending.with_events(context, wants(pending.table.name, "insert")) for pending in pending_writes]
     try:
@@ -59,7 +59,7 @@ def _groups(context: QueryContext, pending_writes: Sequence[PendingInsert]) -> l
         return [[pending] for pending in pending_writes]
     groups: list[list[PendingInsert]] = []
     last: dict[object, int] = {}
-    """The number of the last group of a shape."""
+    """By shape, the number of its last group."""
     referred_to: set[bytes | None] = set()
     for pending in pending_writes:
         if pending.named[ROW_ID] in referred_to:
@@ -79,7 +79,6 @@ def _groups(context: QueryContext, pending_writes: Sequence[PendingInsert]) -> l
 
 
 def _statement(context: QueryContext, group: Sequence[PendingInsert]) -> tuple[Statement, Named]:
-    """The statement that inserts the rows of a group, and its values."""
     first, shape = group[0], group[0].shape
     if len(group) == 1:
         return context.statement(writes.insert, shape), first.named

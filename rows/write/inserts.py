@@ -38,8 +38,7 @@ MAX_BATCH: Final = 100
 
 
 def insert(context: QueryContext, name: str, body: Any) -> RowResult:
-    """Insert one row. Raises NotFound, ValidationFailed naming every invalid column, and Conflict for an id that is
-    taken."""
+    """Raises NotFound, ValidationFailed naming every invalid column, and Conflict for an id that is taken."""
     pending, _ = new_row(context, name, body)
     return _insert_one(context, pending)
 
@@ -53,14 +52,12 @@ def insert_many(context: QueryContext, name: str, bodies: Sequence[Any]) -> list
 
 
 def check_count(bodies: Sequence[Any]) -> None:
-    """Raise ValidationFailed for more rows than one request writes, or none."""
     if not 1 <= len(bodies) <= MAX_BATCH:
         raise ValidationFailed.of(WHOLE_BODY, "out_of_range", f"Send 1 to {MAX_BATCH} rows at once.")
 
 
 def new_rows(context: QueryContext, name: str, bodies: Sequence[Any]) -> list[PendingInsert]:
-    """The inserts of `bodies`, not executed yet. Raises NotFound, and ValidationFailed with the numbered errors of all
-    of them."""
+    """Not executed yet. Raises NotFound, and ValidationFailed with the numbered errors of all of `bodies`."""
     pending_writes: list[PendingInsert] = []
     errors: list[FieldError] = []
     row_ids: set[bytes | None] = set()
@@ -89,7 +86,6 @@ def new_rows(context: QueryContext, name: str, bodies: Sequence[Any]) -> list[Pe
 
 
 def insert_all(context: QueryContext, pending_writes: Mapping[int, PendingInsert]) -> dict[int, RowResult]:
-    """Insert them in one transaction. Returns the rows by number."""
     if len(pending_writes) == 1:
         [(number, pending)] = pending_writes.items()
         with numbered(number):
@@ -146,8 +142,7 @@ def _insert_order(pending_writes: Mapping[int, PendingInsert]) -> list[int]:
 
 
 def new_row(context: QueryContext, name: str, body: Any) -> tuple[PendingInsert, int]:
-    """The insert of `body`, not executed yet, and the bytes of its long cells. Raises NotFound, and ValidationFailed
-    naming every invalid column."""
+    """The insert, not executed yet, and the bytes of its long cells. Raises as `insert`."""
     table, access = context.table(name)
     rule = access.insert
     if rule is None:

@@ -23,8 +23,7 @@ Shape = TypeVar("Shape", bound=WriteShape, covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class PendingWrite(Generic[Shape]):
-    """One write of one row: its shape, and the values that its statements take. Made as `PendingWrite(…)`: calling an
-    alias with a type argument is slower."""
+    """Made as `PendingWrite(…)`: calling an alias with a type argument is slower."""
 
     table: Table
     access: Access
@@ -32,8 +31,7 @@ class PendingWrite(Generic[Shape]):
     named: Named
 
     def with_computed_cells(self: "PendingUpdate", changes: Mapping[str, Change]) -> "PendingUpdate":
-        """The same update, in which operators compute these cells. Their values become operands, and the bounds of $inc
-        are added."""
+        """The same update, in which operators compute these cells."""
         operators = tuple(sorted((column, change.operator) for column, change in changes.items()))
         large = self.shape.large or any(operator in GROWING for _, operator in operators)
         named = dict(self.named)
@@ -54,7 +52,6 @@ PendingUpdate = PendingWrite[UpdateShape]
 
 
 def event_values(context: QueryContext) -> Named:
-    """What an event takes beside the row: its id, the request, and the call depth."""
     request_id = current_request_id()
     return {
         EVENT_ID: ids.new("evt").encode(),
@@ -91,7 +88,7 @@ def announce_recorded(context: QueryContext, pending: PendingWrite[WriteShape], 
 
 
 def result_of(row_id: str, body: bytes | None) -> RowResult:
-    """The row after its write; only its id where the principal may not read it any more."""
+    """Only the id of a row that the principal may not read any more."""
     if body is None:
         return RowResult(row_id, b'{"id":"%s"}' % row_id.encode(), None)
     return RowResult(row_id, body, etag_of(body))

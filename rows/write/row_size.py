@@ -33,8 +33,8 @@ _UNREAD: Final = _UNIT
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """How a row's bytes are divided for one caller: `known` for what it may read and what is reserved for the rest, and
-    `most_unread` for each of `unread`, the long columns that it may write and not read in every row."""
+    """`known` for what the caller may read and what is reserved for the rest, and `most_unread` for each of `unread`,
+    the long columns that it may write and not read in every row."""
 
     known: int
     unread: tuple[str, ...] = ()

@@ -27,7 +27,6 @@ from rows.write.statements import conditions, writes
 from rows.write.statements.shapes import ETAGS, DeleteShape, OldCell, UpdateShape
 
 
-# ── Update ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 def update(
     context: QueryContext,
     name: str,
@@ -36,9 +35,9 @@ def update(
     *,
     matches: Sequence[str] | None = None,
 ) -> RowResult:
-    """Change the columns in `body`. `matches` are the hex digests of an If-Match, None without. An empty `body` changes
-    nothing and records no event. Raises NotFound (the row does not exist for this principal, or it may not be changed),
-    PreconditionFailed and ValidationFailed. Contract section 4.8."""
+    """`matches` are the hex digests of an If-Match, None without. An empty `body` changes nothing and records no event.
+    Raises NotFound (the row does not exist for this principal, or it may not be changed), PreconditionFailed and
+    ValidationFailed. Contract section 4.8."""
     table, access = context.table(name)
     if access.read is None or access.update is None or not column_values.ROW_ID.fullmatch(row_id):
         raise WriteRefused
@@ -86,7 +85,6 @@ def _unchanged(context: QueryContext, pending: PendingUpdate, row_id: str) -> Ro
     return result_of(row_id, rows[0][0])
 
 
-# ── Delete ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 def delete(context: QueryContext, name: str, row_id: str, *, matches: Sequence[str] | None = None) -> None:
     """Delete one row, and delete or detach the rows that refer to it, each with its event. Raises NotFound,
     PreconditionFailed, and Conflict if a row that refers to it restricts that, or if more than

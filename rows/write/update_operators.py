@@ -54,7 +54,7 @@ class IncrementBound:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """An operator on the cell of `column`. `operand` is a Python value of the column's type."""
+    """`operand` is a Python value of the column's type."""
 
     column: Column
     operator: Operator
@@ -62,7 +62,6 @@ class Change:
 
     @property
     def wire(self) -> bytes:
-        """The operand as PostgreSQL reads it, under the name of the cell."""
         return wire(SQL_TYPES[self.column.type], self.operand)
 
     @property
@@ -98,12 +97,8 @@ class Change:
                 return wire(type_, tuple(text for text in texts if text not in gone))
 
 
-# ── Reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def read(column: Column, value: Mapping[str, Any]) -> Change | None:
-    """The operator in the JSON object `value`; None if it is an ordinary value, as always for json. Raises
-    InvalidValue."""
+    """None for an ordinary value, as always for json. Raises InvalidValue."""
     if column.type == "json" or not value or not all(name.startswith("$") for name in value):
         return None
     fitting = OPERATORS.get(column.type, ())
@@ -140,7 +135,6 @@ def unreadable() -> InvalidValue:
 
 
 def too_large(operator: Operator) -> InvalidValue:
-    """For a sum that the column cannot hold, and a list that is too long."""
     if operator == "$inc":
         return InvalidValue("out_of_range", "$inc: the sum would be outside of what the column holds.")
     return InvalidValue("too_long", f"{operator}: the list would have more than {MAX_LIST_BYTES >> 20} MB.")
@@ -176,9 +170,6 @@ def _greatest_below(bound: Fraction) -> float:
         return sys.float_info.max
     nearest = float(bound)
     return nearest if nearest < bound else math.nextafter(nearest, -math.inf)
-
-
-# ── In PostgreSQL ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def cell(column: Column, operator: Operator, seen: Any) -> Sql:

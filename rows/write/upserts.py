@@ -27,8 +27,6 @@ from rows.write.statements import writes
 
 @dataclass(frozen=True, slots=True)
 class Upserted:
-    """A row after its write, and whether it was inserted."""
-
     row: RowResult
     is_new: bool
 
@@ -57,8 +55,7 @@ def upsert_many(context: QueryContext, name: str, bodies: Sequence[Any], key: st
 
 
 def _key_columns(context: QueryContext, name: str, key: str) -> tuple[str, ...]:
-    """The columns that `key` names. Raises NotFound, and ValidationFailed if no unique that the caller may know has
-    them."""
+    """Raises NotFound, and ValidationFailed if no unique that the caller may know has the columns that `key` names."""
     table, _ = context.table(name)
     known = frozenset(context.resolver.columns(name))
     keys = [(ID.name,), *(unique for unique in table.unique if known.issuperset(unique))]
@@ -73,7 +70,7 @@ def _key_columns(context: QueryContext, name: str, key: str) -> tuple[str, ...]:
 def _refuse_computed(
     pending_writes: Sequence[PendingInsert], bodies: Sequence[Mapping[str, Any]], key: Sequence[str]
 ) -> None:
-    """Raise ValidationFailed if a part of the key is an operator, by which no row can be found."""
+    """No row can be found by an operator."""
     for number, (pending, body) in enumerate(zip(pending_writes, bodies, strict=True)):
         for name in key:
             if pending.table.all_columns[name].type in update_operators.OPERATORS and isinstance(body.get(name), dict):
@@ -83,8 +80,6 @@ def _refuse_computed(
 
 @dataclass(frozen=True, slots=True)
 class _Upsert:
-    """One request: what was sent, read as inserts, and the columns by which a row is found."""
-
     context: QueryContext
     name: str
     key: tuple[str, ...]
@@ -104,8 +99,7 @@ class _Upsert:
         return self._write(existing)
 
     def _existing_ids(self) -> dict[int, str]:
-        """The ids of existing rows, by the number of the body with their key. A query for each. Raises
-        ValidationFailed for two bodies with one key."""
+        """By the number of the body with their key. A query for each. Raises ValidationFailed if two have one key."""
         existing: dict[int, str] = {}
         for number, pending in enumerate(self.pending_writes):
             if pending.access.read is None:

@@ -124,9 +124,6 @@ def filtered(role_view: RoleView, shape: ReadShape) -> RowQuerySet:
     return role_view.reading.narrowed(rows, shape.where, shape.table, role_view.may_read(shape.table))
 
 
-# ── A page: its order, and the ranges behind a cursor ───────────────────────────────────────────────────────────────
-
-
 def _page(
     role_view: RoleView,
     table: Table,

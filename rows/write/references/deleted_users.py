@@ -22,7 +22,7 @@ def now() -> datetime:
 
 
 def delete_references(environment: EnvironmentRef, since: datetime) -> None:
-    """Apply the policies of user columns for all users deleted at `since` or later, where no other row prevents it."""
+    """Apply the policies of user columns for all users deleted since, where no other row prevents it."""
     for user_id in audit.users_deleted(environment.pool_id, since):
         referential_actions.apply_user_deletion(environment, user_id, pending=None)
 

@@ -28,7 +28,6 @@ MAX_CASCADE: Final = 10_000
 
 
 def referring_columns(context: QueryContext, name: str) -> list[tuple[Table, Column]]:
-    """The references that lead to a table."""
     return [
         (table, column)
         for table in context.compiled.schema.tables.values()
@@ -39,8 +38,8 @@ def referring_columns(context: QueryContext, name: str) -> list[tuple[Table, Col
 
 def delete_with_referrers(context: QueryContext, table: Table, rows: Sequence[str]) -> None:
     """Delete locked rows, and delete or detach those that refer to them. Raises Conflict if another row restricts that,
-    or if more than MAX_CASCADE would be deleted or changed. All deleted rows are found and locked first. A concurrent
-    insert that refers to one of them waits for our lock, and fails when we are done; one that came before is found."""
+    or if more than MAX_CASCADE would be deleted or changed. A concurrent insert that refers to a locked row waits for
+    the lock, and fails when we are done; one that came before is found."""
     deleted, detached = _find_referrers(context, table, rows)
     _refresh_interests(context)
     for (child, column), found in detached.items():
@@ -55,8 +54,7 @@ _Found = dict[str, None]
 def _find_referrers(
     context: QueryContext, table: Table, rows: Sequence[str]
 ) -> tuple[defaultdict[str, _Found], dict[tuple[str, str], _Found]]:
-    """The rows to delete, with `rows`, by table, and those to detach, by table and column. All locked. Raises as
-    `delete_with_referrers`."""
+    """The rows to delete, by table, and those to detach, by table and column. All locked."""
     deleted: defaultdict[str, _Found] = defaultdict(dict)
     deleted[table.name].update(dict.fromkeys(rows))
     detached: defaultdict[tuple[str, str], _Found] = defaultdict(dict)
@@ -99,7 +97,7 @@ def _referring(context: QueryContext, table: Table, column: Column, targets: Seq
 
 
 def _refresh_interests(context: QueryContext) -> None:
-    """Reload which events have subscribers, because these statements do not test it."""
+    """These statements do not test which events have subscribers."""
     compiled = context.compiled
     compiled.set_interests(subscriptions.interests_of(compiled.environment_id, compiled.alias))
 
@@ -122,7 +120,6 @@ def _detach(context: QueryContext, table: str, column: str, rows: list[str]) -> 
 
 
 def _delete(context: QueryContext, deleted: Mapping[str, list[str]]) -> None:
-    """Delete the rows of all these tables, in one statement."""
     parts = tuple((name, context.compiled.wants_events(name, "delete")) for name in sorted(deleted))
     named: Named = event_values(context)
     for number, (name, _) in enumerate(parts):
@@ -140,8 +137,6 @@ def rows_and_events(number: int, rows: Sequence[str]) -> Named:
         EventIds(number): values.wire("text[]", tuple(ids.new("evt") for _ in rows)),
     }
 
-
-# ── Deleted users ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 _OPERATOR: Final = Principal("key", bypass=True)
 _BATCH: Final = 500
@@ -175,8 +170,7 @@ def _apply_batch(
     pending: PendingUserDeletion | None,
     kept: set[str],
 ) -> bool:
-    """One batch. Whether there may be more. Without `pending`, rows that may not be deleted or changed are added to
-    `kept`."""
+    """Whether there may be more. Without `pending`, rows that may not be deleted or changed are added to `kept`."""
     using = context.compiled.alias
     with transaction.atomic(using=using):
         found = _referring(context, table, column, [user_id], _BATCH + len(kept))
@@ -192,7 +186,6 @@ def _apply_batch(
 
 
 def _delete_or_detach(context: QueryContext, table: Table, column: Column, rows: list[str]) -> None:
-    """Delete the rows of a user, or set their column to null. Raises Conflict."""
     if column.on_user_delete == "delete":
         delete_with_referrers(context, table, rows)
     else:

@@ -23,8 +23,8 @@ from rows.write.references import referential_actions
 def apply_policies(
     environments: Collection[EnvironmentRef], user_id: str, *, pool_id: str, actor: Caller | Actor
 ) -> None:
-    """Apply the policies of user columns in all environments of a pool, in the control transaction that deletes the
-    user. Raises Conflict as `referential_actions.apply_user_deletion`; then no deletion is pending."""
+    """In the control transaction that deletes the user. Raises Conflict as `referential_actions.apply_user_deletion`;
+    then no deletion is pending."""
     pending = PendingUserDeletion(
         user_id=user_id,
         environment_id=pool_id,

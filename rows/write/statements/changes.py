@@ -59,7 +59,7 @@ def with_event(
 
 
 def _event(table: Table, action: str, changed: tuple[str, ...], part: int | None) -> Sql:
-    """The insert into the outbox, from `_w`. Inserts nothing if there are no subscribers any more."""
+    """Inserts nothing if there are no subscribers any more."""
     here, before = AliasedRow("_r"), AliasedRow("_r", _OLD_PREFIX if action == "update" else "")
     none = ("NULL::json", Sql())
 

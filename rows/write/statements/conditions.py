@@ -22,7 +22,6 @@ STAMP: Final = Sql("statement_timestamp()")
 
 
 def cells_of(role_view: RoleView, shape: InsertShape | UpdateShape) -> dict[str, Any]:
-    """The new cells by column: sent, forced by the rule, or stamped."""
     table, rule = role_view.schema.tables[shape.table], rule_of(role_view, shape)
     if isinstance(shape, InsertShape):
         sent: Iterable[str] = (name for name in table.columns if name not in shape.stamped)
@@ -85,8 +84,7 @@ def visible_references(
 
 
 def computability_conditions(role_view: RoleView, shape: UpdateShape) -> list[Any]:
-    """For each computed column, whether the caller may read the cell that it is computed from, and whether the result
-    fits."""
+    """Two for each computed column: whether the caller may read the old cell, and whether the result fits."""
     table = role_view.schema.tables[shape.table]
     flags: list[Any] = []
     for name, operator in shape.computed:
@@ -128,7 +126,7 @@ def depends_on_insert_order(role_view: RoleView, tables: Iterable[str]) -> bool:
 
 
 def old_columns(role_view: RoleView, shape: UpdateShape) -> tuple[str, ...]:
-    """The columns whose previous cells the rule's checks read (`$old.…`), sorted."""
+    """The columns whose previous cells the rule's checks read (`$old.…`)."""
     rule = rule_of(role_view, shape)
     found = {
         operand.name.removeprefix(OLD)

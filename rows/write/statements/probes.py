@@ -22,7 +22,7 @@ from rows.write.statements.shapes import InsertShape, OldCell, UpdateShape, Writ
 
 @dataclass(frozen=True, slots=True)
 class OldRow:
-    """The row before the write, whose cells are parameters (OldCell)."""
+    """The row before the write."""
 
     table: Table
 
@@ -71,7 +71,7 @@ def _after_write(
 def _checks(
     role_view: RoleView, write: InsertShape | UpdateShape, source: RowSource, before: RowSource | None
 ) -> list[Any]:
-    """One for each clause of the rule's check, and the whole check. `source` is the row that it is asked of."""
+    """One for each clause of the rule's check, and the whole check, of the row `source`."""
     rule, translator = rule_of(role_view, write), role_view.rules_with(before)
     checks = [*(clause.condition for clause in rule.check_clauses), rule.check]
     return [translator.condition(check, write.table, source) for check in checks]

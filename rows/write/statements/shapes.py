@@ -51,7 +51,7 @@ WriteShape = InsertShape | UpdateShape | DeleteShape
 
 @dataclass(frozen=True, slots=True)
 class OldCell:
-    """What a column's value was before the write."""
+    """The value before the write."""
 
     column: str
 

@@ -50,8 +50,6 @@ from rows.write.statements.shapes import Action, DeleteShape, Ids, InsertShape, 
 
 
 def insert(role_view: RoleView, shape: InsertShape) -> Statement:
-    """Inserts one row. Returns the columns of `_returning`, or no row if a check, a reference or the schema version
-    refused it."""
     table = role_view.schema.tables[shape.table]
     change = _inserted(role_view, table, shape, cells_of(role_view, shape))
     work = with_event(table, change, "insert", shape.events, tuple(table.columns))
@@ -59,9 +57,8 @@ def insert(role_view: RoleView, shape: InsertShape) -> Statement:
 
 
 def insert_many(role_view: RoleView, shape: InsertShape) -> Statement:
-    """Inserts rows. Takes the id and each cell as an array of texts, in the order of the rows. Returns the columns of
-    `_returning` for each row that no check or reference refused. Their timestamps are a microsecond apart, the last one
-    now, so that a list by `created_at` shows them in their order."""
+    """Takes the id and each cell as an array of texts, in the order of the rows. Their timestamps are a microsecond
+    apart, the last one now, so that a list by `created_at` shows them in their order."""
     table = role_view.schema.tables[shape.table]
     sent: dict[str, Parameter] = {}
     cells = cells_of(role_view, shape)
@@ -101,8 +98,6 @@ def _inserted(
 
 
 def update(role_view: RoleView, shape: UpdateShape) -> Statement:
-    """Updates one row. Returns the columns of `_returning`, or no row if there is none to be changed or something
-    refused it."""
     table = role_view.schema.tables[shape.table]
     change, changed = _updated(role_view, table, shape, is_row())
     work = with_event(table, change, "update", shape.events, changed)
@@ -110,7 +105,7 @@ def update(role_view: RoleView, shape: UpdateShape) -> Statement:
 
 
 def bulk_update(role_view: RoleView, shape: UpdateShape) -> Statement:
-    """Updates those of the rows with Ids that all rules allow. Returns their ids."""
+    """Updates those of the rows with Ids that nothing refuses. Returns their ids."""
     table = role_view.schema.tables[shape.table]
     change, changed = _updated(role_view, table, shape, is_among("id", Ids()))
     work = with_event(table, change, "update", shape.events, changed, part=0)
@@ -137,7 +132,7 @@ def _updated(role_view: RoleView, table: Table, shape: UpdateShape, which: Sql) 
 
 
 def delete(role_view: RoleView, shape: DeleteShape) -> Statement:
-    """Delete one row of a table without referrers. Returns its id, and with events whether there were subscribers."""
+    """Of a table without referrers. Returns the row's id, and with events whether there were subscribers."""
     rows = role_view.models[shape.table].objects.changeable_by(role_view, "delete").filter(is_row(), is_current())
     rows = with_preconditions(role_view, rows, shape)
     work = with_event(role_view.schema.tables[shape.table], delete_of(rows), "delete", shape.events, ())
