@@ -2,7 +2,7 @@
 the innermost select, so that no group, sum or `having` gets an unreadable value; then `having`, cursor, order, limit,
 JSON and the test of the schema version. Floats are summed in order, so equal values give equal bytes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,10 +12,10 @@ from rows.query.params import OrderKey
 from rows.query.role_view import RoleView
 from rows.query.sql import select
 from rows.query.sql.conditions import CURRENT_ROW, AliasedRow, ConditionCompiler
-from rows.query.sql.expressions import ALWAYS, NEVER, Parameter, Sql, boolean, joined, listed
+from rows.query.sql.expressions import ALWAYS, NEVER, Parameter, Sql, joined, listed
 from rows.query.sql.row_json import json_format, limited
 from rows.query.sql.select import ReadShape
-from rows.query.sql.statement import AS_TEXT, LIMIT, After, Statement, build_statement, is_current
+from rows.query.sql.statement import AS_TEXT, LIMIT, Statement, build_statement, is_current
 from rows.rules.conditions import TRUE, Condition, Operand, Slot
 from rows.schema.model import Column, Table
 
@@ -50,8 +50,10 @@ def aggregated(role_view: RoleView, shape: AggregateShape) -> Statement:
     columns = {output.name: result_column(output, _source(table, output)) for output in shape.outputs}
     groups = _groups(role_view, table, shape)
     page: list[Any] = ["SELECT * FROM (", groups, ") _g WHERE ", _having(role_view, shape, columns)]
-    if shape.after is not None:
-        page += [" AND ", _behind(shape.order, shape.after)]
+    if shape.after:
+        keys_of_page = [(key, AliasedRow("_g").column(key.path.column)) for key in shape.order]
+        behind = [joined(" AND ", conditions, ALWAYS) for conditions in select.ranges(keys_of_page, shape.after)]
+        page += [" AND ", joined(" OR ", behind, NEVER)]
     if shape.order:
         page.append(" ORDER BY " + ", ".join(f'_g."{key.path.column}"{select.direction(key)}' for key in shape.order))
     page += [" LIMIT ", Parameter(LIMIT, "bigint")]
@@ -165,22 +167,3 @@ def _having(role_view: RoleView, shape: AggregateShape, columns: Mapping[str, Co
 
     reading = ConditionCompiler.of_one_row(Table(_RESULTS, columns), operand_of)
     return reading.condition(shape.having, _RESULTS, AliasedRow("_g"))
-
-
-def _behind(order: Sequence[OrderKey], after: Sequence[bool]) -> Any:
-    ranges: list[Any] = []
-    equal: list[Any] = []
-    for index, key in enumerate(order):
-        value = AliasedRow("_g").column(key.path.column)
-        bound = Parameter(After(index), key.type)
-        if after[index]:
-            behind = boolean("(", value, " IS NOT NULL)") if key.nulls_first else NEVER
-            same = boolean("(", value, " IS NULL)")
-        else:
-            sign = " < " if key.descending else " > "
-            nulls: list[Any] = [] if key.nulls_first else [" OR ", value, " IS NULL"]
-            behind = boolean("(", value, sign, bound, *nulls, ")")
-            same = boolean("(", value, " = ", bound, ")")
-        ranges.append(joined(" AND ", [*equal, behind], ALWAYS))
-        equal.append(same)
-    return joined(" OR ", ranges, NEVER)

@@ -5,7 +5,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Self
 
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import BooleanField, Expression, QuerySet, TextField
+from django.db.models import BooleanField, Expression, F, OrderBy, QuerySet, TextField
 from django.db.models.sql import Query
 from django.db.models.sql.compiler import SQLCompiler
 
@@ -93,6 +93,12 @@ def joined(separator: str, conditions: Sequence[Expression], neutral: Sql) -> Ex
     if len(conditions) < 2:
         return conditions[0] if conditions else neutral
     return boolean("(", listed(conditions, separator), ")")
+
+
+def ordered(value: F, *, descending: bool, nulls_first: bool) -> OrderBy:
+    """NULLS FIRST or LAST only if not the default, so that an index can serve it."""
+    first, last = (nulls_first, not nulls_first) if nulls_first != descending else (False, False)
+    return OrderBy(value, descending=descending, nulls_first=first or None, nulls_last=last or None)
 
 
 def listed(parts: Iterable[Any], separator: str = ", ") -> Sql:

@@ -12,12 +12,12 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django.db.models import Expression, F, OrderBy, QuerySet
+from django.db.models import Expression, F, QuerySet
 
 from platform_site.http import cursors
 from rows.query.params import OrderKey, With, Withs, WithUser
 from rows.query.role_view import RoleView
-from rows.query.sql.expressions import NEVER, Parameter, Sql, boolean, joined, listed
+from rows.query.sql.expressions import NEVER, Parameter, Sql, boolean, joined, listed, ordered
 from rows.query.sql.row_json import MAX_ANSWER_BYTES, TrackedRow, limited, needed_columns, relation_json, select_list
 from rows.query.sql.statement import AS_TEXT, LIMIT, After, Statement, build_statement, is_current, is_row
 from rows.query.tables.managers import RowQuerySet
@@ -147,24 +147,15 @@ def _page(
     names = [name for _, name, _ in keys]
     selected = [name for name in table.all_columns if name in columns or name in names]
     rows = rows.annotate(**extra).values_list(*selected, *extra).order_by(
-        *[_order(key, F(name)) for key, name, _ in keys]
+        *[ordered(F(name), descending=key.descending, nulls_first=key.nulls_first) for key, name, _ in keys]
     )  # fmt: skip
-    ranges = [[]] if after is None else list(_ranges([(key, value) for key, _, value in keys], after))
-    pages = [Sql(rows.filter(*conditions), limit) for conditions in ranges]
+    conditions_of = [[]] if after is None else list(ranges([(key, value) for key, _, value in keys], after))
+    pages = [Sql(rows.filter(*conditions), limit) for conditions in conditions_of]
     if len(pages) == 1:
         return pages[0], names
-    ordered = ", ".join(f'"{name}"{direction(key)}' for key, name, _ in keys)
+    by_name = ", ".join(f'"{name}"{direction(key)}' for key, name, _ in keys)
     union = listed((Sql("(", page, ")") for page in pages), " UNION ALL ")
-    return Sql(union, f" ORDER BY {ordered}", limit), names
-
-
-def _order(key: OrderKey, value: Any) -> OrderBy:
-    """NULLS FIRST or LAST only if not the default, so that an index can serve it."""
-    if key.nulls_first == key.descending:
-        return OrderBy(value, descending=key.descending)
-    return OrderBy(
-        value, descending=key.descending, nulls_first=key.nulls_first or None, nulls_last=not key.nulls_first or None
-    )
+    return Sql(union, f" ORDER BY {by_name}", limit), names
 
 
 def direction(key: OrderKey) -> str:
@@ -172,16 +163,19 @@ def direction(key: OrderKey) -> str:
     return f"{' DESC' if key.descending else ''}{nulls}"
 
 
-def _ranges(keys: list[tuple[OrderKey, Any]], after: tuple[bool, ...]) -> Iterable[list[Expression]]:
-    tail = len(keys) - 1
-    while tail > 0 and _joins_row(keys[tail - 1][0], keys[tail][0]) and not after[tail - 1]:
+def ranges(keys: list[tuple[OrderKey, Any]], after: tuple[bool, ...]) -> Iterable[list[Expression]]:
+    """The conditions of each range of rows behind the cursor, whose value of a key may be null."""
+    tail = len(keys)
+    if not keys[-1][0].null:
         tail -= 1
-    # Keys from `tail` on run in one direction and are never null: PostgreSQL compares them as a row, one range of an
-    # index.
-    left = joined(", ", [value for _, value in keys[tail:]], NEVER)
-    right = joined(", ", [_bound(index, key) for index, (key, _) in list(enumerate(keys))[tail:]], NEVER)
-    sign = " < " if keys[-1][0].descending else " > "
-    yield [*_equal(keys[:tail], after), boolean("(", left, sign, right, ")")]
+        while tail > 0 and _joins_row(keys[tail - 1][0], keys[tail][0]) and not after[tail - 1]:
+            tail -= 1
+        # Keys from `tail` on run in one direction and are never null: PostgreSQL compares them as a row, one range of
+        # an index.
+        left = joined(", ", [value for _, value in keys[tail:]], NEVER)
+        right = joined(", ", [_bound(index, key) for index, (key, _) in list(enumerate(keys))[tail:]], NEVER)
+        sign = " < " if keys[-1][0].descending else " > "
+        yield [*_equal(keys[:tail], after), boolean("(", left, sign, right, ")")]
     for index in range(tail - 1, -1, -1):
         key, value = keys[index]
         before = _equal(keys[:index], after)

@@ -16,6 +16,7 @@ from django.db.models.expressions import Combinable
 from django.db.models.functions import Abs, Length, Now
 from django.db.models.lookups import GreaterThanOrEqual, LessThan, LessThanOrEqual
 
+from rows.query.sql.expressions import ordered
 from rows.query.tables import table_checks
 from rows.rules.checks import read_all
 from rows.rules.conditions import Condition
@@ -165,15 +166,11 @@ def primary_key_name(table: str) -> str:
 
 
 def index_for(table: Table, spec: IndexSpec) -> models.Index:
-    """With nulls placed as in the document."""
-    keys = []
-    for key in spec.keys:
-        column = models.F(field_name(table.all_columns[key.column]))
-        # Said only where PostgreSQL would not put them there anyway, so that the catalog reads like the document.
-        unusual = key.nulls_first != key.descending
-        first, last = (True, None) if key.nulls_first else (None, True)
-        order = column.desc if key.descending else column.asc
-        keys.append(order(nulls_first=first, nulls_last=last) if unusual else order())
+    fields = [models.F(field_name(table.all_columns[key.column])) for key in spec.keys]
+    keys = [
+        ordered(field, descending=key.descending, nulls_first=key.nulls_first)
+        for field, key in zip(fields, spec.keys, strict=True)
+    ]
     return models.Index(*keys, name=index_name(table.name, spec))
 
 
