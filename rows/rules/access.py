@@ -31,6 +31,10 @@ class ReadRule:
     partial: Mapping[str, Condition] = field(default_factory=dict, hash=False)
     """Columns that not every grant shows, with the condition of each."""
 
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        return (self.where, *self.partial.values())
+
     def cell(self, column: str) -> Condition:
         """The condition to read the cell of a readable row: TRUE if all grants show the column, FALSE if none does."""
         return self.partial.get(column, TRUE) if column in self.columns else FALSE

@@ -119,9 +119,9 @@ class _Reader(OperandReader):
         caller's; a condition that the caller may not read is unknown."""
         if not isinstance(name, str):
             raise InvalidCondition(path, "wrong_type", "must be the name of a condition.")
+        is_author = self.use in ("rule", "check")
         document = self.resolver.named_condition(table, name)
         if document is None:
-            is_author = self.use in ("rule", "check")
             names = self.resolver.schema.tables[table].conditions if is_author else ()
             raise _no_condition(path, did_you_mean(name, names))
         called = f"{table}.{name}"
@@ -130,11 +130,9 @@ class _Reader(OperandReader):
             raise InvalidCondition(path, "cycle", f"conditions must not refer to each other in a cycle: {chain}.")
         self.expanding.append(called)
         try:
-            if self.use in ("rule", "check"):
-                return self.condition(table, document, path, depth + 1)
-            return self.condition(table, read_literal(document, path), path, depth + 1)
+            return self.condition(table, document if is_author else read_literal(document, path), path, depth + 1)
         except InvalidCondition as error:
-            if self.use in ("rule", "check") or error.code in ("too_deep", "too_many"):
+            if is_author or error.code in ("too_deep", "too_many"):
                 raise
             raise _no_condition(path) from None
         finally:

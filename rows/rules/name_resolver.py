@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from itertools import count
 from typing import Any, Literal, NoReturn
 
+from platform_site.http.errors import FieldError
 from rows.rules.operators import COMBINATORS
 from rows.schema.identifiers import did_you_mean
 from rows.schema.model import ID, Column, Hop, Schema
@@ -19,6 +20,9 @@ class InvalidCondition(Exception):
         self.code = code
         self.message = message
         super().__init__(f"{path}: {message}" if path else message)
+
+    def within(self, path: str) -> FieldError:
+        return FieldError(f"{path}.{self.path}" if self.path else path, self.code, self.message)
 
 
 class NameResolver:

@@ -167,15 +167,13 @@ def validate(schema: Schema) -> list[FieldError]:
             try:
                 read_rule({"$is": name}, table.name, author)
             except InvalidCondition as error:
-                inside = error.path.removeprefix("$is").removeprefix(".")
-                path = f"tables.{table.name}.conditions.{name}"
-                found.append(FieldError(f"{path}.{inside}" if inside else path, error.code, error.message))
+                error.path = error.path.removeprefix("$is").removeprefix(".")
+                found.append(error.within(f"tables.{table.name}.conditions.{name}"))
         for name in table.checks:
             try:
                 checks.read(table, name, author)
             except InvalidCondition as error:
-                path = f"tables.{table.name}.checks.{name}"
-                found.append(FieldError(f"{path}.{error.path}" if error.path else path, error.code, error.message))
+                found.append(error.within(f"tables.{table.name}.checks.{name}"))
         for role in table.rules:
             RuleCompiler(author, table, role, found).access()
     return found

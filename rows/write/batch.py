@@ -33,15 +33,12 @@ from rows.write.statements.shapes import Action, Ids
 MAX_OPERATIONS: Final = 100
 Op = Literal["insert", "update", "upsert", "delete"]
 _OPS: Final[tuple[Op, ...]] = get_args(Op)
-_FIELDS: Final[Mapping[str, tuple[frozenset[str], frozenset[str]]]] = {
-    "insert": (frozenset({"table", "values"}), frozenset({"op", "table", "name", "values"})),
-    "update": (frozenset({"table", "id", "values"}), frozenset({"op", "table", "name", "id", "values", "if_match"})),
-    "upsert": (
-        frozenset({"table", "values", "on_conflict"}), frozenset({"op", "table", "name", "values", "on_conflict"})
-    ),
-    "delete": (frozenset({"table", "id"}), frozenset({"op", "table", "name", "id", "if_match"})),
-}  # fmt: skip
-"""The required and all fields of each operation."""
+_REQUIRED: Final[Mapping[str, frozenset[str]]] = {
+    "insert": frozenset({"table", "values"}),
+    "update": frozenset({"table", "id", "values"}),
+    "upsert": frozenset({"table", "values", "on_conflict"}),
+    "delete": frozenset({"table", "id"}),
+}
 _TEXTS: Final = ("if_match", "name", "on_conflict", "table")
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,62}", re.ASCII)
 _REFERENCE: Final = "$ref"
@@ -328,7 +325,8 @@ def _read_operation(item: Any, read_tags: Any) -> Operation:
     op = item.get("op")
     if not isinstance(op, str) or op not in _OPS:
         raise ValidationFailed.of("op", "not_among", f"Must be one of {', '.join(_OPS)}.")
-    required, allowed = _FIELDS[op]
+    required = _REQUIRED[op]
+    allowed = required | {"op", "name"} | ({"if_match"} if "id" in required else set())
     errors = [
         FieldError(str(name)[:100], "unknown_field", f"{op} takes {', '.join(sorted(allowed))}.")
         for name in item

@@ -27,7 +27,6 @@ from rows.query.tables.table_checks import constraint_name
 from rows.rules import checks
 from rows.rules.access import WriteRule
 from rows.rules.conditions import Condition, Quantified, parts, paths_of
-from rows.rules.rules import Ruleset
 from rows.schema import column_values, identifiers
 from rows.schema.column_values import MAX_ROW_BYTES
 from rows.schema.model import Column, Table
@@ -187,8 +186,8 @@ def _violated(context: QueryContext, table: Table, name: str, known: set[str]) -
     """Of a check of the table, or of a column whose value the rules set or an operator computed."""
     for check in table.checks:
         if name == constraint_name(table.name, check):
-            author = Ruleset(context.compiled.schema).author
-            named = sorted(checks.columns_of(checks.read(table, check, author)) & known)
+            condition = checks.read(table, check, context.compiled.rules.author)
+            named = sorted(checks.columns_of(condition) & known)
             message = f'The check "{check}" of {table.name} is not met.'
             if named:
                 return ValidationFailed(fields=[FieldError(column, "check_failed", message) for column in named])

@@ -101,9 +101,7 @@ def needs_second_statement(role_view: RoleView, shape: InsertShape | UpdateShape
     known = role_view.cache.get(key)
     if known is None:
         read = role_view.access(shape.table).read
-        asked = [rule_of(role_view, shape).check]
-        if read is not None:
-            asked += [read.where, *read.partial.values()]
+        asked = [rule_of(role_view, shape).check, *(read.conditions if read else ())]
         known = any(hop.table == shape.table for condition in asked for hop in hops_of(condition))
         role_view.cache[key] = known
     return bool(known)
@@ -117,9 +115,8 @@ def depends_on_insert_order(role_view: RoleView, tables: Iterable[str]) -> bool:
     if known is None:
         asked = [access.insert.check for name in inserted if (access := role_view.access(name)).insert is not None]
         for name in role_view.schema.tables:
-            read = role_view.access(name).read
-            if read is not None:
-                asked += [read.where, *read.partial.values()]
+            if read := role_view.access(name).read:
+                asked += read.conditions
         known = any(hop.many and hop.table in inserted for condition in asked for hop in hops_of(condition))
         role_view.cache["depends on insert order", inserted] = known
     return bool(known)
