@@ -19,15 +19,13 @@ def used_by_rules(schema: Schema) -> Mapping[Name, list[str]]:
 
 def uses(schema: Schema, table: Table, document: Any) -> frozenset[Name]:
     found: set[Name] = set()
-    _collect(schema, table, document, found)
+    waiting = [(table, document)]
+    while waiting:
+        for at, name in _mentioned(schema, *waiting.pop()):
+            if name in at.conditions and (at.name, name) not in found:
+                found.add((at.name, name))
+                waiting.append((at, at.conditions[name]))
     return frozenset(found)
-
-
-def _collect(schema: Schema, table: Table, document: Any, found: set[Name]) -> None:
-    for at, name in _mentioned(schema, table, document):
-        if name in at.conditions and (at.name, name) not in found:
-            found.add((at.name, name))
-            _collect(schema, at, at.conditions[name], found)
 
 
 def _mentioned(schema: Schema, table: Table, document: Any) -> Iterator[tuple[Table, str]]:

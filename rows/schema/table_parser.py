@@ -2,9 +2,9 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from rows.schema import identifiers
 from rows.schema.column_parser import COLUMN_NAME_ENDING, ColumnReader
@@ -43,6 +43,7 @@ _RULE_KEYS: Final[Mapping[Action, tuple[str, ...]]] = {
 _ID_PREFIX: Final = re.compile(r"[a-z][a-z0-9_]{0,14}_", re.ASCII)
 _INDEX_KEY: Final = re.compile(r"(-?)([a-z][a-z0-9_]*)(?:\.(asc|desc))?(?:\.(nullsfirst|nullslast))?", re.ASCII)
 _UNINDEXABLE: Final = frozenset({"json", "text[]"})
+Key = TypeVar("Key", Column, IndexKey)
 
 
 class TableReader:
@@ -130,20 +131,25 @@ class TableReader:
             return None
         return column
 
-    def _key_lists(self, path: DocumentPath, raw: object, most: int) -> Iterator[tuple[DocumentPath, list[Any]]]:
-        for index, keys in enumerate(self.reader.entries(path, raw, most)):
+    def _key_lists(
+        self, word: str, most: int, read: Callable[[DocumentPath, object], Key | None]
+    ) -> Iterator[tuple[DocumentPath, list[Key]]]:
+        """Those of which every key is valid."""
+        path = self.path / word
+        for index, keys in enumerate(self.reader.entries(path, self.raw.get(word, []), most)):
+            here = path / index
             if keys == []:
-                self.reader.fail(path / index, "invalid", "must name at least one column")
-            yield path / index, self.reader.entries(path / index, keys, MAX_KEYS)
+                self.reader.fail(here, "invalid", "must name at least one column")
+            found = [read(here / at, key) for at, key in enumerate(self.reader.entries(here, keys, MAX_KEYS))]
+            valid = [key for key in found if key]
+            if valid and len(valid) == len(found):
+                yield here, valid
 
     def _unique(self) -> tuple[tuple[str, ...], ...]:
-        reader, path = self.reader, self.path / "unique"
+        reader = self.reader
         found: dict[tuple[str, ...], None] = {}
-        for here, keys in self._key_lists(path, self.raw.get("unique", []), MAX_UNIQUES):
-            columns = [self._named(here / at, key) for at, key in enumerate(keys)]
-            if None in columns or not columns:
-                continue
-            chosen = tuple(column.name for column in columns if column)
+        for here, columns in self._key_lists("unique", MAX_UNIQUES, self._named):
+            chosen = tuple(column.name for column in columns)
             if "id" in chosen:
                 reader.fail(here, "invalid", "id is unique by itself")
             elif len(set(chosen)) < len(chosen):
@@ -154,13 +160,9 @@ class TableReader:
         return tuple(found)
 
     def _indexes(self) -> tuple[IndexSpec, ...]:
-        reader, path = self.reader, self.path / "indexes"
+        reader = self.reader
         found: dict[IndexSpec, None] = {}
-        for here, keys in self._key_lists(path, self.raw.get("indexes", []), MAX_INDEXES):
-            read = [self._index_key(here / at, key) for at, key in enumerate(keys)]
-            chosen = [key for key in read if key]
-            if not chosen or len(chosen) < len(read):
-                continue
+        for here, chosen in self._key_lists("indexes", MAX_INDEXES, self._index_key):
             columns = [key.column for key in chosen]
             if len(set(columns)) < len(columns):
                 reader.fail(here, "taken", "names a column twice")

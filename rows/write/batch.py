@@ -6,7 +6,7 @@ that the response does not."""
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, get_args
 
 import orjson
@@ -109,7 +109,7 @@ def execute(
 
     def run_all(context: QueryContext, *, in_one_trip: bool) -> list[Result]:
         with transaction.atomic(using=context.compiled.alias):
-            results = _Batch(context, operations, in_one_trip=in_one_trip).run()
+            results = _Batch(context, operations, in_one_trip).run()
             if dry_run:
                 transaction.set_rollback(True, using=context.compiled.alias)
         return results
@@ -134,46 +134,46 @@ def _result_as_json(result: Result) -> bytes:
     return b'{"status":%d,"row":%s%s}' % (result.status, result.row.body, etag)
 
 
+@dataclass(slots=True)
 class _Batch:
     """One run of the operations. With `in_one_trip`, inserts wait until an operation needs their results, and are then
     sent together. If an operation fails meanwhile, NotInOneTrip is raised: only a run of one after the other finds the
     first error."""
 
-    def __init__(self, context: QueryContext, operations: Sequence[Operation], *, in_one_trip: bool) -> None:
-        self._context = context
-        self._operations = operations
-        self._in_one_trip = in_one_trip
-        self._results: list[Result] = []
-        self._waiting: list[PendingInsert] = []
-        """The inserts that follow the results, in their order."""
-        self._named: dict[str, int] = {}
+    context: QueryContext
+    operations: Sequence[Operation]
+    in_one_trip: bool
+    results: list[Result] = field(default_factory=list)
+    waiting: list[PendingInsert] = field(default_factory=list)
+    """The inserts that follow the results, in their order."""
+    named: dict[str, int] = field(default_factory=dict)
 
     def run(self) -> list[Result]:
         try:
             return self._run()
         except sqlstates.DATABASE_ERRORS as error:
-            sqlstates.add_extra(error, operation=len(self._results))
+            sqlstates.add_extra(error, operation=len(self.results))
             raise
 
     def _run(self) -> list[Result]:
         is_locked = False
-        for number, operation in enumerate(self._operations):
+        for number, operation in enumerate(self.operations):
             try:
                 if not self._defer(operation):
                     self._send()
                     if not is_locked and operation.op in ("update", "delete"):
-                        self._lock(self._operations[number:])
+                        self._lock(self.operations[number:])
                         is_locked = True
-                    self._results.append(self._write(operation))
+                    self.results.append(self._write(operation))
                     self._check_size()
             except ApiError as error:
-                if self._waiting:
+                if self.waiting:
                     raise NotInOneTrip from error
                 raise _numbered(error, number) from error
             if operation.name is not None:
-                self._named[operation.name] = number
+                self.named[operation.name] = number
         self._send()
-        return self._results
+        return self.results
 
     def _lock(self, operations: Sequence[Operation]) -> None:
         """Lock the rows that the operations update and delete, in one order for all batches, so that two with rows in
@@ -187,7 +187,7 @@ class _Batch:
                 actions[each.table].add(each.op)
         if sum(map(len, chosen.values())) < 2:
             return
-        context = self._context
+        context = self.context
         for table in _referenced_first(context.compiled.schema, chosen):
             allowed = tuple(action for action in sorted(actions[table]) if self._may(table, action))
             if allowed:
@@ -195,34 +195,34 @@ class _Batch:
                 context.write(context.statement(writes.lock_rows, table, allowed), named)
 
     def _may(self, table: str, action: Action) -> bool:
-        access = self._context.compiled.rules.access(table, self._context.role_key)
+        access = self.context.compiled.rules.access(table, self.context.role_key)
         return access.read is not None and getattr(access, action) is not None
 
     def _defer(self, operation: Operation) -> bool:
         """Whether the operation is an insert that now waits to be sent with others."""
-        if not self._in_one_trip or operation.op != "insert":
+        if not self.in_one_trip or operation.op != "insert":
             return False
-        pending, _ = inserts.new_row(self._context, operation.table, self._values(operation))
-        if not insert_pipeline.is_possible(self._context, pending):
+        pending, _ = inserts.new_row(self.context, operation.table, self._values(operation))
+        if not insert_pipeline.is_possible(self.context, pending):
             return False
-        self._waiting.append(pending)
+        self.waiting.append(pending)
         return True
 
     def _send(self) -> None:
-        if self._waiting:
-            rows = insert_pipeline.insert_in_one_trip(self._context, self._waiting)
-            self._results += [Result(201, row) for row in rows]
-            self._waiting = []
+        if self.waiting:
+            rows = insert_pipeline.insert_in_one_trip(self.context, self.waiting)
+            self.results += [Result(201, row) for row in rows]
+            self.waiting = []
             try:
                 self._check_size()
             except ValidationFailed as error:
                 raise NotInOneTrip from error
 
     def _check_size(self) -> None:
-        check_answer_size(result.row for result in self._results if result.row is not None)
+        check_answer_size(result.row for result in self.results if result.row is not None)
 
     def _write(self, operation: Operation) -> Result:
-        context, name = self._context, operation.table
+        context, name = self.context, operation.table
         match operation.op:
             case "insert":
                 return Result(201, inserts.insert(context, name, self._values(operation)))
@@ -253,9 +253,9 @@ class _Batch:
         values = operation.values
         if not isinstance(values, dict) or not any(map(_is_reference, values.values())):
             return values
-        table, access = self._context.table(operation.table)
+        table, access = self.context.table(operation.table)
         rules = (access.insert, access.update if operation.op != "insert" else None)
-        known = [(ID.name,), self._context.resolver.columns(table.name), *(rule.columns for rule in rules if rule)]
+        known = [(ID.name,), self.context.resolver.columns(table.name), *(rule.columns for rule in rules if rule)]
         found, errors = dict(values), []
         for name, value in values.items():
             if not _is_reference(value):
@@ -273,17 +273,17 @@ class _Batch:
     def _cell(self, reference: Any, target: Column) -> Any:
         """The cell that `name.column` means, in the response of the operation called `name`. Raises InvalidValue."""
         name, _, column = reference.partition(".") if isinstance(reference, str) else ("", "", "")
-        number = self._named.get(name)
-        if number is not None and number >= len(self._results):
+        number = self.named.get(name)
+        if number is not None and number >= len(self.results):
             if column == ID.name and SQL_TYPES[ID.type] == SQL_TYPES[target.type]:
-                return (self._waiting[number - len(self._results)].named[ROW_ID] or b"").decode()
+                return (self.waiting[number - len(self.results)].named[ROW_ID] or b"").decode()
             self._send()
-        row = None if number is None else self._results[number].row
+        row = None if number is None else self.results[number].row
         cells = {} if row is None else orjson.loads(row.body)
         if number is None or column not in cells:
             message = 'Must be "name.column": an earlier operation that has this name, and a column of its response.'
             raise InvalidValue("unknown", message)
-        table, _ = self._context.table(self._operations[number].table)
+        table, _ = self.context.table(self.operations[number].table)
         source = table.all_columns[column]
         if SQL_TYPES[source.type] != SQL_TYPES[target.type]:
             raise InvalidValue("wrong_type", f"{reference} is of type {source.type}, not {target.type}.")

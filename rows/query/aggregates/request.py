@@ -207,9 +207,7 @@ def _limit(limit: Any) -> int | None:
     return limit
 
 
-@cache
-def _time_zones() -> frozenset[str]:
-    return frozenset(available_timezones())
+_time_zones: Final = cache(available_timezones)
 
 
 def _time_zone(name: str | None) -> str:
