@@ -88,8 +88,6 @@ def read_unbounded(column: Column, value: Any) -> Any:
         case "user":
             if not ids.matches("usr", cell):
                 raise missing_user()
-        case _:
-            pass
     return cell
 
 

@@ -12,8 +12,6 @@ RESERVED: Final = frozenset({"pk", "check", "objects", "unruled", "id", "created
 """Names of implicit columns and Django's attributes. SQL's words are allowed."""
 SYSTEM_COLUMNS: Final = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
 
-_COMPARED: Final = 60
-
 Kind = Literal["pk", "uq", "nu", "ix", "fk", "ck", "tc"]
 """`nu`: an index to become a unique; `ck`: a column's check; `tc`: a table's."""
 
@@ -33,24 +31,15 @@ def problem(name: object) -> str | None:
     return None
 
 
-def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """`; did you mean "users"?` for the nearest of at most _COMPARED known words, or an empty string."""
+def did_you_mean(word: object, known: Iterable[str], *, compared: int = 60) -> str:
+    """`; did you mean "users"?` for another spelling (`dueOn`, `Due_On`), a reference without `_id`, or the nearest of
+    the first `compared` words, which takes longer; or an empty string."""
     if not isinstance(word, str) or len(word) > 100:
         return ""
-    words = list(known)
-    close = _respelled(word, words) or difflib.get_close_matches(word, words[:_COMPARED], n=1, cutoff=0.6)
+    words, folded = list(known), _folded(word)
+    close = [one for one in words if _folded(one) in (folded, f"{folded}id")]
+    close = close or difflib.get_close_matches(word, words[:compared], n=1, cutoff=0.6)
     return f'; did you mean "{close[0]}"?' if close else ""
-
-
-def respelled(word: object, known: Iterable[str]) -> str:
-    """As `did_you_mean`, cheaper: only other spellings (`dueOn`, `Due_On`), and references without `_id`."""
-    close = _respelled(word, known) if isinstance(word, str) and len(word) <= 100 else []
-    return f'; did you mean "{close[0]}"?' if close else ""
-
-
-def _respelled(word: str, known: Iterable[str]) -> list[str]:
-    folded = _folded(word)
-    return [one for one in known if _folded(one) in (folded, f"{folded}id")]
 
 
 def _folded(word: str) -> str:

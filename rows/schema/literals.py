@@ -3,7 +3,7 @@ from typing import Any, Final
 from rows.schema import column_values, values
 from rows.schema.model import NOW, RANDOM, Column
 
-_WORDS: Final = {"date": NOW, "timestamp": NOW, "uuid": RANDOM}
+WORDS: Final = {"date": NOW, "timestamp": NOW, "uuid": RANDOM}
 _MAX_JSON: Final = 10_000
 """Characters: a default is copied into the catalog and into rows."""
 
@@ -16,14 +16,14 @@ def problem(column: Column, raw: Any) -> str | None:
     try:
         value(column, raw)
     except values.InvalidValue as error:
-        word = _WORDS.get(column.type)
+        word = WORDS.get(column.type)
         return f'{error.message} Or "{word}".' if word and error.code == "wrong_type" else error.message
     return None
 
 
 def value(column: Column, raw: Any) -> Any:
     """`raw` as Django takes it, except `NOW` and `RANDOM`. Raises values.InvalidValue."""
-    if raw is not None and raw == _WORDS.get(column.type):
+    if raw is not None and raw == WORDS.get(column.type):
         return raw
     if len(str(raw)) > _MAX_JSON:
         raise values.InvalidValue("too_long", f"Must have at most {_MAX_JSON} characters.")

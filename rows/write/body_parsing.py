@@ -8,7 +8,7 @@ from typing import Any
 from platform_site.http.errors import FieldError, ValidationFailed
 from platform_site.http.fields import WHOLE_BODY
 from rows.schema.column_values import encode_cell
-from rows.schema.identifiers import respelled
+from rows.schema.identifiers import did_you_mean
 from rows.schema.model import ID, MAX_ERRORS, Table
 from rows.schema.values import InvalidValue
 from rows.write import update_operators
@@ -78,7 +78,8 @@ def _not_writable(table: Table, name: str, writable: frozenset[str], readable: f
     if name == ID.name or name in readable:
         by = "the table's rules do not let you" if name in table.columns else "the platform sets it"
         return InvalidValue("read_only", f"Cannot be set: {by}.")
-    return InvalidValue("unknown", f"There is no such column{respelled(name, writable) or '.'}")
+    suggestion = did_you_mean(name, writable, compared=0) or "."
+    return InvalidValue("unknown", f"There is no such column{suggestion}")
 
 
 def _shown(name: Any) -> str:

@@ -16,8 +16,8 @@ from rows.query.role_view import RoleView
 from rows.query.service import RowResult
 from rows.query.sql.row_json import MAX_ANSWER_BYTES
 from rows.query.sql.statement import ROW_ID, Cell
-from rows.schema import column_values, values
-from rows.schema.model import ID, MAX_ERRORS, NOW, RANDOM, SQL_TYPES, Column, Table
+from rows.schema import column_values, literals, values
+from rows.schema.model import ID, MAX_ERRORS, NOW, SQL_TYPES, Column, Table
 from rows.write import body_parsing, insert_pipeline, row_size
 from rows.write.errors import (
     WriteRefused,
@@ -211,14 +211,9 @@ def is_large(table: Table, named: Named) -> bool:
 
 
 def _default(column: Column) -> _Default:
-    if column.default is None:
-        return None
-    if column.default == NOW and column.type in ("date", "timestamp"):
-        return NOW
-    if column.default == RANDOM and column.type == "uuid":
-        return RANDOM
-    type_ = SQL_TYPES[column.type]
-    return values.wire(type_, column_values.read_cell(column, column.default))
+    if column.default is None or column.default == literals.WORDS.get(column.type):
+        return cast(str | None, column.default)
+    return values.wire(SQL_TYPES[column.type], column_values.read_cell(column, column.default))
 
 
 def _insert_one(context: QueryContext, pending: PendingInsert) -> RowResult:

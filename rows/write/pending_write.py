@@ -63,14 +63,13 @@ def event_values(context: QueryContext) -> Named:
 def announce(context: QueryContext, table: str, action: str, row_id: str, *, is_due: bool = True) -> None:
     """Notify higher layers that the current statement has recorded an event. `is_due`: the relay may have to take it
     up."""
-    using = context.compiled.alias
     row_written.send(
         sender=None,
         environment=context.environment,
         table=table,
         action=action,
         row_id=row_id,
-        using=using,
+        using=context.compiled.alias,
         is_due=is_due,
     )
 

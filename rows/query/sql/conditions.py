@@ -112,8 +112,8 @@ class AliasedRow:
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenRow:
-    """The row after a write: `cells` are new, others as in `before` (None: an insert)."""
+class GivenRow:
+    """A row of these cells, such as the one after a write, whose others are as in `before`."""
 
     cells: Mapping[str, Any]
     before: RowSource | None = None
@@ -123,7 +123,7 @@ class WrittenRow:
         if cell is not None:
             return cell
         if self.before is None:
-            raise LookupError(f"a new row says nothing about {name}")
+            raise LookupError(f"the row says nothing about {name}")
         return self.before.column(name, depth)
 
 

@@ -6,7 +6,7 @@ from django.db import models
 from django.db.models.expressions import RawSQL
 from psycopg import sql
 
-from rows.query.sql.conditions import ConditionCompiler
+from rows.query.sql.conditions import ConditionCompiler, GivenRow
 from rows.query.sql.expressions import Sql
 from rows.rules.conditions import Condition, Constant, Operand
 from rows.schema import identifiers
@@ -26,17 +26,9 @@ def constraint(table: Table, name: str, condition: Condition) -> models.CheckCon
 def text_of(table: Table, condition: Condition) -> str:
     """True only if the condition is met: PostgreSQL accepts a CHECK that is null."""
     compiler = ConditionCompiler.of_one_row(table, _literal)
-    return f"({_flat(compiler.condition(condition, table.name, _CastRow(table)))}) IS TRUE"
-
-
-class _CastRow:
-    """Columns with their types, so that a type change changes the check."""
-
-    def __init__(self, table: Table) -> None:
-        self.table = table
-
-    def column(self, name: str, depth: int = 0) -> Any:
-        return Sql(f'"{name}"::{SQL_TYPES[self.table.all_columns[name].type]}')
+    # With their types, so that a type change changes the check
+    cells = {name: Sql(f'"{name}"::{SQL_TYPES[column.type]}') for name, column in table.all_columns.items()}
+    return f"({_flat(compiler.condition(condition, table.name, GivenRow(cells)))}) IS TRUE"
 
 
 def _literal(operand: Operand) -> Sql:

@@ -1,10 +1,9 @@
 """Finds out why a write was refused: evaluates each of its conditions separately."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from rows.query.role_view import RoleView
-from rows.query.sql.conditions import CURRENT_ROW, RowSource, WrittenRow
+from rows.query.sql.conditions import CURRENT_ROW, GivenRow, RowSource
 from rows.query.sql.expressions import ALWAYS, Parameter, listed
 from rows.query.sql.statement import Statement, build_statement, is_row, verdict, verdicts
 from rows.schema.model import SQL_TYPES, Table
@@ -18,16 +17,6 @@ from rows.write.statements.conditions import (
     visible_references,
 )
 from rows.write.statements.shapes import InsertShape, OldCell, UpdateShape, WriteShape
-
-
-@dataclass(frozen=True, slots=True)
-class OldRow:
-    """The row before the write."""
-
-    table: Table
-
-    def column(self, name: str, depth: int = 0) -> Any:
-        return Parameter(OldCell(name), SQL_TYPES[self.table.all_columns[name].type])
 
 
 def probe(role_view: RoleView, shape: WriteShape) -> Statement:
@@ -50,7 +39,8 @@ def probe_afterwards(role_view: RoleView, shape: InsertShape | UpdateShape) -> S
     """The verdicts of `_checks` on the row as a write has left it; what it was is known by its OldCells."""
     table = role_view.schema.tables[shape.table]
     rows = role_view.models[table.name].unruled.using(role_view.alias)
-    checks = _checks(role_view, shape, CURRENT_ROW, OldRow(table))
+    old = {name: Parameter(OldCell(name), SQL_TYPES[column.type]) for name, column in table.all_columns.items()}
+    checks = _checks(role_view, shape, CURRENT_ROW, GivenRow(old))
     return build_statement(role_view.alias, verdicts(rows.filter(is_row()), checks))
 
 
@@ -65,7 +55,7 @@ def _after_write(
     if isinstance(write, UpdateShape) and write.large:
         small = [fits(role_view, table, cells, rule_of(role_view, write).columns)]
     seen = visible_references(role_view, write, cells, before)
-    return [*computable, *small, *seen, *_checks(role_view, write, WrittenRow(cells, before), before)]
+    return [*computable, *small, *seen, *_checks(role_view, write, GivenRow(cells, before), before)]
 
 
 def _checks(

@@ -16,7 +16,7 @@ from typing import Any
 from django.db.models import F
 
 from rows.query.role_view import RoleView
-from rows.query.sql.conditions import CURRENT_ROW, AliasedRow, WrittenRow
+from rows.query.sql.conditions import CURRENT_ROW, AliasedRow, GivenRow
 from rows.query.sql.expressions import ALWAYS, Parameter, Sql, boolean, joined, listed
 from rows.query.sql.row_json import select_list
 from rows.query.sql.statement import (
@@ -83,7 +83,7 @@ def _inserted(
     conditions: list[Any] = [is_current()]
     if not needs_second_statement(role_view, shape):
         check = rule_of(role_view, shape).check
-        conditions.append(role_view.rules.condition(check, table.name, WrittenRow(cells)))
+        conditions.append(role_view.rules.condition(check, table.name, GivenRow(cells)))
     conditions += visible_references(role_view, shape, cells, None)
     if not shape.events:
         conditions.append(has_no_subscribers(shape))
@@ -120,7 +120,7 @@ def _updated(role_view: RoleView, table: Table, shape: UpdateShape, which: Sql) 
     conditions = computability_conditions(role_view, shape)
     if not needs_second_statement(role_view, shape):
         conditions.append(
-            role_view.rules_with(CURRENT_ROW).condition(rule.check, table.name, WrittenRow(cells, CURRENT_ROW))
+            role_view.rules_with(CURRENT_ROW).condition(rule.check, table.name, GivenRow(cells, CURRENT_ROW))
         )
     conditions += visible_references(role_view, shape, cells, CURRENT_ROW)
     if shape.large:
