@@ -118,7 +118,6 @@ def _explanation_of(
 
 
 def _why(clause: Clause, facts: _Facts) -> str:
-    """The values of row, related rows and principal that the clause uses."""
     cells = facts.cells
     reasons = [
         f"{canonical_text(path)} is {_json(cells[path])}" for path in _unique(_paths(clause.condition)) if path in cells
@@ -163,7 +162,6 @@ def _paths(condition: Condition) -> Iterable[Path]:
 def _quantifiers(
     document: Mapping[str, Any], table: str, author: NameResolver, at: str = ""
 ) -> Iterator[tuple[str, Condition]]:
-    """The path and condition of each quantifier as written."""
     for key, value in document.items():
         if key in ("$and", "$or"):
             for index, part in enumerate(value):

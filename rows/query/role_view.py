@@ -72,12 +72,11 @@ class RoleView:
         return NEVER if rule is None else self.rules.condition(rule.where, table)
 
     def may_change(self, table: str, action: Literal["update", "delete"]) -> Expression:
-        """The condition to update or delete the current row, `may_read` included."""
+        """`may_read` included."""
         rule = getattr(self.access(table), action)
         return NEVER if rule is None else self.rules.condition(rule.where, table)
 
     def columns(self, table: str) -> list[Column]:
-        """Columns readable in some row, in the document's order."""
         rule = self.access(table).read
         known = self.schema.tables[table].all_columns
         return [known[name] for name in rule.columns] if rule else []
@@ -94,7 +93,6 @@ class RoleView:
         return rule is not None and rule.where == TRUE and not rule.partial and len(rule.columns) == len(everything)
 
     def readable(self, table: str, column: str, source: RowSource) -> Expression | None:
-        """`mask` as an expression over the row at `source`."""
         mask = self.mask(table, column)
         return None if mask is None else self.rules.condition(mask, table, source)
 

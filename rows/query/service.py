@@ -174,7 +174,6 @@ def _check_response_size(rows: Sequence[Row], parameter: str, *, json_cells: int
 
 
 def _with_relations(context: QueryContext, rows: Sequence[Row], withs: params.Withs, only_users: bool) -> list[bytes]:
-    """The rows as JSON with their relations; users by a second query unless cached."""
     if only_users:
         return embedded_users.append(context, rows, [one.name for one in withs])
     bodies = list(map(_joined, repeat(context), rows))
@@ -197,8 +196,7 @@ def _continued(context: QueryContext, values: bytes) -> bytes:
 
 
 def cursor_behind(kind: str, facts: list[cursors.Fact], keys: Row, field: str, message: str) -> str:
-    """The cursor behind the row with these order keys. Raises ValidationFailed with `message` on `field` for long
-    ones."""
+    """Raises ValidationFailed with `message` on `field` for long keys."""
     try:
         return cursors.encode(kind, facts, [None if key is None else key.decode() for key in keys])
     except cursors.CursorTooLong:

@@ -57,8 +57,6 @@ class Path(_Hashed):
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Value `index` of the filter, bound as `type`."""
-
     index: int
     type: Type
 
@@ -111,8 +109,6 @@ FALSE: Final = Always(False)
 
 @dataclass(frozen=True, slots=True)
 class Compare(_Hashed):
-    """Compares the cell at `path` with `operand`; false over null."""
-
     path: Path
     operator: Operator
     operand: Operand
@@ -160,8 +156,6 @@ class Or(_Hashed):
 
 @dataclass(frozen=True, slots=True)
 class Quantified(_Hashed):
-    """`some` or `none` of the rows of `hop` meet `condition`."""
-
     kind: Literal["some", "none"]
     hop: Hop
     condition: "Condition"
@@ -255,7 +249,6 @@ def paths_of(part: Condition) -> tuple[Path, ...]:
 
 
 def with_leaves(condition: Condition, changed: "Callable[[Leaf], Leaf]") -> Condition:
-    """The same tree with other leaves."""
     match condition:
         case Compare() | IsNull() | Search():
             return changed(condition)

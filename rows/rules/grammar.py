@@ -58,7 +58,6 @@ MAX_NODES: Final = 100
 MAX_HOPS: Final = 3
 
 
-# Reading a condition
 class _Reader(OperandReader):
     __slots__ = ("expanding", "is_loose", "nodes")
 
@@ -197,8 +196,6 @@ class _Reader(OperandReader):
             # the path has no row.
             found.append(some if key == "$some" else negate(some))
         return found[0] if len(found) == 1 else all_of(found)
-
-    # One column
 
     def column(self, cell: Path, column: Column, value: Any, path: str) -> Condition:
         if isinstance(value, Mapping) and (column.type != "json" or _is_operators(value)):

@@ -156,7 +156,6 @@ _TOO_LARGE: Final = (
 )
 
 
-# When a schema is applied
 def validate(schema: Schema) -> list[FieldError]:
     """All errors of a document's rules and checks, each with its path such as
     `tables.tasks.rules.user.read.where.$or.1.list.nme`. Raises InvalidDocument if there are too many."""

@@ -46,7 +46,6 @@ def stored_size(column: Column, cell: bytes) -> int:
     return size
 
 
-# Columns: what a write may leave in a cell.
 def read_operand(column: Column, value: Any) -> Any:
     """The Python value to compare with `column`. Raises InvalidValue, also for null. Accepts any length, scale and
     reference: comparing with an impossible value finds nothing."""

@@ -48,7 +48,6 @@ class InvalidValue(Exception):
         return self.message[0].lower() + self.message[1:]
 
 
-# Reading: JSON to Python's spelling, by the operand's type.
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise InvalidValue("wrong_type", "Must be a string.")
@@ -199,7 +198,6 @@ def read(type_: Type, value: Any) -> Any:
     return tuple(map(READERS[ELEMENTS[type_]], value))
 
 
-# Writing: Python's spelling to the wire.
 def _wire_json(value: Any) -> bytes:
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     if ".0" in text:  # to jsonb 1.0 equals 1 and keeps its zero: equal values must have equal bytes
@@ -217,7 +215,6 @@ def floats_as_integers(value: Any) -> Any:
 
 
 def wire_texts(parts: Sequence[bytes | None]) -> bytes:
-    """The `text[]` of these texts and nulls."""
     # Every text in quotes: no word (NULL), blank, brace or comma inside can then mean anything.
     if parts and None not in parts:
         text = b'","'.join(parts)  # type: ignore[arg-type]

@@ -101,8 +101,6 @@ CURRENT_ROW: Final[RowSource] = _CurrentRow()
 
 @dataclass(frozen=True, slots=True)
 class AliasedRow:
-    """A row under an alias of this package, such as `_r`."""
-
     alias: str
     prefix: str = ""
     """Prefix of column names: two rows can share an alias."""

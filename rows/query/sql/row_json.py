@@ -83,7 +83,7 @@ def etag(role_view: RoleView, table: Table, source: RowSource) -> Sql:
 def select_list(
     role_view: RoleView, table: Table, source: AliasedRow | TrackedRow, chosen: Collection[str] | None = None
 ) -> tuple[Sql, Sql]:
-    """The cells of a row's JSON, and the join with the conditions of masked ones."""
+    """`cells`, and the join with the conditions of masked ones."""
     masks: dict[Condition, int] = {}
     flags = f"_m{source.alias}"
 

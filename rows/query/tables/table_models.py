@@ -255,7 +255,6 @@ def _field(column: Column, options: Mapping[str, Any], constrained: bool = False
 
 
 def plain_field(column: Column, **options: Any) -> "models.Field[Any, Any]":
-    """The field of a column, without the foreign key of a reference."""
     match column.type:
         case "text" | "enum" | "user" | "reference":
             return Text(max_length=column.max_length, db_collation=COLLATION, **options)
