@@ -2,6 +2,7 @@
 the oracle of property tests. What is not in the row comes through `Facts`, a cost limit included.
 tests/rows/test_evaluate.py compares each operator with PostgreSQL."""
 
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -60,13 +61,16 @@ class TooCostly(Exception):
 class Effort:
     """The remaining steps (about 0.3 µs each). Counted, not timed: the limit is the same everywhere."""
 
-    def __init__(self, steps: int) -> None:
+    def __init__(self, steps: float) -> None:
         self._left = steps
 
     def spend(self, steps: int) -> None:
         self._left -= steps
         if self._left < 0:
             raise TooCostly
+
+
+_UNLIMITED: Final = Effort(math.inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +82,12 @@ class Facts:
     variable: Callable[[Variable], Any] = _no_variable
     related: Callable[[Hop, Row], Sequence[Row]] = _no_rows
     old: Row | None = None
-    effort: Effort | None = None
-
-    def spend(self, steps: int) -> None:
-        if self.effort is not None:
-            self.effort.spend(steps)
+    effort: Effort = _UNLIMITED
 
 
 def holds(condition: Condition, row: Row, facts: Facts = Facts()) -> bool:
     """Whether `condition` is true of `row`. Raises LookupError for missing facts, TooCostly."""
-    facts.spend(_NODE)
+    facts.effort.spend(_NODE)
     match condition:
         case Always():
             return condition.holds
@@ -149,23 +149,23 @@ def _compare(leaf: Compare, row: Row, facts: Facts) -> bool:
         return False
     type_ = leaf.operand.type
     if isinstance(raw, list | Mapping):
-        facts.spend(len(raw) // _ITEMS_PER_STEP)
+        facts.effort.spend(len(raw) // _ITEMS_PER_STEP)
     match leaf.operator:
         case "in":
-            facts.spend(len(operand) // _ITEMS_PER_STEP)
+            facts.effort.spend(len(operand) // _ITEMS_PER_STEP)
             return _typed(ELEMENTS[type_], raw) in operand
         case "like":
-            facts.spend(_cost_of_like(raw, operand))
+            facts.effort.spend(_cost_of_like(raw, operand))
             return is_like(raw, operand)
         case "ilike":
-            facts.spend(_cost_of_like(raw, operand))
+            facts.effort.spend(_cost_of_like(raw, operand))
             return is_like(lower(raw), lower(operand))
         case "has_any":
             return not _keys(raw).isdisjoint(operand)
         case "has_all":
             return _keys(raw).issuperset(operand)
         case "encloses":
-            return encloses(raw, operand, facts.spend)
+            return encloses(raw, operand, facts.effort.spend)
         case "eq" if type_ == "jsonb":
             return is_same_json(raw, operand)
     return bool(_COMPARISONS[leaf.operator](_typed(type_, raw), operand))
@@ -177,7 +177,7 @@ def _search(leaf: Search, row: Row, facts: Facts) -> bool:
         return False
     cells = (_cell(path, row, facts) for path in leaf.paths)
     text = lower(_SEPARATOR.join(cell for cell in cells if cell is not None))
-    facts.spend(sum(_cost_of_like(text, pattern) for pattern in patterns))
+    facts.effort.spend(sum(_cost_of_like(text, pattern) for pattern in patterns))
     return all(is_like(text, lower(pattern)) for pattern in patterns)
 
 

@@ -1,5 +1,6 @@
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -16,14 +17,14 @@ from rows.schema.model import ACTIONS, ID, SQL_TYPES, Action, Column, RuleSpec, 
 from rows.schema.values import InvalidValue, wire
 
 
+@dataclass(frozen=True, slots=True)
 class RuleCompiler:
     """Compiles the rules of one role for one table. Appends to `errors`; after an error the result is invalid."""
 
-    def __init__(self, author: NameResolver, table: Table, role: str, errors: list[FieldError]):
-        self.author = author
-        self.table = table
-        self.role = role
-        self.errors = errors
+    author: NameResolver
+    table: Table
+    role: str
+    errors: list[FieldError]
 
     def fail(self, path: str, code: str, message: str) -> None:
         self.errors.append(FieldError(f"tables.{self.table.name}.rules.{self.role}.{path}", code, message))

@@ -6,7 +6,7 @@ from itertools import accumulate
 from typing import Final
 
 from rows.rules.access import Access
-from rows.rules.conditions import And, Compare, Condition, IsNull, Not, Or, Quantified, Search
+from rows.rules.conditions import And, Compare, Condition, IsNull, Not, Or, Quantified, Search, paths_of
 
 MAX_CONDITIONS: Final = 8_000
 """Of one statement, with those of the rules on its way: about 3 s of CPU."""
@@ -41,9 +41,7 @@ def cost(condition: Condition) -> int:
             return cost(condition.condition)
         case Quantified():
             return 1 + SUBQUERY_COST + cost(condition.condition)
-        case Compare() | IsNull():
-            return 1 + len(condition.path.hops) * (1 + SUBQUERY_COST)
-        case Search():
-            return 1 + len(condition.paths[0].hops) * (1 + SUBQUERY_COST)
+        case Compare() | IsNull() | Search():
+            return 1 + len(paths_of(condition)[0].hops) * (1 + SUBQUERY_COST)
         case _:
             return 1

@@ -129,7 +129,7 @@ class _RoleNameResolver(NameResolver):
         if rule is None:
             return {}
         known = self.schema.tables[table].all_columns
-        return {name: _nullable(known[name]) if name in rule.partial else known[name] for name in rule.columns}
+        return {name: replace(known[name], null=True) if name in rule.partial else known[name] for name in rule.columns}
 
     def relations(self, table: str) -> Mapping[str, Hop]:
         found = self._relations.get(table)
@@ -143,10 +143,6 @@ class _RoleNameResolver(NameResolver):
             link = far if hop.many else self.columns(table.name)
             if far and hop.column in link:
                 yield name, hop
-
-
-def _nullable(column: Column) -> Column:
-    return column if column.null else replace(column, null=True)
 
 
 _TOO_LARGE: Final = (

@@ -14,14 +14,11 @@ def _shown(name: object) -> str:
     return text if re.fullmatch(r"[\w$*-]{1,64}", text) else json.dumps(text)[:64]
 
 
-class DocumentPath:
-    __slots__ = ("text",)
-
-    def __init__(self, text: str = "") -> None:
-        self.text = text
+class DocumentPath(str):
+    __slots__ = ()
 
     def __truediv__(self, part: object) -> "DocumentPath":
-        return DocumentPath(f"{self.text}.{_shown(part)}" if self.text else _shown(part))
+        return DocumentPath(f"{self}.{_shown(part)}" if self else _shown(part))
 
 
 class DocumentChecks:
@@ -29,7 +26,7 @@ class DocumentChecks:
         self.errors = Errors()
 
     def fail(self, path: DocumentPath, code: str, message: str) -> None:
-        self.errors.append(FieldError(path.text or "tables", code, message))
+        self.errors.append(FieldError(path or "tables", code, message))
 
     def mapping(
         self, path: DocumentPath, raw: object, most: float = inf, limit: str = "", form: str = "must be an object"

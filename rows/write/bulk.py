@@ -83,8 +83,8 @@ def _update_at_once(context: QueryContext, pending: PendingUpdate, ids: Sequence
         return frozenset()
     wants = context.compiled.wants_events(shape.table, "update")
     current = pending.with_events(context, wants)
-    statement = context.statement(writes.bulk_update, replace(shape, events=wants))
-    rows = write(context, pending, statement, current.named | referential_actions.rows_and_events(0, ids))
+    named = current.named | referential_actions.rows_and_events(0, ids)
+    rows = write(context, pending, context.statement(writes.bulk_update, current.shape), named)
     written = frozenset((cell or b"").decode() for (cell,) in rows)
     if wants:
         for row_id in written:

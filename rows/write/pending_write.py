@@ -40,11 +40,10 @@ class PendingWrite(Generic[Shape]):
         return replace(self, shape=replace(self.shape, computed=operators, large=large), named=named)
 
     def with_events(self, context: QueryContext, wanted: bool) -> "PendingWrite[Shape]":
-        """The same write with an event, or without one."""
+        """The same write, with an event of its own if `wanted`."""
         if not wanted:
-            return self if not self.shape.events else replace(self, shape=replace(self.shape, events=False))
-        named = self.named if EVENT_ID in self.named else self.named | event_values(context)
-        return replace(self, shape=replace(self.shape, events=True), named=named)
+            return self
+        return replace(self, shape=replace(self.shape, events=True), named=self.named | event_values(context))
 
 
 PendingInsert = PendingWrite[InsertShape]

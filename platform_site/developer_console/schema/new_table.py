@@ -79,7 +79,7 @@ def _column(found: re.Match[str]) -> dict[str, Any]:
 
 def own_errors(refusal: ApiError, name: str) -> ApiError | None:
     """The API's errors about the new table, at the fields of the form."""
-    at = (DocumentPath("document.tables") / name).text
+    at = DocumentPath("document.tables") / name
     found = []
     for each in refusal.fields:
         if each.field != at and not each.field.startswith(f"{at}."):
