@@ -172,7 +172,7 @@ def _read_with(text: str, table: str, resolver: NameResolver) -> Withs:
         for hop in _with_hops(path.strip(), table, resolver):
             branch = branch.setdefault(hop, {})
     found = _to_withs(tree)
-    if sum(1 for _ in _walk_with(found)) > MAX_RELATIONS:
+    if _count(found) > MAX_RELATIONS:
         raise ValidationFailed.of("with", "too_many", f"At most {MAX_RELATIONS} relations.")
     return found
 
@@ -212,11 +212,8 @@ def _to_withs(tree: Mapping[Hop | WithUser, Any]) -> Withs:
     return tuple(one if isinstance(one, WithUser) else With(one, _to_withs(inside)) for one, inside in tree.items())
 
 
-def _walk_with(withs: Withs) -> Iterator[With | WithUser]:
-    for one in withs:
-        yield one
-        if isinstance(one, With):
-            yield from _walk_with(one.inside)
+def _count(withs: Withs) -> int:
+    return sum(1 + (_count(one.inside) if isinstance(one, With) else 0) for one in withs)
 
 
 Hops = tuple[Hop, ...]

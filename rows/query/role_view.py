@@ -19,11 +19,7 @@ from rows.rules.rules import Ruleset
 from rows.schema.model import Column, Schema
 
 CLOCK: Final = b"statement_timestamp()"
-
-
-def _clock(type_: str) -> Sql:
-    """`$now` is the clock of `created_at`, independent of web processes."""
-    return Sql(f"{CLOCK.decode()}::{type_}")
+"""Of `$now` and `created_at`, independent of web processes."""
 
 
 def _parameter(operand: Operand) -> Expression:
@@ -31,7 +27,7 @@ def _parameter(operand: Operand) -> Expression:
         case Slot():
             return Parameter(operand.index, operand.type)
         case Variable(name="now"):
-            return _clock(operand.type)
+            return Sql(f"{CLOCK.decode()}::{operand.type}")
         case Variable():
             return Parameter(operand, operand.type)
         case Constant():

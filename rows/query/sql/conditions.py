@@ -199,9 +199,7 @@ class ConditionCompiler:
                 return self._is_quick(node.condition, table)
             case Quantified():
                 return self._is_quick(node.condition, node.hop.table)
-            case Search():
-                return False
-            case Compare(operand=OtherCell()):
+            case Search() | Compare(operand=OtherCell()):
                 return False
             case Compare() | IsNull():
                 far = self.schema.tables[node.path.hops[-1].table if node.path.hops else table]

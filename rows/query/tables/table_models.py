@@ -23,7 +23,7 @@ from rows.rules.conditions import Condition
 from rows.rules.rules import Ruleset
 from rows.schema import identifiers, literals
 from rows.schema.formats import FORMATS
-from rows.schema.model import NOW, RANDOM, Column, ColumnType, IndexSpec, Schema, Table
+from rows.schema.model import Column, ColumnType, IndexSpec, Schema, Table
 
 LABEL: Final = "tenant"
 """Not an installed app: Django would look for its migrations."""
@@ -76,6 +76,8 @@ class TodayInUTC(models.Func):
     arity = 0
 
 
+_FUNCTIONS: Final[Mapping[str, type[models.Func]]] = {"date": TodayInUTC, "timestamp": Now, "uuid": RandomUUID}
+"""For `literals.WORDS`."""
 Checks = Mapping[str, Mapping[str, Condition]]
 
 
@@ -227,12 +229,8 @@ def field_for(column: Column, *, constrained: bool = True) -> "models.Field[Any,
 
 
 def _default(column: Column) -> Combinable:
-    if column.default == NOW and column.type == "date":
-        return TodayInUTC()
-    if column.default == NOW and column.type == "timestamp":
-        return Now()
-    if column.default == RANDOM and column.type == "uuid":
-        return RandomUUID()
+    if column.default == literals.WORDS.get(column.type):
+        return _FUNCTIONS[column.type]()
     return _literal(column, literals.value(column, column.default))
 
 
