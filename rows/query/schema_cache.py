@@ -70,7 +70,6 @@ class CompiledSchema:
 
 _lock = threading.Lock()
 _known: OrderedDict[str, CompiledSchema] = OrderedDict()
-_columns = 0
 
 
 def compiled_schema(environment: EnvironmentRef) -> CompiledSchema:
@@ -83,14 +82,14 @@ def compiled_schema(environment: EnvironmentRef) -> CompiledSchema:
 
 
 def reload(environment: EnvironmentRef) -> CompiledSchema:
-    global _columns
     made = _load(environment)
     with _lock:
-        _drop(made.environment_id)
         _known[made.environment_id] = made
-        _columns += made.columns
-        while len(_known) > 1 and (len(_known) > MAX_ENVIRONMENTS or _columns > MAX_COLUMNS):
-            _drop(next(iter(_known)))
+        _known.move_to_end(made.environment_id)
+        while len(_known) > MAX_ENVIRONMENTS or (
+            len(_known) > 1 and sum(known.columns for known in _known.values()) > MAX_COLUMNS
+        ):
+            _known.popitem(last=False)
     return made
 
 
@@ -102,14 +101,7 @@ def current(environment: EnvironmentRef) -> CompiledSchema:
 
 def evict(environment_id: str) -> None:
     with _lock:
-        _drop(environment_id)
-
-
-def _drop(environment_id: str) -> None:
-    global _columns
-    dropped = _known.pop(environment_id, None)
-    if dropped is not None:
-        _columns -= dropped.columns
+        _known.pop(environment_id, None)
 
 
 def is_current(known: CompiledSchema) -> bool:
