@@ -19,8 +19,7 @@ from rows.query import params
 from rows.query import where as query_where
 from rows.query.context import QueryContext, run
 from rows.query.schema_cache import CompiledSchema
-from rows.query.sql.conditions import hops_of
-from rows.rules.conditions import NO_FILTER, And, Compare, Condition, Filter, Path, Variable
+from rows.rules.conditions import NO_FILTER, And, Compare, Condition, Filter, Path, Variable, hops_of
 from rows.rules.principal import Principal, resolve
 
 MAX_SUBSCRIPTIONS: Final = 20

@@ -16,7 +16,7 @@ from rows.query.service import canonical_text
 from rows.query.sql.expressions import Sql
 from rows.query.sql.statement import ROW_ID, Statement, build_statement, is_current, is_row, verdicts
 from rows.rules.access import Access, Clause
-from rows.rules.conditions import TRUE, Condition, Path, Quantified, Variable, guarded, operands, parts, paths_of
+from rows.rules.conditions import TRUE, Condition, Path, Quantified, Variable, guarded, operands, parts, paths_of, reads
 from rows.rules.grammar import read_rule
 from rows.rules.name_resolver import NameResolver
 from rows.rules.operators import QUANTIFIERS
@@ -176,20 +176,10 @@ def _quantifiers(
 
 def _is_fully_visible(context: QueryContext, table: str, condition: Condition) -> bool:
     """Whether the caller sees each row and cell that decides the condition."""
-    for part in parts(condition):
-        if isinstance(part, Quantified) and not (
-            _sees_all_rows(context, table, part.hop) and _is_fully_visible(context, part.hop.table, part.condition)
-        ):
-            return False
-        for path in paths_of(part):
-            at = table
-            for hop in path.hops:
-                if not _sees_all_rows(context, at, hop):
-                    return False
-                at = hop.table
-            if not _sees_column(context, at, path.column):
-                return False
-    return True
+    return all(
+        _sees_all_rows(context, at, step) if isinstance(step, Hop) else _sees_column(context, at, step)
+        for at, step in reads(condition, table)
+    )
 
 
 def _sees_all_rows(context: QueryContext, table: str, hop: Hop) -> bool:

@@ -19,11 +19,10 @@ from rows.query import where as query_where
 from rows.query.context import QueryContext, StaleVersion, run
 from rows.query.params import With
 from rows.query.sql import row_json, select
-from rows.query.sql.conditions import hops_of
 from rows.query.sql.row_json import MAX_ANSWER_BYTES
 from rows.query.sql.select import ReadShape
 from rows.query.sql.statement import LIMIT, ROW_ID, After
-from rows.rules.conditions import Condition, Filter, Path
+from rows.rules.conditions import Condition, Filter, Path, hops_of
 from rows.rules.principal import Principal
 from rows.schema.column_values import ROW_ID as ROW_ID_PATTERN
 from rows.schema.model import Table

@@ -248,6 +248,24 @@ def paths_of(part: Condition) -> tuple[Path, ...]:
             return ()
 
 
+def reads(condition: Condition, table: str) -> Iterator[tuple[str, Hop | str]]:
+    """Each hop and column that a condition on `table` reads, with the table where it is."""
+    for part in parts(condition):
+        if isinstance(part, Quantified):
+            yield table, part.hop
+            yield from reads(part.condition, part.hop.table)
+        for path in paths_of(part):
+            at = table
+            for hop in path.hops:
+                yield at, hop
+                at = hop.table
+            yield at, path.column
+
+
+def hops_of(condition: Condition) -> Iterator[Hop]:
+    return (step for _, step in reads(condition, "") if isinstance(step, Hop))
+
+
 def with_leaves(condition: Condition, changed: "Callable[[Leaf], Leaf]") -> Condition:
     match condition:
         case Compare() | IsNull() | Search():

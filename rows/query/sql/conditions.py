@@ -7,7 +7,7 @@ bounds what one statement may cost to compile."""
 
 import math
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -35,8 +35,6 @@ from rows.rules.conditions import (
     Search,
     Variable,
     all_of,
-    parts,
-    paths_of,
 )
 from rows.rules.rule_costs import MAX_CONDITIONS, SUBQUERY_COST
 from rows.schema.column_values import LONG_TYPES, is_indexed
@@ -300,12 +298,3 @@ def is_quick(table: Table, column: Column, operator: Operator) -> bool:
     if column.type != "text" or operator == "ilike":
         return False
     return operator in ("eq", "in") or column is ID or is_indexed(table, column)
-
-
-def hops_of(condition: Condition) -> Iterator[Hop]:
-    for part in parts(condition):
-        if isinstance(part, Quantified):
-            yield part.hop
-            yield from hops_of(part.condition)
-        for path in paths_of(part):
-            yield from path.hops

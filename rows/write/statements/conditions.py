@@ -6,13 +6,13 @@ from typing import Any, Final
 from django.db.models import Exists, F
 
 from rows.query.role_view import RoleView
-from rows.query.sql.conditions import CURRENT_ROW, RowSource, hops_of
+from rows.query.sql.conditions import CURRENT_ROW, RowSource
 from rows.query.sql.expressions import ALWAYS, Parameter, Sql, boolean, joined
 from rows.query.sql.row_json import etag
 from rows.query.sql.statement import ROW_ID, Cell
 from rows.query.tables.managers import RowQuerySet
 from rows.rules.access import WriteRule
-from rows.rules.conditions import OLD, Variable, operands
+from rows.rules.conditions import OLD, Variable, hops_of, operands
 from rows.schema.model import SQL_TYPES, Column
 from rows.write import update_operators
 from rows.write.statements.changes import has_subscribers
