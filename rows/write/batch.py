@@ -189,14 +189,11 @@ class _Batch:
             return
         context = self.context
         for table in _referenced_first(context.compiled.schema, chosen):
-            allowed = tuple(action for action in sorted(actions[table]) if self._may(table, action))
+            access = context.compiled.rules.access(table, context.role_key)
+            allowed = tuple(action for action in sorted(actions[table]) if access.read and getattr(access, action))
             if allowed:
                 named = {Ids(): values.wire("text[]", tuple(chosen[table]))}
                 context.write(context.statement(writes.lock_rows, table, allowed), named)
-
-    def _may(self, table: str, action: Action) -> bool:
-        access = self.context.compiled.rules.access(table, self.context.role_key)
-        return access.read is not None and getattr(access, action) is not None
 
     def _defer(self, operation: Operation) -> bool:
         """Whether the operation is an insert that now waits to be sent with others."""
