@@ -7,14 +7,13 @@ from rows.rules.conditions import (
     Always,
     Compare,
     Condition,
-    IsNull,
     Leaf,
     OtherCell,
     Path,
-    Quantified,
     Search,
     Variable,
     guarded,
+    hops_of,
     leaves,
     operands,
     parts,
@@ -30,9 +29,8 @@ def read(table: Table, name: str, author: NameResolver) -> Condition:
     condition = read_rule(table.checks[name], table.name, author)
     if any(isinstance(operand, Variable) for operand in operands(condition)):
         raise InvalidCondition("", "invalid", "a check cannot use variables: it holds for every caller, at any time.")
-    for part in parts(condition):
-        if isinstance(part, Quantified) or any(path.hops for path in paths_of(part)):
-            raise InvalidCondition("", "invalid", "a check is about the row's own columns, without relations.")
+    if any(hops_of(condition)):
+        raise InvalidCondition("", "invalid", "a check is about the row's own columns, without relations.")
     if any(isinstance(leaf, Search) for leaf in leaves(condition)):
         raise InvalidCondition("", "misplaced", "a check cannot use $search.")
     condition = guarded(condition)  # as in a rule, a comparison with an empty list is false
@@ -52,18 +50,13 @@ def columns_of(condition: Condition) -> frozenset[str]:
 def renamed(condition: Condition, names: Mapping[str, str]) -> Condition:
     """The check after renaming columns; `names` maps old to new."""
 
-    def moved(path: Path) -> Path:
-        return Path((), names.get(path.column, path.column))
+    def moved(leaf: Leaf) -> Leaf:
+        if isinstance(leaf, Search):
+            raise TypeError(f"not part of a check: {leaf!r}")
+        leaf = replace(leaf, path=Path((), names.get(leaf.path.column, leaf.path.column)))
+        if isinstance(leaf, Compare) and isinstance(leaf.operand, OtherCell):
+            other = leaf.operand
+            leaf = replace(leaf, operand=replace(other, column=names.get(other.column, other.column)))
+        return leaf
 
-    def moved_leaf(leaf: Leaf) -> Leaf:
-        match leaf:
-            case IsNull(path):
-                return IsNull(moved(path))
-            case Compare(path, operator, OtherCell() as other):
-                return Compare(moved(path), operator, replace(other, column=names.get(other.column, other.column)))
-            case Compare(path, operator, operand):
-                return Compare(moved(path), operator, operand)
-            case Search():
-                raise TypeError(f"not part of a check: {leaf!r}")
-
-    return with_leaves(condition, moved_leaf)
+    return with_leaves(condition, moved)
