@@ -2,7 +2,7 @@
 fields. `rows.schema.column_values` defines what a column accepts. Errors only mention columns that the caller may
 know."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from platform_site.http.errors import FieldError, ValidationFailed
@@ -19,13 +19,12 @@ Cells = Mapping[str, bytes | None]
 
 
 def read_insert(
-    table: Table, body: Any, *, writable: Iterable[str], readable: Iterable[str]
+    table: Table, body: Any, *, writable: Collection[str], readable: Collection[str]
 ) -> tuple[dict[str, bytes | None], list[FieldError]]:
     """The cells of a new row that `body` sets, and the errors of all invalid fields, at most MAX_ERRORS. `writable` is
     without columns that rules `set`. An operator computes the cell from its default. Raises ValidationFailed for a body
     that is no object."""
-    known = frozenset(writable)
-    cells, changes, errors = _read_columns(table, body, known, frozenset(readable))
+    cells, changes, errors = read_update(table, body, writable=writable, readable=readable, takes_id=True)
     for name, change in changes.items():
         try:
             cells[name] = change.initial_cell()
@@ -33,22 +32,16 @@ def read_insert(
             errors.append(FieldError(name, error.code, error.message))
     given = {*cells, *(error.field for error in errors)}
     for column in table.columns.values() if len(errors) < MAX_ERRORS else ():  # else it was not read to its end
-        if column.name not in given and not column.null and column.default is None and column.name in known:
+        if column.name not in given and not column.null and column.default is None and column.name in writable:
             errors.append(FieldError(column.name, "required", "Required."))
     return cells, errors
 
 
 def read_update(
-    table: Table, body: Any, *, writable: Iterable[str], readable: Iterable[str]
+    table: Table, body: Any, *, writable: Collection[str], readable: Collection[str], takes_id: bool = False
 ) -> tuple[dict[str, bytes | None], dict[str, Change], list[FieldError]]:
     """The cells that `body` changes, whose text is the operand if they are computed, and the errors. As `read_insert`.
     An update never accepts `id`, even if it is `writable`."""
-    return _read_columns(table, body, frozenset(writable) - {ID.name}, frozenset(readable))
-
-
-def _read_columns(
-    table: Table, body: Any, writable: frozenset[str], readable: frozenset[str]
-) -> tuple[dict[str, bytes | None], dict[str, Change], list[FieldError]]:
     if not isinstance(body, Mapping):
         raise ValidationFailed.of(WHOLE_BODY, "wrong_type", "Must be an object of columns and values.")
     cells: dict[str, bytes | None] = {}
@@ -59,7 +52,7 @@ def _read_columns(
             break
         column = table.all_columns.get(name)
         try:
-            if column is None or name not in writable:
+            if column is None or name not in writable or (column is ID and not takes_id):
                 raise _not_writable(table, name, writable, readable)
             if isinstance(value, dict) and (change := update_operators.read(column, value)) is not None:
                 if name not in readable:
@@ -73,7 +66,7 @@ def _read_columns(
     return cells, changes, errors
 
 
-def _not_writable(table: Table, name: str, writable: frozenset[str], readable: frozenset[str]) -> InvalidValue:
+def _not_writable(table: Table, name: str, writable: Iterable[str], readable: Collection[str]) -> InvalidValue:
     """A visible column is read-only; a hidden one does not exist. Only writable columns are suggested."""
     if name == ID.name or name in readable:
         by = "the table's rules do not let you" if name in table.columns else "the platform sets it"
