@@ -114,9 +114,8 @@ def _retrieve(context: QueryContext, name: str, row_id: str, withs: Any, columns
     if not only_users:
         _check_response_size(rows, "with", json_cells=2)
     etag = etag_of(row[0] or b"") if chosen is None else None
-    if not embedded:
-        return RowResult(row_id, row[0] or b"", etag)
-    return RowResult(row_id, _with_relations(context, rows, embedded, only_users)[0], etag)
+    body = _with_relations(context, rows, embedded, only_users)[0] if embedded else row[0] or b""
+    return RowResult(row_id, body, etag)
 
 
 def _list(context: QueryContext, name: str, query: ListQuery) -> Page:

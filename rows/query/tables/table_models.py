@@ -168,10 +168,10 @@ def primary_key_name(table: str) -> str:
 
 
 def index_for(table: Table, spec: IndexSpec) -> models.Index:
-    fields = [models.F(field_name(table.all_columns[key.column])) for key in spec.keys]
+    columns = table.all_columns
     keys = [
-        ordered(field, descending=key.descending, nulls_first=key.nulls_first)
-        for field, key in zip(fields, spec.keys, strict=True)
+        ordered(models.F(field_name(columns[key.column])), descending=key.descending, nulls_first=key.nulls_first)
+        for key in spec.keys
     ]
     return models.Index(*keys, name=index_name(table.name, spec))
 
