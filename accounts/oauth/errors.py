@@ -1,13 +1,13 @@
 """Errors that end a sign-in flow without a code (RFC 6749 4.1.2.1). A provider's texts only go to the log."""
 
-from typing import ClassVar
+from django.db.models import TextChoices
 
 
 class FlowError(Exception):
     """Base class of errors that are sent to the application's redirect URI."""
 
-    error: ClassVar[str] = "server_error"
-    code: ClassVar[str] = "server_error"
+    error: str = "server_error"
+    code: str = "server_error"
     text: str = "Signing in did not work."
 
     def __init__(self, why: str = "") -> None:
@@ -16,16 +16,9 @@ class FlowError(Exception):
 
 
 class InvalidFlowRequest(FlowError):
-    error, code = "invalid_request", "invalid_request"
-
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, error: str = "invalid_request") -> None:
+        self.text, self.error, self.code = text, error, error
         super().__init__()
-        self.text = text
-
-
-class UnsupportedResponseType(FlowError):
-    error, code = "unsupported_response_type", "unsupported_response_type"
-    text = "response_type must be code."
 
 
 class ProviderUnreachable(FlowError):
@@ -38,45 +31,28 @@ class ProviderAnswerInvalid(FlowError):
     text = "The identity provider's answer could not be trusted."
 
 
-class ProviderRefused(FlowError):
-    error, code = "access_denied", "provider_refused"
-    text = "The identity provider did not sign you in."
+class Denial(TextChoices):
+    PROVIDER_REFUSED = "provider_refused", "The identity provider did not sign you in."
+    EMAIL_MISSING = "email_missing", "The identity provider sent no email."
+    EMAIL_UNVERIFIED = "email_unverified", "The identity provider has not verified your email."
+    # The user has never verified it, so it may have been registered by another person.
+    EMAIL_TAKEN = (
+        "email_taken",
+        "A user with this email exists, but it was never verified. Sign in as before and verify the email first.",
+    )
+    # A provider's email is not enough to become an account of console staff, or to be linked in a preview branch.
+    LINK_REQUIRED = (
+        "link_required",
+        "A user with this email is not linked to this provider. Sign in as before, then link the provider.",
+    )
+    SIGN_UP_CLOSED = "sign_up_closed", "There is no user for this identity, and sign-up is not allowed."
+    USER_DISABLED = "user_disabled", "This user may not sign in."
+    QUOTA_EXCEEDED = "quota_exceeded", "The application cannot take more users at the moment."
 
 
-class EmailMissing(FlowError):
-    error, code = "access_denied", "email_missing"
-    text = "The identity provider sent no email."
+class AccessDenied(FlowError):
+    error = "access_denied"
 
-
-class EmailUnverified(FlowError):
-    error, code = "access_denied", "email_unverified"
-    text = "The identity provider has not verified your email."
-
-
-class EmailTaken(FlowError):
-    """The user with this email has never verified it, so it may have been registered by another person."""
-
-    error, code = "access_denied", "email_taken"
-    text = "A user with this email exists, but it was never verified. Sign in as before and verify the email first."
-
-
-class LinkRequired(FlowError):
-    """A provider's email is not enough to become an account of console staff, or to be linked in a preview branch."""
-
-    error, code = "access_denied", "link_required"
-    text = "A user with this email is not linked to this provider. Sign in as before, then link the provider."
-
-
-class SignUpClosed(FlowError):
-    error, code = "access_denied", "sign_up_closed"
-    text = "There is no user for this identity, and sign-up is not allowed."
-
-
-class UserDisabled(FlowError):
-    error, code = "access_denied", "user_disabled"
-    text = "This user may not sign in."
-
-
-class UsersQuotaReached(FlowError):
-    error, code = "access_denied", "quota_exceeded"
-    text = "The application cannot take more users at the moment."
+    def __init__(self, denial: Denial, why: str = "") -> None:
+        self.code, self.text = denial.value, str(denial.label)
+        super().__init__(why)

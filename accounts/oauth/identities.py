@@ -14,8 +14,9 @@ from accounts.audit import Actor
 from accounts.models import User
 from accounts.models.oauth import Identity, IdentityProvider
 from accounts.models.registration import AccountEmail, SignUpMode
-from accounts.oauth import errors, proofs
+from accounts.oauth import proofs
 from accounts.oauth.client.claims import Profile
+from accounts.oauth.errors import AccessDenied, Denial, ProviderAnswerInvalid
 from accounts.oauth.proofs import Proof
 from accounts.registration import email_outbox, invitations, pool_settings
 from accounts.users import emails, exchange_codes, sessions
@@ -44,43 +45,43 @@ def _find_or_create_user(provider: IdentityProvider, profile: Profile, most: int
     if met is not None and Identity.objects.filter(pk=met.pk).update(last_used_at=Now(), email=profile.email):
         return met.user
     if profile.email is None:
-        raise errors.EmailMissing
+        raise AccessDenied(Denial.EMAIL_MISSING)
     if not (profile.is_email_verified or provider.trusts_email):
-        raise errors.EmailUnverified
+        raise AccessDenied(Denial.EMAIL_UNVERIFIED)
     # Locked: neither the email nor its verification may change before the link exists.
     user = User.objects.with_email(provider.environment_id, profile.email).select_for_update().first()
     if user is None:
         user = _create(provider, profile, profile.email, most)
         _remember(user, provider, profile, actor=Actor.of(user))
     elif user.disabled_at is not None:
-        raise errors.UserDisabled
+        raise AccessDenied(Denial.USER_DISABLED)
     elif user.email_verified_at is None:
-        raise errors.EmailTaken
+        raise AccessDenied(Denial.EMAIL_TAKEN)
     elif user.is_staff:  # an identity provider must not be a way to become staff
-        raise errors.LinkRequired
+        raise AccessDenied(Denial.LINK_REQUIRED)
     else:
         _link(user, provider, profile, actor=Actor.of(user))
     return user
 
 
 def linked_user(provider: IdentityProvider, profile: Profile) -> User:
-    """The user to whom `profile` is linked; changes nothing. Raises UserDisabled, SignUpClosed, and LinkRequired if the
-    email is a user's."""
+    """The user to whom `profile` is linked; changes nothing. Raises AccessDenied: USER_DISABLED, LINK_REQUIRED if the
+    email is a user's, else SIGN_UP_CLOSED."""
     met = _known(provider, profile)
     # Locked until the code is issued, so that unlinking withdraws it; it may have been unlinked since.
     if met is not None and Identity.objects.select_for_update(no_key=True).filter(pk=met.pk).first():
         return met.user
     if profile.email and (profile.is_email_verified or provider.trusts_email):
         if User.objects.with_email(provider.environment_id, profile.email).exists():
-            raise errors.LinkRequired
-    raise errors.SignUpClosed
+            raise AccessDenied(Denial.LINK_REQUIRED)
+    raise AccessDenied(Denial.SIGN_UP_CLOSED)
 
 
 def _known(provider: IdentityProvider, profile: Profile) -> Identity | None:
-    """Raises UserDisabled."""
+    """Raises AccessDenied for a disabled user."""
     met = Identity.objects.select_related("user").filter(provider=provider, subject=profile.subject).first()
     if met is not None and met.user.disabled_at is not None:
-        raise errors.UserDisabled
+        raise AccessDenied(Denial.USER_DISABLED)
     return met
 
 
@@ -96,7 +97,7 @@ def _remember(user: User, provider: IdentityProvider, person: Profile | Proof, *
     identity = Identity.objects.create(user=user, provider=provider, subject=person.subject, email=person.email)
     if not IdentityProvider.objects.filter(pk=provider.pk, issuer=provider.issuer).exists():
         # Under another issuer the subject may be another person's. From here on, `providers.change` waits or refuses.
-        raise errors.ProviderAnswerInvalid("the issuer was changed during the sign-in")
+        raise ProviderAnswerInvalid("the issuer was changed during the sign-in")
     audit.record("identity.linked", user, actor=actor, identity_id=identity.pk, provider=provider.name)
     return identity
 
@@ -108,7 +109,7 @@ def _create(provider: IdentityProvider, profile: Profile, email: str, most: int 
     if invited is not None and not invitations.is_good(invited):
         invited = None
     if invited is None and not admits_new_users(provider):
-        raise errors.SignUpClosed
+        raise AccessDenied(Denial.SIGN_UP_CLOSED)
     details = {} if invited is None else invited.details
     if invited is not None:
         invited.delete()
@@ -125,7 +126,7 @@ def _create(provider: IdentityProvider, profile: Profile, email: str, most: int 
             most=most,
         )
     except QuotaExceeded:
-        raise errors.UsersQuotaReached from None
+        raise AccessDenied(Denial.QUOTA_EXCEEDED) from None
 
 
 def link(user: User, proof: Proof, *, actor: Caller) -> Identity:

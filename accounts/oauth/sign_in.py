@@ -68,7 +68,7 @@ def _provider_code(known: Metadata, answer: Mapping[str, str]) -> str:
     if "error" in answer:
         why = f"it said {answer['error'][:60]!r}"
         if answer["error"] in _USER_REFUSED:
-            raise errors.ProviderRefused(why)
+            raise errors.AccessDenied(errors.Denial.PROVIDER_REFUSED, why)
         if answer["error"] == "temporarily_unavailable":
             raise errors.ProviderUnreachable(why)
         raise errors.ProviderAnswerInvalid(why)

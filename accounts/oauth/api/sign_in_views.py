@@ -194,7 +194,7 @@ def _provider(pool_id: str | None, name: str | None) -> IdentityProvider | None:
 def _challenge(query: Mapping[str, str]) -> str | None:
     """The PKCE challenge or None. Raises InvalidFlowRequest, also for `plain`."""
     if query.get("response_type", "code") != "code":
-        raise errors.UnsupportedResponseType
+        raise errors.InvalidFlowRequest("response_type must be code.", "unsupported_response_type")
     challenge, method = query.get("code_challenge"), query.get("code_challenge_method", "S256")
     if method != "S256":
         raise errors.InvalidFlowRequest("code_challenge_method must be S256.")

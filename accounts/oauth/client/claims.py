@@ -16,7 +16,7 @@ from accounts.models.oauth import IdentityProvider
 from accounts.oauth.client import metadata
 from accounts.oauth.client.metadata import Metadata
 from accounts.oauth.client.transport import Calls, oauth_client
-from accounts.oauth.errors import FlowError, ProviderAnswerInvalid, ProviderRefused
+from accounts.oauth.errors import AccessDenied, Denial, FlowError, ProviderAnswerInvalid
 from accounts.users import emails
 from platform_site.http.errors import ValidationFailed
 from platform_site.http.fields import CONTROL_CHARACTERS
@@ -40,7 +40,7 @@ class Profile:
 def of_person(
     calls: Calls, known: Metadata, *, code: str, redirect_uri: str, code_verifier: str, nonce: str
 ) -> Profile:
-    """Exchange the provider's code. Raises ProviderRefused, ProviderUnreachable, ProviderAnswerInvalid."""
+    """Exchange the provider's code. Raises AccessDenied, ProviderUnreachable, ProviderAnswerInvalid."""
     try:
         token = _exchanged(calls, known, code=code, redirect_uri=redirect_uri, code_verifier=code_verifier)
         if calls.provider.kind == IdentityProvider.Kind.OIDC:
@@ -49,7 +49,8 @@ def of_person(
     except FlowError:
         raise
     except OAuth2Error as error:
-        raise ProviderRefused(f"at its token endpoint: {str(error.error)[:60]!r}") from None
+        why = f"at its token endpoint: {str(error.error)[:60]!r}"
+        raise AccessDenied(Denial.PROVIDER_REFUSED, why) from None
     except (JoseError, ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
         # Untrusted input passes through two libraries here: any exception means an invalid response.
         raise ProviderAnswerInvalid(f"{type(error).__name__}: {error}"[:200]) from None

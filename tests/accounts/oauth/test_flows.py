@@ -17,7 +17,7 @@ from django.utils import timezone
 from accounts import audit
 from accounts.models import AuditEntry, AuthorizationCode, Identity, User
 from accounts.models import IdentityProvider as ProviderRecord
-from accounts.oauth import errors, identities, providers
+from accounts.oauth import identities, providers
 from accounts.oauth.client import metadata
 from accounts.oauth.client.claims import Profile
 from accounts.registration import email_outbox, invitations, pool_settings
@@ -504,7 +504,7 @@ def test_an_email_whose_verification_ends_at_that_moment_links_nobody(una: User,
             User.objects.filter(pk=una.pk).update(email_verified_at=None)
             linking = pool.submit(in_thread, lambda: identities.find_or_create_user(provider, profile, most=None))
             wait_until(lambda: linking.done() or waiting_for_locks("default") > 0)
-        assert isinstance(linking.result(30), errors.EmailTaken)
+        assert linking.result(30).code == "email_taken"
     assert not Identity.objects.exists()
 
 
