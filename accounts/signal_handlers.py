@@ -5,17 +5,9 @@ from typing import Any, Final
 from django.db.models import Model, Q
 from django.db.models.functions import Now
 
-from accounts.models import (
-    AccountEmail,
-    AuthorizationCode,
-    IdentityProvider,
-    PoolSettings,
-    PoolSize,
-    RedirectUri,
-    ServerKey,
-    Session,
-    User,
-)
+from accounts.models import PoolSize, ServerKey, Session, User
+from accounts.models.oauth import AuthorizationCode, IdentityProvider, RedirectUri
+from accounts.models.registration import AccountEmail, PoolSettings
 from accounts.tokens import revocation
 from accounts.tokens.credentials import key_cache_name
 from accounts.users import sessions

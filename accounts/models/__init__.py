@@ -245,20 +245,5 @@ class AuditEntry(models.Model):
 
 
 # Django looks for an app's tables here. At the end: they refer to the ones above.
-from accounts.models.oauth import AuthorizationCode, Identity, IdentityProvider, RedirectUri  # noqa: E402
-from accounts.models.registration import AccountEmail, PoolSettings  # noqa: E402
-
-__all__ = [
-    "AccountEmail",
-    "AuditEntry",
-    "AuthorizationCode",
-    "Identity",
-    "IdentityProvider",
-    "PoolSettings",
-    "PoolSize",
-    "RedirectUri",
-    "ServerKey",
-    "Session",
-    "SigningKey",
-    "User",
-]
+from accounts.models.oauth import AuthorizationCode, Identity, IdentityProvider, RedirectUri  # noqa: E402, F401
+from accounts.models.registration import AccountEmail, PoolSettings  # noqa: E402, F401
