@@ -1,22 +1,14 @@
 from django.urls import path
 
 from accounts.registration import pages
-from accounts.registration.views import (
-    InvitationAcceptViewSet,
-    InvitationViewSet,
-    LinkViewSet,
-    OwnAccountViewSet,
-    PasswordResetViewSet,
-    SettingsViewSet,
-    SignUpViewSet,
-)
+from accounts.registration.views import InvitationViewSet, LinkViewSet, OwnAccountViewSet, SettingsViewSet
 
 urlpatterns = [
-    path("v1/auth/signup", SignUpViewSet.as_view({"post": "create"})),
-    path("v1/auth/signup/confirm", SignUpViewSet.as_view({"post": "confirm"})),
-    path("v1/auth/invitation/accept", InvitationAcceptViewSet.as_view({"post": "accept"})),
-    path("v1/auth/password-reset", PasswordResetViewSet.as_view({"post": "create"})),
-    path("v1/auth/password-reset/confirm", PasswordResetViewSet.as_view({"post": "confirm"})),
+    path("v1/auth/signup", LinkViewSet.as_view({"post": "sign_up"})),
+    path("v1/auth/signup/confirm", LinkViewSet.as_view({"post": "confirm_sign_up"})),
+    path("v1/auth/invitation/accept", LinkViewSet.as_view({"post": "accept_invitation"})),
+    path("v1/auth/password-reset", LinkViewSet.as_view({"post": "request_password_reset"})),
+    path("v1/auth/password-reset/confirm", LinkViewSet.as_view({"post": "reset_password"})),
     path("v1/auth/email-verification", OwnAccountViewSet.as_view({"post": "ask_to_verify"})),
     path("v1/auth/email-verification/confirm", LinkViewSet.as_view({"post": "verify_email"})),
     path("v1/auth/email-change", OwnAccountViewSet.as_view({"post": "ask_for_email"})),

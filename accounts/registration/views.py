@@ -2,10 +2,12 @@
 respond equally whether or not the email has an account. docs/reference/sign-in.md."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 from django.db.models import QuerySet
 from django.http import HttpResponse
+from django.utils.functional import cached_property
 from drf_spectacular.utils import extend_schema, extend_schema_view
 from rest_framework.mixins import ListModelMixin, RetrieveModelMixin
 
@@ -52,10 +54,19 @@ def accepted(kind: Kind) -> HttpResponse:
     return respond({"status": "accepted", "expires_in": int(email_templates.LIFETIMES[kind].total_seconds())}, 202)
 
 
-class _Public(ApiViewSet):
+class LinkViewSet(ApiViewSet):
+    """What people without a session may ask for by email, and what the links in these emails do."""
+
     public = True
     environment_use = "optional"
+    also_raises: ClassVar = {
+        "sign_up": (Forbidden, NotFound, QuotaExceeded),
+        "request_password_reset": (Forbidden, NotFound),
+        **dict.fromkeys(("confirm_sign_up", "accept_invitation"), (Forbidden, InvalidGrant, NotFound, QuotaExceeded)),
+        **dict.fromkeys(("reset_password", "verify_email", "change_email"), (Forbidden, InvalidGrant, NotFound)),
+    }
 
+    @cached_property
     def pool(self) -> Pool:
         """Raises NotFound, ProjectSuspended, RateLimited, and Forbidden for a preview branch."""
         try:
@@ -64,109 +75,81 @@ class _Public(ApiViewSet):
             rate_limits.count_token_request(self.http_request)
             raise
 
-    def count_email(self, pool: Pool, kind: Kind, email: str) -> None:
-        rate_limits.count_email_request(self.http_request, kind=kind, pool_id=pool.id, email=email, plan=pool.plan)
+    def count_email(self, kind: Kind, email: str) -> None:
+        request, pool = self.http_request, self.pool
+        rate_limits.count_email_request(request, kind=kind, pool_id=pool.id, email=email, plan=pool.plan)
 
-    def link(self, kind: Kind, token: str) -> tuple[AccountEmail, Pool]:
-        """The link of this token, and its pool. Raises InvalidGrant, and as `pool`."""
+    def link(self, kind: Kind, token: str) -> AccountEmail:
+        """The link of this token. Raises InvalidGrant, and as `pool`."""
         rate_limits.count_token_request(self.http_request)
-        pool = self.pool()
-        return one_time_links.find_in_pool(token, kind, pool.id), pool
+        return one_time_links.find_in_pool(token, kind, self.pool.id)
 
-    def entering(self, pool: Pool, method: str) -> Callable[[User], sessions.Grant]:
+    def entering(self, method: str) -> Callable[[User], sessions.Grant]:
         signing_keys.current_signing_key()  # creates the first key outside of the transaction
-        device = device_of(self.http_request)
-        return lambda user: sessions.start(user, environment_id=pool.environment_id, device=device, method=method)
-
-
-class SignUpViewSet(_Public):
-    also_raises: ClassVar = {
-        "create": (Forbidden, NotFound, QuotaExceeded),
-        "confirm": (Forbidden, InvalidGrant, NotFound, QuotaExceeded),
-    }
+        environment_id, device = self.pool.environment_id, device_of(self.http_request)
+        return lambda user: sessions.start(user, environment_id=environment_id, device=device, method=method)
 
     @idempotent()
     @extend_schema(operation_id="signUp", request=serializers.SignUpInput, responses={202: serializers.Accepted})
-    def create(self, request: Any) -> HttpResponse:
+    def sign_up(self, request: Any) -> HttpResponse:
         """Request an account. The email gets a link; the account is created when that is confirmed.
 
         The response is the same if the email has an account: its owner is notified by email. 403 if the environment
         takes no sign-ups (`sign_up` of `PATCH /v1/auth/settings`)."""
         values = self.read(serializers.SignUpInput)
-        pool = self.pool()
-        self.count_email(pool, Kind.SIGN_UP, values["email"])
-        sign_up.request_sign_up(
-            pool,
-            **values,
-            admit=lambda: rate_limits.count_pool_email(self.http_request, pool_id=pool.id, plan=pool.plan),
-        )
+        self.count_email(Kind.SIGN_UP, values["email"])
+        request, pool = self.http_request, self.pool
+        admit = partial(rate_limits.count_pool_email, request, pool_id=pool.id, plan=pool.plan)
+        sign_up.request_sign_up(pool, **values, admit=admit)
         return accepted(Kind.SIGN_UP)
 
     @extend_schema(operation_id="confirmSignUp", request=serializers.LinkAndPassword, responses={200: TokenPair})
-    def confirm(self, request: Any) -> HttpResponse:
+    def confirm_sign_up(self, request: Any) -> HttpResponse:
         """Make the account and sign in. Needs the link's token and the password that was chosen when signing up."""
         values = self.read(serializers.LinkAndPassword)
-        link, pool = self.link(Kind.SIGN_UP, values["token"])
-        grant = sign_up.confirm(link, values["password"], self.entering(pool, "sign_up"))
+        link = self.link(Kind.SIGN_UP, values["token"])
+        grant = sign_up.confirm(link, values["password"], self.entering("sign_up"))
         return no_store(respond(TokenPair(grant).data))
-
-
-class InvitationAcceptViewSet(_Public):
-    also_raises: ClassVar = {"accept": (Forbidden, InvalidGrant, NotFound, QuotaExceeded)}
 
     @extend_schema(operation_id="acceptInvitation", request=serializers.AcceptInput, responses={200: TokenPair})
-    def accept(self, request: Any) -> HttpResponse:
+    def accept_invitation(self, request: Any) -> HttpResponse:
         """Accept an invitation: choose a password, get an account, and sign in."""
         values = self.read(serializers.AcceptInput)
-        link, pool = self.link(Kind.INVITATION, values["token"])
-        entering = self.entering(pool, "invitation")
-        grant = invitations.accept(link, values["password"], entering, name=values.get("name"))
+        link = self.link(Kind.INVITATION, values["token"])
+        grant = invitations.accept(link, values["password"], self.entering("invitation"), name=values.get("name"))
         return no_store(respond(TokenPair(grant).data))
-
-
-class PasswordResetViewSet(_Public):
-    also_raises: ClassVar = {"create": (Forbidden, NotFound), "confirm": (Forbidden, InvalidGrant, NotFound)}
 
     @idempotent()
     @extend_schema(
         operation_id="requestPasswordReset", request=serializers.EmailInput, responses={202: serializers.Accepted}
     )
-    def create(self, request: Any) -> HttpResponse:
+    def request_password_reset(self, request: Any) -> HttpResponse:
         """Request a link to set a new password. The response is the same whether or not the email has an account."""
         values = self.read(serializers.EmailInput)
-        pool = self.pool()
-        self.count_email(pool, Kind.RESET_PASSWORD, values["email"])
-        password_reset.request_reset(pool, email=values["email"])
+        self.count_email(Kind.RESET_PASSWORD, values["email"])
+        password_reset.request_reset(self.pool, email=values["email"])
         return accepted(Kind.RESET_PASSWORD)
 
     @idempotent()
     @extend_schema(operation_id="confirmPasswordReset", request=serializers.ResetInput, responses={204: None})
-    def confirm(self, request: Any) -> HttpResponse:
+    def reset_password(self, request: Any) -> HttpResponse:
         """Choose a new password by the link's token. All sessions end. A password that is refused leaves the link."""
         values = self.read(serializers.ResetInput)
-        link, _ = self.link(Kind.RESET_PASSWORD, values["token"])
-        password_reset.reset(link, values["password"])
+        password_reset.reset(self.link(Kind.RESET_PASSWORD, values["token"]), values["password"])
         return no_content()
-
-
-class LinkViewSet(_Public):
-    also_raises: ClassVar = dict.fromkeys(("verify_email", "change_email"), (Forbidden, InvalidGrant, NotFound))
 
     @idempotent()
     @extend_schema(operation_id="verifyEmail", request=serializers.LinkInput, responses={204: None})
     def verify_email(self, request: Any) -> HttpResponse:
         """Verify an email by the token of the link."""
-        values = self.read(serializers.LinkInput)
-        link, _ = self.link(Kind.VERIFY_EMAIL, values["token"])
-        own_account.verify(link)
+        own_account.verify(self.link(Kind.VERIFY_EMAIL, self.read(serializers.LinkInput)["token"]))
         return no_content()
 
     @extend_schema(operation_id="confirmEmailChange", request=serializers.LinkAndPassword, responses={204: None})
     def change_email(self, request: Any) -> HttpResponse:
         """Change the email. Needs the token that reached the new email, and the account's password."""
         values = self.read(serializers.LinkAndPassword)
-        link, _ = self.link(Kind.CHANGE_EMAIL, values["token"])
-        own_account.change_email(link, values["password"])
+        own_account.change_email(self.link(Kind.CHANGE_EMAIL, values["token"]), values["password"])
         return no_content()
 
 
