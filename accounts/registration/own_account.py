@@ -132,12 +132,6 @@ def change_email(found: AccountEmail, password: str) -> User:
     return changed
 
 
-def delete(user: User, *, actor: Caller, current_password: str | None) -> None:
-    """Delete one's own account and sessions. Raises as `reauthenticate`, and Conflict for a project's only owner."""
-    reauthenticate(user, actor=actor, current_password=current_password)
-    user_service.delete_user(user, actor=actor)
-
-
 def reauthenticate(user: User, *, actor: Caller, current_password: str | None) -> None:
     """Prove that the account's owner is present. Raises ValidationFailed naming `current_password`, RateLimited, and
     Forbidden without a password if the session is older than REAUTHENTICATION_SECONDS."""

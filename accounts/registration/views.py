@@ -28,6 +28,7 @@ from accounts.registration import (
 )
 from accounts.registration.pool_settings import Pool
 from accounts.tokens import signing_keys
+from accounts.users import service as user_service
 from accounts.users import sessions
 from platform_site.http.cursors import Fact
 from platform_site.http.errors import (
@@ -252,7 +253,8 @@ class OwnAccountViewSet(ApiViewSet):
         user = self._oneself()
         values = self.read(serializers.DeleteAccountInput)
         rate_limits.count_token_request(self.http_request, pool_id=user.environment_id, email=user.email)
-        own_account.delete(user, actor=self.caller, current_password=values.get("current_password"))
+        own_account.reauthenticate(user, actor=self.caller, current_password=values.get("current_password"))
+        user_service.delete_user(user, actor=self.caller)
         return no_content()
 
 
