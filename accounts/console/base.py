@@ -159,16 +159,16 @@ def url_of(model: str, object_id: str) -> str:
     return reverse(f"admin:{model}_change", args=[quote(object_id)])
 
 
+def _anchor(url: str, text: str) -> str:
+    return format_html('<a class="text-link" href="{}">{}</a>', url, text)
+
+
 def link(model: str, object_id: str | None, text: str | None = None) -> str:
-    if not object_id:
-        return "–"
-    return format_html('<a class="text-link" href="{}">{}</a>', url_of(model, object_id), text or object_id)
+    return _anchor(url_of(model, object_id), text or object_id) if object_id else "–"
 
 
 def list_link(model: str, text: str, **query: str) -> str:
-    return format_html(
-        '<a class="text-link" href="{}?{}">{}</a>', reverse(f"admin:{model}_changelist"), urlencode(query), text
-    )
+    return _anchor(f"{reverse(f'admin:{model}_changelist')}?{urlencode(query)}", text)
 
 
 def link_column(description: str, model: str, id_of: str, text_of: str | None = None, *, empty: str = "–") -> Any:
@@ -189,8 +189,7 @@ def timeline_column(description: str, id_of: str, text_of: str | None = None, *,
     def column(admin: ConsoleAdmin, thing: Any) -> str:
         if not (object_id := getattr(thing, id_of)):
             return "–"
-        url, query = reverse("console:timeline"), urlencode({"q": object_id})
-        return format_html('<a class="text-link" href="{}?{}">{}</a>', url, query, getattr(thing, text_of or id_of))
+        return _anchor(f"{reverse('console:timeline')}?{urlencode({'q': object_id})}", getattr(thing, text_of or id_of))
 
     return column
 
@@ -202,14 +201,10 @@ class ReadOnlyAdmin(ConsoleAdmin):
     actions: ClassVar[list[str]] = []
     pool = link_column("Pool", "projects_environment", "environment_id", empty="platform")
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
+    def _never(self, request: HttpRequest, obj: object = None) -> bool:
         return False
 
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
+    has_add_permission = has_change_permission = has_delete_permission = _never
 
     def has_operate_permission(self, request: HttpRequest, obj: object = None) -> bool:
         return bool(request.user.is_staff and request.user.has_perm(OPERATE))

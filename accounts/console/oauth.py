@@ -6,7 +6,7 @@ from django import forms
 from django.contrib import admin
 from django.contrib.admin.utils import unquote
 from django.db.models import Model
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from unfold.decorators import display
 
 from accounts.console.base import ReadOnlyAdmin, link_column, list_link, staff
@@ -49,21 +49,14 @@ class IdentityProviderAdmin(_Managed):
 
     has_delete_permission = has_change_permission
 
-    def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
+    def changeform_view(self, request: HttpRequest, object_id: str | None = None, *args: Any, **kwargs: Any) -> Any:
         issuer = request.POST.get("issuer", "").strip()
-        if issuer and self.has_add_permission(request):
-            request.__dict__["checked_issuer"] = discovery.try_check(issuer, request.POST.get("environment_id") or None)
-        answer: HttpResponse = super().add_view(request, form_url, extra_context)
-        return answer
-
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
-    ) -> HttpResponse:
-        issuer, provider = request.POST.get("issuer", "").strip(), self.get_object(request, unquote(object_id))
-        if issuer and provider and issuer != provider.issuer and self.has_change_permission(request, provider):
-            request.__dict__["checked_issuer"] = discovery.try_check(issuer, provider.environment_id)
-        answer: HttpResponse = super().change_view(request, object_id, form_url, extra_context)
-        return answer
+        provider = self.get_object(request, unquote(object_id)) if object_id else None
+        is_new = object_id is None or (provider is not None and issuer != provider.issuer)
+        if issuer and is_new and self.has_change_permission(request, provider):
+            pool_id = provider.environment_id if provider else request.POST.get("environment_id") or None
+            request.__dict__["checked_issuer"] = discovery.try_check(issuer, pool_id)
+        return super().changeform_view(request, object_id, *args, **kwargs)
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         checked = {
