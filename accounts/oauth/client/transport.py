@@ -2,7 +2,6 @@
 sign-in has SECONDS for all its requests, a process makes at most IN_ALL at a time, shared fairly between applications
 (`platform_site.concurrency.fair_semaphore`), and a provider that timed out gets a growing cooldown."""
 
-import threading
 import time
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
@@ -12,13 +11,13 @@ from urllib.parse import quote_plus, urlencode
 
 import orjson
 from authlib.oauth2.client import OAuth2Client
-from cachetools import LRUCache
 from django.conf import settings
 
 from accounts.models.oauth import IdentityProvider
 from accounts.oauth import client_secrets
 from accounts.oauth.errors import ProviderAnswerInvalid, ProviderUnreachable
 from platform_site.concurrency.fair_semaphore import FairSemaphore, Full
+from platform_site.concurrency.memo import Memo
 from platform_site.outbound import BadUrl, Interruption, OutboundError, RequestTimedOut, client, parse_url
 
 SECONDS: Final = 8.0
@@ -36,7 +35,6 @@ MAX_WAITING: Final = 4
 """Maximum of waiting requests. Each blocks a thread."""
 INITIAL_COOLDOWN: Final = 3.0
 MAX_COOLDOWN: Final = 300.0
-_MAX_COOLDOWNS: Final = 10_000
 _USER_AGENT: Final = "backend-platform"  # GitHub refuses callers without one
 
 
@@ -53,37 +51,23 @@ class Answer:
             raise ProviderAnswerInvalid(f"status {self.status_code}")
 
 
-class _Cooldowns:
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._known: LRUCache[str, tuple[int, float]] = LRUCache(_MAX_COOLDOWNS)
-        """The number of failures in a row, and the end of the cooldown."""
-
-    def check(self, provider_id: str) -> None:
-        with self._lock:
-            _, until = self._known.get(provider_id, (0, 0.0))
-        if time.monotonic() < until:
-            raise ProviderUnreachable("it was too slow a moment ago")
-
-    def begin(self, provider_id: str) -> None:
-        with self._lock:
-            times, _ = self._known.pop(provider_id, (0, 0.0))
-            rest = min(MAX_COOLDOWN, INITIAL_COOLDOWN * float(2 ** min(times, 20)))
-            self._known[provider_id] = times + 1, time.monotonic() + rest
-
-    def forget(self, provider_id: str) -> None:
-        with self._lock:
-            self._known.pop(provider_id, None)
-
-
 _semaphore = FairSemaphore(IN_ALL, per_owner=PER_OWNER, slow_after=SLOW_AFTER, max_waiting=MAX_WAITING)
-_cooldowns = _Cooldowns()
+_cooldowns: Final[Memo[str, tuple[int, float]]] = Memo(5_000)
+"""By provider: the number of failures in a row, and the end of the cooldown."""
+
+
+def _begin_cooldown(provider_id: str) -> None:
+    times, _ = _cooldowns.get(provider_id) or (0, 0.0)
+    rest = min(MAX_COOLDOWN, INITIAL_COOLDOWN * float(2 ** min(times, 20)))
+    _cooldowns.put(provider_id, (times + 1, time.monotonic() + rest))
 
 
 @contextmanager
 def _slot(provider: IdentityProvider, wait: float) -> Iterator[Interruption]:
     """A slot for one call, and its interruption when others need the slot. Raises ProviderUnreachable."""
-    _cooldowns.check(provider.pk)
+    _, until = _cooldowns.get(provider.pk) or (0, 0.0)
+    if time.monotonic() < until:
+        raise ProviderUnreachable("it was too slow a moment ago")
     ending = Interruption()
     try:
         with _semaphore.slot(provider.environment_id or "", wait=wait, on_reclaim=ending.interrupt) as slot:
@@ -91,10 +75,10 @@ def _slot(provider: IdentityProvider, wait: float) -> Iterator[Interruption]:
                 yield ending
             except OutboundError as error:
                 if slot.is_reclaimed or isinstance(error, RequestTimedOut):
-                    _cooldowns.begin(provider.pk)
+                    _begin_cooldown(provider.pk)
                 raise
-            if time.monotonic() - slot.since <= SLOW_AFTER:
-                _cooldowns.forget(provider.pk)
+            if time.monotonic() - slot.since <= SLOW_AFTER and _cooldowns.get(provider.pk):
+                _cooldowns.put(provider.pk, (0, 0.0))
     except Full:
         raise ProviderUnreachable("too many calls to providers at once") from None
 

@@ -51,7 +51,7 @@ def loopback(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         transport.IN_ALL, per_owner=transport.PER_OWNER, slow_after=60.0, max_waiting=transport.MAX_WAITING
     )
     monkeypatch.setattr(transport, "_semaphore", semaphore)
-    monkeypatch.setattr(transport, "_cooldowns", transport._Cooldowns())
+    transport._cooldowns.clear()
     forget_providers()
     yield
     forget_providers()

@@ -22,6 +22,7 @@ from accounts.models import IdentityProvider as ProviderRecord
 from accounts.oauth import flows, providers
 from accounts.oauth.client import metadata, transport
 from accounts.oauth.errors import ProviderUnreachable
+from platform_site.outbound import RequestTimedOut
 from projects.models import Environment
 from tests.accounts.oauth.conftest import APP, HOST, Browser, add, allow, forget_providers, told
 from tests.support.identity_provider import (
@@ -823,22 +824,20 @@ def test_pause_of_a_slow_provider_grows_and_ends_after_a_fast_response(
 ) -> None:
     now = 1000.0
     monkeypatch.setattr(transport.time, "monotonic", lambda: now)
-    rests = transport._Cooldowns()
+    provider = ProviderRecord(id="idp_slow", environment_id="env_slow")
 
-    def is_resting() -> bool:
-        try:
-            rests.check("idp_slow")
-        except ProviderUnreachable:
-            return True
-        return False
+    def time_out() -> None:
+        with pytest.raises(RequestTimedOut), transport._slot(provider, 1):
+            raise RequestTimedOut("no answer")
 
     for rest in (3, 6, 12, 24, 48, 96, 192, 300, 300):
-        rests.begin("idp_slow")
+        time_out()
         now += rest - 0.1
-        assert is_resting()
+        with pytest.raises(ProviderUnreachable, match="too slow"), transport._slot(provider, 1):
+            pass
         now += 0.2
-        assert not is_resting()
-    rests.forget("idp_slow")
-    rests.begin("idp_slow")
+    with transport._slot(provider, 1):
+        pass
+    time_out()
     now += 3.1
-    assert not is_resting()
+    time_out()
