@@ -6,6 +6,7 @@ import threading
 import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any, Final
 
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -41,10 +42,10 @@ class Keys:
 
 _NONE = Keys({}, [], None, float("-inf"))
 _keys = _NONE
-_unsealed: tuple[str, ec.EllipticCurvePrivateKey] | None = None
 _lock = threading.Lock()
 
 
+@lru_cache(maxsize=1)
 def _private_key(sealed: bytes) -> ec.EllipticCurvePrivateKey:
     key = ECKey.import_key(keyring.unseal(sealed, purpose=PURPOSE)).private_key
     if key is None:
@@ -95,22 +96,20 @@ def verifying(kid: str) -> ec.EllipticCurvePublicKey | None:
 
 def current_signing_key() -> tuple[str, ec.EllipticCurvePrivateKey]:
     """`kid` and private key to sign with; makes the first one. Call it outside a transaction that may roll back."""
-    global _unsealed
-    sealed = current().signing
-    if sealed is None:
+    signing = current().signing
+    if signing is None:
         make_first()
-        sealed = _reload(0).signing
-    if sealed is None:
+        signing = _reload(0).signing
+    if signing is None:
         raise RuntimeError("there is no signing key although one was just made")
-    known = _unsealed
-    if known is None or known[0] != sealed[0]:
-        known = _unsealed = (sealed[0], _private_key(sealed[1]))
-    return known
+    kid, sealed = signing
+    return kid, _private_key(sealed)
 
 
 def forget() -> None:
-    global _keys, _unsealed
-    _keys, _unsealed = _NONE, None
+    global _keys
+    _keys = _NONE
+    _private_key.cache_clear()
 
 
 def _make(signs_from: datetime) -> SigningKey:

@@ -7,6 +7,7 @@ import threading
 import unicodedata
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from django.contrib.auth import password_validation
@@ -94,14 +95,10 @@ def _after_fork() -> None:
 
 os.register_at_fork(after_in_child=_after_fork)
 
-_dummy: str | None = None
 
-
+@cache
 def _dummy_hash() -> str:
-    global _dummy
-    if _dummy is None:
-        _dummy = make_password("a password without an owner")
-    return _dummy
+    return make_password("a password without an owner")
 
 
 def is_correct(password: str, encoded: str | None) -> bool:
