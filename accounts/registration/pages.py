@@ -37,10 +37,6 @@ def _password(label: str, *, autocomplete: str, help_text: str = "") -> forms.Ch
     )
 
 
-class ConfirmForm(forms.Form):
-    pass
-
-
 class PasswordForm(forms.Form):
     password = _password("Password", autocomplete="current-password")
 
@@ -80,7 +76,7 @@ class AcceptForm(NewPasswordForm):
 class LinkPage(FormView):  # type: ignore[type-arg]
     http_method_names = ["get", "head", "post", "options"]
     kind: ClassVar[Kind]
-    form_class: type[forms.Form] = ConfirmForm
+    form_class: type[forms.Form] = forms.Form
     title: ClassVar[str]
     lead: ClassVar[str]
     button: ClassVar[str]

@@ -6,7 +6,7 @@ from django import forms
 
 from accounts.models import User
 from accounts.models.registration import AccountEmail
-from accounts.registration.pages import AcceptForm, ConfirmForm, LinkPage
+from accounts.registration.pages import AcceptForm, LinkPage
 from projects import services
 from projects.directory import invitations
 from projects.models import Project
@@ -25,7 +25,7 @@ class JoinProject(LinkPage):
         return invitations.find(token)
 
     def get_form_class(self) -> type[forms.Form]:
-        return AcceptForm if invitations.account_of(self.found) is None else ConfirmForm
+        return AcceptForm if invitations.account_of(self.found) is None else forms.Form
 
     def lead_for(self, found: AccountEmail) -> str:
         return self.lead_to_new if invitations.account_of(found) is None else self.lead
