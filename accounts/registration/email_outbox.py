@@ -22,6 +22,7 @@ from accounts.directory import locks as account_locks
 from accounts.models import User
 from accounts.models.registration import AccountEmail
 from accounts.registration import email_templates, one_time_links, pool_settings
+from accounts.registration.email_templates import NOTICES
 from accounts.tokens.token_format import digest
 from accounts.users.emails import normalize
 from platform_site.background import dispatch
@@ -35,13 +36,10 @@ _PER_RUN: Final = 1_000
 _REFUSED_FOR_NOW: Final = "refused for now"
 _WAITS: Final = tuple(timedelta(seconds=seconds) for seconds in (10, 30, 120, 600, 1800, 3600))
 """Delays before the second, third, … attempt; the last one repeats until the email expires."""
-_NOTICES: Final = frozenset(
-    {Kind.EMAIL_CHANGED, Kind.PASSWORD_CHANGED, Kind.IDENTITY_LINKED, Kind.PROJECT_SUSPENDED, Kind.PROJECT_RESUMED}
-)
 _ANONYMOUS_REQUESTS: Final = frozenset({Kind.SIGN_UP, Kind.RESET_PASSWORD})
 """Several can be open for one email: an anonymous request must not invalidate an earlier link."""
 _OF_A_USER: Final = frozenset({Kind.VERIFY_EMAIL, Kind.CHANGE_EMAIL})
-_TO_USERS: Final = _NOTICES | {Kind.RESET_PASSWORD}
+_TO_USERS: Final = NOTICES | {Kind.RESET_PASSWORD}
 
 log = logging.getLogger("platform.accounts")
 
@@ -165,7 +163,7 @@ def _wait_for_room(email: AccountEmail) -> timedelta | None:
 def _resolve(email: AccountEmail) -> ClaimedEmail | None:
     """Determine the user: here the lookup's duration cannot be measured."""
     kind = Kind(email.kind)
-    if kind in _NOTICES:
+    if kind in NOTICES:
         return ClaimedEmail(email, None)
     token = one_time_links.make_token()
     if kind == Kind.MEMBER_INVITATION:  # a person with an account can use it, too

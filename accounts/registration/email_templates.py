@@ -14,7 +14,9 @@ from accounts.registration import pool_settings
 
 Kind = AccountEmail.Kind
 ACCOUNT_EXISTS: Final = "account_exists"
-
+NOTICES: Final = frozenset(
+    {Kind.EMAIL_CHANGED, Kind.PASSWORD_CHANGED, Kind.IDENTITY_LINKED, Kind.PROJECT_SUSPENDED, Kind.PROJECT_RESUMED}
+)
 LIFETIMES: Final = {
     Kind.SIGN_UP: timedelta(hours=24),
     Kind.INVITATION: timedelta(days=7),
@@ -22,11 +24,7 @@ LIFETIMES: Final = {
     Kind.VERIFY_EMAIL: timedelta(hours=24),
     Kind.RESET_PASSWORD: timedelta(hours=1),
     Kind.CHANGE_EMAIL: timedelta(hours=1),
-    Kind.EMAIL_CHANGED: timedelta(days=2),
-    Kind.PASSWORD_CHANGED: timedelta(days=2),
-    Kind.IDENTITY_LINKED: timedelta(days=2),
-    Kind.PROJECT_SUSPENDED: timedelta(days=2),
-    Kind.PROJECT_RESUMED: timedelta(days=2),
+    **dict.fromkeys(NOTICES, timedelta(days=2)),
 }
 """Validity of a link after sending, and of an unsent email."""
 
