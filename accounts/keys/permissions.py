@@ -48,8 +48,6 @@ class KeyAuthority:
 
 
 def operators(*, environment_id: str | None = None, account_id: str | None = None) -> KeyAuthority:
-    if (environment_id is None) == (account_id is None):
-        raise ValueError("a key belongs to an environment or to an account")
     grantable = ENVIRONMENT_SCOPES if environment_id else ACCOUNT_SCOPES
     return KeyAuthority(environment_id, None, account_id, None, grantable, most=MAX_FOR_OPERATORS)
 

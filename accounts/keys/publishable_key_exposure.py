@@ -44,8 +44,6 @@ class Exposure:
         return [*tables, *users, *(f"function {name}: invoke" for name in self.functions)]
 
 
-NOTHING: Final = Exposure()
-
 _readers: Final[list[Callable[[EnvironmentRef], Exposure]]] = []
 
 
@@ -57,11 +55,7 @@ def register(reader: Callable[[EnvironmentRef], Exposure]) -> None:
 def by_key(environment_id: str | None, scopes: Iterable[str]) -> Exposure:
     """What a publishable key with these scopes allows by the current rules. Raises the region's database errors."""
     environment = environment_directory.directory().environment_ref(environment_id) if environment_id else None
-    return NOTHING if environment is None else _everything(environment).within(scopes)
-
-
-def _everything(environment: EnvironmentRef) -> Exposure:
-    found = [read(environment) for read in _readers]
+    found = [read(environment) for read in _readers] if environment else []
     tables = {name: actions for each in found for name, actions in sorted(each.tables.items())}
     functions = [name for each in found for name in sorted(each.functions)]
-    return Exposure(tables, functions, [name for each in found for name in each.user_fields])
+    return Exposure(tables, functions, [name for each in found for name in each.user_fields]).within(scopes)
