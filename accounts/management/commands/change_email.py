@@ -1,5 +1,3 @@
-"""`manage.py change_email ACCOUNT EMAIL`: a new email for the account of a person who lost the mailbox."""
-
 from argparse import ArgumentParser
 from typing import Any
 

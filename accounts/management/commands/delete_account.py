@@ -1,5 +1,3 @@
-"""`manage.py delete_account ACCOUNT`: deletes the account of a person who cannot do it."""
-
 from argparse import ArgumentParser
 from typing import Any
 

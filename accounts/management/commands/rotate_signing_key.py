@@ -1,5 +1,3 @@
-"""`manage.py rotate_signing_key`: a new key pair for access tokens. Run it every few months, and after a leak."""
-
 from argparse import ArgumentParser
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""`manage.py reset_totp EMAIL`: removes a member of staff's second factor, if the authenticator and codes are lost."""
-
 from argparse import ArgumentParser
 from typing import Any
 
