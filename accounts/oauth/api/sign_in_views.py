@@ -70,7 +70,9 @@ class _Application:
             redirects.with_parameters(self.redirect_uri, {**parameters, "state": self.state, "iss": settings.BASE_URL})
         )
 
-    def redirect_with_error(self, error: errors.FlowError) -> HttpResponse:
+    def refuse(self, error: errors.FlowError, environment_id: str | None) -> HttpResponse:
+        facts = {"code": error.code, "why": error.why, "environment_id": environment_id}
+        log.info("sign-in by a provider refused", extra=facts)
         return self.redirect(error=error.error, error_description=error.text, error_code=error.code)
 
 
@@ -137,7 +139,7 @@ class ProviderSignInViewSet(_BrowserViewSet):
             )
             state, url = sign_in.begin(provider, flow)
         except errors.FlowError as error:
-            return _logged(application, error, pool.environment_id)
+            return application.refuse(error, pool.environment_id)
         response = _see_other(url)
         _set_cookie(response, self.http_request, flow, state)
         return response
@@ -233,13 +235,6 @@ def _set_cookie(response: HttpResponse, request: HttpRequest, flow: Flow, state:
     )
 
 
-def _logged(application: _Application, error: errors.FlowError, environment_id: str | None) -> HttpResponse:
-    log.info(
-        "sign-in by a provider refused", extra={"code": error.code, "why": error.why, "environment_id": environment_id}
-    )
-    return application.redirect_with_error(error)
-
-
 class SignInCallbackViewSet(_BrowserViewSet):
     """`GET|POST /v1/auth/callback/{provider_id}`: where a provider sends the browser. No platform page shows a code."""
 
@@ -260,7 +255,7 @@ class SignInCallbackViewSet(_BrowserViewSet):
         try:
             response = application.redirect(code=sign_in.finish(flow, provider, self.query, most=pool.most_users))
         except errors.FlowError as error:
-            response = _logged(application, error, flow.environment_id)
+            response = application.refuse(error, flow.environment_id)
         response.delete_cookie(flows.cookie_name(state), path=flows.COOKIE_PATH)
         return response
 
