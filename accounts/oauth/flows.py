@@ -5,7 +5,6 @@ sealed under the secret key and the flow's `state`, so a callback in another bro
 import re
 import secrets
 import time
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -14,6 +13,7 @@ from typing import Final
 
 import orjson
 from django.conf import settings
+from django.utils.http import urlsafe_base64_decode, urlsafe_base64_encode
 
 from platform_site.security import keyring
 
@@ -56,17 +56,15 @@ def surplus(cookies: Iterable[str]) -> list[str]:
 
 
 def seal(flow: Flow, state: str) -> str:
-    text = keyring.seal_under(_key(state), orjson.dumps(asdict(flow)), purpose=_PURPOSE)
-    return urlsafe_b64encode(text).decode().rstrip("=")
+    return urlsafe_base64_encode(keyring.seal_under(_key(state), orjson.dumps(asdict(flow)), purpose=_PURPOSE))
 
 
 def open_sealed(state: str, cookies: dict[str, str]) -> Flow:
     if not _STATE.fullmatch(state):
         raise UnknownFlow
-    value = cookies.get(cookie_name(state), "")
     try:
-        text = urlsafe_b64decode(value + "=" * (-len(value) % 4))
-        flow = Flow(**orjson.loads(keyring.unseal_under(_key(state), text, purpose=_PURPOSE)))
+        sealed = urlsafe_base64_decode(cookies.get(cookie_name(state), ""))
+        flow = Flow(**orjson.loads(keyring.unseal_under(_key(state), sealed, purpose=_PURPOSE)))
     except (ValueError, TypeError, keyring.KeyringError):
         raise UnknownFlow from None
     if flow.expires_at < time.time():

@@ -3,11 +3,11 @@ needs a session, the PKCE verifier and `own_account.reauthenticate`, so a copied
 9700 4.5). Reuse within its lifetime is harmless: linking is idempotent."""
 
 import time
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
 import orjson
+from django.utils.http import urlsafe_base64_decode, urlsafe_base64_encode
 
 from accounts.users import exchange_codes
 from platform_site.http.errors import FieldError, InvalidGrant
@@ -32,15 +32,13 @@ class Proof:
 
 
 def seal(proof: Proof) -> str:
-    sealed = keyring.seal(orjson.dumps(asdict(proof)), purpose=_PURPOSE)
-    return PREFIX + urlsafe_b64encode(sealed).decode().rstrip("=")
+    return PREFIX + urlsafe_base64_encode(keyring.seal(orjson.dumps(asdict(proof)), purpose=_PURPOSE))
 
 
 def read(text: str, *, environment_id: str | None, code_verifier: str) -> Proof:
     """The proof, if authentic, unexpired, and for this environment and verifier. Raises InvalidGrant."""
-    value = text.removeprefix(PREFIX)
     try:
-        sealed = urlsafe_b64decode(value + "=" * (-len(value) % 4))
+        sealed = urlsafe_base64_decode(text.removeprefix(PREFIX))
         proof = Proof(**orjson.loads(keyring.unseal(sealed, purpose=_PURPOSE)))
     except (ValueError, TypeError, keyring.KeyringError):
         raise refused() from None
