@@ -1,6 +1,6 @@
 """Tables of sign-in by providers, in the control database. `accounts.models` imports them for Django."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
@@ -12,6 +12,19 @@ from platform_site.security import keyring
 
 SECRET_PURPOSE = "accounts.identity_provider"  # noqa: S105 - what the column is for
 KEY_PURPOSE = "accounts.identity_provider_key"
+
+
+def _sealed_text(column: str, purpose: str) -> Any:
+    """The text that is encrypted in `column`, or None."""
+
+    def read(record: models.Model) -> str | None:
+        sealed = getattr(record, column)
+        return None if sealed is None else keyring.unseal(bytes(sealed), purpose=purpose).decode()
+
+    def write(record: models.Model, text: str | None) -> None:
+        setattr(record, column, None if text is None else keyring.seal(text.encode(), purpose=purpose))
+
+    return property(read, write)
 
 
 class IdentityProvider(models.Model):
@@ -63,6 +76,9 @@ class IdentityProvider(models.Model):
     enabled = models.BooleanField(default=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
+    client_secret: str | None = _sealed_text("sealed_client_secret", SECRET_PURPOSE)
+    private_key: str | None = _sealed_text("sealed_private_key", KEY_PURPOSE)
+
     class Meta:
         constraints: ClassVar = [
             models.UniqueConstraint(
@@ -82,26 +98,6 @@ class IdentityProvider(models.Model):
 
     def __str__(self) -> str:
         return self.name
-
-    @property
-    def client_secret(self) -> str | None:
-        if self.sealed_client_secret is None:
-            return None
-        return keyring.unseal(bytes(self.sealed_client_secret), purpose=SECRET_PURPOSE).decode()
-
-    @client_secret.setter
-    def client_secret(self, secret: str | None) -> None:
-        self.sealed_client_secret = None if secret is None else keyring.seal(secret.encode(), purpose=SECRET_PURPOSE)
-
-    @property
-    def private_key(self) -> str | None:
-        if self.sealed_private_key is None:
-            return None
-        return keyring.unseal(bytes(self.sealed_private_key), purpose=KEY_PURPOSE).decode()
-
-    @private_key.setter
-    def private_key(self, key: str | None) -> None:
-        self.sealed_private_key = None if key is None else keyring.seal(key.encode(), purpose=KEY_PURPOSE)
 
     @property
     def has_client_secret(self) -> bool:
