@@ -9,19 +9,7 @@ from accounts.models import Session
 from accounts.users import emails, passwords
 from accounts.users.service import RESERVED_ROLES
 from accounts.users.sessions import Reason
-from platform_site.http import errors
-from platform_site.http.fields import (
-    BooleanField,
-    CharField,
-    ChoiceField,
-    DateTimeField,
-    IdField,
-    IntegerField,
-    ListField,
-    NameField,
-    ObjectField,
-    Serializer,
-)
+from platform_site.http import errors, fields
 from platform_site.identity.callers import PUBLISHABLE_SCOPES, SCOPES, CallerKind
 
 MAX_USER_NAME_LENGTH: Final = 200
@@ -30,7 +18,7 @@ MAX_CLAIMS_BYTES: Final = 4096
 _ROLE: Final = re.compile(r"[a-z][a-z0-9_]{0,47}", re.ASCII)
 
 
-class EmailField(CharField):
+class EmailField(fields.CharField):
     def to_internal_value(self, data: Any) -> str:
         try:
             return emails.check(str(super().to_internal_value(data)))
@@ -38,7 +26,7 @@ class EmailField(CharField):
             raise ValidationError(error.fields[0].message, error.fields[0].code) from None
 
 
-class PasswordField(CharField):
+class PasswordField(fields.CharField):
     """A password as typed: `accounts.users.passwords` normalises it, and accepts a hash of the typed form."""
 
     def __init__(self, **kwargs: Any) -> None:
@@ -57,7 +45,7 @@ class ChosenPasswordField(PasswordField):
         return value
 
 
-class RoleField(CharField):
+class RoleField(fields.CharField):
     """A role for rules: a name like a table's, and not one of RESERVED_ROLES."""
 
     default_error_messages: ClassVar = {
@@ -74,7 +62,7 @@ class RoleField(CharField):
         return value
 
 
-class ClaimsField(ObjectField):
+class ClaimsField(fields.ObjectField):
     default_error_messages: ClassVar = {"too_long": "Claims must have at most 4096 bytes as JSON."}
 
     def to_internal_value(self, data: Any) -> dict[str, Any]:
@@ -84,20 +72,20 @@ class ClaimsField(ObjectField):
         return value
 
 
-class TokenInput(Serializer):
+class TokenInput(fields.Serializer):
     """Contract 4.5, refreshing, and PKCE. Fields of other grants are ignored (RFC 6749 3.2)."""
 
     ignore_unknown = True
 
-    grant_type = ChoiceField(choices=["password", "refresh_token", "authorization_code"])
-    email = CharField(required=False, max_length=emails.MAX_LENGTH)
+    grant_type = fields.ChoiceField(choices=["password", "refresh_token", "authorization_code"])
+    email = fields.CharField(required=False, max_length=emails.MAX_LENGTH)
     password = PasswordField(required=False)
-    refresh_token = CharField(required=False, max_length=200)
-    code = CharField(required=False, max_length=200)
-    code_verifier = CharField(
+    refresh_token = fields.CharField(required=False, max_length=200)
+    code = fields.CharField(required=False, max_length=200)
+    code_verifier = fields.CharField(
         required=False, max_length=200, help_text="Required if the code was requested with a `code_challenge`."
     )
-    redirect_uri = CharField(
+    redirect_uri = fields.CharField(
         required=False, max_length=2000, help_text="If sent, it must be the URI that the code was sent to."
     )
 
@@ -125,14 +113,14 @@ class TokenInput(Serializer):
         return attrs
 
 
-class RevokeInput(Serializer):
-    scope = ChoiceField(choices=["current", "others", "all"])
+class RevokeInput(fields.Serializer):
+    scope = fields.ChoiceField(choices=["current", "others", "all"])
 
 
-class MeInput(Serializer):
+class MeInput(fields.Serializer):
     """Changes of the caller's own account. A new password needs the current one."""
 
-    name = NameField(required=False, allow_blank=True, max_length=MAX_USER_NAME_LENGTH)
+    name = fields.NameField(required=False, allow_blank=True, max_length=MAX_USER_NAME_LENGTH)
     password = ChosenPasswordField(required=False)
     current_password = PasswordField(required=False)
 
@@ -143,22 +131,22 @@ class MeInput(Serializer):
         return attrs
 
 
-class KeyName(Serializer):
-    name = NameField(max_length=100)
+class KeyName(fields.Serializer):
+    name = fields.NameField(max_length=100)
 
 
 class KeyInput(KeyName):
-    scopes = ListField(
-        child=ChoiceField(choices=list(SCOPES)),
+    scopes = fields.ListField(
+        child=fields.ChoiceField(choices=list(SCOPES)),
         min_length=1,
         max_length=len(SCOPES),
         distinct=True,
         required=False,
         help_text="Required, except for publishable keys. Default: all scopes that such a key can hold.",
     )
-    environment_id = IdField("env", required=False, allow_null=True)
-    expires_at = DateTimeField(required=False, allow_null=True)
-    publishable = BooleanField(
+    environment_id = fields.IdField("env", required=False, allow_null=True)
+    expires_at = fields.DateTimeField(required=False, allow_null=True)
+    publishable = fields.BooleanField(
         required=False,
         source="is_publishable",
         help_text="A public key, for web pages and apps before a user signs in. It has the role `anonymous` in rules. "
@@ -173,9 +161,9 @@ class KeyInput(KeyName):
         return attrs
 
 
-class InvitationInput(Serializer):
+class InvitationInput(fields.Serializer):
     email = EmailField()
-    name = NameField(required=False, allow_blank=True, max_length=MAX_USER_NAME_LENGTH)
+    name = fields.NameField(required=False, allow_blank=True, max_length=MAX_USER_NAME_LENGTH)
     role = RoleField(required=False, allow_null=True)
     claims = ClaimsField(required=False)
 
@@ -183,7 +171,7 @@ class InvitationInput(Serializer):
 class UserFields(InvitationInput):
     """The fields of a user, except the password."""
 
-    email_verified = BooleanField(
+    email_verified = fields.BooleanField(
         required=False, source="is_email_verified", help_text="Whether the email is known to be the user's."
     )
 
@@ -199,51 +187,55 @@ class UserInput(UserFields):
 class UserChange(UserFields):
     email = EmailField(required=False)
     password = ChosenPasswordField(required=False)
-    disabled = BooleanField(required=False, source="is_disabled")
+    disabled = fields.BooleanField(required=False, source="is_disabled")
 
 
-class TokenUser(Serializer):
-    id = CharField()
-    email = CharField()
-    name = CharField()
+class TokenUser(fields.Serializer):
+    id = fields.CharField()
+    email = fields.CharField()
+    name = fields.CharField()
 
 
-class TokenPair(Serializer):
-    access_token = CharField(help_text="A JWT, ES256, valid for `expires_in` seconds.")
-    refresh_token = CharField(help_text="`rt_…`, valid for 30 days, good for one use.")
-    expires_in = IntegerField()
+class TokenPair(fields.Serializer):
+    access_token = fields.CharField(help_text="A JWT, ES256, valid for `expires_in` seconds.")
+    refresh_token = fields.CharField(help_text="`rt_…`, valid for 30 days, good for one use.")
+    expires_in = fields.IntegerField()
     user = TokenUser()
 
 
-class Me(Serializer):
-    kind = ChoiceField(choices=list(get_args(CallerKind)), help_text="`anonymous` is a caller with a publishable key.")
-    id = CharField()
-    email = CharField(allow_null=True)
-    email_verified = BooleanField(allow_null=True, help_text="Null for a key, like the fields below.")
-    pending_email = CharField(allow_null=True, help_text="The new email, until it is confirmed.")
-    has_password = BooleanField(allow_null=True, help_text="False for users who only ever used a provider.")
-    name = CharField(allow_null=True)
-    role = CharField(allow_null=True, help_text="The user's role, or the account's role in the project of the request.")
-    environment_id = CharField(allow_null=True)
-    scopes = ListField(child=ChoiceField(choices=list(SCOPES)))
+class Me(fields.Serializer):
+    kind = fields.ChoiceField(
+        choices=list(get_args(CallerKind)), help_text="`anonymous` is a caller with a publishable key."
+    )
+    id = fields.CharField()
+    email = fields.CharField(allow_null=True)
+    email_verified = fields.BooleanField(allow_null=True, help_text="Null for a key, like the fields below.")
+    pending_email = fields.CharField(allow_null=True, help_text="The new email, until it is confirmed.")
+    has_password = fields.BooleanField(allow_null=True, help_text="False for users who only ever used a provider.")
+    name = fields.CharField(allow_null=True)
+    role = fields.CharField(
+        allow_null=True, help_text="The user's role, or the account's role in the project of the request."
+    )
+    environment_id = fields.CharField(allow_null=True)
+    scopes = fields.ListField(child=fields.ChoiceField(choices=list(SCOPES)))
 
 
-class CurrentField(BooleanField):
+class CurrentField(fields.BooleanField):
     def get_attribute(self, session: Session) -> bool:
         return bool(session.pk == self.context["view"].caller.session_id)
 
 
-class SessionDetail(Serializer):
-    id = CharField()
+class SessionDetail(fields.Serializer):
+    id = fields.CharField()
     current = CurrentField(help_text="Whether it is the session of this request.")
-    environment_id = CharField(allow_null=True)
-    user_agent = CharField()
-    ip_address = CharField(allow_null=True)
-    created_at = DateTimeField()
-    refreshed_at = DateTimeField(source="rotated_at", allow_null=True)
-    expires_at = DateTimeField()
-    ended_at = DateTimeField(source="revoked_at", allow_null=True)
-    end_reason = ChoiceField(choices=[*get_args(Reason), "expired"], source="revoked_reason", allow_null=True)
+    environment_id = fields.CharField(allow_null=True)
+    user_agent = fields.CharField()
+    ip_address = fields.CharField(allow_null=True)
+    created_at = fields.DateTimeField()
+    refreshed_at = fields.DateTimeField(source="rotated_at", allow_null=True)
+    expires_at = fields.DateTimeField()
+    ended_at = fields.DateTimeField(source="revoked_at", allow_null=True)
+    end_reason = fields.ChoiceField(choices=[*get_args(Reason), "expired"], source="revoked_reason", allow_null=True)
 
     def to_representation(self, session: Session) -> dict[str, Any]:
         """`has_expired` is annotated (`accounts.users.sessions.of_user`)."""
@@ -253,34 +245,36 @@ class SessionDetail(Serializer):
         return shown
 
 
-class ExposedTable(Serializer):
-    table = CharField()
-    actions = ListField(child=ChoiceField(choices=["read", "insert", "update", "delete"]))
+class ExposedTable(fields.Serializer):
+    table = fields.CharField()
+    actions = fields.ListField(child=fields.ChoiceField(choices=["read", "insert", "update", "delete"]))
 
 
-class ExposedTablesField(ListField):
+class ExposedTablesField(fields.ListField):
     def to_representation(self, tables: Any) -> list[Any]:
         return super().to_representation([{"table": name, "actions": actions} for name, actions in tables.items()])
 
 
-class Exposed(Serializer):
+class Exposed(fields.Serializer):
     tables = ExposedTablesField(
         child=ExposedTable(), help_text="Tables whose rules name the role `anonymous`, with the actions."
     )
-    users = ListField(child=CharField(), source="user_fields", help_text="Fields of users that rows may embed.")
-    functions = ListField(child=CharField(), help_text="Functions with `invoke: public`.")
+    users = fields.ListField(
+        child=fields.CharField(), source="user_fields", help_text="Fields of users that rows may embed."
+    )
+    functions = fields.ListField(child=fields.CharField(), help_text="Functions with `invoke: public`.")
 
 
-class KeyDetail(Serializer):
-    id = CharField()
-    name = CharField()
-    prefix = CharField(help_text="The beginning of the secret.")
-    publishable = BooleanField(source="is_publishable")
-    scopes = ListField(child=ChoiceField(choices=list(SCOPES)))
-    environment_id = CharField(allow_null=True)
-    created_at = DateTimeField()
-    expires_at = DateTimeField(allow_null=True)
-    last_used_at = DateTimeField(allow_null=True, help_text="Accurate to a minute.")
+class KeyDetail(fields.Serializer):
+    id = fields.CharField()
+    name = fields.CharField()
+    prefix = fields.CharField(help_text="The beginning of the secret.")
+    publishable = fields.BooleanField(source="is_publishable")
+    scopes = fields.ListField(child=fields.ChoiceField(choices=list(SCOPES)))
+    environment_id = fields.CharField(allow_null=True)
+    created_at = fields.DateTimeField()
+    expires_at = fields.DateTimeField(allow_null=True)
+    last_used_at = fields.DateTimeField(allow_null=True, help_text="Accurate to a minute.")
     opens = Exposed(
         allow_null=True,
         help_text="What a publishable key currently allows everyone to do, by rules and functions. "
@@ -289,29 +283,29 @@ class KeyDetail(Serializer):
 
 
 class NewKey(KeyDetail):
-    secret = CharField(help_text="`sk_…`, or `pk_…` of a publishable key. Only this response has it.")
+    secret = fields.CharField(help_text="`sk_…`, or `pk_…` of a publishable key. Only this response has it.")
 
 
-class UserDetail(Serializer):
-    id = CharField()
-    email = CharField()
-    name = CharField()
-    role = CharField(allow_null=True)
-    claims = ObjectField()
-    email_verified_at = DateTimeField(allow_null=True)
-    disabled_at = DateTimeField(allow_null=True)
-    created_at = DateTimeField()
+class UserDetail(fields.Serializer):
+    id = fields.CharField()
+    email = fields.CharField()
+    name = fields.CharField()
+    role = fields.CharField(allow_null=True)
+    claims = fields.ObjectField()
+    email_verified_at = fields.DateTimeField(allow_null=True)
+    disabled_at = fields.DateTimeField(allow_null=True)
+    created_at = fields.DateTimeField()
 
 
-class PublicKey(Serializer):
-    kty = CharField()
-    crv = CharField()
-    x = CharField()
-    y = CharField()
-    kid = CharField()
-    use = CharField()
-    alg = CharField()
+class PublicKey(fields.Serializer):
+    kty = fields.CharField()
+    crv = fields.CharField()
+    x = fields.CharField()
+    y = fields.CharField()
+    kid = fields.CharField()
+    use = fields.CharField()
+    alg = fields.CharField()
 
 
-class PublicKeys(Serializer):
-    keys = ListField(child=PublicKey())
+class PublicKeys(fields.Serializer):
+    keys = fields.ListField(child=PublicKey())

@@ -8,29 +8,21 @@ from accounts.api.serializers import (
 )
 from accounts.models.registration import SignUpMode
 from accounts.registration import pool_settings
-from platform_site.http.fields import (
-    CharField,
-    ChoiceField,
-    DateTimeField,
-    IntegerField,
-    NameField,
-    ObjectField,
-    Serializer,
-)
+from platform_site.http import fields
 
 
-class TokenField(CharField):
+class TokenField(fields.CharField):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(max_length=200, write_only=True, **kwargs)
 
 
-class SignUpInput(Serializer):
+class SignUpInput(fields.Serializer):
     email = EmailField()
     password = ChosenPasswordField()
-    name = NameField(required=False, allow_blank=True, max_length=MAX_USER_NAME_LENGTH)
+    name = fields.NameField(required=False, allow_blank=True, max_length=MAX_USER_NAME_LENGTH)
 
 
-class LinkInput(Serializer):
+class LinkInput(fields.Serializer):
     token = TokenField()
 
 
@@ -45,10 +37,10 @@ class ResetInput(LinkInput):
 
 
 class AcceptInput(ResetInput):
-    name = NameField(required=False, allow_blank=True, max_length=MAX_USER_NAME_LENGTH)
+    name = fields.NameField(required=False, allow_blank=True, max_length=MAX_USER_NAME_LENGTH)
 
 
-class EmailInput(Serializer):
+class EmailInput(fields.Serializer):
     email = EmailField()
 
 
@@ -56,16 +48,16 @@ class EmailChangeInput(EmailInput):
     current_password = PasswordField()
 
 
-class DeleteAccountInput(Serializer):
+class DeleteAccountInput(fields.Serializer):
     current_password = PasswordField(required=False, help_text="Required for an account with a password.")
 
 
-class UrlField(CharField):
+class UrlField(fields.CharField):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(required=False, max_length=pool_settings.MAX_URL_LENGTH, **kwargs)
 
 
-class LinkUrls(Serializer):
+class LinkUrls(fields.Serializer):
     """For each kind of link the application's own page, a URL with `{token}` in it."""
 
     sign_up = UrlField()
@@ -75,33 +67,33 @@ class LinkUrls(Serializer):
     change_email = UrlField()
 
 
-class SettingsInput(Serializer):
-    sign_up = ChoiceField(choices=SignUpMode.values, required=False)
-    app_name = CharField(required=False, allow_blank=True, max_length=64)
+class SettingsInput(fields.Serializer):
+    sign_up = fields.ChoiceField(choices=SignUpMode.values, required=False)
+    app_name = fields.CharField(required=False, allow_blank=True, max_length=64)
     app_url = UrlField(allow_blank=True)
     link_urls = LinkUrls(required=False)
 
 
-class Accepted(Serializer):
+class Accepted(fields.Serializer):
     """The same response whether or not the email has an account."""
 
-    status = ChoiceField(choices=["accepted"])
-    expires_in = IntegerField(help_text="Seconds for which the link of the email works, if one is sent.")
+    status = fields.ChoiceField(choices=["accepted"])
+    expires_in = fields.IntegerField(help_text="Seconds for which the link of the email works, if one is sent.")
 
 
-class Invitation(Serializer):
-    id = CharField()
-    email = CharField(source="recipient")
-    name = CharField(source="details.name")
-    role = CharField(source="details.role", allow_null=True)
-    claims = ObjectField(source="details.claims")
-    status = ChoiceField(choices=["waiting", "sent", "refused"], help_text="Status of the email.")
-    created_at = DateTimeField()
-    expires_at = DateTimeField()
+class Invitation(fields.Serializer):
+    id = fields.CharField()
+    email = fields.CharField(source="recipient")
+    name = fields.CharField(source="details.name")
+    role = fields.CharField(source="details.role", allow_null=True)
+    claims = fields.ObjectField(source="details.claims")
+    status = fields.ChoiceField(choices=["waiting", "sent", "refused"], help_text="Status of the email.")
+    created_at = fields.DateTimeField()
+    expires_at = fields.DateTimeField()
 
 
-class Settings(Serializer):
-    sign_up = ChoiceField(choices=SignUpMode.values)
-    app_name = CharField()
-    app_url = CharField()
+class Settings(fields.Serializer):
+    sign_up = fields.ChoiceField(choices=SignUpMode.values)
+    app_name = fields.CharField()
+    app_url = fields.CharField()
     link_urls = LinkUrls()
