@@ -10,7 +10,7 @@ from django.http import HttpRequest
 from unfold.decorators import display
 
 from accounts.console.base import ReadOnlyAdmin, link_column, list_link, staff
-from accounts.console.provider_forms import SIGNING_KEY, NewProviderForm, PoolForm, ProviderForm, text
+from accounts.console.provider_forms import NewProviderForm, PoolForm, ProviderForm, text
 from accounts.models.oauth import Identity, IdentityProvider, RedirectUri
 from accounts.oauth import discovery, providers, redirects
 
@@ -90,11 +90,7 @@ class IdentityProviderAdmin(_Managed):
 
     def save_model(self, request: HttpRequest, obj: IdentityProvider, form: Any, change: bool) -> None:
         if change:
-            # Only the fields that the person changed; an empty secret stays as it is.
-            changed = {*form.changed_data, *SIGNING_KEY}
-            values = {name: each for name, each in form.cleaned_data.items() if name in changed and each is not None}
-            stored = IdentityProvider.objects.get(pk=obj.pk)
-            providers.change(stored, actor=staff(request), **values)
+            providers.change(IdentityProvider.objects.get(pk=obj.pk), actor=staff(request), **form.changes())
             return
         made = providers.add(form.cleaned_data["environment_id"], actor=staff(request), **form.given())
         obj.pk, obj._state.adding = made.pk, False

@@ -13,10 +13,9 @@ from unfold.widgets import (
 from accounts.console.base import AsOpened
 from accounts.directory import environments as environment_directory
 from accounts.models.oauth import IdentityProvider
-from accounts.oauth import checks, client_secrets, providers
+from accounts.oauth import client_secrets, providers
+from accounts.oauth.client_secrets import SIGNING_KEY
 from platform_site.http.errors import FieldError, ValidationFailed
-
-SIGNING_KEY = ("team_id", "key_id", "private_key")
 
 
 def text(
@@ -175,6 +174,11 @@ class ProviderForm(_ProviderFields, AsOpened):
         self.initial["scopes"] = " ".join(self.instance.scopes)
         self.initial.update({name: getattr(self.instance, name) for name in ("issuer", "team_id", "key_id")})
 
+    def changes(self) -> dict[str, Any]:
+        """What `providers.change` takes: the fields that the person changed; an empty secret stays as it is."""
+        changed = {*self.changed_data, *SIGNING_KEY}
+        return {name: each for name, each in self.cleaned_data.items() if name in changed and each is not None}
+
     def clean_scopes(self) -> list[str]:
         return super().clean_scopes() or self.instance.scopes
 
@@ -191,14 +195,7 @@ class ProviderForm(_ProviderFields, AsOpened):
             return cleaned
         if not set(SIGNING_KEY).intersection(self.changed_data):
             cleaned |= dict.fromkeys(SIGNING_KEY)
-        wrong = client_secrets.problems(
-            *(cleaned[name] for name in SIGNING_KEY),
-            issuer=cleaned["issuer"],
-            has_secret=cleaned["client_secret"] is not None,
-        )
-        wrong += checks.wrong_trust(cleaned["issuer"], cleaned["trusts_email"])
-        if cleaned["issuer"] != self.initial["issuer"]:
-            wrong += checks.wrong_issuer(self.instance, cleaned["issuer"])
+        wrong = providers.problems_of_change(self.instance, **self.changes())
         self.add_errors(wrong)
         if not wrong:
             self.add_result_of_check()

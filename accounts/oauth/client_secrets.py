@@ -14,6 +14,7 @@ from platform_site.http.errors import FieldError
 LIFETIME: Final = 300
 MAX_KEY_LENGTH: Final = 2_000
 """Characters. A P-256 key as PEM has about 250."""
+SIGNING_KEY: Final = ("team_id", "key_id", "private_key")
 _KEY_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,50}", re.ASCII)
 _ALGORITHM: Final = "ES256"
 
@@ -36,7 +37,7 @@ def of(provider: IdentityProvider) -> str | None:
 def problems(
     team_id: str | None, key_id: str | None, private_key: str | None, *, issuer: str | None, has_secret: bool
 ) -> list[FieldError]:
-    values = {"team_id": team_id, "key_id": key_id, "private_key": private_key}
+    values = dict(zip(SIGNING_KEY, (team_id, key_id, private_key), strict=True))
     if not any(values.values()):
         return []
     wrong = [

@@ -19,6 +19,7 @@ from platform_site.identity.callers import Caller
 
 MAX_PROVIDERS: Final = 20
 OIDC_SCOPES: Final = ("openid", "email", "profile")
+_CREDENTIALS: Final = ("client_secret", *client_secrets.SIGNING_KEY)
 
 PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
     "google": {"display_name": "Google", "issuer": "https://accounts.google.com"},
@@ -114,6 +115,10 @@ def _save_with_free_name(provider: IdentityProvider) -> None:
 class ProviderChanges(TypedDict, total=False):
     display_name: str
     client_id: str
+    client_secret: str | None
+    team_id: str | None
+    key_id: str | None
+    private_key: str | None
     response_mode: str
     issuer: str
     scopes: Sequence[str]
@@ -126,25 +131,21 @@ def change(
     provider: IdentityProvider,
     *,
     actor: Caller | Actor,
-    client_secret: str | None = None,
-    team_id: str | None = None,
-    key_id: str | None = None,
-    private_key: str | None = None,
     issuer_errors: Sequence[FieldError] = (),
     **values: Unpack[ProviderChanges],
 ) -> IdentityProvider:
     """Change the given values. A client secret replaces a signing key and vice versa; another issuer clears both,
     unless new ones are given. Raises ValidationFailed, NotFound, and Conflict for another issuer while users are
     linked."""
-    credentials = client_secret, team_id, key_id, private_key
-    if wrong := problems_of_change(provider, *credentials, issuer_errors=issuer_errors, **values):
+    if wrong := problems_of_change(provider, issuer_errors=issuer_errors, **values):
         raise ValidationFailed(fields=wrong)
     with transaction.atomic():
         locked = _locked(provider)
         issuers = _issuers(locked, values)
-        changed = changes.apply(locked, values)
-        if issuers or client_secret is not None or private_key is not None:
-            changed += _replace_credentials(locked, *credentials)
+        columns = {name: value for name, value in values.items() if name not in _CREDENTIALS}
+        changed = changes.apply(locked, columns)
+        if issuers or values.get("client_secret") is not None or values.get("private_key") is not None:
+            changed += _replace_credentials(locked, values)
         if changed:
             locked.save(update_fields=changed)
             fields = [field.removeprefix("sealed_") for field in changed]
@@ -153,24 +154,15 @@ def change(
 
 
 def problems_of_change(
-    provider: IdentityProvider,
-    client_secret: str | None = None,
-    team_id: str | None = None,
-    key_id: str | None = None,
-    private_key: str | None = None,
-    *,
-    issuer_errors: Sequence[FieldError] = (),
-    **values: Unpack[ProviderChanges],
+    provider: IdentityProvider, *, issuer_errors: Sequence[FieldError] = (), **values: Unpack[ProviderChanges]
 ) -> list[FieldError]:
     """The errors of `change`, but for Conflict and NotFound."""
+    given: Mapping[str, Any] = values
+    secret, key = given.get("client_secret"), [given.get(name) for name in client_secrets.SIGNING_KEY]
     return [
-        *checks.wrong_names(
-            provider.name, values.get("scopes", ()), values.get("client_id", provider.client_id), client_secret
-        ),
+        *checks.wrong_names(provider.name, given.get("scopes", ()), given.get("client_id", provider.client_id), secret),
         *(checks.wrong_issuer(provider, values["issuer"]) or issuer_errors if "issuer" in values else ()),
-        *client_secrets.problems(
-            team_id, key_id, private_key, issuer=provider.issuer, has_secret=client_secret is not None
-        ),
+        *client_secrets.problems(*key, issuer=provider.issuer, has_secret=secret is not None),
         *checks.wrong_trust(values.get("issuer", provider.issuer), values.get("trusts_email", provider.trusts_email)),
     ]
 
@@ -192,14 +184,12 @@ def _issuers(provider: IdentityProvider, values: ProviderChanges) -> dict[str, s
     return {"issuer": issuer, "previous_issuer": provider.issuer}
 
 
-def _replace_credentials(
-    provider: IdentityProvider, secret: str | None, team_id: str | None, key_id: str | None, private_key: str | None
-) -> list[str]:
+def _replace_credentials(provider: IdentityProvider, values: ProviderChanges) -> list[str]:
     had_key = provider.sealed_private_key is not None
-    provider.client_secret = secret
-    provider.team_id, provider.key_id, provider.private_key = team_id, key_id, private_key
-    key_fields = ["team_id", "key_id", "sealed_private_key"] if had_key or private_key is not None else []
-    return ["sealed_client_secret", *key_fields]
+    for name in _CREDENTIALS:
+        setattr(provider, name, values.get(name))
+    has_changed_key = had_key or values.get("private_key") is not None
+    return ["sealed_client_secret", *(["team_id", "key_id", "sealed_private_key"] if has_changed_key else [])]
 
 
 def remove(provider: IdentityProvider, *, actor: Caller | Actor) -> int:
