@@ -1,7 +1,6 @@
 from django.urls import path
 
-from accounts.oauth.api.identity_views import IdentityViewSet
-from accounts.oauth.api.provider_views import IdentityProviderViewSet, RedirectUriViewSet
+from accounts.oauth.api.provider_views import IdentityProviderViewSet, IdentityViewSet, RedirectUriViewSet
 from accounts.oauth.api.sign_in_views import ProviderSignInViewSet, SignInCallbackViewSet, SignInProviderViewSet
 
 urlpatterns = [
