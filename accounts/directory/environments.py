@@ -10,14 +10,11 @@ from platform_site.identity.callers import Caller, EnvironmentRef
 
 
 class Directory(Protocol):
-    def environment_ref(self, environment_id: str) -> EnvironmentRef | None:
-        pass
+    def environment_ref(self, environment_id: str) -> EnvironmentRef | None: ...
 
-    def environment_ref_named(self, text: str) -> EnvironmentRef | None:
-        pass
+    def environment_ref_named(self, text: str) -> EnvironmentRef | None: ...
 
-    def project_name(self, environment_id: str) -> str | None:
-        pass
+    def project_name(self, environment_id: str) -> str | None: ...
 
     def lock_shared(self, environment_id: str) -> None:
         """Prevent deletion of the environment until the control transaction ends. Raises a 404 error."""
@@ -28,14 +25,11 @@ class Directory(Protocol):
     def environment_ref_for(self, caller: Caller, environment_id: str) -> tuple[EnvironmentRef, frozenset[str]] | None:
         """The environment and the caller's role there; None if the caller may not see the environment."""
 
-    def suspended(self) -> "QuerySet[Any, str]":
-        pass
+    def suspended(self) -> "QuerySet[Any, str]": ...
 
-    def suspended_projects(self) -> "QuerySet[Any, str]":
-        pass
+    def suspended_projects(self) -> "QuerySet[Any, str]": ...
 
-    def may_invite(self, project_id: str | None, account_id: str | None) -> bool:
-        pass
+    def may_invite(self, project_id: str | None, account_id: str | None) -> bool: ...
 
 
 _directory: Directory | None = None

@@ -7,7 +7,6 @@ from typing import Final
 
 from django.db import transaction
 
-from accounts.models import User
 from accounts.models.oauth import IdentityProvider
 from accounts.oauth import errors, identities, proofs, providers
 from accounts.oauth.client import claims, metadata
@@ -92,16 +91,14 @@ def _proof(flow: Flow, provider: IdentityProvider, profile: Profile) -> str:
 
 def _code(flow: Flow, provider: IdentityProvider, profile: Profile, most: int | None) -> str:
     with transaction.atomic():  # no user is created or linked without a code
+        if flow.environment_id != provider.environment_id:  # a preview branch, which must not change its source's users
+            user = identities.linked_user(provider, profile)
+        else:
+            user = identities.find_or_create_user(provider, profile, most=most)
         return exchange_codes.issue(
-            _user(flow, provider, profile, most),
+            user,
             environment_id=flow.environment_id,
             redirect_uri=flow.redirect_uri,
             code_challenge=flow.code_challenge,
             method=f"oauth:{provider.name}",
         )
-
-
-def _user(flow: Flow, provider: IdentityProvider, profile: Profile, most: int | None) -> User:
-    if flow.environment_id != provider.environment_id:  # a preview branch, which must not change its source's users
-        return identities.linked_user(provider, profile)
-    return identities.find_or_create_user(provider, profile, most=most)
