@@ -88,10 +88,7 @@ class AccessToken(SimpleAccessToken):
     @classmethod
     def for_session(cls, *, user_id: str, session_id: str, environment_id: str | None) -> "AccessToken":
         token = cls()
-        token["nbf"] = token["iat"]
-        token["sub"] = user_id
-        token["sid"] = session_id
-        token["env"] = environment_id
+        token.payload |= {"nbf": token["iat"], "sub": user_id, "sid": session_id, "env": environment_id}
         return token
 
     def claims(self, key_id: str) -> AccessClaims:

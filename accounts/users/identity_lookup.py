@@ -16,6 +16,7 @@ from platform_site.identity.callers import CallerKind
 
 TOUCH_EVERY: Final = timedelta(minutes=1)
 """Precision of a key's `last_used_at`: not every request writes it."""
+_OF_USER: Final = ("email", "name", "role", "claims")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ def _sessions(session_id: str) -> "QuerySet[Session, Any]":
     live = Session.objects.filter(
         pk=session_id, revoked_at__isnull=True, expires_at__gt=Now(), user__disabled_at__isnull=True
     )
-    of_user = {name: F(f"user__{name}") for name in ("email", "name", "role", "claims")}
+    of_user = {name: F(f"user__{name}") for name in _OF_USER}
     return live.values("id", "user_id", "environment_id", "expires_at", pool_id=F("user__environment_id"), **of_user)
 
 
@@ -80,11 +81,7 @@ def _identify_session(row: dict[str, Any]) -> tuple[Identity, dict[str, Any]]:
         expires_at=expires_at.timestamp(),
         session_id=row.pop("id"),
         account_id=user_id if is_account else None,
-        environment_id=row.pop("environment_id"),
-        email=row.pop("email"),
-        name=row.pop("name"),
-        role=row.pop("role"),
-        claims=row.pop("claims"),
+        **{name: row.pop(name) for name in ("environment_id", *_OF_USER)},
     )
     return identity, row
 
