@@ -37,10 +37,9 @@ class KeyAuthority:
         return self.environment_id or self.account_id or ""
 
     def unrevoked(self) -> "QuerySet[ServerKey]":
-        keys = ServerKey.objects.filter(revoked_at__isnull=True)
-        if self.environment_id is not None:
-            return keys.filter(environment_id=self.environment_id)
-        return keys.filter(account_id=self.account_id)
+        return ServerKey.objects.filter(
+            environment_id=self.environment_id, account_id=self.account_id, revoked_at__isnull=True
+        )
 
     def visible(self) -> "QuerySet[ServerKey]":
         """Keys that the caller may see, and so revoke."""
@@ -55,41 +54,35 @@ def operators(*, environment_id: str | None = None, account_id: str | None = Non
 def over_keys(caller: Caller, environment_id: str | None, *, to_issue: bool = False) -> KeyAuthority:
     """The caller's authority over the keys of `environment_id`; None means a key's own environment, or the account
     itself. Raises NotFound, Forbidden, and, with `to_issue`, ProjectSuspended."""
-    if caller.kind == "account":
-        return _of_account(caller, environment_id, to_issue)
-    caller.need(MANAGE)
-    if caller.environment is None or environment_id not in (None, caller.environment.environment_id):
-        raise NotFound
-    return KeyAuthority(
-        environment_id=caller.environment.environment_id,
-        project_id=caller.environment.project_id,
-        account_id=None,
-        made_by=None,
-        grantable=caller.scopes,
-        most=plan_limits(caller.environment.plan).keys_per_environment,
-        until=ServerKey.objects.filter(pk=caller.id).values_list("expires_at", flat=True).first(),
-    )
-
-
-def _of_account(caller: Caller, environment_id: str | None, to_issue: bool) -> KeyAuthority:
-    if environment_id is None:
+    made_by: str | None = None
+    until: datetime | None = None
+    if caller.kind != "account":
+        caller.need(MANAGE)
+        environment, scopes = caller.environment, caller.scopes
+        if environment is None or environment_id not in (None, environment.environment_id):
+            raise NotFound
+        until = ServerKey.objects.filter(pk=caller.id).values_list("expires_at", flat=True).first()
+    elif environment_id is None:
         most = plan_limits(caller.plan).keys_per_environment
         return KeyAuthority(None, None, caller.id, None, ACCOUNT_SCOPES, most)
-    found = environment_directory.directory().environment_ref_for(caller, environment_id)
-    if found is None:
-        raise NotFound
-    environment, scopes = found
-    if MANAGE not in scopes:
-        raise Forbidden("Only owners and developers of the project can manage its keys.")
-    if to_issue:
-        environment.require_active()
+    else:
+        found = environment_directory.directory().environment_ref_for(caller, environment_id)
+        if found is None:
+            raise NotFound
+        environment, scopes = found
+        if MANAGE not in scopes:
+            raise Forbidden("Only owners and developers of the project can manage its keys.")
+        if to_issue:
+            environment.require_active()
+        made_by = None if environment.role == "owner" else caller.id
     return KeyAuthority(
-        environment_id=environment_id,
+        environment_id=environment.environment_id,
         project_id=environment.project_id,
         account_id=None,
-        made_by=None if environment.role == "owner" else caller.id,
+        made_by=made_by,
         grantable=scopes,
         most=plan_limits(environment.plan).keys_per_environment,
+        until=until,
     )
 
 
