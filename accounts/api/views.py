@@ -290,33 +290,20 @@ class UserViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
     def filter_queryset(self, queryset: Any) -> Any:
         if self.action != "list":
             return queryset
-        email, asked_ids, search = self._email(), self.query.get("ids"), self._search()
+        pool_id, email, asked_ids, search = self.environment.pool_id, *map(self.query.get, ("email", "ids", "search"))
         if search is not None:
-            queryset = User.objects.beginning_with(self.environment.pool_id, search)
+            if email is not None:
+                raise ValidationFailed.of("search", "invalid", "Use either email or search.")
+            if not search.strip() or len(search) > MAX_SEARCH:
+                raise ValidationFailed.of("search", "invalid", f"Must have 1 to {MAX_SEARCH} characters.")
+            queryset = User.objects.beginning_with(pool_id, search)
         if email is not None:
-            queryset = User.objects.with_email(self.environment.pool_id, email)
+            queryset = User.objects.with_email(pool_id, email.replace(" ", "+"))  # a plus sign arrives as a space
         return queryset if asked_ids is None else queryset.filter(pk__in=_read_ids(asked_ids))
 
     def cursor_facts(self) -> Sequence[Fact]:
-        email, asked_ids = self._email(), self.query.get("ids")
-        facts = [self.environment.pool_id] if email is None else [self.environment.pool_id, email]
-        if (search := self._search()) is not None:
-            facts += ["search", search]
-        return facts if asked_ids is None else [*facts, "ids", asked_ids]
-
-    def _email(self) -> str | None:
-        email = self.query.get("email")
-        return None if email is None else email.replace(" ", "+")  # a plus sign arrives as a space
-
-    def _search(self) -> str | None:
-        search = self.query.get("search")
-        if search is None:
-            return None
-        if "email" in self.query:
-            raise ValidationFailed.of("search", "invalid", "Use either email or search.")
-        if not search.strip() or len(search) > MAX_SEARCH:
-            raise ValidationFailed.of("search", "invalid", f"Must have 1 to {MAX_SEARCH} characters.")
-        return str(search)
+        filters = {name: self.query[name] for name in ("email", "ids", "search") if name in self.query}
+        return [self.environment.pool_id, *(f"{name}={value}" for name, value in filters.items())]
 
     @idempotent()
     @extend_schema(request=serializers.UserInput, responses={201: serializers.UserDetail})
