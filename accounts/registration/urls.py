@@ -1,7 +1,7 @@
 from django.urls import path
 
 from accounts.registration import pages
-from accounts.registration.views import InvitationViewSet, LinkViewSet, OwnAccountViewSet, SettingsViewSet
+from accounts.registration.views import InvitationViewSet, LinkViewSet, MeViewSet, OwnAccountViewSet, SettingsViewSet
 
 urlpatterns = [
     path("v1/auth/signup", LinkViewSet.as_view({"post": "sign_up"})),
@@ -14,6 +14,7 @@ urlpatterns = [
     path("v1/auth/email-change", OwnAccountViewSet.as_view({"post": "ask_for_email"})),
     path("v1/auth/email-change/confirm", LinkViewSet.as_view({"post": "change_email"})),
     path("v1/auth/delete-account", OwnAccountViewSet.as_view({"post": "remove"})),
+    path("v1/auth/me", MeViewSet.as_view({"get": "retrieve", "patch": "partial_update"})),
     path("v1/auth/settings", SettingsViewSet.as_view({"get": "retrieve", "patch": "partial_update"})),
     path("v1/invitations", InvitationViewSet.as_view({"get": "list", "post": "create"})),
     path("v1/invitations/<str:invitation_id>", InvitationViewSet.as_view({"delete": "destroy"})),
