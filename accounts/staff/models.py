@@ -55,9 +55,6 @@ class TotpDevice(ThrottlingMixin, Device):  # type: ignore[misc]  # django-otp h
         except keyring.KeyringError:
             return False
 
-    def get_throttle_factor(self) -> int:
-        return 1
-
     @property
     def wait(self) -> int:
         if not self.throttling_failure_count or self.throttling_failure_timestamp is None:
@@ -70,8 +67,7 @@ class TotpDevice(ThrottlingMixin, Device):  # type: ignore[misc]  # django-otp h
         return (True, None) if not self.wait else (False, {"wait": self.wait})
 
     def verify_token(self, token: str) -> bool:
-        allowed, _ = self.verify_is_allowed()
-        if not allowed:
+        if self.wait:
             return False
         totp = TOTP(self.key, step=STEP_SECONDS)
         right = len(token) == 6 and token.isascii() and token.isdigit()
