@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from django.core.mail import get_connection
 from django.core.mail.backends.base import BaseEmailBackend
@@ -104,13 +104,10 @@ class ClaimedEmail:
     says: str | None = None
 
 
-class SkippedEmail:
-    """A due email is not sent now: it has no recipient and is deleted, or waits for the pool's limit."""
-
-
-def claim(email_id: str | None = None) -> ClaimedEmail | SkippedEmail | None:
-    """Claim a due email (`email_id`, if given) for LEASE; None if there is none. Leaves unknown kinds to workers of a
-    newer version, and emails of suspended projects until they resume."""
+def claim(email_id: str | None = None) -> ClaimedEmail | Literal[False] | None:
+    """Claim a due email (`email_id`, if given) for LEASE; None if there is none; False if it is not sent now, as it has
+    no recipient and is deleted, or waits for the pool's limit. Leaves unknown kinds to workers of a newer version, and
+    emails of suspended projects until they resume."""
     with transaction.atomic():
         due = AccountEmail.objects.exclude(_of_suspended()).filter(
             kind__in=Kind.values,
@@ -127,14 +124,14 @@ def claim(email_id: str | None = None) -> ClaimedEmail | SkippedEmail | None:
         claimed = _resolve(email)
         if claimed is None:
             email.delete()
-            return SkippedEmail()
+            return False
         if email.attempts == 0 and (wait := _wait_for_room(email)) is not None:
             AccountEmail.objects.filter(pk=email.pk).update(
                 next_attempt_at=Now() + wait,
                 expires_at=Now() + wait + email_templates.LIFETIMES[Kind(email.kind)],
                 last_error="waits: the hourly limit of emails is reached",
             )
-            return SkippedEmail()
+            return False
         email.attempts += 1
         email.next_attempt_at = Now() + LEASE
         email.token_hash = digest(claimed.token) if claimed.token else None
@@ -200,8 +197,7 @@ def _resolve(email: AccountEmail) -> ClaimedEmail | None:
 
 
 def send(email_id: str) -> None:
-    claimed = claim(email_id)
-    if isinstance(claimed, ClaimedEmail):
+    if claimed := claim(email_id):
         with closing(get_connection()) as server:
             _deliver(claimed, server)
 
@@ -214,7 +210,7 @@ def send_due() -> int:
             claimed = claim()
             if claimed is None:
                 break
-            if isinstance(claimed, ClaimedEmail):
+            if claimed:
                 outcome = _deliver(claimed, server)
                 if outcome is None:
                     break
