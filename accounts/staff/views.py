@@ -231,29 +231,26 @@ def _change(request: HttpRequest, user: User) -> dict[str, Any]:
                 return {}
             except ApiError as error:
                 form.add_error("code", _error_text(error))
-                return {"code_form": form}
-            show_device(request, device)
-            messages.success(request, "Your second factor is on. Other browsers have to sign in again.")
-            return {"codes": codes}
+            else:
+                show_device(request, device)
+                messages.success(request, "Your second factor is on. Other browsers have to sign in again.")
+                return {"codes": codes}
         return {"code_form": form}
     form = PasswordForm(request.POST)
-    if not form.is_valid():
-        return {"password_form": form}
-    try:
-        _count_password_try(request, user)
-        if not passwords.is_correct(form.cleaned_data["password"], user.password):
-            form.add_error("password", "This is not your password.")
-            return {"password_form": form}
-        if what == "begin":
-            second_factor.begin_enrolment(user)
-        elif what == "codes":
-            return {"codes": second_factor.renew_recovery_codes(user)}
-        elif what == "disable" and second_factor.disable(user, actor=Actor.staff(user)):
-            messages.success(request, "Your second factor is off.")
-    except ApiError as error:
-        form.add_error("password", _error_text(error))
-        return {"password_form": form}
-    return {}
+    if form.is_valid():
+        try:
+            _count_password_try(request, user)
+            if not passwords.is_correct(form.cleaned_data["password"], user.password):
+                form.add_error("password", "This is not your password.")
+            elif what == "begin":
+                second_factor.begin_enrolment(user)
+            elif what == "codes":
+                return {"codes": second_factor.renew_recovery_codes(user)}
+            elif what == "disable" and second_factor.disable(user, actor=Actor.staff(user)):
+                messages.success(request, "Your second factor is off.")
+        except ApiError as error:
+            form.add_error("password", _error_text(error))
+    return {"password_form": form} if form.errors else {}
 
 
 def _error_text(error: ApiError) -> str:
