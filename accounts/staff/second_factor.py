@@ -55,8 +55,7 @@ def confirm_enrolment(user: User, code: str) -> tuple[TotpDevice, list[str]]:
         if device is None:
             raise NotFound("There is no authenticator to confirm. Begin again.")
         _refuse_while_waiting(device)
-        right = device.verify_token(_plain(code))
-        if right:
+        if device.verify_token(_plain(code)):
             device.confirmed = True
             device.save(update_fields=["confirmed"])
             codes = _new_recovery_codes(user)

@@ -88,10 +88,8 @@ def current() -> Keys:
 
 def verifying(kid: str) -> ec.EllipticCurvePublicKey | None:
     """The public key with this id, or None. An unknown id reloads the table, at most ten times a second."""
-    key = current().verifying.get(kid)
-    if key is None:
-        key = _reload(_RELOAD_SPACING if _keys.verifying else 0).verifying.get(kid)
-    return key
+    known = current().verifying.get(kid)
+    return known or _reload(_RELOAD_SPACING if _keys.verifying else 0).verifying.get(kid)
 
 
 def current_signing_key() -> tuple[str, ec.EllipticCurvePrivateKey]:

@@ -3,7 +3,7 @@ successor is used, its predecessor returns it again (two tabs, a lost response);
 the session. Ending a session also marks its cache entry (`accounts.tokens.revocation`). Contract 4.5, 5.6."""
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Literal
@@ -178,8 +178,7 @@ def methods_of(session_ids: Collection[str]) -> dict[str, str]:
     return {str(session_id): method for session_id, method in started.values_list("target_id", "detail__method")}
 
 
-def _end(session_ids: Iterable[str], reason: Reason) -> None:
-    session_ids = list(session_ids)
+def _end(session_ids: Sequence[str], reason: Reason) -> None:
     Session.objects.filter(pk__in=session_ids).update(
         revoked_at=Now(), revoked_reason=reason, previous_hash=None, sealed_successor=None
     )

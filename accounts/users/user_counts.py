@@ -1,4 +1,4 @@
-"""The number of users of each pool, maintained by triggers (migration 0009) in the transaction that changes it. A pool
+"""The number of users of each pool, maintained by triggers in the transaction that changes it. A pool
 is counted once, with its row locked, when first asked. Platform accounts have no row."""
 
 from django.db import transaction
