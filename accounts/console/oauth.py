@@ -60,7 +60,7 @@ class IdentityProviderAdmin(_Managed):
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         checked = {
-            "checked_issuer": request.__dict__.get("checked_issuer"),
+            "checked_issuer": request.__dict__.get("checked_issuer", {}),
             "may_be_of_platform": self.has_manage_staff_permission(request),
         }
         form = ProviderForm if obj else NewProviderForm

@@ -1,4 +1,4 @@
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from django import forms
@@ -15,7 +15,7 @@ from accounts.directory import environments as environment_directory
 from accounts.models.oauth import IdentityProvider
 from accounts.oauth import client_secrets, providers
 from accounts.oauth.client_secrets import SIGNING_KEY
-from platform_site.http.errors import FieldError, ValidationFailed
+from platform_site.http.errors import FieldError
 
 
 def text(
@@ -92,17 +92,16 @@ class _ProviderFields(forms.Form):
     def clean_scopes(self) -> list[str]:
         return str(self.cleaned_data["scopes"]).split()
 
-    checked_issuer: str | ValidationFailed | None = None
+    checked_issuer: Mapping[str, Any] = {}
 
     def add_errors(self, wrong: Iterable[FieldError]) -> None:
         for error in wrong:
             self.add_error(error.field.partition(".")[0], error.message)
 
     def add_result_of_check(self) -> None:
-        if isinstance(self.checked_issuer, ValidationFailed):
-            self.add_errors(self.checked_issuer.fields)
-        elif isinstance(self.checked_issuer, str):
-            self.cleaned_data["issuer"] = self.checked_issuer
+        self.add_errors(self.checked_issuer.get("issuer_errors", ()))
+        if "issuer" in self.checked_issuer:
+            self.cleaned_data["issuer"] = self.checked_issuer["issuer"]
 
 
 class NewProviderForm(_ProviderFields, PoolForm):

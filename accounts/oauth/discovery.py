@@ -1,4 +1,4 @@
-from typing import Final
+from typing import Any, Final
 
 from accounts.models.oauth import IdentityProvider
 from accounts.oauth import checks, providers
@@ -10,12 +10,12 @@ from platform_site.http.errors import ValidationFailed
 _PRESETS: Final = frozenset(preset.get("issuer") for preset in providers.PRESETS.values())
 
 
-def try_check(issuer: str, pool_id: str | None) -> str | ValidationFailed:
-    """As `check`, with the error returned, for what begins a transaction afterwards."""
+def try_check(issuer: str, pool_id: str | None) -> dict[str, Any]:
+    """As `check`, before a transaction begins: `issuer` or `issuer_errors` for `providers.add` and `change`."""
     try:
-        return check(issuer, pool_id)
+        return {"issuer": check(issuer, pool_id)}
     except ValidationFailed as error:
-        return error
+        return {"issuer_errors": error.fields}
 
 
 def check(issuer: str, pool_id: str | None) -> str:

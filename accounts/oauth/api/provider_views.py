@@ -9,8 +9,7 @@ from accounts.directory import environments as environment_directory
 from accounts.models.oauth import Identity, IdentityProvider
 from accounts.oauth import discovery, identities, proofs, providers, redirects, serializers
 from accounts.registration import own_account
-from platform_site.http.errors import Conflict, Forbidden, InvalidGrant, QuotaExceeded, ValidationFailed
-from platform_site.http.fields import Serializer
+from platform_site.http.errors import Conflict, Forbidden, InvalidGrant, QuotaExceeded
 from platform_site.http.generics import ResourceViewSet, UnpagedList
 from platform_site.http.idempotency import idempotent
 from platform_site.http.openapi.description import listing
@@ -42,7 +41,7 @@ class IdentityProviderViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSe
     serializer_class = serializers.ProviderDetail
     lookup_url_kwarg, id_prefix = "provider_id", "idp"
     pagination_class = UnpagedList
-    checked_issuer: str | ValidationFailed | None = None
+    checked_issuer: dict[str, Any] = {}
 
     def get_queryset(self) -> QuerySet[IdentityProvider]:
         return providers.of_pool(self.environment.pool_id)
@@ -55,7 +54,8 @@ class IdentityProviderViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSe
         Register the `callback_url` of the response at the provider. An `issuer` is checked by its discovery document.
         Endpoints and `profile_fields` cannot be changed later: remove the provider and add another one."""
         pool_id = environment_directory.own_pool(self.environment, "providers")
-        made = providers.add(pool_id, actor=self.caller, **self._read(serializers.NewProvider))
+        values = self.read(serializers.NewProvider) | self.checked_issuer
+        made = providers.add(pool_id, actor=self.caller, **values)
         return created(f"/v1/identity-providers/{made.pk}", self.get_serializer(made).data)
 
     @idempotent(before=_discover_issuer)
@@ -66,7 +66,7 @@ class IdentityProviderViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSe
         Another `issuer` is checked as a new one, clears the client secret unless the request has a new one, and is
         refused (409) while users are linked."""
         provider = self._own_provider()
-        values = self._read(serializers.ProviderChanges, instance=provider)
+        values = self.read(serializers.ProviderChanges, instance=provider) | self.checked_issuer
         return respond(self.get_serializer(providers.change(provider, actor=self.caller, **values)).data)
 
     def destroy(self, request: Any, provider_id: str) -> HttpResponse:
@@ -74,13 +74,6 @@ class IdentityProviderViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSe
         provider = self._own_provider()
         providers.remove(provider, actor=self.caller)
         return no_content()
-
-    def _read(self, serializer: type[Serializer], **options: Any) -> dict[str, Any]:
-        """The body's values with the discovered issuer, or its errors."""
-        values = self.read(serializer, **options)
-        if isinstance(self.checked_issuer, ValidationFailed):
-            return {**values, "issuer_errors": self.checked_issuer.fields}
-        return values if self.checked_issuer is None else {**values, "issuer": self.checked_issuer}
 
     def _own_provider(self) -> IdentityProvider:
         """Raises if the environment shares the providers of another one."""
