@@ -36,17 +36,15 @@ def failed(error: ApiError) -> HttpResponse:
         "sentences": [field.message for field in error.fields] or [error.text],
         "request_id": current_request_id(),
     }
-    page = _page("accounts/sign_in_failed.html", error.status, facts)
-    for name, value in error.headers.items():
-        page.headers[name] = value
-    return page
+    return _page("accounts/sign_in_failed.html", error.status, facts, error.headers)
 
 
-def _page(template: str, status: int, facts: dict[str, Any]) -> HttpResponse:
+def _page(template: str, status: int, facts: dict[str, Any], more: Mapping[str, str] | None = None) -> HttpResponse:
     headers = {
         "Content-Security-Policy": POLICY,
         "Cache-Control": "no-store",
         "Referrer-Policy": "no-referrer",  # the URL has the application's state
         "X-Frame-Options": "DENY",
+        **(more or {}),
     }
     return HttpResponse(render_to_string(template, facts), status=status, headers=headers)
