@@ -33,7 +33,6 @@ class UserManager(BaseUserManager["User"]):
         return found.order_by(models.Case(models.When(email=exact, then=0), default=1), "pk")
 
     def beginning_with(self, pool_id: str | None, text: str) -> "models.QuerySet[User]":
-        """The users of one pool whose email or name begins with `text`, ignoring case."""
         # Each character by itself, as PostgreSQL does: by its place in a word Python makes another sigma of one.
         wanted = "".join(each.lower()[0] for each in unicodedata.normalize("NFC", text.strip()))
         found = self.in_pool(pool_id).alias(lower_email=Lower("email"), lower_name=Lower("name"))

@@ -45,7 +45,6 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 def check_count(count: int) -> None:
-    """Raises QuotaExceeded if an environment may not have so many."""
     if count > MAX_PROVIDERS:
         raise QuotaExceeded(f"An environment has at most {MAX_PROVIDERS} identity providers.")
 
@@ -193,7 +192,7 @@ def _replace_credentials(provider: IdentityProvider, values: ProviderChanges) ->
 
 
 def remove(provider: IdentityProvider, *, actor: Caller | Actor) -> int:
-    """Delete a provider and its identities; returns their number. Users and sessions stay. Raises NotFound."""
+    """Returns the number of identities that went with it. Raises NotFound."""
     with transaction.atomic():
         locked = _locked(provider)
         count = locked.identities.count()

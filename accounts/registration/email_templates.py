@@ -45,7 +45,6 @@ _SUBJECTS: Final = {
 
 
 def link(email: AccountEmail, token: str) -> str:
-    """The link's URL: on the application's page if configured, else on the platform's."""
     own = pool_settings.settings_of(email.environment_id).link_urls.get(email.kind)
     if own:
         return str(own).replace(pool_settings.TOKEN, token)

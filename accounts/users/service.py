@@ -297,7 +297,6 @@ def issue_key(
 
 
 def check_scopes(wanted: list[str], authority: KeyAuthority, *, is_publishable: bool) -> None:
-    """Raise ValidationFailed naming `scopes` or `publishable` if the key may not have them."""
     if is_publishable and authority.environment_id is None:
         message = "A publishable key belongs to an environment: name it."
         raise ValidationFailed.of("publishable", "not_for_this_key", message)

@@ -67,7 +67,6 @@ class Metadata:
         return issuer == f"{before}{tenant}{after}" and _TENANT.fullmatch(tenant) is not None
 
     def auth_method(self, provider: IdentityProvider) -> str:
-        """The configured authentication method, else the provider's preferred one."""
         methods = IdentityProvider.ClientAuth
         if provider.client_auth:
             return provider.client_auth
