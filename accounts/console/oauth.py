@@ -82,7 +82,7 @@ class IdentityProviderAdmin(_Managed):
 
     @display(description="Redirect URI to register there")
     def callback(self, provider: IdentityProvider) -> str:
-        return providers.callback_url(provider)
+        return provider.callback_url
 
     @display(description="People")
     def people(self, provider: IdentityProvider) -> str:

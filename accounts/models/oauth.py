@@ -100,6 +100,12 @@ class IdentityProvider(models.Model):
         return self.name
 
     @property
+    def callback_url(self) -> str:
+        """The redirect URI to register at the provider. Each has its own: with a shared one, a hostile provider could
+        have another provider's code sent to its token endpoint (mix-up, RFC 9700 4.4.2)."""
+        return f"{settings.BASE_URL}/v1/auth/callback/{self.pk}"
+
+    @property
     def has_client_secret(self) -> bool:
         """Whether there is a secret, or a key that signs one."""
         return self.sealed_client_secret is not None or self.sealed_private_key is not None

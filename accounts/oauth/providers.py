@@ -5,7 +5,6 @@ requests: `accounts.oauth.discovery` checks an issuer before."""
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypedDict, Unpack
 
-from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
 
@@ -207,9 +206,3 @@ def hold(pool_id: str | None) -> None:
 
 def of_pool(pool_id: str | None) -> "QuerySet[IdentityProvider]":
     return IdentityProvider.objects.filter(environment_id=pool_id).order_by("name")
-
-
-def callback_url(provider: IdentityProvider) -> str:
-    """The redirect URI to register at the provider. Each has its own: with a shared one, a hostile provider could have
-    another provider's code sent to its token endpoint (mix-up, RFC 9700 4.4.2)."""
-    return f"{settings.BASE_URL}/v1/auth/callback/{provider.pk}"

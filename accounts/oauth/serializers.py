@@ -3,7 +3,7 @@ from rest_framework.serializers import DictField
 from accounts.api.serializers import PasswordField
 from accounts.models.oauth import IdentityProvider
 from accounts.oauth import client_secrets, proofs, redirects
-from accounts.oauth.providers import PRESETS, callback_url
+from accounts.oauth.providers import PRESETS
 from platform_site.http import fields
 
 MAX_SECRET_LENGTH = 2000
@@ -82,11 +82,6 @@ class LinkIdentityInput(fields.Serializer):
     current_password = PasswordField(required=False, help_text="Required for an account with a password.")
 
 
-class CallbackUrlField(fields.CharField):
-    def get_attribute(self, provider: IdentityProvider) -> str:
-        return callback_url(provider)
-
-
 class ProviderDetail(fields.Serializer):
     id = fields.CharField()
     name = fields.CharField()
@@ -108,7 +103,7 @@ class ProviderDetail(fields.Serializer):
     trusts_email = fields.BooleanField()
     sign_up = fields.BooleanField()
     enabled = fields.BooleanField()
-    callback_url = CallbackUrlField(help_text="The redirect URI to register at the provider.")
+    callback_url = fields.CharField(help_text="The redirect URI to register at the provider.")
     created_at = fields.DateTimeField()
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from django.db import transaction
 
 from accounts.models.oauth import IdentityProvider
-from accounts.oauth import errors, identities, proofs, providers
+from accounts.oauth import errors, identities, proofs
 from accounts.oauth.client import claims, metadata
 from accounts.oauth.client.claims import Profile
 from accounts.oauth.client.metadata import Metadata
@@ -34,7 +34,7 @@ def begin(provider: IdentityProvider, flow: Flow) -> tuple[str, str]:
         known.authorization_endpoint,
         state=state,
         code_verifier=flow.code_verifier,
-        redirect_uri=providers.callback_url(provider),
+        redirect_uri=provider.callback_url,
         scope=" ".join(provider.scopes) or None,
         **({"nonce": flow.nonce} if is_oidc else {}),
         **({"response_mode": provider.response_mode} if provider.response_mode else {}),
@@ -51,7 +51,7 @@ def finish(flow: Flow, provider: IdentityProvider, answer: Mapping[str, str], *,
         calls,
         known,
         code=code,
-        redirect_uri=providers.callback_url(provider),
+        redirect_uri=provider.callback_url,
         code_verifier=flow.code_verifier,
         nonce=flow.nonce,
     )

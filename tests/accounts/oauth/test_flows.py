@@ -126,8 +126,8 @@ def test_github_s_shape(api: Api, idp: IdentityProvider, production: Environment
         profile_fields={"name": "profile.shown"},
         scopes=["read:user", "user:email"],
     )
-    assert providers.callback_url(record).endswith(f"/v1/auth/callback/{record.pk}")
-    idp.register(providers.callback_url(record))
+    assert record.callback_url.endswith(f"/v1/auth/callback/{record.pk}")
+    idp.register(record.callback_url)
     idp.person("octo", subject="583231", email="shown@example.com", profile={"shown": "The Octocat"})
     idp.emails["583231"] = [
         {"email": "old@example.com", "primary": False, "verified": True},
@@ -164,7 +164,7 @@ def test_a_provider_is_met_at_its_own_callback_only(
         userinfo_endpoint="https://collector.example/user",
     )
     idp.person("ada", email="ada@example.com", email_verified=True)
-    idp.register(providers.callback_url(provider))
+    idp.register(provider.callback_url)
     begun = Browser().begin(production, provider="hostile")
     refused = httpx.post(begun["Location"], data={"login": "ada", "answer": "yes"})
     assert refused.status_code == 400, "the provider knows no such redirect URI"
