@@ -87,9 +87,7 @@ def _known(provider: IdentityProvider, profile: Profile) -> Identity | None:
 
 def _link(user: User, provider: IdentityProvider, person: Profile | Proof, *, actor: Caller | Actor) -> Identity:
     identity = _remember(user, provider, person, actor=actor)
-    email_outbox.notify(
-        user, Kind.IDENTITY_LINKED, recipient=user.email, subject=identity.pk, provider=provider.display_name
-    )
+    email_outbox.notify(user, Kind.IDENTITY_LINKED, subject=identity.pk, provider=provider.display_name)
     return identity
 
 

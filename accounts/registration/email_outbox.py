@@ -80,9 +80,9 @@ def write(
     return email
 
 
-def notify(user: User, kind: Kind, *, recipient: str, subject: str | None = None, **details: str) -> None:
+def notify(user: User, kind: Kind, *, subject: str | None = None, **details: str) -> None:
     if user.email_verified_at is not None:
-        write(kind, pool_id=user.environment_id, recipient=recipient, subject=subject, user=user, **details)
+        write(kind, pool_id=user.environment_id, recipient=user.email, subject=subject, user=user, **details)
 
 
 def withdraw(pool_id: str | None, address: str, kinds: Iterable[Kind]) -> None:

@@ -65,7 +65,7 @@ def change(
             user, actor=actor, known_password_hash=known, kept_session_id=actor.session_id, **values
         )
         if password is not None:
-            email_outbox.notify(changed, Kind.PASSWORD_CHANGED, recipient=changed.email)
+            email_outbox.notify(changed, Kind.PASSWORD_CHANGED)
     return changed
 
 
@@ -128,7 +128,7 @@ def change_email(found: AccountEmail, password: str) -> User:
         changed = user_service.change_user(
             before, actor=Actor.of(before), email=found.recipient, is_email_verified=True, via="email_change"
         )
-        email_outbox.notify(before, Kind.EMAIL_CHANGED, recipient=before.email, new_email=found.recipient)
+        email_outbox.notify(before, Kind.EMAIL_CHANGED, new_email=found.recipient)
     return changed
 
 

@@ -164,4 +164,4 @@ def _notify_owners(project: Project, kind: AccountEmail.Kind, **details: str) ->
     ).order_by("pk"):
         subject = f"{project.pk} {owner.pk}"
         email_outbox.withdraw(None, subject, _OF_SUSPENSIONS)
-        email_outbox.notify(owner, kind, recipient=owner.email, subject=subject, project=project.pk, **details)
+        email_outbox.notify(owner, kind, subject=subject, project=project.pk, **details)

@@ -34,8 +34,7 @@ class Command(terminal.Command):
             exchange_codes.withdraw(user.pk)
             sessions.revoke(Q(), actor=audit.SYSTEM, user_id=user.pk, reason="revoked_by_staff", scope="all")
             staff_sessions.end_all(user.pk, actor=audit.SYSTEM, except_key=None)
-            changed = AccountEmail.Kind.EMAIL_CHANGED
-            email_outbox.notify(before, changed, recipient=before.email, new_email=user.email)
+            email_outbox.notify(before, AccountEmail.Kind.EMAIL_CHANGED, new_email=user.email)
         self.answer(
             {"id": user.pk, "email": user.email},
             sentence=f"Changed the email of {user.pk} from {before.email} to {user.email}.",
