@@ -29,17 +29,16 @@ Kind = AccountEmail.Kind
 MAX_IDENTITIES: Final = 20
 
 
-def find_or_create_user(provider: IdentityProvider, profile: Profile, *, most: int | None) -> User:
-    """The user of `profile` in the provider's pool: known, linked or created. `most` limits the pool's users. Raises
-    the errors of `accounts.oauth.errors` that concern people."""
+def find_or_create_user(provider: IdentityProvider, profile: Profile) -> User:
+    """The user of `profile` in the provider's pool: known, linked or created. Raises AccessDenied."""
     try:
-        return _find_or_create_user(provider, profile, most)
+        return _find_or_create_user(provider, profile)
     except (IntegrityError, ValidationFailed):
-        return _find_or_create_user(provider, profile, most)  # the same person in two tabs: the other one was first
+        return _find_or_create_user(provider, profile)  # the same person in two tabs: the other one was first
 
 
 @transaction.atomic
-def _find_or_create_user(provider: IdentityProvider, profile: Profile, most: int | None) -> User:
+def _find_or_create_user(provider: IdentityProvider, profile: Profile) -> User:
     met = _known(provider, profile)
     # It may have been unlinked since.
     if met is not None and Identity.objects.filter(pk=met.pk).update(last_used_at=Now(), email=profile.email):
@@ -51,7 +50,7 @@ def _find_or_create_user(provider: IdentityProvider, profile: Profile, most: int
     # Locked: neither the email nor its verification may change before the link exists.
     user = User.objects.with_email(provider.environment_id, profile.email).select_for_update().first()
     if user is None:
-        user = _create(provider, profile, profile.email, most)
+        user = _create(provider, profile, profile.email)
         _remember(user, provider, profile, actor=Actor.of(user))
     elif user.disabled_at is not None:
         raise AccessDenied(Denial.USER_DISABLED)
@@ -100,7 +99,7 @@ def _remember(user: User, provider: IdentityProvider, person: Profile | Proof, *
     return identity
 
 
-def _create(provider: IdentityProvider, profile: Profile, email: str, most: int | None) -> User:
+def _create(provider: IdentityProvider, profile: Profile, email: str) -> User:
     invited = (
         invitations.pending(provider.environment_id).select_for_update().filter(subject=emails.normalize(email)).first()
     )
@@ -121,7 +120,7 @@ def _create(provider: IdentityProvider, profile: Profile, email: str, most: int 
             is_email_verified=True,
             via=f"oauth:{provider.name}",
             actor=None,
-            most=most,
+            most=pool_settings.most_users(provider.environment_id),
         )
     except QuotaExceeded:
         raise AccessDenied(Denial.QUOTA_EXCEEDED) from None

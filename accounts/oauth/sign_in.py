@@ -42,8 +42,8 @@ def begin(provider: IdentityProvider, flow: Flow) -> tuple[str, str]:
     return state, url
 
 
-def finish(flow: Flow, provider: IdentityProvider, answer: Mapping[str, str], *, most: int | None) -> str:
-    """The application's code, or the proof if the flow links. `most` limits the pool's users. Raises a FlowError."""
+def finish(flow: Flow, provider: IdentityProvider, answer: Mapping[str, str]) -> str:
+    """The application's code, or the proof if the flow links. Raises a FlowError."""
     calls = Calls(provider)
     known = metadata.of(calls)
     code = _provider_code(known, answer)
@@ -57,7 +57,7 @@ def finish(flow: Flow, provider: IdentityProvider, answer: Mapping[str, str], *,
     )
     if not profile.name and "user" in answer:
         profile = replace(profile, name=claims.name_in_form(answer["user"]))
-    return _proof(flow, provider, profile) if flow.links else _code(flow, provider, profile, most)
+    return _proof(flow, provider, profile) if flow.links else _code(flow, provider, profile)
 
 
 def _provider_code(known: Metadata, answer: Mapping[str, str]) -> str:
@@ -89,12 +89,12 @@ def _proof(flow: Flow, provider: IdentityProvider, profile: Profile) -> str:
     return proofs.seal(proof)
 
 
-def _code(flow: Flow, provider: IdentityProvider, profile: Profile, most: int | None) -> str:
+def _code(flow: Flow, provider: IdentityProvider, profile: Profile) -> str:
     with transaction.atomic():  # no user is created or linked without a code
         if flow.environment_id != provider.environment_id:  # a preview branch, which must not change its source's users
             user = identities.linked_user(provider, profile)
         else:
-            user = identities.find_or_create_user(provider, profile, most=most)
+            user = identities.find_or_create_user(provider, profile)
         return exchange_codes.issue(
             user,
             environment_id=flow.environment_id,

@@ -13,7 +13,7 @@ from accounts.audit import Actor
 from accounts.directory import environments as environment_directory
 from accounts.models import ServerKey, User
 from accounts.models.registration import AccountEmail
-from accounts.registration import email_outbox, one_time_links, sign_up
+from accounts.registration import email_outbox, one_time_links, pool_settings, sign_up
 from accounts.registration.sign_up import Made
 from accounts.users import emails, passwords
 from accounts.users import service as user_service
@@ -33,14 +33,13 @@ def invite(
     name: str = "",
     role: str | None = None,
     claims: dict[str, Any] | None = None,
-    most: int | None = None,
 ) -> AccountEmail:
     """Invite an email, replacing an earlier invitation. Raises ValidationFailed, QuotaExceeded."""
     recipient = emails.check(email)
     with transaction.atomic():
         if User.objects.with_email(pool_id, recipient).exists():
             raise ValidationFailed.of("email", "taken", "A user has this email already.")
-        if most is not None:
+        if (most := pool_settings.most_users(pool_id)) is not None:
             user_service.check_room(pool_id, most)
         made = email_outbox.write(
             Kind.INVITATION,

@@ -45,7 +45,6 @@ from platform_site.http.generics import ResourceViewSet
 from platform_site.http.idempotency import idempotent
 from platform_site.http.views import ApiViewSet, created, no_content, no_store, respond
 from platform_site.identity import ids
-from platform_site.identity.plans import plan_limits
 from platform_site.redis import rate_limits
 
 Kind = AccountEmail.Kind
@@ -282,8 +281,7 @@ class InvitationViewSet(ListModelMixin, ResourceViewSet):
         pool_id = environment_directory.own_pool(self.environment)
         values = self.read(InvitationInput)
         rate_limits.count_invitation(self.http_request, pool_id=pool_id, plan=self.environment.plan)
-        most = plan_limits(self.environment.plan).app_users_per_environment
-        made = invitations.invite(pool_id=pool_id, actor=self.caller, most=most, **values)
+        made = invitations.invite(pool_id=pool_id, actor=self.caller, **values)
         return created(f"/v1/invitations/{made.pk}", self.get_serializer(made).data)
 
     def destroy(self, request: Any, invitation_id: str) -> HttpResponse:

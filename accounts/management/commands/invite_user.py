@@ -4,7 +4,7 @@ from typing import Any
 from accounts import audit
 from accounts.api.serializers import InvitationInput
 from accounts.management import terminal
-from accounts.registration import invitations, pool_settings, serializers
+from accounts.registration import invitations, serializers
 
 
 class Command(terminal.Command):
@@ -20,7 +20,7 @@ class Command(terminal.Command):
     def handle(self, *args: Any, **options: Any) -> None:
         pool_id = terminal.pool(options)
         values = terminal.validated_options(InvitationInput, options)
-        made = invitations.invite(pool_id=pool_id, actor=audit.SYSTEM, most=pool_settings.most_users(pool_id), **values)
+        made = invitations.invite(pool_id=pool_id, actor=audit.SYSTEM, **values)
         self.answer(
             serializers.Invitation(made).data | {"environment_id": pool_id},
             sentence=f"Invited {made.recipient} to {pool_id or 'a platform account'} ({made.pk}); a worker sends the"

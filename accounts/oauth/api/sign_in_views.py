@@ -250,10 +250,10 @@ class SignInCallbackViewSet(_BrowserViewSet):
         """Come back from an identity provider. For browsers on their way to the application's redirect URI."""
         rate_limits.count_anonymous(self.http_request)
         state = self.query.get("state", "")
-        flow, provider, pool = _resumed(self.http_request, state, provider_id)
+        flow, provider = _resumed(self.http_request, state, provider_id)
         application = _Application(flow.redirect_uri, flow.client_state)
         try:
-            response = application.redirect(code=sign_in.finish(flow, provider, self.query, most=pool.most_users))
+            response = application.redirect(code=sign_in.finish(flow, provider, self.query))
         except errors.FlowError as error:
             response = application.refuse(error, flow.environment_id)
         response.delete_cookie(flows.cookie_name(state), path=flows.COOKIE_PATH)
@@ -290,8 +290,8 @@ def _form(request: HttpRequest) -> dict[str, str]:
     return dict(pairs)
 
 
-def _resumed(request: HttpRequest, state: str, provider_id: str) -> tuple[Flow, IdentityProvider, Pool]:
-    """The returning flow, its provider and their pool. Raises ProjectSuspended, and ValidationFailed if the application
+def _resumed(request: HttpRequest, state: str, provider_id: str) -> tuple[Flow, IdentityProvider]:
+    """The returning flow and its provider. Raises ProjectSuspended, and ValidationFailed if the application
     cannot safely be redirected to."""
     try:
         flow = flows.open_sealed(state, request.COOKIES)
@@ -309,7 +309,7 @@ def _resumed(request: HttpRequest, state: str, provider_id: str) -> tuple[Flow, 
         raise ValidationFailed.of(
             "redirect_uri", "not_allowed", "The URI is not one of the application's redirect URIs."
         )
-    return flow, provider, pool
+    return flow, provider
 
 
 class SignInProviderViewSet(ApiViewSet):

@@ -199,7 +199,7 @@ def test_sign_in_begun_before_the_change_links_no_user(
 ) -> None:
     ProviderRecord.objects.filter(pk=provider.pk).update(issuer="https://id.other.example")
     with pytest.raises(ProviderAnswerInvalid):
-        identities.find_or_create_user(provider, Profile("sub-1", "ada@example.com", True, "Ada"), most=None)
+        identities.find_or_create_user(provider, Profile("sub-1", "ada@example.com", True, "Ada"))
     assert not Identity.objects.exists()
 
 

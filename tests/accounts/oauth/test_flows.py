@@ -502,7 +502,7 @@ def test_an_email_whose_verification_ends_at_that_moment_links_nobody(una: User,
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
             User.objects.filter(pk=una.pk).update(email_verified_at=None)
-            linking = pool.submit(in_thread, lambda: identities.find_or_create_user(provider, profile, most=None))
+            linking = pool.submit(in_thread, lambda: identities.find_or_create_user(provider, profile))
             wait_until(lambda: linking.done() or waiting_for_locks("default") > 0)
         assert linking.result(30).code == "email_taken"
     assert not Identity.objects.exists()
