@@ -5,7 +5,7 @@ requests: `accounts.oauth.discovery` checks an issuer before."""
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypedDict, Unpack
 
-from django.db import IntegrityError, transaction
+from django.db import transaction
 from django.db.models import QuerySet
 
 from accounts import audit, changes
@@ -63,7 +63,9 @@ def add(
     with transaction.atomic():
         hold(pool_id)
         check_count(of_pool(pool_id).count() + 1)
-        _save_with_free_name(provider)
+        if of_pool(pool_id).filter(name=provider.name).exists():
+            raise ValidationFailed.of("name", "taken", "Another provider has this name.")
+        provider.save(force_insert=True)
         audit.record(
             "identity_provider.added",
             provider,
@@ -98,16 +100,6 @@ def draft(
         provider.client_secret = client_secret
         provider.private_key = private_key
     return provider, problems
-
-
-def _save_with_free_name(provider: IdentityProvider) -> None:
-    try:
-        with transaction.atomic():
-            provider.save(force_insert=True)
-    except IntegrityError as error:
-        if "provider_name_unique_in_pool" not in str(error):
-            raise
-        raise ValidationFailed.of("name", "taken", "Another provider has this name.") from None
 
 
 class ProviderChanges(TypedDict, total=False):
