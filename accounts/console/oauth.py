@@ -128,10 +128,10 @@ class RedirectUriForm(PoolForm):
         fields = ("environment_id", "uri")
 
     def clean_uri(self) -> str:
-        try:
-            return redirects.check(self.cleaned_data["uri"])
-        except redirects.NotARedirectUri as error:
-            raise forms.ValidationError(str(error)) from None
+        uri: str = self.cleaned_data["uri"]
+        if found := redirects.fault(uri):
+            raise forms.ValidationError(found[1])
+        return uri
 
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data

@@ -29,59 +29,53 @@ _OF_AN_APP: Final = re.compile(r"[a-z][a-z0-9-]*(?:\.[a-z0-9][a-z0-9-]*)+", re.A
 """An application's scheme is its domain reversed (RFC 8252 7.1), so never `javascript` or `data`."""
 
 
-class NotARedirectUri(ValueError):
-    def __init__(self, code: str, message: str) -> None:
-        self.code = code
-        super().__init__(message)
-
-
-def check(text: str) -> str:
-    """Return `text` if it is a valid redirect URI. Pure. Raises NotARedirectUri."""
+def fault(text: str) -> tuple[str, str] | None:
+    """Code and message of why `text` is no redirect URI; None if it is one. Pure."""
     if len(text) > MAX_LENGTH:
-        raise NotARedirectUri("too_long", f"A redirect URI has at most {MAX_LENGTH} characters.")
+        return "too_long", f"A redirect URI has at most {MAX_LENGTH} characters."
     if _UNCLEAR.search(text):
-        raise NotARedirectUri("invalid_characters", 'A redirect URI is visible ASCII without \\ < > " ^ ` { | } and *.')
+        return "invalid_characters", 'A redirect URI is visible ASCII without \\ < > " ^ ` { | } and *.'
     if "#" in text:
-        raise NotARedirectUri("fragment", "A redirect URI must not have a fragment (RFC 6749 3.1.2).")
+        return "fragment", "A redirect URI must not have a fragment (RFC 6749 3.1.2)."
     try:
         parts = urlsplit(text)
         port = parts.port
     except ValueError:
-        raise NotARedirectUri("invalid_uri", "This is not a URI.") from None
+        return "invalid_uri", "This is not a URI."
     scheme = text.partition(":")[0]
     if scheme in ("http", "https"):
-        _check_host(parts.netloc, port, scheme)
+        if wrong := _host_fault(parts.netloc, port, scheme):
+            return wrong
     elif not _OF_AN_APP.fullmatch(scheme):
-        raise NotARedirectUri(
+        return (
             "invalid_scheme",
             "A redirect URI starts with https://, http:// on this machine, or an app's own scheme such as "
             "com.example.app:/callback.",
         )
     segments = unquote(parts.path).replace("\\", "/").split("/")
     if "." in segments or ".." in segments:
-        raise NotARedirectUri("dot_segments", "The path must not contain . or .. segments.")
+        return "dot_segments", "The path must not contain . or .. segments."
     own = {name for name, _ in parse_qsl(parts.query, keep_blank_values=True)} & RESERVED_PARAMETERS
     if own:
-        raise NotARedirectUri(
-            "reserved_parameter", f"The parameter {sorted(own)[0]} is reserved: the platform adds it."
-        )
-    return text
+        return "reserved_parameter", f"The parameter {sorted(own)[0]} is reserved: the platform adds it."
+    return None
 
 
-def _check_host(netloc: str, port: int | None, scheme: str) -> None:
+def _host_fault(netloc: str, port: int | None, scheme: str) -> tuple[str, str] | None:
     if not netloc:
-        raise NotARedirectUri("invalid_uri", "https:// must be followed by a host.")
+        return "invalid_uri", "https:// must be followed by a host."
     if "@" in netloc:
-        raise NotARedirectUri("credentials", "A redirect URI must not have a user name or password.")
+        return "credentials", "A redirect URI must not have a user name or password."
     host = netloc
     if port is not None or netloc.endswith(":"):
         host, _, digits = netloc.rpartition(":")
         if digits != str(port) or port == 0:
-            raise NotARedirectUri("invalid_port", "The port is invalid.")
+            return "invalid_port", "The port is invalid."
     if not _HOST.fullmatch(host):
-        raise NotARedirectUri("invalid_host", "The host must be a lower-case name or an IP address.")
+        return "invalid_host", "The host must be a lower-case name or an IP address."
     if scheme == "http" and host not in _LOOPBACK:
-        raise NotARedirectUri("not_https", "http:// is allowed only for localhost, 127.0.0.1 and [::1].")
+        return "not_https", "http:// is allowed only for localhost, 127.0.0.1 and [::1]."
+    return None
 
 
 def with_parameters(uri: str, parameters: dict[str, str | None]) -> str:
@@ -105,13 +99,8 @@ def _of(environment_id: str | None) -> "QuerySet[RedirectUri]":
 
 
 def problems(uris: Sequence[str]) -> list[FieldError]:
-    wrong = []
-    for index, uri in enumerate(uris):
-        try:
-            check(uri)
-        except NotARedirectUri as error:
-            wrong.append(FieldError(f"redirect_uris.{index}", error.code, str(error)))
-    return wrong
+    faults = ((f"redirect_uris.{index}", fault(uri)) for index, uri in enumerate(uris))
+    return [FieldError(field, *found) for field, found in faults if found]
 
 
 @transaction.atomic

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounts.oauth.redirects import NotARedirectUri, check, with_parameters
+from accounts.oauth.redirects import fault, with_parameters
 
 GOOD = [
     "https://app.example.com",
@@ -88,22 +88,20 @@ BAD = {
 
 @pytest.mark.parametrize("uri", GOOD)
 def test_what_may_be_a_redirect_uri(uri: str) -> None:
-    assert check(uri) == uri
+    assert fault(uri) is None
 
 
 @pytest.mark.parametrize(("uri", "code"), BAD.items())
 def test_what_may_not(uri: str, code: str) -> None:
-    with pytest.raises(NotARedirectUri) as refused:
-        check(uri)
-    assert refused.value.code == code
+    found = fault(uri)
+    assert found is not None
+    assert found[0] == code
 
 
 @given(st.text(max_size=60))
 def test_no_text_breaks_it(text: str) -> None:
     for candidate in (text, "https://" + text, "https://app.example.com/" + text):
-        try:
-            check(candidate)
-        except NotARedirectUri:
+        if fault(candidate) is not None:
             continue
         parts = urlsplit(candidate)
         assert parts.fragment == ""
