@@ -26,10 +26,6 @@ _PURPOSE: Final = "accounts.oauth_flow"
 _STATE: Final = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
 
 
-class UnknownFlow(Exception):
-    pass
-
-
 @dataclass(frozen=True, slots=True)
 class Flow:
     provider_id: str
@@ -59,17 +55,15 @@ def seal(flow: Flow, state: str) -> str:
     return urlsafe_base64_encode(keyring.seal_under(_key(state), orjson.dumps(asdict(flow)), purpose=_PURPOSE))
 
 
-def open_sealed(state: str, cookies: dict[str, str]) -> Flow:
+def open_sealed(state: str, cookies: dict[str, str]) -> Flow | None:
     if not _STATE.fullmatch(state):
-        raise UnknownFlow
+        return None
     try:
         sealed = urlsafe_base64_decode(cookies.get(cookie_name(state), ""))
         flow = Flow(**orjson.loads(keyring.unseal_under(_key(state), sealed, purpose=_PURPOSE)))
     except (ValueError, TypeError, keyring.KeyringError):
-        raise UnknownFlow from None
-    if flow.expires_at < time.time():
-        raise UnknownFlow
-    return flow
+        return None
+    return flow if flow.expires_at >= time.time() else None
 
 
 def _key(state: str) -> bytes:

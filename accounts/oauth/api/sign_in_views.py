@@ -293,12 +293,11 @@ def _form(request: HttpRequest) -> dict[str, str]:
 def _resumed(request: HttpRequest, state: str, provider_id: str) -> tuple[Flow, IdentityProvider]:
     """The returning flow and its provider. Raises ProjectSuspended, and ValidationFailed if the application
     cannot safely be redirected to."""
-    try:
-        flow = flows.open_sealed(state, request.COOKIES)
-    except flows.UnknownFlow:
+    flow = flows.open_sealed(state, request.COOKIES)
+    if flow is None:
         raise ValidationFailed.of(
             "state", "unknown", "This sign-in was not started in this browser, or too long ago. Start again."
-        ) from None
+        )
     pool = pool_settings.pool_of(flow.environment_id)
     if pool is None:
         raise ValidationFailed.of("state", "environment_gone", "The application no longer exists.")
