@@ -120,7 +120,7 @@ class ProviderSignInViewSet(_BrowserViewSet):
         if (there := _on_platform_host(self.http_request, self.query)) is not None:
             return there
         pool = _pool(self.http_request, self.query.get("environment"))
-        application = _application(pool.environment_id, self.query)
+        application = _application(pool.environment_id, self.query.get("redirect_uri"), self.query.get("state"))
         try:
             provider = _provider(pool.id, self.query.get("provider"))
             challenge = _challenge(self.query)
@@ -164,16 +164,14 @@ def _pool(request: HttpRequest, asked: str | None) -> Pool:
     return pool
 
 
-def _application(environment_id: str | None, query: Mapping[str, str]) -> _Application:
+def _application(environment_id: str | None, uri: str | None, state: str | None) -> _Application:
     """Raises ValidationFailed: never redirect to a URI that is not on the list."""
-    uri = query.get("redirect_uri")
     if not uri:
         raise ValidationFailed.of("redirect_uri", "required", "The redirect URI is missing.")
     if not redirects.is_allowed(environment_id, uri):
         raise ValidationFailed.of(
             "redirect_uri", "not_allowed", "The URI is not one of the application's redirect URIs."
         )
-    state = query.get("state")
     if state is not None and (len(state) > MAX_STATE_LENGTH or not state.isascii() or not state.isprintable()):
         # Other text could not be returned unchanged.
         raise ValidationFailed.of("state", "invalid", f"At most {MAX_STATE_LENGTH} visible ASCII characters.")
@@ -251,7 +249,7 @@ class SignInCallbackViewSet(_BrowserViewSet):
         rate_limits.count_anonymous(self.http_request)
         state = self.query.get("state", "")
         flow, provider = _resumed(self.http_request, state, provider_id)
-        application = _Application(flow.redirect_uri, flow.client_state)
+        application = _application(flow.environment_id, flow.redirect_uri, flow.client_state)
         try:
             response = application.redirect(code=sign_in.finish(flow, provider, self.query))
         except errors.FlowError as error:
@@ -291,8 +289,7 @@ def _form(request: HttpRequest) -> dict[str, str]:
 
 
 def _resumed(request: HttpRequest, state: str, provider_id: str) -> tuple[Flow, IdentityProvider]:
-    """The returning flow and its provider. Raises ProjectSuspended, and ValidationFailed if the application
-    cannot safely be redirected to."""
+    """The returning flow and its provider. Raises ProjectSuspended and ValidationFailed."""
     flow = flows.open_sealed(state, request.COOKIES)
     if flow is None:
         raise ValidationFailed.of(
@@ -304,10 +301,6 @@ def _resumed(request: HttpRequest, state: str, provider_id: str) -> tuple[Flow, 
     provider = providers.of_pool(pool.id).filter(pk=flow.provider_id, enabled=True).first()
     if provider is None or provider.pk != provider_id:
         raise ValidationFailed.of("state", "provider_gone", "The identity provider no longer exists or is disabled.")
-    if not redirects.is_allowed(flow.environment_id, flow.redirect_uri):
-        raise ValidationFailed.of(
-            "redirect_uri", "not_allowed", "The URI is not one of the application's redirect URIs."
-        )
     return flow, provider
 
 
