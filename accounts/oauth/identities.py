@@ -3,7 +3,7 @@ confirms it, the user has verified it (against pre-hijacking) and is not console
 admits or invited them. A signed-in user can link any identity (`link`)."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from django.db import IntegrityError, transaction
 from django.db.models import Q, QuerySet
@@ -103,13 +103,12 @@ def _create(provider: IdentityProvider, profile: Profile, email: str) -> User:
     invited = (
         invitations.pending(provider.environment_id).select_for_update().filter(subject=emails.normalize(email)).first()
     )
-    if invited is not None and not invitations.is_good(invited):
-        invited = None
-    if invited is None and not admits_new_users(provider):
-        raise AccessDenied(Denial.SIGN_UP_CLOSED)
-    details = {} if invited is None else invited.details
-    if invited is not None:
+    details: dict[str, Any] = {}
+    if invited is not None and invitations.is_good(invited):
+        details = invited.details
         invited.delete()
+    elif not admits_new_users(provider):
+        raise AccessDenied(Denial.SIGN_UP_CLOSED)
     try:
         return user_service.create_user(
             pool_id=provider.environment_id,

@@ -164,12 +164,8 @@ def _resolve(email: AccountEmail) -> ClaimedEmail | None:
         return ClaimedEmail(email, None)
     token = one_time_links.make_token()
     if kind == Kind.MEMBER_INVITATION:  # a person with an account can use it, too
-        invited_by = email.details["invited_by"]
-        return (
-            ClaimedEmail(email, token)
-            if environment_directory.directory().may_invite(email.project_id, invited_by)
-            else None
-        )
+        may_invite = environment_directory.directory().may_invite(email.project_id, email.details["invited_by"])
+        return ClaimedEmail(email, token) if may_invite else None
     if kind in (Kind.SIGN_UP, Kind.INVITATION):
         taken = User.objects.with_email(email.environment_id, email.recipient).first()
         if taken is None:
@@ -185,9 +181,8 @@ def _resolve(email: AccountEmail) -> ClaimedEmail | None:
     user = email.user
     if user is None or user.disabled_at is not None:
         return None
-    if kind == Kind.CHANGE_EMAIL and User.objects.with_email(email.environment_id, email.recipient).exclude(
-        pk=user.pk
-    ).exists():  # fmt: skip
+    others = User.objects.with_email(email.environment_id, email.recipient).exclude(pk=user.pk)
+    if kind == Kind.CHANGE_EMAIL and others.exists():
         return None
     bound_to = one_time_links.bound_to(kind, user)
     if email.bound_to is not None and bytes(email.bound_to) != bound_to:

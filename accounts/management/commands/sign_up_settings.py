@@ -36,11 +36,9 @@ class Command(terminal.Command):
         }
         if options["link"] is not None:
             given["link_urls"] = dict(options["link"])
-        found = (
-            pool_settings.change_settings(pool_id, actor=audit.SYSTEM, **given)
-            if given
-            else pool_settings.settings_of(pool_id)
-        )
+        found = pool_settings.settings_of(pool_id)
+        if given:
+            found = pool_settings.change_settings(pool_id, actor=audit.SYSTEM, **given)
         facts = serializers.Settings(found).data | {"environment_id": pool_id}
         links = "".join(f"\n  {kind}: {url}" for kind, url in found.link_urls.items())
         self.answer(
