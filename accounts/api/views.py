@@ -289,9 +289,8 @@ class KeyViewSet(ListModelMixin, ResourceViewSet):
         values = self.read(serializers.KeyInput)
         named = values.pop("environment_id", None) or named_environment(self.http_request)
         authority = permissions.over_keys(self.caller, named, to_issue=True)
-        opens = None
-        if values.get("is_publishable"):
-            opens = publishable_key_exposure.by_key(authority.environment_id, values["scopes"])
+        is_publishable = values.get("is_publishable")
+        opens = publishable_key_exposure.by_key(authority.environment_id, values["scopes"]) if is_publishable else None
         creator_id = self.caller.id if self.caller.kind == "account" else None
         key, secret = user_service.issue_key(**values, authority=authority, actor=self.caller, created_by_id=creator_id)
         key.opens = opens

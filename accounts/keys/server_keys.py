@@ -11,6 +11,7 @@ PUBLISHABLE: Final = PUBLISHABLE_KEY_PREFIX
 PREFIXES: Final = (PREFIX, PUBLISHABLE)
 _LENGTH: Final = 32
 _SHOWN: Final = 9
+digest: Final = token_format.digest
 
 
 def make(prefix: str = PREFIX) -> str:
@@ -25,10 +26,6 @@ def parse(text: str) -> bytes | None:
 
 def is_publishable(text: str) -> bool:
     return text.startswith(PUBLISHABLE)
-
-
-def digest(secret: str) -> bytes:
-    return token_format.digest(secret)
 
 
 def shown(secret: str) -> str:
