@@ -68,12 +68,7 @@ class InvocationViewSet(FunctionScopedViewSet):
             anonymous=self._anonymous_call,
         )
         if not is_async and wait is None:
-            return request_concurrency.with_slot(
-                self.http_request,
-                request_concurrency.admission_of(new),
-                partial(start.timeout_of, new),
-                partial(self._call, new),
-            )
+            return request_concurrency.with_slot(self.http_request, new, partial(self._call, new))
         run_id = self._enqueue(new)
         if wait is not None and not is_async:
             slot = request_concurrency.limiter.slot(self.environment.environment_id, anonymous=self._anonymous_call)

@@ -310,7 +310,7 @@ limiter: Final = ConcurrencyLimiter()
 server_hints.on_shutdown.append(limiter.close)
 
 
-def admission_of(new: NewRun) -> Admission:
+def _admission_of(new: NewRun) -> Admission:
     """The admission of an arriving call. Calls of an inbound endpoint or of a client network share its slots."""
     if new.address_id is not None:
         who = f"endpoint {new.address_id}"
@@ -322,14 +322,13 @@ def admission_of(new: NewRun) -> Admission:
     return Admission(new.environment.environment_id, who, limit, new.anonymous, len(new.input_text))
 
 
-def with_slot(request: HttpRequest, admission: Admission, timeout: Callable[[], float], work: Callable[[], _T]) -> _T:
-    """Run `work` with a slot and return its result. `work` creates and executes one run, and raises TooManyRuns if the
-    plan has no free slot. Waits for a slot for at most `timeout()` seconds; `timeout` is called only if the call has to
-    wait. Meanwhile a request in a server thread is parked and repeated from its beginning; elsewhere it waits here.
-    Raises TooManyCalls."""
+def with_slot(request: HttpRequest, new: NewRun, work: Callable[[], _T]) -> _T:
+    """Run `work`, which creates and executes the run, with a slot, and return its result. Waits for a slot up to the
+    function's timeout, which is looked up only then. Meanwhile a request in a server thread is parked and repeated from
+    its beginning; elsewhere it waits here. Raises TooManyCalls."""
     loop_connections.release()  # waiting calls must not hold connections that others need
     server_hints.will_call_function(request)
-    admission = request.__dict__.pop(_ATTRIBUTE, admission)
+    admission = request.__dict__.pop(_ATTRIBUTE, None) or _admission_of(new)
     if admission.state is State.NEW:
         limiter.take(admission)
     while True:
@@ -338,7 +337,7 @@ def with_slot(request: HttpRequest, admission: Admission, timeout: Callable[[], 
             try:
                 result = work()
             except TooManyRuns:
-                admission.until = admission.until or admission.since + timeout()
+                admission.until = admission.until or admission.since + start.timeout_of(new)
                 limiter.requeue(admission)
             except BaseException:
                 limiter.release(admission)
@@ -347,7 +346,7 @@ def with_slot(request: HttpRequest, admission: Admission, timeout: Callable[[], 
                 limiter.release(admission)
                 return result
         elif admission.state is State.NEW:
-            admission.until = admission.since + timeout()
+            admission.until = admission.since + start.timeout_of(new)
             limiter.enqueue(admission)
         if admission.state is State.WAITING:
             _wait(request, admission)

@@ -20,7 +20,6 @@ from functions.inbound import dispatch, request_message, serializers
 from functions.inbound import service as inbound_service
 from functions.inbound.dispatch import InboundRequest
 from functions.models import Run
-from functions.runs import start
 from functions.runs.completion import RunResult
 from functions.runs.start import CreatedRun, NewRun
 from functions.triggers import inbound_endpoints
@@ -142,12 +141,7 @@ class InboundViewSet(ApiViewSet):
         """The response to the caller: the custom response, else a string as plain text (for challenges), else JSON."""
         new = self._new_run(arrival, token)
         try:
-            started, ended = request_concurrency.with_slot(
-                self.http_request,
-                request_concurrency.admission_of(new),
-                partial(start.timeout_of, new),
-                partial(calls.invoke, new),
-            )
+            started, ended = request_concurrency.with_slot(self.http_request, new, partial(calls.invoke, new))
         except NoSuchFunction:
             raise NoSuchEndpoint from None
         _note_use(arrival)

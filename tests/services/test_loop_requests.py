@@ -23,8 +23,10 @@ from django.http import HttpRequest
 from accounts.directory import user_lookup
 from functions.execution import request_concurrency
 from functions.execution.request_concurrency import Admission, ConcurrencyLimiter
+from functions.runs import start
 from platform_site.concurrency import loop_requests, server_hints
 from platform_site.http.errors import Unavailable
+from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.postgres import libpq, loop_connections, pipelined_reads, prepared
 from platform_site.redis import client as redis_client
 from platform_site.redis.loop_connection import LoopConnection
@@ -244,12 +246,15 @@ def test_a_call_that_waits_for_a_slot_holds_no_connection(
     settings.WEB_THREADS, settings.WEB_QUEUE_TIMEOUT = 1, 0.5
     limiter = ConcurrencyLimiter(1, 1)
     monkeypatch.setattr(request_concurrency, "limiter", limiter)
+    monkeypatch.setattr(start, "timeout_of", lambda new: 10.0)
+    environment = EnvironmentRef("env_a", "production", "prj_a", REGION, REGION, "free", "env_a")
+    new = start.NewRun(environment, Caller("key", "key_a", frozenset()), "sum", "{}")
     other = Admission("env_a")
     limiter.take(other)
 
     def call() -> str:
         backend()
-        return request_concurrency.with_slot(HttpRequest(), Admission("env_a"), lambda: 10.0, lambda: "called")
+        return request_concurrency.with_slot(HttpRequest(), new, lambda: "called")
 
     def free_the_slot() -> bool:
         loop_requests.sleep(0.05)
