@@ -47,6 +47,10 @@ MAX_ARGUMENTS: Final = 2 * MAX_FETCH_BODY
 FETCH_SECONDS: Final = 10.0
 CANCEL_SECONDS: Final = 2.0
 """Maximum time to cancel a statement in PostgreSQL."""
+_READS: Final = frozenset({"rows.list", "rows.get", "rows.aggregate"})
+_WRITES: Final = frozenset(
+    {"rows.insert", "rows.upsert", "rows.update", "rows.remove", "rows.update_many", "rows.remove_many", "rows.batch"}
+)
 
 
 class RunHost:
@@ -93,15 +97,11 @@ class RunHost:
                     found = loop_requests.run_or_repeat_in_thread(answer, answer_in_thread)
             finally:
                 loop_connections.release()
-        return partial(self._answer_async, operation, found) if callable(found) else found
-
-    def _answer_async(self, operation: str, obtain: Callable[[], bytes]) -> bytes:
-        with self._as_host_errors(operation):
-            return obtain()
+        return self._as_host_errors(operation)(found) if callable(found) else found
 
     @contextlib.contextmanager
     def _as_host_errors(self, operation: str) -> Iterator[None]:
-        """Converts all exceptions of the block to HostError."""
+        """Converts all exceptions of the block, or of the decorated function, to HostError."""
         try:
             yield
         except HostError:
@@ -131,45 +131,38 @@ class RunHost:
         PostgreSQL after the statement and must not cancel another one."""
         connection = loop_connections.connection(self._environment.cluster, self._environment.project_id)
         with self._lock:
-            if self._is_over:
-                raise HostError("the run is over", code="refused", name="Error")
+            self._require_running()
             self._connection = connection
         try:
             yield
         finally:
-            if self._end_statement() and not connection.in_atomic_block:
+            with self._lock:
+                self._connection = None
+                is_interrupted = self._is_over
+            if is_interrupted and not connection.in_atomic_block:
                 connection.close()
 
-    def _end_statement(self) -> bool:
-        """Called after the statement. Returns whether it was interrupted."""
-        with self._lock:
-            self._connection = None
-            return self._is_over
+    def _require_running(self) -> None:
+        if self._is_over:
+            raise HostError("the run is over", code="refused", name="Error")
 
     def _answer(self, operation: str, body: bytes, seconds: float) -> _Answer:
         arguments = bodies.read(body)
         if not isinstance(arguments, dict):
             raise HostError("the arguments are not an object", code="validation_failed", name="TypeError")
-        match operation:
-            case "rows.list" | "rows.get" | "rows.aggregate":
-                self._caller.need("rows:read")
-                with self._interruptible():
-                    return self._read(operation, arguments)
-            case (
-                "rows.insert" | "rows.upsert" | "rows.update" | "rows.remove" | "rows.update_many" | "rows.remove_many"
-            ):
-                self._caller.need("rows:write")
-                if operation != "rows.insert":
-                    self._caller.need("rows:read")
-                with self._interruptible(), call_depth.at(self._depth + 1):
-                    return self._write(operation, arguments)
-            case "rows.batch":
-                self._caller.need("rows:write")
-                with self._interruptible(), call_depth.at(self._depth + 1):
-                    return self._batch(arguments)
-            case "fetch":
-                return self._fetch(arguments, seconds)
-        raise HostError("there is no such operation", code="not_found", name="NotFound")
+        if operation == "fetch":
+            return self._fetch(arguments, seconds)
+        if operation in _READS:
+            self._caller.need("rows:read")
+            with self._interruptible():
+                return self._read(operation, arguments)
+        if operation not in _WRITES:
+            raise HostError("there is no such operation", code="not_found", name="NotFound")
+        self._caller.need("rows:write")
+        if operation not in ("rows.insert", "rows.batch"):
+            self._caller.need("rows:read")
+        with self._interruptible(), call_depth.at(self._depth + 1):
+            return self._write(operation, arguments)
 
     def _read(self, operation: str, arguments: dict[str, Any]) -> bytes:
         table = _text(arguments, "table")
@@ -193,37 +186,27 @@ class RunHost:
         return services.list_rows(self._environment, self._principal, table, asked).body
 
     def _write(self, operation: str, arguments: dict[str, Any]) -> bytes:
-        table = _text(arguments, "table")
+        environment, principal = self._environment, self._principal
+        if operation == "rows.batch":
+            operations = batch.read_operations(arguments.get("operations"), etags.read_if_match)
+            batch.require_scopes(self._caller, operations)
+            return batch.as_json(batch.execute(environment, principal, operations))
+        table, row, changes = _text(arguments, "table"), arguments.get("row"), arguments.get("changes")
         match operation:
             case "rows.insert":
-                made = services.insert_row(self._environment, self._principal, table, arguments.get("row"))
-                return made.body
+                return services.insert_row(environment, principal, table, row).body
             case "rows.upsert":
-                key, row = _text(arguments, "on_conflict"), arguments.get("row")
-                return services.upsert_row(self._environment, self._principal, table, row, key).row.body
+                key = _text(arguments, "on_conflict")
+                return services.upsert_row(environment, principal, table, row, key).row.body
             case "rows.update":
-                row_id, changes = _text(arguments, "id"), arguments.get("changes")
-                row = services.update_row(self._environment, self._principal, table, row_id, changes)
-                return row.body
-            case "rows.update_many" | "rows.remove_many":
-                return self._write_many(operation, table, arguments)
-        services.delete_row(self._environment, self._principal, table, _text(arguments, "id"))
-        return b"null"
-
-    def _batch(self, arguments: dict[str, Any]) -> bytes:
-        operations = batch.read_operations(arguments.get("operations"), etags.read_if_match)
-        batch.require_scopes(self._caller, operations)
-        return batch.as_json(batch.execute(self._environment, self._principal, operations))
-
-    def _write_many(self, operation: str, table: str, arguments: dict[str, Any]) -> bytes:
-        query = _query(arguments, bulk.QUERY_FIELDS)
-        limit = None if query.get("limit") is None else _limit(query["limit"], MAX_ROWS)
-        which = BulkQuery(query.get("where"), limit, query.get("cursor"))
-        if operation == "rows.update_many":
-            changes = arguments.get("changes")
-            changed = services.update_rows(self._environment, self._principal, table, which, changes)
-        else:
-            changed = services.delete_rows(self._environment, self._principal, table, which)
+                return services.update_row(environment, principal, table, _text(arguments, "id"), changes).body
+            case "rows.remove":
+                services.delete_row(environment, principal, table, _text(arguments, "id"))
+                return b"null"
+            case "rows.update_many":
+                changed = services.update_rows(environment, principal, table, _bulk_query(arguments), changes)
+            case _:
+                changed = services.delete_rows(environment, principal, table, _bulk_query(arguments))
         return orjson.dumps({"ids": changed.ids, "next_cursor": changed.next_cursor})
 
     def _fetch(self, arguments: dict[str, Any], seconds: float) -> Callable[[], bytes]:
@@ -261,8 +244,7 @@ class RunHost:
     def _request(self, method: str, url: str, headers: dict[str, str], body: bytes, seconds: float) -> bytes:
         interruption = outbound.Interruption()
         with self._lock:
-            if self._is_over:
-                raise HostError("the run is over", code="refused", name="Error")
+            self._require_running()
             self._fetching.add(interruption)
         try:
             got = outbound.client().request(
@@ -307,19 +289,23 @@ def _query(arguments: dict[str, Any], fields: frozenset[str]) -> dict[str, Any]:
     return query
 
 
+def _bulk_query(arguments: dict[str, Any]) -> BulkQuery:
+    query = _query(arguments, bulk.QUERY_FIELDS)
+    limit = None if query.get("limit") is None else _limit(query["limit"], MAX_ROWS)
+    return BulkQuery(query.get("where"), limit, query.get("cursor"))
+
+
 def _limit(limit: Any, maximum: int) -> int:
     if type(limit) is not int or not 1 <= limit <= maximum:
-        raise HostError(
-            f"limit must be a whole number from 1 to {maximum}", code="validation_failed", name="RangeError"
-        )
+        message = f"limit must be a whole number from 1 to {maximum}"
+        raise HostError(message, code="validation_failed", name="RangeError")
     return int(limit)
 
 
-def _count(count: Any) -> Count | None:
+def _count(count: Count | None) -> Count | None:
     if count is not None and count not in COUNTS:
         raise HostError("count must be exact or estimated", code="validation_failed", name="TypeError")
-    checked: Count | None = count
-    return checked
+    return count
 
 
 def _text(arguments: dict[str, Any], name: str) -> str:
