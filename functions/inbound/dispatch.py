@@ -21,14 +21,14 @@ from functions.errors import NoSuchEndpoint
 from functions.execution.run_as import restore_caller
 from functions.triggers import inbound_endpoints, inbound_tokens
 from functions.triggers.inbound_endpoints import CachedEndpoint
+from platform_site.concurrency.memo import Memo
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.redis import client as redis_client
 from platform_site.redis import rate_limits
 from projects.directory.environments import environment_ref
 
-_MAX_VERIFIED: Final = 5000
-_verified: Final[dict[str, None]] = {}
-"""Endpoints that this process knows, by their Redis keys."""
+_verified: Final[Memo[str, bool]] = Memo(2500)
+"""Whether an endpoint exists, as this process last knew, by its Redis key."""
 _UNKNOWN_ENVIRONMENT: Final = "inbound"
 """Counter of tokens that name an unknown environment."""
 _CREATED_HERE: Final = "inbound made here"
@@ -54,7 +54,7 @@ def dispatch(request: HttpRequest, token: str) -> InboundRequest:
     trip = redis_client.round_trip()
     known = trip.get(name)
     limit = rate_limits.CallerLimit(request, trip, name, is_anonymous=True)
-    is_new = name not in _verified
+    is_new = not _verified.get(name)
     verification = trip.get(inbound_endpoints.verification_key(token_hash)) if is_new else None
     counters = _counters(environment_id, token) if is_new else ()
     refusals = [rate_limits.Refusals(request, trip, each) for each in counters]
@@ -67,7 +67,7 @@ def dispatch(request: HttpRequest, token: str) -> InboundRequest:
             for each in refusals:
                 each.check()
         record = _look_up(request, environment_id, token)
-    _mark_verified(name)
+    _verified.put(name, True)
     limit.settle(record.plan, record.address_id)
     restored = restore_caller(record.runs_as_kind, record.runs_as_id, environment_id)
     if restored is None or not restored[0].may("functions:invoke"):
@@ -87,17 +87,13 @@ def _counters(environment_id: str, token: str) -> Sequence[str]:
 
 def _look_up(request: HttpRequest, environment_id: str, token: str) -> CachedEndpoint:
     token_hash = inbound_tokens.digest(token)
+    name = inbound_endpoints.cache_key(token_hash)
     environment = environment_ref(environment_id)
     record = None if environment is None else inbound_endpoints.look_up(environment, token_hash)
     if record is None:
-        _verified.pop(inbound_endpoints.cache_key(token_hash), None)
+        if _verified.get(name):
+            _verified.put(name, False)
         inbound_endpoints.cache_absence(token_hash)
         rate_limits.count_refused(request, _counters(environment_id, token)[-1 if environment is None else 0])
         raise NoSuchEndpoint
     return record
-
-
-def _mark_verified(name: str) -> None:
-    while len(_verified) >= _MAX_VERIFIED:
-        _verified.pop(next(iter(_verified)), None)  # the oldest; another thread may have taken it
-    _verified[name] = None
