@@ -1,14 +1,16 @@
 """Loads a module in the sandbox before it is deployed, so that a source that does not load is refused."""
 
 import hashlib
+import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from functions.directory import function_of
 from functions.execution import executor
 from functions.models import Function, Version
 from functions.runs import start
-from functions.runtime.errors import LoadFailed, StartFailed
+from functions.runtime.errors import LoadFailed, RuntimeFailed, StartFailed
 from functions.runtime.programs import Busy, Program
 from platform_site.http.errors import Unavailable, ValidationFailed
 from platform_site.identity.callers import EnvironmentRef
@@ -51,7 +53,13 @@ def _try_to_load(environment: EnvironmentRef, source: str, memory_mb: int, *, fi
 def warm(environment: EnvironmentRef, function: Function, source_hash: str, source: str) -> None:
     """Start a process for the first call, in the background; failures only cost that call its start."""
     key = start.program_key(function.pk, function.active_version, source_hash, function.memory_mb)
-    executor.warm(Program(key, environment.environment_id, source.encode(), function.memory_mb))
+    program = Program(key, environment.environment_id, source.encode(), function.memory_mb)
+
+    def warm_pool() -> None:
+        with suppress(Busy, RuntimeFailed):
+            executor.pool().warm(program)
+
+    threading.Thread(target=warm_pool, name="function-warming", daemon=True).start()
 
 
 def check_ceilings(environment: EnvironmentRef, values: Mapping[str, Any]) -> None:

@@ -2,7 +2,6 @@
 in a request's thread for synchronous runs and by the worker's loop for queued ones. Every failure of the code becomes
 a `RunResult`; after a failure of the platform the lease expires (`functions.runs.leases.settle_lost`)."""
 
-import contextlib
 import logging
 import os
 import threading
@@ -81,16 +80,6 @@ def close_pool() -> None:
 
 
 lease_renewer = LeaseRenewer(lambda run_id: pool().cancel(run_id))
-
-
-def warm(program: Program) -> None:
-    """Start a process of the program in the background. The first call reports errors."""
-
-    def start() -> None:
-        with contextlib.suppress(Busy, RuntimeFailed):
-            pool().warm(program)
-
-    threading.Thread(target=start, name="function-warming", daemon=True).start()
 
 
 def execute(started: CreatedRun, caller: Caller, environment: EnvironmentRef) -> RunResult:
