@@ -22,7 +22,6 @@ from functions.runs.completion import RunResult
 from functions.runs.start import CreatedRun
 from functions.triggers import event_subscriptions, schedules
 from functions.triggers import events as event_triggers
-from platform_site.identity.callers import Caller
 from projects.directory.environments import environment_ref
 from projects.provisioning import suspension
 
@@ -37,7 +36,11 @@ _CALLER_NAMES: Final = {
     Run.Trigger.EVENT: "the run-as identity of its events",
 }
 """The caller in the message of a run that fails as `CallerGone`, by trigger."""
-_STORED_TRIGGERS: Final = {Run.Trigger.SCHEDULE: schedules, Run.Trigger.EVENT: event_subscriptions}
+_STORED_TRIGGERS: Final = {
+    Run.Trigger.SCHEDULE: ("scheduled", schedules.stop),
+    Run.Trigger.EVENT: ("events", event_subscriptions.stop),
+}
+"""The prefix of the columns with the run-as identity, and what stops the trigger."""
 _RETRY_SECONDS: Final = timedelta(seconds=2)
 """Delay before a run is tried again if its caller could not be looked up."""
 _POLL_SECONDS: Final = 0.2
@@ -130,7 +133,8 @@ class Worker:
         close_old_connections()
         try:
             again = restore_caller(started.caller_kind, started.caller_id, started.environment_id)
-            is_gone = again is None or not _may_run(started, again[0])
+            needed = event_subscriptions.SCOPES if started.trigger == Run.Trigger.EVENT else ("functions:invoke",)
+            is_gone = again is None or not all(map(again[0].may, needed))
             if is_gone:
                 _stop_trigger(started)
         except Error:
@@ -156,14 +160,10 @@ def _stop_trigger(started: CreatedRun) -> None:
     environment = None if trigger is None else environment_ref(started.environment_id)
     if trigger is None or environment is None:
         return
+    prefix, stop = trigger
+    run_as = {f"{prefix}_kind": started.caller_kind, f"{prefix}_id": started.caller_id}
     with transaction.atomic(using=started.cluster):
-        named = Function.objects.of(environment).filter(pk=started.function_id)
+        named = Function.objects.of(environment).filter(pk=started.function_id, **run_as)
         function = named.select_for_update(no_key=True).first()
-        if function is not None and trigger.run_as(function) == (started.caller_kind, started.caller_id):
-            trigger.stop(function, environment, Function.Stopped.CALLER_GONE, actor=SYSTEM)
-
-
-def _may_run(started: CreatedRun, caller: Caller) -> bool:
-    if started.trigger == Run.Trigger.EVENT:
-        return event_subscriptions.may_run(caller)
-    return caller.may("functions:invoke")
+        if function is not None:
+            stop(function, environment, Function.Stopped.CALLER_GONE, actor=SYSTEM)

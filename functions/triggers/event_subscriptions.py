@@ -95,15 +95,6 @@ def count_subscriptions(environment: EnvironmentRef) -> int:
     return Function.objects.of(environment).filter(events__isnull=False, events_stopped=None).count()
 
 
-def may_run(caller: Caller) -> bool:
-    """Whether the event triggers are active."""
-    return all(caller.may(scope) for scope in SCOPES)
-
-
-def run_as(function: Function) -> tuple[str | None, str | None]:
-    return function.events_kind, function.events_id
-
-
 def stop(function: Function, environment: EnvironmentRef, reason: Function.Stopped, *, actor: Actor) -> None:
     """Stop active event triggers until they are set again. The caller holds the function's lock."""
     if not has_triggers(function):

@@ -157,10 +157,6 @@ def _decide(function: Function, now: datetime, plans: Mapping[str, str], *, is_b
     )
 
 
-def run_as(function: Function) -> tuple[str | None, str | None]:
-    return function.scheduled_kind, function.scheduled_id
-
-
 def stop(function: Function, environment: EnvironmentRef, reason: Function.Stopped, *, actor: Actor) -> None:
     """Stop an active schedule until it is set again. The caller holds the function's lock."""
     if function.next_run_at is None:
