@@ -174,7 +174,20 @@ def start_run(new: NewRun) -> CreatedRun:
     function = _insert(new, parameters, limit, may_take)
     if function is None:
         raise TooManyRuns(kind_limit, of_anonymous=is_anonymous)
-    return _started(function, new, run_id)
+    return CreatedRun(
+        **function_facts(function),
+        run_id=run_id,
+        attempt=1,
+        environment_id=new.environment.environment_id,
+        input_text=new.input_text,
+        depth=new.depth,
+        is_async=new.is_async,
+        caller_kind=new.caller.kind,
+        caller_id=new.caller.id,
+        cluster=new.environment.cluster,
+        trigger=new.trigger,
+        address_id=new.address_id,
+    )
 
 
 def _invoker(caller: Caller) -> str:
@@ -244,23 +257,6 @@ def _admit_to_queue(new: NewRun) -> str | None:
         return f"{delay.total_seconds()} s" if delay else None
     queue_quotas.admit(new.environment, new.caller, input_size, address_id=new.address_id)
     return None
-
-
-def _started(function: Sequence[bytes | None], new: NewRun, run_id: str) -> CreatedRun:
-    return CreatedRun(
-        **function_facts(function),
-        run_id=run_id,
-        attempt=1,
-        environment_id=new.environment.environment_id,
-        input_text=new.input_text,
-        depth=new.depth,
-        is_async=new.is_async,
-        caller_kind=new.caller.kind,
-        caller_id=new.caller.id,
-        cluster=new.environment.cluster,
-        trigger=new.trigger,
-        address_id=new.address_id,
-    )
 
 
 def function_facts(row: Sequence[bytes | None]) -> dict[str, Any]:
