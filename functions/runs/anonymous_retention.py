@@ -6,7 +6,6 @@ to the input only: callers write it, and it is stored once per function. The out
 computation, called when a run is recorded."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
@@ -16,16 +15,6 @@ from functions.runs.sampled_sizes import sampled_size
 MAX_STORED_BYTES: Final = 16 * 1024
 KIND: Final = "anonymous"
 _ON_EVENTS: Final = "event"
-
-
-@dataclass(frozen=True, slots=True)
-class StoredRun:
-    """The stored values of a run that ends."""
-
-    output: str | None
-    logs: tuple[Mapping[str, Any], ...]
-    not_stored: tuple[str, ...]
-    """The missing ones of `input`, `output`, `logs`."""
 
 
 def stores_input(caller_kind: str, trigger: str, input_bytes: bytes) -> bool:
@@ -45,25 +34,17 @@ def end_without_outcome_sql(when: str = "true") -> str:
 
 def stored_values(
     caller_kind: str, trigger: str, input_text: str, output: str | None, logs: tuple[Mapping[str, Any], ...]
-) -> StoredRun:
-    """All values, or for an anonymous caller's run those that are small enough."""
+) -> tuple[str | None, tuple[Mapping[str, Any], ...], list[str]]:
+    """Output and log of a run that ends, as they are stored, and the missing ones of `input`, `output`, `logs`."""
     not_stored = [] if stores_input(caller_kind, trigger, input_text.encode()) else ["input"]
     if caller_kind != KIND:
-        return StoredRun(output, logs, tuple(not_stored))
+        return output, logs, not_stored
     if output is not None and len(output.encode()) > MAX_STORED_BYTES:
         output = None
         not_stored.append("output")
-    first = _first(logs)
-    if len(first) < len(logs):
-        not_stored.append("logs")
-    return StoredRun(output, first, tuple(not_stored))
-
-
-def _first(logs: tuple[Mapping[str, Any], ...]) -> tuple[Mapping[str, Any], ...]:
-    """The first lines, up to MAX_STORED_BYTES."""
     size = 0
     for count, line in enumerate(logs):
         size += len(orjson.dumps(line))
         if size > MAX_STORED_BYTES:
-            return logs[:count]
-    return logs
+            return output, logs[:count], [*not_stored, "logs"]
+    return output, logs, not_stored

@@ -8,7 +8,7 @@ from typing import Any, Final
 import orjson
 from django.db import InterfaceError, OperationalError, connections
 
-from functions.runs.anonymous_retention import StoredRun, end_without_outcome_sql, stored_values
+from functions.runs.anonymous_retention import end_without_outcome_sql, stored_values
 from functions.runs.sampled_sizes import sampled_size
 from functions.runs.start import CreatedRun
 from functions.runs.statement_batching import StatementBatcher
@@ -54,25 +54,27 @@ def record_end(started: CreatedRun, result: RunResult) -> bool:
     """Record the outcome, and its event if that has subscribers. Returns whether the outcome counts, which it does only
     while the run belongs to this attempt. One statement; one more if PostgreSQL crashed and lost a synchronous run
     (`start_run`). Raises DatabaseError if the outcome cannot be recorded; Unavailable for a synchronous run."""
-    stored = stored_values(started.caller_kind, started.trigger, started.input_text, result.output, result.logs)
+    output, logs, not_stored = stored_values(
+        started.caller_kind, started.trigger, started.input_text, result.output, result.logs
+    )
     outcome: dict[str, Value] = {
         "run_id": started.run_id,
         "attempt": started.attempt,
         "status": result.status,
-        "output": stored.output,
+        "output": output,
         "error": None if result.error is None else orjson.dumps(result.error),
-        "logs": orjson.dumps(stored.logs),
+        "logs": orjson.dumps(logs),
         "sandbox_layers": f"{{{','.join(result.sandbox_layers)}}}",
         "duration_ms": result.duration_ms,
         "event_id": ids.new("evt"),
         "function_name": started.function_name,
-        "not_stored": f"{{{','.join(stored.not_stored)}}}" if stored.not_stored else None,
+        "not_stored": f"{{{','.join(not_stored)}}}" if not_stored else None,
     }
     for pause in (0.1, 0.5, 2.0, None):
         try:
             [(counted, has_event, _)] = _end_batcher.run(started.cluster, outcome)
             if counted != b"t" and not started.is_async:
-                whole = outcome | _facts_of_start(started, stored)
+                whole = outcome | _facts_of_start(started, stores_input="input" not in not_stored)
                 [(counted, has_event)] = prepared.run(started.cluster, *_INSERT_ENDED.bind(whole))
             break
         except (OperationalError, InterfaceError) as error:
@@ -89,12 +91,12 @@ def record_end(started: CreatedRun, result: RunResult) -> bool:
     return counted == b"t"
 
 
-def _facts_of_start(started: CreatedRun, stored: StoredRun) -> dict[str, Value]:
+def _facts_of_start(started: CreatedRun, *, stores_input: bool) -> dict[str, Value]:
     """What `start` stored of the run."""
     return {
         "function_id": started.function_id,
         "version": started.version,
-        "input": "" if "input" in stored.not_stored else started.input_text,
+        "input": started.input_text if stores_input else "",
         "caller_kind": started.caller_kind,
         "caller_id": started.caller_id,
         "request_id": current_request_id(),
