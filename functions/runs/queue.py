@@ -2,6 +2,7 @@
 `functions.worker`. `functions.runs.start` describes all transitions."""
 
 import threading
+from contextlib import suppress
 from datetime import timedelta
 from typing import Final
 
@@ -9,6 +10,7 @@ from django.db import IntegrityError
 
 from functions.runs.start import SLOT_ATTEMPTS, CreatedRun, function_facts, lease_parameters, number_of, text_of
 from platform_site.postgres import prepared, sql_files, statements
+from platform_site.postgres.libpq import Row
 from platform_site.postgres.sql_files import PreparedStatement
 from projects.provisioning.suspension import suspended_in
 
@@ -29,15 +31,12 @@ def claim(using: str) -> tuple[CreatedRun, bool] | None:
     (`functions.runs.start`). Suspended environments are skipped. The claim is on disk when this returns: after a crash
     of PostgreSQL the run would otherwise be claimed again with the same attempt number."""
     parameters = lease_parameters() | {"suspended": f"{{{','.join(suspended_in(using))}}}"}
+    found: list[Row] = []
     for _ in range(SLOT_ATTEMPTS):
-        try:
-            with _claiming.setdefault(using, threading.Lock()):
-                found = prepared.run(using, *_CLAIM.bind(parameters))
-        except IntegrityError:  # another worker took that slot at the same moment
-            continue
-        break
-    else:
-        return None
+        # Another worker may take that slot at the same moment.
+        with suppress(IntegrityError), _claiming.setdefault(using, threading.Lock()):
+            found = prepared.run(using, *_CLAIM.bind(parameters))
+            break
     if not found:
         return None
     [row] = found
