@@ -41,14 +41,16 @@ _UIDS: Final = range(1_900_000_000, 2_000_000_000)
 
 
 class Uid:
-    """An unprivileged uid that no account has, exclusive to this process until `close`. It is reserved by a name of an
-    abstract Unix socket, which the kernel removes when the process dies. Platforms in other network namespaces
-    (containers) do not see it: between those a collision has a chance of one in 10^8."""
+    """If this process is root, an unprivileged uid that no account has, exclusive to this process until `close`; else
+    `number` is None. It is reserved by a name of an abstract Unix socket, which the kernel removes when the process
+    dies. Platforms in other network namespaces (containers) do not see it: between those a collision has a chance of
+    one in 10^8."""
 
     def __init__(self) -> None:
         """Raises OSError."""
         self._name: socket.socket | None = None
-        while True:
+        self.number: int | None = None
+        while os.geteuid() == 0:
             self.number = random.choice(_UIDS)  # noqa: S311 - no secret
             if sys.platform != "linux" or self._is_claimed():
                 return
@@ -68,11 +70,6 @@ class Uid:
     def close(self) -> None:
         if self._name is not None:
             self._name.close()
-
-
-def claim_uid() -> Uid | None:
-    """None if this process is not root and cannot change its uid."""
-    return Uid() if os.geteuid() == 0 else None
 
 
 def deno() -> str:
@@ -141,23 +138,20 @@ def _sandboxed(directory: Path, uid: int | None, report: int, limits: dict[str, 
 def sandbox_layers_of_this_host() -> list[str]:
     """The sandbox layers that this host supports, of `sandbox.SANDBOX_LAYERS`. Applies them to a process that does
     nothing, which takes some 30 ms. Raises OSError, subprocess.SubprocessError."""
-    directory = scratch.make()
-    claimed = claim_uid()
-    uid = None if claimed is None else claimed.number
+    directory, uid = scratch.make(), Uid()
     report_in, report_out = os.pipe()
     try:
         with os.fdopen(report_in, "rb") as report:
             try:
-                if uid is not None:
-                    os.chown(directory, uid, uid)
+                if uid.number is not None:
+                    os.chown(directory, uid.number, uid.number)
                 subprocess.run(  # noqa: S603 - our own program
-                    _sandboxed(directory, uid, report_out, limits={}),
+                    _sandboxed(directory, uid.number, report_out, limits={}),
                     pass_fds=[report_out], env={}, check=True, timeout=10, capture_output=True,
                 )  # fmt: skip
             finally:
                 os.close(report_out)
             return list(json.loads(report.readline() or b"[]"))
     finally:
-        if claimed is not None:
-            claimed.close()
+        uid.close()
         shutil.rmtree(directory, ignore_errors=True)

@@ -66,12 +66,10 @@ class Process:
         self._answering: Host | None = None
         self._interrupting: threading.Thread | None = None
         self._async_replies: AsyncReplies | None = None
-        self._uid: launch.Uid | None = None
         self.scratch = scratch.make()
         try:
-            self._uid = launch.claim_uid()
-            uid = None if self._uid is None else self._uid.number
-            self.popen, report = launch.spawn(self.scratch, uid, memory_mb, preloaded)
+            self._uid = launch.Uid()
+            self.popen, report = launch.spawn(self.scratch, self._uid.number, memory_mb, preloaded)
             with report:
                 self.sandbox_layers: list[str] = json.loads(report.readline() or b"[]")
             self._channel = Channel(self.popen, self.kill)
@@ -172,7 +170,7 @@ class Process:
             self._channel.close()
             del self._channel
         shutil.rmtree(self.scratch, ignore_errors=True)
-        if self._uid is not None:
+        if hasattr(self, "_uid"):
             self._uid.close()  # no process and no file uses it any more
 
     def _signal(self, number: signal.Signals) -> None:
