@@ -9,7 +9,7 @@ from rest_framework.exceptions import ValidationError
 
 from functions.models import Function, Run
 from functions.runs.anonymous_retention import MAX_STORED_BYTES
-from functions.runs.retention import shortened_at
+from functions.runs.retention import RETENTION
 from functions.triggers import cron, event_subscriptions
 from platform_site.http import fields
 from platform_site.http.fields import Serializer
@@ -120,7 +120,8 @@ class Invocation(Serializer):
 
 class RunsSinceField(fields.DateTimeField):
     def get_attribute(self, function: Function) -> datetime | None:
-        return shortened_at(function)
+        since = function.runs_since
+        return since if since is not None and since > datetime.now(UTC) - RETENTION else None
 
 
 class SecretNamesField(fields.ListField):

@@ -70,12 +70,6 @@ def common_limit(weights: list[int], budget: int) -> int:
     return budget
 
 
-def shortened_at(function: Function) -> datetime | None:
-    """The start of the function's history if runs of the last seven days were deleted, else None."""
-    since = function.runs_since
-    return since if since is not None and since > datetime.now(UTC) - RETENTION else None
-
-
 def _shorten(using: str, environment_id: str, function_id: str, most: int) -> int:
     with by_index(using):
         found = statements.column(using, _SQL["beyond"], [environment_id, function_id, most])
