@@ -1,5 +1,3 @@
-"""System checks of the function runtime: whether it is installed, and which sandbox layers this host lacks."""
-
 import subprocess
 from typing import Any, Final
 
@@ -34,8 +32,6 @@ def check_required_layers(**_: Any) -> list[CheckMessage]:
 
 @register(Tags.security)
 def check_runtime(**_: Any) -> list[CheckMessage]:
-    """Check Deno and the sandbox layers of this host. A missing layer is an error if FUNCTION_REQUIRED_SANDBOX_LAYERS
-    names it, otherwise a notice."""
     required = set(settings.FUNCTION_REQUIRED_SANDBOX_LAYERS)
     try:
         launch.deno()

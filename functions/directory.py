@@ -1,5 +1,3 @@
-"""Finds functions, in one query each."""
-
 import re
 from collections.abc import Collection
 from typing import Final
@@ -28,13 +26,12 @@ def count_functions(environment: EnvironmentRef) -> int:
 
 
 def public_functions(environment: EnvironmentRef) -> Exposure:
-    """Functions that callers with a publishable key may invoke. One query."""
     found = Function.objects.of(environment).filter(invoke="public")
     return Exposure(functions=[*found.values_list("name", flat=True)])
 
 
 def existing_functions(using: str, pairs: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
-    """The existing functions among pairs of environment id and name, for the request log. One query."""
+    """The existing ones among pairs of environment id and name."""
     functions = Function.objects.using(using).filter(
         environment_id__in={environment_id for environment_id, _ in pairs}, name__in={name for _, name in pairs}
     )

@@ -1,5 +1,3 @@
-"""Errors of functions and runs, mapped by `platform_site.http.errors`."""
-
 from platform_site.http.errors import Conflict, NotFound, RateLimited
 
 
@@ -16,8 +14,6 @@ class RunEnded(Conflict):
 
 
 class TooManyRuns(RateLimited):
-    """All concurrency slots of the plan, or of anonymous callers, are taken."""
-
     def __init__(self, limit: int, *, of_anonymous: bool = False) -> None:
         runs = "runs for publishable keys" if of_anonymous else "runs"
         shared = " Client networks share them." if of_anonymous else ""
@@ -25,8 +21,6 @@ class TooManyRuns(RateLimited):
 
 
 class TooManyCalls(RateLimited):
-    """No concurrency slot within the function's timeout, or a full wait queue."""
-
     def __init__(self, seconds: float, *, is_queue_full: bool) -> None:
         if is_queue_full:
             why = "Too many calls wait for the functions of this environment"
@@ -36,8 +30,6 @@ class TooManyCalls(RateLimited):
 
 
 class TooManyAnonymousCalls(RateLimited):
-    """The plan's limit of anonymous callers' queued runs, in number or bytes."""
-
     def __init__(self, limit: str, *, is_share: bool) -> None:
         """`is_share`: the limit is that of this caller's network."""
         so_many = "half of them are waiting, some from your network" if is_share else "that many are waiting"
@@ -45,8 +37,6 @@ class TooManyAnonymousCalls(RateLimited):
 
 
 class TooManyQueued(RateLimited):
-    """The plan's limit of queued runs of one kind of caller, in number or bytes."""
-
     def __init__(self, limit: str, whose: str, why: str) -> None:
         super().__init__(10, f"The plan allows {limit} {whose}. {why}")
 

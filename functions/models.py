@@ -12,7 +12,6 @@ from platform_site.identity.callers import EnvironmentRef
 
 class FunctionQuerySet(models.QuerySet["Function"]):
     def of(self, environment: EnvironmentRef) -> "FunctionQuerySet":
-        """The functions of the environment, in its region."""
         return self.using(environment.cluster).filter(environment_id=environment.environment_id)
 
 
@@ -43,16 +42,14 @@ class Function(models.Model):
     schedule_stopped = models.CharField(max_length=20, choices=Stopped.choices, null=True)
     scheduled_kind = models.CharField(max_length=10, null=True)
     scheduled_id = models.CharField(max_length=30, null=True)
-    """The `account` or `key` that set the schedule or deployed last: its runs have these rights."""
+    """The `account` or `key` that set the schedule or deployed last: its runs have these rights. So `events_id`."""
     scheduled_run_id = models.CharField(max_length=30, null=True)
     last_skipped_at = models.DateTimeField(null=True)
     """The last due time that was skipped, because a run had not ended."""
     events = ArrayField(models.CharField(max_length=120), null=True)
-    """Patterns as in `rows.outbox.event_types`."""
     events_stopped = models.CharField(max_length=20, choices=Stopped.choices, null=True)
     events_kind = models.CharField(max_length=10, null=True)
     events_id = models.CharField(max_length=30, null=True)
-    """The `account` or `key` that set the events or deployed last: these runs have its rights."""
     runs_since = models.DateTimeField(null=True)
     """The start of its history, if runs were deleted early (`functions.runs.retention`)."""
     created_at = models.DateTimeField(db_default=Now(), editable=False)
@@ -133,7 +130,7 @@ class InboundEndpoint(models.Model):
     is_async = models.BooleanField()
     runs_as_kind = models.CharField(max_length=10)
     runs_as_id = models.CharField(max_length=30)
-    """The `account` or `key` that made it or deployed since: its runs have these rights."""
+    """The `account` or `key` that made it or deployed since."""
     stopped: str | None = None
     """Not stored: why it returns 404 (`functions.inbound.service.all_of`)."""
     uses = models.BigIntegerField(db_default=0)
@@ -145,8 +142,6 @@ class InboundEndpoint(models.Model):
 
 
 class Run(models.Model):
-    """One invocation. `phase` distinguishes queued from running. Kept for 7 days."""
-
     class Status(models.TextChoices):
         RUNNING = "running"
         SUCCEEDED = "succeeded"
@@ -206,9 +201,7 @@ class Run(models.Model):
     class Meta:
         indexes: ClassVar = [
             models.Index(fields=["function", "-created_at", "-id"], name="run_of_function"),
-            # The runs that are searched for most are rare in a long history: without this index a search would scan
-            # 500,000 runs. It covers all runs, since each function has other rare ones. `functions.runs.history`
-            # searches by status or trigger alone.
+            # The runs that are searched for most are rare in a long history (`functions.runs.history`).
             models.Index(fields=["function", "trigger", "status", "-created_at", "-id"], name="run_by_trigger"),
             # App users only see their own runs: without this index each page would scan those of all others.
             models.Index(
@@ -216,9 +209,9 @@ class Run(models.Model):
                 condition=models.Q(caller_kind="user"),
                 name="run_of_user",
             ),
-            # The order of the queue within an environment: `false` comes first, so runs of anonymous callers and events
-            # are not scanned. The only index of queued runs: with a second one in another order, the planner would take
-            # the smaller one and sort the whole queue while the statistics are old.
+            # `false` comes first, so runs of anonymous callers and events are not scanned. The only index of queued
+            # runs: with a second one in another order, the planner would take the smaller one and sort the whole queue
+            # while the statistics are old.
             models.Index(
                 "environment_id",
                 models.ExpressionWrapper(
@@ -229,11 +222,9 @@ class Run(models.Model):
                 name="run_queue_order",
             ),
             models.Index(fields=["claimed_until"], condition=models.Q(phase="executing"), name="run_lease"),
-            # Anonymous callers' runs only: the oldest are removed early (`functions.runs.retention`).
             models.Index(
                 fields=["environment_id", "id"], condition=models.Q(caller_kind="anonymous"), name="run_of_anonymous"
             ),
-            # The sample by which histories that exceed the plan are found.
             models.Index(
                 fields=["environment_id", "function", "id"],
                 include=["weight"],
@@ -262,15 +253,14 @@ class Run(models.Model):
 
     @property
     def elapsed_ms(self) -> int:
-        """Of a running one: until now."""
         if self.duration_ms is not None:
             return self.duration_ms
         return max(0, round((timezone.now() - self.started_at).total_seconds() * 1000)) if self.started_at else 0
 
 
 class PendingEvent(models.Model):
-    """An event of an event trigger without a run so far (`functions.triggers.events`). Has no foreign key, so that
-    deleting a function need not wait for thousands of these; orphans are deleted later."""
+    """An event without a run so far (`functions.triggers.events`). Has no foreign key, so that deleting a function need
+    not wait for thousands of these; orphans are deleted later."""
 
     id = models.BigAutoField(primary_key=True)
     environment_id = models.CharField(max_length=30)

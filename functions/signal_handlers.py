@@ -1,5 +1,3 @@
-"""Receivers of signals from lower layers: branches and deletions."""
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,8 +34,7 @@ def follow_reset(*, source: EnvironmentRef, target: EnvironmentRef, using: str, 
 
 
 def delete_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
-    """Delete functions and a first part of their runs; idempotent. `projects.provisioning.orphaned_rows` finds what a
-    relay adds meanwhile."""
+    """Idempotent. `projects.provisioning.orphaned_rows` finds what a relay adds meanwhile."""
     function_deletion.start_all(cluster, environment_id)
     event_triggers.delete_pending(environment_id, cluster)
 

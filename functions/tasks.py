@@ -1,5 +1,3 @@
-"""Celery tasks and periodic jobs of `functions`: execute queued runs on notification, and find lost notifications."""
-
 import logging
 import multiprocessing
 import threading
@@ -34,8 +32,7 @@ def _stop_working(**_: Any) -> None:
 
 @shared_task
 def work(using: str) -> None:
-    """Execute the region's queued runs and those of pending events. For an unavailable region a periodic job
-    continues."""
+    """For an unavailable region a periodic job continues."""
     if using not in settings.REGION_DATABASES:
         return
     with log_failures("queueing runs of events", using=using):
@@ -48,8 +45,8 @@ def work(using: str) -> None:
 
 
 def _notify_worker(using: str) -> None:
-    """Notify a worker that runs are queued. If Redis is unavailable, this worker executes them if it serves that queue:
-    Celery may need half a minute to reconnect to Redis."""
+    """If Redis is unavailable, this worker executes the runs if it serves that queue: Celery may need half a minute to
+    reconnect to Redis."""
     if not dispatch.send_now(work.name, using) and "functions" in current_app.amqp.queues.consume_from:
         threading.Thread(target=_work_in_thread, args=(using,), name=f"functions-{using}").start()
 
@@ -73,21 +70,20 @@ def settle_and_start(using: str) -> None:
 
 @periodic_job_per_region(every=settings.FUNCTION_JOB_SECONDS)
 def queue_scheduled(using: str) -> None:
-    """Queue runs of the functions that are due by their schedule."""
     if schedules.queue_due(using):
         _notify_worker(using)
 
 
 @periodic_job_per_region(every=settings.FUNCTION_JOB_SECONDS)
 def queue_pending_events(using: str) -> None:
-    """Queue runs of pending events whose notification was lost, or that waited for a free slot."""
+    """Queue runs whose notification was lost, or that waited for a free slot."""
     if event_triggers.queue(using):
         _notify_worker(using)
 
 
 @periodic_job_per_region(every=300)
 def repair_future_times(using: str) -> None:
-    """After the clock of the region's PostgreSQL was set back."""
+    """Repair times after the clock of the region's PostgreSQL was set back."""
     if repaired := leases.repair_future_times(using):
         logger.warning("region %s: the clock was set back: repaired %s runs", using, repaired)
         dispatch.send_now(work.name, using)
@@ -103,32 +99,29 @@ def verify_endpoints(using: str) -> None:
 
 @periodic_job_per_region(every=300)
 def purge_old_runs(using: str) -> None:
-    """Runs are kept for 7 days. Contract section 8."""
     run_retention.purge(using)
 
 
 @periodic_job_per_region(every=60)
 def purge_anonymous_runs(using: str) -> None:
-    """Delete the oldest runs of anonymous callers."""
     run_retention.purge_anonymous_runs(using)
 
 
 @periodic_job_per_region(every=300)
 def shorten_histories(using: str) -> None:
-    """Delete the oldest runs of histories that exceed the plan."""
     run_retention.shorten_histories(using)
 
 
 @shared_task
 def remove_deleted(using: str) -> None:
-    """Remove the rest of deleted functions with a long history. For an unavailable region a later run continues."""
+    """For an unavailable region a later run continues."""
     if using in settings.REGION_DATABASES:
         remove_orphaned_rows(using)
 
 
 @periodic_job_per_region(every=60)
 def remove_orphaned_rows(using: str) -> None:
-    """Remove the rest of deleted functions whose notification was lost or whose worker died."""
+    """Remove the rest of deleted functions with a long history."""
     for function_id in function_deletion.unfinished(using):
         with log_failures(f"what the deleted function {function_id} left", using=using):
             function_deletion.finish(using, function_id)
@@ -137,5 +130,5 @@ def remove_orphaned_rows(using: str) -> None:
 
 @periodic_job(every=300)
 def clear_scratch() -> None:
-    """Remove the temporary directories of killed processes of this host."""
+    """Remove the directories of killed processes of this host."""
     scratch.remove_leftovers()

@@ -1,6 +1,6 @@
-"""The worker loop: claims a queued run, resolves its caller, executes and records it, until the queue is empty. Several
-threads of a worker process do so side by side: those that Celery starts on notification, and a sibling that a thread
-starts while the queue has more than its own run. A thread mostly waits for Deno."""
+"""The worker loop: claims and executes queued runs until the queue is empty. Several threads of a worker process do so
+side by side: those that Celery starts on notification, and a sibling that a thread starts while the queue has more than
+its own run. A thread mostly waits for Deno."""
 
 import logging
 import threading
@@ -42,13 +42,13 @@ _STORED_TRIGGERS: Final = {
 }
 """The prefix of the columns with the run-as identity, and what stops the trigger."""
 _RETRY_SECONDS: Final = timedelta(seconds=2)
-"""Delay before a run is tried again if its caller could not be looked up."""
+"""Delay of a run whose caller could not be looked up."""
 _POLL_SECONDS: Final = 0.2
 """Seconds without starting further siblings after one found nothing to do."""
 
 
 class _Threads:
-    """The threads that one call of `Worker.run` has started, and how many runs they executed."""
+    """The threads of one call of `Worker.run`."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -58,7 +58,6 @@ class _Threads:
         """When a thread last found nothing to do (`time.monotonic()`)."""
 
     def running(self) -> threading.Thread | None:
-        """A thread that is still running."""
         with self.lock:
             self.all = [thread for thread in self.all if thread.is_alive()]
             return self.all[0] if self.all else None
@@ -72,9 +71,8 @@ class Worker:
         self._slots = threading.BoundedSemaphore(settings.FUNCTION_WORKER_THREADS)
 
     def run(self, should_stop: ShouldStop = lambda: False) -> int:
-        """Execute until the queue is empty. Returns how many runs it and its siblings executed; 0 if every slot is
-        taken, since each executing thread checks the queue again before it stops. A run that is queued while long ones
-        execute does not wait: its notification starts another thread."""
+        """Returns how many runs it and its siblings executed; 0 if every slot is taken, since each executing thread
+        checks the queue again before it stops."""
         threads = _Threads()
         try:
             self._work(should_stop, threads)
@@ -154,8 +152,8 @@ class Worker:
 
 
 def _stop_trigger(started: CreatedRun) -> None:
-    """The run-as identity of this run lost its permissions: stop the schedule or the events that made the run. No
-    effect if another identity was set meanwhile, or if the environment was deleted."""
+    """The run-as identity lost its permissions: stop the schedule or the events that made the run, unless another
+    identity was set meanwhile."""
     trigger = _STORED_TRIGGERS.get(Run.Trigger(started.trigger))
     environment = None if trigger is None else environment_ref(started.environment_id)
     if trigger is None or environment is None:

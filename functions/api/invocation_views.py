@@ -1,5 +1,3 @@
-"""REST endpoint that runs a function: now, queued, or once per Idempotency-Key. Contract section 4.11."""
-
 import re
 import time
 from collections.abc import Callable
@@ -94,8 +92,8 @@ class InvocationViewSet(FunctionScopedViewSet):
         return client_networks.anonymous_call_of(self.environment.environment_id, site_of(self.http_request))
 
     def _read_body(self) -> tuple[dict[str, Any] | None, bool]:
-        """The input, and whether the run is to be queued. Raises ValidationFailed. Clearly valid input skips the
-        serializer, which takes as long as the rest of the call."""
+        """The input, and whether the run is to be queued. Clearly valid input skips the serializer, which takes as long
+        as the rest of the call."""
         body = self.read_object()
         given, is_async = body.get("input"), body.get("async", False)
         if body.keys() <= {"input", "async"} and type(is_async) is bool:
@@ -112,8 +110,7 @@ class InvocationViewSet(FunctionScopedViewSet):
         return calls.enqueue(new) if ticket is None else self._create_with_key(ticket, partial(calls.enqueue, new))
 
     def _call_with_key(self, ticket: idempotency.Ticket, new: NewRun) -> HttpResponseBase:
-        """A synchronous call under an Idempotency-Key: the run is committed before it executes; a repetition returns
-        that run."""
+        """The run is committed before it executes; a repetition returns that run."""
         begun: dict[str, CreatedRun] = {}
 
         def begin() -> str:
@@ -132,8 +129,8 @@ class InvocationViewSet(FunctionScopedViewSet):
         return response
 
     def _create_with_key(self, ticket: idempotency.Ticket, make: Callable[[], str]) -> str:
-        """The id of this key's run: existing, or created by `make` and committed with the key's record. Repeated
-        after a lost connection: the record shows whether the commit succeeded."""
+        """The id of this key's run: existing, or created by `make`. Repeated after a lost connection: the record of the
+        key, which is committed with the run, shows whether the commit succeeded."""
         try:
             return self._find_or_create(ticket, make)
         except Error as error:
@@ -160,7 +157,6 @@ class InvocationViewSet(FunctionScopedViewSet):
             raise
 
     def _wait_for_end(self, run_id: str, seconds: float) -> Run | None:
-        """The ended run; None if it has not ended after `seconds`."""
         deadline = time.monotonic() + seconds
         pause = 0.005
         while True:

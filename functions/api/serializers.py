@@ -1,5 +1,3 @@
-"""Request and response bodies of `functions`. Contract sections 2, 4.11, 4.12."""
-
 import re
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -65,8 +63,6 @@ class SourceField(fields.CharField):
 
 
 class ScheduleField(fields.CharField):
-    """A cron expression in UTC, or an @name: `functions.triggers.cron`."""
-
     def to_internal_value(self, data: Any) -> str:
         try:
             return cron.normal(super().to_internal_value(data))
@@ -258,7 +254,6 @@ class RunDetail(ListedRun):
 
 
 def error_text(error: Any) -> str:
-    """A failed run's error as one string: `TypeError: …`."""
     if not isinstance(error, dict):
         return "the run failed"
     return f"{error.get('name', 'Error')}: {error.get('message', '')}"

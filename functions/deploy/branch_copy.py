@@ -1,5 +1,3 @@
-"""Copies the functions of an environment to a preview branch."""
-
 from functions.deploy import secrets
 from functions.deploy.backup import FIELDS, VERSION_FIELDS
 from functions.models import Function, Secret, Version

@@ -47,7 +47,7 @@ def start(using: str, function_id: str) -> None:
 
 
 def start_all(using: str, environment_id: str) -> None:
-    """Delete all functions of an environment, each in a transaction."""
+    """Delete each function of the environment in a transaction."""
     found = Function.objects.using(using).filter(environment_id=environment_id)
     for function_id in list(found.values_list("pk", flat=True)):
         with transaction.atomic(using=using):
@@ -56,13 +56,11 @@ def start_all(using: str, environment_id: str) -> None:
 
 
 def unfinished(using: str) -> "QuerySet[Function, str]":
-    """Ids of deleted functions with remaining rows."""
     return Function.objects.using(using).filter(environment_id=None).order_by("pk").values_list("pk", flat=True)
 
 
 def finish(using: str, function_id: str) -> None:
-    """Remove a deleted function's rows, a transaction per page; idempotent. Raises IntegrityError for a run that is
-    committed only now."""
+    """Delete page by page; idempotent. Raises IntegrityError for a run that is committed only now."""
     after: Position | None = None
     is_done = False
     while not is_done:
@@ -73,7 +71,7 @@ def finish(using: str, function_id: str) -> None:
 
 
 def _remove_page(using: str, function_id: str, after: Position | None) -> Position | None:
-    """Delete at most BATCH runs after `after`, newest first. Returns the page's end, None for the last one."""
+    """Delete a page of runs, newest first. Returns its end, None for the last one."""
     facts: dict[str, Any] = {"function_id": function_id, "batch": BATCH}
     if after is not None:
         facts |= {"at": after[0], "id": after[1]}

@@ -36,10 +36,9 @@ def deploy(
     tried: bool = False,
 ) -> tuple[Function, bool]:
     """Deploy a version of `name` and activate it; True if the function is new. The newest version's source creates
-    none. `values`: `source`, and optionally timeout_ms, memory_mb, allowed_hosts, invoke, attempts, schedule, on,
-    `secrets` (name to value, null removes) or `secret_names` (all of them). Omitted values stay. Triggered runs execute
-    as `runs_as`, by default the actor. The module is loaded in the sandbox first (unless `tried`); `warm` prepares a
-    process. Raises ValidationFailed, Forbidden, QuotaExceeded."""
+    none. `values`: those of `serializers.Deployment`, or `secret_names` (all of them) in place of `secrets`. Omitted
+    ones stay. Triggered runs execute as `runs_as`, by default the actor. The module is loaded in the sandbox first
+    (unless `tried`); `warm` prepares a process. Raises ValidationFailed, Forbidden, QuotaExceeded."""
     using = environment.cluster
     if not tried:
         trial.try_out(environment, name, values)
@@ -64,7 +63,7 @@ def deploy(
 
 
 def _new_function(environment: EnvironmentRef, name: str) -> Function:
-    """Unsaved, without versions. Raises QuotaExceeded."""
+    """Raises QuotaExceeded."""
     _check_function_quota(environment)
     return Function(
         environment_id=environment.environment_id,
@@ -77,7 +76,6 @@ def _new_function(environment: EnvironmentRef, name: str) -> Function:
 
 
 def _activate_newest(function: Function, source: str, source_hash: str, *, actor: Caller | Actor, using: str) -> None:
-    """Save the function with its newest version active: that with this source, or a new one."""
     newest = Version.objects.using(using).filter(function_id=function.pk, number=function.last_version)
     is_new_version = not newest.filter(source_hash=source_hash).exists()
     if is_new_version:
@@ -104,8 +102,8 @@ def configure(
     runs_as: Caller | None = None,
     tried: bool = False,
 ) -> Function:
-    """Change settings without a new version; `values` as in `deploy` without the source. The actor becomes the run-as
-    identity of all triggers. Raises NoSuchFunction and the errors of `deploy`."""
+    """Change settings without a new version; `values` as in `deploy`. The actor becomes the run-as identity of all
+    triggers. Raises NoSuchFunction and the errors of `deploy`."""
     using = environment.cluster
     if not tried:
         trial.try_out_configuration(environment, name, values)
@@ -136,13 +134,13 @@ def _set_up(function: Function, environment: EnvironmentRef, values: Mapping[str
 
 
 def _caller_of(actor: Caller | Actor) -> Caller | None:
-    """The caller if runs can execute as it; None for staff and commands."""
+    """None for staff and commands, as which no run can execute."""
     return actor if isinstance(actor, Caller) and actor.kind != "staff" else None
 
 
 def _set_run_as(function: Function, using: str, by: Caller | None) -> None:
-    """All triggers of the function execute as `by` from now on; None (staff or a command) changes nothing. Raises
-    Forbidden if `by` lacks a permission, ValidationFailed."""
+    """All triggers execute as `by` from now on; None changes nothing. Raises Forbidden if `by` lacks a permission,
+    ValidationFailed."""
     ways = (
         schedules.set_run_as(function, by=by),
         event_subscriptions.set_run_as(function, by=by),
@@ -191,21 +189,21 @@ def activate(environment: EnvironmentRef, name: str, version: int, *, actor: Cal
 
 
 def stop_schedule(environment: EnvironmentRef, name: str, *, actor: Actor) -> None:
-    """Stop the schedule until it is set again. Raises NoSuchFunction."""
+    """Raises NoSuchFunction."""
     with transaction.atomic(using=environment.cluster):
         function = function_of(environment, name, lock=True)
         schedules.stop(function, environment, Function.Stopped.OPERATOR, actor=actor)
 
 
 def stop_events(environment: EnvironmentRef, name: str, *, actor: Actor) -> None:
-    """Stop the event triggers until they are set again. Raises NoSuchFunction."""
+    """Raises NoSuchFunction."""
     with transaction.atomic(using=environment.cluster):
         function = function_of(environment, name, lock=True)
         event_subscriptions.stop(function, environment, Function.Stopped.OPERATOR, actor=actor)
 
 
 def delete_function(environment: EnvironmentRef, name: str, *, actor: Caller | Actor) -> None:
-    """Delete a function; its runs are invisible from now on (`functions.deploy.deletion`). Raises NoSuchFunction."""
+    """Its runs are invisible from now on (`functions.deploy.deletion`). Raises NoSuchFunction."""
     with transaction.atomic(using=environment.cluster):
         function = function_of(environment, name, lock=True)  # no run of it starts after this
         function_deletion.start(environment.cluster, function.pk)
@@ -227,7 +225,6 @@ def _lock(environment: EnvironmentRef) -> None:
 
 
 def _describe_triggers(function: Function, values: Mapping[str, Any]) -> dict[str, Any]:
-    """For the audit log, if they were set."""
     described: dict[str, Any] = {}
     if "schedule" in values:
         described |= {"schedule": function.schedule, "scheduled_as": function.scheduled_id}

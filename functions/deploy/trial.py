@@ -20,7 +20,7 @@ DEFAULT_MEMORY_MB: Final = 128
 
 
 def try_out(environment: EnvironmentRef, name: str, values: Mapping[str, Any]) -> None:
-    """Load a deployment's module. Raises ValidationFailed."""
+    """Raises ValidationFailed."""
     check_ceilings(environment, values)
     known = Function.objects.of(environment).filter(name=name).first()
     memory = values.get("memory_mb", known.memory_mb if known else DEFAULT_MEMORY_MB)
@@ -39,7 +39,6 @@ def try_out_configuration(environment: EnvironmentRef, name: str, values: Mappin
 
 
 def _try_to_load(environment: EnvironmentRef, source: str, memory_mb: int, *, field: str = "source") -> None:
-    """Raises ValidationFailed on `field` with the code's error."""
     key = f"deployment:{hashlib.sha256(source.encode()).hexdigest()}:{memory_mb}"
     program = Program(key, environment.environment_id, source.encode(), memory_mb)
     try:
@@ -51,7 +50,7 @@ def _try_to_load(environment: EnvironmentRef, source: str, memory_mb: int, *, fi
 
 
 def warm(environment: EnvironmentRef, function: Function, source_hash: str, source: str) -> None:
-    """Start a process for the first call, in the background; failures only cost that call its start."""
+    """Start a process in the background; failures only cost the first call its start."""
     key = start.program_key(function.pk, function.active_version, source_hash, function.memory_mb)
     program = Program(key, environment.environment_id, source.encode(), function.memory_mb)
 

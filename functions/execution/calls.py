@@ -1,4 +1,4 @@
-"""Service of calls: run a function now or later, and cancel a run. For the API, inbound endpoints and commands."""
+"""Service of calls, for the API, inbound endpoints and commands."""
 
 from dataclasses import replace
 
@@ -17,14 +17,13 @@ from rows.outbox import audit as audit_outbox
 
 
 def invoke(new: NewRun) -> tuple[CreatedRun, RunResult]:
-    """Run the function now and wait for its end. Raises the errors of `start_run`. Contract section 4.11."""
+    """Raises the errors of `start_run`. Contract section 4.11."""
     started = start.start_run(new)
     return started, executor.execute(started, new.caller, new.environment)
 
 
 def enqueue(new: NewRun) -> str:
-    """Queue a run and return its id. It is committed with the current transaction; then a worker is notified. Raises
-    the errors of `start_run`."""
+    """Queue a run, which is committed with the current transaction. Raises the errors of `start_run`."""
     queued = start.start_run(replace(new, is_async=True))
     function_notify.after_commit(new.environment.cluster)
     return queued.run_id

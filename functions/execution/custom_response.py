@@ -1,14 +1,12 @@
-"""The custom HTTP response of a function to a caller that waits at an inbound endpoint. Pure computation.
+"""The custom HTTP response of a function to a caller that waits at an inbound endpoint.
 
     {"$response": {"status": 410, "headers": {"content-type": "text/xml", "retry-after": "60"}, "body": "<Response/>"}}
 
-`status`, `headers` and `body` (or `body_base64`) are optional: 200, none, empty. The executor reads it when the call
-ends, so an invalid response is a failure of the run; `views` sends it. In other runs it is ordinary output. Endpoints
-are on the platform's own host, which has the console's cookies, and the function belongs to a tenant. So the response
-must not act in a browser: only content types that no browser executes or renders as a page are allowed, or XML under
-the sandbox of `CONTENT_POLICY`; only the headers that providers need; no redirects; no caching, which would outlive a
-revocation. An invalid response is refused rather than corrected, because the provider would get another response than
-the function intended."""
+The executor reads it when the call ends, so an invalid response is a failure of the run; `views` sends it. In other
+runs it is ordinary output. Endpoints are on the platform's own host, which has the console's cookies, and the function
+belongs to a tenant. So the response must not act in a browser: only content types that no browser executes or renders
+as a page are allowed, or XML under the sandbox of `CONTENT_POLICY`; only the headers that providers need; no redirects;
+no caching, which would outlive a revocation."""
 
 import base64
 import re
@@ -19,7 +17,7 @@ from typing import Any, Final
 import orjson
 
 CONTENT_POLICY: Final = "sandbox; default-src 'none'; frame-ancestors 'none'"
-"""Sent with every custom response: an opaque origin without scripts, forms and windows."""
+"""An opaque origin without scripts, forms and windows."""
 _MARK: Final = "$response"
 _FIELDS: Final = frozenset({"status", "headers", "body", "body_base64"})
 _TEXT_TYPES: Final = frozenset({"text/plain", "text/csv", "text/xml", "application/xml"})
@@ -34,12 +32,12 @@ _BODILESS: Final = frozenset({204, 205})
 
 
 class BadResponse(Exception):
-    """A `$response` that cannot be sent. The message is for the author of the function."""
+    """The message is for the author of the function."""
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """Header names are in lower case; there is a `content-type` unless `status` has no body."""
+    """Header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -47,7 +45,7 @@ class Response:
 
 
 def read(output: str) -> Response | None:
-    """The custom response in an output (JSON text); None for ordinary output. Raises BadResponse."""
+    """None for ordinary output. Raises BadResponse."""
     if not output.startswith("{") or _MARK not in output:
         return None
     fields = orjson.loads(output)
@@ -97,8 +95,7 @@ def _headers(given: Any) -> dict[str, str]:
 
 
 def _content_type(given: str) -> str:
-    """The content type as it is sent. Other charsets and parameters are refused, because browsers could misinterpret
-    them."""
+    """Other charsets and parameters are refused, because browsers could misinterpret them."""
     found = _TYPE.fullmatch(given)
     kind = found[1].lower() if found is not None else ""
     if kind in _TEXT_TYPES:
@@ -122,5 +119,4 @@ def _body(given: Mapping[str, Any]) -> bytes:
 
 
 def _named(text: str) -> str:
-    """The value from the code, shortened."""
     return ascii(text[:60])

@@ -1,6 +1,4 @@
-"""Executes a claimed run: loads its program and secrets, runs it in the process's pool, and records the outcome. Called
-in a request's thread for synchronous runs and by the worker's loop for queued ones. Every failure of the code becomes
-a `RunResult`; after a failure of the platform the lease expires (`functions.runs.leases.settle_lost`)."""
+"""Executes a run: in a request's thread, or a queued one in the worker's loop."""
 
 import logging
 import os
@@ -43,7 +41,6 @@ _UNKNOWN_KEY_DELAY: Final = timedelta(seconds=5)
 _UNKNOWN_KEY_LIMIT: Final = timedelta(hours=1)
 """Since it was queued. By then every process should have the key."""
 _SOURCE_CACHE_BYTES: Final = 16 * 1024 * 1024
-"""Enough for thousands of typical functions, or the thirty largest."""
 
 _lock = threading.Lock()
 _pool: Pool | None = None
@@ -71,7 +68,7 @@ def pool() -> Pool:
 
 
 def close_pool() -> None:
-    """End this process's warm processes, at the end of a command. The next call would create a new pool."""
+    """End the warm processes at the end of a command. The next call would create a new pool."""
     global _pool
     with _lock:
         closing, _pool = _pool, None
@@ -83,9 +80,8 @@ lease_renewer = LeaseRenewer(lambda run_id: pool().cancel(run_id))
 
 
 def execute(started: CreatedRun, caller: Caller, environment: EnvironmentRef) -> RunResult:
-    """Execute the run and record its outcome. A queued run whose secrets are sealed with a key that this process does
-    not know yet is queued again. Never raises for errors of the code; DatabaseError if the outcome cannot be recorded
-    (then the lease runs out and a periodic job settles the run)."""
+    """Execute the run and record its outcome. Never raises for errors of the code; DatabaseError if the outcome cannot
+    be recorded (then the lease runs out and `functions.runs.leases.settle_lost` settles the run)."""
     limits = plan_limits(environment.plan)
     host = RunHost(caller, environment, allowed_hosts=started.allowed_hosts, depth=started.depth)
     try:
@@ -154,8 +150,7 @@ def _program(started: CreatedRun) -> Program:
 
 
 def _may_wait_for_key(started: CreatedRun) -> bool:
-    """Whether to queue the run again: it is a queued run younger than _UNKNOWN_KEY_LIMIT. While encryption keys are
-    rotated, another process may have the key that this one lacks."""
+    """While encryption keys are rotated, another process may have the key that this one lacks."""
     return started.is_async and datetime.now(UTC) - ids.created_at(started.run_id) < _UNKNOWN_KEY_LIMIT
 
 

@@ -1,6 +1,5 @@
-"""Host API: what a function may do outside its sandbox, with its caller's permissions. The code in the runtime has no
-token. It sends requests over its channel; each is answered here as the run's caller, so it can never read or write more
-than that caller. Only `fetch` uses the network."""
+"""Host API: what a function may do outside its sandbox. The code has no token. It sends requests over its channel; each
+is answered here as the run's caller, so it can never read or write more than that caller."""
 
 import base64
 import binascii
@@ -40,13 +39,12 @@ logger = logging.getLogger("platform.functions")
 _Answer = bytes | Callable[[], bytes]
 """JSON text, or for a fetch a function that obtains it."""
 MAX_HOST_CALLS: Final = 1000
-"""Per run. An endless loop of requests ends at its timeout; this bounds its cost until then."""
+"""Bounds the cost of an endless loop of requests until its timeout."""
 MAX_FETCH_BODY: Final = 1024 * 1024
 MAX_ARGUMENTS: Final = 2 * MAX_FETCH_BODY
-"""Maximum bytes of one request: a body of 1 MB in base64, with its envelope."""
+"""A body of 1 MB in base64, with its envelope."""
 FETCH_SECONDS: Final = 10.0
 CANCEL_SECONDS: Final = 2.0
-"""Maximum time to cancel a statement in PostgreSQL."""
 _READS: Final = frozenset({"rows.list", "rows.get", "rows.aggregate"})
 _WRITES: Final = frozenset(
     {"rows.insert", "rows.upsert", "rows.update", "rows.remove", "rows.update_many", "rows.remove_many", "rows.batch"}
@@ -70,14 +68,12 @@ class RunHost:
         self._connection: BaseDatabaseWrapper | None = None
         """The connection of the answering thread while it may execute a statement."""
         self._fetching: set[outbound.Interruption] = set()
-        """One per fetch in progress."""
         self._is_over = False
         self._is_durable = False
 
     def answer(self, operation: str, arguments: bytes, *, seconds: float) -> _Answer:
-        """The reply to one request, as JSON text; for a fetch, a function that obtains it, within the call's `seconds`.
-        Raises HostError with the API's own code, message and fields; so does that function. `arguments` is parsed as
-        strictly as the body of an API request. `interrupt` ends statements and fetches."""
+        """Raises HostError with the API's own code, message and fields; so does the function. `arguments` is parsed as
+        strictly as the body of an API request."""
         self._call_count += 1
         if self._call_count > MAX_HOST_CALLS:
             raise HostError(
@@ -101,7 +97,7 @@ class RunHost:
 
     @contextlib.contextmanager
     def _as_host_errors(self, operation: str) -> Iterator[None]:
-        """Converts all exceptions of the block, or of the decorated function, to HostError."""
+        """Convert all exceptions; around a block, or as a decorator."""
         try:
             yield
         except HostError:
@@ -210,8 +206,7 @@ class RunHost:
         return orjson.dumps({"ids": changed.ids, "next_cursor": changed.next_cursor})
 
     def _fetch(self, arguments: dict[str, Any], seconds: float) -> Callable[[], bytes]:
-        """A function that makes one request through the guarded client, to an allowed host only. Redirects are
-        returned, not followed."""
+        """Redirects are returned, not followed."""
         method = _text(arguments, "method").upper()
         try:
             target = outbound.parse_url(_text(arguments, "url"))

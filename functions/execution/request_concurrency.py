@@ -1,14 +1,10 @@
-"""The wait queue of synchronous calls in one process. An executing call holds a process of the pool, one of the plan's
-concurrency slots, and maybe a thread of the web process, so the number of executing calls is bounded: in all, for
-environments that execute some already (the last quarter is for others), and for anonymous callers (half, shared among
-their networks, `functions.quotas.client_networks`). A call that finds no slot waits in the queue, up to its function's
-timeout. It holds no thread meanwhile: it waits on the event loop, or is repeated later
-(`platform_site.concurrency.server_hints.Parked`). A slot that becomes free goes to the environment with the fewest
-executing calls, in it to the caller with the fewest, and among equals to the one that was served least recently. The
-queue is bounded by what its requests weigh; if it is full, the newest call of the environment that has most in it ends
-with TooManyCalls. The plan's slots are counted in PostgreSQL, over all processes (`functions.runs.start`). A call that
-finds none there returns to the front of its caller's queue. The process then tries one call every RETRY seconds, or
-when a call of its own ends."""
+"""The wait queue of synchronous calls in one process (docs/explanation/functions-internals.md, "Fairness"). An
+executing call holds a process of the pool, one of the plan's concurrency slots, and maybe a thread of the web process.
+A call that finds no slot holds no thread while it waits: it waits on the event loop, or is repeated later
+(`platform_site.concurrency.server_hints.Parked`). Among equal callers, the one that was served least recently is next.
+If the queue is full, the newest call of the environment that has most in it ends with TooManyCalls. The plan's slots
+are counted in PostgreSQL, over all processes (`functions.runs.start`). A call that finds none there returns to the
+front of its caller's queue; the process then tries one call every RETRY seconds, or when a call of its own ends."""
 
 import threading
 import time
@@ -34,11 +30,10 @@ from platform_site.postgres import loop_connections
 _T = TypeVar("_T")
 
 MAX_WEIGHT: Final = 16 * 1024 * 1024
-"""Maximum weight of the queue of one process, in bytes: 256 calls with small bodies, fewer with large ones."""
+"""Bytes: 256 calls with small bodies, fewer with large ones."""
 WEIGHT_PER_CALL: Final = 64 * 1024
 RETRY: Final = 0.02
-"""Seconds between two attempts to take a slot of the plan while other processes hold all. Also the interval of the
-watcher thread."""
+"""Seconds between two attempts to take a slot of the plan while other processes hold all."""
 PAUSE_FRACTION: Final = 0.05
 """After a call, its slot stays free for this part of the call's duration, so that other processes can take it."""
 _MIN_PAUSE: Final = 0.005
@@ -47,7 +42,7 @@ _ATTRIBUTE: Final = "function_admission"
 
 
 class Full(Exception):
-    """No slot is free in this process at the moment."""
+    pass
 
 
 class State(Enum):
@@ -63,14 +58,13 @@ class Admission:
 
     environment_id: str
     caller: str = ""
-    """Calls of the same caller share its part of the environment's slots."""
     limit: int | None = None
     """How many calls of this kind the plan allows at the same time; None: it takes none of the plan's slots."""
     anonymous: AnonymousCall | None = None
     size: int = 0
     """Bytes of the request's body."""
     only_waits: bool = False
-    """Whether it executes nothing and waits for a queued run."""
+    """It executes nothing and waits for a queued run."""
     since: float = field(default_factory=time.monotonic)
     until: float = 0.0
     state: State = State.NEW
@@ -80,7 +74,6 @@ class Admission:
     kind: tuple[str, bool] = field(init=False)
     """Environment, and whether the caller is anonymous."""
     weight: int = field(init=False)
-    """What it counts in the queue, in bytes."""
 
     def __post_init__(self) -> None:
         self.kind = self.environment_id, self.anonymous is not None
@@ -98,13 +91,11 @@ class ConcurrencyLimiter:
         self._shared = self._slots - self._slots // 4 if shared is None else shared
         self._lock = threading.Lock()
         self._taken = 0
-        """Slots that are taken."""
         self._held: dict[str, list[Admission]] = {}
         """Those that have a slot, by environment."""
         self._queues: dict[str, dict[str, deque[Admission]]] = {}
         """Waiting calls by environment and caller; the ones served least recently come first."""
-        self._weight = 0
-        """Of all waiting calls."""
+        self._weight = 0  # of all waiting calls
         self._paused: dict[tuple[str, bool], float] = {}
         """Until when a kind of call of an environment does not try the plan's slots."""
         self._watcher: threading.Thread | None = None
@@ -112,9 +103,8 @@ class ConcurrencyLimiter:
 
     @contextmanager
     def slot(self, environment_id: str, *, anonymous: AnonymousCall | None = None) -> Iterator[None]:
-        """A slot for a request that only waits: it holds a thread, for up to a minute, but none of the plan's slots.
-        Such requests hold at most a quarter of the slots, and leave one of these to another environment. Raises Full;
-        never waits."""
+        """A slot for a request that only waits: it holds a thread, for up to a minute. Such requests hold at most a
+        quarter of the slots, and leave one of these to another environment. Raises Full."""
         admission = Admission(environment_id, anonymous=anonymous, only_waits=True)
         with self._lock:
             if not self._has_free_slot(admission, time.monotonic()):
@@ -160,7 +150,7 @@ class ConcurrencyLimiter:
             recent_usage.record(admission.anonymous.network, now - admission.held_since)
 
     def when_decided(self, admission: Admission, callback: Callable[[], None]) -> None:
-        """Call `callback` once `admission` has a slot or has waited long enough; now, if that is so already."""
+        """Call `callback` once `admission` waits no longer."""
         with self._lock:
             if admission.state is State.WAITING:
                 admission.on_decision = callback
@@ -168,7 +158,7 @@ class ConcurrencyLimiter:
         callback()
 
     def close(self) -> None:
-        """The process is about to end: end all waiting calls."""
+        """End all waiting calls, as the process is about to end."""
         with self._lock:
             self._is_closed = True
             for admission in self._waiting():
@@ -248,7 +238,7 @@ class ConcurrencyLimiter:
             self._watcher.start()
 
     def _heaviest(self) -> Admission:
-        """The newest call of the caller with the most weight in the queue, in the environment with the most."""
+        """The newest call of the caller with the most weight, in the environment with the most."""
         queues = max(self._queues.values(), key=lambda queues: sum(each.weight for each in chain(*queues.values())))
         return max(queues.values(), key=lambda queue: sum(each.weight for each in queue))[-1]
 

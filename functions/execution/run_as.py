@@ -11,7 +11,7 @@ from projects.directory.environments import environment_ref, environment_ref_for
 
 
 def restore_caller(kind: str, caller_id: str, environment_id: str) -> tuple[Caller, EnvironmentRef] | None:
-    """The current state of the caller, and the environment; None if it may no longer act there. At most two queries."""
+    """None if it may no longer act there. At most two queries."""
     environment = environment_ref(environment_id)
     if environment is None:
         return None

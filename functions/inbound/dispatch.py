@@ -1,14 +1,12 @@
-"""Resolves an inbound endpoint's token to its function and run-as identity, or to one uniform 404. One Redis round trip
-reads the cached endpoint and counts the endpoint and client. Without a cache entry, PostgreSQL is asked for the
-environment and, in its region, for the endpoint. The run-as identity is looked up each time
-(`functions.execution.run_as`), so the endpoint never has permissions that its creator lost. Unknown, revoked and
-stopped endpoints get the same 404. A token has 125 random bits, so it cannot be guessed; only the number of PostgreSQL
-lookups must be bounded. Malformed tokens cause none. Unknown tokens are cached as absent and count for the environment
-that they name, and a client with many of them is refused before the next lookup. This never affects real endpoints,
-although providers send for many customers from one network: a token proves that it was created here
-(`inbound_tokens.is_valid`). Revoked tokens prove it as well, so they are counted separately per environment. Redis also
-has a verification entry per endpoint (`inbound_endpoints`), for tokens whose key was removed. If Redis loses its data,
-a periodic job restores the entries; until then this process uses what it has verified itself."""
+"""Resolves an inbound endpoint's token to its function and run-as identity, or to one uniform 404. The run-as identity
+is looked up each time (`functions.execution.run_as`), so the endpoint never has permissions that its creator lost.
+A token has 125 random bits, so it cannot be guessed; only the number of PostgreSQL lookups must be bounded. Malformed
+tokens cause none. Unknown tokens are cached as absent and count for the environment that they name, and a client with
+many of them is refused before the next lookup. This never affects real endpoints, although providers send for many
+customers from one network: a token proves that it was created here (`inbound_tokens.is_valid`). Revoked tokens prove it
+as well, so they are counted separately per environment. Redis also has a verification entry per endpoint
+(`inbound_endpoints`), for tokens whose key was removed. If Redis loses its data, a periodic job restores the entries;
+until then this process uses what it has verified itself."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,15 +35,13 @@ _CREATED_HERE: Final = "inbound made here"
 
 @dataclass(frozen=True, slots=True)
 class InboundRequest:
-    """A request at an existing endpoint."""
-
     record: CachedEndpoint
     caller: Caller
     environment: EnvironmentRef
 
 
 def dispatch(request: HttpRequest, token: str) -> InboundRequest:
-    """The function behind the endpoint with this token. Raises NoSuchEndpoint, RateLimited, ProjectSuspended."""
+    """Raises NoSuchEndpoint, RateLimited, ProjectSuspended."""
     environment_id = inbound_tokens.environment_of(token)
     if environment_id is None:
         raise NoSuchEndpoint
@@ -78,8 +74,7 @@ def dispatch(request: HttpRequest, token: str) -> InboundRequest:
 
 
 def _counters(environment_id: str, token: str) -> Sequence[str]:
-    """The counters for this token if it has no endpoint: the first one, or the last one if its environment is
-    unknown."""
+    """For a token without an endpoint: the first one counts, or the last one if its environment is unknown."""
     if inbound_tokens.is_valid(token):
         return (f"{_CREATED_HERE}\0{environment_id}",)
     return environment_id, _UNKNOWN_ENVIRONMENT

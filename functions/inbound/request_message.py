@@ -1,13 +1,7 @@
-"""The input of a function that is called by an inbound endpoint. Pure computation.
-
-    {"method": "POST", "query": "a=1", "headers": {"content-type": "application/json", …}, "body": "{"id": …",
-     "client": "203.0.113.7", "address_id": "inb_…"}
-
-Signatures are computed over bytes, so nothing is parsed, decoded or sorted: the query is the text after the `?`, the
-body the text of the request. A body that is not UTF-8, or that has control characters (six times as long in JSON), is
-`body_base64` instead. The input is stored with the run, so credentials are removed: cookies, `Authorization`, the call
-depth header, and any header or query that repeats the endpoint's token. The path was decoded once already, so both
-spellings of a token are found."""
+"""The input of a function that is called by an inbound endpoint. Signatures are computed over bytes, so nothing is
+parsed, decoded or sorted. A body that is not UTF-8, or that has control characters (six times as long in JSON), is
+`body_base64`. The input is stored with the run, so credentials are removed, also any header or query that repeats the
+endpoint's token. The path was decoded once already, so both spellings of a token are found."""
 
 import base64
 import re
@@ -29,7 +23,7 @@ _NO_TEXT: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
 
 def input_of(meta: Mapping[str, Any], body: bytes, token: str, facts: Mapping[str, Any]) -> str:
-    """The input as JSON. `meta` is `request.META`; `facts` are fields that do not come from the request."""
+    """The input as JSON. `facts` are fields that do not come from the request."""
     query = meta.get("QUERY_STRING", "")
     message: dict[str, Any] = {
         "method": meta["REQUEST_METHOD"],
@@ -42,8 +36,7 @@ def input_of(meta: Mapping[str, Any], body: bytes, token: str, facts: Mapping[st
 
 
 def _headers(meta: Mapping[str, Any], token: str) -> dict[str, str]:
-    """The headers by lower-case name; values of a repeated one are joined by commas (RFC 9110, 5.3). Connection headers
-    (RFC 9110, 7.6.1) and credentials are left out."""
+    """By lower-case name, without connection headers (RFC 9110, 7.6.1) and credentials."""
     left_out = _LEFT_OUT | {name.strip().lower() for name in meta.get("HTTP_CONNECTION", "").split(",")}
     found = {}
     for key, value in meta.items():
@@ -69,6 +62,5 @@ def _body(body: bytes) -> dict[str, str]:
 
 
 def _text(value: str) -> str:
-    """Text that JSON can represent: lone surrogates, which a server may make of undecodable bytes, become question
-    marks."""
+    """Lone surrogates, which a server may make of undecodable bytes, become question marks."""
     return value.encode("utf-8", "replace").decode()

@@ -1,5 +1,4 @@
-"""Service of inbound endpoints: create, list, revoke. Called by the API, the console and the command; the view checks
-the scope."""
+"""Service of inbound endpoints. The view checks the scope."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -20,15 +19,13 @@ from platform_site.identity.callers import Caller, EnvironmentRef
 from rows.outbox import audit as audit_outbox
 
 MAX_ENDPOINTS: Final = 10
-"""Maximum endpoints of one function, on every plan."""
 
 
 def create(
     environment: EnvironmentRef, name: str, values: Mapping[str, Any], *, runs_as: Caller, actor: Caller | Actor
 ) -> tuple[InboundEndpoint, str]:
-    """Create an endpoint that runs the function as `runs_as`, a key or an account. Returns it and its URL, which is not
-    stored. `values`: `async`, and optionally `label`. Raises NoSuchFunction, Forbidden, ForUsersOnly,
-    QuotaExceeded."""
+    """Returns the endpoint and its URL, which is not stored. `runs_as` is a key or an account. `values`: `async`, and
+    optionally `label`. Raises NoSuchFunction, Forbidden, ForUsersOnly, QuotaExceeded."""
     if not runs_as.may("functions:invoke"):
         raise Forbidden("The endpoint would run the function as you: that needs functions:invoke as well.")
     token = inbound_tokens.make(environment.environment_id)
@@ -53,7 +50,7 @@ def create(
 
 
 def all_of(environment: EnvironmentRef, function: Function) -> list[InboundEndpoint]:
-    """The function's endpoints with `stopped`, oldest first. One query, and at most three for each run-as identity."""
+    """The endpoints with `stopped`, oldest first. One query, and at most three for each run-as identity."""
     found = list(
         InboundEndpoint.objects.using(environment.cluster).filter(function=function).order_by("created_at", "id")
     )

@@ -138,7 +138,7 @@ class InboundViewSet(ApiViewSet):
         return respond({"run_id": run_id}, 202)
 
     def _output(self, arrival: InboundRequest, token: str) -> HttpResponseBase:
-        """The response to the caller: the custom response, else a string as plain text (for challenges), else JSON."""
+        """The custom response, else a string as plain text (for challenges), else JSON."""
         new = self._new_run(arrival, token)
         try:
             started, ended = request_concurrency.with_slot(self.http_request, new, partial(calls.invoke, new))
@@ -163,8 +163,7 @@ class InboundViewSet(ApiViewSet):
 
 
 def _response_to(started: CreatedRun, ended: RunResult) -> HttpResponse:
-    """A failure returns a status that makes providers retry, without the function's message, which may be
-    confidential."""
+    """A failure makes providers retry, and does not show the function's message, which may be confidential."""
     if ended.is_timeout:
         raise FunctionTimeout(extra={"run_id": started.run_id})
     if ended.status != Run.Status.SUCCEEDED:

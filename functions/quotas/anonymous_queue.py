@@ -10,11 +10,10 @@ from platform_site.identity.plans import plan_limits
 from platform_site.postgres import statements
 
 SPACING: Final = timedelta(seconds=10)
-"""The spacing between queued runs of one network, about the duration of one at the longest timeout. So a new network
+"""The distance of queued runs of one network: about the duration of one at the longest timeout, so that a new network
 waits behind one or two runs of each other network."""
 
-# Reads as many entries of the index `run_queue_order` as the limit, and the few of queued runs of events. The size of
-# an input is known without reading it.
+# Reads as many entries of the index `run_queue_order` as the limit, and the few of queued runs of events.
 _WAITING: Final = """
 SELECT count(*), coalesce(sum(octet_length(input)), 0), count(*) FILTER (WHERE network = %s)
   FROM (SELECT input, network FROM platform.functions_run
@@ -25,8 +24,7 @@ SELECT count(*), coalesce(sum(octet_length(input)), 0), count(*) FILTER (WHERE n
 
 
 def waiting(environment: EnvironmentRef) -> tuple[int, int]:
-    """The number of queued runs of anonymous callers in the environment, and the bytes of their inputs; counts at most
-    the plan's limit."""
+    """The number of queued runs of anonymous callers, and the bytes of their inputs."""
     count, size, _ = _count(environment)
     return count, size
 
@@ -47,7 +45,7 @@ def admit(environment: EnvironmentRef, anonymous: AnonymousCall | None, input_si
 
 
 def _count(environment: EnvironmentRef, network: int | None = None) -> tuple[int, int, int]:
-    """The number of queued runs, the bytes of their inputs, and how many of the runs are this network's."""
+    """As `waiting`, and how many of the runs are this network's. Counts at most the plan's limit."""
     most = plan_limits(environment.plan).visitor_queued_runs
     count, size, own = statements.row(environment.cluster, _WAITING, [network, environment.environment_id, most])
     return int(count), int(size), int(own)

@@ -1,14 +1,8 @@
 """Fair shares of slots, threads and the queue between the client networks of anonymous callers. A publishable key is
-public, so only the client network distinguishes its callers (`platform_site.http.requests.site_of`). Two rules, as in
-`platform_site.concurrency.fair_semaphore`:
-
-1. **Shares.** A network that has a slot gets another one only while half of them are free. So one network has at most
-   half, and each further network gets one of the rest.
-2. **Recent usage.** A network that has recently used more than FREE_SECONDS of execution time may not take the last
-   quarter of the slots and threads. Usage decays by one second per minute and expires after an hour.
-
-Blocking all others would take as many networks as half of the slots plus one. Usage is counted per process. Slots and
-the queue are counted in PostgreSQL, in statements that read them anyway (`functions.runs.start`)."""
+public, so only the client network distinguishes its callers (`platform_site.http.requests.site_of`). The rules are in
+docs/explanation/functions-internals.md, "Fairness". Blocking all others would take as many networks as half of the
+slots plus one. Usage is counted per process; slots and the queue in PostgreSQL, in statements that read them anyway
+(`functions.runs.start`)."""
 
 import threading
 import time
@@ -21,11 +15,10 @@ from cachetools import LRUCache
 from platform_site.security import keyring
 
 FREE_SECONDS: Final = 5.0
-"""Seconds of recent usage up to which a network is not heavy."""
+"""Recent usage up to which a network is not heavy."""
 _DECAY_PER_SECOND: Final = 1 / 60
-"""Usage that expires per second."""
 _MAX_SECONDS: Final = 60.0
-"""Maximum recorded usage, which decays within an hour."""
+"""Decays within an hour."""
 _MAX_NETWORKS: Final = 20_000
 
 
@@ -36,18 +29,16 @@ class AnonymousCall:
     network: int
     """A keyed hash per environment (64 bits, signed), which reveals no IP address."""
     is_heavy: bool = False
-    """Whether its recent usage exceeds FREE_SECONDS."""
 
 
 def anonymous_call_of(environment_id: str, site: str) -> AnonymousCall:
-    """A call from the client network `site`."""
     digest = keyring.mac(f"{environment_id}\0{site}".encode(), purpose="functions.network")
     network = int.from_bytes(digest[:8], signed=True)
     return AnonymousCall(network, recent_usage.is_heavy(network))
 
 
 def slots_for_all_networks(most: int) -> int:
-    """How many of `most` slots or threads of anonymous callers are open to networks with high recent usage."""
+    """How many of `most` slots of anonymous callers are open to networks with high recent usage."""
     return most if most < 2 else most - -(-most // 4)
 
 
@@ -57,7 +48,7 @@ def has_share(most: int, taken: int, own: int) -> bool:
 
 
 class RecentUsage:
-    """Recent seconds of execution time per network, for the last _MAX_NETWORKS networks. Thread-safe."""
+    """Recent seconds of execution time per network. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -70,7 +61,6 @@ class RecentUsage:
             return self._current(network) > FREE_SECONDS
 
     def record(self, network: int, seconds: float) -> None:
-        """The network has held a slot for `seconds`, until now."""
         with self._lock:
             self._usage[network] = min(_MAX_SECONDS, self._current(network) + seconds), self._clock()
 

@@ -8,11 +8,9 @@ request rate, with inputs of 1 MB. So each kind of caller has its own budget per
   providers send bursts.
 
 Anonymous callers have their own limit (`functions.quotas.anonymous_queue`). Scheduled runs count as those of keys and
-are never refused, being one per function; pending events wait elsewhere (`functions.triggers.events`). Counting a long
-queue takes milliseconds, and queueing is one statement. So a process counts only now and then: of what it finds free it
-may use half without counting again, and at most a sixteenth of the budget. So each process may exceed a budget by a
-sixteenth; while little is free it counts each time. A refusal is cached briefly for all callers, so that repeated
-requests cause no counting."""
+are never refused, being one per function. Counting a long queue takes milliseconds, so a process counts only now and
+then: of what it finds free it may use half without counting again, and at most a sixteenth of the budget. So each
+process may exceed a budget by a sixteenth. Counts are cached briefly, so that repeated refused requests cause none."""
 
 import math
 import threading
@@ -30,12 +28,9 @@ from platform_site.postgres import statements
 from platform_site.postgres.transaction_settings import by_index
 
 SHARE: Final = 8
-"""One user has this part of the users' budget, and one endpoint this part of the second half of the endpoints'
-budget."""
 STEPS: Final = 16
 """A process counts again after it has admitted this part of a budget or share."""
 CACHE_SECONDS: Final = 2.0
-"""Seconds for which a count is cached to refuse others."""
 _MAX_ENTRIES: Final = 20_000
 
 
@@ -53,16 +48,13 @@ _CONDITIONS: Final = {
     Kind.USERS: "caller_kind = 'user'",
 }
 _OWNER_COLUMNS: Final = {Kind.KEYS: "''", Kind.INBOUND: "coalesce(address_id, '')", Kind.USERS: "caller_id"}
-"""The owner of a share of the kind's budget. Keys and members have no shares."""
 _SHARE_MESSAGES: Final = {
     Kind.INBOUND: "This endpoint uses an eighth of that, and can use more only while half of it is free.",
     Kind.USERS: "You have some waiting, and can queue more only while half of that is free and less than an eighth is "
     "yours.",
 }
-"""The message for a caller that has used up its share."""
 # In the order of the index `run_queue_order`, so that runs of anonymous callers and events are not scanned. `IS
-# FALSE`, because Django would render NOT in a form that the index does not support. At most the budget is counted, and
-# no input is read for its size.
+# FALSE`, because Django would render NOT in a form that the index does not support.
 _QUEUED: Final = {
     kind: f"""
 SELECT {_OWNER_COLUMNS[kind]} AS owner, octet_length(input) AS size FROM platform.functions_run
@@ -80,10 +72,9 @@ _QUEUE_STATS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """A number of runs, and the bytes of their inputs."""
-
     runs: int
     size: int
+    """Bytes of their inputs."""
 
     def part(self, parts: int) -> "Amount":
         return Amount(self.runs // parts, self.size // parts)
@@ -110,7 +101,6 @@ class QueueStats:
 
     taken: Amount
     of: Mapping[str, Amount]
-    """The part of each owner."""
 
     def available(self, kind: Kind, budget: Amount, owner: str) -> Amount:
         """How much more this owner may queue."""
@@ -123,7 +113,6 @@ class QueueStats:
         return free
 
     def refusal(self, kind: Kind, budget: Amount, owner: str, wanted: Amount) -> TooManyQueued | None:
-        """The error if `wanted` exceeds the quota, else None."""
         free = budget.without(self.taken)
         is_full = not free.covers(wanted)
         available = free if is_full else self.available(kind, budget, owner)
@@ -133,7 +122,7 @@ class QueueStats:
         return TooManyQueued(limit, kind, "That many are waiting." if is_full else _SHARE_MESSAGES[kind])
 
     def only_refusable(self, kind: Kind, budget: Amount) -> "QueueStats":
-        """The same, only with the owners that could be refused. That leaves out most of them."""
+        """The same, without the many owners that could not be refused."""
         most = Amount(1, budget.part(STEPS).size)
         scarce = {owner: own for owner, own in self.of.items() if not self.available(kind, budget, owner).covers(most)}
         return QueueStats(self.taken, scarce)
@@ -147,7 +136,7 @@ class SpareQuota:
         self._left: LRUCache[str, Amount] = LRUCache(_MAX_ENTRIES)
 
     def take(self, name: str, wanted: Amount, *, default: Amount) -> bool:
-        """Take `wanted` if it is available. `default` is available for an unknown name."""
+        """`default` is available for an unknown name."""
         with self._lock:
             left = self._left.get(name, default)
             if not left.covers(wanted):
@@ -165,14 +154,12 @@ _budgets: Final = SpareQuota()
 _shares: Final = SpareQuota()
 """Separate, so that entries of thousands of users do not evict budgets."""
 _recent_stats: Final[TTLCache[str, QueueStats]] = TTLCache(math.inf, CACHE_SECONDS)
-"""The last count of each budget; under the lock."""
 _recent_stats_lock: Final = threading.Lock()
 
 
 def admit(environment: EnvironmentRef, caller: Caller, size: int, *, address_id: str | None = None) -> None:
-    """Check the quota for one more queued run of the caller, with an input of `size` bytes. Raises TooManyQueued.
-    `address_id`: the inbound endpoint of the call. Usually without a statement. Not under a lock: concurrent calls may
-    exceed a budget together."""
+    """Check the quota for one more queued run, with an input of `size` bytes. Usually without a statement. Not under a
+    lock: concurrent calls may exceed a budget together. Raises TooManyQueued."""
     kind, owner = _owner_of(caller, address_id)
     limits = plan_limits(environment.plan)
     budget, wanted = Amount(limits.queued_runs, limits.queued_bytes), Amount(1, size)
@@ -205,7 +192,6 @@ def _owner_of(caller: Caller, address_id: str | None) -> tuple[Kind, str]:
 
 
 def _queue_stats(environment: EnvironmentRef, kind: Kind, most: int) -> QueueStats:
-    """The queued runs of the kind. Counts at most `most`."""
     parameters = {"environment_id": environment.environment_id, "most": most}
     with by_index(environment.cluster):
         found = statements.rows(environment.cluster, _QUEUE_STATS[kind], parameters)
@@ -220,7 +206,7 @@ SELECT max(runs), max(size) FROM ({" UNION ALL ".join(_SUM.format(queued=each) f
 
 
 def used(environment: EnvironmentRef) -> tuple[int, int]:
-    """The most queued runs of any kind, and the most bytes of their inputs. Counts at most the plan's limit."""
+    """The most queued runs of any kind, and the most bytes of their inputs."""
     parameters: dict[str, Any] = {
         "environment_id": environment.environment_id,
         "most": plan_limits(environment.plan).queued_runs,

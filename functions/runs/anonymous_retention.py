@@ -1,9 +1,7 @@
 """What is stored of an anonymous caller's run, so that callers with a publishable key cannot fill the disk. Input,
-output and log of such a run are stored if they have at most MAX_STORED_BYTES each (of a log its first lines);
-`not_stored` of the run names the missing ones. A queued run needs its input until it has ended; the plan limits how
-many wait (`functions.runs.start`). `functions.runs.retention` limits the ended runs. For a run on an event this applies
-to the input only: callers write it, and it is stored once per function. The output and log are the deployer's. Pure
-computation, called when a run is recorded."""
+output and log of such a run are stored if they have at most MAX_STORED_BYTES each (of a log its first lines). A queued
+run needs its input until it has ended; the plan limits how many wait. `functions.runs.retention` limits the ended runs.
+For a run on an event this applies to the input only: callers write it, and it is stored once per function."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -22,8 +20,7 @@ def stores_input(caller_kind: str, trigger: str, input_bytes: bytes) -> bool:
 
 
 def end_without_outcome_sql(when: str = "true") -> str:
-    """Three SQL assignments for an UPDATE that ends runs `r` without an outcome: an input that is too large is removed,
-    and the size of the rest is sampled. `when` is an SQL condition."""
+    """Three SQL assignments for an UPDATE that ends runs `r` without an outcome, on the SQL condition `when`."""
     is_anonymous_input = f"(r.caller_kind = '{KIND}' OR r.trigger = '{_ON_EVENTS}')"
     is_too_large = f"{when} AND {is_anonymous_input} AND octet_length(r.input) > {MAX_STORED_BYTES}"
     weight = sampled_size(f"CASE WHEN {is_too_large} THEN 0 ELSE octet_length(r.input) END", "r.caller_kind")

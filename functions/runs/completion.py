@@ -1,5 +1,5 @@
-"""Ends a run: records the outcome of the current attempt or cancels it, records the event of its end, and notifies the
-relay of it. `functions.runs.start` describes all transitions."""
+"""Ends a run with the outcome of its current attempt, or cancels it, and records the event of its end.
+`functions.runs.start` describes all transitions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -51,9 +51,9 @@ class RunResult:
 
 
 def record_end(started: CreatedRun, result: RunResult) -> bool:
-    """Record the outcome, and its event if that has subscribers. Returns whether the outcome counts, which it does only
-    while the run belongs to this attempt. One statement; one more if PostgreSQL crashed and lost a synchronous run
-    (`start_run`). Raises DatabaseError if the outcome cannot be recorded; Unavailable for a synchronous run."""
+    """Returns whether the outcome counts, which it does only while the run belongs to this attempt. One statement; one
+    more if PostgreSQL crashed and lost a synchronous run (`start_run`). Raises DatabaseError if the outcome cannot be
+    recorded; Unavailable for a synchronous run."""
     output, logs, not_stored = stored_values(
         started.caller_kind, started.trigger, started.input_text, result.output, result.logs
     )
@@ -92,7 +92,6 @@ def record_end(started: CreatedRun, result: RunResult) -> bool:
 
 
 def _facts_of_start(started: CreatedRun, *, stores_input: bool) -> dict[str, Value]:
-    """What `start` stored of the run."""
     return {
         "function_id": started.function_id,
         "version": started.version,
@@ -107,8 +106,7 @@ def _facts_of_start(started: CreatedRun, *, stores_input: bool) -> dict[str, Val
 
 
 def request_cancel(using: str, run_id: str) -> bool:
-    """Cancel a run: a queued one ends at once, an executing one as soon as its process is notified.
-    False if it had ended or was cancelled before."""
+    """False if it had ended or was cancelled before."""
     is_new, has_event = statements.row(using, _SQL["cancel"], {"run_id": run_id})
     if has_event:
         signals.run_finished.send(sender=None, using=using)

@@ -1,7 +1,6 @@
-"""Renews the leases of the runs that this process executes, and ends cancelled ones. A thread per region checks every
-half second while runs execute, so most short runs end before a check. Because leases are renewed, a lease can be short
-however long a function may run, and any process can cancel a run. A run whose lease another process has taken over is
-ended here, since its outcome would not count any more."""
+"""Renews the leases of the runs that this process executes, and ends cancelled ones. So a lease can be short however
+long a function may run, and any process can cancel a run. A run whose lease another process has taken over is ended
+here, since its outcome would not count any more."""
 
 import logging
 import os
@@ -24,8 +23,8 @@ RENEW_SECONDS: Final = 0.5
 
 
 class LeaseRenewer:
-    """Renews the leases of the runs that this process executes. `cancel(run_id)` ends one of them. Each region has its
-    own thread, so that an unavailable region does not delay the leases of others."""
+    """`cancel(run_id)` ends a run. Each region has its own thread, so that an unavailable region does not delay the
+    leases of others."""
 
     def __init__(self, cancel: Callable[[str], object]) -> None:
         self._cancel = cancel
@@ -36,7 +35,7 @@ class LeaseRenewer:
         self._pid = os.getpid()
 
     def start_renewing(self, started: CreatedRun) -> None:
-        """Renew the lease of the run until `stop_renewing`, which must be called even if this raises."""
+        """Call `stop_renewing` even if this raises."""
         using = started.cluster
         with self._lock:
             if self._pid != os.getpid():  # forked: the parent renews its own leases

@@ -1,5 +1,4 @@
-"""Leases of executing runs: the executing process renews its lease, and a run whose lease ran out is settled. Called by
-`functions.runs.lease_renewer` and periodic jobs. `functions.runs.start` describes all transitions."""
+"""Leases of executing runs. `functions.runs.start` describes all transitions."""
 
 from collections.abc import Collection
 from datetime import timedelta
@@ -14,7 +13,6 @@ from platform_site.identity import signals
 from platform_site.postgres import sql_files, statements
 
 LOST_ATTEMPTS: Final = 3
-"""Maximum attempts of a run whose workers die."""
 _MAX_LEASE: Final = timedelta(hours=2)
 """Longer than any FUNCTION_LEASE_SECONDS and any wait for the next attempt."""
 
@@ -22,8 +20,8 @@ _SQL: Final = sql_files.load(__file__, end_without_outcome=end_without_outcome_s
 
 
 def renew(using: str, executing: Collection[CreatedRun]) -> set[str]:
-    """Renew the leases of these runs. Returns the ids of those that are still ours: also of one that PostgreSQL lost in
-    a crash (`start_run`), but not of one that was deleted with its function."""
+    """Returns the ids of those that are still ours: also of one that PostgreSQL lost in a crash (`start_run`), but not
+    of one that was deleted with its function."""
     parameters = {
         "lease": settings.FUNCTION_LEASE,
         "ids": [started.run_id for started in executing],
@@ -34,13 +32,12 @@ def renew(using: str, executing: Collection[CreatedRun]) -> set[str]:
 
 
 def cancelled_among(using: str, run_ids: list[str]) -> list[str]:
-    """Which of these executing runs are cancelled."""
     return statements.column(using, _SQL["cancelled"], [run_ids])
 
 
 def settle_lost(using: str) -> tuple[int, int]:
-    """Settle runs whose lease ran out: async ones are queued again, others end as `worker_lost`. Returns how many were
-    queued again, and how many failed."""
+    """Runs whose lease ran out are queued again if they are async, else they end as `worker_lost`. Returns how many
+    were queued again, and how many failed."""
     again, failed, events = statements.row(using, _SQL["lost"], {"most": LOST_ATTEMPTS})
     if events:
         signals.run_finished.send(sender=None, using=using)
@@ -48,7 +45,7 @@ def settle_lost(using: str) -> tuple[int, int]:
 
 
 def repair_future_times(using: str) -> int:
-    """Repair due times and leases after the database clock was set back: attempts become due now, and leases last as
-    long as a new one, since their workers may be alive. Returns how many. Reads all runs that have not ended."""
+    """After the database clock was set back, attempts become due now, and leases last as long as a new one, since their
+    workers may be alive. Returns how many. Reads all runs that have not ended."""
     parameters = {"lease": settings.FUNCTION_LEASE, "longest": _MAX_LEASE}
     return statements.execute(using, _SQL["repair_future_times"], parameters)

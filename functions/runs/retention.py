@@ -19,21 +19,19 @@ logger = logging.getLogger("platform.functions")
 
 RETENTION: Final = timedelta(days=7)
 MAX_ANONYMOUS_RUNS: Final = 10_000
-"""Per environment. With `functions.runs.anonymous_retention.MAX_STORED_BYTES` it bounds the disk space of anonymous
-callers."""
+"""Per environment. With `anonymous_retention.MAX_STORED_BYTES` it bounds the disk space of anonymous callers."""
 BATCH: Final = 1000
 _SQL: Final = sql_files.load(__file__)
 
 
 def purge(using: str, *, older_than: timedelta = RETENTION) -> int:
-    """Delete ended runs that are older than `older_than`. Returns how many."""
+    """Returns how many were deleted."""
     oldest = ids.earliest("run", datetime.now(UTC) - older_than)
     return execute_in_batches(using, _SQL["purge"], {"oldest": oldest, "age": older_than}, batch=BATCH)
 
 
 def purge_anonymous_runs(using: str, *, keep: int = MAX_ANONYMOUS_RUNS) -> int:
-    """Delete the ended runs of anonymous callers, except for the newest `keep` of each environment. Returns how many
-    were deleted."""
+    """Delete all but the newest `keep` of each environment. Returns how many were deleted."""
     with by_index(using):
         over_limit = statements.rows(using, _SQL["over_limit"], [keep])
     return sum(
@@ -45,8 +43,7 @@ def purge_anonymous_runs(using: str, *, keep: int = MAX_ANONYMOUS_RUNS) -> int:
 
 
 def shorten_histories(using: str) -> int:
-    """Delete the oldest ended runs of environments whose history exceeds their plan. Returns how many. Reads plans from
-    the control database if needed. Raises OperationalError while it is unavailable."""
+    """Returns how many were deleted. Raises OperationalError while the control database is unavailable."""
     with by_index(using):
         found = statements.rows(using, _SQL["weighed"], [min(plan.run_history_bytes for plan in PLANS.values())])
     large = {environment_id: dict(zip(*weights, strict=True)) for environment_id, *weights in found}
@@ -75,8 +72,7 @@ def _shorten(using: str, environment_id: str, function_id: str, most: int) -> in
         found = statements.column(using, _SQL["beyond"], [environment_id, function_id, most])
     if not found:
         return 0
-    # Recorded first: if interrupted between batches, the next check may find that enough was deleted, and not record
-    # it.
+    # Recorded first: after an interruption, the next check may find that enough was deleted.
     Function.objects.using(using).filter(pk=function_id).update(runs_since=found[0])
     facts = {"function_id": function_id, "until": found[0]}
     deleted = execute_in_batches(using, _SQL["shorten"], facts, batch=BATCH)

@@ -1,12 +1,9 @@
-"""The life of a run in PostgreSQL. `start_run` creates it, executing or queued.
-
-A queued run is claimed (`queue`), its executor holds the lease (`leases`), and it ends (`completion`). Each transition
-is one statement. `attempts` is the run's fencing token and `claimed_until` its lease, in database time: an outcome
-counts only for the current attempt of a run that has not ended. A periodic job finds expired leases. `slot` is the
-concurrency slot of an executing run, unique in its environment: 1 to the plan's limit for synchronous runs, -1 to
--limit for queued ones, so that queued runs never take the slot of a waiting caller. Anonymous callers may only use the
-first half of each, which other callers take last (`anonymous_slots`); so do runs of events
-(`functions.triggers.events`)."""
+"""The life of a run in PostgreSQL. `start_run` creates it, executing or queued; a queued one is claimed (`queue`), its
+executor holds the lease (`leases`), and it ends (`completion`). Each transition is one statement. `attempts` is the
+run's fencing token and `claimed_until` its lease, in database time. `slot` is the concurrency slot of an executing run,
+unique in its environment: 1 to the plan's limit for synchronous runs, -1 to -limit for queued ones, so that queued runs
+never take the slot of a waiting caller. Anonymous callers may only use the first half of each, which other callers take
+last (`anonymous_slots`); so do runs of events (`functions.triggers.events`)."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -38,14 +35,11 @@ LEASE_MARGIN: Final = timedelta(seconds=10)
 
 
 def lease_parameters() -> dict[str, Value]:
-    """The margin and the lease, as `start_run` and `queue.claim` need them."""
     return {"margin": f"{LEASE_MARGIN.total_seconds()} s", "lease": f"{settings.FUNCTION_LEASE.total_seconds()} s"}
 
 
 @dataclass(frozen=True, slots=True)
 class CreatedRun:
-    """A run, queued or executing, and what it executes."""
-
     run_id: str
     attempt: int
     environment_id: str
@@ -64,13 +58,11 @@ class CreatedRun:
     caller_id: str
     cluster: str
     trigger: str = "call"
-    """One of `Run.Trigger`."""
     address_id: str | None = None
     """The inbound endpoint of a synchronous call."""
 
     @property
     def program_key(self) -> str:
-        """The key of the warm processes that can execute the run."""
         return program_key(self.function_id, self.version, self.source_hash, self.memory_mb)
 
 
@@ -83,9 +75,9 @@ _SQL: Final = sql_files.load(__file__, network_check="")
 _SQL_OF_ANONYMOUS: Final = sql_files.load(__file__, network_check=_SQL["has_network_share"])
 _START, _START_ANONYMOUS = PreparedStatement(_SQL["start"]), PreparedStatement(_SQL_OF_ANONYMOUS["start"])
 _FIND, _TIMEOUT, _SOURCE = (PreparedStatement(_SQL[name]) for name in ("find", "timeout", "source"))
-# A unique index on the slot enforces the limit under concurrency. If two calls try the same slot, the second waits for
-# the first's commit and tries again. Each call starts its search at a random slot, so that this is rare and the first
-# slot examined is usually free: sorting all 64 slots would cost more than the insert.
+# A unique index on the slot enforces the limit: the second of two calls that try the same slot waits for the first's
+# commit and tries again. Each starts its search at a random slot, so that this is rare and the first one examined is
+# usually free: sorting all 64 slots would cost more than the insert.
 SLOT_ATTEMPTS: Final = 50
 
 
@@ -105,9 +97,9 @@ def slots_for(new: "NewRun") -> int:
 
 @cache
 def _slots(limit: int, may_take: int, start: int) -> str:
-    """Slots 1 to `may_take` of `limit` as a PostgreSQL array, each half rotated by `start`. The slots of anonymous
-    callers come last, so that they are free while others need at most their own half; at the very end come those that
-    networks with high recent usage may take (`functions.quotas.client_networks`)."""
+    """Slots 1 to `may_take` of `limit` as a PostgreSQL array, each half rotated by `start`. Those of anonymous callers
+    come last, at the very end those that networks with high recent usage may take
+    (`functions.quotas.client_networks`)."""
     shared = anonymous_slots(limit)
     parts = (range(shared + 1, may_take + 1), range(slots_for_all_networks(shared) + 1, min(shared, may_take) + 1))
     order = [slot for part in (*parts, range(1, slots_for_all_networks(shared) + 1)) for slot in _rotated(part, start)]
@@ -136,7 +128,6 @@ class NewRun:
     depth: int = 0
     is_async: bool = False
     anonymous: AnonymousCall | None = None
-    """The client network of an anonymous caller."""
     address_id: str | None = None
     """The inbound endpoint of the call."""
 
@@ -152,13 +143,12 @@ class NewRun:
 
 
 def start_run(new: NewRun) -> CreatedRun:
-    """Create the run, executing (with a lease of this process) or queued. One statement; one more for a queued run of
-    an anonymous caller, and now and then for others (`functions.quotas.queue_quotas`). An executing run is committed
-    when this returns, and on disk before it can have any effect: its row writes and its end come later in the same log,
-    and `wait_until_durable` precedes everything that leaves the database. So a synchronous call waits for the disk
-    once. If PostgreSQL crashes in between, `record_end` finds no run and writes all of it. In a transaction of the
-    caller, and for a queued run, the commit waits as usual. If the connection is lost before the response, the run is
-    looked up on a new connection by its id, and created if it does not exist: no one else would execute it, and it
+    """Create the run. One statement; one more for a queued run of an anonymous caller, and now and then for others
+    (`functions.quotas.queue_quotas`). An executing run is committed when this returns, and on disk before it can have
+    any effect: its row writes and its end come later in the same log, and `wait_until_durable` precedes everything that
+    leaves the database. So a synchronous call waits for the disk once. If PostgreSQL crashes in between, `record_end`
+    finds no run and writes all of it. In a transaction of the caller, and for a queued run, the commit waits as usual.
+    If the connection is lost before the response, the run is looked up by its id: no one else would execute it, and it
     would hold its slot until its lease ends. Raises NoSuchFunction (also if this kind of caller may not invoke it),
     Conflict (a loop of calls), TooManyRuns, TooManyAnonymousCalls, TooManyQueued."""
     if not NAME.fullmatch(new.function_name):
@@ -191,12 +181,11 @@ def start_run(new: NewRun) -> CreatedRun:
 
 
 def _invoker(caller: Caller) -> str:
-    """The kind of caller in the terms of a function's `invoke`: `user`, `anonymous` or `key`."""
+    """In the terms of a function's `invoke`."""
     return caller.kind if caller.kind in ("user", "anonymous") else "key"
 
 
 def _parameters(new: NewRun, run_id: str, delay: str | None) -> dict[str, Value]:
-    """The parameters of `start` but for those on slots."""
     input_bytes = new.input_text.encode()
     # A queued run needs its input until it ends.
     is_kept = new.is_async or stores_input(new.caller.kind, new.trigger, input_bytes)
@@ -221,8 +210,7 @@ def _parameters(new: NewRun, run_id: str, delay: str | None) -> dict[str, Value]
 
 
 def _insert(new: NewRun, parameters: dict[str, Value], limit: int, may_take: int) -> Sequence[bytes | None] | None:
-    """What `start` returns of the function once the run exists; None if all of its slots are taken. Raises
-    NoSuchFunction."""
+    """The columns of the function; None if all of its slots are taken. Raises NoSuchFunction."""
     using, batcher, was_lost = new.environment.cluster, new.batcher, False
     for _ in range(SLOT_ATTEMPTS):
         parameters["slots"] = _slots(limit, may_take, int(random.random() * limit))  # noqa: S311 - not a secret
@@ -249,8 +237,8 @@ def _insert(new: NewRun, parameters: dict[str, Value], limit: int, may_take: int
 
 
 def _admit_to_queue(new: NewRun) -> str | None:
-    """The delay of an anonymous caller's run behind others of its network; None for other callers. Raises
-    TooManyAnonymousCalls, TooManyQueued."""
+    """The delay of an anonymous caller's run behind others of its network. Raises TooManyAnonymousCalls,
+    TooManyQueued."""
     input_size = len(new.input_text.encode())
     if new.caller.kind == "anonymous":
         delay = anonymous_queue.admit(new.environment, new.anonymous, input_size)
@@ -260,7 +248,6 @@ def _admit_to_queue(new: NewRun) -> str | None:
 
 
 def function_facts(row: Sequence[bytes | None]) -> dict[str, Any]:
-    """What `start` and `queue.claim` select of the function."""
     function_id, name, version, source_hash, timeout_ms, memory_mb, hosts, secrets = row
     return {
         "function_id": text_of(function_id),
@@ -275,8 +262,7 @@ def function_facts(row: Sequence[bytes | None]) -> dict[str, Any]:
 
 
 def timeout_of(new: NewRun) -> float:
-    """Seconds that the function may run, and that a call of it may wait. Raises NoSuchFunction, also for a function
-    that this kind of caller may not invoke. One query."""
+    """Seconds that the function may run, and that a call of it may wait. Raises NoSuchFunction as `start_run`."""
     if not NAME.fullmatch(new.function_name):
         raise NoSuchFunction
     parameters: dict[str, Value] = {
@@ -299,8 +285,7 @@ def number_of(value: bytes | None) -> int:
 
 
 def source_of(started: CreatedRun) -> bytes:
-    """The source of the module. Read once per process and version (`functions.execution.executor` caches it). Raises
-    NoSuchFunction if the function was deleted meanwhile."""
+    """Raises NoSuchFunction if the function was deleted meanwhile."""
     parameters: dict[str, Value] = {"function_id": started.function_id, "version": started.version}
     found = prepared.retry_if_lost(connections[started.cluster], *_SOURCE.bind(parameters))
     if not found:

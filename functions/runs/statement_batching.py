@@ -1,7 +1,6 @@
 """Group commit: while one call's statement runs, the same statements of others, in threads and on the event loop, are
 collected and sent together in the next round trip. A warm call is two short statements, each of which costs more for
-the round trip than for its work: task switches here, a server process there, and a wait for the disk. The first
-statement never waits. Each statement is its own transaction and fails by itself."""
+the round trip than for its work. The first statement never waits. Each is its own transaction and fails by itself."""
 
 import os
 import threading
@@ -21,13 +20,12 @@ from platform_site.postgres.libpq import Row, Statement
 from platform_site.postgres.sql_files import PreparedStatement, Value
 
 MAX_BATCH: Final = 16
-"""Per round trip. All results are held in memory until the last one arrives."""
+"""All results are held in memory until the last one arrives."""
 _DURABLE: Final = b"SELECT pg_logical_emit_message(true, 'functions', '')"
 # A commit that waits for the disk also waits for all earlier records of the log.
 
 
 def wait_until_durable(using: str) -> None:
-    """Wait until all earlier commits of this database are on disk."""
     prepared.run(using, _DURABLE, [])
 
 
@@ -68,8 +66,7 @@ class StatementBatcher:
         return ticket.outcome
 
     def _lead(self, using: str, queue: "_Queue", batch: list["_Ticket"]) -> None:
-        """Send the whole batch over the leader's connection, and make the first call that arrived meanwhile the next
-        leader."""
+        """Send the whole batch, and make the first call that arrived meanwhile the next leader."""
         try:
             outcomes = self._outcomes(connections[using], batch)
         except BaseException as error:  # of the connection, or a bug: no thread may wait for ever
@@ -141,8 +138,7 @@ class _Queue:
 
 
 class _Ticket:
-    """One call's parameters and their outcome. The gate opens when there is an outcome, or when this call becomes the
-    leader."""
+    """The gate opens when there is an outcome, or when this call becomes the leader."""
 
     __slots__ = ("batch", "gate", "outcome", "parameters")
 

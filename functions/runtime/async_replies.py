@@ -1,6 +1,5 @@
-"""Asynchronous replies: requests of a call that need the network run in threads beside it, a few at a time. The thread
-of the call keeps serving the code, and writes the replies: only it writes to the channel. A pipe wakes it, since it
-waits for the process by `poll`. Used by `process`."""
+"""Asynchronous replies: requests of a call that need the network run in threads beside it. The thread of the call keeps
+serving the code, and writes the replies: only it writes to the channel. A pipe wakes it, since it waits by `poll`."""
 
 import contextlib
 import contextvars
@@ -11,8 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 MAX_AT_ONCE: Final = 6
-"""Per call, as many as browsers have connections to a host. Each holds a request and a reply in memory, so further
-requests of the code wait."""
+"""Per call, as many as browsers have connections to a host: each holds a request and a reply in memory."""
 
 
 class AsyncReplies:
@@ -27,13 +25,11 @@ class AsyncReplies:
 
     @property
     def is_full(self) -> bool:
-        """Whether a further request has to wait until a reply is taken."""
         with self._changed:
             return self._working + len(self._replies) >= MAX_AT_ONCE
 
     @property
     def is_busy(self) -> bool:
-        """Whether any request is in progress."""
         with self._changed:
             return self._working > 0
 
@@ -45,7 +41,6 @@ class AsyncReplies:
         threading.Thread(target=context.run, args=[self._run, answer], name="function-reply", daemon=True).start()
 
     def take(self) -> list[bytes]:
-        """The replies since the last call."""
         with self._changed:
             replies, self._replies = self._replies, []
             return replies

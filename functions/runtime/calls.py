@@ -1,5 +1,3 @@
-"""One call of a function: its input, the host that answers the requests of the code, and its outcome."""
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -46,7 +44,7 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One invocation. `input` is JSON text; `timeout` in seconds, `max_output` in bytes of JSON."""
+    """`input` is JSON text; `timeout` in seconds, `max_output` in bytes of JSON."""
 
     input: str
     run_id: str
@@ -58,7 +56,7 @@ class Call:
 
 @dataclass(slots=True)
 class Outcome:
-    """How a call ended. `output` is JSON text where `reason` is None, else None; `duration` in seconds."""
+    """`output` is JSON text where `reason` is None, else None; `duration` in seconds."""
 
     duration: float
     output: str | None = None
@@ -66,4 +64,3 @@ class Outcome:
     error: dict[str, Any] | None = None
     logs: list[LogLine] = field(default_factory=list)
     sandbox_layers: tuple[str, ...] = ()
-    """The sandbox layers around the code (`functions.runtime.sandbox`)."""

@@ -32,8 +32,6 @@ class Sent:
 
 
 class QueuedCall:
-    """A call that was sent and waits for the calls before it."""
-
     __slots__ = ("gate", "has_process", "sent")
 
     def __init__(self, sent: Sent) -> None:
@@ -47,7 +45,7 @@ class CallsAhead:
         self._write = write
         self._queue: deque[QueuedCall] = deque()
         self.has_abandoned_call = False
-        """Whether a queued call was given up: the process must not be used after the current call."""
+        """If so, the process must not be used after the current call."""
 
     def __len__(self) -> int:
         return len(self._queue)

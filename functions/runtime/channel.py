@@ -1,7 +1,7 @@
 """Frames to and from the runner, over the pipes of its process: a 4-byte little-endian length, and as many bytes.
 No operation blocks beyond its deadline (a time of `time.monotonic`), or deadlocks with a process that itself waits for
 its output to be read. At the deadline, and on a protocol violation, the process is killed. One thread, or request on
-the event loop, uses a channel; others only write to `wake`, once they have answered a request of the code."""
+the event loop, uses a channel; others only write to `wake`."""
 
 import contextlib
 import json
@@ -18,13 +18,10 @@ import orjson
 from functions.runtime.errors import ProcessGone, Reason
 from platform_site.concurrency import loop_requests
 
-MAX_FRAME_BYTES: Final = 24 * 1024 * 1024
-"""A larger frame is a protocol violation; a plan's largest output is far below."""
+MAX_FRAME_BYTES: Final = 24 * 1024 * 1024  # a plan's largest output is far below
 
 
 class Channel:
-    """See the module. `kill` ends the process, for a reason."""
-
     def __init__(self, popen: "subprocess.Popen[bytes]", kill: Callable[[Reason], None]) -> None:
         pipes = [pipe for pipe in (popen.stdin, popen.stdout, popen.stderr) if pipe]
         self._in, self._out, self._errors = (pipe.fileno() for pipe in pipes)
@@ -84,8 +81,8 @@ class Channel:
         return True
 
     def _wait_until_writable(self, deadline: float) -> None:
-        """Wait until the process reads. It may itself be blocked on its output, by a burst of requests or log lines: so
-        its output is read meanwhile, up to the size of one frame."""
+        """Wait until the process reads. It may itself be blocked on its output: so that is read meanwhile, up to the
+        size of one frame."""
         reads_output = len(self._buffer) <= MAX_FRAME_BYTES
         self._poll.modify(self._out, select.EPOLLIN if reads_output else 0)
         self._poll.modify(self._wake_reader, 0)
@@ -114,7 +111,6 @@ class Channel:
             self._read_more()
 
     def send_replies(self, deadline: float) -> None:
-        """Send the replies of other threads to the code."""
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake_reader, 4096)
         for reply in self.replies():

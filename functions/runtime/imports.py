@@ -1,8 +1,7 @@
 """Which modules a function may import: the import map of its process, and the modules to load before its code. A
 function is bundled into one module, so it only imports Node's modules, which are built into Deno. Those that need no
-access to the host are allowed, under both spellings (`node:crypto`, `crypto`); the map refuses all others before any of
-their code is loaded. `tests/functions/test_imports.py` checks that the two lists cover all modules of this Deno. Pure
-computation. Used by `functions.runtime.process` and `launch`."""
+access to the host are allowed, under both spellings (`node:crypto`, `crypto`). `tests/functions/test_imports.py` checks
+that the two lists cover all modules of this Deno."""
 
 import base64
 import json
@@ -44,8 +43,7 @@ _INSTEAD: Final = {
 
 
 def import_map(preloaded: Iterable[str]) -> str:
-    """The map as a `data:` URL, for a process that loads the modules `preloaded` before its code; it has no others. The
-    runner itself, a file, is not under it: it loads `node:process`."""
+    """The map as a `data:` URL. The runner itself, a file, is not under it: it loads `node:process`."""
     targets: dict[str, str | None] = dict.fromkeys((*ALLOWED, *REFUSED))
     targets |= {name: f"node:{name}" for name in preloaded}
     targets |= {name: _data_url("text/javascript", code) for name, code in REWRITTEN.items()}
@@ -55,10 +53,10 @@ def import_map(preloaded: Iterable[str]) -> str:
 
 
 def preloaded(source: bytes) -> list[str]:
-    """The allowed modules that `source` imports or requires. They are loaded while all of Deno is available and before
-    any code of the function: they use Node's own `process` (`crypto` at once, `util` in some functions), which can open
-    every module, and code that patched an EventEmitter before could obtain it. A specifier that is computed at run time
-    is not found, and refused."""
+    """The allowed modules that `source` imports or requires. They are loaded before any code of the function: they use
+    Node's own `process` (`crypto` at once, `util` in some functions), which can open every module, and code that
+    patched an EventEmitter before could obtain it. A specifier that is computed at run time is not found, and
+    refused."""
     return sorted({name.decode() for name in _IMPORTED.findall(source)} & set(ALLOWED) | set(required(source)))
 
 
@@ -71,7 +69,6 @@ def required(source: bytes) -> list[str]:
 
 
 def instead_of(specifier: str) -> str | None:
-    """The alternative to a refused module, if there is one."""
     return _INSTEAD.get(specifier.removeprefix("node:"))
 
 

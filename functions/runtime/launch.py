@@ -84,9 +84,8 @@ def deno() -> str:
 def spawn(
     directory: Path, uid: int | None, memory_mb: int, preloaded: Sequence[str]
 ) -> tuple["subprocess.Popen[bytes]", BinaryIO]:
-    """Start the runner for code that needs the modules `preloaded`, with `directory` as its only writable place.
-    Returns the process with its three pipes, and a file that will have one line of JSON with its sandbox layers. It
-    leads its own session and process group. Raises StartFailed, OSError."""
+    """Start the runner, with `directory` as its only writable place. Returns the process, which leads its own process
+    group, and a file that will have one line of JSON with its sandbox layers. Raises StartFailed, OSError."""
     runner = directory / "runner.ts"
     runner.write_bytes(RUNNER.read_bytes())
     if uid is not None:
@@ -129,15 +128,14 @@ def spawn(
 
 
 def _sandboxed(directory: Path, uid: int | None, report: int, limits: dict[str, int]) -> list[str]:
-    """The command that applies the sandbox layers, writes their names to the descriptor `report`, and runs the command
-    that follows."""
+    """A prefix that applies the sandbox layers and writes their names to the descriptor `report`."""
     spec = {"report": report, "uid": uid, "scratch": str(directory), "parent": os.getpid(), "limits": limits}
     return [sys.executable, "-I", "-S", sandbox.__file__, json.dumps(spec), "--"]
 
 
 def sandbox_layers_of_this_host() -> list[str]:
-    """The sandbox layers that this host supports, of `sandbox.SANDBOX_LAYERS`. Applies them to a process that does
-    nothing, which takes some 30 ms. Raises OSError, subprocess.SubprocessError."""
+    """Applies the sandbox layers to a process that does nothing, in some 30 ms. Raises OSError,
+    subprocess.SubprocessError."""
     directory, uid = scratch.make(), Uid()
     report_in, report_out = os.pipe()
     try:

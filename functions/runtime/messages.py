@@ -1,6 +1,5 @@
-"""Messages for developers about code that does not load, or a call that failed. Advice precedes Deno's messages where
-those address other readers. Text from the code is cleaned of characters that PostgreSQL cannot store, so that every run
-can be recorded."""
+"""Messages for developers about code that does not load, or a call that failed. Text from the code is cleaned of
+characters that PostgreSQL cannot store, so that every run can be recorded."""
 
 import re
 from collections.abc import Mapping
@@ -12,9 +11,8 @@ from functions.runtime.errors import Reason
 _IMPORTS_REFUSED: Final = re.compile(
     "npm specifiers were requested|Requires import access|not a dependency|cannot-be-a-base|Unsupported scheme"
 )
-"""Deno's messages about an import of a module that is not available."""
 _BLOCKED: Final = re.compile('Blocked by null entry for ""([^"]{1,100})""')
-"""Its message if the import map refuses a Node module."""
+"""Deno's message if the import map refuses a Node module."""
 _COMMON_MISTAKES: Final = (
     (
         re.compile(r"\b(require|module|exports|__dirname|__filename) is not defined"),
@@ -40,7 +38,7 @@ def with_location(error: Mapping[str, Any]) -> str:
 
 
 def with_advice(message: str) -> str:
-    """Deno's message about a module that does not load, with advice first where needed."""
+    """Deno's message, with advice first where it addresses other readers."""
     if blocked := _BLOCKED.search(message):
         instead = imports.instead_of(blocked[1])
         advice = f": use {instead}" if instead else ", which has no files, processes and sockets"
@@ -57,12 +55,10 @@ _UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
 
 
 def clean(value: object, max_length: int) -> str:
-    """Text from the code, without NUL characters and lone surrogates."""
     return _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", value if isinstance(value, str) else str(value))[:max_length]
 
 
 def error(name: str, message: str, stack: str | None = None) -> dict[str, Any]:
-    """The `error` of an `Outcome`."""
     return {"name": name, "message": message, "stack": stack}
 
 
@@ -84,6 +80,5 @@ _ERRORS_BY_REASON: Final[dict[Reason, tuple[str, str]]] = {
 
 
 def error_of_reason(reason: Reason, otherwise: str) -> dict[str, Any]:
-    """The error of a call whose process ended; `otherwise` is the message if the reason has none."""
     name, message = _ERRORS_BY_REASON.get(reason, ("Error", otherwise))
     return error(name, message)

@@ -1,9 +1,8 @@
-"""The pool of warm function processes of one worker. It is bounded: the least used are evicted, idle ones end. A
-process belongs to one (environment, function, version) for life. Concurrent calls of one program queue for its few
-processes: a call is short, and starting a process costs as much as a hundred calls. Another process is started only for
-a call that has waited `QUEUE_SECONDS`, and at once if calls are known to be slow. One thread checks memory every 20 ms
-while calls run, and ends idle processes. Another thread starts all processes: a child that is killed with its parent is
-killed when the *thread* that started it ends, and server threads come and go."""
+"""The pool of warm function processes of one worker. A process belongs to one (environment, function, version) for
+life. Concurrent calls of one program queue for its few processes: a call is short, and starting a process costs as much
+as a hundred calls. Another one is started only for a call that has waited `QUEUE_SECONDS`, and at once if calls are
+known to be slow. One thread starts all processes: a child that is killed with its parent is killed when the *thread*
+that started it ends, and server threads come and go."""
 
 import threading
 import time
@@ -31,14 +30,13 @@ class Pool:
     PAUSE_AFTER = 0.05
     """Seconds without a call after which a process is stopped (SIGSTOP), so that busy ones need no signals."""
     QUEUE_SECONDS = 0.05
-    """How long a call waits for a process of its program before it starts another: about the time of a start."""
+    """About the time of a start."""
     STARTS_AT_ONCE = 2
     """Per program, so that a burst of first calls does not start a process for each."""
     MAX_CHECKS = 3
     """Concurrent checks of deployments. Their processes are in addition to `size`, so they are few."""
     SLOW_CHECK = 3.0
-    """Seconds that a check of a deployment may always take, even if others wait
-    (`platform_site.concurrency.fair_semaphore`)."""
+    """Seconds that a check may always take, even if others wait (`platform_site.concurrency.fair_semaphore`)."""
     MAX_WAITING_CHECKS = 4
 
     def __init__(
@@ -80,8 +78,7 @@ class Pool:
 
     # ── calls ───────────────────────────────────────────────────────────────────────────────────────────────────────
     def call(self, program: Program, call: Call, host: Host) -> Outcome:
-        """Run `call` in a warm process of `program`, or in a new one. Raises Busy if no process became free within
-        `wait_seconds`, LoadFailed for a module that does not load, StartFailed where Deno does not start."""
+        """Raises Busy if no process became free within `wait_seconds`, LoadFailed, StartFailed."""
         for _ in range(3):
             process, queued = self._acquire(program, call)
             if process is None or (queued is not None and not process.ahead.wait(queued, self.QUEUE_SECONDS)):
@@ -152,7 +149,7 @@ class Pool:
             raise Busy("too many other deployments are being checked") from None
 
     def sizes(self) -> tuple[int, int]:
-        """How many processes are idle, and how many run a call."""
+        """How many processes are idle, and how many run."""
         with self._lock:
             return len(self._idle), len(self._running)
 
@@ -207,7 +204,7 @@ class Pool:
         return self._start(program), None
 
     def _take_idle(self, key: str) -> Process | None:
-        """The idle process of the program that was used last. Call with the lock held."""
+        """The one that was used last. Call with the lock held."""
         for process in reversed(self._idle):
             if self._idle[process][0] == key:
                 del self._idle[process]
@@ -237,8 +234,8 @@ class Pool:
                 group.waiting.remove(gate)
 
     def _count_new(self, key: str) -> Process | None:
-        """Count a process that is about to start. In a full pool it replaces the returned one, which the caller closes.
-        Call with the lock held."""
+        """Count a process that is about to start. In a full pool it replaces the returned one. Call with the lock
+        held."""
         evicted: Process | None = None
         if self._process_count >= self.size:
             evicted = programs.least_used(self._idle, self.clock())
@@ -270,7 +267,7 @@ class Pool:
             del self._by_program[key]
 
     def _start(self, program: Program) -> Process:
-        """A new process, counted by `_count_new`, that has loaded the program."""
+        """Call after `_count_new`."""
         process: Process | None = None
         try:
             process = self._start_process(program)

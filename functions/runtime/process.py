@@ -1,9 +1,8 @@
 """One sandboxed Deno process, which exchanges frames with the platform (`channel`) and runs one call at a time. On the
-event loop the next calls are sent while one runs (`calls_ahead`), so that the process need not wait for them.
-`Process()` starts it (`launch`), `load` gives it one version's source, `call` runs the tenant's function and answers
-its requests to the `Host`. A process that misbehaves, times out or crashes is killed with its whole process group and
-never used again. Between calls it is stopped (SIGSTOP), so nothing that a call left behind can run. Inputs, outputs,
-requests and replies are passed on as JSON text without parsing: that is fast, and numbers stay as they were written."""
+event loop the next calls are sent while one runs (`calls_ahead`). `Process()` starts it (`launch`), `load` gives it one
+version's source, `call` runs the tenant's function and answers its requests to the `Host`. A process that misbehaves,
+times out or crashes is killed with its whole process group and never used again. Inputs, outputs, requests and replies
+are passed on as JSON text without parsing: that is fast, and numbers stay as they were written."""
 
 import base64
 import contextlib
@@ -37,8 +36,7 @@ _FRAME: Final = re.compile(rb'\{"t":"(log|call|done|failed)","tag":"([0-9a-f]{32
 _HOST_CALL: Final = re.compile(rb'"n":(\d{1,9}),"op":"([a-z._]{1,20})","args":(.*)', re.DOTALL)
 _OUTPUT: Final = b'"output":'
 _LEVELS: Final = frozenset({"debug", "info", "warning", "error"})
-MAX_LOG_LINES: Final = 300
-"""The runner stops at 256; more lines are a protocol violation."""
+MAX_LOG_LINES: Final = 300  # the runner stops at 256
 
 
 class Process:
@@ -51,12 +49,11 @@ class Process:
         required_sandbox_layers: frozenset[str] = frozenset(),
         preloaded: Sequence[str] = (),
     ) -> None:
-        """Start it, for code that needs the modules `preloaded` (`imports`). Raises StartFailed if the host does
-        not support one of the required sandbox layers, OSError."""
+        """Raises StartFailed if the host does not support one of the required sandbox layers, OSError."""
         self._preloaded = preloaded
         self.calls = 0
         self.recent_uses = 0.0
-        """Decayed number of calls as of `uses_counted_at`. Kept by the pool, which evicts by it (`programs`)."""
+        """Decayed number of calls as of `uses_counted_at`, by which the pool evicts (`programs`)."""
         self.uses_counted_at = 0.0
         self.started_at = time.monotonic()
         self.is_paused = False
@@ -94,8 +91,7 @@ class Process:
         self.baseline_threads = self._threads()
 
     def load(self, source: bytes, *, seconds: float) -> None:
-        """Load one version's module, whose top level may take `seconds`. Raises LoadFailed with the code's own error;
-        discard the process then."""
+        """Load a module, whose top level may take `seconds`. Raises LoadFailed with the code's own error."""
         deadline = time.monotonic() + seconds
         try:
             load = {
@@ -116,7 +112,6 @@ class Process:
             )
 
     def pause(self) -> None:
-        """Stop it until its next call."""
         self.is_paused = True
         self._signal(signal.SIGSTOP)
 
@@ -146,8 +141,8 @@ class Process:
         self._signal(signal.SIGKILL)
 
     def interrupt_late_host(self) -> None:
-        """Interrupt a host that still answers a request of a call that is past its deadline or killed. The pool calls
-        this every 20 ms, because the thread of the call itself is in the host."""
+        """Interrupt a host that still answers a request of a call that is past its deadline or killed. Called every 20
+        ms, because the thread of the call itself is in the host."""
         host = self._answering
         if host is None or not (self.killed_for or time.monotonic() >= self._deadline):
             return
@@ -158,7 +153,6 @@ class Process:
             self._interrupting.start()
 
     def close(self) -> None:
-        """Kill, reap, and remove the scratch directory."""
         if hasattr(self, "popen"):
             self._signal(signal.SIGKILL)
             self.popen.wait()
@@ -239,8 +233,7 @@ class Process:
                 self._channel.replies = tuple
 
     def _finish_async_replies(self, host: Host, deadline: float) -> None:
-        """Complete the requests that the code did not wait for, as far as the call's time allows. Their replies
-        are dropped."""
+        """Complete the requests that the code did not wait for, as far as the call's time allows."""
         if self._async_replies is None:
             return
         self._answering = host
@@ -253,7 +246,7 @@ class Process:
             loop_requests.in_thread(host.interrupt)
 
     def _next_frame(self, tag: bytes, deadline: float) -> tuple[bytes, bytes]:
-        """The kind of the next frame of this call, and the rest of it, unread."""
+        """The kind of the next frame, and the rest of it, unread."""
         found = _FRAME.fullmatch(self._channel.read_bytes(deadline))
         if found is None or found[2] != tag:
             raise self._channel.protocol_violation()
@@ -272,8 +265,8 @@ class Process:
         return LogLine(time.time(), level if level in _LEVELS else "info", messages.clean(fields.get("text"), 4096))
 
     def _output_of(self, rest: bytes, max_bytes: int, duration: float, logs: list[LogLine]) -> Outcome:
-        """The code's output, checked to have at most `max_bytes` bytes and to be valid JSON: `JSON.stringify` can write
-        lone surrogates and, by `JSON.rawJSON`, numbers out of range."""
+        """The output is checked to be valid JSON: `JSON.stringify` can write lone surrogates and, by `JSON.rawJSON`,
+        numbers out of range."""
         if not rest.startswith(_OUTPUT):
             raise self._channel.protocol_violation()
         output = rest[len(_OUTPUT) :]

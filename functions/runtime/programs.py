@@ -1,5 +1,3 @@
-"""A program, what the pool knows about its processes, and how another thread ends one."""
-
 import math
 import threading
 from collections import deque
@@ -28,7 +26,7 @@ class Program:
 
 
 class Busy(RuntimeError):
-    """All processes of the pool run calls; try again shortly."""
+    pass
 
 
 class Ending:
@@ -63,8 +61,6 @@ class Running:
 
 @dataclass(slots=True)
 class ProgramProcesses:
-    """The processes of one program in the pool."""
-
     alive: int = 0
     """All of them: idle, starting, and those that run calls."""
     starting: int = 0
@@ -73,7 +69,6 @@ class ProgramProcesses:
     on_loop: set[Process] = field(default_factory=set)
     """Processes that run calls of requests on the event loop."""
     waiting: deque[Gate] = field(default_factory=deque)
-    """Calls that wait for one of its processes, in order."""
 
     def record_duration(self, seconds: float) -> None:
         self.mean_seconds += (seconds - self.mean_seconds) / 4
@@ -98,7 +93,6 @@ def least_used(idle: Iterable[Process], now: float) -> Process:
 
 
 def record_use(process: Process, now: float) -> None:
-    """Count a call of the process."""
     process.recent_uses = min(_MAX_RECENT_USES, 1 + process.recent_uses * _decay(now - process.uses_counted_at))
     process.uses_counted_at = now
 

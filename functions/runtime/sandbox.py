@@ -1,11 +1,8 @@
 """Apply the sandbox layers, then exec Deno: `python -I -S sandbox.py SPEC-JSON -- DENO ARGUMENTS…`. Deno's
 permissions are one layer, and not a complete one (docs/explanation/functions-internals.md). This program, standard
-library only, adds what the kernel gives: its own network namespace without an interface, Landlock (no file but Deno's
-own libraries and the scratch directory, no TCP, no signals to others), an unprivileged uid where we are root, no new
-privileges, hard limits, and death with the parent. What the host does not permit is left out, and the list of what is
-active goes to the parent as one JSON line on the descriptor `report`, so that runs can report their sandbox
-layers. Without a program after `--` that is all it does. SPEC: {"report": fd, "uid": int | null, "scratch": path,
-"limits": {"RLIMIT_X": value}, "parent": pid}"""
+library only, adds those of the kernel. What the host does not permit is left out, and the list of what is active goes
+to the parent as one JSON line on the descriptor `report`. Without a program after `--` that is all it does. SPEC:
+{"report": fd, "uid": int | null, "scratch": path, "limits": {"RLIMIT_X": value}, "parent": pid}"""
 
 import contextlib
 import ctypes
@@ -35,9 +32,8 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def own_namespaces() -> str | None:
-    """Enter new network, IPC and UTS namespaces. An unprivileged user needs a user namespace for that. Mapping its uid
-    and gid there is optional: some hosts permit the namespaces and refuse the mapping (AppArmor on Ubuntu 24.04, a
-    read-only /proc). To the kernel we are the same user either way."""
+    """Enter new network, IPC and UTS namespaces. An unprivileged user needs a user namespace for that, where mapping
+    its uid and gid is optional: some hosts refuse the mapping alone (AppArmor on Ubuntu 24.04, a read-only /proc)."""
     wanted = CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS
     if os.geteuid() == 0:
         return "namespaces" if libc.unshare(wanted) == 0 else None

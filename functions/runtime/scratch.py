@@ -1,6 +1,6 @@
-"""The writable directories of function processes: one per platform process, and below it one per function process. Each
-platform directory has a file that its process keeps locked. The kernel releases the lock when the process dies, so
-`remove_leftovers` can tell abandoned directories from those in use, without process ids."""
+"""The writable directories of function processes, below one per platform process. That has a file that its process
+keeps locked. The kernel releases the lock when the process dies, so `remove_leftovers` can tell abandoned directories
+from those in use, without process ids."""
 
 import atexit
 import contextlib
@@ -21,7 +21,7 @@ _own_directory: tuple[int, Path, int] | None = None
 
 
 def make() -> Path:
-    """A new directory for one process, below this process's own. The caller removes it."""
+    """A directory for one process. The caller removes it."""
     while True:
         try:
             return Path(tempfile.mkdtemp(prefix="fn-", dir=_directory()))
@@ -30,7 +30,7 @@ def make() -> Path:
 
 
 def remove_leftovers() -> int:
-    """Remove the directories whose process is gone. Returns how many; those of other users are left alone."""
+    """Remove the directories whose process is gone, except those of other users. Returns how many."""
     removed = 0
     for directory in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):

@@ -2,12 +2,10 @@
 
     minute hour day-of-month month day-of-week        */15 8-18 * * mon-fri
 
-A field is `*`, a number, a range, or a list of these separated by commas; `/n` takes every n-th value of `*` or a
-range. Months and days of the week have names; Sunday is 0 and 7. As in crontab(5) and pg_cron, one of the two day
-fields is enough if both are restricted; if one begins with `*`, both must match. Celery's `crontab` is not used: it
-always requires both days, does not know 7, accepts `jan` as a minute and `1_0` and `٣` as numbers, and ignores what
-follows a range (`1-5;`). The package `cronsim` accepts more (`L`, `LW`, `5#2`), which the API would then have to
-support, and has other error messages."""
+As in crontab(5) and pg_cron, one of the two day fields is enough if both are restricted; if one begins with `*`, both
+must match. Celery's `crontab` is not used: it always requires both days, does not know 7, accepts `jan` as a minute and
+`1_0` and `٣` as numbers, and ignores what follows a range (`1-5;`). The package `cronsim` accepts more (`L`, `LW`,
+`5#2`), which the API would then have to support, and has other error messages."""
 
 import re
 from calendar import monthrange
@@ -18,7 +16,6 @@ from functools import lru_cache
 from typing import Final
 
 MAX_LENGTH: Final = 200
-"""Characters."""
 ALIASES: Final = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
@@ -34,7 +31,7 @@ _PART: Final = re.compile(r"(\*|([0-9]{1,2}|[a-z]{3})(?:-([0-9]{1,2}|[a-z]{3}))?
 
 
 class BadSchedule(ValueError):
-    """The text is not a valid schedule; the message is for its author."""
+    """The message is for the author of the schedule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +62,7 @@ _FIELDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A parsed expression. `days_of_week` counts from Sunday, 0; with `either` one of the two day fields is enough."""
+    """`days_of_week` counts from Sunday, 0; with `either` one of the two day fields is enough."""
 
     minutes: tuple[int, ...]
     hours: tuple[int, ...]
@@ -75,8 +72,7 @@ class Schedule:
     either: bool
 
     def next_after(self, moment: datetime) -> datetime:
-        """The first time later than `moment` (aware); a whole minute in UTC. About 50 µs, 10 ms if it is decades
-        later."""
+        """A whole minute in UTC. About 50 µs, 10 ms if it is decades later."""
         first = moment.astimezone(UTC).replace(second=0, microsecond=0) + timedelta(minutes=1)
         for day in self._days(first.date()):
             earliest = first.time() if day == first.date() else time.min
@@ -87,7 +83,6 @@ class Schedule:
         raise AssertionError("the schedule never matches, which `read` refuses")
 
     def _days(self, day: date) -> Iterator[date]:
-        """The matching days, from `day` on."""
         last = day + _HORIZON
         while day <= last:
             if day.month not in self.months:
@@ -103,7 +98,7 @@ class Schedule:
 
 
 def normal(text: str) -> str:
-    """The text in its stored form: lower case, one space between fields. Raises BadSchedule as `read` does."""
+    """The stored form: lower case, one space between fields. Raises BadSchedule."""
     stored = " ".join(re.split(r"[ \t]+", text.strip(" \t"))).lower() if len(text) <= MAX_LENGTH else text
     read(stored)
     return stored
@@ -111,7 +106,7 @@ def normal(text: str) -> str:
 
 @lru_cache(maxsize=1024)
 def read(text: str) -> Schedule:
-    """Parse a text in its stored form. Raises BadSchedule for an invalid expression and for one that never matches."""
+    """Parse a text in its stored form. Raises BadSchedule, also for one that never matches."""
     if len(text) > MAX_LENGTH:
         raise BadSchedule(f"A schedule has at most {MAX_LENGTH} characters.")
     _check_for_a_zone(text)

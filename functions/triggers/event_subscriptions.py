@@ -1,11 +1,7 @@
-"""Event triggers of functions: set with a deployment, stopped when their run-as identity loses its permissions.
-`Function.events` are patterns as in webhooks (`rows.outbox.event_types`). Event interests are kept equal to both
-(`rows.outbox.subscriptions`). `functions.triggers.events` creates a run per event; docs/reference/functions.md
-describes the behaviour. A run executes as the last deployer, checked when it starts, as scheduled runs do
-(`functions.triggers.schedules`): code never runs with the permissions of someone who did not deploy it. Its input is
-what a webhook would receive, so the deployer needs the scopes to create a webhook. `function.run.*` events cannot
-trigger functions: a function would trigger itself. A chain of functions that write rows is cut like one of webhooks
-(`platform_site.identity.call_depth`)."""
+"""Event triggers of functions: set with a deployment, stopped when their run-as identity loses its permissions
+(docs/reference/functions.md). Event interests are kept equal to `Function.events` (`rows.outbox.subscriptions`). Runs
+execute as those of `functions.triggers.schedules`. Their input is what a webhook would receive, so the deployer needs
+the scopes to create a webhook. `function.run.*` events cannot trigger functions: a function would trigger itself."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -20,9 +16,8 @@ from rows.outbox import audit as audit_outbox
 from rows.outbox import event_types, subscriptions
 
 SCOPES: Final = ("functions:invoke", "rows:read")
-"""Scopes that the run-as identity of event triggers needs, since events contain rows."""
+"""The run-as identity needs them, since events contain rows."""
 NOT_SUBSCRIBABLE: Final = frozenset({*event_types.OF_RUNS, "webhook.test"})
-"""Events that cannot trigger functions, also not by `*`."""
 _EVERYTHING: Final = (*event_types.OF_ROWS, *sorted(event_types.SYSTEM_EVENTS - NOT_SUBSCRIBABLE))
 """The events of `*` here. For webhooks it also covers `function.run.*`, for which each run would record an event."""
 MAX_PATTERNS: Final = 20
@@ -30,16 +25,14 @@ _NAMES_A_URL: Final = "webhook.disabled"
 
 
 def covers(patterns: Iterable[str], event_type: str) -> bool:
-    """Whether a function with these patterns runs on an event of this type."""
     return event_type not in NOT_SUBSCRIBABLE and event_types.matches(patterns, event_type)
 
 
 def configure(
     function: Function, environment: EnvironmentRef, patterns: list[str] | None, *, by: Caller | None
 ) -> None:
-    """Set the event triggers, or remove them; the same patterns start stopped ones again. The caller holds the
-    function's lock, calls `set_run_as`, saves it and then calls `refresh`. Raises ValidationFailed,
-    QuotaExceeded."""
+    """The same patterns start stopped triggers again. The caller holds the function's lock, calls `set_run_as`, saves
+    it and then calls `refresh`. Raises ValidationFailed, QuotaExceeded."""
     if function.events_stopped is None and patterns == function.events:
         return
     had_triggers = has_triggers(function)
@@ -55,8 +48,8 @@ def configure(
 
 
 def set_run_as(function: Function, *, by: Caller | None) -> TriggerKind | None:
-    """Runs of events execute as `by` from now on; unchanged if None. Returns the permissions that the run-as identity
-    needs, also to receive the events; None without event triggers. Raises ValidationFailed."""
+    """Runs of events execute as `by` from now on; unchanged if None. Returns the permissions that it needs, also to
+    receive the events. Raises ValidationFailed."""
     if not has_triggers(function):
         return None
     if function.invoke == "user":
@@ -73,25 +66,23 @@ def has_triggers(function: Function) -> bool:
 
 
 def copied(patterns: list[str] | None) -> dict[str, Any]:
-    """The fields of a copied function with these events: stopped until they are set again."""
+    """The fields of a copied function: stopped until they are set again."""
     return {} if patterns is None else {"events": patterns, "events_stopped": Function.Stopped.COPIED}
 
 
 def refresh(environment_id: str, using: str) -> None:
-    """Call after a change: from the commit of the current transaction on, writes record the events subscribed to."""
+    """Make writes record the events subscribed to, from the commit of the current transaction on."""
     subscriptions.lock(environment_id, using)
     subscriptions.refresh(environment_id, using)
 
 
 def patterns_of(environment_id: str, using: str) -> Iterable[Sequence[str]]:
-    """The event patterns of each function of the environment, without stopped triggers."""
     subscribed = Function.objects.using(using).filter(environment_id=environment_id, events_stopped=None)
     found = subscribed.filter(events__isnull=False).values_list("events", flat=True)
     return [_EVERYTHING if "*" in patterns else patterns for patterns in found if patterns is not None]
 
 
 def count_subscriptions(environment: EnvironmentRef) -> int:
-    """How many of the environment's functions have event triggers; stopped ones do not count. One query."""
     return Function.objects.of(environment).filter(events__isnull=False, events_stopped=None).count()
 
 

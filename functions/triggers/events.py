@@ -1,15 +1,9 @@
-"""Event triggers: each event becomes one run of every function that subscribes to it.
-
-    the relay (`webhooks.delivery.relay`) ─▶ one `PendingEvent` per event and function, in the transaction that settles
-    the event
-                                    `queue` ─▶ a queued run, in the transaction that deletes the `PendingEvent`
-
-So one event is exactly one run, whatever process dies: both steps are transactions of the region's database, the event
-is settled once, and the row is deleted once. Unique indexes enforce both. There are two steps because the relay serves
-all webhooks of a region: it must not wait for the control database to learn a plan, nor create ten thousand runs of a
-bulk write before it continues. Pending events are small and wait in order, without a limit; at most MAX_QUEUED of them
-are queued as runs in one environment at a time, within the bytes of its plan. They use half of its slots and come after
-its calls (`functions.runs.queue`). Environments take turns."""
+"""Event triggers: each event becomes exactly one run of every function that subscribes to it, whatever process dies.
+The relay (`webhooks.delivery.relay`) writes a `PendingEvent` per event and function in the transaction that settles the
+event; `queue` deletes it in the transaction that writes the run. There are two steps because the relay serves all
+webhooks of a region: it must not wait for the control database to learn a plan, nor create ten thousand runs of a bulk
+write before it continues. Pending events wait in order, without a limit. Runs of events use half of the slots of an
+environment and come after its calls (`functions.runs.queue`)."""
 
 import json
 import logging
@@ -49,21 +43,17 @@ from rows.rules.evaluator import TooCostly
 logger = logging.getLogger("platform.functions")
 
 MAX_QUEUED: Final = 200
-"""Maximum queued runs of events per environment. More are queued once half of them have begun, so that a hundred runs
-cost one check."""
+"""Per environment. More are queued once half of them have begun, so that a hundred runs cost one check."""
 AT_ONCE: Final = 4 * 2**20
 """Bytes of events that one transaction reads."""
 ROUNDS: Final = 25
-"""Maximum transactions of one environment per pass: pending events of deleted functions are removed by thousands,
-without delaying others."""
+"""Transactions of one environment per pass: thousands of events of deleted functions must not delay others."""
 MAX_INPUT_BYTES: Final = 8 * 2**20
-"""Maximum bytes of an event, as for a delivery: an update has the row twice."""
-
+"""As for a delivery: an update has the row twice."""
 
 _plan_cache: Final[dict[str, tuple[str, float]]] = {}
 """The plan of each environment, and when it was read (`time.monotonic()`)."""
-_expensive: Final[dict[str, ExpensiveEnvironments]] = defaultdict(ExpensiveEnvironments)
-"""By region."""
+_expensive: Final[dict[str, ExpensiveEnvironments]] = defaultdict(ExpensiveEnvironments)  # by region
 
 # ── Pending events ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -81,13 +71,11 @@ _SQL: Final = sql_files.load(
     queued_of_each=_QUEUED_OF_ENVIRONMENT.format(environment="reached.environment_id", most="%(half)s + 1"),
     weight=sampled_size("octet_length(input)", "caller_kind"),
 )
-REACHED: Final = _SQL["reached"]
-"""A common table expression: the environments with pending events, and null."""
+REACHED: Final = _SQL["reached"]  # the environments with pending events, and null
 
 
 class PendingEventWriter:
-    """The event triggers' part of one pass of the relay. Implements `rows.outbox.subscriptions.EventConsumer`. One
-    query if no function of these environments has event triggers."""
+    """The event triggers' part of one pass of the relay (`rows.outbox.subscriptions.EventConsumer`)."""
 
     def __init__(self, environment_ids: Collection[str], using: str) -> None:
         self.count = 0
@@ -114,7 +102,6 @@ class PendingEventWriter:
 
 
 def delete_pending(environment_id: str, using: str) -> None:
-    """Delete the pending events of a deleted environment, in batches."""
     delete_in_batches(PendingEvent.objects.using(using).filter(environment_id=environment_id).order_by("pk"))
 
 
@@ -129,8 +116,7 @@ _COUNT_QUEUED: Final = _QUEUED_OF_ENVIRONMENT.format(environment="%s", most="%s"
 
 @dataclass(frozen=True, slots=True)
 class _Everything:
-    """The payload of functions: everything that role `server` may read. Implements
-    `rows.events.payloads.Subscriber`."""
+    """Functions receive everything that role `server` may read (`rows.events.payloads.Subscriber`)."""
 
     id: str = ""
     filter: Mapping[str, Any] | None = None
@@ -153,8 +139,6 @@ class _Decision:
 
 
 class _Subscription(NamedTuple):
-    """An active event trigger, with its run-as identity."""
-
     version: int
     patterns: list[str]
     caller_kind: str
@@ -162,10 +146,9 @@ class _Subscription(NamedTuple):
 
 
 def queue(using: str) -> int:
-    """Queue runs of pending events, in each environment as many as are allowed. Returns how many. Of the environments
-    with expensive events one is processed, after the others. If anything is pending, the control database is asked for
-    plans, and whether the environment exists and is active. Raises OperationalError while it is unavailable; then
-    nothing changes."""
+    """Queue runs of pending events, in each environment as many as are allowed; of the environments with expensive
+    events in one, after the others. Returns how many. Raises OperationalError while the control database, which knows
+    the plans, is unavailable; then nothing changes."""
     with by_index(using):
         facts = {"suspended": suspended_in(using), "half": MAX_QUEUED // 2}
         waiting = statements.column(using, _SQL["waiting"], facts)
@@ -209,8 +192,7 @@ def _queue_next(environment_id: str, limits: PlanLimits, using: str, *, most: in
         if is_unavailable(error):
             raise  # another exception class if PostgreSQL ended the session
         if most != 1:
-            # One run cannot be written, and the error does not say which. Write the first alone, the others in the next
-            # batch.
+            # One run cannot be written, and the error does not say which.
             return _queue_next(environment_id, limits, using, most=1)
         logger.exception("an event's run cannot be written", extra={"environment_id": environment_id})
         return _queue_batch(environment_id, limits, using, most=1, is_unwritable=True)
@@ -219,8 +201,8 @@ def _queue_next(environment_id: str, limits: PlanLimits, using: str, *, most: in
 def _queue_batch(
     environment_id: str, limits: PlanLimits, using: str, *, most: int | None = None, is_unwritable: bool = False
 ) -> tuple[int, int]:
-    """One batch, in one transaction. Returns how many pending events are processed, and how many runs are queued for
-    them. `is_unwritable`: no input can be made of the event in it."""
+    """One transaction. Returns how many pending events are processed, and how many runs are queued for them.
+    `is_unwritable`: no input can be made of its only event."""
     with transaction.atomic(using=using):
         # One worker at a time queues runs of an environment, so that they are created in order; others return.
         if not advisory_locks.try_lock(using, LockSpace.NAMED, f"pending-events:{environment_id}"):
@@ -286,14 +268,13 @@ def _new_run(
 def _subscriptions_of(
     pending: Sequence[PendingEvent], environment_id: str, using: str, statement: str
 ) -> dict[str, _Subscription]:
-    """By id, those functions of these events that have an active event trigger."""
+    """The active event triggers, by function."""
     found = statements.rows(using, statement, [list({each.function_id for each in pending}), environment_id])
     return {function_id: _Subscription(*rest) for function_id, *rest in found}
 
 
 def _is_subscribed(subscriptions: Mapping[str, _Subscription], each: PendingEvent, event_type: str | None) -> bool:
-    """Whether its function still exists and still subscribes to the event. `event_type`: None if the event has
-    expired."""
+    """Whether its function still subscribes to the event; `event_type` None: the event has expired."""
     found = subscriptions.get(each.function_id)
     return found is not None and (event_type is None or covers(found.patterns, event_type))
 
@@ -301,8 +282,8 @@ def _is_subscribed(subscriptions: Mapping[str, _Subscription], each: PendingEven
 def _read(
     pending: Sequence[PendingEvent], subscriptions: Mapping[str, _Subscription], using: str
 ) -> tuple[list[PendingEvent], dict[str, OutboxEvent | None]]:
-    """The first pending events, up to AT_ONCE bytes in all, and the subscribed events by id, None for an expired one.
-    Does not read other events, nor the `data` of events of more than MAX_INPUT_BYTES."""
+    """The first pending events, up to AT_ONCE bytes in all, and the subscribed events by id, None for an expired one,
+    without the `data` of those of more than MAX_INPUT_BYTES."""
     known = OutboxEvent.objects.using(using).filter(event_id__in=[each.event_id for each in pending])
     kept = known.annotate(size=OctetLength("data")).values_list("event_id", "type", "size")
     types_and_sizes = {event_id: (event_type, size) for event_id, event_type, size in kept}

@@ -1,10 +1,8 @@
-"""Cache and storage of inbound endpoints, and the effect of deployments on them. A cache entry lives for
-`redis_client.RECORD_TTL` under half of the token's hash. A change marks it in its transaction
-(`accounts.tokens.revocation`), as for keys: a revoked endpoint is gone with the next request. Beside it is a long-lived
-verification entry that the endpoint exists. It says nothing else, and exempts its requests from the limit on lookups
-(`functions.inbound.dispatch`). Revocations mark it, too; a wrong entry (Redis was unavailable, a late reader wrote it)
-costs one lookup, which removes it. Runs execute as the creator of the endpoint or the last deployer, for the reason
-given in `functions.triggers.schedules`: code never has the permissions of someone who did not deploy it."""
+"""Cache and storage of inbound endpoints, and the effect of deployments on them. A change marks the cache entry in its
+transaction (`accounts.tokens.revocation`), as for keys: a revoked endpoint is gone with the next request. Beside it is
+a long-lived verification entry that the endpoint exists. It says nothing else, and exempts its requests from the limit
+on lookups (`functions.inbound.dispatch`). A wrong one (Redis was unavailable, a late reader wrote it) costs one lookup,
+which removes it. Runs execute as the creator of the endpoint or the last deployer (`functions.triggers.schedules`)."""
 
 from dataclasses import astuple, dataclass
 from typing import Final
@@ -24,20 +22,17 @@ from platform_site.redis.records import Format, types_of
 
 @dataclass(frozen=True, slots=True)
 class CachedEndpoint:
-    """The function and run-as identity behind an endpoint."""
-
     address_id: str
     function_name: str
     is_async: bool
     runs_as_kind: str
     runs_as_id: str
     plan: str
-    """The plan of the environment at the lookup, for the rate limit."""
+    """At the lookup, for the rate limit."""
 
 
 VERIFIED: Final = b"+"
-_VERIFICATION_TTL: Final = 90 * 86_400
-"""Seconds. Each lookup and each periodic run renews them."""
+_VERIFICATION_TTL: Final = 90 * 86_400  # renewed by each lookup and each periodic run
 _AT_ONCE: Final = 1000
 _FORMAT: Final = Format(types_of(CachedEndpoint), [*PLANS])
 
@@ -51,7 +46,6 @@ def verification_key(token_hash: bytes) -> str:
 
 
 def names_of(token_hash: bytes) -> list[str]:
-    """The cache keys to mark when the endpoint ends."""
     return [cache_key(token_hash), verification_key(token_hash)]
 
 
@@ -61,7 +55,7 @@ def verify(*token_hashes: bytes) -> None:
 
 
 def verify_all(using: str) -> None:
-    """Store the verification entries of all endpoints of a region, which Redis may have lost."""
+    """Store all verification entries of a region, since Redis may have lost them."""
     endpoints, last = InboundEndpoint.objects.using(using).order_by("pk").values_list("pk", "token_hash"), ""
     while page := list(endpoints.filter(pk__gt=last)[:_AT_ONCE]):
         verify(*(bytes(token_hash) for _, token_hash in page))
@@ -88,7 +82,7 @@ def from_bytes(data: bytes | None) -> CachedEndpoint | None:
 
 
 def look_up(environment: EnvironmentRef, token_hash: bytes) -> CachedEndpoint | None:
-    """The endpoint of that token in the environment, from PostgreSQL, which is then cached; None if there is none."""
+    """The endpoint from PostgreSQL, which is then cached."""
     endpoints = InboundEndpoint.objects.using(environment.cluster).filter(
         token_hash=token_hash, function__environment_id=environment.environment_id
     )
@@ -110,13 +104,12 @@ UPDATE platform.functions_inboundendpoint SET uses = uses + 1, last_used_at = st
 
 
 def note_use(environment: EnvironmentRef, address_id: str) -> None:
-    """Count one request. One statement."""
     statements.execute(environment.cluster, _USED, [address_id])
 
 
 def set_run_as(function: Function, using: str, *, by: Caller | None) -> None:
-    """Its endpoints run as `by` from now on, whose permissions are checked (`trigger_kind`); unchanged if None. In the
-    transaction that holds the function's lock. Raises ValidationFailed."""
+    """Its endpoints run as `by` from now on, whose permissions are checked; unchanged if None. In the transaction that
+    holds the function's lock. Raises ValidationFailed."""
     endpoints = _of(function.pk, using)
     hashes = list(endpoints.values_list("token_hash", flat=True))
     if not hashes:
@@ -131,7 +124,6 @@ def set_run_as(function: Function, using: str, *, by: Caller | None) -> None:
 
 
 def trigger_kind(function: Function, using: str) -> TriggerKind | None:
-    """The permissions that the run-as identity of its endpoints needs; None without endpoints. One query."""
     if not _of(function.pk, using).exists():
         return None
     return TriggerKind("by inbound endpoints", "revoke its inbound endpoints", ("functions:invoke",))
@@ -142,7 +134,6 @@ def _of(function_id: str, using: str) -> QuerySet[InboundEndpoint]:
 
 
 def delete_all(using: str, function_id: str) -> None:
-    """Delete all endpoints of the function, from the commit of the current transaction on."""
     endpoints = _of(function_id, using)
     hashes = endpoints.values_list("token_hash", flat=True)
     revocation.revoke([name for each in hashes for name in names_of(bytes(each))], using=using)

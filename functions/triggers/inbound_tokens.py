@@ -2,8 +2,8 @@
 (125 bits), 11 characters of a MAC over everything before it, 6 of a checksum. The environment id selects the region, so
 the URL needs no header. Only the SHA-256 of the token is stored. The MAC authorises nothing. It tells tokens of this
 platform from invented ones without a lookup, so that guessing does not use up the rate limits of real endpoints
-(`functions.inbound.dispatch`). Its keys are the platform keys (`platform_site.security.keyring`). A token whose key was
-removed still works, but counts as unverified."""
+(`functions.inbound.dispatch`). A token whose key (`platform_site.security.keyring`) was removed still works, but counts
+as unverified."""
 
 import hmac
 from typing import Final
@@ -12,6 +12,8 @@ from accounts.tokens import token_format
 from platform_site.identity import ids
 from platform_site.security import keyring
 
+digest: Final = token_format.digest
+"""What is stored of a token."""
 PREFIX: Final = "hk_"
 _OF_ENVIRONMENT: Final = "env_"
 _ID: Final = 26
@@ -21,13 +23,12 @@ _PURPOSE: Final = "functions.inbound"
 
 
 def make(environment_id: str) -> str:
-    """A fresh token. It is shown once and never stored."""
     text = PREFIX + environment_id.removeprefix(_OF_ENVIRONMENT) + token_format.characters(_RANDOM)
     return token_format.checked(text + _spelled(keyring.mac(text.encode(), purpose=_PURPOSE)))
 
 
 def environment_of(token: str) -> str | None:
-    """The environment that the token names; None if it cannot be a token. The environment may not exist."""
+    """None if it cannot be a token. The environment may not exist."""
     prefix = token[: len(PREFIX) + _ID]
     environment_id = _OF_ENVIRONMENT + prefix.removeprefix(PREFIX)
     if not ids.matches("env", environment_id) or not token_format.is_well_formed(prefix, _RANDOM + _MAC, token):
@@ -36,16 +37,11 @@ def environment_of(token: str) -> str | None:
 
 
 def is_valid(token: str) -> bool:
-    """Whether `make` made this token, for the environment that it names, under a key that the platform still has. It
-    may be revoked since. `token` is one of which `environment_of` knows the environment."""
+    """Whether `make` made this token under a key that the platform still has. It may be revoked since. `token` is one
+    of which `environment_of` knows the environment."""
     end = len(PREFIX) + _ID + _RANDOM
     text, given = token[:end], token[end : end + _MAC]
     return any(hmac.compare_digest(given, _spelled(each)) for each in keyring.macs(text.encode(), purpose=_PURPOSE))
-
-
-def digest(token: str) -> bytes:
-    """What is stored of a token."""
-    return token_format.digest(token)
 
 
 def _spelled(mac: bytes) -> str:

@@ -1,6 +1,4 @@
-"""Checks that the deployer has the permissions needed to be the run-as identity of the function's triggers. Its
-schedule (`functions.triggers.schedules`), events (`functions.triggers.event_subscriptions`) and inbound endpoints
-(`functions.triggers.inbound_endpoints`) each say what they need; an error lists everything that is missing."""
+"""Checks that the deployer has the permissions needed to be the run-as identity of the function's triggers."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,18 +9,15 @@ from platform_site.identity.callers import Caller
 
 @dataclass(frozen=True, slots=True)
 class TriggerKind:
-    """One kind of trigger. `how` completes "The function runs …"."""
+    """`how` completes "The function runs …"; `scopes` are those that its run-as identity needs."""
 
     how: str
     remedy: str
-    """How the owner removes the trigger."""
     scopes: tuple[str, ...]
-    """The scopes that its run-as identity needs."""
 
 
 def check(by: Caller | None, ways: Iterable[TriggerKind | None]) -> None:
-    """Raises Forbidden with every scope that `by` lacks for one of the triggers. None (staff or a command) is never a
-    run-as identity: the present one stays."""
+    """Raises Forbidden with every scope that `by` lacks for one of the triggers. None is staff or a command."""
     if by is None:
         return
     lacking = [way for way in ways if way is not None and not all(map(by.may, way.scopes))]

@@ -1,11 +1,9 @@
-"""Schedules of functions: set with a deployment, run when due, stopped when their run-as identity loses its
-permissions. `Function.next_run_at` has the next due time, in database time. A periodic job of the region claims due
+"""Schedules of functions: set with a deployment, run when due, stopped when their run-as identity loses its permissions
+(docs/reference/functions.md). `Function.next_run_at` is in database time. A periodic job of the region claims due
 functions, inserts a queued run for each and sets the next due time, in one transaction: so a due time makes one run,
-however many workers there are. Missed times are made up for by one run. A function whose last scheduled run has not
-ended is skipped until its next time. `functions.triggers.cron` computes the times; docs/reference/functions.md
-describes the behaviour. A run executes as the last deployer, checked when it starts (`functions.execution.run_as`):
-code never runs with the permissions of someone who did not deploy it. Staff and commands are no run-as identity; what
-they activate keeps the present one."""
+however many workers there are. A run executes as the last deployer, checked when it starts
+(`functions.execution.run_as`): code never runs with the permissions of someone who did not deploy it. Staff and
+commands are no run-as identity; what they activate keeps the present one."""
 
 import logging
 from collections.abc import Mapping
@@ -36,14 +34,12 @@ logger = logging.getLogger("platform.functions")
 BATCH: Final = 500
 _SQL: Final = sql_files.load(__file__)
 _MIN_CLOCK_STEP: Final = timedelta(hours=2)
-"""Minimum clock step that `repair_future_times` repairs. After a shorter one, a due time that has already run is not
-run again."""
+"""After a shorter one, nothing is repaired, so that a due time that has already run is not run again."""
 
 
 def configure(function: Function, environment: EnvironmentRef, text: str | None, *, by: Caller | None) -> None:
-    """Set the schedule: a text of `cron.normal`, or none. The same text starts a stopped one again and keeps the due
-    time of an active one. The caller holds the function's lock, calls `set_run_as` and saves it. Raises
-    ValidationFailed, QuotaExceeded."""
+    """`text` is of `cron.normal`. The same one starts a stopped schedule again and keeps the due time of an active one.
+    The caller holds the function's lock, calls `set_run_as` and saves it. Raises ValidationFailed, QuotaExceeded."""
     was_running = function.next_run_at is not None
     if was_running and text == function.schedule:
         return
@@ -60,8 +56,8 @@ def configure(function: Function, environment: EnvironmentRef, text: str | None,
 
 
 def set_run_as(function: Function, *, by: Caller | None) -> TriggerKind | None:
-    """Scheduled runs execute as `by` from now on; unchanged if None. Returns the permissions that the run-as identity
-    needs; None without an active schedule. Raises ValidationFailed."""
+    """Scheduled runs execute as `by` from now on; unchanged if None. Returns the permissions that it needs. Raises
+    ValidationFailed."""
     if function.next_run_at is None:
         return None
     if function.invoke == "user":
@@ -73,12 +69,11 @@ def set_run_as(function: Function, *, by: Caller | None) -> TriggerKind | None:
 
 
 def copied(text: str | None) -> dict[str, Any]:
-    """The fields of a copied function with this schedule: stopped until it is set again."""
+    """The fields of a copied function: stopped until it is set again."""
     return {} if text is None else {"schedule": text, "schedule_stopped": Function.Stopped.COPIED}
 
 
 def count_schedules(environment: EnvironmentRef) -> int:
-    """How many of the environment's functions have a schedule; stopped ones do not count. One query."""
     return Function.objects.of(environment).filter(next_run_at__isnull=False).count()
 
 
@@ -86,9 +81,8 @@ def count_schedules(environment: EnvironmentRef) -> int:
 
 
 def queue_due(using: str) -> int:
-    """Queue a run of every due function. Returns how many. If anything is due, the control database is asked for plans,
-    and whether the environment exists and is active. Raises OperationalError while it is unavailable; the functions
-    then stay due."""
+    """Queue a run of every due function. Returns how many. Raises OperationalError while the control database, which
+    knows the plans, is unavailable; the functions then stay due."""
     due = Function.objects.using(using).filter(next_run_at__lte=Now())
     waiting = due.exclude(environment_id__in=suspended_in(using)).values_list("environment_id", flat=True).distinct()
     plans = plans_of_active([found for found in waiting if found is not None])
@@ -101,7 +95,7 @@ def queue_due(using: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Decided:
-    """The decision about a due function: fields in the order of `queue_runs`. Without `run_id` no run is queued."""
+    """The decision about a due function, in the order of `queue_runs`. Without `run_id` no run is queued."""
 
     function_id: str
     next_run_at: datetime | None = None
@@ -113,9 +107,8 @@ class _Decided:
 
 
 def _queue_batch(using: str, plans: Mapping[str, str]) -> tuple[int, bool]:
-    """Claim due functions of these environments, queue their runs and set the next due times, in one transaction.
-    Returns how many runs were queued and whether nothing more is due. No key column changes, so calls of these
-    functions, whose runs reference them, are not blocked."""
+    """One transaction. Returns how many runs were queued and whether nothing more is due. No key column changes, so
+    calls of these functions, whose runs reference them, are not blocked."""
     last_run = Run.objects.filter(pk=OuterRef("scheduled_run_id")).exclude(phase=Run.Phase.ENDED)
     with transaction.atomic(using=using):
         now = sql_functions.now(using)
@@ -170,8 +163,7 @@ def stop(function: Function, environment: EnvironmentRef, reason: Function.Stopp
 
 
 def repair_future_times(using: str) -> int:
-    """Repair due times after the database clock was set back by hours. Returns how many. Reads all functions with a
-    schedule."""
+    """Repair due times after the database clock was set back by hours. Returns how many."""
     now = sql_functions.now(using)
     repaired = 0
     waiting = Function.objects.using(using).filter(next_run_at__gt=now + _MIN_CLOCK_STEP).order_by("pk")
