@@ -1,38 +1,21 @@
 """The services of projects: one change per control transaction, with its audit entry. Callers check access before.
 Depends on: provisioning, directory. Used from outside: the functions below."""
 
-from projects.provisioning.branching import ref_of
-from projects.services.environments import (
-    change_environment,
-    create_branch,
-    delete_environment,
-    filled_branch,
-    find_source,
-    is_ready,
-    reset_branch,
-)
-from projects.services.member_invitations import accept_invitation, invite_member, withdraw_invitation
-from projects.services.members import add_member, change_member, remove_member
-from projects.services.projects import change_project, create_project, delete_project, resume_project, suspend_project
-
-__all__ = [
-    "accept_invitation",
-    "add_member",
-    "change_environment",
-    "change_member",
-    "change_project",
-    "create_branch",
-    "create_project",
-    "delete_environment",
-    "delete_project",
-    "filled_branch",
-    "find_source",
-    "invite_member",
-    "is_ready",
-    "ref_of",
-    "remove_member",
-    "reset_branch",
-    "resume_project",
-    "suspend_project",
-    "withdraw_invitation",
-]
+from projects.services.environments import change_environment as change_environment
+from projects.services.environments import create_branch as create_branch
+from projects.services.environments import delete_environment as delete_environment
+from projects.services.environments import filled_branch as filled_branch
+from projects.services.environments import find_source as find_source
+from projects.services.environments import is_ready as is_ready
+from projects.services.environments import reset_branch as reset_branch
+from projects.services.member_invitations import accept_invitation as accept_invitation
+from projects.services.member_invitations import invite_member as invite_member
+from projects.services.member_invitations import withdraw_invitation as withdraw_invitation
+from projects.services.members import add_member as add_member
+from projects.services.members import change_member as change_member
+from projects.services.members import remove_member as remove_member
+from projects.services.projects import change_project as change_project
+from projects.services.projects import create_project as create_project
+from projects.services.projects import delete_project as delete_project
+from projects.services.projects import resume_project as resume_project
+from projects.services.projects import suspend_project as suspend_project

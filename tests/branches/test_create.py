@@ -13,7 +13,6 @@ from accounts.users import service as accounts
 from functions.models import Function, Secret, Version
 from platform_site.embedded import postgres as embedded_postgres
 from platform_site.security import keyring
-from projects import services
 from projects.models import Environment, Member
 from projects.provisioning import branching
 from rows.models import CurrentVersion, OutboxEvent, SchemaVersion
@@ -228,7 +227,7 @@ def test_webhooks_come_along_disabled_with_secrets_of_their_own(tracker: Tracker
 
 
 def test_branch_has_functions_with_versions_and_secrets_without_values(tracker: Tracker, branch: Branch) -> None:
-    environment = services.ref_of(tracker.project, Environment.objects.get(pk=tracker.environment_id))
+    environment = branching.ref_of(tracker.project, Environment.objects.get(pk=tracker.environment_id))
     original = Function.objects.using(REGION).create(
         environment_id=environment.environment_id, name="hello", active_version=2, last_version=3, timeout_ms=700, memory_mb=64,
         allowed_hosts=["api.example.com"], invoke="key", attempts=3,

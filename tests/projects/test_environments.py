@@ -13,6 +13,7 @@ from projects import services
 from projects.directory import environments
 from projects.directory.roles import BY_ROLE
 from projects.models import Environment
+from projects.provisioning import branching
 from tests.projects.conftest import environment_of, key_for, make_project, token_of
 from tests.support.client import Api
 
@@ -86,7 +87,7 @@ def test_the_directory_knows_pools_and_what_a_caller_may_where(alice: User, bob:
         assert found is not None
         assert (found[0].role, found[0].pool_id, found[1]) == (role, production.pk, BY_ROLE[role])
     assert ask.environment_ref_for(Caller("account", charlie.pk, frozenset(), account_id=charlie.pk), branch.pk) is None
-    key = Caller("key", "key_x", frozenset({"rows:read"}), environment=services.ref_of(project, production))
+    key = Caller("key", "key_x", frozenset({"rows:read"}), environment=branching.ref_of(project, production))
     assert ask.environment_ref_for(key, production.pk) == (key.environment, key.scopes)
     assert ask.environment_ref_for(key, branch.pk) is None
     of_account = Caller("key", "key_y", frozenset({"projects:read"}), account_id=alice.pk)
