@@ -104,29 +104,19 @@ def region_of_new(environment_id: str, cluster: str) -> Generator[None]:
         yield
 
 
-@contextmanager
-def _one_snapshot(using: str, *, patient: bool) -> Generator[None]:
-    with transaction.atomic(using=using):
-        statements.execute(using, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        if patient:
-            transaction_settings.lift_limits(using)
-        yield
-
-
 def copy(source: EnvironmentRef, target: EnvironmentRef, data: Data, *, patient: bool = False) -> None:
     """Make the schema of `target` and let every app copy its part of `source`, atomically. `patient`: without time
     limits. Raises SchemaBusy, SourceGone, BranchDeleted, DatabaseError."""
     using = target.cluster
 
     def once() -> None:
-        with _one_snapshot(using, patient=patient):
-            schemas.claim_schema(target.environment_id, using)
-            schemas.create_schema(target.environment_id, using)
-            signals.environment_branched.send(sender=Environment, source=source, target=target, data=data, using=using)
-            require_both(source, target)
-            failpoints.reach("branch.before_region_commit")
+        schemas.claim_schema(target.environment_id, using)
+        schemas.create_schema(target.environment_id, using)
+        signals.environment_branched.send(sender=Environment, source=source, target=target, data=data, using=using)
+        require_both(source, target)
+        failpoints.reach("branch.before_region_commit")
 
-    _repeated(once, sqlstates.INTERFERED)
+    _in_one_snapshot(once, using, sqlstates.INTERFERED, patient=patient)
     failpoints.reach("branch.after_region_commit")
 
 
@@ -138,22 +128,25 @@ def reset(
     using = target.cluster
 
     def once() -> None:
-        with _one_snapshot(using, patient=patient):
-            signals.environment_reset.send(
-                sender=Environment, source=source, target=target, data=data, actor=actor, using=using
-            )
-            require_both(source, target)
-            failpoints.reach("reset.before_region_commit")
+        signals.environment_reset.send(
+            sender=Environment, source=source, target=target, data=data, actor=actor, using=using
+        )
+        require_both(source, target)
+        failpoints.reach("reset.before_region_commit")
 
     # A conflict: a name that was taken after the snapshot.
-    _repeated(once, sqlstates.INTERFERED | sqlstates.CONFLICTS)
+    _in_one_snapshot(once, using, sqlstates.INTERFERED | sqlstates.CONFLICTS, patient=patient)
     failpoints.reach("reset.after_region_commit")
 
 
-def _repeated(once: Callable[[], None], repeatable: frozenset[str]) -> None:
+def _in_one_snapshot(once: Callable[[], None], using: str, repeatable: frozenset[str], *, patient: bool) -> None:
     for attempt in range(1, _ATTEMPTS + 1):
         try:
-            return once()
+            with transaction.atomic(using=using):
+                statements.execute(using, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+                if patient:
+                    transaction_settings.lift_limits(using)
+                return once()
         except (DatabaseError, TablesInUse) as error:
             is_repeatable = isinstance(error, TablesInUse) or sqlstates.sqlstate(error) in repeatable
             if attempt == _ATTEMPTS or not is_repeatable:
@@ -196,36 +189,28 @@ def finish(environment_id: str) -> bool:
 
 
 def _finish(branch: Environment) -> bool:
-    if branch.filled_from == Environment.Filling.RESET:
-        return _finish_reset(branch)
-    cluster = branch.project.cluster
-    if schemas.has_schema(branch.pk, cluster):
-        return settle(branch.pk)  # the schema and its contents were committed together
-    if _is_being_filled(branch.pk, cluster):
-        return False
-    if branch.filled_from == Environment.Filling.ARCHIVE:
-        return fail(branch.pk, "The restore was interrupted.")
+    cluster, is_reset = branch.project.cluster, branch.filled_from == Environment.Filling.RESET
+    if not is_reset:
+        if schemas.has_schema(branch.pk, cluster):
+            return settle(branch.pk)  # the schema and its contents were committed together
+        if _is_being_filled(branch.pk, cluster):
+            return False
+        if branch.filled_from == Environment.Filling.ARCHIVE:
+            return fail(branch.pk, "The restore was interrupted.")
     timeout = timedelta(seconds=settings.BRANCH_GIVE_UP_SECONDS)
-    if Environment.objects.filter(pk=branch.pk, created_at__lt=Now() - timeout).exists():
+    began = {f"{'applying_since' if is_reset else 'created_at'}__lt": Now() - timeout}
+    if Environment.objects.filter(pk=branch.pk, **began).exists():
         return fail(branch.pk, "The copy timed out.")
     if branch.parent is None or branch.parent.status == Environment.Status.DELETING:
         raise SourceGone
-    copy(ref_of(branch.project, branch.parent), ref_of(branch.project, branch), "full", patient=True)
-    return settle(branch.pk)
-
-
-def _finish_reset(branch: Environment) -> bool:
-    """The branch is unreachable until it is settled, so a reset may run twice."""
-    timeout = timedelta(seconds=settings.BRANCH_GIVE_UP_SECONDS)
-    if Environment.objects.filter(pk=branch.pk, applying_since__lt=Now() - timeout).exists():
-        return fail(branch.pk, "The copy timed out.")
-    if branch.parent is None or branch.parent.status == Environment.Status.DELETING:
-        raise SourceGone
-    ref = ref_of(branch.project, branch)
-    with schemas.alone(branch.pk, ref.cluster):
+    source, target = ref_of(branch.project, branch.parent), ref_of(branch.project, branch)
+    if not is_reset:
+        copy(source, target, "full", patient=True)
+        return settle(branch.pk)
+    with schemas.alone(branch.pk, cluster):  # the branch is unreachable until it is settled, so a reset may run twice
         if not Environment.objects.filter(pk=branch.pk, status=Environment.Status.CREATING).exists():
             return False  # another process was faster
-        reset(ref_of(branch.project, branch.parent), ref, "full", actor=None, patient=True)
+        reset(source, target, "full", actor=None, patient=True)
         return settle(branch.pk)
 
 
