@@ -1,6 +1,7 @@
 """Removes the schemas of deleted projects and environments, then their records. `services` marks them, which makes them
 unreachable. All steps can be interrupted and repeated: the mark is removed last."""
 
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 
 from django.conf import settings
@@ -18,18 +19,25 @@ TABLES_DROPPED_AT_ONCE = 50
 
 
 def finish_soon(project_id: str) -> None:
+    environments = Environment.objects.filter(project_id=project_id).values_list("pk", "project__cluster")
+    _finish_soon(project_id, environments, finish, "projects.tasks.finish_deletion")
+
+
+def finish_environment_soon(environment_id: str, cluster: str) -> None:
+    task = "projects.tasks.finish_environment_deletion"
+    _finish_soon(environment_id, [(environment_id, cluster)], finish_environment, task)
+
+
+def _finish_soon(
+    deleted_id: str, environments: Iterable[tuple[str, str]], finish: Callable[[str], bool], task: str
+) -> None:
     """Finish a small deletion now, otherwise notify a worker. Never raises: a periodic job continues."""
     failpoints.reach("delete.after_mark")
-    with log_failures(f"the deletion of {project_id}", SchemaBusy):
-        if _is_small(project_id):
-            finish(project_id)
+    with log_failures(f"the deletion of {deleted_id}", SchemaBusy):
+        if sum(schemas.count_tables(pk, cluster) for pk, cluster in environments) <= TABLES_DROPPED_AT_ONCE:
+            finish(deleted_id)
             return
-    dispatch.send_now("projects.tasks.finish_deletion", project_id)
-
-
-def _is_small(project_id: str) -> bool:
-    environments = Environment.objects.filter(project_id=project_id).values_list("pk", "project__cluster")
-    return sum(schemas.count_tables(pk, cluster) for pk, cluster in environments) <= TABLES_DROPPED_AT_ONCE
+    dispatch.send_now(task, deleted_id)
 
 
 def finish(project_id: str) -> bool:
@@ -43,15 +51,6 @@ def finish(project_id: str) -> bool:
     # Members are deleted by the cascade. No environment can be left: none can be created in a marked project.
     Project.objects.filter(pk=project_id, deleted_at__isnull=False).delete()
     return True
-
-
-def finish_environment_soon(environment_id: str, cluster: str) -> None:
-    failpoints.reach("delete.after_mark")
-    with log_failures(f"the deletion of {environment_id}", SchemaBusy):
-        if schemas.count_tables(environment_id, cluster) <= TABLES_DROPPED_AT_ONCE:
-            finish_environment(environment_id)
-            return
-    dispatch.send_now("projects.tasks.finish_environment_deletion", environment_id)
 
 
 def finish_environment(environment_id: str) -> bool:
