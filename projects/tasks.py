@@ -11,7 +11,9 @@ from django.conf import settings
 from django.db.models.functions import Now
 
 from accounts import audit
+from accounts.signal_handlers import delete_pool
 from platform_site.background.periodic import log_failures, periodic_job
+from platform_site.identity import signals
 from projects import services
 from projects.errors import NoSuchEnvironment, NoSuchProject
 from projects.models import Environment
@@ -79,7 +81,7 @@ def remove_orphaned_rows() -> None:
     for cluster in settings.REGION_DATABASES:
         with log_failures(f"what environments that are gone left in {cluster}", using=cluster):
             for environment_id in orphaned_rows.find(cluster):
-                orphaned_rows.remove(environment_id, cluster)
+                signals.environment_deleted.send(sender=Environment, environment_id=environment_id, cluster=cluster)
                 log.warning("removed what %s had left in %s", environment_id, cluster)
             for environment_id in schemas.orphaned(cluster):
                 log.error(
@@ -89,7 +91,7 @@ def remove_orphaned_rows() -> None:
                 )  # fmt: skip
     with log_failures("what environments that are gone left in the control database"):
         for environment_id in orphaned_rows.find_in_control():
-            orphaned_rows.remove_from_control(environment_id)
+            delete_pool(environment_id=environment_id)
             log.warning("removed what %s had left in the control database", environment_id)
 
 

@@ -9,7 +9,7 @@ from django.db import DEFAULT_DB_ALIAS, models
 from psycopg import sql
 
 from accounts import signal_handlers
-from platform_site.identity import ids, signals
+from platform_site.identity import ids
 from platform_site.postgres import statements
 from projects.models import Environment
 from projects.provisioning import schemas
@@ -45,18 +45,9 @@ def find(cluster: str) -> Iterator[str]:
                 yield environment_id
 
 
-def remove(environment_id: str, cluster: str) -> None:
-    """Let every app delete the environment's data in the region, in batches."""
-    signals.environment_deleted.send(sender=Environment, environment_id=environment_id, cluster=cluster)
-
-
 def find_in_control() -> Iterator[str]:
     for table in signal_handlers.OF_ENVIRONMENTS:
         yield from _gone(table, DEFAULT_DB_ALIAS, _EVERY_ROW)
-
-
-def remove_from_control(environment_id: str) -> None:
-    signal_handlers.delete_pool(environment_id=environment_id)
 
 
 def _gone(table: type[models.Model], using: str, only: LiteralString) -> Iterator[str]:
