@@ -33,11 +33,6 @@ class NameTaken(ValidationFailed):
         super().__init__(fields=[FieldError("name", "taken", "The project already has an environment with this name.")])
 
 
-class NoSuchSource(ValidationFailed):
-    def __init__(self) -> None:
-        super().__init__(fields=[FieldError("from", "unknown", "The project has no such environment.")])
-
-
 class NoSuchAccount(ValidationFailed):
     def __init__(self) -> None:
         message = "No account has this email. Ask them to sign up first, or ask the operator to invite them."

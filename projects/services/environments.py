@@ -10,12 +10,12 @@ from accounts import audit
 from accounts.audit import Actor
 from platform_site.background import dispatch
 from platform_site.background.periodic import log_failures
-from platform_site.http.errors import Conflict
+from platform_site.http.errors import Conflict, ValidationFailed
 from platform_site.identity import ids, signals
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
 from projects.directory import applying, environment_cache, locks, origins
-from projects.errors import BranchesQuotaReached, NameTaken, NoSuchProject, NoSuchSource, NotABranch
+from projects.errors import BranchesQuotaReached, NameTaken, NoSuchProject, NotABranch
 from projects.models import Environment, Project
 from projects.provisioning import branching, failpoints, schemas
 from projects.provisioning import deletion as project_deletion
@@ -23,11 +23,11 @@ from projects.provisioning.branching import ref_of
 
 
 def find_source(project: Project, named: str) -> Environment:
-    """The live environment of the project with this name or id. Raises NoSuchSource. One query."""
+    """The live environment of the project with this name or id. Raises ValidationFailed."""
     lookup = {"pk": named} if ids.matches("env", named) else {"name": named}
     found: Environment | None = project.environments.live().filter(**lookup).first()
     if found is None:
-        raise NoSuchSource
+        raise ValidationFailed.of("from", "unknown", "The project has no such environment.")
     return found
 
 
@@ -41,14 +41,12 @@ def create_branch(
     actor: Caller | Actor,
 ) -> Environment:
     """Create a preview branch of `source_id`: schema, webhooks (disabled), functions, and with `data="full"` rows. With
-    many rows, it is `creating` until a worker has copied them. Raises NoSuchProject, NoSuchSource, NameTaken,
-    BranchesQuotaReached, Conflict (it is not ready), and DatabaseError."""
+    many rows, it is `creating` until a worker has copied them. Raises NoSuchProject, ValidationFailed (the source),
+    NameTaken, BranchesQuotaReached, Conflict (it is not ready), and DatabaseError."""
     with transaction.atomic():
         # Branches are counted, and names checked, under the lock of the project's row.
         project = locks.lock_project(project_id)
-        source: Environment | None = project.environments.live().filter(pk=source_id).first()
-        if source is None:
-            raise NoSuchSource
+        source = find_source(project, source_id)
         if source.status not in (Environment.Status.READY, Environment.Status.MIGRATING):
             raise Conflict("The environment to branch from is not ready.")
         applying.require_settled(source_id)
