@@ -30,7 +30,7 @@ from platform_site.redis import rate_limits as api_limits
 from projects import services
 from projects.api import serializers
 from projects.directory import environments, invitations, limits
-from projects.directory.access import branch_for, environment_for, may_branch, needed_for_branches, project_for
+from projects.directory.access import branch_for, environment_for, needed_for_branches, project_for, require_key_of
 from projects.errors import NoSuchAccount
 from projects.models import Environment, Member, Project
 
@@ -137,7 +137,7 @@ class EnvironmentViewSet(RetrieveModelMixin, ResourceViewSet):
         project = project_for(self.caller, project_id, needed_for_branches(self.caller))
         values = self.read(serializers.NewBranch)
         source = services.find_source(project, values.pop("from"))
-        may_branch(self.caller, source)
+        require_key_of(self.caller, source.pk)
         branch = services.create_branch(project_id, source_id=source.pk, actor=self.caller, **values)
         location = f"/v1/projects/{project_id}/environments/{branch.pk}"
         return created(location, self.get_serializer(branch).data)
@@ -169,7 +169,7 @@ class EnvironmentViewSet(RetrieveModelMixin, ResourceViewSet):
         Webhooks are disabled. Keys, origins and expiry stay. Owners, developers, keys of the parent."""
         branch = branch_for(self.caller, project_id, environment_id)
         if branch.parent is not None:
-            may_branch(self.caller, branch.parent)
+            require_key_of(self.caller, branch.parent_id)
         branch = services.reset_branch(environment_id, **self.read(serializers.BranchReset), actor=self.caller)
         return respond(self.get_serializer(branch).data)
 

@@ -32,9 +32,9 @@ def project_for(
     return found
 
 
-def may_branch(caller: Caller, source: Environment) -> None:
-    """Raise RoleNeeded unless `caller` may branch from `source`: a key only from its own environment."""
-    if caller.kind == "key" and caller.environment is not None and caller.environment.environment_id != source.pk:
+def require_key_of(caller: Caller, *environment_ids: str | None) -> None:
+    """Raise RoleNeeded for a key of another environment."""
+    if caller.kind == "key" and caller.environment and caller.environment.environment_id not in environment_ids:
         raise RoleNeeded("developer")
 
 
@@ -43,12 +43,7 @@ def branch_for(caller: Caller, project_id: str, environment_id: str) -> Environm
     branches. Raises NoSuchProject, NoSuchEnvironment, RoleNeeded."""
     project = project_for(caller, project_id, needed_for_branches(caller))
     found = _live_environment(project, environment_id)
-    if (
-        caller.kind == "key"
-        and caller.environment
-        and caller.environment.environment_id not in (found.pk, found.parent_id)
-    ):
-        raise RoleNeeded("developer")
+    require_key_of(caller, found.pk, found.parent_id)
     return found
 
 
