@@ -52,10 +52,8 @@ class CallerAuthentication(BaseAuthentication):
             raise credentials.missing()
         try:
             credential = credentials.read(header)
-            use: EnvironmentUse = request.parser_context["view"].environment_use
-            if staff_access.ATTRIBUTE in http.__dict__:
-                return _staff_caller(http, credential, use), credential
-            return resolve(http, credential, use), credential
+            find = _staff_caller if staff_access.ATTRIBUTE in http.__dict__ else resolve
+            return find(http, credential, request.parser_context["view"].environment_use), credential
         except Unauthorized:
             rate_limits.count_refused(http)
             raise
@@ -87,28 +85,14 @@ class Lookup:
     identity_key: str
     environment_key: str | None
     """The name of the environment's record; None without an environment."""
-    is_anonymous: bool = False
-    """Whether the credential is a publishable key."""
-
-    @property
-    def rate_limit_key(self) -> str:
-        """Whose rate limit the call counts for, before any record is read."""
-        return self.credential.claims.user_id if isinstance(self.credential, SessionCredential) else self.identity_key
-
-    @property
-    def is_by_account(self) -> bool:
-        """Whether a signed-in platform account makes the call."""
-        return isinstance(self.credential, SessionCredential) and self.credential.claims.environment_id is None
 
 
 def lookup_of(credential: Credential, named: str | None, use: EnvironmentUse) -> Lookup:
     identity_key = credential.cache_name
     environment_key: str | None
     if isinstance(credential, KeyCredential):
-        return Lookup(
-            credential, named, identity_key, environment_cache.name_for_key(identity_key), credential.is_publishable
-        )
-    if credential.claims.environment_id is not None:
+        environment_key = environment_cache.name_for_key(identity_key)
+    elif credential.claims.environment_id is not None:
         environment_key = environment_cache.name_for_user(credential.claims.environment_id)
     elif use == "unused" or (named is not None and not ids.matches("env", named)):
         environment_key = None
@@ -140,7 +124,11 @@ def resolve(request: HttpRequest, credential: Credential, use: EnvironmentUse, *
     environment_record = trip.get(where) if where is not None else None
     limit = guesses = None
     if is_limited:
-        limit = rate_limits.CallerLimit(request, trip, lookup.rate_limit_key, is_anonymous=lookup.is_anonymous)
+        if isinstance(credential, KeyCredential):
+            whose, is_anonymous = lookup.identity_key, credential.is_publishable
+        else:
+            whose, is_anonymous = credential.claims.user_id, False
+        limit = rate_limits.CallerLimit(request, trip, whose, is_anonymous=is_anonymous)
         guesses = rate_limits.Refusals(request, trip) if may_be_forged else None
     freshness = replica_freshness.ask(trip, replicas_of) if replicas_of is not None else None
     version = users_version.ask(trip, users_of) if users_of is not None else None
@@ -235,50 +223,41 @@ def _remembered(lookup: Lookup, identity_record: bytes | None, environment_recor
 def _read_records(identity_record: bytes, environment_record: bytes | None, names_environment: bool) -> _Found | None:
     try:
         identity = _identity_from(identity_record)
-        needs_environment = names_environment and not (identity.kind == "key" and identity.environment_id is None)
-        if needs_environment and (environment_record is None or environment_record == UNCACHED):
+        if not names_environment or (identity.kind == "key" and identity.environment_id is None):
+            return _assemble(identity, [])
+        if environment_record is None or environment_record == UNCACHED:
             return None
-        return _assemble(
-            identity,
-            environment_cache.from_record(environment_record)
-            if needs_environment and environment_record is not None
-            else [],
-        )
+        return _assemble(identity, environment_cache.from_record(environment_record))
     except ValueError:
         return None
 
 
 def _query(lookup: Lookup) -> _Found:
     """Both records from PostgreSQL, in one statement; cached with the next round trip. Raises Unauthorized."""
-    now = time.monotonic()
-    answer = identity_lookup.identify(lookup.credential, environments=_environments_statement(lookup))
+    now, credential = time.monotonic(), lookup.credential
+    statement: Any
+    if lookup.environment_key is None:
+        statement = Value([], output_field=environment_cache.JSON_ARRAY)
+    elif isinstance(credential, SessionCredential) and credential.claims.environment_id is None:
+        statement = environment_cache.of_account("user_id", lookup.named)
+    else:
+        statement = environment_cache.of_credential()
+    answer = identity_lookup.identify(credential, environments=statement)
     if answer is None:
         raise Unauthorized
     identity, columns = answer
     raw: list[dict[str, Any]] = columns["environments"]
-    pending_records.add(now, lookup.identity_key, _identity_record(identity))
+    record = _FORMAT.dump([getattr(identity, name) for name, _ in _COLUMNS])
+    pending_records.add(now, lookup.identity_key, record)
     # An environment that the account may not see is not cached: callers can invent any number of names.
     if lookup.environment_key is not None and (raw or lookup.named is None):
         pending_records.add(now, lookup.environment_key, environment_cache.to_record(raw))
     if identity.touch_due:
-        _touch(identity.id)
+        try:
+            user_service.touch_key(identity.id)
+        except Error as error:  # does not refuse the call
+            log.warning("the use of a key was not recorded: %s", type(error).__name__, extra={"key_id": identity.id})
     return _assemble(identity, raw)
-
-
-def _environments_statement(lookup: Lookup) -> Any:
-    if lookup.environment_key is None:
-        return Value([], output_field=environment_cache.JSON_ARRAY)
-    if lookup.is_by_account:
-        return environment_cache.of_account("user_id", lookup.named)
-    return environment_cache.of_credential()
-
-
-def _touch(key_id: str) -> None:
-    """Record the key's use, at most once a minute. A failure does not refuse the call."""
-    try:
-        user_service.touch_key(key_id)
-    except Error as error:
-        log.warning("the use of a key was not recorded: %s", type(error).__name__, extra={"key_id": key_id})
 
 
 def _assemble(identity: Identity, raw: list[dict[str, Any]]) -> _Found:
@@ -318,10 +297,6 @@ def _scopes(identity: Identity, environment: EnvironmentRef | None) -> frozenset
 _COLUMNS: Final = [each for each in types_of(Identity) if each[0] != "touch_due"]
 """Without the field that a cached record would repeat for as long as it lives."""
 _FORMAT: Final = Format(_COLUMNS)
-
-
-def _identity_record(identity: Identity) -> bytes:
-    return _FORMAT.dump([getattr(identity, name) for name, _ in _COLUMNS])
 
 
 def _identity_from(record: bytes) -> Identity:
