@@ -30,7 +30,7 @@ _RETENTION: Final = timedelta(days=30)
 
 
 def grant(user: User, environment_id: str, *, reason: str, may_write: bool) -> StaffGrant:
-    """A grant for this member of staff. Raises NotFound, Forbidden, ValidationFailed on the field `reason`."""
+    """Raises NotFound, Forbidden, ValidationFailed on the field `reason`."""
     reason = checked_reason(reason)
     if not user.is_staff:
         raise Forbidden

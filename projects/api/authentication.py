@@ -1,6 +1,5 @@
-"""Authentication: turns a request into a frozen `Caller` with scopes and environment, or an error. It costs one Redis
-round trip (both records and the rate limit), and one statement on a miss, whose records go to Redis with the next round
-trip. See `accounts.users.identity_lookup` and `projects.directory.environment_cache`. Contract section 5."""
+"""Authentication: turns a request into a frozen `Caller`, or an error. It costs one Redis round trip (both records and
+the rate limit), and one statement on a miss, whose records go to Redis with the next round trip. Contract section 5."""
 
 import logging
 import time
@@ -63,8 +62,7 @@ class CallerAuthentication(BaseAuthentication):
 
 
 def check_again(request: HttpRequest) -> Caller:
-    """The caller that `request`, to an endpoint that requires an environment, would have now. For the check of an open
-    stream, which is no request: no rate limit applies to it. Raises as `authenticate`."""
+    """For the check of an open stream, which is no request: no rate limit applies to it. Raises as `authenticate`."""
     credential = credentials.read(request.META["HTTP_AUTHORIZATION"])
     find = _staff_caller if staff_access.ATTRIBUTE in request.__dict__ else resolve
     return find(request, credential, "required", is_limited=False)
@@ -157,7 +155,7 @@ def resolve(request: HttpRequest, credential: Credential, use: EnvironmentUse, *
 
 
 def caller_by_records(lookup: Lookup, identity_record: bytes | None, environment_record: bytes | None) -> Caller | None:
-    """The caller of both records, or None if `resolve` has to decide."""
+    """None if `resolve` has to decide."""
     found = _remembered(lookup, identity_record, environment_record)
     claims = lookup.credential.claims if isinstance(lookup.credential, SessionCredential) else None
     if found is None or (claims is not None and claims.expires_at <= time.time()):

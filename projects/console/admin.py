@@ -1,5 +1,3 @@
-"""Console pages of projects, environments and members, which use the services of the API."""
-
 from typing import Any, ClassVar
 
 from django import forms

@@ -13,9 +13,8 @@ from projects.models import Environment, Project
 def project_for(
     caller: Caller, project_id: str, needed: ProjectRole = "viewer", *, though_suspended: bool = False
 ) -> Project:
-    """The live project, if the caller's role is at least `needed`. One query. App users and environment keys are
-    viewers. A suspended one can be viewed; more only `though_suspended`. Raises NoSuchProject, RoleNeeded,
-    ProjectSuspended."""
+    """The live project, if the caller's role is at least `needed`. App users and environment keys are viewers. A
+    suspended one can be viewed; more only `though_suspended`. Raises NoSuchProject, RoleNeeded, ProjectSuspended."""
     if not ids.matches("prj", project_id):
         raise NoSuchProject
     visible = Project.objects.visible_to(caller).filter(pk=project_id)

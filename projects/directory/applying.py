@@ -27,7 +27,7 @@ def as_plan(plan_id: str) -> Generator[None]:
 
 
 def require_settled(environment_id: str) -> None:
-    """Raise ApplyInProgress while another plan is applied. One query."""
+    """Raise ApplyInProgress while another plan is applied."""
     applying = Environment.objects.filter(pk=environment_id, applying_plan__isnull=False)
     if applying.exclude(applying_plan=_ours.get()).exists():
         raise ApplyInProgress

@@ -66,7 +66,7 @@ def to_record(found: list[dict[str, Any]]) -> bytes:
 
 
 def from_record(record: bytes) -> list[dict[str, Any]]:
-    """The columns in a cache entry. Raises ValueError for another format."""
+    """Raises ValueError for another format."""
     found: list[dict[str, Any]] = _FORMAT.load(record)
     return found
 
@@ -77,7 +77,7 @@ def evict_account(account_id: str) -> None:
 
 
 def evict_members(project_id: str, account_ids: Iterable[str]) -> None:
-    """For a change of these accounts' roles in the project. One query."""
+    """For a change of these accounts' roles in the project."""
     environment_ids = list(Environment.objects.filter(project_id=project_id).values_list("pk", flat=True))
     revocation.mark_uncached(_of_accounts(account_ids, environment_ids))
 

@@ -19,13 +19,12 @@ _schema_version_reader: SchemaVersionReader | None = None
 
 
 def set_schema_version_reader(reader: SchemaVersionReader) -> None:
-    """Called in `ready` of `rows.apps`."""
     global _schema_version_reader
     _schema_version_reader = reader
 
 
 def schema_versions(cluster: str, environment_ids: Sequence[str]) -> dict[str, int]:
-    """The schema version of each environment of one cluster; 0 without a schema. At most one query."""
+    """0 without a schema. At most one query."""
     known = _schema_version_reader(cluster, environment_ids) if _schema_version_reader and environment_ids else {}
     return {environment_id: known.get(environment_id, 0) for environment_id in environment_ids}
 
@@ -46,7 +45,7 @@ def allowed_origins(environment_id: str) -> Sequence[str] | None:
 
 
 def environment_ref(environment_id: str) -> EnvironmentRef | None:
-    """The environment without a caller's role, for commands and workers; None if unreachable. One query."""
+    """The environment without a caller's role; None if unreachable. One query."""
     found = _columns(environment_id) if ids.matches("env", environment_id) else None
     return None if found is None else environment_cache.from_json(found)
 
@@ -71,7 +70,7 @@ def _columns(environment_id: str) -> dict[str, Any] | None:
 
 
 def environment_ref_named(text: str) -> EnvironmentRef | None:
-    """The environment of `env_…` or `prj_…/name`; None if there is none. At most two queries."""
+    """The environment of `env_…` or `prj_…/name`. At most two queries."""
     project_id, is_path, name = text.partition("/")
     if not is_path:
         return environment_ref(text)

@@ -34,7 +34,7 @@ def of_inviter(account_id: str) -> "QuerySet[AccountEmail]":
 
 
 def are_taken() -> bool:
-    """Whether invited persons may create accounts, by the operator's settings. One query."""
+    """Whether invited persons may create accounts, by the operator's settings."""
     return pool_settings.settings_of(None).sign_up != SignUpMode.OFF
 
 

@@ -19,8 +19,7 @@ _counters: Final[dict[tuple[str, ...], UsageCounters]] = {}
 
 
 def set_usage_counter(limit: str, counter: UsageCounter) -> None:
-    """Register the counter of `limit` (a field of PlanLimits). Called in `ready` of the app that counts it; those of
-    this app are below."""
+    """Register a counter, in `ready` of the app that counts; those of this app are below."""
     set_usage_counters((limit,), lambda environment: (counter(environment),))
 
 
@@ -71,11 +70,7 @@ def _keys(environment: EnvironmentRef) -> int:
     return ServerKey.objects.filter(environment_id=environment.environment_id, revoked_at__isnull=True).count()
 
 
-def _app_users(environment: EnvironmentRef) -> int:
-    return user_counts.users_of(environment.pool_id)
-
-
 set_usage_counter("members_per_project", lambda environment: count_members(environment.project_id))
 set_usage_counter("preview_branches_per_project", _preview_branches)
 set_usage_counter("keys_per_environment", _keys)
-set_usage_counter("app_users_per_environment", _app_users)
+set_usage_counter("app_users_per_environment", lambda environment: user_counts.users_of(environment.pool_id))

@@ -35,15 +35,15 @@ def lock_environment(environment_id: str, **conditions: Any) -> Environment:
 
 
 def lock_shared(environment_id: str) -> None:
-    """Prevent marking the environment until the control transaction ends. Two queries. Raises NoSuchEnvironment."""
+    """Prevent marking the environment until the control transaction ends. Raises NoSuchEnvironment."""
     advisory_locks.lock_shared(DEFAULT_DB_ALIAS, LockSpace.ENVIRONMENT, environment_id)
     if not is_live(environment_id):
         raise NoSuchEnvironment
 
 
 def lock_shared_in_region(environment_id: str, cluster: str) -> None:
-    """Prevent dropping the environment's schema until the region's transaction ends. Two queries. Raises
-    NoSuchEnvironment if it is deleted, SchemaLost if it lives without a schema."""
+    """Prevent dropping the schema until the region's transaction ends. Raises NoSuchEnvironment if the environment is
+    deleted, SchemaLost if it lives without a schema."""
     advisory_locks.lock_shared(cluster, LockSpace.ENVIRONMENT, environment_id)
     if not statements.value(cluster, _HAS_SCHEMA, [environment_id]):
         raise SchemaLost if is_live(environment_id) else NoSuchEnvironment

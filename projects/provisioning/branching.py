@@ -58,13 +58,13 @@ def ref_of(project: Project, environment: Environment) -> EnvironmentRef:
 
 
 def is_small(source: EnvironmentRef) -> bool:
-    """Whether `source` can be copied during a request. One query."""
+    """Whether `source` can be copied during a request."""
     return schemas.size_of(source.environment_id, source.cluster) <= settings.BRANCH_AT_ONCE_BYTES
 
 
 def require_both(source: EnvironmentRef, target: EnvironmentRef) -> None:
-    """Raise SourceGone or BranchDeleted if either was deleted. Called by receivers of `environment_branched` once they
-    lock the source's tables (a later deletion cannot drop those), and between long steps. One query."""
+    """Raise SourceGone or BranchDeleted. Called by receivers of `environment_branched` once they lock the source's
+    tables (a later deletion cannot drop those), and between long steps."""
     wanted = [source.environment_id, target.environment_id]
     live = set(Environment.objects.live().filter(pk__in=wanted).values_list("pk", flat=True))
     if target.environment_id not in live:
@@ -85,12 +85,11 @@ def require(target: EnvironmentRef) -> None:
 
 
 def block_new_branches(pool_id: str) -> None:
-    """Prevent new branches of this pool until the control transaction ends; a shared lock."""
+    """A shared lock, until the control transaction ends."""
     advisory_locks.lock_shared(DEFAULT_DB_ALIAS, LockSpace.POOL, pool_id)
 
 
 def block_user_deletion(pool_id: str) -> None:
-    """Prevent deletion of the pool's users until the control transaction ends."""
     advisory_locks.lock(DEFAULT_DB_ALIAS, LockSpace.POOL, pool_id)
 
 
@@ -105,8 +104,7 @@ def region_of_new(environment_id: str, cluster: str) -> Generator[None]:
 
 
 def copy(source: EnvironmentRef, target: EnvironmentRef, data: Data, *, patient: bool = False) -> None:
-    """Make the schema of `target` and let every app copy its part of `source`, atomically. `patient`: without time
-    limits. Raises SchemaBusy, SourceGone, BranchDeleted, DatabaseError."""
+    """`patient`: without time limits. Raises SchemaBusy, SourceGone, BranchDeleted, DatabaseError."""
     using = target.cluster
 
     def once() -> None:
@@ -123,8 +121,7 @@ def copy(source: EnvironmentRef, target: EnvironmentRef, data: Data, *, patient:
 def reset(
     source: EnvironmentRef, target: EnvironmentRef, data: Data, *, actor: Caller | Actor | None, patient: bool = False
 ) -> None:
-    """Let every app replace its part of `target` by a copy of `source`, atomically. `actor` writes an audit entry.
-    Raises SourceGone, BranchDeleted, TablesInUse, DatabaseError."""
+    """`actor` writes an audit entry. Raises SourceGone, BranchDeleted, TablesInUse, DatabaseError."""
     using = target.cluster
 
     def once() -> None:
@@ -160,8 +157,8 @@ def unfinished(after: str) -> list[str]:
 
 
 def finish(environment_id: str) -> bool:
-    """Fill a `creating` branch, or settle one whose process died. True if it is settled, successfully or not; False if
-    another process works on it or the region is unavailable."""
+    """True if the branch is settled, successfully or not; False if another process works on it or the region is
+    unavailable."""
     branch = (
         Environment.objects.live()
         .select_related("project", "parent")

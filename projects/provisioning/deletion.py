@@ -41,7 +41,7 @@ def _finish_soon(
 
 
 def finish(project_id: str) -> bool:
-    """Drop schemas and records of a marked project; False if unmarked. Raises DatabaseError, SchemaBusy."""
+    """False if the project is not marked. Raises DatabaseError, SchemaBusy."""
     project = Project.objects.filter(pk=project_id, deleted_at__isnull=False).first()
     if project is None:
         return False
@@ -77,7 +77,7 @@ def unfinished_environments(after: str) -> list[str]:
 
 
 def unfinished(after: str) -> list[str]:
-    """Ids of marked projects, in order, after the given one, that are probably not being finished now."""
+    """Marked projects that are probably not being finished now."""
     settled = Now() - timedelta(seconds=settings.DELETION_GRACE_SECONDS)
     marked = Project.objects.filter(deleted_at__lte=settled, pk__gt=after).order_by("pk")
     return list(marked.values_list("pk", flat=True)[:_PER_LOOK])

@@ -32,13 +32,12 @@ SELECT environment_id FROM reached WHERE environment_id IS NOT NULL LIMIT %(limi
 
 
 def register(*tables: type[models.Model], only: LiteralString = _EVERY_ROW) -> None:
-    """Register tables of the regions: small, or indexed by `environment_id` over the rows of `only` (SQL). Called in
-    `ready` of the app with these tables."""
+    """Register tables of the regions: small, or indexed by `environment_id` over the rows of `only` (SQL)."""
     _in_regions.update(dict.fromkeys(tables, only))
 
 
 def find(cluster: str) -> Iterator[str]:
-    """Ids of deleted environments with rows in the region. Raises DatabaseError."""
+    """Raises DatabaseError."""
     for table, only in _in_regions.items():
         for environment_id in _gone(table, cluster, only):
             if not schemas.has_schema(environment_id, cluster):
@@ -59,7 +58,6 @@ def _gone(table: type[models.Model], using: str, only: LiteralString) -> Iterato
 
 
 def _named_by(table: type[models.Model], using: str, only: LiteralString) -> Iterator[list[str]]:
-    """The environments that the table's rows name, by a skip scan."""
     leap = _LEAP.format(table=sql.Identifier(table._meta.db_table), only=sql.SQL(only)).as_string(None)
     found = [""]
     while found:

@@ -16,8 +16,6 @@ class NotOrphaned(Exception):
 
 @dataclass(frozen=True, slots=True)
 class OrphanedSchema:
-    """Known without the control database: the id tells when it was made."""
-
     environment_id: str
     made_at: datetime
     tables: int
@@ -35,8 +33,8 @@ def describe(environment_id: str, cluster: str) -> OrphanedSchema:
 
 
 def drop(environment_id: str, cluster: str, *, actor: Actor) -> None:
-    """Drop an orphaned schema and the region's other data of its environment. The audit entry is committed first,
-    because no transaction spans both databases. Can be repeated. Raises NotOrphaned, SchemaBusy, DatabaseError."""
+    """Drop the schema and the region's other data of the environment. The audit entry is committed first, because no
+    transaction spans both databases. Can be repeated. Raises NotOrphaned, SchemaBusy, DatabaseError."""
     with schemas.alone(environment_id, cluster):
         if not schemas.is_orphaned(environment_id, cluster):
             raise NotOrphaned

@@ -2,8 +2,7 @@
 committed while the control transaction is open, so a crash can leave a schema without a row, never the opposite. `hold`
 locks the id meanwhile: without lock and row, the row will never come. A new schema has a mark until its row is
 committed: an unmarked one without a row had data once (a restored control database), and is kept for operators
-(`projects.provisioning.orphaned_schemas`). Rows are marked first and removed last. All functions may run twice and
-concurrently."""
+(`projects.provisioning.orphaned_schemas`). All functions may run twice and concurrently."""
 
 import math
 import time
@@ -44,14 +43,14 @@ class SchemaBusy(Exception):
 
 
 def hold(environment_ids: Iterable[str]) -> None:
-    """Lock environments to be created, until the control transaction ends."""
+    """Lock the ids until the control transaction ends."""
     for environment_id in environment_ids:
         advisory_locks.lock(DEFAULT_DB_ALIAS, LockSpace.NAMED, environment_id)
 
 
 def make_schemas(environments: Sequence[EnvironmentRef]) -> None:
-    """Create the schemas of new environments of one project, atomically, as the last step of the control transaction
-    that writes the rows, after `hold`. Raises DatabaseError."""
+    """Create schemas of one project, atomically, as the last step of the control transaction that writes the rows,
+    after `hold`. Raises DatabaseError."""
     cluster = environments[0].cluster
     with transaction.atomic(using=cluster):
         for environment in environments:
@@ -65,7 +64,7 @@ def has_schema(environment_id: str, cluster: str) -> bool:
 
 
 def size_of(environment_id: str, cluster: str) -> int:
-    """Bytes of the environment's tables without indexes. One query, which opens each table's files."""
+    """Bytes of the tables without indexes. Opens each table's files."""
     statement = (
         "SELECT coalesce(sum(pg_table_size(oid)), 0) FROM pg_class"
         " WHERE relnamespace = to_regnamespace(%s) AND relkind = 'r'"
@@ -79,8 +78,8 @@ def count_tables(environment_id: str, cluster: str) -> int:
 
 
 def drop_schema(environment_id: str, cluster: str) -> None:
-    """Drop the schema, tables in batches; idempotent. Raises SchemaBusy, and DatabaseError (the region is unavailable
-    or a reader locks a table); dropped tables stay dropped."""
+    """Idempotent. Raises SchemaBusy, and DatabaseError (the region is unavailable or a reader locks a table); dropped
+    tables stay dropped."""
     while _drop_some_tables(environment_id, cluster):
         failpoints.reach("drop.between_batches")
     with transaction.atomic(using=cluster):
@@ -135,7 +134,7 @@ def _quoted(statement: str, *names: str) -> str:
 
 @contextmanager
 def alone(environment_id: str, cluster: str) -> Generator[None]:
-    """Lock this environment for removal or reset in the block. Raises SchemaBusy."""
+    """Lock the environment for removal or reset. Raises SchemaBusy."""
     with session(cluster) as own:
         with own.cursor() as cursor:
             # A session lock, because the block has several transactions. It ends with the process.
@@ -150,7 +149,6 @@ def alone(environment_id: str, cluster: str) -> Generator[None]:
 
 
 def schemas_in(cluster: str, after: str, limit: int) -> list[str]:
-    """Up to `limit` environment ids with a schema, in order, after the given one. One query."""
     statement = "SELECT nspname FROM pg_namespace WHERE nspname ~ %s AND nspname > %s ORDER BY nspname LIMIT %s"
     return statements.column(cluster, statement, [_ENVIRONMENT_NAME, after, limit])
 
@@ -164,8 +162,7 @@ def being_created(environment_ids: Sequence[str], cluster: str) -> set[str]:
 
 def drop_orphans(cluster: str, deadline: float = math.inf, *, batch: int = _ORPHANS_PER_LOOK) -> Iterator[str]:
     """Drop schemas of environments that were never committed; yields their ids. Unmarks schemas with an environment.
-    Skips young, locked and orphaned ones. Starts nothing after `deadline` (`time.monotonic()`). Raises
-    DatabaseError."""
+    Starts nothing after `deadline` (`time.monotonic()`). Raises DatabaseError."""
     after = ""
     while found := schemas_in(cluster, after, batch):
         after = found[-1]
@@ -191,7 +188,7 @@ def drop_orphan(environment_id: str, cluster: str) -> None:
 
 
 def orphaned(cluster: str) -> Iterator[str]:
-    """Ids of the cluster's orphaned schemas, lazily. Raises DatabaseError."""
+    """Raises DatabaseError."""
     without_owner, _ = compare(cluster)
     marked = being_created(without_owner, cluster)
     return (each for each in without_owner if each not in marked and _has_only_a_schema(each, cluster))
@@ -206,14 +203,13 @@ def is_orphaned(environment_id: str, cluster: str) -> bool:
 
 
 def _has_only_a_schema(environment_id: str, cluster: str) -> bool:
-    """Whether there is a schema without an environment. The environment is checked first, because deletions remove it
-    last."""
+    """The environment is checked first, because deletions remove it last."""
     return is_gone(environment_id) and has_schema(environment_id, cluster)
 
 
 def compare(cluster: str) -> tuple[list[str], list[str]]:
-    """Ids of schemas without an environment, and of environments without a schema. Both are empty except after a
-    restore of one database, and briefly during changes. Raises DatabaseError."""
+    """Ids of schemas without an environment, and of environments without a schema, as after a restore of one database,
+    and briefly during changes. Raises DatabaseError."""
     schemas: set[str] = set()
     after = ""
     while found := schemas_in(cluster, after, _ORPHANS_PER_LOOK):

@@ -17,10 +17,8 @@ from platform_site.redis import client as redis_client
 from projects.models import Environment
 
 FRESH_SECONDS: Final = 5.0
-
 STALE_SECONDS: Final = 7 * 86_400
 """How long Redis keeps the last answer, for processes that start during an outage of the control database."""
-
 MAX_WAIT_SECONDS: Final = 5.0
 
 log = logging.getLogger("platform.projects")
@@ -69,13 +67,12 @@ def evict(cluster: str) -> None:
 
 
 def suspended_or_recently_resumed(cluster: str, time_to_act: timedelta) -> list[str]:
-    """Ids of environments that are suspended or were resumed less than `time_to_act` ago."""
     resumed = Environment.objects.filter(project__resumed_at__gt=Now() - time_to_act)
     return _in_thread(_ids(Environment.objects.suspended() | resumed, cluster))
 
 
 def plans_of_active(environment_ids: Collection[str]) -> dict[str, str]:
-    """The plan of each of these environments that is reachable and not suspended. Raises OperationalError."""
+    """The plans of those that are reachable and not suspended. Raises OperationalError."""
     active = Environment.objects.reachable().filter(pk__in=environment_ids, project__suspended_at=None)
     return dict(_in_thread(active.values_list("pk", "project__plan")))
 

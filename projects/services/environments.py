@@ -84,7 +84,7 @@ def begin_branch(
     pk: str | None = None,
     expires_at: datetime | None = None,
 ) -> Environment:
-    """The record of a new branch, with the project locked. Raises NameTaken, BranchesQuotaReached."""
+    """Call with the project locked. Raises NameTaken, BranchesQuotaReached."""
     if project.environments.live().filter(name=name).exists():
         raise NameTaken
     limit = plan_limits(project.plan).preview_branches_per_project
@@ -173,12 +173,11 @@ def _leave_to_worker(branch: Environment, parent: Environment, actor: Caller | A
 
 
 def is_ready(environment_id: str) -> bool:
-    """Whether the environment exists and is not `creating`. One query."""
     return Environment.objects.live().filter(pk=environment_id).exclude(status=Environment.Status.CREATING).exists()
 
 
 def delete_environment(project_id: str, environment_id: str, *, actor: Caller | Actor) -> None:
-    """Delete a preview branch with all it has. Raises NoSuchProject, NoSuchEnvironment, NotABranch."""
+    """Raises NoSuchProject, NoSuchEnvironment, NotABranch."""
     with transaction.atomic():
         project = locks.lock_project(project_id)
         environment = locks.lock_environment(environment_id, project=project)
@@ -202,8 +201,7 @@ class EnvironmentChanges(TypedDict, total=False):
 def change_environment(
     environment_id: str, *, actor: Caller | Actor, **values: Unpack[EnvironmentChanges]
 ) -> Environment:
-    """Change the environment's allowed origins (`projects.directory.origins`), and when a preview branch is deleted
-    (None: never). Raises NoSuchEnvironment, NotAnOrigin, NotABranch for `expires_at` of another environment."""
+    """Raises NoSuchEnvironment, NotAnOrigin, NotABranch for `expires_at` (None: never) of another environment."""
     with transaction.atomic():
         environment = locks.lock_environment(environment_id)
         applying.require_settled(environment_id)

@@ -35,7 +35,7 @@ def invite_member(
 
 
 def withdraw_invitation(project_id: str, invitation_id: str, *, actor: Caller | Actor) -> None:
-    """Withdraw an invitation. Raises NotFound."""
+    """Raises NotFound."""
     with transaction.atomic():
         lock_project(project_id)
         found = invitations.pending(project_id).select_for_update().filter(pk=invitation_id).first()

@@ -40,7 +40,7 @@ def check_quota(project: Project) -> None:
 
 
 def change_member(project_id: str, user_id: str, *, role: ProjectRole | None, actor: Caller | Actor) -> Member:
-    """Change a member's role. Raises NotFound, LastOwner."""
+    """Raises NotFound, LastOwner."""
     with transaction.atomic():
         member = _member(project_id, user_id)
         if role is not None and role != member.role:
@@ -54,7 +54,7 @@ def change_member(project_id: str, user_id: str, *, role: ProjectRole | None, ac
 
 
 def remove_member(project_id: str, user_id: str, *, actor: Caller | Actor) -> None:
-    """End a membership. Keys that the member made stay. Raises NotFound, LastOwner."""
+    """Keys that the member made stay. Raises NotFound, LastOwner."""
     with transaction.atomic():
         member = _member(project_id, user_id)
         _keep_an_owner(member)

@@ -70,7 +70,7 @@ def _check_quota(account_id: str, plan: str) -> None:
 def change_project(
     project_id: str, *, actor: Caller | Actor, name: str | None = None, plan: str | None = None
 ) -> Project:
-    """Rename a live project or change its plan; None leaves it. Raises NoSuchProject, QuotaExceeded."""
+    """None leaves the name or plan. Raises NoSuchProject, QuotaExceeded."""
     with transaction.atomic():
         if plan is not None:
             _lock_creator(project_id)
@@ -94,8 +94,7 @@ def _lock_creator(project_id: str) -> None:
 
 
 def delete_project(project_id: str, *, actor: Caller | Actor) -> None:
-    """Delete a project with everything in it; unreachable when this returns. A worker removes large ones
-    (`projects.tasks`). Raises NoSuchProject. Contract section 4.3."""
+    """The project is unreachable when this returns. Raises NoSuchProject. Contract section 4.3."""
     with transaction.atomic():
         project = locks.lock_project(project_id)
         environments = list(project.environments.order_by("pk"))

@@ -1,5 +1,3 @@
-"""`manage.py list_projects`: projects and their environments, newest first."""
-
 from argparse import ArgumentParser
 from typing import Any
 
