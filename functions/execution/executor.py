@@ -161,9 +161,8 @@ def _secrets(started: CreatedRun) -> dict[str, str]:
 
 
 def _result_of(outcome: Outcome) -> RunResult:
-    logs = tuple({"at": line.at, "level": line.level, "text": line.text} for line in outcome.logs)
     duration_ms = round(outcome.duration * 1000)
     if outcome.reason is None:
-        return RunResult("succeeded", duration_ms, outcome.output, None, logs, outcome.sandbox_layers)
+        return RunResult("succeeded", duration_ms, outcome.output, None, outcome.logs, outcome.sandbox_layers)
     error = {"reason": outcome.reason, **(outcome.error or {})}
-    return RunResult("failed", duration_ms, None, error, logs, outcome.sandbox_layers)
+    return RunResult("failed", duration_ms, None, error, outcome.logs, outcome.sandbox_layers)

@@ -1,7 +1,7 @@
 """Ends a run with the outcome of its current attempt, or cancels it, and records the event of its end.
 `functions.runs.start` describes all transitions."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ from functions.runs.anonymous_retention import end_without_outcome_sql, stored_v
 from functions.runs.sampled_sizes import sampled_size
 from functions.runs.start import CreatedRun
 from functions.runs.statement_batching import StatementBatcher
+from functions.runtime.calls import LogLine
 from platform_site.concurrency import loop_requests
 from platform_site.http.errors import Unavailable
 from platform_site.http.requests import current_request_id
@@ -42,7 +43,7 @@ class RunResult:
     duration_ms: int
     output: str | None = None
     error: Mapping[str, Any] | None = None
-    logs: tuple[Mapping[str, Any], ...] = ()
+    logs: Sequence[LogLine] = ()
     sandbox_layers: tuple[str, ...] = ()
 
     @property
