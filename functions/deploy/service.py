@@ -144,10 +144,9 @@ def _set_run_as(function: Function, using: str, by: Caller | None) -> None:
     ways = (
         schedules.set_run_as(function, by=by),
         event_subscriptions.set_run_as(function, by=by),
-        inbound_endpoints.trigger_kind(function, using),
+        inbound_endpoints.set_run_as(function, using, by=by),
     )
     run_as_check.check(by, ways)
-    inbound_endpoints.set_run_as(function, using, by=by)
 
 
 def _store_related(function: Function, environment: EnvironmentRef, values: Mapping[str, Any]) -> None:

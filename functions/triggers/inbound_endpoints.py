@@ -107,25 +107,19 @@ def note_use(environment: EnvironmentRef, address_id: str) -> None:
     statements.execute(environment.cluster, _USED, [address_id])
 
 
-def set_run_as(function: Function, using: str, *, by: Caller | None) -> None:
-    """Its endpoints run as `by` from now on, whose permissions are checked; unchanged if None. In the transaction that
-    holds the function's lock. Raises ValidationFailed."""
+def set_run_as(function: Function, using: str, *, by: Caller | None) -> TriggerKind | None:
+    """Its endpoints run as `by` from now on; unchanged if None. Returns the permissions that it needs. In the
+    transaction that holds the function's lock. Raises ValidationFailed."""
     endpoints = _of(function.pk, using)
     hashes = list(endpoints.values_list("token_hash", flat=True))
     if not hashes:
-        return
+        return None
     if function.invoke == "user":
         message = "The function has inbound endpoints, which invoke it as a key or a member. Revoke them first."
         raise ValidationFailed.of("invoke", "has_addresses", message)
-    if by is None:
-        return
-    endpoints.update(runs_as_kind=by.kind, runs_as_id=by.id)
-    revocation.mark_uncached(cache_key(bytes(each)) for each in hashes)
-
-
-def trigger_kind(function: Function, using: str) -> TriggerKind | None:
-    if not _of(function.pk, using).exists():
-        return None
+    if by is not None:
+        endpoints.update(runs_as_kind=by.kind, runs_as_id=by.id)
+        revocation.mark_uncached(cache_key(bytes(each)) for each in hashes)
     return TriggerKind("by inbound endpoints", "revoke its inbound endpoints", ("functions:invoke",))
 
 
