@@ -57,11 +57,6 @@ class _Threads:
         self.idle_at = -_POLL_SECONDS
         """When a thread last found nothing to do (`time.monotonic()`)."""
 
-    def running(self) -> threading.Thread | None:
-        with self.lock:
-            self.all = [thread for thread in self.all if thread.is_alive()]
-            return self.all[0] if self.all else None
-
 
 class Worker:
     """One region's loop in this process, at most `FUNCTION_WORKER_THREADS` times at once."""
@@ -79,8 +74,8 @@ class Worker:
         finally:
             # Waits only here: if each thread waited for the sibling that it started, a backlog would grow a chain of
             # threads with a connection each.
-            while (thread := threads.running()) is not None:
-                thread.join()
+            while threads.all:
+                threads.all.pop().join()
         return threads.executed
 
     def _work(self, should_stop: ShouldStop, threads: _Threads) -> None:
