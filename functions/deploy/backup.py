@@ -23,6 +23,7 @@ class Functions:
     def load(self, environment: EnvironmentRef, records: Callable[[str], Iterator[Mapping[str, Any]]]) -> int:
         """Settings are cut down to the plan."""
         using = environment.cluster
+        deploy_service.lock_functions(environment)
         made: dict[str, Function] = {}
         for record in records("functions"):
             deploy_service.check_function_quota(environment)

@@ -64,7 +64,7 @@ def deploy(
 
 def _new_function(environment: EnvironmentRef, name: str) -> Function:
     """Raises QuotaExceeded."""
-    _check_function_quota(environment)
+    check_function_quota(environment)
     return Function(
         environment_id=environment.environment_id,
         name=name,
@@ -159,12 +159,7 @@ def _store_related(function: Function, environment: EnvironmentRef, values: Mapp
 
 
 def check_function_quota(environment: EnvironmentRef) -> None:
-    """Serialize deployments in the environment. Raises QuotaExceeded if the plan allows no further one."""
-    _lock(environment)
-    _check_function_quota(environment)
-
-
-def _check_function_quota(environment: EnvironmentRef) -> None:
+    """Call with the functions locked. Raises QuotaExceeded."""
     limit = plan_limits(environment.plan).functions_per_environment
     QuotaExceeded.check(count_functions(environment), limit, "functions in an environment")
 
