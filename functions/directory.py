@@ -8,6 +8,7 @@ from functions.models import Function
 from platform_site.identity.callers import EnvironmentRef
 
 NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}", re.ASCII)
+NAME_RULE: Final = "A function's name is 1 to 63 of a-z, 0-9, _ and -, beginning with a letter."
 
 
 def function_of(environment: EnvironmentRef, name: str, *, lock: bool = False) -> Function:

@@ -98,8 +98,7 @@ class FunctionViewSet(ListModelMixin, RetrieveModelMixin, FunctionScopedViewSet,
         """Deploy a new version and make it the active one. What does not load is refused with its line and column. A
         source that is that of the newest version makes no other one."""
         if not directory.NAME.fullmatch(name):
-            message = "A function's name is 1 to 63 of a-z, 0-9, _ and -, beginning with a letter."
-            raise ValidationFailed.of("name", "invalid_name", message)
+            raise ValidationFailed.of("name", "invalid_name", directory.NAME_RULE)
         function, is_new = deploy_service.deploy(
             self.environment, name, self.read(serializers.Deployment), actor=self.caller
         )

@@ -97,7 +97,7 @@ class Command(base.Command):
         environment = environment_ref_named(options["environment"])
         name: str = options["name"]
         if not directory.NAME.fullmatch(name):
-            raise CommandError("A function's name is 1 to 63 of a-z, 0-9, _ and -, beginning with a letter.")
+            raise CommandError(directory.NAME_RULE)
         takes = serializers.Configuration if options["file"] is None else serializers.Deployment
         values = validated(takes, _body(options))
         runs_as = _runs_as(options, environment)
@@ -161,10 +161,9 @@ def _runs_as(options: dict[str, Any], environment: EnvironmentRef) -> Caller | N
 
 
 def _body(options: dict[str, Any]) -> dict[str, Any]:
-    body: dict[str, Any] = {} if options["file"] is None else {"source": _source(options["file"])}
-    for setting in ("timeout_ms", "memory_mb", "attempts"):
-        if options[setting] is not None:
-            body[setting] = options[setting]
+    body = {name: options[name] for name in ("timeout_ms", "memory_mb", "attempts") if options[name] is not None}
+    if options["file"] is not None:
+        body["source"] = _source(options["file"])
     if options["allow_host"] or options["no_hosts"]:
         body["allowed_hosts"] = options["allow_host"] or []
     if options["invoke"] is not None:
