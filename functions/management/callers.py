@@ -5,12 +5,13 @@ from platform_site.identity import ids
 from platform_site.identity.callers import Caller, EnvironmentRef
 
 
-def caller_named(caller_id: str, environment: EnvironmentRef) -> tuple[Caller, EnvironmentRef]:
+def caller_named(caller_id: str, environment: EnvironmentRef) -> Caller:
     kinds = ("key",) if ids.matches("key", caller_id) else ("user", "account") if ids.matches("usr", caller_id) else ()
     for kind in kinds:
         found = restore_caller(kind, caller_id, environment.environment_id)
         if found is not None:
-            if not found[0].may("functions:invoke"):
+            caller, _ = found
+            if not caller.may("functions:invoke"):
                 raise CommandError(f"{caller_id} may not invoke functions here.")
-            return found
+            return caller
     raise CommandError(f"{caller_id} is not an app user, member or key that may act in this environment.")

@@ -154,7 +154,7 @@ def _runs_as(options: dict[str, Any], environment: EnvironmentRef) -> Caller | N
         if options["schedule"] is not None or options["on"]:
             raise CommandError("Schedules and events run a function as a key or member: name it with --as.")
         return None
-    caller, _ = caller_named(options["caller"], environment)
+    caller = caller_named(options["caller"], environment)
     if caller.kind not in ("key", "account"):
         raise CommandError("Schedules and events run a function as a server key or member, not as an app user.")
     return caller

@@ -58,7 +58,7 @@ class Command(base.Command):
                 self.say(f"{name} has no inbound endpoint; --as creates one.")
 
     def _make(self, environment: EnvironmentRef, name: str, options: dict[str, Any]) -> None:
-        runs_as, _ = caller_named(options["caller"], environment)
+        runs_as = caller_named(options["caller"], environment)
         if runs_as.kind not in ("key", "account"):
             raise CommandError("An inbound endpoint runs a function as a server key or member, not as an app user.")
         body = {"async": not options["wait"]} | ({"label": options["label"]} if options["label"] is not None else {})

@@ -57,8 +57,7 @@ class Command(base.Command):
             raise CommandError("The input must be a JSON object.")
         if options["queue"] and not options["caller"]:
             raise CommandError("A queued run needs a caller: name it with --as.")
-        caller, environment = _caller(options["caller"], environment)
-        new = NewRun(environment, caller, name, exact_json.dumps(given))
+        new = NewRun(environment, _caller(options["caller"], environment), name, exact_json.dumps(given))
         if options["queue"]:
             run_id = calls.enqueue(new)
             self.say("Queued.", self.style.SUCCESS)
@@ -100,10 +99,8 @@ def _given(text: str) -> bytes:
         raise CommandError("The input is not UTF-8.") from None
 
 
-def _caller(caller_id: str | None, environment: EnvironmentRef) -> tuple[Caller, EnvironmentRef]:
+def _caller(caller_id: str | None, environment: EnvironmentRef) -> Caller:
     if caller_id is None:
         scopes = roles.of_key(ENVIRONMENT_SCOPES - {"rows:bypass_rules"}, bound_to_environment=True)
-        return Caller(
-            "key", "terminal", scopes, plan=environment.plan, environment=environment, name="terminal"
-        ), environment
+        return Caller("key", "terminal", scopes, plan=environment.plan, environment=environment, name="terminal")
     return caller_named(caller_id, environment)
