@@ -2,7 +2,6 @@
 
 import logging
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
@@ -22,7 +21,6 @@ from projects.provisioning import deletion as project_deletion
 from projects.provisioning.schemas import SchemaBusy
 
 MAX_RUN_SECONDS: Final = 45.0
-
 ORPHANED_ROWS_EVERY: Final = 3600
 """Seconds. They are rare, and the search covers every environment."""
 
@@ -61,10 +59,20 @@ def finish_branches() -> None:
 def finish_and_clean() -> None:
     """Finish deletions, and drop schemas of environments that were never committed."""
     deadline = time.monotonic() + MAX_RUN_SECONDS
-    for deleted_id in _finish_deletions(deadline):
-        log.info("finished the deletion of %s", deleted_id)
-    for environment_id in _drop_orphans(deadline):
-        log.info("dropped the schema of an environment that was never created: %s", environment_id)
+    for unfinished, finish in (
+        (project_deletion.unfinished, project_deletion.finish),
+        (project_deletion.unfinished_environments, project_deletion.finish_environment),
+    ):
+        after = ""
+        while time.monotonic() < deadline and (batch := unfinished(after)):
+            for after in batch:
+                with log_failures(f"the deletion of {after}", SchemaBusy):
+                    if time.monotonic() < deadline and finish(after):
+                        log.info("finished the deletion of %s", after)
+    for cluster in settings.REGION_DATABASES:
+        with log_failures(f"orphans in {cluster}", using=cluster):
+            for environment_id in schemas.drop_orphans(cluster, deadline):
+                log.info("dropped the schema of an environment that was never created: %s", environment_id)
 
 
 @periodic_job(every=settings.JOB_SECONDS)
@@ -93,22 +101,3 @@ def remove_orphaned_rows() -> None:
         for environment_id in orphaned_rows.find_in_control():
             delete_pool(environment_id=environment_id)
             log.warning("removed what %s had left in the control database", environment_id)
-
-
-def _finish_deletions(deadline: float) -> Iterator[str]:
-    for unfinished, finish in (
-        (project_deletion.unfinished, project_deletion.finish),
-        (project_deletion.unfinished_environments, project_deletion.finish_environment),
-    ):
-        after = ""
-        while time.monotonic() < deadline and (batch := unfinished(after)):
-            for after in batch:
-                with log_failures(f"the deletion of {after}", SchemaBusy):
-                    if time.monotonic() < deadline and finish(after):
-                        yield after
-
-
-def _drop_orphans(deadline: float) -> Iterator[str]:
-    for cluster in settings.REGION_DATABASES:
-        with log_failures(f"orphans in {cluster}", using=cluster):
-            yield from schemas.drop_orphans(cluster, deadline)
