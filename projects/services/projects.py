@@ -73,7 +73,8 @@ def change_project(
     """None leaves the name or plan. Raises NoSuchProject, QuotaExceeded."""
     with transaction.atomic():
         if plan is not None:
-            _lock_creator(project_id)
+            # The count of the creator's projects is locked before the project, as in a creation.
+            User.objects.select_for_update(no_key=True, of=("self",)).filter(created_projects=project_id).first()
         project = locks.lock_project(project_id)
         given = {field: value for field, value in (("name", name), ("plan", plan)) if value is not None}
         changed = changes.apply(project, given)
@@ -86,11 +87,6 @@ def change_project(
             if "plan" in changed:
                 environment_cache.evict_project(project_id)
     return project
-
-
-def _lock_creator(project_id: str) -> None:
-    """Lock the count of the creator's projects; before the project's own lock, as in a creation."""
-    User.objects.select_for_update(no_key=True, of=("self",)).filter(created_projects=project_id).first()
 
 
 def delete_project(project_id: str, *, actor: Caller | Actor) -> None:
