@@ -16,20 +16,16 @@ from rows.migrate.old_names import OldNames
 
 
 def connect() -> None:
-    signals.environment_branched.connect(follow_branch, dispatch_uid="functions.follow_branch")
+    signals.environment_branched.connect(branch_copy.copy_functions, dispatch_uid="functions.follow_branch")
     signals.environment_reset.connect(follow_reset, dispatch_uid="functions.follow_reset")
     signals.names_changing.connect(warn_of_old_names, dispatch_uid="functions.warn_of_old_names")
     signals.environment_deleted.connect(delete_environment, dispatch_uid="functions.delete_environment")
 
 
-def follow_branch(*, source: EnvironmentRef, target: EnvironmentRef, **_: Any) -> None:
-    branch_copy.copy_functions(source, target)
-
-
 def follow_reset(*, source: EnvironmentRef, target: EnvironmentRef, using: str, **_: Any) -> None:
     service.lock_functions(target)
     function_deletion.start_all(using, target.environment_id)
-    branch_copy.copy_functions(source, target)
+    branch_copy.copy_functions(source=source, target=target)
     event_subscriptions.refresh(target.environment_id, using)
 
 

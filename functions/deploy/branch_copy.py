@@ -1,3 +1,5 @@
+from typing import Any
+
 from functions.deploy import secrets
 from functions.deploy.backup import FIELDS, VERSION_FIELDS
 from functions.models import Function, Secret, Version
@@ -5,7 +7,7 @@ from functions.triggers import event_subscriptions, schedules
 from platform_site.identity.callers import EnvironmentRef
 
 
-def copy_functions(source: EnvironmentRef, target: EnvironmentRef) -> None:
+def copy_functions(*, source: EnvironmentRef, target: EnvironmentRef, **_: Any) -> None:
     """Copy functions with all versions, unset secrets, and stopped schedules and events, so that nothing is done
     twice."""
     using = target.cluster
