@@ -18,8 +18,8 @@ from functions.execution.run_as import restore_caller
 from functions.models import Function, Run
 from functions.runs import completion
 from functions.runs import queue as run_queue
-from functions.runs.completion import RunResult
 from functions.runs.start import CreatedRun
+from functions.runtime.calls import Outcome
 from functions.triggers import event_subscriptions, schedules
 from functions.triggers import events as event_triggers
 from projects.directory.environments import environment_ref
@@ -137,8 +137,8 @@ class Worker:
             raise
         if again is None or is_gone:
             who = _CALLER_NAMES[Run.Trigger(started.trigger)]
-            error = {"name": "CallerGone", "reason": "caller_gone", "message": f"{who} may no longer act here"}
-            completion.record_end(started, RunResult("failed", 0, error=error))
+            error = {"name": "CallerGone", "message": f"{who} may no longer act here"}
+            completion.record_end(started, Outcome(0.0, reason="caller_gone", error=error))
         elif again[1].is_suspended:  # suspended after the claim
             suspension.evict(self.using)
             run_queue.release(started, timedelta())

@@ -22,8 +22,8 @@ from functions.models import Run
 from functions.quotas import client_networks
 from functions.quotas.client_networks import AnonymousCall
 from functions.runs import start
-from functions.runs.completion import RunResult
 from functions.runs.start import CreatedRun, NewRun
+from functions.runtime.calls import Outcome
 from platform_site.concurrency import server_hints
 from platform_site.http import fields, idempotency
 from platform_site.http.errors import FunctionTimeout, RateLimited, Unavailable
@@ -82,8 +82,8 @@ class InvocationViewSet(FunctionScopedViewSet):
         ticket = idempotency.read_ticket(self.http_request, self.caller)
         if ticket is not None:
             return self._call_with_key(ticket, new)
-        started, result = calls.invoke(new)
-        return _response(started.run_id, result)
+        started, outcome = calls.invoke(new)
+        return _response(started.run_id, outcome)
 
     @cached_property
     def _anonymous_call(self) -> AnonymousCall | None:
@@ -179,24 +179,25 @@ class InvocationViewSet(FunctionScopedViewSet):
         return respond({"run_id": run_id, "status": "running"}, 202, {"Location": location})
 
 
-def _response(run_id: str, result: RunResult, *, has_output: bool = True) -> HttpResponseBase:
+def _response(run_id: str, outcome: Outcome, *, has_output: bool = True) -> HttpResponseBase:
     """A timeout is 504 with the run's id; a thrown error is 200 without output."""
-    if result.is_timeout:
+    if outcome.reason == "timeout":
         raise FunctionTimeout(extra={"run_id": run_id})
-    shown: dict[str, Any] = {"run_id": run_id, "status": result.status, "duration_ms": result.duration_ms}
+    shown: dict[str, Any] = {"run_id": run_id, "status": outcome.status, "duration_ms": outcome.duration_ms}
     if not has_output:
         shown["not_stored"] = ["output"]
-    elif result.status == Run.Status.SUCCEEDED:
-        shown["output"] = orjson.Fragment(result.output or "null")
+    elif outcome.reason is None:
+        shown["output"] = orjson.Fragment(outcome.output or "null")
     else:
-        shown["error"] = error_text(result.error)
+        shown["error"] = error_text(outcome.error)
     return respond(shown)
 
 
 def _stored_response(run: Run) -> HttpResponseBase:
     error = run.error if isinstance(run.error, dict) else {}
-    result = RunResult(run.status, run.duration_ms or 0, run.output, error)
-    return _response(run.pk, result, has_output="output" not in (run.not_stored or ()))
+    reason = error.get("reason", "platform") if run.status == Run.Status.FAILED else None
+    outcome = Outcome((run.duration_ms or 0) / 1000, run.output, reason, error)
+    return _response(run.pk, outcome, has_output="output" not in (run.not_stored or ()))
 
 
 def _preferred_wait(header: str) -> float | None:

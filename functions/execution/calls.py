@@ -10,13 +10,13 @@ from functions.errors import RunEnded
 from functions.execution import executor
 from functions.models import Run
 from functions.runs import completion, start
-from functions.runs.completion import RunResult
 from functions.runs.start import CreatedRun, NewRun
+from functions.runtime.calls import Outcome
 from platform_site.identity.callers import Caller, EnvironmentRef
 from rows.outbox import audit as audit_outbox
 
 
-def invoke(new: NewRun) -> tuple[CreatedRun, RunResult]:
+def invoke(new: NewRun) -> tuple[CreatedRun, Outcome]:
     """Raises the errors of `start_run`. Contract section 4.11."""
     started = start.start_run(new)
     return started, executor.execute(started, new.caller, new.environment)

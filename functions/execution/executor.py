@@ -3,7 +3,6 @@
 import logging
 import os
 import threading
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -19,7 +18,6 @@ from functions.models import Run
 from functions.runs import completion
 from functions.runs import queue as run_queue
 from functions.runs import start as runs_start
-from functions.runs.completion import RunResult
 from functions.runs.lease_renewer import LeaseRenewer
 from functions.runs.start import CreatedRun
 from functions.runtime import messages, scratch
@@ -79,7 +77,7 @@ def close_pool() -> None:
 lease_renewer = LeaseRenewer(lambda run_id: pool().cancel(run_id))
 
 
-def execute(started: CreatedRun, caller: Caller, environment: EnvironmentRef) -> RunResult:
+def execute(started: CreatedRun, caller: Caller, environment: EnvironmentRef) -> Outcome:
     """Execute the run and record its outcome. Never raises for errors of the code; DatabaseError if the outcome cannot
     be recorded (then the lease runs out and `functions.runs.leases.settle_lost` settles the run)."""
     limits = plan_limits(environment.plan)
@@ -107,10 +105,10 @@ def execute(started: CreatedRun, caller: Caller, environment: EnvironmentRef) ->
     except Busy:
         outcome = _failure("platform", "Busy", "no process was free to run the function; try again shortly")
     except keyring.KeyringError as error:
+        outcome = _failure("platform", "SecretsClosed", "the secrets of the function cannot be opened")
         if isinstance(error, keyring.UnknownKey) and _may_wait_for_key(started):
             run_queue.release(started, _UNKNOWN_KEY_DELAY)
-            return RunResult("failed", 0)
-        outcome = _failure("platform", "SecretsClosed", "the secrets of the function cannot be opened")
+            return outcome
     except RuntimeFailed as error:
         logger.error("the runtime failed", extra={"run_id": started.run_id, "why": str(error)[:500]})
         outcome = _failure("platform", "RuntimeFailed", "the function's process could not be started")
@@ -123,15 +121,13 @@ def execute(started: CreatedRun, caller: Caller, environment: EnvironmentRef) ->
         try:
             custom_response.read(outcome.output)
         except BadResponse as error:
-            outcome = replace(
-                outcome, output=None, reason="user_error", error=messages.error("BadResponse", str(error))
-            )
-    result = _result_of(outcome)
-    if result.status == "failed" and started.is_async and outcome.reason != "cancelled":
+            outcome.output, outcome.reason = None, "user_error"
+            outcome.error = messages.error("BadResponse", str(error))
+    if started.is_async and outcome.reason not in (None, "cancelled"):
         if run_queue.retry_later(started, timedelta(seconds=min(60, 2**started.attempt))):
-            return result
-    completion.record_end(started, result)
-    return result
+            return outcome
+    completion.record_end(started, outcome)
+    return outcome
 
 
 def _failure(reason: Any, name: str, message: str) -> Outcome:
@@ -158,11 +154,3 @@ def _secrets(started: CreatedRun) -> dict[str, str]:
     return {
         name: keyring.unseal(sealed, purpose=SECRET_PURPOSE).decode() for name, sealed in started.sealed_secrets.items()
     }
-
-
-def _result_of(outcome: Outcome) -> RunResult:
-    duration_ms = round(outcome.duration * 1000)
-    if outcome.reason is None:
-        return RunResult("succeeded", duration_ms, outcome.output, None, outcome.logs, outcome.sandbox_layers)
-    error = {"reason": outcome.reason, **(outcome.error or {})}
-    return RunResult("failed", duration_ms, None, error, outcome.logs, outcome.sandbox_layers)

@@ -19,9 +19,8 @@ from functions.execution import calls, custom_response, request_concurrency
 from functions.inbound import dispatch, request_message, serializers
 from functions.inbound import service as inbound_service
 from functions.inbound.dispatch import InboundRequest
-from functions.models import Run
-from functions.runs.completion import RunResult
 from functions.runs.start import CreatedRun, NewRun
+from functions.runtime.calls import Outcome
 from functions.triggers import inbound_endpoints
 from platform_site.concurrency import server_hints
 from platform_site.http.errors import (
@@ -162,11 +161,11 @@ class InboundViewSet(ApiViewSet):
         )
 
 
-def _response_to(started: CreatedRun, ended: RunResult) -> HttpResponse:
+def _response_to(started: CreatedRun, ended: Outcome) -> HttpResponse:
     """A failure makes providers retry, and does not show the function's message, which may be confidential."""
-    if ended.is_timeout:
+    if ended.reason == "timeout":
         raise FunctionTimeout(extra={"run_id": started.run_id})
-    if ended.status != Run.Status.SUCCEEDED:
+    if ended.reason is not None:
         raise FunctionFailed(extra={"run_id": started.run_id})
     output = ended.output or "null"
     if (response := custom_response.read(output)) is not None:  # the executor has checked it

@@ -3,7 +3,6 @@ output and log of such a run are stored if they have at most MAX_STORED_BYTES ea
 run needs its input until it has ended; the plan limits how many wait. `functions.runs.retention` limits the ended runs.
 For a run on an event this applies to the input only: callers write it, and it is stored once per function."""
 
-from collections.abc import Sequence
 from typing import Final
 
 import orjson
@@ -31,8 +30,8 @@ def end_without_outcome_sql(when: str = "true") -> str:
 
 
 def stored_values(
-    caller_kind: str, trigger: str, input_text: str, output: str | None, logs: Sequence[LogLine]
-) -> tuple[str | None, Sequence[LogLine], list[str]]:
+    caller_kind: str, trigger: str, input_text: str, output: str | None, logs: list[LogLine]
+) -> tuple[str | None, list[LogLine], list[str]]:
     """Output and log of a run that ends, as they are stored, and the missing ones of `input`, `output`, `logs`."""
     not_stored = [] if stores_input(caller_kind, trigger, input_text.encode()) else ["input"]
     if caller_kind != KIND:

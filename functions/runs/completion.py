@@ -1,9 +1,7 @@
 """Ends a run with the outcome of its current attempt, or cancels it, and records the event of its end.
 `functions.runs.start` describes all transitions."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import orjson
 from django.db import InterfaceError, OperationalError, connections
@@ -12,7 +10,7 @@ from functions.runs.anonymous_retention import end_without_outcome_sql, stored_v
 from functions.runs.sampled_sizes import sampled_size
 from functions.runs.start import CreatedRun
 from functions.runs.statement_batching import StatementBatcher
-from functions.runtime.calls import LogLine
+from functions.runtime.calls import Outcome
 from platform_site.concurrency import loop_requests
 from platform_site.http.errors import Unavailable
 from platform_site.http.requests import current_request_id
@@ -35,56 +33,41 @@ _INSERT_ENDED: Final = PreparedStatement(_SQL["insert_ended"])
 _end_batcher: Final = StatementBatcher(PreparedStatement(_SQL["end"]), is_durable=True)
 
 
-@dataclass(frozen=True, slots=True)
-class RunResult:
-    """How a run ended; `output` is JSON text."""
-
-    status: str
-    duration_ms: int
-    output: str | None = None
-    error: Mapping[str, Any] | None = None
-    logs: Sequence[LogLine] = ()
-    sandbox_layers: tuple[str, ...] = ()
-
-    @property
-    def is_timeout(self) -> bool:
-        return (self.error or {}).get("reason") == "timeout"
-
-
-def record_end(started: CreatedRun, result: RunResult) -> bool:
+def record_end(started: CreatedRun, outcome: Outcome) -> bool:
     """Returns whether the outcome counts, which it does only while the run belongs to this attempt. One statement; one
     more if PostgreSQL crashed and lost a synchronous run (`start_run`). Raises DatabaseError if the outcome cannot be
     recorded; Unavailable for a synchronous run."""
     output, logs, not_stored = stored_values(
-        started.caller_kind, started.trigger, started.input_text, result.output, result.logs
+        started.caller_kind, started.trigger, started.input_text, outcome.output, outcome.logs
     )
-    outcome: dict[str, Value] = {
+    error = None if outcome.reason is None else {"reason": outcome.reason, **(outcome.error or {})}
+    ended: dict[str, Value] = {
         "run_id": started.run_id,
         "attempt": started.attempt,
-        "status": result.status,
+        "status": outcome.status,
         "output": output,
-        "error": None if result.error is None else orjson.dumps(result.error),
+        "error": None if error is None else orjson.dumps(error),
         "logs": orjson.dumps(logs),
-        "sandbox_layers": f"{{{','.join(result.sandbox_layers)}}}",
-        "duration_ms": result.duration_ms,
+        "sandbox_layers": f"{{{','.join(outcome.sandbox_layers)}}}",
+        "duration_ms": outcome.duration_ms,
         "event_id": ids.new("evt"),
         "function_name": started.function_name,
         "not_stored": f"{{{','.join(not_stored)}}}" if not_stored else None,
     }
     for pause in (0.1, 0.5, 2.0, None):
         try:
-            [(counted, has_event, _)] = _end_batcher.run(started.cluster, outcome)
+            [(counted, has_event, _)] = _end_batcher.run(started.cluster, ended)
             if counted != b"t" and not started.is_async:
-                whole = outcome | _facts_of_start(started, stores_input="input" not in not_stored)
+                whole = ended | _facts_of_start(started, stores_input="input" not in not_stored)
                 [(counted, has_event)] = prepared.run(started.cluster, *_INSERT_ENDED.bind(whole))
             break
-        except (OperationalError, InterfaceError) as error:
+        except (OperationalError, InterfaceError) as failure:
             # The connection was lost, maybe after the commit: `attempts` and `phase` make the statement idempotent.
             if connections[started.cluster].in_atomic_block or (pause is None and started.is_async):
                 raise
             if pause is None:
                 # Not a database error: the request, and so the function, would be repeated.
-                raise Unavailable from error
+                raise Unavailable from failure
             connections[started.cluster].close()
             loop_requests.sleep(pause)
     if has_event == b"t":

@@ -64,3 +64,11 @@ class Outcome:
     error: dict[str, Any] | None = None
     logs: list[LogLine] = field(default_factory=list)
     sandbox_layers: tuple[str, ...] = ()
+
+    @property
+    def status(self) -> str:
+        return "succeeded" if self.reason is None else "failed"
+
+    @property
+    def duration_ms(self) -> int:
+        return round(self.duration * 1000)

@@ -2,7 +2,9 @@
 
 from typing import Literal
 
-Reason = Literal["user_error", "timeout", "memory", "crashed", "protocol", "output_too_large", "cancelled", "platform"]
+Reason = Literal[
+    "user_error", "timeout", "memory", "crashed", "protocol", "output_too_large", "cancelled", "platform", "caller_gone"
+]
 """Why a call failed."""
 
 

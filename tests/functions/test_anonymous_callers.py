@@ -17,8 +17,8 @@ from functions.quotas.client_networks import AnonymousCall
 from functions.runs import completion
 from functions.runs import queue as run_queue
 from functions.runs import start as runs_start
-from functions.runs.completion import RunResult
 from functions.runs.start import NewRun, start_run
+from functions.runtime.calls import Outcome
 from functions.triggers import events as event_triggers
 from platform_site.console import rollups
 from platform_site.identity.callers import EnvironmentRef
@@ -94,7 +94,7 @@ def test_others_take_all_slots_and_the_anonymous_half_last(open_to_all: Tracker,
     assert taken(environment) == [*range(1, FREE + 1)]
     for who in ("visitor", "server"):
         assert invoke(open_to_all, "sum", {"a": 1, "b": 1}, who=who).status == 429
-    completion.record_end(mine[0], RunResult("succeeded", 1, "1"))
+    completion.record_end(mine[0], Outcome(0.001, "1"))
     assert invoke(open_to_all, "sum", {"a": 1, "b": 1}, who="visitor").status == 429, "not one of theirs"
     assert invoke(open_to_all, "sum", {"a": 1, "b": 1}, who="server").status == 200
 

@@ -10,8 +10,8 @@ from functions.models import Run
 from functions.runs import completion, leases
 from functions.runs import retention as run_retention
 from functions.runs.anonymous_retention import MAX_STORED_BYTES
-from functions.runs.completion import RunResult
 from functions.runs.start import NewRun, start_run
+from functions.runtime.calls import Outcome
 from functions.triggers import events as event_triggers
 from functions.worker import Worker
 from platform_site.identity.callers import EnvironmentRef
@@ -116,7 +116,7 @@ def test_a_run_that_a_crash_of_postgresql_forgot_is_written_down_as_small(
 ) -> None:
     started = start_run(NewRun(environment, anonymous_caller(environment), "sum", f'{{"a":"{LARGE}"}}'))
     Run.objects.using(environment.cluster).all().delete()
-    assert completion.record_end(started, RunResult("succeeded", 1, f'"{LARGE}"'))
+    assert completion.record_end(started, Outcome(0.001, f'"{LARGE}"'))
     run = Run.objects.using(environment.cluster).get()
     assert (run.pk, run.input, run.output, run.not_stored) == (started.run_id, "", None, ["input", "output"])
 
@@ -246,7 +246,7 @@ def test_no_run_of_others_is_written_again_for_its_end(echoing: Tracker, environ
     )
     before = kept_at()
     assert before is not None
-    completion.record_end(started, RunResult("succeeded", 1, "1"))
+    completion.record_end(started, Outcome(0.001, "1"))
     assert kept_at() == before
 
 

@@ -20,7 +20,7 @@ from functions import directory, signal_handlers, tasks
 from functions.models import Function, PendingEvent, Run
 from functions.runs import completion
 from functions.runs import queue as run_queue
-from functions.runs.completion import RunResult
+from functions.runtime.calls import Outcome
 from functions.triggers import events as event_triggers
 from functions.worker import Worker
 from platform_site.embedded import postgres as embedded_postgres
@@ -656,7 +656,7 @@ def test_flood_of_events_delays_neither_own_calls_nor_other_tenants(
     assert len(began) - len(of_ours) == 1, "the neighbour does not wait"
     late = tracker.post("owner", "/functions/tell/invoke", body).json["run_id"]
     for started in of_ours[:2]:
-        completion.record_end(started, RunResult("succeeded", 1, "1"))
+        completion.record_end(started, Outcome(0.001, "1"))
     found = run_queue.claim(using)
     assert found is not None
     assert found[0].run_id == late, "half of the slots are never theirs"

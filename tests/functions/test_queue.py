@@ -23,9 +23,8 @@ from functions.models import Run
 from functions.runs import completion, leases, statement_batching
 from functions.runs import lease_renewer as watching
 from functions.runs import queue as run_queue
-from functions.runs.completion import RunResult
 from functions.runs.start import CreatedRun, NewRun, start_run
-from functions.runtime.calls import HostError
+from functions.runtime.calls import HostError, Outcome
 from functions.worker import Worker
 from platform_site.embedded import postgres as embedded_postgres
 from platform_site.embedded.data_dir import Layout
@@ -73,7 +72,7 @@ def test_ten_concurrent_calls_take_exactly_the_plans_slots(tracker: Tracker, env
     refused = invoke(tracker, "sum", {"a": 1, "b": 1})
     assert (refused.status, refused.error, refused.headers["Retry-After"]) == (429, "rate_limited", "1")
     ending = next(each for each in began if isinstance(each, CreatedRun))
-    completion.record_end(ending, RunResult("succeeded", 1, "1"))
+    completion.record_end(ending, Outcome(0.001, "1"))
     assert invoke(tracker, "sum", {"a": 1, "b": 1}).json["output"] == {"sum": 2}
 
 
@@ -134,7 +133,7 @@ def test_synchronous_run_lost_in_postgresql_crash_is_recorded_at_its_end(
     hook = {"url": "https://example.com/hook", "events": ["function.run.succeeded"]}
     assert tracker.post("owner", "/webhooks", hook).status == 201
     kept = Run.objects.using(environment.cluster)
-    ending = RunResult("succeeded", 7, '{"sum":5}', None, (), ("limits", "landlock"))
+    ending = Outcome(0.007, '{"sum":5}', sandbox_layers=("limits", "landlock"))
     whole = (
         "status",
         "phase",
@@ -273,7 +272,7 @@ def test_queued_runs_have_separate_slots(tracker: Tracker, environment: Environm
     mine = [claimed(environment.cluster) for _ in range(FREE + 2)]
     assert [each is not None for each in mine] == [True] * FREE + [False] * 2
     assert mine[0] is not None
-    completion.record_end(mine[0], RunResult("succeeded", 1, "1"))
+    completion.record_end(mine[0], Outcome(0.001, "1"))
     assert claimed(environment.cluster) is not None
 
 
@@ -321,7 +320,7 @@ def test_an_older_backlog_is_not_worked_off_first(tracker: Tracker, environment:
     order = []
     while (started := claimed(environment.cluster)) is not None:
         order.append(started.environment_id)
-        completion.record_end(started, RunResult("succeeded", 1, "1"))
+        completion.record_end(started, Outcome(0.001, "1"))
     assert (len(order), order[-1]) == (21, environment.environment_id), "one in a million runs of this test fails"
 
 
@@ -403,7 +402,7 @@ def test_a_run_that_executes_is_cancelled_by_the_first_who_asks(tracker: Tracker
     asked_at = run.get().cancel_requested_at
     assert tracker.post("owner", path, {}).json["phase"] == "executing"
     assert run.get().cancel_requested_at == asked_at
-    completion.record_end(started, RunResult("succeeded", 1, "1"))
+    completion.record_end(started, Outcome(0.001, "1"))
     assert tracker.post("owner", path, {}).status == 409
     assert AuditEntry.objects.filter(action="run.cancelled").count() == 1
 

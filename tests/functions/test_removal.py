@@ -14,8 +14,8 @@ from functions.deploy import deletion as function_deletion
 from functions.execution import calls, executor
 from functions.models import Function, Run, Secret, Version
 from functions.runs import completion, leases
-from functions.runs.completion import RunResult
 from functions.runs.start import NewRun, start_run
+from functions.runtime.calls import Outcome
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import statements
 from projects import tasks as projects
@@ -145,8 +145,8 @@ def test_what_executes_of_it_is_ended_and_leaves_nothing(
     assert tracker.call("owner", "DELETE", "/functions/sum").status == 204
     assert Run.objects.using(using).filter(pk=executing.run_id).exists()
     assert leases.renew(using, [executing, forgotten]) == set()
-    assert not completion.record_end(forgotten, RunResult("succeeded", 1, "1"))
-    completion.record_end(executing, RunResult("failed", 1))  # its process was notified, and reports the result
+    assert not completion.record_end(forgotten, Outcome(0.001, "1"))
+    completion.record_end(executing, Outcome(0.001, reason="crashed"))  # its process was notified, and reports this
     tasks.remove_deleted(using)
     assert not Run.objects.using(using).exists()
 
@@ -165,8 +165,7 @@ def test_the_process_of_a_run_is_ended_when_its_function_goes(
     # As where it was called before.
     executor._sources[started.program_key] = b"export default () => { while (true) {} }"
     ended = executor.execute(started, key_of(environment), environment)
-    assert (ended.status, ended.is_timeout) == ("failed", False)
-    assert (ended.error or {})["reason"] == "cancelled"
+    assert (ended.status, ended.reason) == ("failed", "cancelled")
 
 
 def test_run_that_starts_during_deletion_is_removed_by_the_periodic_job(

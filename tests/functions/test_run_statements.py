@@ -9,8 +9,8 @@ from psycopg import sql
 from functions.models import Run
 from functions.quotas.client_networks import AnonymousCall
 from functions.runs import completion, start
-from functions.runs.completion import RunResult
 from functions.runs.start import NewRun, start_run
+from functions.runtime.calls import Outcome
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.identity.plans import PLANS
 from tests.rows.conftest import Tracker
@@ -40,7 +40,7 @@ def run(environment: EnvironmentRef, network: int | None) -> None:
         started = start_run(
             NewRun(environment, anonymous_caller(environment), "sum", "{}", anonymous=AnonymousCall(network))
         )
-    assert completion.record_end(started, RunResult("succeeded", 1, "{}"))
+    assert completion.record_end(started, Outcome(0.001, "{}"))
 
 
 @pytest.mark.parametrize("history", [0, 20_000])

@@ -21,7 +21,7 @@ from functions import directory, tasks
 from functions.models import Function, Run
 from functions.runs import completion
 from functions.runs import queue as run_queue
-from functions.runs.completion import RunResult
+from functions.runtime.calls import Outcome
 from functions.triggers import cron, schedules
 from functions.worker import Worker
 from platform_site.embedded import postgres as embedded_postgres
@@ -286,7 +286,7 @@ def test_it_is_passed_over_while_its_last_run_has_not_ended(
     assert shown(tracker, "tell")["last_skipped_at"] == timestamp(passed)
     assert stored(environment, "tell").next_run_at > datetime.now(UTC)  # type: ignore[operator]
     if started is not None:
-        completion.record_end(started[0], RunResult("succeeded", 1, "1"))
+        completion.record_end(started[0], Outcome(0.001, "1"))
     else:
         assert Worker(using).run() == 1
     make_due(environment, "tell")
