@@ -62,23 +62,15 @@ class Command(base.Command):
         if project is None:
             raise CommandError(f"There is no project {options['project']}.")
         for branch in project.environments.live().branches().select_related("parent").order_by("name"):
-            self._show(branch, as_json=options["json"])
-
-    def _show(self, branch: Environment, *, as_json: bool) -> None:
-        expires_at = branch.expires_at and timestamp(branch.expires_at)
-        facts = {
-            "id": branch.pk,
-            "name": branch.name,
-            "source": branch.parent and branch.parent.name,
-            "status": branch.status,
-            "expires_at": expires_at,
-        }
-        if as_json:
-            self.stdout.write(json.dumps(facts))
-            return
-        of = f"of {branch.parent.name}" if branch.parent else "without a source"
-        until = f", until {expires_at}" if expires_at else ""
-        self.stdout.write(f"{branch.pk}  {branch.name}  {of}, {branch.status}{until}")
+            expires_at = branch.expires_at and timestamp(branch.expires_at)
+            source = branch.parent and branch.parent.name
+            if options["json"]:
+                facts = {"id": branch.pk, "name": branch.name, "source": source, "status": branch.status}
+                self.stdout.write(json.dumps(facts | {"expires_at": expires_at}))
+                continue
+            of = f"of {source}" if source else "without a source"
+            until = f", until {expires_at}" if expires_at else ""
+            self.stdout.write(f"{branch.pk}  {branch.name}  {of}, {branch.status}{until}")
 
     def reset(self, options: dict[str, Any]) -> None:
         environment = environment_ref_named(options["environment"])
