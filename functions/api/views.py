@@ -191,9 +191,12 @@ class RunViewSet(ListModelMixin, RetrieveModelMixin, FunctionScopedViewSet, Reso
     pagination_class = NewestRuns
 
     def get_queryset(self) -> QuerySet[Run]:
-        """App users only see their own runs."""
-        runs = Run.objects.using(self.environment.cluster).filter(function=self._function())
+        """App users only see their own runs, of functions that they may invoke."""
+        function = directory.function_of(self.environment, self.kwargs["name"])
+        runs = Run.objects.using(self.environment.cluster).filter(function=function)
         if self.caller.kind == "user":
+            if function.invoke == "key":
+                raise NoSuchFunction
             runs = runs.filter(caller_kind="user", caller_id=self.caller.id)
         if self.action != "list":
             return runs
@@ -211,10 +214,3 @@ class RunViewSet(ListModelMixin, RetrieveModelMixin, FunctionScopedViewSet, Reso
         run = self.get_object()
         calls.cancel(self.environment, run, actor=self.caller)
         return respond(self.get_serializer(run).data)
-
-    def _function(self) -> Function:
-        """The function, if this caller may invoke it."""
-        function = directory.function_of(self.environment, self.kwargs["name"])
-        if self.caller.kind == "user" and function.invoke == "key":
-            raise NoSuchFunction
-        return function

@@ -169,17 +169,13 @@ def _response_to(started: CreatedRun, ended: Outcome) -> HttpResponse:
         raise FunctionFailed(extra={"run_id": started.run_id})
     output = ended.output or "null"
     if (response := custom_response.read(output)) is not None:  # the executor has checked it
-        return _custom(response)
+        made = HttpResponse(response.body, status=response.status, headers={**response.headers})
+        if "content-type" not in response.headers:
+            del made.headers["Content-Type"]
+        return made
     if output.startswith('"'):
         return HttpResponse(orjson.loads(output), content_type="text/plain; charset=utf-8")
     return respond(output.encode())
-
-
-def _custom(response: custom_response.Response) -> HttpResponse:
-    made = HttpResponse(response.body, status=response.status, headers={**response.headers})
-    if "content-type" not in response.headers:
-        del made.headers["Content-Type"]
-    return made
 
 
 def _note_use(arrival: InboundRequest) -> None:
