@@ -1,8 +1,9 @@
 """When a failed delivery is attempted again."""
 
 from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
 from typing import Final
+
+from django.utils.http import parse_http_date_safe
 
 SCHEDULE: Final = tuple(
     timedelta(seconds=seconds)
@@ -28,15 +29,8 @@ def delay_after(
 
 def parse_retry_after(header: str | None, now: datetime) -> timedelta | None:
     """The wait of a `Retry-After` header (seconds or an HTTP date, RFC 9110 10.2.3), None for nonsense."""
-    if header is None:
-        return None
-    text = header.strip()
+    text = (header or "").strip()
     if text.isascii() and text.isdigit() and len(text) <= 10:
         return timedelta(seconds=int(text))
-    try:
-        at = parsedate_to_datetime(text)
-    except (ValueError, TypeError, IndexError, OverflowError):  # a year or zone out of range
-        return None
-    if at.tzinfo is None:
-        at = at.replace(tzinfo=UTC)
-    return max(timedelta(0), at - now)
+    at = parse_http_date_safe(text)
+    return None if at is None else max(timedelta(0), datetime.fromtimestamp(at, UTC) - now)
