@@ -6,11 +6,11 @@ from typing import Any, Final
 
 from platform_site.http.errors import FieldError
 from rows.rules import checks
-from rows.rules.access import Access, WriteRule
+from rows.rules.access import ReadRule, WriteRule
 from rows.rules.conditions import And, Compare, Condition, Constant, Not, Path, Quantified, parts
 from rows.rules.principal import ANONYMOUS, MEMBER, SERVER, USER
 from rows.rules.rules import Ruleset
-from rows.schema.model import MAX_ERRORS, Action, RuleSpec, Schema, Table
+from rows.schema.model import MAX_ERRORS, Schema, Table
 
 _COLUMNS_NAMED: Final = 10
 
@@ -24,17 +24,21 @@ def _all(schema: Schema) -> Iterator[FieldError]:
     ruleset = Ruleset(schema)
     yield from _public_emails(schema)
     for table in schema.tables.values():
-        yield from _variables_in_conditions(table)
+        for name, document in table.conditions.items():
+            yield from _variables_in_patterns(document, f"tables.{table.name}.conditions.{name}")
         checks_of_table = checks.read_all(table, ruleset.author)
         for role in table.rules:
             role_key = role if role in (USER, MEMBER, SERVER, ANONYMOUS) else f"{USER}:{role}"
             access = ruleset.access(table.name, role_key)
             at = f"tables.{table.name}.rules.{role}"
-            yield from _hidden_but_writable(table, role, access, at)
-            yield from _hidden_in_checks(role, access, checks_of_table, at)
-            yield from _variables_in_patterns(table.rules[role], at)
-            # An update without a check is checked by its `where`, which was asked of the row as it was before, too.
+            if access.read is not None and access.update is not None:
+                yield from _hidden_but_writable(table, role, access.read, access.update, at)
+                yield from _hidden_in_checks(role, access.read, access.update, checks_of_table, at)
             specs = table.rules[role]
+            for action, written in specs.items():
+                for spec in written:
+                    yield from _variables_in_patterns((spec.where, spec.check), f"{at}.{action}")
+            # An update without a check is checked by its `where`, which was asked of the row as it was before, too.
             if access.insert is not None:
                 yield from _check_satisfied_by_new_row(table, access.insert, f"{at}.insert.check")
             if access.update is not None and any(spec.check is not None for spec in specs.get("update", ())):
@@ -47,22 +51,20 @@ def _public_emails(schema: Schema) -> Iterator[FieldError]:
         yield FieldError(f"users.{ANONYMOUS}", "public_email", message)
 
 
-def _hidden_but_writable(table: Table, role: str, access: Access, at: str) -> Iterator[FieldError]:
-    if access.read is None or access.update is None:
-        return
-    hidden = [name for name in table.columns if name in access.update.columns.difference(access.read.columns)]
+def _hidden_but_writable(table: Table, role: str, read: ReadRule, update: WriteRule, at: str) -> Iterator[FieldError]:
+    hidden = [name for name in table.columns if name in update.columns.difference(read.columns)]
     if hidden:
         named = ", ".join(hidden[:_COLUMNS_NAMED]) + (", …" if len(hidden) > _COLUMNS_NAMED else "")
         message = f"{role} may overwrite {named} without reading the values. List the columns that it may change."
         yield FieldError(f"{at}.update", "hidden", message)
 
 
-def _hidden_in_checks(role: str, access: Access, found: Mapping[str, Condition], at: str) -> Iterator[FieldError]:
+def _hidden_in_checks(
+    role: str, read: ReadRule, update: WriteRule, found: Mapping[str, Condition], at: str
+) -> Iterator[FieldError]:
     """A check depends on all columns, so the success of an update reveals hidden ones."""
-    if access.read is None or access.update is None:
-        return
-    shown = frozenset(access.read.columns).difference(access.read.partial)
-    written = access.update.columns | access.update.set.keys()
+    shown = frozenset(read.columns).difference(read.partial)
+    written = update.columns | update.set.keys()
     for name, condition in found.items():
         columns = checks.columns_of(condition)
         hidden = sorted(columns - shown)
@@ -72,37 +74,20 @@ def _hidden_in_checks(role: str, access: Access, found: Mapping[str, Condition],
             yield FieldError(f"{at}.update", "hidden_in_check", message)
 
 
-def _variables_in_patterns(specs: Mapping[Action, tuple[RuleSpec, ...]], at: str) -> Iterator[FieldError]:
+def _variables_in_patterns(document: Any, path: str) -> Iterator[FieldError]:
     """A variable in a pattern matches literally; another operator is clearer."""
-    for action, written in specs.items():
-        for spec in written:
-            for operator, variable in _patterns_with_variables((spec.where, spec.check)):
-                yield _literal_variable(f"{at}.{action}", operator, variable)
-
-
-def _variables_in_conditions(table: Table) -> Iterator[FieldError]:
-    for name, document in table.conditions.items():
-        for operator, variable in _patterns_with_variables(document):
-            yield _literal_variable(f"tables.{table.name}.conditions.{name}", operator, variable)
-
-
-def _literal_variable(path: str, operator: str, variable: str) -> FieldError:
-    better = "$ieq" if operator == "$ilike" else "$eq"
-    message = f"{variable} is matched literally here: % and _ in it are not wildcards. Use {better} instead."
-    return FieldError(path, "variable_in_pattern", message)
-
-
-def _patterns_with_variables(document: Any) -> Iterator[tuple[str, str]]:
     if isinstance(document, Mapping):
         for key, value in document.items():
             is_variable = isinstance(value, str) and value.startswith("$") and not value.startswith("$$")
             if key in ("$like", "$ilike") and is_variable:
-                yield key, value
+                better = "$ieq" if key == "$ilike" else "$eq"
+                message = f"{value} is matched literally here: % and _ in it are not wildcards. Use {better} instead."
+                yield FieldError(path, "variable_in_pattern", message)
             else:
-                yield from _patterns_with_variables(value)
+                yield from _variables_in_patterns(value, path)
     elif isinstance(document, list | tuple):
         for item in document:
-            yield from _patterns_with_variables(item)
+            yield from _variables_in_patterns(item, path)
 
 
 def _check_satisfied_by_new_row(table: Table, rule: WriteRule, at: str) -> Iterator[FieldError]:
@@ -140,17 +125,11 @@ def _conjuncts(condition: Condition) -> set[Condition]:
 
 def _excludes(known: set[Condition], wanted: set[Condition]) -> bool:
     """Whether a row that is as `known` is certainly not as `wanted`."""
-    for leaf in wanted:
-        if not isinstance(leaf, Compare):
-            continue
-        if Not(leaf) in known:
-            return True
-        for other in known:
-            if isinstance(other, Compare) and other.path == leaf.path and _contradict(other, leaf):
-                return True
-    return False
+    leaves = [leaf for leaf in wanted if isinstance(leaf, Compare)]
+    facts = [fact for fact in known if isinstance(fact, Compare)]
+    return any(Not(leaf) in known or any(_contradict(fact, leaf) for fact in facts) for leaf in leaves)
 
 
 def _contradict(one: Compare, other: Compare) -> bool:
-    both = one.operator == other.operator == "eq"
+    both = one.path == other.path and one.operator == other.operator == "eq"
     return both and isinstance(one.operand, Constant) and isinstance(other.operand, Constant) and one != other

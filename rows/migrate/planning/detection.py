@@ -24,8 +24,7 @@ class _Questioner(MigrationQuestioner):
         self.schema = schema
 
     def _backfill(self, field_name: str, model_name: str) -> Any:
-        table = self.schema.tables[model_name]
-        column = next(c for c in table.columns.values() if table_models.field_name(c) == field_name)
+        column = column_of(self.schema.tables[model_name], field_name)
         return models.NOT_PROVIDED if column.backfill is None else literals.value(column, column.backfill)
 
     ask_not_null_addition = ask_not_null_alteration = _backfill
@@ -61,6 +60,10 @@ def model_of(operation: DjangoOperation) -> str:
     return str(operation.model_name)  # type: ignore[attr-defined]
 
 
+def column_of(table: Table, field: str) -> Column:
+    return next(column for column in table.columns.values() if table_models.field_name(column) == field)
+
+
 def detect(renamed: renames.Renamed, new: Schema) -> list[DjangoOperation]:
     before, after = (
         table_models.state_of(renamed.schema, unconstrained=renamed.unconstrained, checks=renamed.checks),
@@ -77,10 +80,12 @@ def detect(renamed: renames.Renamed, new: Schema) -> list[DjangoOperation]:
 
 def _filled(operation: DjangoOperation, new: Schema) -> DjangoOperation:
     if isinstance(operation, migrations.AddField | migrations.AlterField):
-        columns = new.tables[operation.model_name].columns.values()
-        column = next((each for each in columns if table_models.field_name(each) == operation.name), None)
-        if column is not None and column.backfill is not None and column.default is not None:
-            return _with_backfill(operation, column)
+        column = column_of(new.tables[operation.model_name], operation.name)
+        if column.backfill is not None and column.default is not None:
+            kind = _AddWithBackfill if isinstance(operation, migrations.AddField) else _AlterWithBackfill
+            filled = kind(operation.model_name, operation.name, operation.field)
+            filled.backfilled = table_models.field_for(replace(column, default=column.backfill))
+            return filled
     return operation
 
 
@@ -110,13 +115,6 @@ class _AddWithBackfill(_Backfill, migrations.AddField):
 
 class _AlterWithBackfill(_Backfill, migrations.AlterField):
     plain = migrations.AlterField
-
-
-def _with_backfill(operation: migrations.AddField | migrations.AlterField, column: Column) -> DjangoOperation:
-    kind = _AddWithBackfill if isinstance(operation, migrations.AddField) else _AlterWithBackfill
-    made = kind(operation.model_name, operation.name, operation.field)
-    made.backfilled = table_models.field_for(replace(column, default=column.backfill))
-    return made
 
 
 def _created(names: Collection[str], new: Schema, state: ProjectState) -> Iterator[DjangoOperation]:

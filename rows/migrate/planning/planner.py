@@ -2,15 +2,16 @@
 what Django's autodetector finds, then what Django does not see (rules, id prefixes). Pure: `rows.migrate.apply` runs a
 plan. docs/adr/0002-schema-changes.md."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 from django.db.migrations import operations as migrations
 from django.db.migrations.operations.base import Operation as DjangoOperation
 
 from rows.migrate.planning import renames
-from rows.migrate.planning.detection import detect, model_of
+from rows.migrate.planning.detection import column_of, detect, model_of
 from rows.migrate.planning.plan import Gap, NewCheck, NewUnique, Plan, Step
 from rows.query.tables import table_models
 from rows.query.tables.table_checks import constraint_name
@@ -54,8 +55,8 @@ class _Planning:
         operations = detect(self.renamed, self.new)
         self.dropped = {op.name for op in operations if isinstance(op, migrations.DeleteModel)}
         steps = tuple(self._step(operation) for operation in operations)
-        altered = {model_of(step.django) for step in steps} | {self._new_name(s.table) for s in self.renamed.statements}
-        exclusive = {self.renamed.was_table[name] for name in altered if name in self.renamed.was_table}
+        altered = {was for step in steps if (was := self.renamed.was_table.get(model_of(step.django)))}
+        exclusive = altered | {statement.table for statement in self.renamed.statements}
         pointed_to, formerly_referenced = self._targets(operations)
         return Plan(
             old=self.old,
@@ -71,9 +72,6 @@ class _Planning:
             guarded=frozenset(pointed_to - exclusive - formerly_referenced),
         )
 
-    def _new_name(self, old: str) -> str:
-        return next(new for new, was in self.renamed.was_table.items() if was == old)
-
     def _shown_table(self, name: str) -> str:
         """A temporary name is shown as the old name."""
         return name if name in self.new.tables else self.renamed.was_table[name]
@@ -88,11 +86,11 @@ class _Planning:
             case _ if at in self.dropped:  # Django drops the references first; users see one operation
                 return Step(operation, f"drop table {table}", path)
             case migrations.AddField() | migrations.AlterField():
-                column = self._column(self.new.tables[at], operation.name)
+                column = column_of(self.new.tables[at], operation.name)
                 verb = "add" if isinstance(operation, migrations.AddField) else "alter"
                 return Step(operation, f"{verb} column {table}.{column.key}", f"{path}.columns.{column.key}", column)
             case migrations.RemoveField():
-                column = self._column(self.middle.tables[at], operation.name)
+                column = column_of(self.middle.tables[at], operation.name)
                 was = self.old.tables[self.renamed.was_table[at]].columns[self.renamed.was_column[at, column.name]]
                 return Step(operation, f"drop column {table}.{was.key}", f"{path}.columns.{was.key}")
             case migrations.AddIndex() | migrations.RemoveIndex():
@@ -117,10 +115,6 @@ class _Planning:
                 return Step(operation, f"alter column {table}.{column.key}", f"{path}.columns.{column.key}")
             case _:
                 raise NotImplementedError(f"the autodetector planned {operation!r}")
-
-    @staticmethod
-    def _column(table: Table, field: str) -> Column:
-        return next(column for column in table.columns.values() if table_models.field_name(column) == field)
 
     def _checked_column(self, at: str, name: str) -> Column:
         table = self.new.tables.get(at)
@@ -172,16 +166,15 @@ class _Planning:
                 if all(self._keeps_type(at, column) for column in checks.columns_of(condition)):
                     yield NewCheck(table, checks.renamed(condition, was), step.path)
 
-    def _continued(self, at: str, column: str) -> Column | None:
-        """The old column that a declared column of the existing table `at` continues."""
-        name = self.renamed.columns[at].get(column)
-        return self.old.tables[self.renamed.tables[at]].columns[name] if name else None
+    def _continued(self, at: str, name: str) -> tuple[Column | None, Column]:
+        """The old column that a column of the existing table `at` continues, and that column."""
+        becomes, was = self.new.tables[at].all_columns[name], self.renamed.columns[at].get(name)
+        if becomes.implicit:
+            return becomes, becomes
+        return self.old.tables[self.renamed.tables[at]].columns[was] if was else None, becomes
 
     def _keeps_type(self, at: str, column: str) -> bool:
-        becomes = self.new.tables[at].all_columns[column]
-        if becomes.implicit:
-            return True
-        was = self._continued(at, column)
+        was, becomes = self._continued(at, column)
         return was is not None and SQL_TYPES[was.type] == SQL_TYPES[becomes.type]
 
     def _new_uniques(self, steps: Collection[Step]) -> Iterator[NewUnique]:
@@ -204,60 +197,42 @@ class _Planning:
                 )
 
     def _keeps_values(self, at: str, column: str) -> bool:
-        becomes = self.new.tables[at].all_columns[column]
-        if becomes.implicit:
-            return True
-        was = self._continued(at, column)
+        was, becomes = self._continued(at, column)
         if was is None or (was.type, was.max_length) != (becomes.type, becomes.max_length):
             return False
         return becomes.null or not was.null
 
-    def _targets(self, operations: Collection[DjangoOperation]) -> tuple[set[str], set[str]]:
+    def _targets(self, operations: Collection[Any]) -> tuple[set[str], set[str]]:
         """Existing tables, by old name, that gain or lose foreign keys to them."""
         pointed_to: set[str] = set()
         formerly_referenced: set[str] = set()
 
-        def old_of(column: Column | None) -> set[str]:
-            was = self.renamed.was_table.get(column.references or "") if column else None
-            return {was} if was else set()
+        def targets(schema: Schema, operation: Any) -> set[str]:
+            table = schema.tables[model_of(operation)]
+            is_table = isinstance(operation, migrations.CreateModel | migrations.DeleteModel)
+            columns = table.columns.values() if is_table else [column_of(table, operation.name)]
+            return {was for column in columns if (was := self.renamed.was_table.get(column.references or ""))}
 
         for operation in operations:
-            at = model_of(operation)
-            match operation:
-                case migrations.CreateModel():
-                    for column in self.new.tables[at].columns.values():
-                        pointed_to |= old_of(column)
-                case migrations.DeleteModel():
-                    for column in self.middle.tables[at].columns.values():
-                        formerly_referenced |= old_of(column)
-                case migrations.RemoveField():
-                    formerly_referenced |= old_of(self._column(self.middle.tables[at], operation.name))
-                case migrations.AddField():
-                    pointed_to |= old_of(self._column(self.new.tables[at], operation.name))
-                case migrations.AlterField():
-                    pointed_to |= old_of(self._column(self.new.tables[at], operation.name))
-                    formerly_referenced |= old_of(self._column(self.middle.tables[at], operation.name))
-                case _:
-                    pass
+            if isinstance(operation, migrations.CreateModel | migrations.AddField | migrations.AlterField):
+                pointed_to |= targets(self.new, operation)
+            if isinstance(operation, migrations.DeleteModel | migrations.RemoveField | migrations.AlterField):
+                formerly_referenced |= targets(self.middle, operation)
         for old, _, was, becomes in self._pairs():
             if was.is_reference and not becomes.is_reference and was.references:
                 formerly_referenced |= {was.references, old.name}
         return pointed_to, formerly_referenced
 
     def _changed_condition(self, was: str, table: str, condition: str) -> str:
-        rules = [
-            *self._conditions_before.get((was, condition), ()),
-            *self._conditions_after.get((table, condition), ()),
-        ]
-        return f"change condition {condition} of {table}{_affected(rules)}"
+        before, after = self._rules_by_condition
+        listed = sorted({*before.get((was, condition), ()), *after.get((table, condition), ())})
+        more = f" and {len(listed) - _RULES_SHOWN} more" if len(listed) > _RULES_SHOWN else ""
+        affected = f"; affects {', '.join(listed[:_RULES_SHOWN])}{more}" if listed else ""
+        return f"change condition {condition} of {table}{affected}"
 
     @cached_property
-    def _conditions_before(self) -> Mapping[named.Name, list[str]]:
-        return named.used_by_rules(self.old)
-
-    @cached_property
-    def _conditions_after(self) -> Mapping[named.Name, list[str]]:
-        return named.used_by_rules(self.new)
+    def _rules_by_condition(self) -> tuple[Mapping[named.Name, list[str]], Mapping[named.Name, list[str]]]:
+        return named.used_by_rules(self.old), named.used_by_rules(self.new)
 
     def _notes(self) -> Iterator[str]:
         yield from _user_field_notes(self.old.users, self.new.users)
@@ -278,12 +253,6 @@ class _Planning:
                 yield f"alter column {new.name}.{becomes.key}"
 
 
-def _affected(rules: Iterable[str]) -> str:
-    listed = sorted(set(rules))
-    more = f" and {len(listed) - _RULES_SHOWN} more" if len(listed) > _RULES_SHOWN else ""
-    return f"; affects {', '.join(listed[:_RULES_SHOWN])}{more}" if listed else ""
-
-
 def user_field_changes(old: UserFields, new: UserFields) -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...]]]:
     for role in sorted(old.keys() | new.keys()):
         base = role if role in (USER, MEMBER, SERVER, ANONYMOUS) else USER
@@ -301,10 +270,9 @@ def shows_more_of_users(old: UserFields, new: UserFields) -> bool:
 
 def _user_field_notes(old: UserFields, new: UserFields) -> Iterator[str]:
     """Such as `widen users.anonymous: name` and `narrow …`."""
-    found = []
-    for role, more, less in user_field_changes(old, new):
-        found += [f"widen users.{role}: {', '.join(more)}"] if more else []
-        found += [f"narrow users.{role}: {', '.join(less)}"] if less else []
-    if old != new and not found:
-        found.append("change users")
-    yield from found
+    changes = list(user_field_changes(old, new))
+    for role, more, less in changes:
+        yield from [f"widen users.{role}: {', '.join(more)}"] if more else []
+        yield from [f"narrow users.{role}: {', '.join(less)}"] if less else []
+    if old != new and not changes:
+        yield "change users"

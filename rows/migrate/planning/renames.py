@@ -24,14 +24,12 @@ Conversion = Literal["free", "checked", "lossy"]
 confirmed."""
 
 _TEXTUAL: Final = frozenset({"text", "enum", "user", "reference"})
+_WRITTEN: Final[tuple[ColumnType, ...]] = (
+    "integer", "decimal", "float", "boolean", "date", "timestamp", "uuid", "json"
+)  # fmt: skip
 _CONVERSIONS: Final[Mapping[tuple[ColumnType, ColumnType], Conversion]] = {
-    **{
-        (old, "text"): "free" for old in ("integer", "decimal", "float", "boolean", "date", "timestamp", "uuid", "json")
-    },
-    **{
-        ("text", new): "checked"
-        for new in ("integer", "decimal", "float", "boolean", "date", "timestamp", "uuid", "json")
-    },
+    **{(old, "text"): "free" for old in _WRITTEN},
+    **{("text", new): "checked" for new in _WRITTEN},
     ("integer", "decimal"): "checked",
     ("integer", "float"): "lossy",
     ("decimal", "integer"): "lossy",
