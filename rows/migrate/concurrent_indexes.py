@@ -12,9 +12,9 @@ from platform_site.background.advisory_locks import LockSpace
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres.direct import without_timeouts
 from rows.migrate import versions as schema_versions
+from rows.migrate.schema_editor import RowSchemaEditor
 from rows.models import CurrentVersion
 from rows.query.tables import table_models
-from rows.schema.model import IndexSpec
 
 Progress = Callable[[str], None]
 
@@ -26,15 +26,21 @@ def make_due(environment: EnvironmentRef, progress: Progress = lambda name: None
         cursor = connection.cursor()
         if not advisory_locks.try_lock_session(cursor, LockSpace.INDEXES, environment.environment_id):
             return False
+        cursor.execute("SELECT set_config('search_path', %s, false)", [f'"{environment.environment_id}"'])
         while True:
             state = schema_versions.current(environment)
-            present = _present(cursor, environment.environment_id)
+            present, models = _present(cursor), table_models.state_of(state.schema)
             for table in state.schema.tables.values():
                 for spec in table.indexes:
                     name = table_models.index_name(table.name, spec)
-                    if not present.get(name, False):
-                        progress(f"{table.name} ({spec})")
-                        _make(cursor, environment.environment_id, table.name, spec, leftover=name in present)
+                    if present.get(name, False):
+                        continue
+                    progress(f"{table.name} ({spec})")
+                    if name in present:
+                        cursor.execute(sql.SQL("DROP INDEX CONCURRENTLY IF EXISTS {}").format(sql.Identifier(name)))
+                    model = models.apps.get_model(table_models.LABEL, table.name)
+                    index = table_models.index_for(table, spec)
+                    cursor.execute(str(index.create_sql(model, RowSchemaEditor(connection), concurrently=True)))
             settled = CurrentVersion.objects.using(environment.cluster).filter(
                 environment_id=environment.environment_id, version=state.version
             )
@@ -42,29 +48,9 @@ def make_due(environment: EnvironmentRef, progress: Progress = lambda name: None
                 return True
 
 
-def _present(cursor: Any, schema: str) -> dict[str, bool]:
+def _present(cursor: Any) -> dict[str, bool]:
     cursor.execute(
         "SELECT i.relname, x.indisvalid FROM pg_catalog.pg_index x JOIN pg_catalog.pg_class i ON i.oid = x.indexrelid"
-        " JOIN pg_catalog.pg_namespace n ON n.oid = i.relnamespace WHERE n.nspname = %s",
-        [schema],
+        " JOIN pg_catalog.pg_namespace n ON n.oid = i.relnamespace WHERE n.nspname = pg_catalog.current_schema()"
     )
     return dict(cursor.fetchall())
-
-
-def _make(cursor: Any, schema: str, table: str, spec: IndexSpec, *, leftover: bool) -> None:
-    name = table_models.index_name(table, spec)
-    if leftover:
-        cursor.execute(sql.SQL("DROP INDEX CONCURRENTLY IF EXISTS {}").format(sql.Identifier(schema, name)))
-    keys = sql.SQL(", ").join(
-        sql.SQL("{} {} {}").format(
-            sql.Identifier(key.column),
-            sql.SQL("DESC") if key.descending else sql.SQL("ASC"),
-            sql.SQL("NULLS FIRST") if key.nulls_first else sql.SQL("NULLS LAST"),
-        )
-        for key in spec.keys
-    )
-    cursor.execute(
-        sql.SQL("CREATE INDEX CONCURRENTLY {} ON {} ({})").format(
-            sql.Identifier(name), sql.Identifier(schema, table), keys
-        )
-    )
