@@ -6,15 +6,12 @@ at most POLL_SECONDS. Without streams it has no thread and runs no query."""
 import logging
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Final
 
 from django.db import Error, close_old_connections, connections
 
 from platform_site.http.errors import ApiError
-from platform_site.identity.plans import plan_limits
 from platform_site.observability import metrics
 from rows.changes import stream_counts, watched_tables
 from rows.changes.batches import encode
@@ -73,7 +70,6 @@ class Feed:
     # ── From other threads ──
 
     def add(self, stream: Stream) -> None:
-        """Serve this stream until one side ends it."""
         with self._lock:
             self._streams.append(stream)
             self._added.append(stream)
@@ -279,7 +275,6 @@ class Feed:
         return not stream.queue.is_closed
 
     def _renew(self, streams: Sequence[Stream]) -> None:
-        """Renew the counts and the watched tables while streams are open."""
         now = time.monotonic()
         if now - self._counted_at >= stream_counts.REFRESH_SECONDS and not is_ending():
             self._counted_at = now
@@ -287,12 +282,8 @@ class Feed:
         if now - self._watched_at < WATCH_SECONDS:
             return
         self._watched_at = now
-        tables: dict[str, set[str]] = defaultdict(set)
-        plans = {each.environment.environment_id: each.environment.plan for each in streams}
-        for each in streams:
-            tables[each.environment.environment_id] |= each.tables
-        for environment_id, names in tables.items():
-            watched_tables.watch(environment_id, names, self._using, retention_of(plans[environment_id]))
+        for of_one in by_environment(streams).values():
+            watched_tables.watch(of_one[-1].environment, {table for each in of_one for table in each.tables})
 
     # ── One stream ──
 
@@ -305,7 +296,7 @@ class Feed:
             stream.reset_all()
         now = found.position_of(environment_id, stream.tables)
         if now is None:
-            watched_tables.watch(environment_id, stream.tables, self._using, retention_of(stream.environment.plan))
+            watched_tables.watch(stream.environment, stream.tables)
             stream.clear_position()
             return
         seen = stream.position
@@ -327,7 +318,7 @@ class Feed:
         stream.position = batch.position
         if batch.position != now:
             self.wake()
-        resets, count = stream.encode_resets(time.monotonic())
+        resets, count = stream.encode_resets()
         if batch.message_count or count:
             stream.put(batch.encoded + resets)
             metrics.CHANGE_MESSAGES.labels(self._using).inc(batch.message_count + count)
@@ -342,9 +333,9 @@ class Feed:
         stream.position = now
         if stream.must_relist or not is_settled:
             stream.reset_all()
-            stream.put(stream.encode_resets(time.monotonic())[0])
+            stream.put(stream.encode_resets()[0])
         else:
-            stream.clear_resets()
+            stream.reset_all(is_needed=False)
             stream.send("ready", has_id=True)
 
 
@@ -368,10 +359,6 @@ def _skip_unaffected(environment_id: str, stream: Stream, found: Pass, now: floa
         return False
     stream.position, stream.failed_at = position, 0.0
     return True
-
-
-def retention_of(plan: str) -> timedelta:
-    return timedelta(seconds=plan_limits(plan).change_retention_seconds)
 
 
 _feeds: Final[dict[str, Feed]] = {}

@@ -30,7 +30,6 @@ _silent_until = 0.0
 
 @cache
 def connect() -> "redis.Redis":
-    """This process's client, which has a pool of connections."""
     timeout = settings.REDIS_TIMEOUT
     return redis.Redis.from_url(settings.REDIS_URL, socket_timeout=timeout, socket_connect_timeout=timeout)
 

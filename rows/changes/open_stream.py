@@ -7,7 +7,7 @@ from platform_site.http.errors import Unavailable
 from platform_site.identity.callers import Caller, EnvironmentRef
 from rows.changes import stream_counts, watched_tables
 from rows.changes.credentials import SharedCredential
-from rows.changes.feed import feed_of, is_ending, retention_of
+from rows.changes.feed import feed_of, is_ending
 from rows.changes.positions import seal_of
 from rows.changes.streams import Stream, compile_subscriptions, read_subscriptions
 from rows.rules.principal import Principal
@@ -35,14 +35,13 @@ def open_stream(
     compiled = compile_subscriptions(environment, principal, subscriptions)
     seal = seal_of(environment, caller, principal, body["subscriptions"])
     position = None if last_id is None else seal.read(last_id)
-    stream = Stream(environment, caller, principal, subscriptions, compiled, credential, seal, position)
-    stream.must_relist = last_id is not None
-    stream.network = network if caller.kind == "anonymous" else None
+    stream = Stream(
+        environment, caller, principal, subscriptions, compiled, credential, seal, position,
+        network=network if caller.kind == "anonymous" else None, must_relist=last_id is not None,
+    )  # fmt: skip
     stream_counts.add(stream)
     try:
-        watched_tables.watch(
-            environment.environment_id, stream.tables, environment.cluster, retention_of(environment.plan)
-        )
+        watched_tables.watch(environment, stream.tables)
     except BaseException:
         stream_counts.remove([stream])
         raise

@@ -79,7 +79,6 @@ def refresh(streams: Iterable[Stream]) -> None:
 
 
 def remove(streams: Iterable[Stream]) -> None:
-    """Stop counting these streams."""
     _execute(streams, lambda pipe, key, stream_ids: pipe.zrem(key, *stream_ids))
 
 

@@ -4,7 +4,7 @@ import random
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -223,9 +223,14 @@ class Stream:
         self.queue.put(message(event, data, self._last_id() if has_id else None))
         self.sent_at = time.monotonic()
 
-    def encode_resets(self, now: float) -> tuple[bytes, int]:
-        """The due resets and their number. Only the last one has an id."""
-        due = list(self._due_resets(now))
+    def encode_resets(self) -> tuple[bytes, int]:
+        """The due resets and their number: at most one a second for each subscription, since each makes the client list
+        its rows. Only the last one has an id."""
+        now, due = time.monotonic(), []
+        for each in self.subscriptions:
+            if each.needs_reset and now - each.reset_at >= 1:
+                each.needs_reset, each.reset_at = False, now
+                due.append(exact_json.dumps({"subscription": each.name}))
         last_id = None if self.is_reset_due else self._last_id()
         ids = [*[None] * (len(due) - 1), last_id]
         return b"".join(message("reset", data, each) for data, each in zip(due, ids, strict=False)), len(due)
@@ -248,20 +253,9 @@ class Stream:
         """Start again at the next pass, with a `reset` of each subscription."""
         self.position, self.must_relist, self.opened_at = None, True, time.monotonic()
 
-    def reset_all(self) -> None:
+    def reset_all(self, *, is_needed: bool = True) -> None:
         for each in self.subscriptions:
-            each.needs_reset = True
-
-    def clear_resets(self) -> None:
-        for each in self.subscriptions:
-            each.needs_reset = False
-
-    def _due_resets(self, now: float) -> Iterator[str]:
-        """At most one a second for each subscription, since each makes the client list its rows."""
-        for each in self.subscriptions:
-            if each.needs_reset and now - each.reset_at >= 1:
-                each.needs_reset, each.reset_at = False, now
-                yield exact_json.dumps({"subscription": each.name})
+            each.needs_reset = is_needed
 
     def end(self, reason: str) -> None:
         """Send `bye` and close. The random delay keeps clients from reconnecting all at once."""

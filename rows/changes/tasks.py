@@ -125,7 +125,6 @@ class TaskQueue:
         return next((at for at, task in enumerate(self._waiting) if has_room or task is None or not task.is_slow), None)
 
     def done(self, task: Task) -> None:
-        """A worker has ended a task that it got."""
         with self._changed:
             self._slow_count -= task.is_slow
             if task.effort.seconds_worked > _SLOW_SECONDS:

@@ -9,6 +9,8 @@ from django.db import transaction
 from django.db.models import Exists, OuterRef
 from django.db.models.functions import Now
 
+from platform_site.identity.callers import EnvironmentRef
+from platform_site.identity.plans import plan_limits
 from rows.models import EventInterest, WatchedTable
 from rows.outbox import subscriptions
 
@@ -21,8 +23,10 @@ def patterns_of(environment_id: str, using: str) -> Iterable[Sequence[str]]:
     return [[f"{table}.*"] for table in watched.values_list("table_name", flat=True)]
 
 
-def watch(environment_id: str, tables: Collection[str], using: str, keep: timedelta) -> None:
-    """Watch `tables` for the time `keep` from now, or a little longer."""
+def watch(environment: EnvironmentRef, tables: Collection[str]) -> None:
+    """Watch `tables` for the plan's `change_retention_seconds` from now, or a little longer."""
+    environment_id, using = environment.environment_id, environment.cluster
+    keep = timedelta(seconds=plan_limits(environment.plan).change_retention_seconds)
     watched = WatchedTable.objects.using(using).filter(environment_id=environment_id)
     with transaction.atomic(using=using):
         # Extended only when too little time is left, and by a margin: otherwise each of a thousand streams that open

@@ -1,7 +1,6 @@
 """Events in the outbox: one for each write with a subscriber, in its transaction, with the changes."""
 
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import Any
 
 import orjson
@@ -281,7 +280,7 @@ class TestEventsOfLiveChangesAlone:
         row_written.disconnect(hear)
 
     def watch(self, tenant: Tenant, *tables: str) -> None:
-        watched_tables.watch(tenant.environment.environment_id, tables, REGION, timedelta(minutes=10))
+        watched_tables.watch(tenant.environment, tables)
 
     def due(self, tenant: Tenant) -> list[bool]:
         found = OutboxEvent.objects.using(REGION).filter(environment_id=tenant.environment.environment_id)

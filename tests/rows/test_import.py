@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -320,7 +320,7 @@ class TestImport:
     def test_streams_list_their_rows_again_after_an_import_without_events(
         self, environment: EnvironmentRef, write: Any
     ) -> None:
-        watched_tables.watch(environment.environment_id, ["tasks"], REGION, timedelta(minutes=10))
+        watched_tables.watch(environment, ["tasks"])
         before = WatchedTable.objects.using(REGION).get().generation
         run("import_rows", environment.environment_id, "tasks", write("id,title,list\na,A,l1\n"))
         assert WatchedTable.objects.using(REGION).get().generation != before
