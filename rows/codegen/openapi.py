@@ -63,7 +63,7 @@ def environment_description(platform: Mapping[str, Any], described: RoleTables) 
         for operation in item.values()
     }
     for table in described.tables.values():
-        components["schemas"] |= _schemas(table)
+        components["schemas"] |= _schemas(table, platform["components"]["schemas"])
         for path, item in generic.items():
             found = {
                 method: _of_table(shared[operation["operationId"]], table)
@@ -122,18 +122,23 @@ def _contents(contents: Mapping[str, Json], table: RoleTable) -> Json:
     return {media: {"schema": _own(content["schema"], table)} for media, content in contents.items()}
 
 
-def _own(schema: Json, table: RoleTable) -> Json:
+def _own(schema: Any, table: RoleTable) -> Any:
+    """A generic schema with references to the table's components."""
+    if isinstance(schema, list):
+        return [_own(each, table) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
     name = schema.get("$ref", "").rpartition("/")[2]
-    return _reference(table.name, _COMPONENTS[name]) if name in _COMPONENTS else schema
+    if name in _COMPONENTS:
+        return _reference(table.name, _COMPONENTS[name])
+    return {key: _own(value, table) for key, value in schema.items()}
 
 
 def _reference(table: str, suffix: str) -> Json:
     return {"$ref": f"#/components/schemas/{table}_{suffix}"}
 
 
-def _schemas(table: RoleTable) -> Iterator[tuple[str, Json]]:
-    row = _reference(table.name, "row")
-    data = {"type": "array", "items": row}
+def _schemas(table: RoleTable, generic: Mapping[str, Json]) -> Iterator[tuple[str, Json]]:
     # `columns` can leave out every column but `id`, and so does a write to a row that its caller may not read.
     yield (
         f"{table.name}_row",
@@ -149,19 +154,7 @@ def _schemas(table: RoleTable) -> Iterator[tuple[str, Json]]:
         },
     )
     if table.columns:
-        yield (
-            f"{table.name}_page",
-            {
-                "type": "object",
-                "properties": {
-                    "data": data,
-                    "next_cursor": {"type": ["string", "null"], "description": "Pass it as `cursor`; null at the end."},
-                    "count": {"type": "integer", "description": "Only with `count`: the number of rows in all."},
-                    "count_is": {"type": "string", "enum": ["exact", "estimated", "at_least"]},
-                },
-                "required": ["data", "next_cursor"],
-            },
-        )
+        yield f"{table.name}_page", _own(generic["RowPage"], table)
     if table.insert is not None:
         yield f"{table.name}_insert", _sent(table, table.insert, is_insert=True)
         insert = _reference(table.name, "insert")
@@ -169,8 +162,7 @@ def _schemas(table: RoleTable) -> Iterator[tuple[str, Json]]:
             f"{table.name}_new",
             {"oneOf": [insert, {"type": "array", "items": insert, "minItems": 1, "maxItems": 100}]},
         )
-        several = {"type": "object", "properties": {"data": data}, "required": ["data"], "additionalProperties": False}
-        yield f"{table.name}_created", {"oneOf": [row, several]}
+        yield f"{table.name}_created", _own(generic["CreatedRows"], table)
     if table.update is not None:
         yield f"{table.name}_changes", _sent(table, table.update, is_insert=False)
 
