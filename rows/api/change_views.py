@@ -76,7 +76,6 @@ class ChangesViewSet(ApiViewSet):
 
 
 def _authenticate_again(meta: tuple[tuple[str, str], ...], grant_id: str | None) -> Caller:
-    """The current caller for an earlier request."""
     request = HttpRequest()
     request.method = "POST"
     request.META = dict(meta)

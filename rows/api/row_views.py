@@ -89,16 +89,12 @@ class RowViewSet(ApiViewSet):
         # A `where` that was meant for the body of a query, or as a condition of a deletion, must not be lost silently.
         **dict.fromkeys(("search", "partial_update", "destroy", "explain"), frozenset[str]()),
         "create": frozenset({"on_conflict"}),
-        "bulk_update": bulk.QUERY_FIELDS,
-        "bulk_destroy": bulk.QUERY_FIELDS,
+        **dict.fromkeys(("bulk_update", "bulk_destroy"), bulk.QUERY_FIELDS),
     }
     has_etag = frozenset({"retrieve", "create", "partial_update"})
     also_raises = {
-        "create": (Conflict, Unavailable),
-        "partial_update": (Conflict, PreconditionFailed, Unavailable),
-        "destroy": (Conflict, PreconditionFailed, Unavailable),
-        "bulk_update": (Conflict, Unavailable),
-        "bulk_destroy": (Conflict, Unavailable),
+        **dict.fromkeys(("create", "bulk_update", "bulk_destroy"), (Conflict, Unavailable)),
+        **dict.fromkeys(("partial_update", "destroy"), (Conflict, PreconditionFailed, Unavailable)),
     }
 
     @extend_schema(parameters=_LIST_PARAMETERS, responses=serializers.RowPage)

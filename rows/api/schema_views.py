@@ -37,18 +37,13 @@ _PENDING: Final = "-indexes-pending"
 class SchemaViewSet(ApiViewSet):
     long_floats = "refused"
     required_scopes = {
-        "retrieve": "schema:read",
-        "replace": "schema:write",
-        "versions": "schema:read",
-        "version": "schema:read",
-        "revert": "schema:write",
-        "types": "schema:read",
+        **dict.fromkeys(("retrieve", "versions", "version", "types"), "schema:read"),
+        **dict.fromkeys(("replace", "revert"), "schema:write"),
     }
     query_parameters = {"versions": frozenset({"limit", "cursor"}), "types": frozenset({"role"})}
     has_etag = frozenset({"retrieve", "replace", "revert", "types"})
     also_raises = {
-        "replace": (Conflict, PreconditionFailed, QuotaExceeded, Unavailable),
-        "revert": (Conflict, PreconditionFailed, QuotaExceeded, Unavailable),
+        **dict.fromkeys(("replace", "revert"), (Conflict, PreconditionFailed, QuotaExceeded, Unavailable)),
         "types": (Unavailable,),
     }
 
