@@ -60,11 +60,8 @@ def warn_of_old_names(
     beside: Mapping[str, Any],
     **_: Any,
 ) -> list[FieldError]:
-    """A warning for each event pattern, filter and column list with an old name."""
-    if isinstance(actor, Caller) and not actor.may("webhooks:read"):
-        return []
     found = []
-    for at, (events, filter, columns) in _planned(environment, beside):
+    for at, (events, filter, columns) in _planned(environment, actor, beside):
         for index, pattern in enumerate(events):
             if (table := old_names.in_pattern(pattern)) is not None:
                 found.append(old_names.warning(f"{at}.events.{index}", table))
@@ -88,22 +85,23 @@ def warn_of_invalid_filters(
     beside: Mapping[str, Any],
     **_: Any,
 ) -> list[FieldError]:
-    """A warning for each part of a filter or column list that the new schema makes invalid."""
-    if isinstance(actor, Caller) and not actor.may("webhooks:read"):
-        return []
-    narrowed = [(at, facts) for at, facts in _planned(environment, beside) if facts[1] or facts[2]]
+    narrowed = [(at, facts) for at, facts in _planned(environment, actor, beside) if facts[1] or facts[2]]
     if not narrowed:
         return []
     before, after = schema_check.compiled(environment, old), schema_check.compiled(environment, new)
     return [
         FieldError(f"{at}.{each.field}", "invalid", f"The change makes this invalid. {each.message}")
         for at, facts in narrowed
-        for each in schema_check.errors_caused(before, after, *facts)
+        for each in schema_check.errors_caused(before, after, facts)
     ]
 
 
-def _planned(environment: EnvironmentRef, beside: Mapping[str, Any]) -> Iterator[tuple[str, tuple[Any, Any, Any]]]:
-    """The path, and the events, filter and columns of each webhook, as the configuration `beside` makes it."""
+def _planned(
+    environment: EnvironmentRef, actor: Caller | Actor | None, beside: Mapping[str, Any]
+) -> Iterator[tuple[str, schema_check.Selection]]:
+    """The path and the selection of each webhook, as the configuration `beside` makes it, if `actor` may read them."""
+    if isinstance(actor, Caller) and not actor.may("webhooks:read"):
+        return
     for webhook in Webhook.objects.using(environment.cluster).live(environment.environment_id).order_by("id"):
         name, item = webhook.pk, {}
         if "webhooks" in beside:
@@ -111,8 +109,8 @@ def _planned(environment: EnvironmentRef, beside: Mapping[str, Any]) -> Iterator
             item = beside["webhooks"].get(name)
             if item is None:
                 continue
-        facts = (item.get(each, getattr(webhook, each)) for each in ("events", "filter", "columns"))
-        yield f"webhooks.{name}", (*facts,)
+        events, filter, columns = (item.get(each, getattr(webhook, each)) for each in ("events", "filter", "columns"))
+        yield f"webhooks.{name}", (events, filter, columns)
 
 
 def record_user_event(*, user_id: str, pool_id: str | None, **_: Any) -> None:

@@ -167,9 +167,9 @@ def _check_webhooks(environment: EnvironmentRef, now: Mapping[str, Item], parts:
     errors, warnings = [], []
     for name, item in items.items():
         facts = item["events"], item.get("filter"), item.get("columns")
-        wrong = schema_check.errors(after, *facts)
+        wrong = schema_check.errors(after, facts)
         if all(item.get(each) == now.get(name, {}).get(each) for each in ("events", "filter", "columns")):
-            caused = schema_check.errors_caused(before, after, *facts)  # of these the schema's plan warns
+            caused = schema_check.errors_caused(before, after, facts)  # of these the schema's plan warns
             warnings += [below(f"webhooks.{name}", each) for each in wrong if each not in caused]
         else:
             errors += [below(f"{ROOT}.webhooks.{name}", each) for each in wrong]

@@ -2,7 +2,7 @@
 and what becomes invalid."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,14 +26,14 @@ class OldNames:
         table = pattern.partition(".")[0]
         return table if table in self.tables else None
 
-    def in_filter(self, document: Any, patterns: list[str]) -> Iterator[tuple[str, str]]:
+    def in_filter(self, document: Any, patterns: Sequence[str]) -> Iterator[tuple[str, str]]:
         named = {pattern.partition(".")[0] for pattern in patterns}
         found = set(_columns_of(document))
         for table, columns in self.columns.items():
             if named & {table, "*"}:
                 yield from ((table, column) for column in columns if column in found)
 
-    def in_source(self, source: str, patterns: list[str]) -> Iterator[tuple[str, str | None]]:
+    def in_source(self, source: str, patterns: Sequence[str]) -> Iterator[tuple[str, str | None]]:
         """The old tables (with None) and columns that are words of the source."""
         named = {pattern.partition(".")[0] for pattern in patterns}
         words = set(re.findall(r"\w+", source))
@@ -101,11 +101,8 @@ def _answers(answers: Iterable[tuple[Any, Any]]) -> list[FieldError]:
 def _old_names(plan: Plan) -> OldNames:
     becomes = {old: new for new, old in plan.renamed.tables.items()}
     tables = {old: becomes.get(old) for old in plan.old.tables if old not in plan.new.tables}
-    columns = {}
-    for old_table, new_table in becomes.items():
-        if removed := _old_columns(plan, old_table, new_table):
-            columns[old_table] = removed
-    return OldNames(tables, columns)
+    columns = {old: _old_columns(plan, old, new) for old, new in becomes.items()}
+    return OldNames(tables, {table: removed for table, removed in columns.items() if removed})
 
 
 def _old_columns(plan: Plan, old_table: str, new_table: str) -> dict[str, str | None]:

@@ -104,7 +104,7 @@ class WarningsField(fields.ListField):
             found = [*event_warnings(view.environment, webhook.events, may_read_schema=may_read_schema)]
             if webhook.filter or webhook.columns:
                 compiled = schema_cache.current(view.environment)
-                wrong = schema_check.errors(compiled, webhook.events, webhook.filter, webhook.columns)
+                wrong = schema_check.errors(compiled, (webhook.events, webhook.filter, webhook.columns))
                 # Messages suggest names, which are for callers who may read the schema.
                 hidden = "This is not valid for the schema."
                 found += wrong if may_read_schema else [FieldError(it.field, it.code, hidden) for it in wrong]

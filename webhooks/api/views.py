@@ -10,7 +10,7 @@ from rest_framework.mixins import ListModelMixin, RetrieveModelMixin
 
 from platform_site import outbound
 from platform_site.http import fields
-from platform_site.http.errors import Forbidden
+from platform_site.http.errors import Forbidden, ValidationFailed
 from platform_site.http.fields import Serializer
 from platform_site.http.filters import Filter
 from platform_site.http.generics import ResourceViewSet, UnpagedList
@@ -51,14 +51,9 @@ def _resolve_url(view: ApiViewSet) -> None:
 class WebhookViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
     long_floats = "refused"
     required_scopes = {
-        "list": "webhooks:read",
-        "create": ("webhooks:write", "rows:read"),
-        "retrieve": "webhooks:read",
-        "partial_update": ("webhooks:write", "rows:read"),
-        "destroy": "webhooks:write",
-        "test": "webhooks:write",
-        "rotate_secret": "webhooks:write",
-        "recover": "webhooks:write",
+        **dict.fromkeys(("list", "retrieve"), "webhooks:read"),
+        **dict.fromkeys(("create", "partial_update"), ("webhooks:write", "rows:read")),
+        **dict.fromkeys(("destroy", "test", "rotate_secret", "recover"), "webhooks:write"),
     }
     lookup_url_kwarg = "webhook_id"
     not_found = NoSuchWebhook
@@ -140,7 +135,8 @@ class WebhookViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
             )
 
     def _check(self, patterns: Any, filter: Any, columns: Any) -> None:
-        schema_check.check(schema_cache.current(self.environment), patterns, filter, columns)
+        if wrong := schema_check.errors(schema_cache.current(self.environment), (patterns, filter, columns)):
+            raise ValidationFailed(fields=wrong)
 
 
 class DeliveryFilter(FilterSet):  # type: ignore[misc]  # the library is not typed

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import orjson
 
-from platform_site.http.errors import FieldError, ValidationFailed
+from platform_site.http.errors import FieldError
 from platform_site.identity.callers import EnvironmentRef
 from rows.outbox import event_types
 from rows.query.schema_cache import CompiledSchema
@@ -17,31 +17,18 @@ from rows.schema.model import Schema
 
 MAX_FILTER_BYTES: Final = 8 * 1024
 MAX_COLUMNS: Final = 500
+Selection = tuple[Sequence[str], Mapping[str, Any] | None, Mapping[str, Any] | None]
+"""The event patterns, filter and columns of a webhook."""
 
 
 def compiled(environment: EnvironmentRef, schema: Schema) -> CompiledSchema:
     return CompiledSchema(environment.environment_id, environment.cluster, 0, schema, set())
 
 
-def check(
-    environment: CompiledSchema,
-    patterns: Sequence[str],
-    filter: Mapping[str, Any] | None,
-    columns: Mapping[str, Any] | None,
-) -> None:
-    """Raises ValidationFailed with `errors`."""
-    if found := errors(environment, patterns, filter, columns):
-        raise ValidationFailed(fields=found)
-
-
-def errors(
-    environment: CompiledSchema,
-    patterns: Sequence[str],
-    filter: Mapping[str, Any] | None,
-    columns: Mapping[str, Any] | None,
-) -> list[FieldError]:
+def errors(environment: CompiledSchema, selection: Selection) -> list[FieldError]:
     """What role `server` cannot read of a filter and columns. A filter must be valid for every readable table that
     `patterns` name; with only wildcards, for at least one. `columns` is `{"table": ["column", …]}`."""
+    patterns, filter, columns = selection
     found: list[FieldError] = []
     resolver = environment.rules.resolver(SERVER)
     tables = environment.schema.tables
@@ -66,19 +53,13 @@ def errors(
     return found
 
 
-def errors_caused(
-    before: CompiledSchema,
-    after: CompiledSchema,
-    patterns: Sequence[str],
-    filter: Mapping[str, Any] | None,
-    columns: Mapping[str, Any] | None,
-) -> list[FieldError]:
+def errors_caused(before: CompiledSchema, after: CompiledSchema, selection: Selection) -> list[FieldError]:
     """Those of `errors` that a change of the schema causes."""
-    found = errors(after, patterns, filter, columns)
+    found = errors(after, selection)
     if not found:
         return []
     try:
-        known = {each.field for each in errors(before, patterns, filter, columns)}
+        known = {each.field for each in errors(before, selection)}
     except InvalidRule:  # stored by an earlier version
         known = set()
     return [each for each in found if each.field not in known]
