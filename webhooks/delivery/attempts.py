@@ -2,6 +2,7 @@
 
 import random
 import time
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -51,20 +52,12 @@ def _outcome(
         header = None if answer is None else answer.headers.get("retry-after")
         wait = _wait(claimed, retry.parse_retry_after(header, claimed.now()))
         status = "exhausted" if wait is None else "pending"
+    outcome = AttemptOutcome(claimed, at, duration, status, wait=wait, error=error)
     if answer is None:
-        return AttemptOutcome(claimed, at, duration, status, wait=wait, error=error)
+        return outcome
+    headers = _stored_headers(answer.headers)
     body = answer.body[:STORED_BODY_BYTES].decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
-    return AttemptOutcome(
-        claimed,
-        at,
-        duration,
-        status,
-        wait=wait,
-        error=error,
-        response_status=answer.status,
-        response_headers=_stored_headers(answer.headers),
-        response_body=body,
-    )
+    return replace(outcome, response_status=answer.status, response_headers=headers, response_body=body)
 
 
 def _wait(claimed: ClaimedDelivery, retry_after: timedelta | None) -> timedelta | None:
@@ -87,7 +80,5 @@ def _headers(claimed: ClaimedDelivery) -> dict[str, str]:
 
 
 def _stored_headers(headers: dict[str, str]) -> dict[str, str]:
-    stored = {}
-    for name, value in list(headers.items())[:STORED_HEADERS]:
-        stored[name[:100].replace("\0", "")] = value[:500].replace("\0", "")
-    return stored
+    stored = list(headers.items())[:STORED_HEADERS]
+    return {name[:100].replace("\0", ""): value[:500].replace("\0", "") for name, value in stored}

@@ -106,10 +106,11 @@ def _relay(using: str, batch: int, only: str | None, *, why: str | None = None) 
                 consumer.add(event)
             interested = [w for w in wanted[event.environment_id] if event_types.matches(w.events, event.type)]
             if event.type == "webhook.test":
-                interested = _only_the_tested(event, wanted[event.environment_id])
+                tested = json.loads(event.data).get("webhook_id")
+                interested = [webhook for webhook in wanted[event.environment_id] if webhook.id == tested]
             if why is not None or event.size > MAX_PAYLOAD_BYTES:
                 outcome = why or f"an event of {event.size >> 20} MB is not sent"
-                made.add(_failure_of(event, webhook, outcome) for webhook in interested)
+                made.add(_delivery(event, webhook, Delivery.Status.EXHAUSTED, outcome) for webhook in interested)
             elif interested:
                 made.add(_deliveries_of(event, interested, payloads))
             budget.charge(event.environment_id)
@@ -175,11 +176,6 @@ def _webhooks_of(environment_ids: Iterable[str], using: str) -> dict[str, list[W
     return found
 
 
-def _only_the_tested(event: OutboxEvent, webhooks: Iterable[Webhook]) -> list[Webhook]:
-    webhook_id = json.loads(event.data).get("webhook_id")
-    return [webhook for webhook in webhooks if webhook.id == webhook_id]
-
-
 NewDelivery = dict[str, Any]
 """A row of `_INSERT`."""
 
@@ -232,15 +228,14 @@ def _deliveries_of(event: OutboxEvent, interested: Iterable[Webhook], payloads: 
             return
         except TooCostly:
             # Webhooks without a filter still get their delivery: only these conditions cannot be decided.
-            made = _failure_of(
-                event, webhook, "evaluating the filter or a rule on a row this large would take too long"
-            )
+            outcome = "evaluating the filter or a rule on a row this large would take too long"
+            made = _delivery(event, webhook, Delivery.Status.EXHAUSTED, outcome)
         except Exception as error:
             if lost_connection(error):
                 raise
             facts = {"event_id": event.event_id, "webhook_id": webhook.id}
             logger.exception("no payload could be made for an event", extra=facts)
-            made = _failure_of(event, webhook, f"no payload: {type(error).__name__}")
+            made = _delivery(event, webhook, Delivery.Status.EXHAUSTED, f"no payload: {type(error).__name__}")
         yield made
 
 
@@ -260,10 +255,6 @@ def _delivery_of(event: OutboxEvent, data: Mapping[str, Any], webhook: Webhook, 
     if not webhook.enabled:
         return _delivery(event, webhook, Delivery.Status.HELD, "the webhook is disabled", body)
     return _delivery(event, webhook, Delivery.Status.PENDING, None, body)
-
-
-def _failure_of(event: OutboxEvent, webhook: Webhook, outcome: str) -> NewDelivery:
-    return _delivery(event, webhook, Delivery.Status.EXHAUSTED, outcome)
 
 
 def _delivery(

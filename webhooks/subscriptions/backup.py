@@ -11,7 +11,8 @@ from webhooks.subscriptions import service as webhook_service
 
 class Subscriptions:
     def dump(self, environment: EnvironmentRef) -> Mapping[str, Iterator[Mapping[str, Any]]]:
-        return {"webhooks": self._records(environment)}
+        webhooks = self._live(environment).order_by("created_at", "id")
+        return {"webhooks": iter(webhooks.values(*webhook_service.COPIED_FIELDS))}
 
     def load(self, environment: EnvironmentRef, records: Callable[[str], Iterator[Mapping[str, Any]]]) -> int:
         made = [
@@ -24,10 +25,6 @@ class Subscriptions:
 
     def is_empty(self, environment: EnvironmentRef) -> bool:
         return not self._live(environment).exists()
-
-    def _records(self, environment: EnvironmentRef) -> Iterator[Mapping[str, Any]]:
-        for webhook in self._live(environment).order_by("created_at", "id"):
-            yield {field: getattr(webhook, field) for field in webhook_service.COPIED_FIELDS}
 
     def _live(self, environment: EnvironmentRef) -> Any:
         return Webhook.objects.using(environment.cluster).live(environment.environment_id).filter(listens_until=None)

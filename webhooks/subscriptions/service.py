@@ -195,7 +195,9 @@ def redeliver(environment: EnvironmentRef, webhook_id: str, delivery_id: str, *,
             raise Conflict(f"It was attempted {delivery.attempts} times, and is not sent again.")
         unclaimed = Q(claimed_until__isnull=True) | Q(claimed_until__lt=Now())
         resent = Delivery.objects.using(using).filter(unclaimed, pk=delivery.pk)
-        if delivery.status == Delivery.Status.PENDING and _is_due(delivery, using):
+        due_at = delivery.next_attempt_at if delivery.status == Delivery.Status.PENDING else None
+        # The statement's time: the transaction's may lie before that of the request that made the delivery due.
+        if due_at is not None and due_at <= sql_functions.now(using):
             raise Conflict("The delivery is already in progress: it is due now, and an attempt follows.")
         if not resent.update(
             status=Delivery.Status.PENDING, next_attempt_at=Now(), claimed_until=None, schedule_from=F("attempts"),
@@ -206,11 +208,6 @@ def redeliver(environment: EnvironmentRef, webhook_id: str, delivery_id: str, *,
         audit_outbox.record(environment, "delivery.resent", actor=actor, target_id=delivery_id)
         webhook_notify.after_commit(using)
     return delivery
-
-
-def _is_due(delivery: Delivery, using: str) -> bool:
-    """By the statement's time: the transaction's may lie before that of the request that made the delivery due."""
-    return delivery.next_attempt_at is not None and delivery.next_attempt_at <= sql_functions.now(using)
 
 
 def recover(environment: EnvironmentRef, webhook_id: str, since: datetime, *, actor: Caller | Actor) -> Recovery:
