@@ -55,16 +55,12 @@ def refresh(environment_id: str, using: str) -> None:
             for pair in event_types.interests(patterns):
                 wanted[pair] = wanted.get(pair, False) or is_for_relay
     interests = EventInterest.objects.using(using).filter(environment_id=environment_id)
-    known = {(each.table_name, each.action): each for each in interests}
-    interests.filter(pk__in=[each.pk for pair, each in known.items() if pair not in wanted]).delete()
-    for is_for_relay in (True, False):
-        other = [each.pk for pair, each in known.items() if wanted.get(pair) is is_for_relay is not each.is_for_relay]
-        if other:
-            interests.filter(pk__in=other).update(is_for_relay=is_for_relay)
+    known = {(each.table_name, each.action, each.is_for_relay): each.pk for each in interests}
+    due = {(table, action, is_for_relay) for (table, action), is_for_relay in wanted.items()}
+    interests.filter(pk__in=[pk for each, pk in known.items() if each not in due]).delete()
     EventInterest.objects.using(using).bulk_create(
         EventInterest(environment_id=environment_id, table_name=table, action=action, is_for_relay=is_for_relay)
-        for (table, action), is_for_relay in sorted(wanted.items())
-        if (table, action) not in known
+        for table, action, is_for_relay in sorted(due - known.keys())
     )
 
 
