@@ -44,7 +44,6 @@ class VisibleRows:
     after: int
     appearing: int
     vanishing: int
-    looked_at: int
     is_sample: bool
 
 
@@ -205,7 +204,7 @@ def _counted(using: str, statement: Statement, principal: Principal, sample: int
             raise
         return None
     old, new, appearing, vanishing, looked_at = [int(cell or 0) for cell in row]
-    return VisibleRows(old, new, appearing, vanishing, min(looked_at, sample), is_sample=looked_at > sample)
+    return VisibleRows(old, new, appearing, vanishing, is_sample=looked_at > sample)
 
 
 def _statement(before: CompiledSchema, after: CompiledSchema, table: str, *role_keys: RoleKey) -> Statement:
