@@ -10,13 +10,12 @@ from typing import Any, Final
 from django.conf import settings
 from django.db import Error as DatabaseError
 from django.db import connections, transaction
-from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations import operations as migrations
 from psycopg import sql
 
 from platform_site.http.errors import FieldError, Unavailable
 from platform_site.identity import ids
-from platform_site.postgres import sqlstates
+from platform_site.postgres import sqlstates, statements
 from platform_site.postgres.libpq import discard_when_idle
 from platform_site.postgres.row_access import row_access
 from projects.provisioning import failpoints
@@ -73,28 +72,26 @@ _ROW_ERRORS: Final = {
 
 
 @contextmanager
-def use_schema(connection: BaseDatabaseWrapper, schema: str, *, limited: bool = True) -> Generator[None]:
+def use_schema(alias: str, schema: str, *, limited: bool = True) -> Generator[None]:
     """In the block, unqualified names mean tables of `schema`. `limited`: with limits of schema changes."""
-    before = (
-        "SELECT current_setting('search_path'), current_setting('lock_timeout'), current_setting('statement_timeout')"
+    found = statements.row(
+        alias,
+        "SELECT current_setting('search_path'), current_setting('lock_timeout'), current_setting('statement_timeout')",
     )
-    with connection.cursor() as cursor:
-        cursor.execute(before)
-        found = cursor.fetchone()
     limits = (f"{settings.SCHEMA_LOCK_TIMEOUT_MS}", f"{settings.SCHEMA_STATEMENT_TIMEOUT_MS}") if limited else found[1:]
-    _set(connection, f'"{schema}"', *limits)
-    discard_when_idle(connection)  # its backend now caches catalog entries of all tables used here
+    _set(alias, f'"{schema}"', *limits)
+    discard_when_idle(connections[alias])  # its backend now caches catalog entries of all tables used here
     yield
-    _set(connection, *found)  # not after an error: the transaction is lost, and its settings with it
+    _set(alias, *found)  # not after an error: the transaction is lost, and its settings with it
 
 
-def _set(connection: BaseDatabaseWrapper, search_path: str, lock_timeout: str, statement_timeout: str) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT set_config('search_path', %s, true), set_config('lock_timeout', %s, true),"
-            " set_config('statement_timeout', %s, true)",
-            [search_path, lock_timeout, statement_timeout],
-        )
+def _set(alias: str, *values: str) -> None:
+    statements.execute(
+        alias,
+        "SELECT set_config('search_path', %s, true), set_config('lock_timeout', %s, true),"
+        " set_config('statement_timeout', %s, true)",
+        values,
+    )
 
 
 def large_tables(alias: str, schema: str) -> frozenset[str]:
@@ -127,12 +124,12 @@ def new_uniques(cursor: Any, tables: Collection[str] | None = None) -> dict[str,
     return dict(cursor.fetchall())
 
 
-def _check_prebuilt_indexes(connection: BaseDatabaseWrapper, plan: Plan, made: Sequence[NewUnique]) -> None:
+def _check_prebuilt_indexes(alias: str, plan: Plan, made: Sequence[NewUnique]) -> None:
     """Check the prebuilt indexes on the plan's tables: each is valid, or dropped if not in `made`. Raises
     LockNotAvailable if one of `made` is missing."""
     if not plan.exclusive:
         return
-    with connection.cursor() as cursor:
+    with connections[alias].cursor() as cursor:
         present = new_uniques(cursor, plan.exclusive)
         if not all(present.pop(unique.index, False) for unique in made):
             raise LockNotAvailable
@@ -143,78 +140,80 @@ def _check_prebuilt_indexes(connection: BaseDatabaseWrapper, plan: Plan, made: S
 def apply(alias: str, schema: str, plan: Plan, made: Sequence[NewUnique] = ()) -> Applied:
     """Run `plan` on the tables of `schema`, in the current transaction. `made` are uniques with prebuilt indexes.
     Raises LockNotAvailable, StatementTimeout, and InvalidDocument (existing rows do not fit); then roll back."""
-    connection = connections[alias]
-    with use_schema(connection, schema):
-        _lock(connection, plan)
-        _check_prebuilt_indexes(connection, plan, made)
-        _refuse_unfit_rows(connection, plan)
-        return _run(connection, plan, large_tables(alias, schema), made)
+    with use_schema(alias, schema):
+        _lock(alias, plan)
+        _check_prebuilt_indexes(alias, plan, made)
+        _refuse_unfit_rows(alias, plan)
+        return _run(alias, plan, large_tables(alias, schema), made)
 
 
 def rehearse(alias: str, schema: str, plan: Plan) -> tuple[Operation, ...]:
     """What `apply` would do, on an empty copy. Raises InvalidDocument (existing rows) and StatementTimeout."""
-    connection = connections[alias]
     with transaction.atomic(using=alias):
-        with use_schema(connection, schema):
-            _refuse_unfit_rows(connection, plan)
+        with use_schema(alias, schema):
+            _refuse_unfit_rows(alias, plan)
         large = large_tables(alias, schema)
-        twin = f"twin_{ids.suffix()}"
-        with connection.cursor() as cursor:
-            cursor.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(twin)))
-        with use_schema(connection, twin):
-            build(connection, plan.old)
+        twin = create_schema(alias, "twin")
+        with use_schema(alias, twin):
+            build(alias, plan.old)
             made = [unique for unique in plan.new_uniques if unique.table in large]
-            with connection.cursor() as cursor:
-                for unique in made:
-                    cursor.execute(new_unique_sql(unique, concurrently=False))
-            operations = _run(connection, plan, large, made).operations
+            for unique in made:
+                statements.execute(alias, new_unique_sql(unique, concurrently=False))
+            operations = _run(alias, plan, large, made).operations
         transaction.set_rollback(True, using=alias)
     return operations
 
 
 def check_existing_rows(alias: str, schema: str, plan: Plan) -> None:
     """Raise InvalidDocument, as `apply` would, if existing rows do not fit, and StatementTimeout."""
-    connection = connections[alias]
-    with transaction.atomic(using=alias), use_schema(connection, schema):
-        _refuse_unfit_rows(connection, plan)
+    with transaction.atomic(using=alias), use_schema(alias, schema):
+        _refuse_unfit_rows(alias, plan)
 
 
-def build(connection: BaseDatabaseWrapper, schema: Schema, fill: Callable[[], None] | None = None) -> Applied:
+def create_schema(alias: str, kind: str) -> str:
+    name = f"{kind}_{ids.suffix()}"
+    statements.execute(alias, sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(name)))
+    return name
+
+
+def build(alias: str, schema: Schema, fill: Callable[[], None] | None = None) -> Applied:
     """Create all tables of `schema` in the empty PostgreSQL schema of `use_schema`. `fill` adds rows before indexes and
     foreign keys are created."""
-    with RowSchemaEditor(connection) as editor:
+    with RowSchemaEditor(connections[alias]) as editor:
         editor.build(table_models.state_of(schema).apps.get_models(), fill)
     return Applied(tuple(Operation(name, (text,), False) for name, text in editor.recorded), editor.postponed)
 
 
-def exchange(connection: BaseDatabaseWrapper, schema: str, old: Schema, beside: str, new: Schema) -> None:
+def exchange(alias: str, schema: str, old: Schema, beside: str, new: Schema) -> None:
     """Replace the tables of `schema` by those of `beside`. Raises LockNotAvailable; then roll back."""
-    with connection.cursor() as cursor, raise_lock_errors():
+    with raise_lock_errors():
         if old.tables:
             tables = sql.SQL(", ").join(sql.Identifier(schema, name) for name in sorted(old.tables))
             with row_access():
-                cursor.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(tables))
-            cursor.execute(sql.SQL("DROP TABLE {}").format(tables))
+                statements.execute(alias, sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(tables))
+            statements.execute(alias, sql.SQL("DROP TABLE {}").format(tables))
         for name in new.tables:
-            cursor.execute(
-                sql.SQL("ALTER TABLE {} SET SCHEMA {}").format(sql.Identifier(beside, name), sql.Identifier(schema))
-            )
-        cursor.execute(sql.SQL("DROP SCHEMA {}").format(sql.Identifier(beside)))
+            move = sql.SQL("ALTER TABLE {} SET SCHEMA {}").format(sql.Identifier(beside, name), sql.Identifier(schema))
+            statements.execute(alias, move)
+        statements.execute(alias, sql.SQL("DROP SCHEMA {}").format(sql.Identifier(beside)))
 
 
-def _lock(connection: BaseDatabaseWrapper, plan: Plan) -> None:
+def _lock(alias: str, plan: Plan) -> None:
     """All locks at once and in one order."""
-    limit = str(settings.SCHEMA_LOCK_TIMEOUT_MS * 3 // 2)
-    with connection.cursor() as cursor, raise_lock_errors():
-        cursor.execute("SELECT set_config('statement_timeout', %s, true)", [limit])
+    with raise_lock_errors():
+        _limit_statements(alias, settings.SCHEMA_LOCK_TIMEOUT_MS * 3 // 2)
         for tables, mode in (
             (plan.exclusive, sql.SQL("ACCESS EXCLUSIVE")),
             (plan.guarded, sql.SQL("SHARE ROW EXCLUSIVE")),
         ):
             if tables:
                 named = sql.SQL(", ").join(map(sql.Identifier, sorted(tables)))
-                cursor.execute(sql.SQL("LOCK TABLE {} IN {} MODE").format(named, mode))
-        cursor.execute("SELECT set_config('statement_timeout', %s, true)", [str(settings.SCHEMA_STATEMENT_TIMEOUT_MS)])
+                statements.execute(alias, sql.SQL("LOCK TABLE {} IN {} MODE").format(named, mode))
+        _limit_statements(alias, settings.SCHEMA_STATEMENT_TIMEOUT_MS)
+
+
+def _limit_statements(alias: str, milliseconds: int) -> None:
+    statements.execute(alias, "SELECT set_config('statement_timeout', %s, true)", [str(milliseconds)])
 
 
 @contextmanager
@@ -227,20 +226,20 @@ def raise_lock_errors() -> Generator[None]:
         raise
 
 
-def _refuse_unfit_rows(connection: BaseDatabaseWrapper, plan: Plan) -> None:
+def _refuse_unfit_rows(alias: str, plan: Plan) -> None:
     try:
-        existing_rows.check(connection, plan)
+        existing_rows.check(alias, plan)
     except DatabaseError as error:
         if sqlstates.sqlstate(error) == sqlstates.CANCELLED:
             raise StatementTimeout("existing rows") from error
         raise
 
 
-def _run(connection: BaseDatabaseWrapper, plan: Plan, large: Collection[str], made: Sequence[NewUnique]) -> Applied:
+def _run(alias: str, plan: Plan, large: Collection[str], made: Sequence[NewUnique]) -> Applied:
     now_called = {was: name for name, was in plan.renamed.was_table.items()}
     renamed_large = [now_called[name] for name in large if name in now_called]
     indexes = {unique.constraint: (unique.index, new_unique_sql(unique).as_string()) for unique in made}
-    with RowSchemaEditor(connection, renamed_large, indexes) as editor:
+    with RowSchemaEditor(connections[alias], renamed_large, indexes) as editor:
         for statement in plan.renamed.statements:
             with editor.during(statement.operation), raise_lock_errors():
                 editor.execute(statement.text, None)
@@ -289,14 +288,13 @@ def exception_for(step: Step, error: DatabaseError) -> Exception | None:
         return LockNotAvailable()
     if state == sqlstates.CANCELLED:
         return StatementTimeout(step.name)
-    if state == "23505" and step.columns:
-        message = f"existing rows are not unique in {', '.join(step.columns)}"
+    message, columns = _ROW_ERRORS.get(state or ""), ", ".join(step.columns)
+    if state == "23505" and columns:
+        message = f"existing rows are not unique in {columns}"
+    if state == sqlstates.TOO_LONG_FOR_AN_INDEX and columns:
+        message = f"existing rows have values too long for an index of {columns} (about 2,700 bytes)"
+    if message is not None:
         return InvalidDocument([FieldError(step.path, "conflict", message)])
-    if state == sqlstates.TOO_LONG_FOR_AN_INDEX and step.columns:
-        message = f"existing rows have values too long for an index of {', '.join(step.columns)} (about 2,700 bytes)"
-        return InvalidDocument([FieldError(step.path, "conflict", message)])
-    if state in _ROW_ERRORS:
-        return InvalidDocument([FieldError(step.path, "conflict", _ROW_ERRORS[state])])
     if state and state.startswith("22") and step.column:
         return InvalidDocument([FieldError(step.path, "invalid", f"existing values cannot become {step.column.type}")])
     return None

@@ -5,11 +5,11 @@ import sys
 from collections.abc import Iterable
 from typing import Final
 
-from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations import operations as migrations
 from psycopg import sql
 
 from platform_site.http.errors import FieldError
+from platform_site.postgres import statements
 from rows.migrate.planning.plan import Plan, Step
 from rows.migrate.schema_editor import RowSchemaEditor
 from rows.schema import column_values
@@ -38,23 +38,21 @@ def _unreadable(column: Column) -> sql.Composed:
     return _UNREADABLE[column.type].format(column=sql.Identifier(column.name), **_PATHS)
 
 
-def unreadable_cell(connection: BaseDatabaseWrapper, table: Table) -> tuple[str, str] | None:
+def unreadable_cell(alias: str, table: Table) -> tuple[str, str] | None:
     """The id of a row and a column with a value that the API cannot show; None if there is none. One query."""
     tests = {ID.name: _UNREACHABLE}
     tests |= {name: _unreadable(column) for name, column in table.all_columns.items() if column.type in _UNREADABLE}
     query = sql.SQL("SELECT id, ARRAY[{}] FROM {} WHERE {} LIMIT 1").format(
         sql.SQL(", ").join(tests.values()), sql.Identifier(table.name), sql.SQL(" OR ").join(tests.values())
     )
-    with connection.cursor() as cursor:
-        cursor.execute(query)
-        found = cursor.fetchone()
-    return (found[0], list(tests)[found[1].index(True)]) if found else None
+    for row_id, is_met in statements.rows(alias, query):
+        return row_id, list(tests)[is_met.index(True)]
+    return None
 
 
-def _holds_any(connection: BaseDatabaseWrapper, table: str, test: sql.Composable) -> bool:
-    with connection.cursor() as cursor:
-        cursor.execute(sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE {})").format(sql.Identifier(table), test))
-        return bool(cursor.fetchone()[0])
+def _holds_any(editor: RowSchemaEditor, table: str, test: sql.Composable) -> bool:
+    query = sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE {})").format(sql.Identifier(table), test)
+    return bool(statements.value(editor.connection.alias, query))
 
 
 def refuse_unreadable(editor: RowSchemaEditor, plan: Plan, step: Step) -> None:
@@ -64,7 +62,7 @@ def refuse_unreadable(editor: RowSchemaEditor, plan: Plan, step: Step) -> None:
     was: Column = plan.renamed.schema.tables[table].columns[column.name]
     if was.type == column.type or column.type not in _UNREADABLE:
         return
-    if _holds_any(editor.connection, table, _unreadable(column)):
+    if _holds_any(editor, table, _unreadable(column)):
         raise InvalidDocument([FieldError(step.path, "invalid", f"existing values cannot become {column.type}")])
 
 
@@ -76,7 +74,7 @@ def refuse_large_rows(editor: RowSchemaEditor, plan: Plan) -> None:
         table = step.django.model_name
         if plan.renamed.schema.tables[table].columns[step.column.name].type == "json":
             continue
-        if _holds_any(editor.connection, table, is_row_too_large(plan.new.tables[table].columns.values())):
+        if _holds_any(editor, table, is_row_too_large(plan.new.tables[table].columns.values())):
             message = f"existing rows would hold more than {column_values.MAX_ROW_BYTES >> 20} MB as json"
             raise InvalidDocument([FieldError(step.path, "conflict", message)])
 

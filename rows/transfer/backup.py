@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from django.db import connections, transaction
-from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import sql
 
 from platform_site.identity.callers import EnvironmentRef
@@ -58,13 +57,12 @@ def backup(
 def _write(
     writer: Writer, environment: EnvironmentRef, taken_at: datetime, progress: Callable[[str, int], None]
 ) -> Summary:
-    connection = connections[environment.cluster]
     state = schema_versions.current(environment)
     tables = state.schema.tables.values()
     _write_versions(writer, environment, state.version, state.schema)
     for table in tables:
-        _refuse_invalid_rows(connection, environment, table)
-    rows = {table.name: _write_rows(writer, connection, environment, table, progress) for table in tables}
+        _refuse_invalid_rows(environment, table)
+    rows = {table.name: _write_rows(writer, environment, table, progress) for table in tables}
     parts = {
         name: writer.json_lines(f"{name}.ndjson", records)
         for part in registered_parts.values()
@@ -103,14 +101,13 @@ def _read_back(writer: Writer) -> None:
 def _snapshot(environment: EnvironmentRef) -> Iterator[datetime]:
     """The region's transaction of a backup, and its time by the control database's clock (not later)."""
     taken_at = deleted_users.now()
-    connection = connections[environment.cluster]
-    with transaction.atomic(using=environment.cluster):
-        statements.execute(connection.alias, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        transaction_settings.lift_limits(connection.alias)
-        branch_copy.lock_version(connection, environment.environment_id)
-        branch_copy.lock_against_deletion(
-            connection, environment.environment_id, schema_versions.current(environment).schema
-        )
+    using = environment.cluster
+    with transaction.atomic(using=using):
+        statements.execute(using, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        transaction_settings.lift_limits(using)
+        branch_copy.lock_version(using, environment.environment_id)
+        schema = schema_versions.current(environment).schema
+        branch_copy.lock_against_deletion(using, environment.environment_id, schema)
         yield taken_at
 
 
@@ -126,20 +123,15 @@ def _version_record(record: SchemaVersion) -> dict[str, Any]:
     return {field: getattr(record, field) for field in VERSION_FIELDS} | {"applied_at": record.applied_at.isoformat()}
 
 
-def _refuse_invalid_rows(connection: BaseDatabaseWrapper, environment: EnvironmentRef, table: Table) -> None:
-    with apply.use_schema(connection, environment.environment_id, limited=False), row_access():
-        invalid = stored_values.unreadable_cell(connection, table)
+def _refuse_invalid_rows(environment: EnvironmentRef, table: Table) -> None:
+    with apply.use_schema(environment.cluster, environment.environment_id, limited=False), row_access():
+        invalid = stored_values.unreadable_cell(environment.cluster, table)
     if invalid is not None:
         raise NotRestorable(describe_invalid_row(table, *invalid))
 
 
-def _write_rows(
-    writer: Writer,
-    connection: BaseDatabaseWrapper,
-    environment: EnvironmentRef,
-    table: Table,
-    progress: Callable[[str, int], None],
-) -> int:
+def _write_rows(writer: Writer, environment: EnvironmentRef, table: Table, progress: Callable[[str, int], None]) -> int:
+    connection = connections[environment.cluster]
     copy = sql.SQL("COPY {} ({}) TO STDOUT").format(
         sql.Identifier(environment.environment_id, table.name), branch_copy.columns_of(table)
     )

@@ -3,12 +3,8 @@ one snapshot. The branch keeps its versions; the parent's document becomes the n
 
 from typing import Any
 
-from django.db import connections
-from psycopg import sql
-
 from accounts.audit import Actor
 from platform_site.background.periodic import after_commit
-from platform_site.identity import ids
 from platform_site.identity.callers import Caller, EnvironmentRef
 from projects.errors import TablesInUse
 from projects.provisioning import branching
@@ -31,26 +27,17 @@ def follow_reset(
     **_: Any,
 ) -> None:
     """Receiver of `environment_reset`. Raises TablesInUse, SourceGone, BranchDeleted."""
-    try:
-        _reset(source, target, data, actor, using)
-    except (LockNotAvailable, schema_service.TablesBusy) as error:
-        raise TablesInUse from error
-
-
-def _reset(
-    source: EnvironmentRef, target: EnvironmentRef, data: branching.Data, actor: Caller | Actor | None, using: str
-) -> None:
-    connection = connections[using]
     began = deleted_users.now()
-    branch_copy.lock_version(connection, source.environment_id)
-    wanted = versions.current(source).schema
-    row = schema_service.locked_version(target)
-    old = versions.current(target).schema
-    beside = f"reset_{ids.suffix()}"
-    with connection.cursor() as cursor:
-        cursor.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(beside)))
-    indexes_due = branch_copy.build_copy(connection, source, target, wanted, data, into=beside)
-    apply.exchange(connection, target.environment_id, old, beside, wanted)
+    try:
+        branch_copy.lock_version(using, source.environment_id)
+        wanted = versions.current(source).schema
+        row = schema_service.locked_version(target)
+        old = versions.current(target).schema
+        beside = apply.create_schema(using, "reset")
+        indexes_due = branch_copy.build_copy(using, source, target, wanted, data, into=beside)
+        apply.exchange(using, target.environment_id, old, beside, wanted)
+    except LockNotAvailable as error:
+        raise TablesInUse from error
     name = f"reset from {source.environment_id}"
     version = versions.add_replacement(target, row, old, wanted, name, actor=actor, indexes_due=indexes_due)
     due = deleted_users.schedule(target, began)

@@ -69,7 +69,6 @@ def _rendered(column: Column, alias: str = "r") -> sql.Composed:
 
 
 def json_cells(columns: Iterable[Column], alias: str = "r") -> sql.Composed:
-    """The cells of a row's JSON, by name."""
     return sql.SQL(", ").join(
         sql.SQL("{} AS {}").format(_rendered(column, alias), sql.Identifier(column.name)) for column in columns
     )

@@ -16,11 +16,7 @@ class BadLine:
     message: str
 
     def __str__(self) -> str:
-        return (
-            f"line {self.number}: {self.column}: {self.message}"
-            if self.column
-            else f"line {self.number}: {self.message}"
-        )
+        return f"line {self.number}: {f'{self.column}: ' if self.column else ''}{self.message}"
 
 
 @dataclass(slots=True)

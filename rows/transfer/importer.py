@@ -2,21 +2,18 @@
 temporary table finds taken ids, violated uniques and missing references, so that every invalid line is reported. No
 rules are applied."""
 
-from collections.abc import Collection, Generator, Sequence
-from contextlib import contextmanager
-from datetime import datetime
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from django.db import Error as DatabaseError
 from django.db import connections, transaction
-from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import sql
 
 from accounts.models import User
 from platform_site.background.periodic import log_failures
 from platform_site.http.requests import current_request_id
 from platform_site.identity.callers import EnvironmentRef
-from platform_site.postgres import replicas, sqlstates, transaction_settings
+from platform_site.postgres import replicas, sql_functions, sqlstates, statements, transaction_settings
 from platform_site.postgres.row_access import row_access
 from rows.changes import watched_tables
 from rows.migrate import stored_values
@@ -55,27 +52,21 @@ def import_rows(
     if table is None:
         raise NoSuchTable(table_name, state.schema.tables)
     since = deleted_users.now()
-    with _raise_changed_during_import(), transaction.atomic(using=environment.cluster), row_access():
-        job = _Import(environment, state, table, skip_bad=skip_bad, events=events)
-        report = job.run(source)
-        replicas.raise_mark_on_commit(environment.cluster, environment.environment_id)
-        due = deleted_users.schedule(environment, since)
-        transaction.set_rollback(dry_run, using=environment.cluster)
-    if not dry_run:
-        with log_failures(f"references to deleted users in {environment.environment_id}"):
-            deleted_users.settle(environment, due)
-    return report
-
-
-@contextmanager
-def _raise_changed_during_import() -> Generator[None]:
-    """Turns errors caused by concurrent changes into ChangedDuringImport."""
     try:
-        yield
+        with transaction.atomic(using=environment.cluster), row_access():
+            job = _Import(environment, state, table, skip_bad=skip_bad, events=events)
+            report = job.run(source)
+            replicas.raise_mark_on_commit(environment.cluster, environment.environment_id)
+            due = deleted_users.schedule(environment, since)
+            transaction.set_rollback(dry_run, using=environment.cluster)
     except DatabaseError as error:
         if sqlstates.sqlstate(error) in sqlstates.INTERFERED:
             raise ChangedDuringImport from error
         raise
+    if not dry_run:
+        with log_failures(f"references to deleted users in {environment.environment_id}"):
+            deleted_users.settle(environment, due)
+    return report
 
 
 class _Import:
@@ -83,60 +74,47 @@ class _Import:
         self, environment: EnvironmentRef, state: schema_versions.State, table: Table, *, skip_bad: bool, events: bool
     ) -> None:
         self.environment, self.version, self.table, self.skip_bad = environment, state.version, table, skip_bad
+        self.using = environment.cluster
         self.checks = table_models.checks_of(state.schema).get(table.name, {})
-        self.connection: BaseDatabaseWrapper = connections[environment.cluster]
         self.columns = list(table.all_columns.values())
-        self.events = events and subscriptions.is_wanted(
-            f"{table.name}.insert", environment.environment_id, environment.cluster
-        )
+        self.target = sql.Identifier(environment.environment_id, table.name)
+        self.names = branch_copy.columns_of(table)
+        self.events = events and subscriptions.is_wanted(f"{table.name}.insert", environment.environment_id, self.using)
         self.report = Report()
         self.long_lines: list[int] = []
 
     def run(self, source: RecordFile) -> Report:
-        with self.connection.cursor() as cursor:
-            self.cursor: Any = cursor
-            transaction_settings.lift_limits(self.environment.cluster)
-            self._execute("SELECT set_config('work_mem', '64MB', true), statement_timestamp()")
-            self.now: datetime = cursor.fetchone()[1]
-            self._stage(source)
-            if branch_copy.lock_version(self.connection, self.environment.environment_id) != self.version:
-                raise ChangedDuringImport  # the schema is another than the lines were read for
-            self._check()
-            self.report.bad.sort(key=lambda bad: bad.number)
-            if self.report.bad_lines and not self.skip_bad:
-                raise BadLines(self.report)
-            try:
-                self._insert()
-            except DatabaseError as error:
-                if sqlstates.sqlstate(error) in sqlstates.CONFLICTS:
-                    raise ChangedDuringImport from error
-                if sqlstates.sqlstate(error) == sqlstates.TOO_LONG_FOR_AN_INDEX:
-                    raise TooLong(*table_models.too_long_together(self.table, sqlstates.constraint(error))) from error
-                raise
-            self._execute(sql.SQL("DROP TABLE {}").format(_STAGE))
+        transaction_settings.lift_limits(self.using)
+        statements.execute(self.using, "SELECT set_config('work_mem', '64MB', true)")
+        self._stage(source)
+        if branch_copy.lock_version(self.using, self.environment.environment_id) != self.version:
+            raise ChangedDuringImport  # the schema is another than the lines were read for
+        self._check()
+        self.report.bad.sort(key=lambda bad: bad.number)
+        if self.report.bad_lines and not self.skip_bad:
+            raise BadLines(self.report)
+        try:
+            self._insert()
+        except DatabaseError as error:
+            if sqlstates.sqlstate(error) in sqlstates.CONFLICTS:
+                raise ChangedDuringImport from error
+            if sqlstates.sqlstate(error) == sqlstates.TOO_LONG_FOR_AN_INDEX:
+                raise TooLong(*table_models.too_long_together(self.table, sqlstates.constraint(error))) from error
+            raise
+        statements.execute(self.using, sql.SQL("DROP TABLE {}").format(_STAGE))
         return self.report
-
-    def _execute(self, statement: str | sql.Composable, *parameters: Any) -> None:
-        self.cursor.execute(statement, parameters or None)
-
-    @property
-    def _target(self) -> sql.Identifier:
-        return sql.Identifier(self.environment.environment_id, self.table.name)
-
-    @property
-    def _names(self) -> sql.Composed:
-        return branch_copy.columns_of(self.table)
 
     def _stage(self, source: RecordFile) -> None:
         # Column by column: CREATE TABLE … LIKE would lock the table while the file is read.
         columns = sql.SQL(", ").join(map(_staged, self.columns))
-        self._execute(
-            sql.SQL("CREATE TEMP TABLE {} (_line bigint, _event text, {}) ON COMMIT DROP").format(_STAGE, columns)
-        )
-        copy = sql.SQL("COPY {} (_line, _event, {}) FROM STDIN").format(_STAGE, self._names)
-        encode = LineEncoder(self.table, self.columns, self.now, events=self.events)
+        stage = sql.SQL("CREATE TEMP TABLE {} (_line bigint, _event text, {}) ON COMMIT DROP").format(_STAGE, columns)
+        statements.execute(self.using, stage)
+        copy = sql.SQL("COPY {} (_line, _event, {}) FROM STDIN").format(_STAGE, self.names)
+        encode = LineEncoder(self.table, self.columns, sql_functions.now(self.using), events=self.events)
+        connection = connections[self.using]
+        pending: Any = connection.cursor()
         # COPY is psycopg's own: without the wrapper its errors would not be Django's.
-        with self.connection.wrap_database_errors, self.cursor.copy(copy) as writing:
+        with connection.wrap_database_errors, pending, pending.copy(copy) as writing:
             chunk: list[bytes] = []
             size = 0
             for number, record in source.records(self.table):
@@ -153,7 +131,7 @@ class _Import:
                     chunk.clear()
                     size = 0
             writing.write(b"".join(chunk))
-        self._execute(sql.SQL("ANALYZE {}").format(_STAGE))
+        statements.execute(self.using, sql.SQL("ANALYZE {}").format(_STAGE))
 
     def _check(self) -> None:
         """Report lines that PostgreSQL or the API would refuse, and remove them with dependent ones."""
@@ -166,14 +144,15 @@ class _Import:
             if column.is_user:
                 self._reject_users(column)
             if column.default == NOW and not column.implicit and (column.min is not None or column.max is not None):
-                self._reject_check(table_models.check_sql(column, self.connection), [column.name], "is out of range")
+                check = table_models.check_sql(column, connections[self.using])
+                self._reject_check(check, [column.name], "is out of range")
         for name, condition in self.checks.items():
             self._reject_check(table_checks.text_of(self.table, condition), (), f'does not meet the check "{name}"')
         self._reject_references()
 
     def _reject(self, bad: sql.Composable, columns: Collection[str], message: str) -> None:
-        self._execute(sql.SQL("DELETE FROM {} WHERE _line IN ({}) RETURNING _line").format(_STAGE, bad))
-        for (line,) in self.cursor.fetchall():
+        rejected = sql.SQL("DELETE FROM {} WHERE _line IN ({}) RETURNING _line").format(_STAGE, bad)
+        for line in statements.column(self.using, rejected):
             self.report.add_bad_line([BadLine(line, ", ".join(columns) or None, message)])
 
     def _reject_check(self, condition: str, columns: Collection[str], message: str) -> None:
@@ -198,7 +177,7 @@ class _Import:
 
     def _taken(self, columns: Sequence[str]) -> sql.Composed:
         same = sql.SQL(" AND ").join(sql.SQL("s.{0} = t.{0}").format(sql.Identifier(name)) for name in columns)
-        return sql.SQL("SELECT s._line FROM {} s JOIN {} t ON {}").format(_STAGE, self._target, same)
+        return sql.SQL("SELECT s._line FROM {} s JOIN {} t ON {}").format(_STAGE, self.target, same)
 
     def _reject_references(self) -> None:
         """Reject lines with dangling references and the lines that refer to them, in one statement, because a file may
@@ -207,14 +186,13 @@ class _Import:
         if not references:
             return
         dangling = sql.SQL(" UNION ALL ").join(map(self._dangling, references))
-        self._execute(sql.SQL("SELECT EXISTS ({})").format(dangling))
-        if not self.cursor.fetchone()[0]:
+        if not statements.value(self.using, sql.SQL("SELECT EXISTS ({})").format(dangling)):
             return
         dependents = []
         for column in references:
             if column.references == self.table.name:
                 name = sql.Identifier(column.name)
-                self._execute(sql.SQL("CREATE INDEX ON {} ({})").format(_STAGE, name))
+                statements.execute(self.using, sql.SQL("CREATE INDEX ON {} ({})").format(_STAGE, name))
                 dependents.append(
                     sql.SQL("SELECT s._line, s.id, {}::text FROM {} s WHERE s.{} = b.id").format(
                         sql.Literal(column.name), _STAGE, name
@@ -223,13 +201,11 @@ class _Import:
         further = sql.SQL(" UNION SELECT l.* FROM bad b CROSS JOIN LATERAL ({}) l").format(
             sql.SQL(" UNION ALL ").join(dependents)
         )
-        self._execute(
-            sql.SQL(
-                "WITH RECURSIVE bad (line, id, name) AS (({}){}), gone AS (DELETE FROM {} WHERE _line IN"
-                " (SELECT line FROM bad)) SELECT DISTINCT ON (line) line, name FROM bad ORDER BY line, name"
-            ).format(dangling, further if dependents else sql.SQL(""), _STAGE)
-        )
-        for line, name in self.cursor.fetchall():
+        rejected = sql.SQL(
+            "WITH RECURSIVE bad (line, id, name) AS (({}){}), gone AS (DELETE FROM {} WHERE _line IN"
+            " (SELECT line FROM bad)) SELECT DISTINCT ON (line) line, name FROM bad ORDER BY line, name"
+        ).format(dangling, further if dependents else sql.SQL(""), _STAGE)
+        for line, name in statements.rows(self.using, rejected):
             self.report.add_bad_line([BadLine(line, name, "refers to a row that does not exist")])
 
     def _dangling(self, column: Column) -> sql.Composed:
@@ -247,32 +223,29 @@ class _Import:
 
     def _reject_users(self, column: Column) -> None:
         name = sql.Identifier(column.name)
-        self._execute(sql.SQL("SELECT DISTINCT {} FROM {} WHERE {} IS NOT NULL").format(name, _STAGE, name))
-        named = [user_id for (user_id,) in self.cursor.fetchall()]
+        query = sql.SQL("SELECT DISTINCT {} FROM {} WHERE {} IS NOT NULL").format(name, _STAGE, name)
+        named = statements.column(self.using, query)
         pool = User.objects.in_pool(self.environment.pool_id)
-        unknown: list[str] = []
         for at in range(0, len(named), _USERS_AT_ONCE):
             batch = named[at : at + _USERS_AT_ONCE]
-            unknown += set(batch) - set(pool.filter(pk__in=batch).values_list("pk", flat=True))
-        for at in range(0, len(unknown), _USERS_AT_ONCE):
-            literals = sql.SQL(", ").join(map(sql.Literal, unknown[at : at + _USERS_AT_ONCE]))
-            bad = sql.SQL("SELECT _line FROM {} WHERE {} IN ({})").format(_STAGE, name, literals)
-            self._reject(bad, [column.name], "is not a user of the environment")
+            if unknown := set(batch).difference(pool.filter(pk__in=batch).values_list("pk", flat=True)):
+                literals = sql.SQL(", ").join(map(sql.Literal, unknown))
+                bad = sql.SQL("SELECT _line FROM {} WHERE {} IN ({})").format(_STAGE, name, literals)
+                self._reject(bad, [column.name], "is not a user of the environment")
 
     def _insert(self) -> None:
-        self._execute(
-            sql.SQL("INSERT INTO {} ({}) SELECT {} FROM {}").format(self._target, self._names, self._names, _STAGE)
-        )
-        self.report.rows = self.cursor.rowcount
+        insert = sql.SQL("INSERT INTO {} ({}) SELECT {} FROM {}").format(self.target, self.names, self.names, _STAGE)
+        self.report.rows = statements.execute(self.using, insert)
         if self.events:
             self._record_events()
         else:
-            watched_tables.invalidate_positions(self.environment.environment_id, self.environment.cluster)
-        self._execute(sql.SQL("ANALYZE {}").format(self._target))
+            watched_tables.invalidate_positions(self.environment.environment_id, self.using)
+        statements.execute(self.using, sql.SQL("ANALYZE {}").format(self.target))
 
     def _record_events(self) -> None:
         """With the payload of `rows.write.statements`."""
-        self._execute(
+        self.report.events = statements.execute(
+            self.using,
             sql.SQL(
                 "INSERT INTO platform.rows_outboxevent"
                 " (event_id, environment_id, type, subject, schema_version, request_id, depth, data)"
@@ -288,9 +261,8 @@ class _Import:
                 request=sql.Literal(current_request_id()),
                 stage=_STAGE,
                 record=json_cells(self.columns, "s"),
-            )
+            ),
         )
-        self.report.events = self.cursor.rowcount
 
 
 def _staged(column: Column) -> sql.Composed:

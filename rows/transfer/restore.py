@@ -4,12 +4,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from django.db import DatabaseError, connections, transaction
-from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import sql
 
 from accounts.audit import Actor
 from platform_site.background.periodic import log_failures
-from platform_site.identity import ids
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.postgres import sqlstates, transaction_settings
 from platform_site.postgres.row_access import row_access
@@ -17,7 +15,7 @@ from projects import services as projects
 from rows.changes import watched_tables
 from rows.migrate import apply, stored_values, versions
 from rows.migrate import service as schema_service
-from rows.models import CurrentVersion, PendingUserReferences
+from rows.models import CurrentVersion
 from rows.outbox import audit as audit_outbox
 from rows.query import schema_cache
 from rows.schema.model import EMPTY, Table
@@ -47,8 +45,7 @@ def restore_as_branch(
     origin = {"source": content.source_id, "taken_at": content.taken_at.isoformat()}
     with projects.filled_branch(project_id, name=name, actor=actor, **origin) as environment:
         schema_service.check_table_quota(environment, EMPTY, content.schema)
-        connection = connections[environment.cluster]
-        rows, indexes_due = _build(connection, environment.environment_id, content, progress)
+        rows, indexes_due = _build(environment.cluster, environment.environment_id, content, progress)
         if content.version:
             _restore_versions(environment, content, indexes_due)
         parts = {name: _load_part(environment, name, content) for name in registered_parts}
@@ -70,79 +67,65 @@ def restore_into(
     """Make the backup the environment's next schema version: loaded beside the live tables, then exchanged. Resolves
     references to deleted users if possible; restores webhooks and functions only if there are none. Raises NotEmpty
     unless `replace`, DamagedArchive, QuotaExceeded, LockNotAvailable, DatabaseError."""
+    using, began = environment.cluster, deleted_users.now()
     try:
-        summary, due = _restore_into(content, environment, replace, actor, progress)
+        with transaction.atomic(using=using):
+            transaction_settings.lift_limits(using)
+            beside = apply.create_schema(using, "restore")
+            if versions.current(environment).schema.tables and not replace:
+                raise NotEmpty
+            rows, indexes_due = _build(using, beside, content, progress)
+            row = schema_service.locked_version(environment)
+            old = versions.current(environment).schema
+            if old.tables and not replace:
+                raise NotEmpty
+            schema_service.check_table_quota(environment, old, content.schema)
+            apply.exchange(using, environment.environment_id, old, beside, content.schema)
+            name = f"restore the backup of {content.source_id} taken at {content.taken_at.isoformat()}"
+            version = versions.add_replacement(
+                environment, row, old, content.schema, name, actor=actor, indexes_due=indexes_due
+            )
+            deleted_users.delete_references(environment, content.taken_at)
+            parts = {
+                name: _load_part(environment, name, content)
+                for name, part in registered_parts.items()
+                if part.is_empty(environment)
+            }
+            due = deleted_users.schedule(environment, began)
+            watched_tables.invalidate_positions(environment.environment_id, using)
+            audit_outbox.record(
+                environment,
+                "environment.restored",
+                actor=actor,
+                target_id=environment.environment_id,
+                source=content.source_id,
+                taken_at=content.taken_at.isoformat(),
+                version=version,
+            )
     except BaseException:
         schema_cache.evict(environment.environment_id)  # which may know the version that was taken back
         raise
     with log_failures(f"references to deleted users in {environment.environment_id}"):
         deleted_users.settle(environment, due)
-    return summary
+    return Summary(version, rows, parts)
 
 
-def _restore_into(
-    content: Content, environment: EnvironmentRef, replace: bool, actor: Caller | Actor, progress: Progress
-) -> tuple[Summary, PendingUserReferences]:
-    began = deleted_users.now()
-    connection = connections[environment.cluster]
-    beside = f"restore_{ids.suffix()}"
-    with transaction.atomic(using=environment.cluster):
-        transaction_settings.lift_limits(environment.cluster)
-        with connection.cursor() as cursor:
-            cursor.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(beside)))
-        if versions.current(environment).schema.tables and not replace:
-            raise NotEmpty
-        rows, indexes_due = _build(connection, beside, content, progress)
-        row = schema_service.locked_version(environment)
-        old = versions.current(environment).schema
-        if old.tables and not replace:
-            raise NotEmpty
-        schema_service.check_table_quota(environment, old, content.schema)
-        apply.exchange(connection, environment.environment_id, old, beside, content.schema)
-        name = f"restore the backup of {content.source_id} taken at {content.taken_at.isoformat()}"
-        version = versions.add_replacement(
-            environment, row, old, content.schema, name, actor=actor, indexes_due=indexes_due
-        )
-        deleted_users.delete_references(environment, content.taken_at)
-        parts = {
-            name: _load_part(environment, name, content)
-            for name, part in registered_parts.items()
-            if part.is_empty(environment)
-        }
-        due = deleted_users.schedule(environment, began)
-        watched_tables.invalidate_positions(environment.environment_id, environment.cluster)
-        audit_outbox.record(
-            environment,
-            "environment.restored",
-            actor=actor,
-            target_id=environment.environment_id,
-            source=content.source_id,
-            taken_at=content.taken_at.isoformat(),
-            version=version,
-        )
-    return Summary(version, rows, parts), due
-
-
-def _build(
-    connection: BaseDatabaseWrapper, into: str, content: Content, progress: Progress
-) -> tuple[dict[str, int], bool]:
+def _build(using: str, into: str, content: Content, progress: Progress) -> tuple[dict[str, int], bool]:
     """Build the backup in the empty schema `into`; returns rows by table, and whether an index is missing."""
     counted: dict[str, int] = {}
 
     def fill() -> None:
         for table in content.schema.tables.values():
-            counted[table.name] = _load_rows(connection, into, table, content.archive, progress)
+            counted[table.name] = _load_rows(using, into, table, content.archive, progress)
         for table in content.schema.tables.values():
-            if invalid := stored_values.unreadable_cell(connection, table):
+            if invalid := stored_values.unreadable_cell(using, table):
                 raise DamagedArchive(describe_invalid_row(table, *invalid))
-        with connection.cursor() as cursor:
-            for table in content.schema.tables.values():
-                cursor.execute(sql.SQL("ANALYZE {}").format(sql.Identifier(into, table.name)))
+        branch_copy.analyze(using, into, content.schema)
 
     try:
         # COPY is psycopg's own: without the wrapper its errors would not be Django's.
-        with connection.wrap_database_errors, apply.use_schema(connection, into, limited=False), row_access():
-            built = apply.build(connection, content.schema, fill)
+        with connections[using].wrap_database_errors, apply.use_schema(using, into, limited=False), row_access():
+            built = apply.build(using, content.schema, fill)
     except DatabaseError as error:
         if (sqlstates.sqlstate(error) or "").startswith(("22", "23")):
             raise DamagedArchive("its rows do not fit its schema") from error
@@ -153,9 +136,9 @@ def _build(
     return counted, built.indexes_due
 
 
-def _load_rows(connection: BaseDatabaseWrapper, into: str, table: Table, archive: Archive, progress: Progress) -> int:
+def _load_rows(using: str, into: str, table: Table, archive: Archive, progress: Progress) -> int:
     copy = sql.SQL("COPY {} ({}) FROM STDIN").format(sql.Identifier(into, table.name), branch_copy.columns_of(table))
-    with connection.cursor() as cursor:
+    with connections[using].cursor() as cursor:
         pending: Any = cursor
         with pending.copy(copy) as writing:
             for piece in archive.read(member_of(table), progress):

@@ -162,8 +162,8 @@ def _statements() -> str:
 
     with transaction.atomic(using=REGION), connections[REGION].cursor() as cursor:
         cursor.execute("CREATE SCHEMA twin_of_all")
-        with apply.use_schema(connections[REGION], "twin_of_all"):
-            made = apply.build(connections[REGION], parse(DOCUMENT))
+        with apply.use_schema(REGION, "twin_of_all"):
+            made = apply.build(REGION, parse(DOCUMENT))
         transaction.set_rollback(True, using=REGION)
     return ";".join(text for operation in made.operations for text in operation.sql)
 

@@ -64,7 +64,7 @@ def change(name: str, old: Schema, new: Schema, alias: str = REGION, *, beforeha
     with transaction.atomic(using=alias):
         plan = planner.plan(old, new)
         made = plan.new_uniques if beforehand else ()
-        with apply.use_schema(connections[alias], name), connections[alias].cursor() as cursor:
+        with apply.use_schema(alias, name), connections[alias].cursor() as cursor:
             for unique in made:
                 cursor.execute(apply.new_unique_sql(unique, concurrently=False))
         return apply.apply(alias, name, plan, made)
