@@ -31,6 +31,7 @@ from rows.transfer.backup_content import (
     registered_parts,
 )
 from rows.transfer.backup_file import Archive, DamagedArchive, Writer
+from rows.transfer.copy_lines import in_chunks
 from rows.write.references import deleted_users
 
 
@@ -135,22 +136,13 @@ def _write_rows(writer: Writer, environment: EnvironmentRef, table: Table, progr
     copy = sql.SQL("COPY {} ({}) TO STDOUT").format(
         sql.Identifier(environment.environment_id, table.name), branch_copy.columns_of(table)
     )
-    rows = reported = 0
+    rows = 0
     with writer.member(member_of(table)) as write, row_access(), connection.cursor() as cursor:
         pending: Any = cursor
-        chunk: list[bytes] = []
-        size = 0
         with connection.wrap_database_errors, pending.copy(copy) as reading:
-            for line in reading:  # PostgreSQL sends each row by itself
-                rows += 1
-                chunk.append(bytes(line))
-                size += len(line)
-                if size > 256 * 1024:
-                    write(b"".join(chunk))
-                    chunk.clear()
-                    size = 0
-                    progress(table.name, rows - reported)
-                    reported = rows
-        write(b"".join(chunk))
-    progress(table.name, rows - reported)
+            for chunk in in_chunks(map(bytes, reading)):
+                write(chunk)
+                count = chunk.count(b"\n")  # COPY escapes those of values
+                progress(table.name, count)
+                rows += count
     return rows

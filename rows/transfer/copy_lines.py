@@ -1,5 +1,5 @@
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Final
@@ -18,6 +18,19 @@ CHUNK: Final = 256 * 1024
 _ESCAPES: Final = ((b"\\", rb"\\"), (b"\t", rb"\t"), (b"\n", rb"\n"), (b"\r", rb"\r"))
 _NULL: Final = rb"\N"
 _REMEMBERED: Final = 20_000
+
+
+def in_chunks(lines: Iterable[bytes]) -> Iterator[bytes]:
+    waiting: list[bytes] = []
+    size = 0
+    for line in lines:
+        waiting.append(line)
+        size += len(line)
+        if size > CHUNK:
+            yield b"".join(waiting)
+            waiting.clear()
+            size = 0
+    yield b"".join(waiting)
 
 
 class LineEncoder:

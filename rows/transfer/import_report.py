@@ -33,16 +33,12 @@ class Report:
             self.bad += lines
 
 
-class ImportFailed(Exception):
-    pass
-
-
-class NoSuchTable(ImportFailed):
+class NoSuchTable(Exception):
     def __init__(self, name: str, known: Iterable[str]) -> None:
         super().__init__(f"The environment has no table {name}{identifiers.did_you_mean(name, known) or '.'}")
 
 
-class BadLines(ImportFailed):
+class BadLines(Exception):
     """Invalid lines without `skip_bad`: nothing was imported."""
 
     def __init__(self, report: Report) -> None:
@@ -50,9 +46,9 @@ class BadLines(ImportFailed):
         super().__init__(f"{report.bad_lines} bad lines")
 
 
-class ChangedDuringImport(ImportFailed):
+class ChangedDuringImport(Exception):
     """A concurrent schema change or conflicting write: nothing was imported."""
 
 
-class TooLong(ImportFailed):
+class TooLong(Exception):
     """A row's values are too long for an index: nothing was imported. Arguments: the columns, if known."""

@@ -2,7 +2,7 @@
 temporary table finds taken ids, violated uniques and missing references, so that every invalid line is reported. No
 rules are applied."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final
 
 from django.db import Error as DatabaseError
@@ -23,7 +23,7 @@ from rows.query.tables import table_checks, table_models
 from rows.schema.column_values import LONG_TYPES, MAX_ROW_BYTES
 from rows.schema.model import ID, NOW, SQL_TYPES, Column, Table
 from rows.transfer import branch_copy, import_report
-from rows.transfer.copy_lines import CHUNK, LineEncoder
+from rows.transfer.copy_lines import LineEncoder, in_chunks
 from rows.transfer.exporter import json_cells
 from rows.transfer.file_formats import RecordFile
 from rows.transfer.import_report import BadLine, BadLines, ChangedDuringImport, NoSuchTable, Report, TooLong
@@ -115,23 +115,19 @@ class _Import:
         pending: Any = connection.cursor()
         # COPY is psycopg's own: without the wrapper its errors would not be Django's.
         with connection.wrap_database_errors, pending, pending.copy(copy) as writing:
-            chunk: list[bytes] = []
-            size = 0
-            for number, record in source.records(self.table):
-                line = encode.line(number, record)
-                if isinstance(line, list):
-                    self.report.add_bad_line(line)
-                    continue
-                if len(line) > _LONG_LINE:
-                    self.long_lines.append(number)
-                chunk.append(line)
-                size += len(line)
-                if size > CHUNK:
-                    writing.write(b"".join(chunk))
-                    chunk.clear()
-                    size = 0
-            writing.write(b"".join(chunk))
+            for chunk in in_chunks(self._encoded(source, encode)):
+                writing.write(chunk)
         statements.execute(self.using, sql.SQL("ANALYZE {}").format(_STAGE))
+
+    def _encoded(self, source: RecordFile, encode: LineEncoder) -> Iterator[bytes]:
+        for number, record in source.records(self.table):
+            line = encode.line(number, record)
+            if isinstance(line, list):
+                self.report.add_bad_line(line)
+                continue
+            if len(line) > _LONG_LINE:
+                self.long_lines.append(number)
+            yield line
 
     def _check(self) -> None:
         """Report lines that PostgreSQL or the API would refuse, and remove them with dependent ones."""
