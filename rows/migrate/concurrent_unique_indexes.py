@@ -63,12 +63,6 @@ def built(
         raise
 
 
-def drop_leftovers(cluster: str, environment_id: str) -> None:
-    """Drop an environment's leftover indexes, unless a build is running. Raises DatabaseError after two seconds."""
-    with suppress(_BuildRunning), _build_lock(cluster, environment_id) as cursor:
-        _clear(cursor)
-
-
 def clear_all(cluster: str) -> None:
     found = statements.column(
         cluster,
@@ -81,8 +75,10 @@ def clear_all(cluster: str) -> None:
 
 
 def _clear_or_warn(cluster: str, environment_id: str) -> None:
+    """Drop an environment's leftover indexes, unless a build is running."""
     try:
-        drop_leftovers(cluster, environment_id)
+        with suppress(_BuildRunning), _build_lock(cluster, environment_id) as cursor:
+            _clear(cursor)
     except DatabaseError as error:
         log.warning(
             "leftover unique indexes of %s will be dropped by the next periodic job: %s",

@@ -136,12 +136,6 @@ def _apply_rules_to_current(
                 tables[name] = current.tables[name]
 
 
-def _with_role(users: Iterable[User], role: str, named: Iterable[str]) -> list[User]:
-    others = set(named) - {USER, MEMBER, SERVER}
-    wanted = [each for each in users if (each.role not in others if role == USER else each.role == role)]
-    return wanted[:USERS_PER_ROLE]
-
-
 def _impact_subjects(roles: Iterable[str], users: Iterable[User]) -> Iterator[tuple[str, Principal]]:
     named = sorted(roles)
     if SERVER in named:
@@ -154,7 +148,9 @@ def _impact_subjects(roles: Iterable[str], users: Iterable[User]) -> Iterator[tu
         if role in (SERVER, MEMBER, ANONYMOUS):
             continue
         yield (f"role {role}, whoever it is", Principal("user", role=None if role == USER else role))
-        for user in _with_role(users, role, named):
+        others = set(named) - {USER, MEMBER, SERVER}
+        of_role = [each for each in users if (each.role not in others if role == USER else each.role == role)]
+        for user in of_role[:USERS_PER_ROLE]:
             yield (f"{user.email} (role {role})", Principal.of_user(user))
 
 

@@ -72,14 +72,12 @@ class _Planning:
             guarded=frozenset(pointed_to - exclusive - formerly_referenced),
         )
 
-    def _shown_table(self, name: str) -> str:
-        """A temporary name is shown as the old name."""
-        return name if name in self.new.tables else self.renamed.was_table[name]
-
     def _step(self, operation: DjangoOperation) -> Step:
         at = model_of(operation)
-        table = self._shown_table(at)
+        table = at if at in self.new.tables else self.renamed.was_table[at]  # a temporary name is not shown
         path = f"tables.{table}"
+        added = isinstance(operation, migrations.AddField | migrations.AddIndex | migrations.AddConstraint)
+        verb = "add" if added else "drop"
         match operation:
             case migrations.CreateModel():
                 return Step(operation, f"create table {table}", path)
@@ -87,43 +85,35 @@ class _Planning:
                 return Step(operation, f"drop table {table}", path)
             case migrations.AddField() | migrations.AlterField():
                 column = column_of(self.new.tables[at], operation.name)
-                verb = "add" if isinstance(operation, migrations.AddField) else "alter"
+                verb = "add" if added else "alter"
                 return Step(operation, f"{verb} column {table}.{column.key}", f"{path}.columns.{column.key}", column)
             case migrations.RemoveField():
                 column = column_of(self.middle.tables[at], operation.name)
                 was = self.old.tables[self.renamed.was_table[at]].columns[self.renamed.was_column[at, column.name]]
                 return Step(operation, f"drop column {table}.{was.key}", f"{path}.columns.{was.key}")
             case migrations.AddIndex() | migrations.RemoveIndex():
-                added = isinstance(operation, migrations.AddIndex)
                 spec = self.index_names[operation.index.name if added else operation.name]  # type: ignore[union-attr]
-                verb = "add" if added else "drop"
                 called = f"{verb} index {table} ({self._spelled(at, spec)})"
                 columns = tuple(self._was(at, key.column) for key in spec.keys if key.column != ID.name)
                 return Step(operation, called, f"{path}.indexes", columns=columns)
             case migrations.AddConstraint() | migrations.RemoveConstraint():
-                added = isinstance(operation, migrations.AddConstraint)
                 name = operation.constraint.name if added else operation.name  # type: ignore[union-attr]
                 if name in self.unique_names:
                     columns = tuple(self._was(at, column) for column in self.unique_names[name])
-                    called = f"{'add' if added else 'drop'} unique {table} ({', '.join(columns)})"
+                    called = f"{verb} unique {table} ({', '.join(columns)})"
                     return Step(operation, called, f"{path}.unique", columns=columns)
                 if name in self.table_check_names:
                     check = self.table_check_names[name]
-                    called = f"{'add' if added else 'drop'} check {table}.{check}"
+                    called = f"{verb} check {table}.{check}"
                     return Step(operation, called, f"{path}.checks.{check}")
-                column = self._checked_column(at, self.check_names[name])
+                key, new = self.check_names[name], self.new.tables.get(at)
+                column = (new.columns.get(key) if new else None) or self.middle.tables[at].columns[key]
                 return Step(operation, f"alter column {table}.{column.key}", f"{path}.columns.{column.key}")
             case _:
                 raise NotImplementedError(f"the autodetector planned {operation!r}")
 
-    def _checked_column(self, at: str, name: str) -> Column:
-        table = self.new.tables.get(at)
-        return (table.columns.get(name) if table else None) or self.middle.tables[at].columns[name]
-
     def _was(self, at: str, column: str) -> str:
-        if column.startswith("_"):
-            return self.renamed.was_column[at, column]
-        return column
+        return self.renamed.was_column[at, column] if column.startswith("_") else column
 
     def _spelled(self, at: str, spec: IndexSpec) -> str:
         return ", ".join(str(key).replace(key.column, self._was(at, key.column), 1) for key in spec.keys)
@@ -151,12 +141,16 @@ class _Planning:
                 if continued is None or self.old.tables[was].columns[continued].null:
                     yield Gap(was, continued, f"tables.{name}.columns.{column.key}")
 
-    def _new_checks(self, steps: Collection[Step]) -> Iterator[NewCheck]:
+    def _added_constraints(self, steps: Collection[Step]) -> Iterator[tuple[Step, str, str]]:
+        """Those of existing tables, with the table and the constraint's name."""
         for step in steps:
-            operation, at = step.django, model_of(step.django)
-            if not isinstance(operation, migrations.AddConstraint) or at not in self.renamed.tables:
-                continue
-            name, was, table = operation.constraint.name, self.renamed.columns[at], self.renamed.tables[at]
+            at = model_of(step.django)
+            if isinstance(step.django, migrations.AddConstraint) and at in self.renamed.tables:
+                yield step, at, step.django.constraint.name
+
+    def _new_checks(self, steps: Collection[Step]) -> Iterator[NewCheck]:
+        for step, at, name in self._added_constraints(steps):
+            was, table = self.renamed.columns[at], self.renamed.tables[at]
             if name in self.check_names:
                 column = self.new.tables[at].columns[self.check_names[name]]
                 if self._keeps_type(at, column.name):
@@ -178,19 +172,12 @@ class _Planning:
         return was is not None and SQL_TYPES[was.type] == SQL_TYPES[becomes.type]
 
     def _new_uniques(self, steps: Collection[Step]) -> Iterator[NewUnique]:
-        for step in steps:
-            operation = step.django
-            if (
-                not isinstance(operation, migrations.AddConstraint)
-                or operation.constraint.name not in self.unique_names
-            ):
-                continue
-            at = model_of(operation)
-            columns = self.unique_names[operation.constraint.name]
-            if at in self.renamed.tables and all(self._keeps_values(at, column) for column in columns):
+        for step, at, name in self._added_constraints(steps):
+            columns = self.unique_names.get(name)
+            if columns is not None and all(self._keeps_values(at, column) for column in columns):
                 yield NewUnique(
                     step=step,
-                    constraint=operation.constraint.name,
+                    constraint=name,
                     table=self.renamed.tables[at],
                     columns=tuple(self.renamed.columns[at].get(column, column) for column in columns),
                     index=table_models.new_unique_name(at, columns),
