@@ -246,7 +246,10 @@ class Feed:
 
     def _serve(self, task: Task, stream: Stream, found: Pass) -> None:
         try:
-            if self._is_authorized(stream):
+            caller = stream.credential.caller()  # raises if the request would be refused now
+            if caller is not stream.caller:
+                stream.set_caller(caller)
+            if not stream.queue.is_closed:
                 self._advance(task, stream, found)
             stream.failed_at = 0.0
         except ApiError as error:
@@ -266,13 +269,6 @@ class Feed:
             stream.failed_at = stream.failed_at or now
             if now - stream.failed_at > MAX_FAILURE_SECONDS:
                 stream.end("unavailable")
-
-    def _is_authorized(self, stream: Stream) -> bool:
-        """Whether it is open. Raises ApiError if the request would be refused now."""
-        caller = stream.credential.caller()
-        if caller is not stream.caller:
-            stream.set_caller(caller)
-        return not stream.queue.is_closed
 
     def _renew(self, streams: Sequence[Stream]) -> None:
         now = time.monotonic()

@@ -45,21 +45,19 @@ class RoleTables:
 
 def role_named(rules: Ruleset, principal: Principal, role: str | None) -> tuple[RoleKey, str]:
     """The key and the name of `role`, or of the principal's. Raises ValidationFailed on `role`."""
-    role_key = rules.role_key(principal) if role is None else _key_of(rules, role)
+    if role is None:
+        role_key = rules.role_key(principal)
+    elif (found := rules.role_keys.get(role)) is not None:
+        role_key = found
+    else:
+        suggestion = did_you_mean(role, rules.role_keys) or f": the roles are {', '.join(rules.role_keys)}."
+        raise ValidationFailed.of("role", "unknown", f"No table's rules name this role{suggestion}")
     return role_key, role or role_key.rpartition(":")[2]
 
 
 def tables_for(rules: Ruleset, role_key: RoleKey) -> dict[str, RoleTable]:
     tables = (_of(rules, role_key, table) for table in rules.schema.tables.values())
     return {table.name: table for table in tables if table.columns or table.insert is not None}
-
-
-def _key_of(rules: Ruleset, role: str) -> RoleKey:
-    role_keys = rules.role_keys
-    if role not in role_keys:
-        suggestion = did_you_mean(role, role_keys) or f": the roles are {', '.join(role_keys)}."
-        raise ValidationFailed.of("role", "unknown", f"No table's rules name this role{suggestion}")
-    return role_keys[role]
 
 
 def _of(rules: Ruleset, role_key: RoleKey, table: Table) -> RoleTable:

@@ -86,14 +86,6 @@ def with_valid_rules(schema: Schema) -> Schema:
     return schema
 
 
-def _read_with_row_errors(environment: EnvironmentRef, raw: object) -> Schema:
-    """As `read`, with the errors of rules and existing rows together."""
-    schema = parser.parse(raw)
-    if errors := rules.validate(schema):
-        raise InvalidDocument([*errors, *_existing_row_errors(environment, schema)][:MAX_ERRORS])
-    return schema
-
-
 def _existing_row_errors(environment: EnvironmentRef, schema: Schema) -> list[FieldError]:
     tables = {name: replace(table, rules={}, conditions={}, checks={}) for name, table in schema.tables.items()}
     try:
@@ -180,16 +172,6 @@ change = _at_once(prepared)
 """As `prepared`, and makes the change itself, with retries. Returns its Outcome."""
 
 
-def _current_state(environment: EnvironmentRef, expected: int | None) -> State:
-    """The current state. Raises VersionConflict unless it is `expected`, and SchemaLost."""
-    state = versions.current(environment)
-    if expected is not None and expected != state.version:
-        raise VersionConflict(state.version)
-    if state.version == 0 and not schemas.has_schema(environment.environment_id, environment.cluster):
-        raise SchemaLost
-    return state
-
-
 def check_table_quota(environment: EnvironmentRef, old: Schema, new: Schema) -> None:
     """A schema that grew under a larger plan may stay, and shrink."""
     limit, used = plan_limits(environment.plan).tables_per_environment, len(old.tables)
@@ -213,8 +195,14 @@ def _planned(
     environment: EnvironmentRef, raw: object, expected: int | None, actor: Caller | Actor | None
 ) -> _PlannedChange:
     """Raises InvalidDocument, QuotaExceeded, VersionConflict, SchemaLost, Forbidden."""
-    schema = _read_with_row_errors(environment, raw)
-    state = _current_state(environment, expected)
+    schema = parser.parse(raw)
+    if errors := rules.validate(schema):
+        raise InvalidDocument([*errors, *_existing_row_errors(environment, schema)][:MAX_ERRORS])
+    state = versions.current(environment)
+    if expected is not None and expected != state.version:
+        raise VersionConflict(state.version)
+    if state.version == 0 and not schemas.has_schema(environment.environment_id, environment.cluster):
+        raise SchemaLost
     check_table_quota(environment, state.schema, schema)
     shows_more = planner.shows_more_of_users(state.schema.users, schema.users)
     if shows_more and environment.is_branch and isinstance(actor, Caller):

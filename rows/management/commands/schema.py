@@ -207,15 +207,12 @@ class Command(base.Command):
         try:
             concurrent_indexes.make_due(environment, say)
         except DatabaseError as error:
-            if sqlstates.sqlstate(error) != sqlstates.TOO_LONG_FOR_AN_INDEX:
-                raise CommandError(
-                    f"Version {version} is applied, but the index {making} could not be made "
-                    f"({type(error.__cause__ or error).__name__}). A worker tries again."
-                ) from None
-            raise CommandError(
-                f"Version {version} is applied, but existing rows have values too long for the index {making} "
-                "(about 2,700 bytes). It is made when they are shorter."
-            ) from None
+            kind = type(error.__cause__ or error).__name__
+            why = f"the index {making} could not be made ({kind}). A worker tries again."
+            if sqlstates.sqlstate(error) == sqlstates.TOO_LONG_FOR_AN_INDEX:
+                why = f"existing rows have values too long for the index {making} (about 2,700 bytes). It is made when "
+                why += "they are shorter."
+            raise CommandError(f"Version {version} is applied, but {why}") from None
 
     def _ask(self, operations: Iterable[Operation]) -> list[str]:
         confirmed = []

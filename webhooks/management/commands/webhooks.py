@@ -39,10 +39,6 @@ def _moment(text: str) -> datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def _escaped(found: re.Match[str]) -> str:
-    return f"\\u{ord(found[0]):04x}"
-
-
 class Command(base.Command):
     help = "List the webhooks of an environment, send their deliveries again, or forward its events to a local server."
     epilog = _EXAMPLES
@@ -131,7 +127,7 @@ class Command(base.Command):
         at = f"{result.at:%H:%M:%S}"
         self.stdout.write(f"{at}  {claimed.event_type}  {claimed.event_id}  {answer} after {took}{again}")
         if with_body:
-            self.stdout.write("    " + _CONTROL.sub(_escaped, claimed.body))
+            self.stdout.write("    " + _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", claimed.body))
         self.stdout.flush()
 
 
