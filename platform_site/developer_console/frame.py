@@ -16,7 +16,7 @@ from django.views.decorators.csrf import csrf_protect
 
 from platform_site.concurrency import server_hints
 from platform_site.developer_console import session
-from platform_site.developer_console.api_calls import ApiClient
+from platform_site.developer_console.api_calls import ApiClient, path_to
 from platform_site.developer_console.staff import grants as staff
 from platform_site.http.errors import ApiError, Forbidden, InvalidRequest, NotFound, ProjectSuspended
 from platform_site.http.requests import current_request_id
@@ -214,6 +214,22 @@ def page(section: str, changes: Mapping[str, Change] | None = None) -> Callable[
         return wrapped
 
     return decorate
+
+
+def operation(method: str, path: str, notice: str, body: Mapping[str, Any] | None = None) -> Change:
+    """A change by one call of the API. `:name` in path and body is an argument of the page, or a field of the form."""
+
+    def change(console: Console, **arguments: str) -> dict[str, Any]:
+        given = {**console.request.POST.dict(), "project": console.project["id"], **arguments}
+
+        def filled(each: Any) -> Any:
+            return given.get(each[1:], "") if isinstance(each, str) and each.startswith(":") else each
+
+        sent = None if body is None else {name: filled(value) for name, value in body.items()}
+        console.api(method, path_to(*map(filled, path.split("/"))), sent)
+        return {"notice": notice}
+
+    return change
 
 
 def environment_of(project: Mapping[str, Any], environment_id: str) -> Mapping[str, Any]:

@@ -3,9 +3,8 @@ from typing import Any, Final
 
 from accounts.models import ServerKey
 from platform_site.developer_cli import key_presets
-from platform_site.developer_console.api_calls import path_to
 from platform_site.developer_console.forms import expiry_of
-from platform_site.developer_console.frame import Console
+from platform_site.developer_console.frame import Change, Console, operation
 from platform_site.http.errors import ApiError
 
 
@@ -46,11 +45,6 @@ def panel(console: Console) -> dict[str, Any]:
     }
 
 
-def revoke(console: Console) -> dict[str, Any]:
-    console.api("DELETE", path_to("keys", console.request.POST.get("key", "")))
-    return {"notice": "The key is revoked."}
-
-
 def create(console: Console) -> dict[str, Any]:
     asked = console.request.POST
     preset = next((each for each in PRESETS if each.name == asked.get("preset")), PRESETS[0])
@@ -65,4 +59,7 @@ def create(console: Console) -> dict[str, Any]:
     return {"new_key": console.api("POST", "/v1/keys", body), "new_key_preset": preset}
 
 
-CHANGES: Final = {"create-key": create, "revoke-key": revoke}
+CHANGES: Final[dict[str, Change]] = {
+    "create-key": create,
+    "revoke-key": operation("DELETE", "keys/:key", "The key is revoked."),
+}

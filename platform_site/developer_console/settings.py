@@ -11,7 +11,7 @@ from accounts.registration import pool_settings
 from platform_site.developer_console import keys
 from platform_site.developer_console.api_calls import path_to
 from platform_site.developer_console.forms import invalid
-from platform_site.developer_console.frame import Change, Console, go_to, page
+from platform_site.developer_console.frame import Change, Console, go_to, operation, page
 from platform_site.http.errors import Forbidden, ValidationFailed
 from platform_site.templatetags.developer_console import isolated
 from projects import staff_access
@@ -74,13 +74,6 @@ def _add_member(console: Console) -> dict[str, Any]:
     return {"notice": f"{isolated(body['email'])} {outcome}."}
 
 
-def _change_role(console: Console) -> dict[str, Any]:
-    asked = console.request.POST
-    path = _project(console, "members", asked.get("member", ""))
-    console.api("PATCH", path, {"role": asked.get("role", "")})
-    return {"notice": "The role is changed."}
-
-
 def _remove_member(console: Console) -> dict[str, Any] | HttpResponse:
     user_id = console.request.POST.get("member", "")
     console.api("DELETE", _project(console, "members", user_id))
@@ -89,11 +82,6 @@ def _remove_member(console: Console) -> dict[str, Any] | HttpResponse:
 
 def _leave(console: Console) -> HttpResponse:
     return go_to(console.request, reverse("developer_console:start"))
-
-
-def _withdraw(console: Console) -> dict[str, Any]:
-    console.api("DELETE", _project(console, "invitations", console.request.POST.get("invitation", "")))
-    return {"notice": "The invitation is withdrawn."}
 
 
 def _change_origins(console: Console) -> dict[str, Any]:
@@ -116,9 +104,9 @@ def _delete(console: Console) -> HttpResponse:
 
 _CHANGES: Final[dict[str, Change]] = {
     "add-member": _add_member,
-    "change-role": _change_role,
+    "change-role": operation("PATCH", "projects/:project/members/:member", "The role is changed.", {"role": ":role"}),
     "remove-member": _remove_member,
-    "withdraw": _withdraw,
+    "withdraw": operation("DELETE", "projects/:project/invitations/:invitation", "The invitation is withdrawn."),
     "revoke-staff": _revoke_staff,
     "origins": _change_origins,
     "rename": _rename,

@@ -6,7 +6,7 @@ from platform_site.developer_console import forms
 from platform_site.developer_console.api_calls import path_to
 from platform_site.developer_console.auth.common import PERSON, person_of, render
 from platform_site.developer_console.forms import Field, Form
-from platform_site.developer_console.frame import Change, Console, go_to, page
+from platform_site.developer_console.frame import Change, Console, go_to, operation, page
 from platform_site.developer_console.sessions import program_of
 from platform_site.identity import ids
 from platform_site.templatetags.developer_console import isolated
@@ -36,35 +36,10 @@ def _edit(console: Console, user_id: str) -> dict[str, Any]:
     return {"notice": "The user is saved."}
 
 
-def _set_password(console: Console, user_id: str) -> dict[str, Any]:
-    console.api("PATCH", path_to("users", user_id), {"password": console.request.POST.get("password", "")})
-    return {"notice": "The password is set. All sessions of the user have ended."}
-
-
 def _send_reset(console: Console, user_id: str) -> dict[str, Any]:
     email = console.api("GET", path_to("users", user_id))["email"]
     console.api("POST", "/v1/auth/password-reset", {"email": email})
     return {"notice": "A link to set a new password is sent by email."}
-
-
-def _disable(console: Console, user_id: str) -> dict[str, Any]:
-    console.api("PATCH", path_to("users", user_id), {"disabled": True})
-    return {"notice": "The user is disabled. All sessions of the user have ended."}
-
-
-def _enable(console: Console, user_id: str) -> dict[str, Any]:
-    console.api("PATCH", path_to("users", user_id), {"disabled": False})
-    return {"notice": "The user is enabled and can sign in again."}
-
-
-def _end_session(console: Console, user_id: str) -> dict[str, Any]:
-    console.api("DELETE", path_to("users", user_id, "sessions", console.request.POST.get("session", "")))
-    return {"notice": "The session has ended."}
-
-
-def _end_sessions(console: Console, user_id: str) -> dict[str, Any]:
-    console.api("DELETE", path_to("users", user_id, "sessions"))
-    return {"notice": "The sessions have ended."}
 
 
 def _delete(console: Console, user_id: str) -> HttpResponse:
@@ -77,12 +52,19 @@ def _delete(console: Console, user_id: str) -> HttpResponse:
 
 _CHANGES: Final[dict[str, Change]] = {
     "edit": _edit,
-    "password": _set_password,
+    "password": operation(
+        "PATCH",
+        "users/:user_id",
+        "The password is set. All sessions of the user have ended.",
+        {"password": ":password"},
+    ),
     "send-reset": _send_reset,
-    "disable": _disable,
-    "enable": _enable,
-    "end-session": _end_session,
-    "end-sessions": _end_sessions,
+    "disable": operation(
+        "PATCH", "users/:user_id", "The user is disabled. All sessions of the user have ended.", {"disabled": True}
+    ),
+    "enable": operation("PATCH", "users/:user_id", "The user is enabled and can sign in again.", {"disabled": False}),
+    "end-session": operation("DELETE", "users/:user_id/sessions/:session", "The session has ended."),
+    "end-sessions": operation("DELETE", "users/:user_id/sessions", "The sessions have ended."),
     "delete": _delete,
 }
 
@@ -126,12 +108,12 @@ def _invite(console: Console) -> dict[str, Any]:
     return {"notice": f"{isolated(made['email'])} is invited by email. The link works for seven days."}
 
 
-def _withdraw(console: Console) -> dict[str, Any]:
-    console.api("DELETE", path_to("invitations", console.request.POST.get("invitation", "")))
-    return {"notice": "The invitation is withdrawn. Its link no longer works."}
+_WITHDRAW: Final = operation(
+    "DELETE", "invitations/:invitation", "The invitation is withdrawn. Its link no longer works."
+)
 
 
-@page("auth", {"invite": _invite, "withdraw": _withdraw})
+@page("auth", {"invite": _invite, "withdraw": _WITHDRAW})
 def invitations(console: Console) -> HttpResponse:
     found = console.page_of("/v1/invitations", {"limit": "50"})
     form = Form("invite", PERSON, {}, console.refusal, console.request.POST if console.refusal else None)

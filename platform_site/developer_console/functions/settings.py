@@ -6,7 +6,7 @@ from django.http import HttpResponse
 from functions.deploy import service as deploy_service
 from platform_site.developer_console import forms
 from platform_site.developer_console.forms import Field, form_of
-from platform_site.developer_console.frame import Change, Console, go_to, page
+from platform_site.developer_console.frame import Change, Console, go_to, operation, page
 from platform_site.developer_console.functions.pages import path_of, render
 from platform_site.developer_console.staff import grants as staff
 from platform_site.http.errors import ApiError, FieldError
@@ -112,11 +112,6 @@ def _create_endpoint(console: Console, name: str) -> dict[str, Any]:
     return {"new_endpoint": console.api("POST", path_of(name, "inbound"), body)}
 
 
-def _delete_endpoint(console: Console, name: str) -> dict[str, Any]:
-    console.api("DELETE", path_of(name, "inbound", console.request.POST.get("endpoint", "")))
-    return {"notice": "The inbound endpoint is deleted: its URL no longer works."}
-
-
 def _delete(console: Console, name: str) -> HttpResponse:
     if console.request.POST.get("confirm") != name:
         raise forms.invalid("confirm", "This is not the function's name. Nothing was deleted.")
@@ -131,7 +126,9 @@ _CHANGES: Final[dict[str, Change]] = {
     "secret": _set_secret,
     "delete-secret": _delete_secret,
     "inbound": _create_endpoint,
-    "delete-endpoint": _delete_endpoint,
+    "delete-endpoint": operation(
+        "DELETE", "functions/:name/inbound/:endpoint", "The inbound endpoint is deleted: its URL no longer works."
+    ),
     "delete": _delete,
 }
 

@@ -2,7 +2,7 @@ from typing import Any, Final
 
 from django.http import HttpResponse
 
-from platform_site.developer_console.frame import Console, page
+from platform_site.developer_console.frame import Console, operation, page
 from platform_site.developer_console.webhooks.pages import path_of, render
 from platform_site.developer_console.webhooks.payloads import payload_of
 from platform_site.http.errors import NotFound, ValidationFailed
@@ -11,12 +11,12 @@ from webhooks.models import Delivery
 STATUSES: Final = ("pending", "delivered", "exhausted", "held", "filtered", "dropped")
 
 
-def _redeliver(console: Console, webhook_id: str) -> dict[str, Any]:
-    console.api("POST", path_of(webhook_id, "deliveries", console.request.POST.get("delivery", ""), "redeliver"))
-    return {"notice": "Delivery queued for redelivery."}
+_REDELIVER: Final = operation(
+    "POST", "webhooks/:webhook_id/deliveries/:delivery/redeliver", "Delivery queued for redelivery."
+)
 
 
-@page("webhooks", {"redeliver": _redeliver})
+@page("webhooks", {"redeliver": _REDELIVER})
 def deliveries(console: Console, webhook_id: str) -> HttpResponse:
     request = console.request
     webhook = console.api("GET", path_of(webhook_id))
