@@ -5,7 +5,7 @@ from django.http import HttpResponse
 from accounts.oauth.providers import PRESETS
 from platform_site.developer_console import forms
 from platform_site.developer_console.api_calls import path_to
-from platform_site.developer_console.auth.common import render
+from platform_site.developer_console.auth.users import render
 from platform_site.developer_console.forms import Field, Form
 from platform_site.developer_console.frame import Console, go_to, page
 

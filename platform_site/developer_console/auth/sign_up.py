@@ -3,7 +3,7 @@ from typing import Any, Final
 from django.http import HttpResponse
 
 from platform_site.developer_console import forms
-from platform_site.developer_console.auth.common import render
+from platform_site.developer_console.auth.users import render
 from platform_site.developer_console.forms import Field
 from platform_site.developer_console.frame import Console, page
 

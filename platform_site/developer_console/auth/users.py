@@ -4,21 +4,40 @@ from django.http import HttpResponse
 
 from platform_site.developer_console import forms
 from platform_site.developer_console.api_calls import path_to
-from platform_site.developer_console.auth.common import PERSON, person_of, render
 from platform_site.developer_console.forms import Field, Form
-from platform_site.developer_console.frame import Change, Console, go_to, operation, page
+from platform_site.developer_console.frame import Change, Console, environment_of, go_to, operation, page
 from platform_site.developer_console.sessions import program_of
 from platform_site.identity import ids
 from platform_site.templatetags.developer_console import isolated
 
+_TABS: Final = {"auth": "Users", "user-invitations": "Invitations", "sign-up": "Sign-up", "providers": "Providers"}
+_PERSON: Final = (
+    Field("email", "Email", "email", required=True),
+    Field("name", "Name"),
+    Field("role", "Role", placeholder="editor", help="For the rules of your tables. Empty: user."),
+    Field("claims", "Claims (JSON)", "code", placeholder='{"team": "sales"}', help="For the rules of your tables."),
+)
 _VERIFIED: Final = Field("email_verified", "The email is verified", "checkbox")
 _NEW: Final = (
-    *PERSON,
+    *_PERSON,
     Field("password", "Password", "password", help="Optional: a password reset or a provider also lets the user in."),
     _VERIFIED,
 )
-_EDIT: Final = (*PERSON, _VERIFIED)
+_EDIT: Final = (*_PERSON, _VERIFIED)
 _PASSWORD: Final = (Field("password", "New password", "password", required=True, help="Ends all sessions."),)
+
+
+def render(console: Console, template: str, tab: str, context: dict[str, Any]) -> HttpResponse:
+    ref = console.ref
+    # The environment that the users of a preview branch belong to.
+    source = environment_of(console.project, ref.pool_id) if ref.is_branch else None
+    shown = {"tabs": console.tabs(_TABS), "tab": tab, "source": source, "may_change": console.may_write and not source}
+    return console.render(template, shown | context)
+
+
+def _person_of(asked: Any) -> dict[str, Any]:
+    body = forms.read(_PERSON, asked)
+    return body | {"role": body["role"] or None, "claims": body["claims"] or {}}
 
 
 def _shown(user: dict[str, Any]) -> dict[str, Any]:
@@ -26,7 +45,7 @@ def _shown(user: dict[str, Any]) -> dict[str, Any]:
 
 
 def _edit(console: Console, user_id: str) -> dict[str, Any]:
-    body = person_of(console.request.POST)
+    body = _person_of(console.request.POST)
     is_verified = "email_verified" in console.request.POST
     shown = _shown(console.api("GET", path_to("users", user_id)))
     forms.refuse_stale(console, forms.fingerprint_of(_EDIT, shown))
@@ -86,7 +105,7 @@ def user(console: Console, user_id: str) -> HttpResponse:
 
 def _add(console: Console) -> HttpResponse:
     asked = console.request.POST
-    body = person_of(asked) | {"email_verified": "email_verified" in asked}
+    body = _person_of(asked) | {"email_verified": "email_verified" in asked}
     if asked.get("password"):
         body["password"] = asked["password"]
     made = console.api("POST", "/v1/users", body)
@@ -104,7 +123,7 @@ def users(console: Console) -> HttpResponse:
 
 
 def _invite(console: Console) -> dict[str, Any]:
-    made = console.api("POST", "/v1/invitations", person_of(console.request.POST))
+    made = console.api("POST", "/v1/invitations", _person_of(console.request.POST))
     return {"notice": f"{isolated(made['email'])} is invited by email. The link works for seven days."}
 
 
@@ -116,6 +135,6 @@ _WITHDRAW: Final = operation(
 @page("auth", {"invite": _invite, "withdraw": _WITHDRAW})
 def invitations(console: Console) -> HttpResponse:
     found = console.page_of("/v1/invitations", {"limit": "50"})
-    form = Form("invite", PERSON, {}, console.refusal, console.request.POST if console.refusal else None)
+    form = Form("invite", _PERSON, {}, console.refusal, console.request.POST if console.refusal else None)
     context = {"invitations": found["data"], "form": form}
     return render(console, "console/user_invitations.html", "Invitations", context)
