@@ -14,7 +14,6 @@ from platform_site.developer_console.staff import pages as staff_pages
 from platform_site.developer_console.tables import files as table_files
 from platform_site.developer_console.tables import live as table_live
 from platform_site.developer_console.tables import pages as tables
-from platform_site.developer_console.webhooks import deliveries as webhook_deliveries
 from platform_site.developer_console.webhooks import pages as webhooks
 
 app_name = "developer_console"
@@ -37,8 +36,8 @@ environment_urlpatterns = [
     path("functions/<str:name>/settings", function_settings.settings, name="function-settings"),
     path("webhooks/", webhooks.webhooks, name="webhooks"),
     path("webhooks/<str:webhook_id>", webhooks.webhook, name="webhook"),
-    path("webhooks/<str:webhook_id>/deliveries", webhook_deliveries.deliveries, name="deliveries"),
-    path("webhooks/<str:webhook_id>/deliveries/<str:delivery_id>", webhook_deliveries.delivery, name="delivery"),
+    path("webhooks/<str:webhook_id>/deliveries", webhooks.deliveries, name="deliveries"),
+    path("webhooks/<str:webhook_id>/deliveries/<str:delivery_id>", webhooks.delivery, name="delivery"),
     path("logs", logs.logs, name="logs"),
     path("logs/audit", logs.audit, name="audit"),
     path("logs/timeline", logs.timeline, name="timeline"),

@@ -11,10 +11,11 @@ from django.utils.http import urlencode
 from platform_site.developer_console import forms
 from platform_site.developer_console.api_calls import path_to
 from platform_site.developer_console.forms import Field
-from platform_site.developer_console.frame import Change, Console, go_to, page
+from platform_site.developer_console.frame import Change, Console, go_to, operation, page
 from platform_site.developer_console.staff import grants as staff
 from platform_site.developer_console.tables.pages import schema_tables
-from platform_site.http.errors import ApiError
+from platform_site.developer_console.webhooks.payloads import payload_of
+from platform_site.http.errors import ApiError, NotFound, ValidationFailed
 from webhooks.models import Delivery, Webhook
 from webhooks.subscriptions import service as webhook_service
 
@@ -49,15 +50,12 @@ _ALL: Final = (
 )
 _NOT_IN_NAMES: Final = re.compile(r"[^a-z0-9_-]+")
 _HOST_LENGTH: Final = 38  # of a name's 48 characters
-TABS: Final = {"webhook": "Settings", "deliveries": "Deliveries"}
+_TABS: Final = {"webhook": "Settings", "deliveries": "Deliveries"}
+_STATUSES: Final = ("pending", "delivered", "exhausted", "held", "filtered", "dropped")
 
 
-def path_of(webhook_id: str, *more: str) -> str:
-    return path_to("webhooks", webhook_id, *more)
-
-
-def render(console: Console, template: str, webhook: dict[str, Any], context: dict[str, Any]) -> HttpResponse:
-    return console.render(template, {"webhook": webhook, "tabs": console.tabs(TABS, webhook["id"]), **context})
+def _render(console: Console, template: str, webhook: dict[str, Any], context: dict[str, Any]) -> HttpResponse:
+    return console.render(template, {"webhook": webhook, "tabs": console.tabs(_TABS, webhook["id"]), **context})
 
 
 def _example(console: Console) -> str:
@@ -71,44 +69,44 @@ def _example(console: Console) -> str:
 def _edit(console: Console, webhook_id: str) -> dict[str, Any]:
     body = forms.read(_ALL, console.request.POST)
     body["name"] = body["name"] or None
-    forms.refuse_stale(console, console.api("GET", path_of(webhook_id))["updated_at"])
-    console.api("PATCH", path_of(webhook_id), body)
+    forms.refuse_stale(console, console.api("GET", path_to("webhooks", webhook_id))["updated_at"])
+    console.api("PATCH", path_to("webhooks", webhook_id), body)
     return {"notice": "The webhook is saved."}
 
 
 def _disable(console: Console, webhook_id: str) -> dict[str, Any]:
     if not staff.stop(console.client, webhook_service.change_webhook, webhook_id, {"enabled": False}):
-        console.api("PATCH", path_of(webhook_id), {"enabled": False})
+        console.api("PATCH", path_to("webhooks", webhook_id), {"enabled": False})
     return {"notice": "The webhook is disabled. Its events are held for 7 days."}
 
 
 def _enable(console: Console, webhook_id: str) -> dict[str, Any]:
     held = "drop" if console.request.POST.get("held") == "drop" else "release"
-    console.api("PATCH", path_of(webhook_id), {"enabled": True, "held": held})
+    console.api("PATCH", path_to("webhooks", webhook_id), {"enabled": True, "held": held})
     done = "dropped" if held == "drop" else "delivered now"
     return {"notice": f"The webhook is enabled. Events that were held are {done}."}
 
 
 def _test(console: Console, webhook_id: str) -> HttpResponse:
-    event_id = console.api("POST", path_of(webhook_id, "test"))["event_id"]
+    event_id = console.api("POST", path_to("webhooks", webhook_id, "test"))["event_id"]
     query = urlencode({"event_id": event_id, "sent": "1"})
     return go_to(console.request, f"{console.url('deliveries', webhook_id)}?{query}")
 
 
 def _rotate(console: Console, webhook_id: str) -> dict[str, Any]:
-    secret = console.api("POST", path_of(webhook_id, "rotate-secret"))["secret"]
+    secret = console.api("POST", path_to("webhooks", webhook_id, "rotate-secret"))["secret"]
     return {"secret": secret, "notice": "The secret is rotated. The old one also signs for 24 hours."}
 
 
 def _recover(console: Console, webhook_id: str) -> dict[str, Any]:
     since = forms.moment_of(console.request.POST.get("since", ""))
-    done = console.api("POST", path_of(webhook_id, "recover"), {"since": since})
+    done = console.api("POST", path_to("webhooks", webhook_id, "recover"), {"since": since})
     more = " The others follow." if done["more"] else ""
     return {"notice": f"Queued for redelivery: {done['deliveries']}.{more}"}
 
 
 def _delete(console: Console, webhook_id: str) -> HttpResponse:
-    console.api("DELETE", path_of(webhook_id))
+    console.api("DELETE", path_to("webhooks", webhook_id))
     return go_to(console.request, console.url("webhooks"))
 
 
@@ -168,10 +166,55 @@ _CHANGES: Final[dict[str, Change]] = {
 
 @page("webhooks", _CHANGES)
 def webhook(console: Console, webhook_id: str) -> HttpResponse:
-    return _show(console, console.api("GET", path_of(webhook_id)))
+    return _show(console, console.api("GET", path_to("webhooks", webhook_id)))
 
 
 def _show(console: Console, found: dict[str, Any]) -> HttpResponse:
     form = forms.form_of(console, "edit", _ALL, found, seen=found["updated_at"])
     context = {"form": form, "here": console.url("webhook", found["id"]), "attempted": _attempted(console, [found])}
-    return render(console, "console/webhook.html", found, context)
+    return _render(console, "console/webhook.html", found, context)
+
+
+_REDELIVER: Final = operation(
+    "POST", "webhooks/:webhook_id/deliveries/:delivery/redeliver", "Delivery queued for redelivery."
+)
+
+
+@page("webhooks", {"redeliver": _REDELIVER})
+def deliveries(console: Console, webhook_id: str) -> HttpResponse:
+    request = console.request
+    webhook = console.api("GET", path_to("webhooks", webhook_id))
+    if request.method == "GET" and "sent" in request.GET:
+        console.done["notice"] = "Test event sent. Status below."
+    asked = {key: request.GET[key].strip() for key in ("status", "event_id") if request.GET.get(key)}
+    try:
+        found = console.page_of(path_to("webhooks", webhook_id, "deliveries"), asked | {"limit": "50"})
+    except ValidationFailed as refusal:
+        found, console.refusal = {"data": []}, refusal
+    context = {
+        "asked": asked,
+        "statuses": _STATUSES,
+        "deliveries": found["data"],
+        "is_open": "cursor" not in request.GET and _is_open(found["data"], asked),
+    }
+    return _render(console, "console/deliveries.html", webhook, context)
+
+
+@page("webhooks")
+def delivery(console: Console, webhook_id: str, delivery_id: str) -> HttpResponse:
+    webhook = console.api("GET", path_to("webhooks", webhook_id))
+    stored = Delivery.objects.using(console.ref.cluster).filter(pk=delivery_id, webhook_id=webhook["id"]).first()
+    found = (
+        console.listed(path_to("webhooks", webhook_id, "deliveries"), {"event_id": stored.event_id}) if stored else []
+    )
+    if stored is None or not found:  # perhaps deleted in between
+        raise NotFound("There is no such delivery of this webhook.")
+    context = {"delivery": found[0], "payload": payload_of(console, stored)}
+    return _render(console, "console/delivery.html", webhook, context)
+
+
+def _is_open(found: list[dict[str, Any]], asked: dict[str, str]) -> bool:
+    """Whether to reload: an attempt is pending, or the URL's event has no delivery yet."""
+    if not found:
+        return "event_id" in asked
+    return any(each["status"] == "pending" and not each["attempts"] for each in found)
