@@ -6,7 +6,6 @@ from platform_site.developer_console.auth import providers, sign_up, users
 from platform_site.developer_console.branches import merging
 from platform_site.developer_console.branches import pages as branches
 from platform_site.developer_console.functions import pages as functions
-from platform_site.developer_console.functions import runs as function_runs
 from platform_site.developer_console.functions import settings as function_settings
 from platform_site.developer_console.schema import diagram
 from platform_site.developer_console.schema import pages as schema
@@ -30,9 +29,9 @@ environment_urlpatterns = [
     path("auth/providers/<str:provider_id>", providers.provider, name="provider"),
     path("functions/", functions.functions, name="functions"),
     path("functions/<str:name>", functions.function, name="function"),
-    path("functions/<str:name>/runs", function_runs.runs, name="function-runs"),
-    path("functions/<str:name>/runs/<str:run_id>", function_runs.run, name="function-run"),
-    path("functions/<str:name>/versions", function_runs.versions, name="function-versions"),
+    path("functions/<str:name>/runs", functions.runs, name="function-runs"),
+    path("functions/<str:name>/runs/<str:run_id>", functions.run, name="function-run"),
+    path("functions/<str:name>/versions", functions.versions, name="function-versions"),
     path("functions/<str:name>/settings", function_settings.settings, name="function-settings"),
     path("webhooks/", webhooks.webhooks, name="webhooks"),
     path("webhooks/<str:webhook_id>", webhooks.webhook, name="webhook"),

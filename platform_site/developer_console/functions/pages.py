@@ -1,17 +1,24 @@
-from collections.abc import Sequence
 from typing import Any, Final
 
 from django.http import HttpResponse
 
+from accounts.audit import Actor
 from functions.api.serializers import ListedRun
+from functions.directory import function_of
+from functions.errors import NoSuchRun
+from functions.execution import calls
+from functions.models import Run
 from functions.runs import history
 from platform_site.developer_console import forms
 from platform_site.developer_console.api_calls import path_to
 from platform_site.developer_console.forms import Field
 from platform_site.developer_console.frame import Console, go_to, page
 from platform_site.developer_console.functions.highlight import coloured
+from platform_site.developer_console.staff import grants as staff
 from platform_site.http import exact_json
-from platform_site.http.errors import ApiError, NotFound, PreconditionFailed
+from platform_site.http.errors import ApiError, NotFound, PreconditionFailed, ValidationFailed
+from platform_site.identity import ids
+from platform_site.identity.callers import EnvironmentRef
 
 _TEMPLATE: Final = """export default async (input, ctx) => {
   console.log("called by", ctx.caller.kind);
@@ -25,6 +32,8 @@ _NEW: Final = (
 _SOURCE: Final = (Field("source", "Source", "code", rows=24, language="typescript"),)
 _PLACE: Final = "\n    at "
 _VERSIONS_AT_ONCE: Final = "20"
+_STATUSES: Final = ("succeeded", "failed", "running")
+_TRIGGERS: Final = ("call", "schedule", "event", "inbound")
 _TABS: Final = {
     "function": "Code",
     "function-runs": "Runs",
@@ -33,18 +42,8 @@ _TABS: Final = {
 }
 
 
-def path_of(name: str, *more: str) -> str:
-    return path_to("functions", name, *more)
-
-
 def render(console: Console, template: str, name: str, context: dict[str, Any]) -> HttpResponse:
     return console.render(template, {"name": name, "tabs": console.tabs(_TABS, name), **context})
-
-
-def _last_runs(console: Console, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """By function. `functions:read` permits reading runs, too."""
-    runs = history.last_of(console.ref.cluster, console.ref.environment_id, names)
-    return {name: ListedRun(run).data for name, run in runs.items()}
 
 
 def _deploy_new(console: Console) -> HttpResponse:
@@ -52,7 +51,7 @@ def _deploy_new(console: Console) -> HttpResponse:
     if not name:
         raise forms.invalid("name", "Required.")
     try:
-        console.api("GET", path_of(name))
+        console.api("GET", path_to("functions", name))
     except NotFound:
         pass
     else:
@@ -63,21 +62,24 @@ def _deploy_new(console: Console) -> HttpResponse:
 
 def _put(console: Console, name: str) -> dict[str, Any]:
     source = console.request.POST.get("source", "").replace("\r\n", "\n")
-    return console.api("PUT", path_of(name), {"source": source})
+    return console.api("PUT", path_to("functions", name), {"source": source})
 
 
 @page("functions", {"new": _deploy_new})
 def functions(console: Console) -> HttpResponse:
     found = console.page_of("/v1/functions", {"limit": "100"})
-    last_runs = _last_runs(console, [each["name"] for each in found["data"]])
+    names = [each["name"] for each in found["data"]]
+    # `functions:read` permits reading runs, too.
+    last_runs = history.last_of(console.ref.cluster, console.ref.environment_id, names)
     for each in found["data"]:
-        each["last_run"] = last_runs.get(each["name"])
+        run = last_runs.get(each["name"])
+        each["last_run"] = None if run is None else ListedRun(run).data
     form = forms.form_of(console, "new", _NEW, {"source": _TEMPLATE})
     return console.render("console/functions.html", {"functions": found["data"], "form": form})
 
 
 def _newest(console: Console, name: str) -> int:
-    number: int = console.api("GET", path_of(name, "versions"), query={"limit": "1"})["data"][0]["version"]
+    number: int = console.api("GET", path_to("functions", name, "versions"), query={"limit": "1"})["data"][0]["version"]
     return number
 
 
@@ -87,7 +89,7 @@ def _version(console: Console, name: str, detail: dict[str, Any]) -> dict[str, A
     cursor = ""
     while True:
         query = {"limit": _VERSIONS_AT_ONCE} | ({"cursor": cursor} if cursor else {})
-        answer = console.api("GET", path_of(name, "versions"), query=query)
+        answer = console.api("GET", path_to("functions", name, "versions"), query=query)
         found: dict[str, Any] | None = next((each for each in answer["data"] if each["version"] == wanted), None)
         if found is not None:
             return found
@@ -110,19 +112,19 @@ def _run(console: Console, name: str) -> dict[str, Any] | HttpResponse:
     given = forms.json_of(asked.get("input", ""), "input")
     body = {"input": given, "async": is_async}
     try:
-        run_id = console.api("POST", path_of(name, "invoke"), body)["run_id"]
+        run_id = console.api("POST", path_to("functions", name, "invoke"), body)["run_id"]
     except ApiError as refusal:
         run_id = refusal.extra.get("run_id")
         if run_id is None:
             raise
     if is_async:
         return go_to(console.request, console.url("function-run", name, run_id))
-    return {"run": shown_run(console.api("GET", path_of(name, "runs", run_id)))}
+    return {"run": _shown_run(console.api("GET", path_to("functions", name, "runs", run_id)))}
 
 
 @page("functions", {"deploy": _deploy, "run": _run})
 def function(console: Console, name: str) -> HttpResponse:
-    detail = console.api("GET", path_of(name))
+    detail = console.api("GET", path_to("functions", name))
     version = _version(console, name, detail)
     context = {
         "function": detail,
@@ -135,7 +137,54 @@ def function(console: Console, name: str) -> HttpResponse:
     return render(console, "console/function.html", name, context)
 
 
-def shown_run(run: dict[str, Any]) -> dict[str, Any]:
+@page("functions")
+def runs(console: Console, name: str) -> HttpResponse:
+    asked = {key: console.request.GET[key] for key in ("status", "trigger") if console.request.GET.get(key)}
+    detail = console.api("GET", path_to("functions", name))
+    context: dict[str, Any] = {"asked": asked, "statuses": _STATUSES, "triggers": _TRIGGERS, "function": detail}
+    try:
+        context["runs"] = console.listed(path_to("functions", name, "runs"), asked | {"limit": "100"})
+    except ValidationFailed as refusal:
+        console.refusal = refusal
+    return render(console, "console/function_runs.html", name, context)
+
+
+def _cancel_run(environment: EnvironmentRef, name: str, run_id: str, *, actor: Actor) -> None:
+    """Raises NoSuchFunction, NoSuchRun, RunEnded."""
+    function = function_of(environment, name)
+    runs_of_function = Run.objects.using(environment.cluster).filter(function=function)
+    run = runs_of_function.filter(pk=run_id).first() if ids.matches("run", run_id) else None
+    if run is None:
+        raise NoSuchRun
+    calls.cancel(environment, run, actor=actor)
+
+
+def _cancel(console: Console, name: str, run_id: str) -> dict[str, Any]:
+    if not staff.stop(console.client, _cancel_run, name, run_id):
+        console.api("POST", path_to("functions", name, "runs", run_id, "cancel"))
+    return {"notice": "The run is cancelled."}
+
+
+@page("functions", {"cancel": _cancel})
+def run(console: Console, name: str, run_id: str) -> HttpResponse:
+    """Reloads every second until the run has ended."""
+    found = _shown_run(console.api("GET", path_to("functions", name, "runs", run_id)))
+    return render(console, "console/function_run.html", name, {"run": found})
+
+
+def _activate(console: Console, name: str) -> dict[str, Any]:
+    number = forms.integer_of(console.request.POST.get("version", ""))
+    done = console.api("POST", path_to("functions", name, "activate"), {"version": number})
+    return {"notice": f"Version {done['active_version']} is active."}
+
+
+@page("functions", {"activate": _activate})
+def versions(console: Console, name: str) -> HttpResponse:
+    found = console.page_of(path_to("functions", name, "versions"), {"limit": "20"})
+    return render(console, "console/function_versions.html", name, {"versions": found["data"]})
+
+
+def _shown_run(run: dict[str, Any]) -> dict[str, Any]:
     has_output = run["status"] == "succeeded" and "output" not in run["not_stored"]
     output = exact_json.dumps(run["output"], indent=True) if has_output else None
     return run | {"output_text": output, "error_text": _error_text(run.get("error"), run["stack"])}

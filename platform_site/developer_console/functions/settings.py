@@ -5,9 +5,10 @@ from django.http import HttpResponse
 
 from functions.deploy import service as deploy_service
 from platform_site.developer_console import forms
+from platform_site.developer_console.api_calls import path_to
 from platform_site.developer_console.forms import Field, form_of
 from platform_site.developer_console.frame import Change, Console, go_to, operation, page
-from platform_site.developer_console.functions.pages import path_of, render
+from platform_site.developer_console.functions.pages import render
 from platform_site.developer_console.staff import grants as staff
 from platform_site.http.errors import ApiError, FieldError
 
@@ -57,14 +58,14 @@ _INBOUND: Final = (
 
 
 def _configure(console: Console, name: str, body: dict[str, Any], notice: str) -> dict[str, Any]:
-    console.api("PATCH", path_of(name), body)
+    console.api("PATCH", path_to("functions", name), body)
     return {"notice": notice}
 
 
 def _change_limits(console: Console, name: str) -> dict[str, Any]:
     body = forms.read(_LIMITS, console.request.POST)
     body["invoke"] = body["invoke"] or None
-    forms.refuse_stale(console, forms.fingerprint_of(_LIMITS, console.api("GET", path_of(name))))
+    forms.refuse_stale(console, forms.fingerprint_of(_LIMITS, console.api("GET", path_to("functions", name))))
     return _configure(console, name, body, "The limits are saved.")
 
 
@@ -109,13 +110,13 @@ def _delete_secret(console: Console, name: str) -> dict[str, Any]:
 
 def _create_endpoint(console: Console, name: str) -> dict[str, Any]:
     body = {name: value for name, value in forms.read(_INBOUND, console.request.POST).items() if value != ""}
-    return {"new_endpoint": console.api("POST", path_of(name, "inbound"), body)}
+    return {"new_endpoint": console.api("POST", path_to("functions", name, "inbound"), body)}
 
 
 def _delete(console: Console, name: str) -> HttpResponse:
     if console.request.POST.get("confirm") != name:
         raise forms.invalid("confirm", "This is not the function's name. Nothing was deleted.")
-    console.api("DELETE", path_of(name))
+    console.api("DELETE", path_to("functions", name))
     return go_to(console.request, console.url("functions"))
 
 
@@ -135,7 +136,7 @@ _CHANGES: Final[dict[str, Change]] = {
 
 @page("functions", _CHANGES)
 def settings(console: Console, name: str) -> HttpResponse:
-    detail = console.api("GET", path_of(name))
+    detail = console.api("GET", path_to("functions", name))
     context = {
         "function": detail,
         "limits": form_of(console, "limits", _LIMITS, detail, seen=forms.fingerprint_of(_LIMITS, detail)),
@@ -143,7 +144,7 @@ def settings(console: Console, name: str) -> HttpResponse:
         "events": form_of(console, "events", _EVENTS, detail),
         "secret": form_of(console, "secret", _SECRET, {}),
         "inbound": form_of(console, "inbound", _INBOUND, {"async": True}),
-        "endpoints": console.listed(path_of(name, "inbound")),
+        "endpoints": console.listed(path_to("functions", name, "inbound")),
         "scheduled_as_email": console.emails_of([detail["scheduled_as"]]).get(detail["scheduled_as"]),
     }
     return render(console, "console/function_settings.html", name, context)
