@@ -2,7 +2,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from platform_site.config import comparison, credentials, current, plans, submitted
+from platform_site.config import comparison, credentials, plans, submitted
 from platform_site.config.comparison import Plan
 from platform_site.config.merge import merging
 from platform_site.config.merge.merging import Merge
@@ -20,24 +20,6 @@ class Planned:
     stored: StoredPlan
     plan: Plan
     conflicts: list[Conflict]
-
-
-def of_document(
-    environment: EnvironmentRef,
-    document: Mapping[str, Any],
-    parts: Collection[str],
-    author: Caller,
-    keep: Collection[str] = (),
-) -> Planned:
-    wanted = submitted.check(environment, document)
-    now = current.read(environment, parts)
-    found = comparison.plan(environment, now, wanted, author, keep=keep)
-    stored = plans.unsaved(environment, author, document, now, found)
-    changes = PlanChanges(environment, stored)
-    changes.wanted = wanted
-    check(changes)
-    plans.store(stored, environment.cluster)
-    return Planned(stored, found, [])
 
 
 def of_merge(

@@ -2,7 +2,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from platform_site.config import apply as config_apply
-from platform_site.config import current, planning, plans, submitted, versions
+from platform_site.config import comparison, current, planning, plans, submitted, versions
 from platform_site.config.apply import Outcome
 from platform_site.config.merge import merging
 from platform_site.config.parts.changes import PlanChanges
@@ -60,7 +60,15 @@ def plan_document(
     parts = submitted.parts_of(document)
     current.require_scopes(caller, _write_scopes(parts))
     current.require_scopes(caller, _scopes_of_events(environment, document))
-    return planning.of_document(environment, document, parts, caller, keep)
+    wanted = submitted.check(environment, document)
+    now = current.read(environment, parts)
+    plan = comparison.plan(environment, now, wanted, caller, keep=keep)
+    stored = plans.unsaved(environment, caller, document, now, plan)
+    changes = PlanChanges(environment, stored)
+    changes.wanted = wanted
+    planning.check(changes)
+    plans.store(stored, environment.cluster)
+    return Planned(stored, plan, [])
 
 
 def plan_version(environment: EnvironmentRef, version: str, caller: Caller) -> Planned:
