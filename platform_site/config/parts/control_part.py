@@ -74,17 +74,11 @@ def begin(changes: PlanChanges) -> None:
                 pool_settings.hold(environment.pool_id)
                 providers.hold(environment.pool_id)
             changes.require_current(in_region=False)
-            try:
-                with transaction.atomic():
-                    _change(changes)
-                    raise _RehearsedError
-            except _RehearsedError:
-                if transaction.get_rollback():  # the connection broke: Django would roll back silently
-                    raise Unavailable from None
-
-
-class _RehearsedError(Exception):
-    pass
+            with transaction.atomic():  # a rehearsal
+                _change(changes)
+                transaction.set_rollback(True)
+            if transaction.get_rollback():  # the connection broke: Django would roll back silently
+                raise Unavailable
 
 
 def finish(changes: PlanChanges) -> None:
