@@ -13,7 +13,6 @@ from platform_site.identity.plans import plan_limits
 from rows.migrate import lock_estimates
 from rows.migrate import service as schema_service
 from rows.migrate import versions as schema_versions
-from rows.migrate.apply import Operation
 from rows.migrate.lock_estimates import TableLock
 from rows.outbox import event_types
 from rows.schema.identifiers import did_you_mean
@@ -22,6 +21,9 @@ from webhooks.subscriptions import schema_check
 
 Kind = Literal["add", "change", "remove", "trust"]
 Item = Mapping[str, Any]
+
+_KINDS: Final[Mapping[str, Kind]] = {"create": "add", "add": "add", "drop": "remove"}
+"""By the first word of an operation of the schema; others are changes."""
 
 FUNCTION_TRUST: Final = frozenset({"allowed_hosts", "schedule", "on", "invoke"})
 WEBHOOK_TRUST: Final = frozenset({"url", "enabled"})
@@ -92,7 +94,10 @@ def plan(
         _compare_functions(now, parts["functions"], found)
     if "webhooks" in parts:
         found.changes += _items("webhooks", now.parts["webhooks"], parts["webhooks"], WEBHOOK_TRUST)
-        found.missing_secrets += _unknown_urls(now.parts["webhooks"], parts["webhooks"])
+        for name, item in sorted(parts["webhooks"].items()):
+            url = item.get("url", "")
+            if credentials.REFERENCE in url and url != now.parts["webhooks"].get(name, {}).get("url"):
+                found.missing_secrets.append(f"webhooks.{name}.url")
     if "auth" in parts:
         _compare_auth(now.parts["auth"], parts["auth"], found)
     if "origins" in parts and now.parts["origins"] != parts["origins"]:
@@ -184,23 +189,15 @@ def _compare_schema(environment: EnvironmentRef, parts: Item, found: Plan, autho
     except InvalidDocument as error:
         raise ValidationFailed(fields=[below(f"{ROOT}.schema", each) for each in error.errors]) from None
     found.changes += [
-        Change("schema", _kind_of(each), each.destructive, each.name, each.sql) for each in outcome.operations
+        Change("schema", _KINDS.get(each.name.partition(" ")[0], "change"), each.destructive, each.name, each.sql)
+        for each in outcome.operations
     ]
-    found.warnings += [_in_configuration(each) for each in outcome.warnings]
+    # Those about webhooks and functions begin with the part of the configuration that has them.
+    found.warnings += [
+        each if each.field.partition(".")[0] in current.PARTS else replace(each, field=f"schema.{each.field}")
+        for each in outcome.warnings
+    ]
     found.locks = outcome.locks
-
-
-def _in_configuration(warning: FieldError) -> FieldError:
-    """Those about webhooks and functions begin with the part of the configuration that has them."""
-    is_whole = warning.field.partition(".")[0] in current.PARTS
-    return warning if is_whole else FieldError(f"schema.{warning.field}", warning.code, warning.message)
-
-
-def _kind_of(operation: Operation) -> Kind:
-    verb = operation.name.partition(" ")[0]
-    if verb in ("create", "add"):
-        return "add"
-    return "remove" if verb == "drop" else "change"
 
 
 def _compare_functions(now: Configuration, wanted: Mapping[str, Item], found: Plan) -> None:
@@ -271,11 +268,3 @@ def _fields(path: str, now: Item, wanted: Item, trust: frozenset[str]) -> Iterat
             kind: Kind = "trust" if name in trust else "change"
             loses_values = name == "secret_names" and not set(before or ()) <= set(after)
             yield Change(f"{path}.{name}", kind, loses_values, before=before, after=after)
-
-
-def _unknown_urls(now: Mapping[str, Item], wanted: Mapping[str, Item]) -> Iterator[str]:
-    """URLs with references to secrets that the environment does not have."""
-    for name, item in sorted(wanted.items()):
-        url = item.get("url", "")
-        if credentials.REFERENCE in url and url != now.get(name, {}).get("url"):
-            yield f"webhooks.{name}.url"

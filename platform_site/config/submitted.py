@@ -81,7 +81,9 @@ def check(environment: EnvironmentRef, document: Mapping[str, Any]) -> dict[str,
         parts["functions"] = dict(_items(document, "functions", FunctionConfig, directory.NAME, errors))
     if "webhooks" in document:
         found = _items(document, "webhooks", WebhookConfig, _WEBHOOK_NAME, errors)
-        parts["webhooks"] = {name: _without_own_name(name, item) for name, item in found}
+        parts["webhooks"] = {
+            name: {key: value for key, value in item.items() if (key, value) != ("name", name)} for name, item in found
+        }
     if "auth" in document:
         parts["auth"] = _auth(environment, document["auth"], errors)
     if "origins" in document:
@@ -91,25 +93,19 @@ def check(environment: EnvironmentRef, document: Mapping[str, Any]) -> dict[str,
     return parts
 
 
-def _without_own_name(name: str, item: dict[str, Any]) -> dict[str, Any]:
-    return {field: value for field, value in item.items() if (field, value) != ("name", name)}
-
-
 def _secrets_in(document: Mapping[str, Any]) -> Iterator[FieldError]:
-    waiting: list[tuple[str, ...]] = [(part,) for part in document]
-    values: dict[tuple[str, ...], Any] = {(part,): value for part, value in document.items()}
+    waiting: list[tuple[tuple[str, ...], Any]] = [((part,), value) for part, value in document.items()]
     while waiting:
-        path = waiting.pop()
-        value = values.pop(path)
+        path, value = waiting.pop()
         if credentials.first_line_with_secret(path[-1]):
             yield FieldError(_shown(path[:-1]), "secret", "A name in it looks like a secret.")
         elif path[-1] in _SECRET_FIELDS and _is_field_of_item(path):
             yield FieldError(_shown(path), "secret", "A configuration holds no secrets. Set it by its own endpoint.")
         elif isinstance(value, dict | list):
             inner = value.items() if isinstance(value, dict) else enumerate(value)
-            below = {(*path, str(name)): each for name, each in inner if (path[0], name) != ("functions", "source")}
-            values |= below
-            waiting += below
+            waiting += [
+                ((*path, str(name)), each) for name, each in inner if (path[0], name) != ("functions", "source")
+            ]
         elif isinstance(value, str) and _is_secret(path[-1], value):
             yield FieldError(
                 _shown(path), "secret", "This looks like a secret. Write $secret: and a name in its place."

@@ -55,13 +55,12 @@ def _began_empty(*environments: EnvironmentRef) -> bool:
 
 def find(one: EnvironmentRef, other: EnvironmentRef) -> Base:
     found = _of(one, other).first()
-    if _began_empty(one, other):
-        if found is not None:
-            return Base(found.parts, found.names, None)
-        return Base({}, {each.environment_id: {"version": 0} for each in (one, other)}, None)
-    if found is None:
+    began_empty = _began_empty(one, other)
+    if found is not None:
+        return Base(found.parts, found.names, None if began_empty else found.environment_id)
+    if not began_empty:
         raise _no_base(one, other)
-    return Base(found.parts, found.names, found.environment_id)
+    return Base({}, {each.environment_id: {"version": 0} for each in (one, other)}, None)
 
 
 def _no_base(target: EnvironmentRef, source: EnvironmentRef) -> Conflict:

@@ -10,7 +10,7 @@ from platform_site.config.merge.three_way import MISSING, Merger
 from platform_site.identity.callers import EnvironmentRef
 from rows.migrate import versions as schema_versions
 from rows.schema import parser
-from rows.schema.model import EMPTY, Schema
+from rows.schema.model import EMPTY
 
 Document = Mapping[str, Any]
 Same = tuple[str | None, str | None, str | None]
@@ -40,11 +40,10 @@ def names_now(environment: EnvironmentRef, base: Document, version: int, then: N
         return Names({})
     start = then or same_names(base)
     schema = parser.parse(schema_versions.version(environment, version).document) if version else EMPTY
+    by_key = {at: {column.key: column.name for column in table.columns.values()} for at, table in schema.tables.items()}
     columns_then = {
         name: {
-            key: column.name
-            for key, there in start.columns.get(name, {}).items()
-            if (column := _by_key(schema, at).get(there)) is not None
+            key: by_key[at][there] for key, there in start.columns.get(name, {}).items() if there in by_key.get(at, ())
         }
         for name, at in start.tables.items()
     }
@@ -53,11 +52,6 @@ def names_now(environment: EnvironmentRef, base: Document, version: int, then: N
         name: {column.name: column.key for column in schema.tables[at].columns.values()} for name, at in tables.items()
     }
     return Names(tables, {name: {key: keys[name][at] for key, at in columns[name].items()} for name in tables})
-
-
-def _by_key(schema: Schema, table: str) -> Mapping[str, Any]:
-    found = schema.tables.get(table)
-    return {} if found is None else {column.key: column for column in found.columns.values()}
 
 
 @dataclass(slots=True)

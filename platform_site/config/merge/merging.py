@@ -244,13 +244,11 @@ class _Merging:
     def _with_texts(self, conflict: Conflict) -> Conflict:
         if not conflict.path.startswith("functions.") or not conflict.path.endswith(".source"):
             return conflict
-        texts = (self._text(each) for each in (conflict.base, conflict.ours, conflict.theirs))
-        return Conflict(conflict.path, *texts)
-
-    def _text(self, digest: str | None) -> str | None:
         ids = [self.environment.environment_id, self.source.environment_id]
         versions = Version.objects.using(self.environment.cluster).filter(function__environment_id__in=ids)
-        return versions.filter(source_hash=digest).values_list("source", flat=True).first()
+        digests = (conflict.base, conflict.ours, conflict.theirs)
+        sources = (versions.filter(source_hash=each).values_list("source", flat=True).first() for each in digests)
+        return Conflict(conflict.path, *sources)
 
 
 def _is_same(item: Mapping[str, Any], base: Mapping[str, Any], trust: frozenset[str]) -> bool:

@@ -1,7 +1,6 @@
 """Applies the part in the control database: sign-in and origins. From `begin`, which rehearses it, until `finish` or
 `release`, nothing else changes these settings, so `finish` succeeds."""
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 from django.db import transaction
@@ -121,17 +120,13 @@ def _change_provider(pool_id: str, each: Touched, actor: Actor) -> None:
 
 
 def _new_values(each: Touched, known: IdentityProvider | None) -> dict[str, Any]:
-    """Of a new provider, or of one that replaces a known one."""
-    copied = {} if known is None else _copied_values(known, each.wanted)
-    return {**copied, **each.values, "name": each.name, "secret_follows": True}
-
-
-def _copied_values(provider: IdentityProvider, item: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that a replaced provider passes on. An issuer replaces the endpoints, and vice versa."""
+    """Of a new provider, or of one that replaces a known one, with what that passes on. An issuer replaces the
+    endpoints, and vice versa."""
     endpoints = {*current.ENDPOINTS, "profile_fields"} - {"issuer"}
-    if "issuer" in item:
+    if "issuer" in each.wanted:
         replaced = endpoints
     else:
-        replaced = {"issuer"} if item.keys() & endpoints else set()
-    values = {name: getattr(provider, name) for name in _COPIED_FIELDS if name not in replaced}
-    return {name: value for name, value in values.items() if value not in (None, "", [], {})}
+        replaced = {"issuer"} if each.wanted.keys() & endpoints else set()
+    values = {name: getattr(known, name) for name in _COPIED_FIELDS if known is not None and name not in replaced}
+    copied = {name: value for name, value in values.items() if value not in (None, "", [], {})}
+    return {**copied, **each.values, "name": each.name, "secret_follows": True}
