@@ -3,7 +3,7 @@ from typing import Any
 
 import typer
 from typer._click.exceptions import UsageError  # Typer does not export it
-from typer.core import TyperGroup
+from typer.core import TyperGroup, TyperOption
 
 from platform_site.developer_cli import output, store
 from platform_site.developer_cli.commands import account, backend, dev, environment, merge, operate, webhooks
@@ -11,6 +11,23 @@ from platform_site.developer_cli.failures import Exit, Failure
 
 
 class _Commands(TyperGroup):
+    """Each command accepts `--json`."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        for command in self.commands.values():
+            if not isinstance(command, TyperGroup):
+                command.params.append(
+                    TyperOption(
+                        param_decls=["--json"],
+                        is_flag=True,
+                        is_eager=True,
+                        expose_value=False,
+                        callback=lambda _context, _option, given: output.use_json() if given else None,
+                        help="Print one JSON value, also for errors.",
+                    )
+                )
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         parsed: list[str] = super().parse_args(ctx, _command_first(args))
         return parsed
@@ -31,7 +48,7 @@ class _Group(_Commands):
         except UsageError as error:
             if "--json" not in sys.argv:
                 raise
-            output.use_json(True)
+            output.use_json()
             failure = Failure(Exit.USAGE, "usage", error.format_message())
         except OSError as error:
             message = f"{error.filename}: {error.strerror}." if error.filename else f"{error}."

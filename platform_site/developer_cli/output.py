@@ -22,14 +22,8 @@ class _State:
     json = False
 
 
-def use_json(value: bool) -> bool:
-    _State.json = _State.json or value
-    return value
-
-
-Json = Annotated[
-    bool, typer.Option("--json", help="Print one JSON value, also for errors.", callback=use_json, is_eager=True)
-]
+def use_json() -> None:
+    _State.json = True
 
 
 Sql = Annotated[bool, typer.Option("--sql", help="Also show the SQL statements of schema changes.")]

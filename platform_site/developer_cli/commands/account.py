@@ -12,7 +12,6 @@ import typer
 from platform_site.developer_cli import output, session, store
 from platform_site.developer_cli.api import Answer, Api, path_part
 from platform_site.developer_cli.failures import Exit, Failure
-from platform_site.developer_cli.output import Json
 
 Url = Annotated[
     str | None, typer.Option("--url", help="URL of the service. Default: PLATFORM_URL, or that of the linked folder.")
@@ -40,7 +39,6 @@ def login(
     email: Annotated[str | None, typer.Option(help="Your account's email.")] = None,
     token: Annotated[bool, typer.Option("--token", help="Read a key (sk_…) or access token instead.")] = False,
     browser: Annotated[bool, typer.Option("--browser", help="Use the browser also without a terminal.")] = False,
-    json: Json = False,
 ) -> None:
     """Sign in, in the browser or with --email or --token.
 
@@ -78,7 +76,7 @@ def _granted(api: Api, grant: Callable[[Api], Answer], *, is_password: bool = Fa
     return store.Credentials(tokens["access_token"], tokens["refresh_token"], tokens["user"]["email"])
 
 
-def logout(url: Url = None, json: Json = False) -> None:
+def logout(url: Url = None) -> None:
     """End the session and remove its credentials from this machine."""
     service = session.service_url(url)
     found = store.credentials(service)
@@ -94,7 +92,7 @@ def logout(url: Url = None, json: Json = False) -> None:
     output.result({"url": service, "session_ended": ended}, f"Signed out of {service}.")
 
 
-def status(json: Json = False) -> None:
+def status() -> None:
     """Show the service, your account, and the project and environment that commands here use."""
     api = session.account_api()
     me = api.get("/auth/me")
@@ -132,7 +130,6 @@ def link(
         str, typer.Option("--environment", "-e", help="The environment's name or id.")
     ] = "development",
     url: Url = None,
-    json: Json = False,
 ) -> None:
     """Link this folder to an environment, which commands in it and below then use.
 
@@ -155,7 +152,6 @@ def init(
     name: Annotated[str, typer.Argument(help="The name of the new project.")],
     region: Annotated[str | None, typer.Option(help="Such as us-east-1. Default: the service's.")] = None,
     url: Url = None,
-    json: Json = False,
 ) -> None:
     """Create a project, link this folder to its development environment, and write an empty backend/schema.json."""
     here = Path.cwd()
@@ -188,7 +184,6 @@ def _only(projects: list[dict[str, Any]]) -> str:
 def open_page(
     docs: Annotated[bool, typer.Option("--docs", help="Open the API documentation.")] = False,
     url: Url = None,
-    json: Json = False,
 ) -> None:
     """Open the linked environment in the service's console.
 

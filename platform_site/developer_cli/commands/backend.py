@@ -1,6 +1,6 @@
 """`pull`, `plan` and `push`: the folder `backend/` and an environment."""
 
-import json as json_module
+import json
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +11,7 @@ from platform_site.developer_cli import backend_files, output, planning, session
 from platform_site.developer_cli.commands.environment import Yes
 from platform_site.developer_cli.commands.environment import confirm as confirm_or_fail
 from platform_site.developer_cli.failures import Exit, Failure
-from platform_site.developer_cli.output import Json, Sql
+from platform_site.developer_cli.output import Sql
 from platform_site.developer_cli.session import Environment
 from platform_site.developer_cli.webhook_urls import REFERENCE
 
@@ -46,7 +46,6 @@ def pull(
         bool, typer.Option("--with-credentials", help="Write the URLs of webhooks with their tokens and keys.")
     ] = False,
     environment: Environment = None,
-    json: Json = False,
 ) -> None:
     """Write the environment's schema, functions, webhooks and sign-in settings to backend/.
 
@@ -109,7 +108,7 @@ def _own(found: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    return json_module.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
 def _differs(path: Path, text: str) -> bool:
@@ -120,15 +119,13 @@ def _differs(path: Path, text: str) -> bool:
         return True
     if path.suffix == ".json":
         try:
-            return bool(json_module.loads(found) != json_module.loads(text))
+            return bool(json.loads(found) != json.loads(text))
         except ValueError:
             return True
     return found != text
 
 
-def plan(
-    folder: Folder = Path("backend"), sql: Sql = False, environment: Environment = None, json: Json = False
-) -> None:
+def plan(folder: Folder = Path("backend"), sql: Sql = False, environment: Environment = None) -> None:
     """Show what push would change in the environment, and change nothing."""
     api = session.environment_api(environment)
     found = planning.make(api, backend_files.read(backend_folder(folder)))
@@ -154,7 +151,6 @@ def push(
     yes: Yes = False,
     sql: Sql = False,
     environment: Environment = None,
-    json: Json = False,
 ) -> None:
     """Apply backend/ to the environment: schema, functions, webhooks and sign-in settings, all or nothing."""
     backend = backend_files.read(backend_folder(folder))

@@ -11,7 +11,6 @@ from platform_site.developer_cli.api import Api
 from platform_site.developer_cli.backend_files import Backend
 from platform_site.developer_cli.commands.backend import Folder, backend_folder
 from platform_site.developer_cli.failures import Exit, Failure
-from platform_site.developer_cli.output import Json
 from platform_site.developer_cli.session import Environment
 
 POLL_SECONDS = 0.15
@@ -20,7 +19,7 @@ TYPES_ROLE = re.compile(r'^// Tables of env_\w+ as the role "([^"\n]+)"')
 Seen = dict[Path, tuple[int, int]]
 
 
-def dev(folder: Folder = Path("backend"), environment: Environment = None, json: Json = False) -> None:
+def dev(folder: Folder = Path("backend"), environment: Environment = None) -> None:
     """Push backend/, then each file that you save, until Ctrl-C.
 
     Changes that must be confirmed are left to `platform push`."""

@@ -1,6 +1,6 @@
 """Commands on one environment: `types`, `invoke`, `keys` and `users`."""
 
-import json as json_module
+import json
 import sys
 from itertools import islice
 from pathlib import Path
@@ -12,7 +12,6 @@ from platform_site.developer_cli import key_presets, output, session, store
 from platform_site.developer_cli.api import path_part
 from platform_site.developer_cli.commands.account import secret_input_if_any
 from platform_site.developer_cli.failures import Exit, Failure
-from platform_site.developer_cli.output import Json
 from platform_site.developer_cli.session import Environment
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
@@ -30,13 +29,12 @@ def types(
         str, typer.Option(help="A role of the schema's rules. Types have what it may read and write.")
     ] = "user",
     environment: Environment = None,
-    json: Json = False,
 ) -> None:
     """Write types.ts: the TypeScript types of the environment's tables."""
     api = session.environment_api(environment)
     text = api.request("GET", "/schema/types.ts", params={"role": role}).text
     if str(file) == "-":
-        if json:
+        if output.is_json():
             output.print_json({"types": text})
         else:
             print(text, end="")
@@ -58,7 +56,7 @@ def json_input(text: str) -> Any:
         source = text[1:]
         text = store.read_file(Path(source))
     try:
-        return json_module.loads(text)
+        return json.loads(text)
     except ValueError as error:
         raise Failure(Exit.USAGE, "invalid_json", f"{source} is not JSON: {error}.") from None
 
@@ -68,7 +66,6 @@ def invoke(
     input: Annotated[str, typer.Argument(help="JSON, @FILE to read a file, or - for standard input.")] = "{}",
     is_async: Annotated[bool, typer.Option("--async", help="Queue the run and print its id.")] = False,
     environment: Environment = None,
-    json: Json = False,
 ) -> None:
     """Run a function and print its output.
 
@@ -106,7 +103,7 @@ def log_lines(run: dict[str, Any]) -> list[str]:
 
 
 @keys.command("list")
-def keys_list(environment: Environment = None, json: Json = False) -> None:
+def keys_list(environment: Environment = None) -> None:
     """List the environment's keys. Secrets are not shown."""
     api = session.environment_api(environment)
     found = [
@@ -124,7 +121,6 @@ def keys_create(
     scope: Annotated[list[str] | None, typer.Option(help="A scope such as rows:read. Repeat it for several.")] = None,
     publishable: Annotated[bool, typer.Option("--publishable", help="A key that a web page may contain.")] = False,
     environment: Environment = None,
-    json: Json = False,
 ) -> None:
     """Create a key and print its secret, which is shown once."""
     if preset is not None and preset not in key_presets.SCOPES:
@@ -152,7 +148,6 @@ def keys_revoke(
     key_id: Annotated[str, typer.Argument(help="The key's id (key_…), as in the list.")],
     yes: Yes = False,
     environment: Environment = None,
-    json: Json = False,
 ) -> None:
     """Revoke a key. It stops working at once."""
     api = session.environment_api(environment)
@@ -170,7 +165,6 @@ def users_list(
     search: Annotated[str | None, typer.Option(help="Only those whose email or name begins with this.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most this many.")] = 100,
     environment: Environment = None,
-    json: Json = False,
 ) -> None:
     """List users, newest first."""
     found = session.environment_api(environment).pages("/users", email=email, search=search, limit=min(limit, 100))
@@ -189,7 +183,6 @@ def users_add(
         bool, typer.Option("--no-password", help="Without a password: a reset or a provider lets the user in.")
     ] = False,
     environment: Environment = None,
-    json: Json = False,
 ) -> None:
     """Add a user.
 
@@ -211,7 +204,6 @@ def users_set(
     role: Annotated[str | None, typer.Option(help='The new role; "" removes it.')] = None,
     disabled: Annotated[bool | None, typer.Option("--disable/--enable", help="Whether the user may sign in.")] = None,
     environment: Environment = None,
-    json: Json = False,
 ) -> None:
     """Change a user's name, role, or whether the user may sign in."""
     body: dict[str, Any] = {"name": name, "disabled": disabled}
@@ -226,7 +218,7 @@ def users_set(
 
 
 @users.command("delete")
-def users_delete(user: User, yes: Yes = False, environment: Environment = None, json: Json = False) -> None:
+def users_delete(user: User, yes: Yes = False, environment: Environment = None) -> None:
     """Delete a user, and rows as the schema's `on_delete` says."""
     api = session.environment_api(environment)
     user_id = _user_id(api, user)

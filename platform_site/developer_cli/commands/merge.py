@@ -1,6 +1,6 @@
 """`merge`: brings the changes of one environment into another."""
 
-import json as json_module
+import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -8,7 +8,7 @@ import typer
 from platform_site.developer_cli import output, session, store
 from platform_site.developer_cli.commands.environment import Yes, confirm
 from platform_site.developer_cli.failures import Exit, Failure
-from platform_site.developer_cli.output import Json, Sql
+from platform_site.developer_cli.output import Sql
 from platform_site.developer_cli.session import Environment
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ def merge(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan. Nothing changes.")] = False,
     sql: Sql = False,
     environment: Environment = None,
-    json: Json = False,
 ) -> None:
     """Merge SOURCE into the environment: schema, rules, functions and webhooks.
 
@@ -79,7 +78,7 @@ def merge(
 def _value(given: str) -> tuple[str, Any]:
     path, _, text = given.partition("=")
     try:
-        return path, json_module.loads(text)
+        return path, json.loads(text)
     except ValueError:
         raise Failure(Exit.USAGE, "usage", f'--value "{given}": write PATH=JSON.') from None
 

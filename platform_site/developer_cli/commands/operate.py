@@ -1,6 +1,6 @@
 """`secrets`, `logs` and `branch`."""
 
-import json as json_module
+import json
 import time
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -14,7 +14,6 @@ from platform_site.developer_cli.api import path_part
 from platform_site.developer_cli.commands.account import secret_input
 from platform_site.developer_cli.commands.environment import Yes, confirm, log_lines
 from platform_site.developer_cli.failures import Exit, Failure
-from platform_site.developer_cli.output import Json
 from platform_site.developer_cli.session import Environment
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ MAX_SKIPPED = 1_000
 
 
 @secrets.command("list")
-def secrets_list(function: Function, environment: Environment = None, json: Json = False) -> None:
+def secrets_list(function: Function, environment: Environment = None) -> None:
     """List the names of a function's secrets. Values are never shown."""
     api = session.environment_api(environment)
     with session.of_function(api, function) as path:
@@ -47,7 +46,6 @@ def secrets_set(
     function: Function,
     name: Annotated[str, typer.Argument(help="Capitals, digits and _, such as API_TOKEN.")],
     environment: Environment = None,
-    json: Json = False,
 ) -> None:
     """Set a secret.
 
@@ -65,7 +63,6 @@ def secrets_remove(
     name: Annotated[str, typer.Argument(help="The secret's name.")],
     yes: Yes = False,
     environment: Environment = None,
-    json: Json = False,
 ) -> None:
     """Remove a secret, whose value is lost."""
     api = session.environment_api(environment)
@@ -81,7 +78,6 @@ def logs(
     limit: Annotated[int, typer.Option(min=1, max=100, help="How many requests or runs to print at first.")] = 10,
     status: Annotated[str | None, typer.Option(help="A status such as 404 or 4xx; for runs, such as failed.")] = None,
     environment: Environment = None,
-    json: Json = False,
 ) -> None:
     """Print the environment's requests, or a function's runs with their logs, oldest first.
 
@@ -198,7 +194,7 @@ def _branches_of(environment_id: str) -> list[str]:
 
 
 @branch.command("list")
-def branch_list(json: Json = False) -> None:
+def branch_list() -> None:
     """List the project's environments, with the linked one marked."""
     api, path = session.siblings()
     _, link = session.project_link()
@@ -215,7 +211,6 @@ def branch_create(
     expires_in: Annotated[
         int | None, typer.Option(min=1, max=365, help="Days after which the branch is deleted. Default: never.")
     ] = None,
-    json: Json = False,
 ) -> None:
     """Create a preview branch and wait until it is ready."""
     api, path = session.siblings()
@@ -240,7 +235,7 @@ def _when_ready(api: "Api", path: str, branch: "Answer") -> "Answer":
 
 
 @branch.command("use")
-def branch_use(name: Branch, json: Json = False) -> None:
+def branch_use(name: Branch) -> None:
     """Link this folder to another environment of its project."""
     _, _, target = session.sibling(name)
     _use(target["id"])
@@ -259,7 +254,7 @@ def _use(environment_id: str) -> None:
 def _environment_of_key(path: Path) -> str | None:
     """Of a file that `platform keys create --json` wrote."""
     try:
-        found = json_module.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
         return str(found["environment_id"]) if "secret" in found else None
     except (OSError, ValueError, TypeError, KeyError):
         return None
@@ -270,7 +265,6 @@ def branch_reset(
     name: Branch,
     data: Annotated[bool, typer.Option("--data", help="Copy the rows too. Without it, the tables are empty.")] = False,
     yes: Yes = False,
-    json: Json = False,
 ) -> None:
     """Replace what a preview branch has by a copy of its source, and wait until it is ready."""
     api, path, target = _chosen_branch(name)
@@ -280,7 +274,7 @@ def branch_reset(
 
 
 @branch.command("delete")
-def branch_delete(name: Branch, yes: Yes = False, json: Json = False) -> None:
+def branch_delete(name: Branch, yes: Yes = False) -> None:
     """Delete a preview branch with its rows."""
     api, path, target = _chosen_branch(name)
     branches = _branches_of(target["id"])

@@ -7,7 +7,6 @@ import typer
 
 from platform_site.developer_cli import output, session
 from platform_site.developer_cli.api import path_part
-from platform_site.developer_cli.output import Json
 from platform_site.developer_cli.session import Environment
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ Webhook = Annotated[str, typer.Argument(help="The webhook's name or id (wh_…).
 
 
 @webhooks.command("list")
-def webhooks_list(environment: Environment = None, json: Json = False) -> None:
+def webhooks_list(environment: Environment = None) -> None:
     """List the environment's webhooks with the success rate of their last 100 deliveries."""
     found = session.environment_api(environment).get("/webhooks")["data"]
     output.table(found, ["id", "name", "url", "events", "enabled", "success_rate"], "There are no webhooks.")
@@ -33,7 +32,6 @@ def webhooks_deliveries(
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most this many.")] = 20,
     environment: Environment = None,
-    json: Json = False,
 ) -> None:
     """List a webhook's deliveries, newest first."""
     api = session.environment_api(environment)
@@ -54,7 +52,6 @@ def webhooks_redeliver(
     webhook: Webhook,
     delivery: Annotated[str, typer.Argument(help="The delivery's id (dlv_…), as in `deliveries`.")],
     environment: Environment = None,
-    json: Json = False,
 ) -> None:
     """Send one delivery again, with the same id and body."""
     api = session.environment_api(environment)
@@ -63,7 +60,7 @@ def webhooks_redeliver(
 
 
 @webhooks.command("rotate")
-def webhooks_rotate(webhook: Webhook, environment: Environment = None, json: Json = False) -> None:
+def webhooks_rotate(webhook: Webhook, environment: Environment = None) -> None:
     """Make a new signing secret and print it, once. The old one signs beside it for 24 hours."""
     api = session.environment_api(environment)
     made = api.send("POST", f"{_path(api, webhook)}/rotate-secret")
