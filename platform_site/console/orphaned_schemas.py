@@ -53,7 +53,9 @@ def _submitted(request: HttpRequest) -> HttpResponse:
         if not schemas.is_orphaned(environment_id, cluster):
             raise NotOrphaned
         if request.POST.get("typed", "").strip() != environment_id:
-            return _confirmation(request, environment_id, cluster)
+            context = {"environment_id": environment_id, "region": cluster, "is_wrong": "typed" in request.POST}
+            context |= _frame(request, "Drop the schema?")
+            return TemplateResponse(request, "admin/orphaned_schemas/drop.html", context)
         drop(environment_id, cluster, actor=staff(request))
     except NotOrphaned:
         messages.warning(request, "This is no longer possible. See the current state below.")
@@ -66,13 +68,6 @@ def _submitted(request: HttpRequest) -> HttpResponse:
     else:
         messages.success(request, f"The schema of {environment_id} is dropped.")
     return HttpResponseRedirect(reverse("console:orphaned_schemas"))
-
-
-def _confirmation(request: HttpRequest, environment_id: str, cluster: str) -> HttpResponse:
-    is_wrong = "typed" in request.POST
-    context = {"environment_id": environment_id, "region": cluster, "is_wrong": is_wrong}
-    context |= _frame(request, "Drop the schema?")
-    return TemplateResponse(request, "admin/orphaned_schemas/drop.html", context)
 
 
 def _frame(request: HttpRequest, title: str) -> dict[str, Any]:

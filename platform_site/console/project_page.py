@@ -1,7 +1,7 @@
 """The overview on a project's page: bounded queries and estimated row counts."""
 
 from collections import defaultdict
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, Final
 
 from django.db import Error
@@ -19,22 +19,6 @@ MAX_ENVIRONMENTS: Final = 24
 MEASURED: Final = 3
 """Environments whose usage is shown."""
 _SQL: Final = sql_files.load(__file__)
-
-
-@dataclass(frozen=True, slots=True)
-class Used:
-    name: str
-    where: str
-    used: int
-    limit: int
-
-    @property
-    def title(self) -> str:
-        return self.name.partition("_per_")[0].replace("_", " ").replace("app users", "users").capitalize()
-
-    @property
-    def share(self) -> int:
-        return min(100, round(100 * self.used / max(1, self.limit)))
 
 
 def overview(project: Project) -> dict[str, Any]:
@@ -84,15 +68,20 @@ def _in_its_region(cluster: str, names: dict[str, str], region: dict[str, dict[s
     return shown
 
 
-def _usage(project: Project, environments: list[Environment]) -> list[Used]:
+def _usage(project: Project, environments: list[Environment]) -> list[dict[str, Any]]:
     allowed = plan_limits(project.plan)
-    found: dict[tuple[str, str], Used] = {}
+    found: dict[tuple[str, str], dict[str, Any]] = {}
     for environment in environments[:MEASURED]:
         ref = directory.environment_ref(environment.pk)
         if ref is None:
             continue
         for name, used in limits.used_in(ref).items():
             where = "project" if name.endswith("_per_project") else environment.name
-            found.setdefault((name, where), Used(name, where, used, getattr(allowed, name)))
+            limit = getattr(allowed, name)
+            share = min(100, round(100 * used / max(1, limit)))
+            title = name.partition("_per_")[0].replace("_", " ").replace("app users", "users").capitalize()
+            usage = {"name": name, "title": title, "where": where, "used": used, "limit": limit, "share": share}
+            found.setdefault((name, where), usage)
     order = [field.name for field in fields(PlanLimits)]
-    return sorted(found.values(), key=lambda each: (each.where != "project", each.where, order.index(each.name)))
+    keys = sorted(found, key=lambda each: (each[1] != "project", each[1], order.index(each[0])))
+    return [found[key] for key in keys]

@@ -46,7 +46,12 @@ def search(request: HttpRequest, text: str) -> "list[SearchResult]":
         return [SearchResult(text, "Timeline of this ID", timeline_url(text), "timeline")]
     if len(text) < SHORTEST:
         return []
-    found = [each for using, model, look in _kinds(text) if _may_view(request, model) for each in _within(using, look)]
+    found = [
+        each
+        for using, model, look in _kinds(text)
+        if admin.site.get_model_admin(model).has_view_permission(request)
+        for each in _within(using, look)
+    ]
     return [SearchResult(_plain(title), _plain(what), link, icon) for title, what, link, icon in found]
 
 
@@ -59,11 +64,6 @@ def _kinds(text: str) -> Iterator[tuple[str, type[models.Model], Callable[[], li
         yield region, Environment, partial(_tables, region, text)
         yield region, Environment, partial(_functions, region, text)
         yield region, Environment, partial(_webhooks, region, text)
-
-
-def _may_view(request: HttpRequest, model: type[models.Model]) -> bool:
-    page = admin.site._registry.get(model)
-    return page is not None and bool(page.has_view_permission(request))
 
 
 def _within(using: str, look: Callable[[], list[Found]]) -> list[Found]:

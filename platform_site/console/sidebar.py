@@ -53,12 +53,9 @@ def list_of(request: HttpRequest, label: str, /, **query: str) -> str | None:
     return list_url(label, **query) if page.has_view_permission(request) else None
 
 
-def listed_as(link: str) -> str | None:
-    return _names().get(link)
-
-
 @cache
-def _names() -> dict[str, str]:
+def list_names() -> dict[str, str]:
+    """By the URL of the list."""
     return {list_url(label): name for _, entries in _SIDEBAR for name, _, label in entries}
 
 

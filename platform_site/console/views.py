@@ -47,11 +47,7 @@ def _console_page(found: timelines.Timeline) -> str:
     section = _SECTIONS.get(found.text.partition("_")[0])
     facts = [value for entry in found.entries for name, value in entry.facts if name == "environment"]
     environment = environment_ref(facts[0]) if section and facts else None
-    return (
-        console_url(environment.project_id, environment.environment_id, section)
-        if section and environment is not None
-        else ""
-    )
+    return console_url(environment.project_id, environment.environment_id, section) if section and environment else ""
 
 
 @require_safe

@@ -45,13 +45,14 @@ def timeline_url(text: str, environment_id: str = "") -> str:
 
 @register.simple_tag(takes_context=True)
 def heading_parts(context: Any, parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The list's name in the menu, then the object, or *new*. unfold's `parts`: app, model and object; or one title."""
-    from platform_site.console.sidebar import listed_as  # late: unfold loads all tag libraries while it is imported
+    """A page's heading: the list's name in the menu, then the object, or *new*. unfold's `parts` are the app, the model
+    and the object; or one title."""
+    from platform_site.console.sidebar import list_names  # late: unfold loads all tag libraries while it is imported
 
     if len(parts) < 2:
         return parts
     _, listed, *rest = parts
-    shown = [listed | {"title": listed_as(str(listed["link"])) or capfirst(str(listed["title"]))}, *rest]
+    shown = [listed | {"title": list_names().get(str(listed["link"])) or capfirst(str(listed["title"]))}, *rest]
     return [*shown, {"title": "new"}] if context["request"].path.endswith("/add/") else shown
 
 
