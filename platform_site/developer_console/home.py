@@ -10,18 +10,14 @@ from platform_site.http.errors import ProjectSuspended
 
 @page("home", keys.CHANGES)
 def home(console: Console) -> HttpResponse:
-    tables = _tables(console)
+    try:
+        tables = list(schema_tables(console))
+    except ProjectSuspended:
+        tables = ["tasks"]
     new_key = console.done.get("new_key", {}).get("secret", "")
     context = {
         "base_url": settings.BASE_URL,
-        "codes": [] if tables == [] else snippets.first_lines(console, (tables or ["tasks"])[0], new_key),
+        "codes": snippets.first_lines(console, tables[0], new_key) if tables else [],
         "troubles": activity.troubles(console),
     }
     return console.render("console/home.html", context | keys.panel(console))
-
-
-def _tables(console: Console) -> list[str] | None:
-    try:
-        return list(schema_tables(console))
-    except ProjectSuspended:
-        return None

@@ -50,8 +50,8 @@ def keep_alive(response: HttpResponse, signed_in: SignedIn) -> None:
         _write(response, replace(signed_in, seen=now))
 
 
-def end(response: HttpResponse) -> None:
-    response.delete_cookie(COOKIE, path=DEVELOPER_CONSOLE, samesite="Lax")
+def end(response: HttpResponse, cookie: str = COOKIE) -> None:
+    response.delete_cookie(cookie, path=DEVELOPER_CONSOLE, samesite="Lax")
 
 
 def start_pending(response: HttpResponse, values: dict[str, str]) -> None:
@@ -60,10 +60,6 @@ def start_pending(response: HttpResponse, values: dict[str, str]) -> None:
 
 def read_pending(request: HttpRequest) -> dict[str, str] | None:
     return _unsigned(request, PENDING_COOKIE, PENDING_SECONDS)
-
-
-def end_pending(response: HttpResponse) -> None:
-    response.delete_cookie(PENDING_COOKIE, path=DEVELOPER_CONSOLE, samesite="Lax")
 
 
 def _write(response: HttpResponse, signed_in: SignedIn) -> None:

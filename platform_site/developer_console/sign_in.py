@@ -82,7 +82,7 @@ def sign_in(request: HttpRequest) -> HttpResponse:
 @csrf_protect
 def code(request: HttpRequest) -> HttpResponse:
     pending = session.read_pending(request)
-    user = _pending_user(pending)
+    user = _pending_user(pending) if pending else None
     if pending is None or user is None:
         return redirect("developer_console:sign-in")
     form = CodeForm(request.POST if request.method == "POST" else None)
@@ -96,7 +96,7 @@ def code(request: HttpRequest) -> HttpResponse:
             form.add_error("code", _text(error))
             status = error.status
         else:
-            session.end_pending(response)
+            session.end(response, session.PENDING_COOKIE)
             return response
     return render(request, "console/code.html", {"form": form, "email": user.email}, status=status)
 
@@ -141,9 +141,7 @@ def _begin(request: HttpRequest, user: User, target: str, verified_by: int | Non
     return response
 
 
-def _pending_user(pending: dict[str, str] | None) -> User | None:
-    if pending is None:
-        return None
+def _pending_user(pending: dict[str, str]) -> User | None:
     user = User.objects.in_pool(None).filter(pk=pending["user_id"], disabled_at__isnull=True).first()
     return user if user is not None and user.get_session_auth_hash() == pending["hash"] else None
 

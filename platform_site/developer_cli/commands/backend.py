@@ -31,12 +31,10 @@ _DEFAULTS: dict[str, Any] = {
 def backend_folder(given: Path) -> Path:
     """Beside platform.json, unless named."""
     linked = store.find_link()
-    return given if given != Path("backend") or linked is None else _short(linked[0] / given)
-
-
-def _short(path: Path) -> Path:
-    here = Path.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) else path
+    if given != Path("backend") or linked is None:
+        return given
+    folder, here = linked[0] / given, Path.cwd()
+    return folder.relative_to(here) if folder.is_relative_to(here) else folder
 
 
 def pull(
@@ -99,16 +97,13 @@ def _pulled(api: "Api", folder: Path, credentials: bool) -> dict[Path, str]:
             if credentials
             else f"Credentials in URLs of webhooks are left out: {', '.join(masked)}. Push leaves them as they are."
         )
-    return {**{path: _text(value) for path, value in files.items()}, **sources}
+    texts = {path: json.dumps(value, indent=2, ensure_ascii=False) + "\n" for path, value in files.items()}
+    return texts | sources
 
 
 def _own(found: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     """Settings other than the service's defaults."""
     return {name: found[name] for name in names if name not in _DEFAULTS or found[name] != _DEFAULTS[name]}
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
 def _differs(path: Path, text: str) -> bool:

@@ -147,7 +147,7 @@ def _rule(
     made = {key: value for key, value in rule.items() if key not in (shown if action == before else _ALL_KEYS)}
     for key in shown:
         if key == "columns":
-            value = _columns(asked, rule)
+            value = words(asked, "part_columns") or (None if rule.get("columns") else rule.get("columns"))
         elif key == "where" and rows.kind != "json":
             value = _where(rows, rule if action == before else {})
         else:
@@ -161,11 +161,6 @@ def _rule(
             raise invalid("part_check", "The condition is the check. Choose Custom (JSON) for another check.")
         made["check"] = {"$is": rows.name}
     return made
-
-
-def _columns(asked: Mapping[str, str], rule: Mapping[str, Any]) -> Any:
-    names = words(asked, "part_columns")
-    return names or (None if rule.get("columns") else rule.get("columns"))
 
 
 def _where(rows: Rows, rule: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -4,7 +4,6 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 
 from accounts.audit import Actor
-from accounts.models import User
 from accounts.staff.roles import OPERATE
 from platform_site.developer_console.api_calls import ApiClient
 from platform_site.developer_console.forms import Field, Form
@@ -27,7 +26,9 @@ def access(request: HttpRequest, client: ApiClient) -> HttpResponse:
     if request.method == "POST":
         try:
             if request.POST.get("what") == "end":
-                _end(user, request.POST.get("grant", ""))
+                grant_id = request.POST.get("grant", "")
+                if user.has_perm(OPERATE) or staff_access.active().filter(pk=grant_id, user=user).exists():
+                    staff_access.revoke(grant_id, actor=Actor.staff(user))
                 return redirect("developer_console:staff")
             environment_id = request.POST.get("environment", "").strip()
             reason, may_write = request.POST.get("reason", ""), "may_write" in request.POST
@@ -45,9 +46,3 @@ def access(request: HttpRequest, client: ApiClient) -> HttpResponse:
     grants = staff_access.active().filter(user=user).select_related("environment__project").order_by("-created_at")
     status = 200 if refusal is None else refusal.status
     return render(request, "console/staff.html", {"form": form, "refusal": refusal, "grants": grants}, status=status)
-
-
-def _end(user: User, grant_id: str) -> None:
-    mine = staff_access.active().filter(pk=grant_id, user=user).exists()
-    if mine or user.has_perm(OPERATE):
-        staff_access.revoke(grant_id, actor=Actor.staff(user))

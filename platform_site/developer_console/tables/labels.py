@@ -17,7 +17,8 @@ Labels = Mapping[tuple[str | None, str], str]
 
 
 def text_key(console: Console, name: str, table: Mapping[str, Any]) -> str | None:
-    readable = _readable(console, name)
+    rules = schema_cache.compiled_schema(console.ref).rules
+    readable = rules.resolver(rules.role_key(console.principal)).columns(name)
     texts = (column.key for column in columns_of(table) if column.type in ("text", "enum") and column.key != "id")
     return next((key for key in texts if key in readable), None)
 
@@ -55,11 +56,6 @@ def _texts(console: Console, name: str, table: Mapping[str, Any], ids: Sequence[
         return []
     query = {"where": exact_json.dumps({"id": {"$in": ids}}), "limit": str(_AT_ONCE), "columns": key}
     return [(row["id"], (row[key] or "")[:MAX_LABEL_LENGTH]) for row in _listed(console, f"/v1/rows/{name}", query)]
-
-
-def _readable(console: Console, table: str) -> Mapping[str, Any]:
-    rules = schema_cache.compiled_schema(console.ref).rules
-    return rules.resolver(rules.role_key(console.principal)).columns(table)
 
 
 def _listed(console: Console, path: str, query: Mapping[str, str]) -> list[dict[str, Any]]:
