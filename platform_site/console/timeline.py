@@ -72,99 +72,77 @@ logger = logging.getLogger("platform.console")
 
 @dataclass(slots=True)
 class Timeline:
+    """`within` and `kinds` limit the entries for callers other than operators."""
+
     text: str
-    environment_id: str = ""
+    environment_id: str
+    within: EnvironmentRef | None
+    kinds: Kinds
     entries: list[Entry] = field(default_factory=list)
     unavailable: list[str] = field(default_factory=list)
     hint: str = ""
     is_cut: bool = False
+    requests: set[str] = field(default_factory=set)
+    _found: dict[str, Entry] = field(default_factory=dict)
+    """By id."""
 
+    @property
+    def regions(self) -> list[str]:
+        return [self.within.cluster] if self.within else list(settings.REGION_DATABASES)
 
-def of(text: str, environment_id: str = "", *, within: EnvironmentRef | None = None, kinds: Kinds = KINDS) -> Timeline:
-    """The timeline around any id, request, or row (`tsk_…` or `tasks/tsk_…` with its environment). `within` and `kinds`
-    limit the entries for callers other than operators."""
-    text, environment_id = text.strip()[:MAX_QUERY_LENGTH], environment_id.strip()
-    found = Timeline(text, environment_id)
-    if not text:
-        return found
-    prefix = text.partition("_")[0]
-    kind = prefix if prefix in ids.PREFIXES and ids.matches(prefix, text) else None
-    gathered = _Gathered(found, within, kinds)
-    if kind in CONTROL_KINDS:
-        for column in CONTROL_KINDS[kind]:
-            gathered.audit(**{column: text})
-    if kind == "inb":  # audit entries of an endpoint have its function as their target
-        gathered.audit(detail__has_key="address", detail__address=text)
-    if kind == "env":
-        _in_database(found, _cluster_of(text), lambda using: _environment(gathered, using, text))
-    elif environment_id and kind not in CONTROL_KINDS and kind not in ("evt", "req", "inb"):
-        cluster = _cluster_of(environment_id)
-        if cluster is None:
-            found.hint = f"There is no environment {environment_id}, or it cannot be reached."
-        _in_database(found, cluster, lambda using: _row(gathered, using, text, environment_id))
-    elif kind in ("wh", "evt", "dlv", "fn", "run", "inb"):
-        for region in gathered.regions:
-            _in_database(found, region, lambda using: _resource(gathered, using, str(kind), text))
-    elif kind in (None, "req"):
-        gathered.requests.add(text)
-    _follow_requests(gathered)
-    found.entries = gathered.sorted()
-    if not found.entries and not found.hint:
-        found.hint = _hint(kind, environment_id)
-    return found
-
-
-class _Gathered:
-    def __init__(self, timeline: Timeline, within: EnvironmentRef | None, kinds: Kinds) -> None:
-        self._timeline = timeline
-        self._within = within.environment_id if within else None
-        self._kinds = kinds
-        self.regions = [within.cluster] if within else list(settings.REGION_DATABASES)
-        self._entries: dict[str, Entry] = {}
-        self.requests: set[str] = set()
+    def look(self, using: str | None, read: Callable[[str], None]) -> None:
+        """Call `read(using)`; an unavailable database is named in the timeline."""
+        if using is None:
+            return
+        try:
+            read(using)
+        except Error as error:
+            logger.warning(
+                "a database was unavailable to the timeline", extra={"database": using, "why": type(error).__name__}
+            )
+            if using not in self.unavailable:
+                self.unavailable.append(using)
 
     def add(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
-            self._entries.setdefault(entry.id, entry)
+            self._found.setdefault(entry.id, entry)
 
     def own(self, kind: str, rows: QuerySet[Row]) -> QuerySet[Row]:
-        if kind not in self._kinds:
+        if kind not in self.kinds:
             return rows.none()
-        return rows.filter(environment_id=self._within) if self._within else rows
+        return rows.filter(environment_id=self.within.environment_id) if self.within else rows
 
     def cut(self, found: Sequence[Any]) -> Sequence[Any]:
         if len(found) > MAX_SHOWN:
-            self._timeline.is_cut = True
+            self.is_cut = True
         return found[:MAX_SHOWN]
 
     def sorted(self) -> list[Entry]:
-        entries = list(self._entries.values())
+        entries = list(self._found.values())
         logged = {entry.facts[0][1] for entry in entries if entry.kind == "request"}
-        named = sorted(self.requests - logged) if entries and "request" in self._kinds else []
+        named = sorted(self.requests - logged) if entries and "request" in self.kinds else []
         begun = [Entry(ids.created_at(each), "request", each, "request") for each in named if ids.matches("req", each)]
         return sorted([*begun, *entries], key=lambda entry: (entry.at, entry.depth))
 
     def audit(self, **which: str | list[str]) -> None:
         rows = AuditEntry.objects.filter(**which)
-        if self._within is not None and "actor_id" in which:
+        if self.within is not None and "actor_id" in which:
             rows = rows.exclude(actor_kind="staff")
         newest = self.own("audit", rows).order_by("-at", "-id")[: MAX_SHOWN + 1]
-        for entry in self.cut(list(newest)):
-            if entry.request_id:
-                self.requests.add(entry.request_id)
-            self.add([audit_entry(entry, for_members=self._within is not None)])
+        entries = self.cut(list(newest))
+        self.requests |= {entry.request_id for entry in entries if entry.request_id}
+        self.add(audit_entry(entry, for_members=self.within is not None) for entry in entries)
 
     def logged(self, using: str, requests: list[str]) -> None:
-        if "request" in self._kinds:
-            newest = self.cut(request_log.of_requests(using, requests, MAX_SHOWN + 1, self._within))
+        if "request" in self.kinds:
+            within = self.within.environment_id if self.within else None
+            newest = self.cut(request_log.of_requests(using, requests, MAX_SHOWN + 1, within))
             self.add(request_entry(entry, using) for entry in newest)
 
     def events(self, using: str, which: Q) -> None:
         known = self.own("event", OutboxEvent.objects.using(using).filter(which))
         events = list(self.cut(list(known.order_by("-sequence")[: MAX_SHOWN + 1])))
-        for event in events:
-            if event.request_id:
-                self.requests.add(event.request_id)
+        self.requests |= {event.request_id for event in events if event.request_id}
         self.add(event_entry(event, using) for event in events)
         pairs = Q()
         for environment_id in {event.environment_id for event in events}:
@@ -186,24 +164,40 @@ class _Gathered:
     def runs(self, using: str, found: "QuerySet[Run]") -> None:
         runs = self.cut(list(self.own("run", found)[: MAX_SHOWN + 1]))
         functions = Function.objects.using(using).in_bulk({each.function_id for each in runs})
-        for run in runs:
-            if run.request_id:
-                self.requests.add(run.request_id)
+        self.requests |= {run.request_id for run in runs if run.request_id}
         self.add(run_entry(run, functions.get(run.function_id), using) for run in runs)
 
 
-def _in_database(found: Timeline, using: str | None, look: Callable[[str], None]) -> None:
-    """Call `look(using)`; an unavailable database is named in the timeline."""
-    if using is None:
-        return
-    try:
-        look(using)
-    except Error as error:
-        logger.warning(
-            "a database was unavailable to the timeline", extra={"database": using, "why": type(error).__name__}
-        )
-        if using not in found.unavailable:
-            found.unavailable.append(using)
+def of(text: str, environment_id: str = "", *, within: EnvironmentRef | None = None, kinds: Kinds = KINDS) -> Timeline:
+    """The timeline around any id, request, or row (`tsk_…` or `tasks/tsk_…` with its environment)."""
+    text, environment_id = text.strip()[:MAX_QUERY_LENGTH], environment_id.strip()
+    found = Timeline(text, environment_id, within, kinds)
+    if not text:
+        return found
+    prefix = text.partition("_")[0]
+    kind = prefix if prefix in ids.PREFIXES and ids.matches(prefix, text) else None
+    if kind in CONTROL_KINDS:
+        for column in CONTROL_KINDS[kind]:
+            found.audit(**{column: text})
+    if kind == "inb":  # audit entries of an endpoint have its function as their target
+        found.audit(detail__has_key="address", detail__address=text)
+    if kind == "env":
+        found.look(_cluster_of(text), lambda using: _environment(found, using, text))
+    elif environment_id and kind not in CONTROL_KINDS and kind not in ("evt", "req", "inb"):
+        cluster = _cluster_of(environment_id)
+        if cluster is None:
+            found.hint = f"There is no environment {environment_id}, or it cannot be reached."
+        found.look(cluster, lambda using: _row(found, using, text, environment_id))
+    elif kind in ("wh", "evt", "dlv", "fn", "run", "inb"):
+        for region in found.regions:
+            found.look(region, lambda using: _resource(found, using, str(kind), text))
+    elif kind in (None, "req"):
+        found.requests.add(text)
+    _follow_requests(found)
+    found.entries = found.sorted()
+    if not found.entries and not found.hint:
+        found.hint = _hint(kind, environment_id)
+    return found
 
 
 def _cluster_of(environment_id: str) -> str | None:
@@ -211,71 +205,71 @@ def _cluster_of(environment_id: str) -> str | None:
     return environment.cluster if environment else None
 
 
-def _resource(gathered: _Gathered, using: str, kind: str, text: str) -> None:
+def _resource(timeline: Timeline, using: str, kind: str, text: str) -> None:
     if kind == "evt":
-        gathered.events(using, Q(event_id=text))
+        timeline.events(using, Q(event_id=text))
     elif kind == "dlv":
-        found = gathered.own("delivery", Delivery.objects.using(using).filter(pk=text))
-        gathered.events(using, Q(event_id__in=[each.event_id for each in found]))
-        gathered.deliveries(using, found)
+        found = timeline.own("delivery", Delivery.objects.using(using).filter(pk=text))
+        timeline.events(using, Q(event_id__in=[each.event_id for each in found]))
+        timeline.deliveries(using, found)
     elif kind == "wh":
         newest = Delivery.objects.using(using).filter(webhook_id=text).order_by("-created_at", "-id")
-        gathered.deliveries(using, newest)
+        timeline.deliveries(using, newest)
     elif kind == "run":
-        runs = gathered.own("run", _runs(using).filter(pk=text))
-        gathered.runs(using, runs)
-        gathered.events(using, Q(event_id__in=[run.event_id for run in runs if run.event_id]))
+        runs = timeline.own("run", _runs(using).filter(pk=text))
+        timeline.runs(using, runs)
+        timeline.events(using, Q(event_id__in=[run.event_id for run in runs if run.event_id]))
     elif kind == "inb":
-        _endpoint(gathered, using, text)
+        _endpoint(timeline, using, text)
     else:
         newest_runs = _runs(using).filter(function_id=text).order_by("-created_at", "-id")
-        gathered.runs(using, newest_runs)
+        timeline.runs(using, newest_runs)
 
 
-def _endpoint(gathered: _Gathered, using: str, endpoint_id: str) -> None:
+def _endpoint(timeline: Timeline, using: str, endpoint_id: str) -> None:
     """An inbound endpoint and its runs, found by its id in their inputs: headers there have escaped quotes."""
-    functions = gathered.own("run", Function.objects.using(using).all())
+    functions = timeline.own("run", Function.objects.using(using).all())
     known = InboundEndpoint.objects.using(using).select_related("function").filter(pk=endpoint_id)
     endpoint = known.filter(function__in=functions).first()
     if endpoint is None:
         return
-    gathered.add([endpoint_entry(endpoint, using)])
+    timeline.add([endpoint_entry(endpoint, using)])
     runs = Run.objects.using(using).filter(function_id=endpoint.function_id, trigger=Run.Trigger.INBOUND)
     newest = [*history.newest_of(runs, {"trigger"}, MAX_SHOWN).values_list("pk", flat=True)]
     by_it = _runs(using).filter(pk__in=newest, input__contains=f'"address_id":"{endpoint_id}"')
-    gathered.runs(using, by_it.order_by("-created_at", "-id"))
+    timeline.runs(using, by_it.order_by("-created_at", "-id"))
 
 
-def _environment(gathered: _Gathered, using: str, environment_id: str) -> None:
-    gathered.events(using, Q(environment_id=environment_id))
+def _environment(timeline: Timeline, using: str, environment_id: str) -> None:
+    timeline.events(using, Q(environment_id=environment_id))
     newest = statements.column(using, _NEWEST_RUNS, [environment_id, MAX_SHOWN + 1])
-    gathered.runs(using, _runs(using).filter(pk__in=newest).order_by("-created_at", "-id"))
+    timeline.runs(using, _runs(using).filter(pk__in=newest).order_by("-created_at", "-id"))
 
 
-def _row(gathered: _Gathered, using: str, text: str, environment_id: str) -> None:
+def _row(timeline: Timeline, using: str, text: str, environment_id: str) -> None:
     if "/" in text:
         subjects = [text]
     else:
         environment = environment_ref(environment_id)
         tables = schema_versions.current(environment).schema.tables if environment else {}
         subjects = [f"{name}/{text}" for name in tables]
-    gathered.events(using, Q(environment_id=environment_id, subject__in=subjects))
+    timeline.events(using, Q(environment_id=environment_id, subject__in=subjects))
 
 
-def _follow_requests(gathered: _Gathered) -> None:
-    requests = sorted(gathered.requests)[:REQUESTS]
+def _follow_requests(timeline: Timeline) -> None:
+    requests = sorted(timeline.requests)[:REQUESTS]
     if not requests:
         return
-    gathered.audit(request_id__in=requests)
-    _in_database(gathered._timeline, DEFAULT_DB_ALIAS, lambda using: gathered.logged(using, requests))
-    for region in gathered.regions:
-        _in_database(gathered._timeline, region, lambda using: _of_requests(gathered, using, requests))
+    timeline.audit(request_id__in=requests)
+    timeline.look(DEFAULT_DB_ALIAS, lambda using: timeline.logged(using, requests))
+    for region in timeline.regions:
+        timeline.look(region, lambda using: _of_requests(timeline, using, requests))
 
 
-def _of_requests(gathered: _Gathered, using: str, requests: list[str]) -> None:
-    gathered.logged(using, requests)
-    gathered.events(using, Q(request_id__in=requests))
-    gathered.runs(using, _runs(using).filter(request_id__in=requests))
+def _of_requests(timeline: Timeline, using: str, requests: list[str]) -> None:
+    timeline.logged(using, requests)
+    timeline.events(using, Q(request_id__in=requests))
+    timeline.runs(using, _runs(using).filter(request_id__in=requests))
 
 
 def _runs(using: str) -> "QuerySet[Run]":
