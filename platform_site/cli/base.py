@@ -15,11 +15,6 @@ from platform_site.http.errors import ApiError
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-def plain(text: str) -> str:
-    """A style without colours."""
-    return text
-
-
 def escaped(text: str) -> str:
     """Text of tenants must not control the operator's terminal."""
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
@@ -47,7 +42,7 @@ class Command(BaseCommand):
         with _command_errors():
             return super().execute(*args, **options)
 
-    def say(self, text: str, style: Any = plain) -> None:
+    def say(self, text: str, style: Any = str) -> None:
         """To standard error: standard output is for results."""
         self.stderr.write(escaped(text), style)
 

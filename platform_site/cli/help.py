@@ -27,7 +27,8 @@ class Overview(ManagementUtility):
             if heading is None:
                 others.append(name)
             else:
-                sections[heading][name] = _first_sentence(load_command_class(app, name).help)
+                text = " ".join(load_command_class(app, name).help.split())
+                sections[heading][name] = re.split(r"(?<=\.) ", text, maxsplit=1)[0]
         column = 4 + max(len(name) for section in sections.values() for name in section)
         lines = [f"`{self.prog_name} COMMAND --help` says how each is used."]
         for heading, section in sections.items():
@@ -35,10 +36,6 @@ class Overview(ManagementUtility):
             for name, sentence in section.items():
                 lines.append(_wrapped(sentence, f"  {name}".ljust(column), column, width))
         return "\n".join([*lines, "", "Django's own", _wrapped(", ".join(others), "  ", 2, width)])
-
-
-def _first_sentence(text: str) -> str:
-    return re.split(r"(?<=\.) ", " ".join(text.split()), maxsplit=1)[0]
 
 
 def _wrapped(text: str, first: str, indent: int, width: int) -> str:

@@ -8,18 +8,19 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from platform_site.developer_cli import keyring_store
 from platform_site.developer_cli.failures import Exit, Failure
 
 LINK_FILE = "platform.json"
 _ID = re.compile(r"(prj|env)_[0-9a-z]{1,40}")
 _TOKEN = re.compile(r"[A-Za-z0-9._-]{1,4096}")
+_KEYRING = "platform"
+"""Name of the service in the system's keyring, if `keyring` is installed. It is imported late, because it is slow."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ def credentials(url: str) -> Credentials | None:
     found = _all_credentials().get(url)
     try:
         if found is not None and found.get("keyring"):
-            found = {**keyring_store.read(url), "name": found["name"]}
+            found = {**_read_keyring(url), "name": found["name"]}
         return None if found is None else Credentials(**found)
     except (AttributeError, KeyError, TypeError):
         raise _unreadable_credentials() from None
@@ -172,11 +173,48 @@ def save_credentials(url: str, value: Credentials | None) -> None:
     if value is not None:
         entry = asdict(value)
         name = entry.pop("name")
-        is_in_keyring = keyring_store.write(url, entry)
+        is_in_keyring = _write_to_keyring(url, entry)
         everything[url] = {"name": name, "keyring": True} if is_in_keyring else {**entry, "name": name}
     if before and before.get("keyring") and not everything.get(url, {}).get("keyring"):
-        keyring_store.remove(url)
+        _remove_from_keyring(url)
     write_file(_credentials_path(), json.dumps(everything, indent=2) + "\n", 0o600)
+
+
+def _write_to_keyring(url: str, tokens: dict[str, Any]) -> bool:
+    try:
+        import keyring
+        from keyring.backends import fail, null
+    except ImportError:
+        return False
+    if isinstance(keyring.get_keyring(), fail.Keyring | null.Keyring):
+        return False
+    try:
+        keyring.set_password(_KEYRING, url, json.dumps(tokens))
+        return keyring.get_password(_KEYRING, url) is not None
+    except Exception:  # backends raise errors of their own, for a locked keyring or a bus that is not there
+        return False
+
+
+def _read_keyring(url: str) -> dict[str, Any]:
+    try:
+        import keyring
+
+        found: dict[str, Any] = json.loads(keyring.get_password(_KEYRING, url) or "")
+    except Exception:
+        raise Failure(
+            Exit.CREDENTIALS,
+            "keyring_unavailable",
+            f"The keyring did not return the credentials for {url}.",
+            "Unlock it, or sign in again: platform login",
+        ) from None
+    return found
+
+
+def _remove_from_keyring(url: str) -> None:
+    with suppress(Exception):
+        import keyring
+
+        keyring.delete_password(_KEYRING, url)
 
 
 def find_link() -> tuple[Path, Link] | None:

@@ -133,7 +133,7 @@ class Command(base.Command):
 
     def _show(self, shown: Mapping[str, Any]) -> None:
         for change in shown["changes"]:
-            style = self.style.ERROR if change["destructive"] else base.plain
+            style = self.style.ERROR if change["destructive"] else str
             self.say(f"{_MARKS[change['kind']]} {change['operation'] or change['path']}", style)
             for statement in change["sql"]:
                 self.say(f"      {statement};")
