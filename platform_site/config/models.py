@@ -53,8 +53,7 @@ class StoredPlan(models.Model):
 
     @property
     def document(self) -> dict[str, Any]:
-        found: dict[str, Any] = exact_json.loads(self.document_text)
-        return found
+        return dict(exact_json.loads(self.document_text))
 
 
 class MergeBase(models.Model):

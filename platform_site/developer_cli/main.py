@@ -29,8 +29,7 @@ class _Commands(TyperGroup):
                 )
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        parsed: list[str] = super().parse_args(ctx, _command_first(args))
-        return parsed
+        return list(super().parse_args(ctx, _command_first(args)))
 
 
 class _Group(_Commands):

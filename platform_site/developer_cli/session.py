@@ -88,8 +88,7 @@ def link_to(service: str) -> store.Link | None:
 
 
 def environments(api: Api, project: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = api.get(f"/projects/{path_part(project)}/environments")["data"]
-    return found
+    return list(api.get(f"/projects/{path_part(project)}/environments")["data"])
 
 
 def siblings() -> tuple[Api, str]:

@@ -36,8 +36,7 @@ def data_of(response: HttpResponse) -> dict[str, Any]:
     if response.status_code >= 400:
         error: ApiError = response.__dict__[ERROR_ATTRIBUTE]
         raise error
-    data: dict[str, Any] = exact_json.loads(response.content) if response.content else {}
-    return data
+    return dict(exact_json.loads(response.content)) if response.content else {}
 
 
 @dataclass

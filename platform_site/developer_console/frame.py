@@ -64,8 +64,7 @@ class Console:
         return self.client.call(method, path, body, environment=self.environment["id"], **options)
 
     def listed(self, path: str, query: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.api("GET", path, query=query)["data"]
-        return found
+        return list(self.api("GET", path, query=query)["data"])
 
     def page_of(self, path: str, query: Mapping[str, str]) -> dict[str, Any]:
         """A page of a list, by the cursor in the URL. `console/pages.html` has the links to others."""
@@ -235,8 +234,7 @@ def operation(method: str, path: str, notice: str, body: Mapping[str, Any] | Non
 def environment_of(project: Mapping[str, Any], environment_id: str) -> Mapping[str, Any]:
     for each in project["environments"]:
         if each["id"] == environment_id:
-            found: Mapping[str, Any] = each
-            return found
+            return dict(each)
     raise NotFound("The project has no such environment.")
 
 

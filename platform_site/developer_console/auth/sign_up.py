@@ -47,8 +47,7 @@ def _shown(console: Console) -> dict[str, Any]:
 
 
 def _redirect_uris(console: Console) -> list[str]:
-    found: list[str] = console.api("GET", "/v1/redirect-uris")["redirect_uris"]
-    return found
+    return list(console.api("GET", "/v1/redirect-uris")["redirect_uris"])
 
 
 def _save(console: Console) -> dict[str, Any]:

@@ -79,8 +79,8 @@ def functions(console: Console) -> HttpResponse:
 
 
 def _newest(console: Console, name: str) -> int:
-    number: int = console.api("GET", path_to("functions", name, "versions"), query={"limit": "1"})["data"][0]["version"]
-    return number
+    found = console.listed(path_to("functions", name, "versions"), {"limit": "1"})
+    return int(found[0]["version"])
 
 
 def _version(console: Console, name: str, detail: dict[str, Any]) -> dict[str, Any]:

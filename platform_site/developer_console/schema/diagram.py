@@ -137,11 +137,8 @@ def _layers(names: Sequence[str], relations: Sequence[Relation]) -> list[list[st
 
 def _path(source: Box, target: Box, column: str) -> str:
     y1, y2 = source.height_of(column), target.y + _HEAD // 2
-    if target.x < source.x:
-        bend = _BETWEEN // 2
-        return f"M{source.x} {y1} C{source.x - bend} {y1} {target.right + bend} {y2} {target.right} {y2}"
-    if target.x > source.x:  # in a cycle
-        bend = _BETWEEN // 2
-        return f"M{source.right} {y1} C{source.right + bend} {y1} {target.x - bend} {y2} {target.x} {y2}"
-    bend = _BETWEEN // 3
-    return f"M{source.right} {y1} C{source.right + bend} {y1} {target.right + bend} {y2} {target.right} {y2}"
+    bend = _BETWEEN // 3 if target.x == source.x else _BETWEEN // 2
+    x1, bent1 = (source.x, source.x - bend) if target.x < source.x else (source.right, source.right + bend)
+    # Right of its source is a target in a cycle.
+    x2, bent2 = (target.x, target.x - bend) if target.x > source.x else (target.right, target.right + bend)
+    return f"M{x1} {y1} C{bent1} {y1} {bent2} {y2} {x2} {y2}"

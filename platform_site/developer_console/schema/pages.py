@@ -102,8 +102,8 @@ def _submit(console: Console, current: Any, shown: _Shown) -> None:
         return
     if part and saved:
         code = _code_after(code, part, saved)
-    if _has_typed_table(asked):
-        action = "add-table"
+    if asked.get("what") in ("plan", "apply") and any(asked.get(each.name, "").strip() for each in new_table.FIELDS):
+        action = "add-table"  # it was typed into its form and not added, so that a plan would lack it
     match action:
         case "save":
             shown.last = saved or part
@@ -115,7 +115,14 @@ def _submit(console: Console, current: Any, shown: _Shown) -> None:
             _draft(shown.text)  # it must be readable
             shown.last = part_of(asked["part"]) if "part" in asked else None
         case "open" | "edit" | "remove":
-            _edit_part(console, shown, action, part_of(code))
+            named, draft = part_of(code), _draft(shown.text)
+            shown.at = named.table
+            if action == "edit":
+                shown.editing = named
+            elif action == "remove":
+                remove(draft, named)
+                shown.text = exact_json.dumps(draft, indent=True)
+                _plan_part(console, shown, None)
         case _:
             _plan_or_apply(console, shown, part, saved)
 
@@ -163,22 +170,6 @@ def _code_after(code: str, part: Part, saved: Part) -> str:
         return code
     named = part_of(code)
     return replace(named, table=saved.table).code if named.table == part.table else code
-
-
-def _has_typed_table(asked: Any) -> bool:
-    """Whether a table was typed into its form and not added, so that a plan would lack it."""
-    return asked.get("what") in ("plan", "apply") and any(asked.get(each.name, "").strip() for each in new_table.FIELDS)
-
-
-def _edit_part(console: Console, shown: _Shown, action: str, part: Part) -> None:
-    draft = _draft(shown.text)
-    shown.at = part.table
-    if action == "edit":
-        shown.editing = part
-    elif action == "remove":
-        remove(draft, part)
-        shown.text = exact_json.dumps(draft, indent=True)
-        _plan_part(console, shown, None)
 
 
 def _plan_part(console: Console, shown: _Shown, part: Part | None) -> None:

@@ -96,7 +96,13 @@ def put(document: dict[str, Any], part: Part, name: str, action: str, value: Any
     """Write a part under its name, perhaps a new one, keeping the order. Returns its new path."""
     holder, key = _holder(document, part)
     if part.kind in LISTS:
-        return _put_in_list(holder, part, value)
+        found = holder.get(key)
+        holder[key] = items = found if isinstance(found, list) else []
+        if part.name and value_at(items, (part.name,)) is not None:
+            items[int(part.name)] = value
+            return part
+        items.append(value)
+        return Part(part.kind, part.table, str(len(items) - 1))
     holder[key] = entries = mapping(holder.get(key))
     if part.kind == "rule":
         return _put_rule(entries, part, name, action, value)
@@ -114,17 +120,6 @@ def _holder(document: dict[str, Any], part: Part) -> tuple[dict[str, Any], str]:
     if not isinstance(found, dict):
         raise invalid("part", f"The draft has no table {part.table}.")
     return found, CONTAINERS[part.kind]
-
-
-def _put_in_list(table: dict[str, Any], part: Part, value: Any) -> Part:
-    key = CONTAINERS[part.kind]
-    found = table.get(key)
-    table[key] = entries = found if isinstance(found, list) else []
-    if part.name and value_at(entries, (part.name,)) is not None:
-        entries[int(part.name)] = value
-        return part
-    entries.append(value)
-    return Part(part.kind, part.table, str(len(entries) - 1))
 
 
 def _put_rule(roles: dict[str, Any], part: Part, role: str, action: str, value: Any) -> Part:

@@ -26,8 +26,7 @@ _EDITED: Final = ("PATCH", "DELETE", "GET")
 
 
 def schema_tables(console: Console) -> dict[str, Any]:
-    found: dict[str, Any] = console.api("GET", "/v1/schema")["document"]["tables"]
-    return found
+    return dict(console.api("GET", "/v1/schema")["document"]["tables"])
 
 
 @page("tables")
