@@ -14,16 +14,8 @@ from django.db.models import Model, Q, QuerySet
 from accounts.models import AuditEntry
 from functions.models import Function, InboundEndpoint, Run
 from functions.runs import history
-from platform_site.console.timeline_entries import (
-    Entry,
-    attempt_entry,
-    audit_entry,
-    delivery_entry,
-    endpoint_entry,
-    event_entry,
-    request_entry,
-    run_entry,
-)
+from platform_site.console import timeline_entries
+from platform_site.console.timeline_entries import Entry
 from platform_site.identity import ids
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import statements
@@ -131,19 +123,19 @@ class Timeline:
         newest = self.own("audit", rows).order_by("-at", "-id")[: MAX_SHOWN + 1]
         entries = self.cut(list(newest))
         self.requests |= {entry.request_id for entry in entries if entry.request_id}
-        self.add(audit_entry(entry, for_members=self.within is not None) for entry in entries)
+        self.add(timeline_entries.audit_entry(entry, for_members=self.within is not None) for entry in entries)
 
     def logged(self, using: str, requests: list[str]) -> None:
         if "request" in self.kinds:
             within = self.within.environment_id if self.within else None
             newest = self.cut(request_log.of_requests(using, requests, MAX_SHOWN + 1, within))
-            self.add(request_entry(entry, using) for entry in newest)
+            self.add(timeline_entries.request_entry(entry, using) for entry in newest)
 
     def events(self, using: str, which: Q) -> None:
         known = self.own("event", OutboxEvent.objects.using(using).filter(which))
         events = list(self.cut(list(known.order_by("-sequence")[: MAX_SHOWN + 1])))
         self.requests |= {event.request_id for event in events if event.request_id}
-        self.add(event_entry(event, using) for event in events)
+        self.add(timeline_entries.event_entry(event, using) for event in events)
         pairs = Q()
         for environment_id in {event.environment_id for event in events}:
             named = [event.event_id for event in events if event.environment_id == environment_id]
@@ -156,16 +148,16 @@ class Timeline:
     def deliveries(self, using: str, found: "QuerySet[Delivery]") -> None:
         deliveries = self.cut(list(self.own("delivery", found)[: MAX_SHOWN + 1]))
         webhooks = Webhook.objects.using(using).in_bulk({each.webhook_id for each in deliveries})
-        self.add(delivery_entry(each, webhooks.get(each.webhook_id), using) for each in deliveries)
+        self.add(timeline_entries.delivery_entry(each, webhooks.get(each.webhook_id), using) for each in deliveries)
         attempts = Attempt.objects.using(using).filter(delivery_id__in=[each.pk for each in deliveries])
         shown = attempts.defer("response_headers", "response_body").order_by("-id")[: MAX_SHOWN + 1]
-        self.add(attempt_entry(each, using) for each in self.cut(list(shown)))
+        self.add(timeline_entries.attempt_entry(each, using) for each in self.cut(list(shown)))
 
     def runs(self, using: str, found: "QuerySet[Run]") -> None:
         runs = self.cut(list(self.own("run", found)[: MAX_SHOWN + 1]))
         functions = Function.objects.using(using).in_bulk({each.function_id for each in runs})
         self.requests |= {run.request_id for run in runs if run.request_id}
-        self.add(run_entry(run, functions.get(run.function_id), using) for run in runs)
+        self.add(timeline_entries.run_entry(run, functions.get(run.function_id), using) for run in runs)
 
 
 def of(text: str, environment_id: str = "", *, within: EnvironmentRef | None = None, kinds: Kinds = KINDS) -> Timeline:
@@ -233,7 +225,7 @@ def _endpoint(timeline: Timeline, using: str, endpoint_id: str) -> None:
     endpoint = known.filter(function__in=functions).first()
     if endpoint is None:
         return
-    timeline.add([endpoint_entry(endpoint, using)])
+    timeline.add([timeline_entries.endpoint_entry(endpoint, using)])
     runs = Run.objects.using(using).filter(function_id=endpoint.function_id, trigger=Run.Trigger.INBOUND)
     newest = [*history.newest_of(runs, {"trigger"}, MAX_SHOWN).values_list("pk", flat=True)]
     by_it = _runs(using).filter(pk__in=newest, input__contains=f'"address_id":"{endpoint_id}"')

@@ -1,5 +1,6 @@
 """Errors that end a command, and exit codes (docs/reference/platform-command.md)."""
 
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
@@ -17,21 +18,16 @@ class Exit(IntEnum):
     OUTPUT_CLOSED = 141
 
 
+@dataclass(eq=False)
 class Failure(Exception):
     """`message` says what is wrong, `hint` what to do."""
 
-    def __init__(
-        self,
-        exit_code: Exit,
-        code: str,
-        message: str,
-        hint: str = "",
-        fields: list[dict[str, Any]] | None = None,
-        request_id: str = "",
-    ) -> None:
-        super().__init__(message)
-        self.exit_code, self.code, self.message, self.hint = exit_code, code, message, hint
-        self.fields, self.request_id = fields or [], request_id
+    exit_code: Exit
+    code: str
+    message: str
+    hint: str = ""
+    fields: list[dict[str, Any]] = field(default_factory=list)
+    request_id: str = ""
 
     def as_json(self) -> dict[str, Any]:
         error = {"code": self.code, "message": self.message, "hint": self.hint, "request_id": self.request_id}

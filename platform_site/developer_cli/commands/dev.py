@@ -66,7 +66,7 @@ def _error_of_push(api: Api, folder: Path, changed: set[Path], printed: Failure 
     except Failure as error:
         if error.exit_code in (Exit.CREDENTIALS, Exit.NOT_FOUND, Exit.INTERRUPTED):
             raise
-        if printed is None or str(printed) != str(error) or printed.fields != error.fields:
+        if printed is None or printed.message != error.message or printed.fields != error.fields:
             output.failure(error)
         return error
     seconds = time.monotonic() - begun
