@@ -215,10 +215,13 @@ def page(section: str, changes: Mapping[str, Change] | None = None) -> Callable[
     return decorate
 
 
-def operation(method: str, path: str, notice: str, body: Mapping[str, Any] | None = None) -> Change:
-    """A change by one call of the API. `:name` in path and body is an argument of the page, or a field of the form."""
+def operation(
+    method: str, path: str, notice: str = "", body: Mapping[str, Any] | None = None, *, then: str = ""
+) -> Change:
+    """A change by one call of the API, after which the page `then` is opened, or this page shows the notice. `:name` in
+    path and body is an argument of the page, or a field of the form."""
 
-    def change(console: Console, **arguments: str) -> dict[str, Any]:
+    def change(console: Console, **arguments: str) -> dict[str, Any] | HttpResponse:
         given = {**console.request.POST.dict(), "project": console.project["id"], **arguments}
 
         def filled(each: Any) -> Any:
@@ -226,7 +229,7 @@ def operation(method: str, path: str, notice: str, body: Mapping[str, Any] | Non
 
         sent = None if body is None else {name: filled(value) for name, value in body.items()}
         console.api(method, path_to(*map(filled, path.split("/"))), sent)
-        return {"notice": notice}
+        return go_to(console.request, console.url(then)) if then else {"notice": notice}
 
     return change
 

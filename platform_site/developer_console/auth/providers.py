@@ -7,7 +7,7 @@ from platform_site.developer_console import forms
 from platform_site.developer_console.api_calls import path_to
 from platform_site.developer_console.auth.users import render
 from platform_site.developer_console.forms import Field, Form
-from platform_site.developer_console.frame import Console, go_to, page
+from platform_site.developer_console.frame import Console, go_to, operation, page
 
 _OTHER: Final = ""
 _APPLE: Final = (
@@ -70,11 +70,6 @@ def _edit(console: Console, provider_id: str) -> dict[str, Any]:
     return {"notice": "The provider is saved."}
 
 
-def _delete(console: Console, provider_id: str) -> HttpResponse:
-    console.api("DELETE", path_to("identity-providers", provider_id))
-    return go_to(console.request, console.url("providers"))
-
-
 def _add(console: Console) -> HttpResponse:
     body = {name: value for name, value in forms.read(_NEW, console.request.POST).items() if value}
     body.setdefault("name", body.get("preset", ""))
@@ -89,7 +84,7 @@ def providers(console: Console) -> HttpResponse:
     return render(console, "console/providers.html", "Providers", {"providers": found, "form": form})
 
 
-@page("auth", {"edit": _edit, "delete": _delete})
+@page("auth", {"edit": _edit, "delete": operation("DELETE", "identity-providers/:provider_id", then="providers")})
 def provider(console: Console, provider_id: str) -> HttpResponse:
     current = console.api("GET", path_to("identity-providers", provider_id))
     fields = _fields(current)

@@ -105,11 +105,6 @@ def _recover(console: Console, webhook_id: str) -> dict[str, Any]:
     return {"notice": f"Queued for redelivery: {done['deliveries']}.{more}"}
 
 
-def _delete(console: Console, webhook_id: str) -> HttpResponse:
-    console.api("DELETE", path_to("webhooks", webhook_id))
-    return go_to(console.request, console.url("webhooks"))
-
-
 def _create(console: Console) -> HttpResponse:
     body = forms.read(_NEW, console.request.POST)
     body["name"] = body["name"] or _free_name(console, body["url"])
@@ -160,7 +155,7 @@ _CHANGES: Final[dict[str, Change]] = {
     "test": _test,
     "rotate": _rotate,
     "recover": _recover,
-    "delete": _delete,
+    "delete": operation("DELETE", "webhooks/:webhook_id", then="webhooks"),
 }
 
 
