@@ -63,6 +63,9 @@ class Console:
         """Call an API operation about this environment. Raises ApiError. Options: those of `ApiClient.respond`."""
         return self.client.call(method, path, body, environment=self.environment["id"], **options)
 
+    def respond(self, method: str, path: str, body: bytes, **options: Any) -> HttpResponse:
+        return self.client.respond(method, path, body, environment=self.environment["id"], **options)
+
     def listed(self, path: str, query: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
         return list(self.api("GET", path, query=query)["data"])
 

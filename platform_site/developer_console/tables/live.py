@@ -30,13 +30,8 @@ def live(console: Console, table: str) -> HttpResponse:
         except ValueError:
             raise ValidationFailed("The filter is not JSON.") from None
     last_id = request.headers.get("Last-Event-ID")
-    return console.client.respond(
-        "POST",
-        "/v1/changes",
-        encode({"subscriptions": {"rows": subscription}}),
-        environment=console.environment["id"],
-        headers={"Last-Event-ID": last_id} if last_id else {},
-    )
+    body = encode({"subscriptions": {"rows": subscription}})
+    return console.respond("POST", "/v1/changes", body, headers={"Last-Event-ID": last_id} if last_id else {})
 
 
 @require_safe

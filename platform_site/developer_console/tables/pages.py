@@ -76,9 +76,7 @@ def grid(console: Console, table: str, found: dict[str, Any], columns: list[Colu
     query = {"limit": str(ROWS), "count": "estimated"}
     query |= {key: asked[key] for key in ("where", "order", "cursor") if asked[key]}
     try:
-        response = console.client.respond(
-            "GET", f"/v1/rows/{table}", b"", query=query, environment=console.environment["id"]
-        )
+        response = console.respond("GET", f"/v1/rows/{table}", b"", query=query)
         answer = data_of(response)
         rows: list[dict[str, Any]] = [
             {"etag": etag, "values": row} for row, etag in _with_etags(response.content.decode())
@@ -201,13 +199,9 @@ def row_endpoint(method_names: tuple[str, ...]) -> Any:
     @page("tables")
     def view(console: Console, table: str, row_id: str | None = None) -> HttpResponse:
         request = console.request
-        return console.client.respond(
-            request.method or "",
-            f"/v1/rows/{table}" + (f"/{row_id}" if row_id else ""),
-            request.body,
-            environment=console.environment["id"],
-            headers={"If-Match": request.headers["If-Match"]} if "If-Match" in request.headers else {},
-        )
+        path = f"/v1/rows/{table}" + (f"/{row_id}" if row_id else "")
+        headers = {"If-Match": request.headers["If-Match"]} if "If-Match" in request.headers else {}
+        return console.respond(request.method or "", path, request.body, headers=headers)
 
     return view
 
