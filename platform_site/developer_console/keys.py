@@ -1,5 +1,4 @@
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from accounts.models import ServerKey
 from platform_site.developer_cli import key_presets
@@ -8,19 +7,10 @@ from platform_site.developer_console.frame import Change, Console, operation
 from platform_site.http.errors import ApiError
 
 
-@dataclass(frozen=True, slots=True)
-class Preset:
+class Preset(NamedTuple):
     name: str
     title: str
     help: str
-
-    @property
-    def scopes(self) -> tuple[str, ...]:
-        return key_presets.SCOPES[self.name]
-
-    @property
-    def publishable(self) -> bool:
-        return self.name == key_presets.PUBLISHABLE
 
 
 PRESETS: Final = (
@@ -50,8 +40,8 @@ def create(console: Console) -> dict[str, Any]:
     preset = next((each for each in PRESETS if each.name == asked.get("preset")), PRESETS[0])
     body = {
         "name": asked.get("name", "").strip() or preset.title,
-        "scopes": list(preset.scopes),
-        "publishable": preset.publishable,
+        "scopes": list(key_presets.SCOPES[preset.name]),
+        "publishable": preset.name == key_presets.PUBLISHABLE,
         "environment_id": console.environment["id"],
     }
     if days := asked.get("expires"):

@@ -54,16 +54,10 @@ def names_now(environment: EnvironmentRef, base: Document, version: int, then: N
     return Names(tables, {name: {key: keys[name][at] for key, at in columns[name].items()} for name in tables})
 
 
-@dataclass(slots=True)
-class Merged:
-    document: dict[str, Any]
-    names: Names
-    """Names of theirs in the result: the next base."""
-
-
 def merge(
     merger: Merger, base: Document, ours: Document, theirs: Document, our_names: Names, their_names: Names
-) -> Merged:
+) -> tuple[dict[str, Any], Names]:
+    """The document, and names of theirs in it: the next base."""
     columns: dict[str, dict[str, str]] = {}
 
     def table(path: str, same: Same, bodies: list[Any]) -> Any:
@@ -88,7 +82,7 @@ def merge(
     users = merger.mapping("schema.users", *(each.get("users", {}) for each in (base, ours, theirs)))
     if users:
         document["users"] = users
-    return Merged(document, Names(names, columns))
+    return document, Names(names, columns)
 
 
 def _items(

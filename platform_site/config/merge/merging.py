@@ -57,8 +57,8 @@ def merge(
     _check_include(include, (base.parts, now.parts, theirs.parts))
     merger = Merger(resolve)
     merged = _Merging(environment, source, base, now, theirs, merger, [*include])
-    schema = merged.schema()
-    document = {"schema": schema.document, "functions": merged.functions(), "webhooks": merged.webhooks()}
+    schema, names = merged.schema()
+    document = {"schema": schema, "functions": merged.functions(), "webhooks": merged.webhooks()}
     if "auth" in parts:
         document["auth"] = merged.auth()
     if "origins" in parts:
@@ -71,7 +71,7 @@ def merge(
             ]
         )
     base_parts = {**base.parts, **merged.next_base()}
-    return Merge(document, now, theirs, merger.conflicts, merged.warnings, base_parts, schema.names)
+    return Merge(document, now, theirs, merger.conflicts, merged.warnings, base_parts, names)
 
 
 def _check_include(include: Collection[str], sides: Sequence[Mapping[str, Any]]) -> None:
@@ -99,23 +99,23 @@ class _Merging:
     """Names of new webhooks that `webhooks` left out. They are not in the next base, so another merge can include
     them."""
 
-    def schema(self) -> merged_schema.Merged:
+    def schema(self) -> tuple[dict[str, Any], merged_schema.Names]:
         base, ours, theirs = self.sides("schema", {"tables": {}})
-        merged = merged_schema.merge(
+        document, names = merged_schema.merge(
             self.merger, base, ours, theirs,
             merged_schema.names_now(self.environment, base, *self.base.at(self.environment.environment_id)),
             merged_schema.names_now(self.source, base, *self.base.at(self.source.environment_id)),
         )  # fmt: skip
         if not any(conflict.path.startswith("schema") for conflict in self.merger.conflicts):
             try:
-                schema_service.read(merged.document)
+                schema_service.read(document)
             except InvalidDocument as error:
                 # Each side is valid: something that one side changed is used by what the other side changed.
                 for path in dict.fromkeys(self.merger.nearest(f"schema.{it.field}") for it in error.errors):
                     if path is not None and path not in self.merger.resolve:  # else the plan says what is wrong
                         inner = path.removeprefix("schema.")
                         self.merger.conflict(path, *(_at(each, inner) for each in (base, ours, theirs)))
-        return merged
+        return document, names
 
     def functions(self) -> dict[str, Any]:
         sides = self.sides("functions", {})

@@ -204,7 +204,8 @@ def delivery(console: Console, webhook_id: str, delivery_id: str) -> HttpRespons
     )
     if stored is None or not found:  # perhaps deleted in between
         raise NotFound("There is no such delivery of this webhook.")
-    context = {"delivery": found[0], "payload": payload_of(console, stored)}
+    text, missing = payload_of(console, stored)
+    context = {"delivery": found[0], "payload": {"text": text, "missing": missing}}
     return _render(console, "console/delivery.html", webhook, context)
 
 

@@ -1,6 +1,5 @@
 """The payload of a delivery as a member may see it. The stored one is what role `server` was allowed to read."""
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 from platform_site.developer_console.frame import Console
@@ -19,28 +18,21 @@ _LARGEST: Final = 256 * 1024
 """Bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Payload:
-    text: str = ""
-    """JSON; may be empty."""
-    missing: str = ""
-    """Why parts of it are not shown."""
-
-
-def payload_of(console: Console, delivery: Delivery) -> Payload:
-    """For row events: the columns that the member may read in every row, by the rules of that time and the current
-    ones, since a rule's condition cannot be evaluated for an earlier state of a row."""
+def payload_of(console: Console, delivery: Delivery) -> tuple[str, str]:
+    """As JSON, perhaps empty, and why parts of it are not shown. For row events: the columns that the member may read
+    in every row, by the rules of that time and the current ones, since a rule's condition cannot be evaluated for an
+    earlier state of a row."""
     if not delivery.body:
-        return Payload(missing="No payload was made for this delivery.")
+        return "", "No payload was made for this delivery."
     is_of_row = delivery.event_type not in event_types.SYSTEM_EVENTS
     needed = "rows:read" if is_of_row else "functions:read" if delivery.event_type in event_types.OF_RUNS else None
     if needed and needed not in console.me["scopes"]:
-        return Payload(missing=f"This needs the scope {needed}.")
+        return "", f"This needs the scope {needed}."
     if len(delivery.body.encode()) > _LARGEST:
-        return Payload(missing="Payloads above 256 KB are not shown.")
+        return "", "Payloads above 256 KB are not shown."
     payload = exact_json.loads(delivery.body)
     missing = _leave_out(console, payload) if is_of_row else ""
-    return Payload(exact_json.dumps(payload, indent=True) if payload["data"] else "", missing)
+    return exact_json.dumps(payload, indent=True) if payload["data"] else "", missing
 
 
 def _leave_out(console: Console, payload: dict[str, Any]) -> str:
