@@ -1,8 +1,7 @@
 import re
 import sys
 from argparse import SUPPRESS, Action, RawDescriptionHelpFormatter, _SubParsersAction
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from copy import copy
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -39,8 +38,10 @@ class Command(BaseCommand):
         return parser
 
     def execute(self, *args: Any, **options: Any) -> Any:
-        with _command_errors():
+        try:
             return super().execute(*args, **options)
+        except ApiError as error:
+            raise refused(error.text, {field.field: field.message for field in error.fields}) from None
 
     def say(self, text: str, style: Any = str) -> None:
         """To standard error: standard output is for results."""
@@ -63,14 +64,6 @@ def _accept_options(verb: CommandParser, options: Iterable[Action]) -> None:
         option = copy(each)
         option.default = option.help = SUPPRESS
         verb._add_action(option)
-
-
-@contextmanager
-def _command_errors() -> Iterator[None]:
-    try:
-        yield
-    except ApiError as error:
-        raise refused(error.text, {field.field: field.message for field in error.fields}) from None
 
 
 def refused(text: str, details: Mapping[str, str]) -> CommandError:

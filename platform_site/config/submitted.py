@@ -76,7 +76,10 @@ def check(environment: EnvironmentRef, document: Mapping[str, Any]) -> dict[str,
     parts: dict[str, Any] = {}
     if "schema" in document:
         parts["schema"] = document["schema"]
-        _check_schema(document["schema"], errors)
+        try:
+            schema_service.read(document["schema"])
+        except InvalidDocument as error:
+            errors += [below(f"{ROOT}.schema", each) for each in error.errors]
     if "functions" in document:
         parts["functions"] = dict(_items(document, "functions", FunctionConfig, directory.NAME, errors))
     if "webhooks" in document:
@@ -140,13 +143,6 @@ def whole_url(planned: str, given: Any) -> str:
 
 
 _URLS: Final = frozenset({"url", *current.ENDPOINTS})
-
-
-def _check_schema(raw: Any, errors: list[FieldError]) -> None:
-    try:
-        schema_service.read(raw)
-    except InvalidDocument as error:
-        errors += [below(f"{ROOT}.schema", found) for found in error.errors]
 
 
 def _items(

@@ -38,7 +38,7 @@ class Field:
     def shown(self, value: Any) -> Any:
         """The API's value, as the control has it."""
         if self.kind == "code" and self.language == "json":
-            return json_text(value)
+            return "" if value is None else exact_json.dumps(value, indent=True)
         if self.kind == "textarea" and isinstance(value, list):
             return "\n".join(map(str, value))
         return "" if value is None else value
@@ -142,10 +142,6 @@ def json_of(text: str, field_name: str) -> Any:
         raise invalid(field_name, str(error)) from None
     except ValueError as error:
         raise invalid(field_name, f"This is not JSON: {error}") from None
-
-
-def json_text(value: Any) -> str:
-    return "" if value is None else exact_json.dumps(value, indent=True)
 
 
 def integer_of(text: str) -> int | str:

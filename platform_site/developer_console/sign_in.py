@@ -82,8 +82,8 @@ def sign_in(request: HttpRequest) -> HttpResponse:
 @csrf_protect
 def code(request: HttpRequest) -> HttpResponse:
     pending = session.read_pending(request)
-    user = _pending_user(pending) if pending else None
-    if pending is None or user is None:
+    user = User.objects.in_pool(None).filter(pk=pending["user_id"], disabled_at=None).first() if pending else None
+    if pending is None or user is None or user.get_session_auth_hash() != pending["hash"]:
         return redirect("developer_console:sign-in")
     form = CodeForm(request.POST if request.method == "POST" else None)
     status = 200
@@ -139,11 +139,6 @@ def _begin(request: HttpRequest, user: User, target: str, verified_by: int | Non
     response = redirect(target)
     session.start(response, user_id=user.pk, session_id=grant.session_id, second_factor=verified_by)
     return response
-
-
-def _pending_user(pending: dict[str, str]) -> User | None:
-    user = User.objects.in_pool(None).filter(pk=pending["user_id"], disabled_at__isnull=True).first()
-    return user if user is not None and user.get_session_auth_hash() == pending["hash"] else None
 
 
 def _target(request: HttpRequest, wanted: str) -> str:
