@@ -85,11 +85,9 @@ class Api:
                 return
             params["cursor"] = page["next_cursor"]
 
-    def send(
-        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None, authored: bool = False
-    ) -> Answer:
+    def send(self, method: str, path: str, body: Any = None, authored: bool = False) -> Answer:
         """The response's object, empty for 204. `authored`: the user wrote the body's field names."""
-        response = self.request(method, path, body=body, headers=headers, authored=authored)
+        response = self.request(method, path, body=body, authored=authored)
         return self._object(response) if response.content else Answer()
 
     def apply(self, body: dict[str, Any]) -> str:
@@ -114,17 +112,10 @@ class Api:
         return found
 
     def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: dict[str, Any] | None = None,
-        body: Any = None,
-        headers: dict[str, str] | None = None,
-        authored: bool = False,
+        self, method: str, path: str, *, params: dict[str, Any] | None = None, body: Any = None, authored: bool = False
     ) -> "httpx.Response":
         """Raises Failure unless the status is 2xx with a body of this API."""
-        sent = dict(headers or {})
+        sent = {}
         if self.environment:
             sent["X-Environment"] = self.environment
         if method in ("POST", "PATCH"):
