@@ -36,13 +36,7 @@ CONTROL_KINDS: Final = {
     "env": ("environment_id", "target_id"),
     "usr": ("actor_id", "target_id"),
     "key": ("actor_id", "target_id"),
-    "ses": ("target_id",),
-    "mem": ("target_id",),
-    "idp": ("target_id",),
-    "wh": ("target_id",),
-    "fn": ("target_id",),
-    "dlv": ("target_id",),
-    "run": ("target_id",),
+    **dict.fromkeys(("ses", "mem", "idp", "wh", "fn", "dlv", "run"), ("target_id",)),
     "aud": ("id",),
 }
 """Indexed columns of the audit log that may have an id of this kind."""

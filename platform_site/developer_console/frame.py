@@ -124,10 +124,9 @@ class Console:
         name = (match.url_name if match and not more else self.section) or "home"
         table = match.kwargs.get("table") if match else None
         query = f"?{urlencode({'table': table})}" if table else ""
-        found = self.project["environments"]
         return [
             (each, reverse(f"developer_console:{name}", args=[self.project["id"], each["id"]]) + query)
-            for each in found
+            for each in self.project["environments"]
         ]
 
     @cached_property
