@@ -51,7 +51,6 @@ _ALL: Final = (
 _NOT_IN_NAMES: Final = re.compile(r"[^a-z0-9_-]+")
 _HOST_LENGTH: Final = 38  # of a name's 48 characters
 _TABS: Final = {"webhook": "Settings", "deliveries": "Deliveries"}
-_STATUSES: Final = ("pending", "delivered", "exhausted", "held", "filtered", "dropped")
 
 
 def _render(console: Console, template: str, webhook: dict[str, Any], context: dict[str, Any]) -> HttpResponse:
@@ -188,7 +187,7 @@ def deliveries(console: Console, webhook_id: str) -> HttpResponse:
         found, console.refusal = {"data": []}, refusal
     context = {
         "asked": asked,
-        "statuses": _STATUSES,
+        "statuses": Delivery.Status.values,
         "deliveries": found["data"],
         "is_open": "cursor" not in request.GET and _is_open(found["data"], asked),
     }
