@@ -35,13 +35,11 @@ ABANDONED: Final = timedelta(minutes=1)
 """How long after its start an apply that has not changed the region may be ended by another process."""
 MAX_AUDITED_CHANGES: Final = 500
 
-Status = Literal["applied", "completing"]
-
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     plan: str
-    status: Status
+    status: Literal["applied", "completing"]
     version: str | None
     """Of the plan's parts; None while completing."""
 

@@ -31,10 +31,6 @@ def _project(console: Console, *segments: str) -> str:
     return path_to("projects", console.project["id"], *segments)
 
 
-def _environment(console: Console) -> str:
-    return _project(console, "environments", console.environment["id"])
-
-
 def _staff_grants(console: Console) -> list[StaffGrant]:
     if not console.is_owner:
         return []
@@ -77,16 +73,14 @@ def _add_member(console: Console) -> dict[str, Any]:
 def _remove_member(console: Console) -> dict[str, Any] | HttpResponse:
     user_id = console.request.POST.get("member", "")
     console.api("DELETE", _project(console, "members", user_id))
-    return _leave(console) if user_id == console.me["id"] else {"notice": "The member is removed."}
-
-
-def _leave(console: Console) -> HttpResponse:
-    return go_to(console.request, reverse("developer_console:start"))
+    if user_id == console.me["id"]:
+        return go_to(console.request, reverse("developer_console:start"))
+    return {"notice": "The member is removed."}
 
 
 def _change_origins(console: Console) -> dict[str, Any]:
     origins = console.request.POST.get("origins", "").split()
-    console.api("PATCH", _environment(console), {"allowed_origins": origins})
+    console.api("PATCH", _project(console, "environments", console.environment["id"]), {"allowed_origins": origins})
     return {"notice": "The allowed origins are saved."}
 
 
@@ -99,7 +93,7 @@ def _delete(console: Console) -> HttpResponse:
     if console.request.POST.get("confirm") != console.project["name"]:
         raise invalid("confirm", "This is not the project's name.", summary="Nothing was deleted.")
     console.api("DELETE", _project(console))
-    return _leave(console)
+    return go_to(console.request, reverse("developer_console:start"))
 
 
 _CHANGES: Final[dict[str, Change]] = {
@@ -123,7 +117,7 @@ def settings(console: Console) -> HttpResponse:
         "asked": console.request.POST,
         "roles": ROLES,
         "staff_grants": _staff_grants(console),
-        "environment_detail": console.api("GET", _environment(console)),
+        "environment_detail": console.api("GET", _project(console, "environments", console.environment["id"])),
         "limits": _limits(console),
         "can_revoke": console.has_writing_role,
         "max_name_length": NAME_LENGTH,

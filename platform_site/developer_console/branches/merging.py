@@ -51,20 +51,17 @@ class _Asked:
 @page("branches")
 def merge(console: Console) -> HttpResponse:
     asked = _asked(console)
-    what = console.request.POST.get("what", "")
+    is_apply = console.request.POST.get("what") == "apply"
     context: dict[str, Any] = {}
     if console.request.method == "POST":
         try:
-            if what == "apply":
-                context = _apply(console, asked)
-            else:
-                context = {"plan": _plan(console, asked)}
+            context = _apply(console, asked) if is_apply else {"plan": _plan(console, asked)}
         except ApiError as refusal:
             if refusal.status == 403:
                 raise
             console.refusal = refusal
-            context = {"stale": what == "apply" and refusal.status == 412}
-            if what == "apply" and refusal.status != 412:
+            context = {"stale": is_apply and refusal.status == 412}
+            if is_apply and refusal.status != 412:
                 with suppress(ApiError):
                     context["plan"] = _plan(console, asked)
     return console.render("console/merge.html", _shown(console, asked, context) | context)

@@ -21,7 +21,7 @@ def _path(console: Console, *segments: str) -> str:
 
 
 def _shown(console: Console) -> dict[str, Any]:
-    _reload(console)
+    console.project = console.client.call("GET", path_to("projects", console.project["id"]))
     names = {each["id"]: each["name"] for each in console.project["environments"]}
     listed = list(
         Environment.objects.live()
@@ -54,10 +54,6 @@ def _shown(console: Console) -> dict[str, Any]:
     }
 
 
-def _reload(console: Console) -> None:
-    console.project = console.client.call("GET", path_to("projects", console.project["id"]))
-
-
 def _create(console: Console) -> dict[str, Any]:
     asked = console.request.POST
     body: dict[str, Any] = {name: asked.get(name, "") for name in ("name", "from", "data")}
@@ -85,7 +81,7 @@ def _delete(console: Console) -> dict[str, Any] | HttpResponse:
     console.client.call("DELETE", _path(console, branch_id))
     if branch_id != console.environment["id"]:
         return {"notice": "The branch is deleted."}
-    _reload(console)
+    console.project = console.client.call("GET", path_to("projects", console.project["id"]))
     remaining = console.project["environments"]
     console.environment = next((each for each in remaining if each["name"] == "development"), remaining[0])
     return go_to(console.request, console.url("branches"))
