@@ -158,7 +158,7 @@ def _complete(changes: PlanChanges) -> Outcome:
         control_part.finish(changes)
         failpoints.reach("config.after_control_commit")
         plans.mark_done(environment.cluster, plan.pk)
-        outcome = Outcome(plan.pk, "applied", current.read(environment, plan.parts).version)
+        outcome = Outcome(plan.pk, "applied", current.version_of(current.read(environment, plan.parts)))
     return outcome
 
 

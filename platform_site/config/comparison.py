@@ -5,7 +5,7 @@ from typing import Any, Final, Literal
 
 from accounts.oauth import providers
 from platform_site.config import credentials, current
-from platform_site.config.current import Configuration
+from platform_site.config.current import Parts
 from platform_site.config.submitted import MAX_ERRORS, ROOT, below
 from platform_site.http.errors import FieldError, QuotaExceeded, ValidationFailed
 from platform_site.identity.callers import Caller, EnvironmentRef
@@ -72,7 +72,7 @@ class Plan:
 
 def plan(
     environment: EnvironmentRef,
-    now: Configuration,
+    now: Parts,
     parts: Item,
     author: Caller,
     *,
@@ -81,32 +81,32 @@ def plan(
 ) -> Plan:
     """`keep`: parts of which the functions or webhooks that are left out stay. Raises ValidationFailed, and the errors
     of `schema_service.rehearse`."""
-    found = Plan(now.version)
-    kept: dict[str, Item] = {part: {name: {} for name in now.parts[part]} for part in keep if part in parts}
+    found = Plan(current.version_of(now))
+    kept: dict[str, Item] = {part: {name: {} for name in now[part]} for part in keep if part in parts}
     parts = {part: kept.get(part, {}) | item if part in kept else item for part, item in parts.items()}
     _check_new(now, parts)
     _check_limits(environment, now, parts)
     if "webhooks" in parts and checks_webhooks:
-        found.warnings += _check_webhooks(environment, now.parts["webhooks"], parts)
+        found.warnings += _check_webhooks(environment, now["webhooks"], parts)
     if "schema" in parts:
         _compare_schema(environment, parts, found, author)
     if "functions" in parts:
-        _compare_functions(now, parts["functions"], found)
+        _compare_functions(environment, now["functions"], parts["functions"], found)
     if "webhooks" in parts:
-        found.changes += _items("webhooks", now.parts["webhooks"], parts["webhooks"], WEBHOOK_TRUST)
+        found.changes += _items("webhooks", now["webhooks"], parts["webhooks"], WEBHOOK_TRUST)
         for name, item in sorted(parts["webhooks"].items()):
             url = item.get("url", "")
-            if credentials.REFERENCE in url and url != now.parts["webhooks"].get(name, {}).get("url"):
+            if credentials.REFERENCE in url and url != now["webhooks"].get(name, {}).get("url"):
                 found.missing_secrets.append(f"webhooks.{name}.url")
     if "auth" in parts:
-        _compare_auth(now.parts["auth"], parts["auth"], found)
-    if "origins" in parts and now.parts["origins"] != parts["origins"]:
-        found.changes.append(Change("origins", "trust", before=now.parts["origins"], after=parts["origins"]))
+        _compare_auth(now["auth"], parts["auth"], found)
+    if "origins" in parts and now["origins"] != parts["origins"]:
+        found.changes.append(Change("origins", "trust", before=now["origins"], after=parts["origins"]))
     found.warnings += _unknown_tables(environment, now, parts)
     return found
 
 
-def _check_new(now: Configuration, parts: Item) -> None:
+def _check_new(now: Parts, parts: Item) -> None:
     missing = [
         FieldError(f"{ROOT}.{part}.{name}.{each}", "required", f"A new {noun} needs {text}.")
         for part, noun, texts in (
@@ -115,18 +115,18 @@ def _check_new(now: Configuration, parts: Item) -> None:
         )
         for name, item in parts.get(part, {}).items()
         for each, text in texts.items()
-        if name not in now.parts[part] and each not in item
+        if name not in now[part] and each not in item
     ]
     if missing:
         raise ValidationFailed(fields=missing[:MAX_ERRORS])
 
 
-def _unknown_tables(environment: EnvironmentRef, now: Configuration, parts: Item) -> Iterator[FieldError]:
+def _unknown_tables(environment: EnvironmentRef, now: Parts, parts: Item) -> Iterator[FieldError]:
     """Of events that the document adds."""
     added = [
         (
             f"{part}.{name}.{setting}",
-            set(item.get(setting) or ()) - set(now.parts[part].get(name, {}).get(setting) or ()),
+            set(item.get(setting) or ()) - set(now[part].get(name, {}).get(setting) or ()),
         )
         for part, setting in (("functions", "on"), ("webhooks", "events"))
         for name, item in sorted(parts.get(part, {}).items())
@@ -141,18 +141,18 @@ def _unknown_tables(environment: EnvironmentRef, now: Configuration, parts: Item
             yield FieldError(path, "no_such_table", f"There is no table {table}{suggestion}")
 
 
-def _check_limits(environment: EnvironmentRef, now: Configuration, parts: Item) -> None:
+def _check_limits(environment: EnvironmentRef, now: Parts, parts: Item) -> None:
     """The plan's limits, which existing items may exceed. The schema checks its own."""
     limits = plan_limits(environment.plan)
     for part, most in (("functions", limits.functions_per_environment), ("webhooks", limits.webhooks_per_environment)):
         if part in parts:
-            used = len(now.parts[part])
+            used = len(now[part])
             QuotaExceeded.check(used, most, f"{part} in an environment", more=len(parts[part]) - used)
     over = [
         FieldError(f"{ROOT}.functions.{name}.{setting}", "over_plan", f"The plan allows at most {most}.")
         for setting, most in (("timeout_ms", limits.function_timeout_ms), ("memory_mb", limits.function_memory_mb))
         for name, item in parts.get("functions", {}).items()
-        if item.get(setting, 0) > max(most, now.parts["functions"].get(name, {}).get(setting, 0))
+        if item.get(setting, 0) > max(most, now["functions"].get(name, {}).get(setting, 0))
     ]
     if over:
         raise ValidationFailed(fields=over)
@@ -200,8 +200,10 @@ def _compare_schema(environment: EnvironmentRef, parts: Item, found: Plan, autho
     found.locks = outcome.locks
 
 
-def _compare_functions(now: Configuration, wanted: Mapping[str, Item], found: Plan) -> None:
-    known: Mapping[str, Item] = now.parts["functions"]
+def _compare_functions(
+    environment: EnvironmentRef, known: Mapping[str, Item], wanted: Mapping[str, Item], found: Plan
+) -> None:
+    secrets = current.secrets_with_values(environment)
     items = {name: _with_hash(item) for name, item in wanted.items()}
     found.changes += _items("functions", known, items, FUNCTION_TRUST, _SUBSTITUTED)
     for name, item in sorted(items.items()):
@@ -209,7 +211,7 @@ def _compare_functions(now: Configuration, wanted: Mapping[str, Item], found: Pl
             continue  # it stays as it is
         names: Any = item.get("secret_names", known[name]["secret_names"] if name in known else ())
         found.missing_secrets += [
-            f"functions.{name}.secrets.{secret}" for secret in names if f"{name}.{secret}" not in now.secrets
+            f"functions.{name}.secrets.{secret}" for secret in names if f"{name}.{secret}" not in secrets
         ]
     for name, item in sorted(wanted.items()):
         line = credentials.first_line_with_secret(item.get("source", ""))

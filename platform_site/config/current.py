@@ -1,7 +1,6 @@
 import hashlib
 from base64 import b32encode
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from django.db.models import F, Sum
@@ -39,19 +38,14 @@ PROVIDER_FIELDS: Final = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Configuration:
-    """`parts` is the document, with `source_sha256` in place of sources."""
+Parts = dict[str, Any]
+"""The document, with `source_sha256` in place of sources."""
 
-    parts: dict[str, Any]
-    secrets: frozenset[str] = field(default_factory=frozenset)
-    """`function.NAME` of each secret with a value."""
 
-    @property
-    def version(self) -> str:
-        """Equal for equal configurations; of the read parts."""
-        digest = hashlib.sha256(exact_json.canonical(self.parts)).digest()
-        return "cfg_" + b32encode(digest[:16]).decode().rstrip("=").lower()
+def version_of(parts: Parts) -> str:
+    """Equal for equal parts."""
+    digest = hashlib.sha256(exact_json.canonical(parts)).digest()
+    return "cfg_" + b32encode(digest[:16]).decode().rstrip("=").lower()
 
 
 def require_scopes(caller: Caller, needed: Collection[str]) -> None:
@@ -63,28 +57,26 @@ def require_scopes(caller: Caller, needed: Collection[str]) -> None:
         raise Forbidden(f"This needs the scopes {', '.join(missing)}.")
 
 
-def read(environment: EnvironmentRef, parts: Collection[str]) -> Configuration:
-    """The parts, in the order of PARTS."""
-    found: dict[str, Any] = {}
-    secrets: frozenset[str] = frozenset()
+def read(environment: EnvironmentRef, parts: Collection[str]) -> Parts:
+    """In the order of PARTS."""
+    found: Parts = {}
     if "schema" in parts:
         found["schema"] = schema_versions.current(environment).schema.document
     if "functions" in parts:
         found["functions"] = _functions(environment)
-        secrets = _secrets_with_values(environment)
     if "webhooks" in parts:
         found["webhooks"] = _webhooks(environment)
     if "auth" in parts:
         found["auth"] = _auth(environment)
     if "origins" in parts:
         found["origins"] = sorted(Environment.objects.get(pk=environment.environment_id).allowed_origins)
-    return Configuration(found, secrets)
+    return found
 
 
-def with_sources(environment: EnvironmentRef, configuration: Configuration) -> dict[str, Any]:
+def with_sources(environment: EnvironmentRef, parts: Parts) -> dict[str, Any]:
     """With the functions' sources. Two queries. Raises ValidationFailed if they are too large."""
-    if "functions" not in configuration.parts:
-        return configuration.parts
+    if "functions" not in parts:
+        return parts
     active = _active_versions(environment)
     if (active.aggregate(total=Sum(Length("source")))["total"] or 0) > MAX_SOURCE_CHARACTERS:
         raise ValidationFailed.of(
@@ -94,10 +86,10 @@ def with_sources(environment: EnvironmentRef, configuration: Configuration) -> d
     functions = {
         # A function that was deployed between the two queries comes with the next reading.
         name: {"source": sources[name], **{key: value for key, value in found.items() if key != "source_sha256"}}
-        for name, found in configuration.parts["functions"].items()
+        for name, found in parts["functions"].items()
         if name in sources
     }
-    return configuration.parts | {"functions": functions}
+    return parts | {"functions": functions}
 
 
 def _active_versions(environment: EnvironmentRef) -> Any:
@@ -120,11 +112,12 @@ def _functions(environment: EnvironmentRef) -> dict[str, Any]:
     }
 
 
-def _secrets_with_values(environment: EnvironmentRef) -> frozenset[str]:
+def secrets_with_values(environment: EnvironmentRef) -> set[str]:
+    """As `function.NAME`."""
     secrets = Secret.objects.using(environment.cluster).filter(
         function__environment_id=environment.environment_id, sealed_value__isnull=False
     )
-    return frozenset(f"{function}.{name}" for function, name in secrets.values_list("function__name", "name"))
+    return {f"{function}.{name}" for function, name in secrets.values_list("function__name", "name")}
 
 
 def _webhooks(environment: EnvironmentRef) -> dict[str, Any]:

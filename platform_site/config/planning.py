@@ -85,7 +85,7 @@ def _compared(environment: EnvironmentRef, merge: Merge, author: Caller) -> Plan
     document = merge.document
     has_conflict = any(conflict.path.startswith("schema") for conflict in merge.conflicts)
     if has_conflict:
-        document = {**document, "schema": merge.now.parts["schema"]}  # the merged one may not be valid yet
+        document = {**document, "schema": merge.now["schema"]}  # the merged one may not be valid yet
     wanted = submitted.check(environment, document)
     # Merged filters may need merged columns. They are checked once the conflicts are resolved.
     plan = comparison.plan(environment, merge.now, wanted, author, checks_webhooks=not has_conflict)

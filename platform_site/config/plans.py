@@ -6,7 +6,6 @@ from django.db import transaction
 
 from platform_site.config import current
 from platform_site.config.comparison import Plan
-from platform_site.config.current import Configuration
 from platform_site.config.models import ConfigVersion, MergeBase, StoredPlan
 from platform_site.http import exact_json
 from platform_site.http.errors import NotFound
@@ -24,17 +23,18 @@ MAX_OPEN: Final = 20
 BATCH: Final = 500
 
 
-def versions_of(configuration: Configuration) -> tuple[str, str]:
-    in_region = {name: part for name, part in configuration.parts.items() if name in current.IN_REGION}
-    in_control = {name: part for name, part in configuration.parts.items() if name not in current.IN_REGION}
-    return Configuration(in_region).version, Configuration(in_control).version
+def versions_of(parts: current.Parts) -> tuple[str, str]:
+    """Of those in the region and in the control database."""
+    in_region = {name: part for name, part in parts.items() if name in current.IN_REGION}
+    in_control = {name: part for name, part in parts.items() if name not in current.IN_REGION}
+    return current.version_of(in_region), current.version_of(in_control)
 
 
 def unsaved(
     environment: EnvironmentRef,
     author: Caller,
     document: Mapping[str, Any],
-    now: Configuration,
+    now: current.Parts,
     plan: Plan,
     merge: Mapping[str, Any] | None = None,
 ) -> StoredPlan:
@@ -43,7 +43,7 @@ def unsaved(
         environment_id=environment.environment_id,
         author_kind=author.kind,
         author_id=author.id,
-        parts=[*now.parts],
+        parts=[*now],
         document_text=exact_json.dumps(dict(document)),
         changes=changes_as_json(plan),
         merge=merge,

@@ -48,7 +48,7 @@ def _scopes_of_events(environment: EnvironmentRef, document: Mapping[str, Any]) 
     items = webhooks.items() if isinstance(webhooks, dict) else ()
     changed = {name: item for name, item in items if isinstance(item, dict) and item}
     # A new URL also gets the events of the webhook until now.
-    now = current.read(environment, ["webhooks"]).parts["webhooks"] if changed else {}
+    now = current.read(environment, ["webhooks"])["webhooks"] if changed else {}
     named = [it.get("events") for it in [*changed.values(), *(now[name] for name in changed.keys() & now.keys())]]
     patterns = [each for events in named if isinstance(events, list) for each in events if isinstance(each, str)]
     return {"functions:read"} if event_types.cover_runs(patterns) else set()

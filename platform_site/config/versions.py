@@ -5,7 +5,6 @@ from typing import Any, Final
 from django.db.models.functions import Now
 
 from platform_site.config import current
-from platform_site.config.current import Configuration
 from platform_site.config.models import ConfigVersion
 from platform_site.http import exact_json
 from platform_site.http.errors import NotFound, ValidationFailed
@@ -15,7 +14,7 @@ from rows.migrate import versions as schema_versions
 MAX_VERSIONS: Final = 20
 
 
-def store(environment: EnvironmentRef, now: Configuration) -> None:
+def store(environment: EnvironmentRef, now: current.Parts) -> None:
     """Store the configuration before a change, in the transaction of the change. Does nothing if its sources are too
     large for a document."""
     using = environment.cluster
@@ -25,7 +24,7 @@ def store(environment: EnvironmentRef, now: Configuration) -> None:
         return
     ConfigVersion.objects.using(using).update_or_create(
         environment_id=environment.environment_id,
-        version=now.version,
+        version=current.version_of(now),
         defaults={
             "schema_version": schema_versions.current(environment).version,
             "compressed_document": zlib.compress(exact_json.dumps(document).encode()),

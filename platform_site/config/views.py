@@ -149,7 +149,8 @@ class ConfigViewSet(ResourceViewSet):
         and is 403 without the scopes of each. Secrets appear by name."""
         parts = service.parts_to_read(self.caller, self._named_parts())
         found = current.read(self.environment, parts)
-        return Response({"version": found.version, "config": current.with_sources(self.environment, found)})
+        config = current.with_sources(self.environment, found)
+        return Response({"version": current.version_of(found), "config": config})
 
     @extend_schema(operation_id="planConfig", request=PlanInput, responses=PlanResponse)
     def plan(self, request: Request) -> Response:

@@ -33,7 +33,7 @@ def follow_branch(*, source: EnvironmentRef, target: EnvironmentRef, using: str,
         environment_id=target.environment_id,
         other_id=source.environment_id,
         defaults={
-            "parts": current.read(target, current.PARTS).parts,
+            "parts": current.read(target, current.PARTS),
             "names": {
                 each.environment_id: {"version": schema_versions.current(each).version} for each in (source, target)
             },

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from functions.models import Version
 from platform_site.config import comparison, current
-from platform_site.config.current import Configuration
+from platform_site.config.current import Parts
 from platform_site.config.merge import merge_bases, merged_schema
 from platform_site.config.merge.merge_bases import Base
 from platform_site.config.merge.three_way import MISSING, Conflict, Merger
@@ -31,8 +31,8 @@ class Merge:
     """`document` is the body of `POST /v1/config/plan`; the rest is for the stored plan."""
 
     document: dict[str, Any]
-    now: Configuration
-    theirs: Configuration
+    now: Parts
+    theirs: Parts
     conflicts: list[Conflict]
     warnings: list[FieldError]
     base_parts: dict[str, Any]
@@ -54,7 +54,7 @@ def merge(
     parts = parts_of(include)
     base = merge_bases.find(environment, source)
     now, theirs = current.read(environment, parts), current.read(source, parts)
-    _check_include(include, (base.parts, now.parts, theirs.parts))
+    _check_include(include, (base.parts, now, theirs))
     merger = Merger(resolve)
     merged = _Merging(environment, source, base, now, theirs, merger, [*include])
     schema, names = merged.schema()
@@ -90,8 +90,8 @@ class _Merging:
     environment: EnvironmentRef
     source: EnvironmentRef
     base: Base
-    now: Configuration
-    theirs: Configuration
+    now: Parts
+    theirs: Parts
     merger: Merger
     include: list[str]
     warnings: list[FieldError] = field(default_factory=list)
@@ -120,7 +120,7 @@ class _Merging:
     def functions(self) -> dict[str, Any]:
         sides = self.sides("functions", {})
         merged = self._items("functions", sides, comparison.FUNCTION_TRUST)
-        theirs = current.with_sources(self.source, Configuration({"functions": sides[2]}))["functions"]
+        theirs = current.with_sources(self.source, {"functions": sides[2]})["functions"]
         for name, item in merged.items():
             digest = item.pop("source_sha256", None)
             if digest == sides[1].get(name, {}).get("source_sha256"):
@@ -158,7 +158,7 @@ class _Merging:
         return {"redirect_uris": self._field("auth", "redirect_uris", *sides, is_trust=True)}
 
     def next_base(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"schema": self.theirs.parts["schema"]}
+        found: dict[str, Any] = {"schema": self.theirs["schema"]}
         for part, trust in (("functions", comparison.FUNCTION_TRUST), ("webhooks", comparison.WEBHOOK_TRUST)):
             old: Items = self.base.parts.get(part, {})
             found[part] = {
@@ -167,7 +167,7 @@ class _Merging:
                     for key, value in item.items()
                     if key not in trust or self._included(f"{part}.{name}.{key}") or key in old.get(name, {})
                 }
-                for name, item in self.theirs.parts[part].items()
+                for name, item in self.theirs[part].items()
             }
         found["webhooks"] = {
             name: {"enabled": False} | item  # as those that the target gets without it
@@ -175,13 +175,13 @@ class _Merging:
             if name not in self.left_out
         }
         if "origins" in self.include:
-            found["origins"] = self.theirs.parts["origins"]
+            found["origins"] = self.theirs["origins"]
         if self._included("auth.redirect_uris"):
-            found["auth"] = self.theirs.parts["auth"]
+            found["auth"] = self.theirs["auth"]
         return found
 
     def sides(self, part: str, default: Any) -> tuple[Any, Any, Any]:
-        return self.base.parts.get(part, default), self.now.parts[part], self.theirs.parts[part]
+        return self.base.parts.get(part, default), self.now[part], self.theirs[part]
 
     def _included(self, path: str) -> bool:
         return any(path == name or path.startswith(f"{name}.") for name in self.include)

@@ -72,7 +72,7 @@ class PlanChanges:
         versions_then = [(self.environment, plan.version_in_region if in_region else plan.version_in_control)]
         if self.source is not None:
             versions_then.append((self.source, plan.merge["versions"][0 if in_region else 1]))
-        if any(current.read(each, parts).version != version for each, version in versions_then):
+        if any(current.version_of(current.read(each, parts)) != version for each, version in versions_then):
             raise PreconditionFailed(OUTDATED)
 
     def touched(self, part: str) -> list[Touched]:

@@ -92,7 +92,7 @@ class Command(base.Command):
         if unknown := [part for part in parts if part not in current.PARTS]:
             raise CommandError(f"There is no part {escaped(unknown[0])}: name some of {', '.join(current.PARTS)}.")
         found = current.read(environment, parts)
-        self.say(f"{environment.environment_name} ({environment.environment_id}): {found.version}")
+        self.say(f"{environment.environment_name} ({environment.environment_id}): {current.version_of(found)}")
         self.stdout.write(json.dumps(current.with_sources(environment, found), indent=2, ensure_ascii=False))
 
     def plan(self, environment: EnvironmentRef, options: dict[str, Any]) -> None:
