@@ -1,8 +1,8 @@
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-from platform_site.config import comparison, credentials, plans, submitted
+from platform_site.config import comparison, plans, submitted
 from platform_site.config.comparison import Plan
 from platform_site.config.merge import merging
 from platform_site.config.merge.merging import Merge
@@ -30,12 +30,9 @@ def of_merge(
     resolve: Mapping[str, Any],
     author: Caller,
 ) -> Planned:
-    _refuse_secrets(resolve)
     merge = merging.merge(environment, source, include=include, resolve=resolve)
     plan = _compared(environment, merge, author)
-    stored = plans.unsaved(
-        environment, author, merge.document, merge.now, plan, _as_json(merge, source, include, resolve)
-    )
+    stored = plans.unsaved(environment, author, merge.document, merge.now, plan, merge.stored)
     if not merge.conflicts:
         check(PlanChanges(environment, stored))
     plans.store(stored, environment.cluster)
@@ -50,7 +47,6 @@ def resolve(
     author: Caller,
 ) -> None:
     """Complete a plan by decisions about conflicts. Raises ValidationFailed with the remaining ones."""
-    _refuse_secrets(choices)
     include, decided = stored.merge["include"], {**stored.merge["resolve"], **choices}
     merge = merging.merge(environment, source, include=include, resolve=decided)
     if merge.conflicts:
@@ -61,7 +57,7 @@ def resolve(
     plan = _compared(environment, merge, author)
     stored.document_text = exact_json.dumps(merge.document)
     stored.changes, stored.confirm = plans.changes_as_json(plan), plan.confirm
-    stored.merge = _as_json(merge, source, include, decided)
+    stored.merge = merge.stored
     check(PlanChanges(environment, stored))
     stored.save(using=environment.cluster, update_fields=["document_text", "changes", "confirm", "merge"])
 
@@ -70,15 +66,6 @@ def check(changes: PlanChanges) -> None:
     """Validates providers and the hosts of webhooks. Not in a transaction. Raises ValidationFailed."""
     control_part.check(changes)
     region_part.check_hosts(changes)
-
-
-def _refuse_secrets(resolve: Mapping[str, Any]) -> None:
-    """A choice with a secret is not stored or repeated; sources only cause warnings."""
-    for path, choice in resolve.items():
-        is_source = path.startswith("functions.") and path.endswith(".source")
-        text = path if is_source else f"{path} {exact_json.dumps(choice)}"
-        if credentials.first_line_with_secret(text) is not None:
-            raise ValidationFailed.of("resolve", "secret", "A configuration holds no secrets.")
 
 
 def _compared(environment: EnvironmentRef, merge: Merge, author: Caller) -> Plan:
@@ -91,17 +78,3 @@ def _compared(environment: EnvironmentRef, merge: Merge, author: Caller) -> Plan
     plan = comparison.plan(environment, merge.now, wanted, author, checks_webhooks=not has_conflict)
     plan.warnings += merge.warnings
     return plan
-
-
-def _as_json(
-    merge: Merge, source: EnvironmentRef, include: Collection[str], resolve: Mapping[str, Any]
-) -> dict[str, Any]:
-    return {
-        "source": source.environment_id,
-        "include": [*include],
-        "resolve": dict(resolve),
-        "versions": plans.versions_of(merge.theirs),
-        "conflicts": len(merge.conflicts),
-        "base": merge.base_parts,
-        "names": asdict(merge.names),
-    }

@@ -3,16 +3,17 @@ target's values unless `include` names them. Webhooks without a name are ignored
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from functions.models import Version
-from platform_site.config import comparison, current
+from platform_site.config import comparison, credentials, current, plans
 from platform_site.config.current import Parts
 from platform_site.config.merge import merge_bases, merged_schema
 from platform_site.config.merge.merge_bases import Base
 from platform_site.config.merge.three_way import MISSING, Conflict, Merger
 from platform_site.config.submitted import MAX_ERRORS
+from platform_site.http import exact_json
 from platform_site.http.errors import FieldError, ValidationFailed
 from platform_site.identity.callers import EnvironmentRef
 from rows.migrate import service as schema_service
@@ -28,15 +29,14 @@ _AUTOMATIC: Final = frozenset({"schedule", "on", "enabled"})
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """`document` is the body of `POST /v1/config/plan`; the rest is for the stored plan."""
+    """`document` is the body of `POST /v1/config/plan`."""
 
     document: dict[str, Any]
     now: Parts
-    theirs: Parts
     conflicts: list[Conflict]
     warnings: list[FieldError]
-    base_parts: dict[str, Any]
-    names: merged_schema.Names
+    stored: dict[str, Any]
+    """`merge` of the stored plan."""
 
 
 def parts_of(include: Collection[str]) -> list[str]:
@@ -51,6 +51,7 @@ def merge(
     environment: EnvironmentRef, source: EnvironmentRef, *, include: Collection[str], resolve: Mapping[str, Any]
 ) -> Merge:
     """Merge `source` into `environment`, unchanged. Raises ValidationFailed, and Conflict without a common base."""
+    _refuse_secrets(resolve)
     parts = parts_of(include)
     base = merge_bases.find(environment, source)
     now, theirs = current.read(environment, parts), current.read(source, parts)
@@ -70,8 +71,25 @@ def merge(
                 for path in unknown[:MAX_ERRORS]
             ]
         )
-    base_parts = {**base.parts, **merged.next_base()}
-    return Merge(document, now, theirs, merger.conflicts, merged.warnings, base_parts, names)
+    stored = {
+        "source": source.environment_id,
+        "include": [*include],
+        "resolve": dict(resolve),
+        "versions": plans.versions_of(theirs),
+        "conflicts": len(merger.conflicts),
+        "base": {**base.parts, **merged.next_base()},
+        "names": asdict(names),
+    }
+    return Merge(document, now, merger.conflicts, merged.warnings, stored)
+
+
+def _refuse_secrets(resolve: Mapping[str, Any]) -> None:
+    """A choice with a secret is not stored or repeated; sources only cause warnings."""
+    for path, choice in resolve.items():
+        is_source = path.startswith("functions.") and path.endswith(".source")
+        text = path if is_source else f"{path} {exact_json.dumps(choice)}"
+        if credentials.first_line_with_secret(text) is not None:
+            raise ValidationFailed.of("resolve", "secret", "A configuration holds no secrets.")
 
 
 def _check_include(include: Collection[str], sides: Sequence[Mapping[str, Any]]) -> None:
