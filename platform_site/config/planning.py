@@ -1,42 +1,16 @@
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from platform_site.config import comparison, plans, submitted
 from platform_site.config.comparison import Plan
 from platform_site.config.merge import merging
 from platform_site.config.merge.merging import Merge
-from platform_site.config.merge.three_way import Conflict
 from platform_site.config.models import StoredPlan
 from platform_site.config.parts import control_part, region_part
 from platform_site.config.parts.changes import PlanChanges
 from platform_site.http import exact_json
 from platform_site.http.errors import FieldError, ValidationFailed
 from platform_site.identity.callers import Caller, EnvironmentRef
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    stored: StoredPlan
-    plan: Plan
-    conflicts: list[Conflict]
-
-
-def of_merge(
-    environment: EnvironmentRef,
-    source: EnvironmentRef,
-    *,
-    include: Collection[str],
-    resolve: Mapping[str, Any],
-    author: Caller,
-) -> Planned:
-    merge = merging.merge(environment, source, include=include, resolve=resolve)
-    plan = _compared(environment, merge, author)
-    stored = plans.unsaved(environment, author, merge.document, merge.now, plan, merge.stored)
-    if not merge.conflicts:
-        check(PlanChanges(environment, stored))
-    plans.store(stored, environment.cluster)
-    return Planned(stored, plan, merge.conflicts)
 
 
 def resolve(
@@ -54,7 +28,7 @@ def resolve(
             "The merge has conflicts. For each, set `ours`, `theirs` or a value in `resolve`.",
             fields=[FieldError("resolve", "unresolved", each.path) for each in merge.conflicts[: submitted.MAX_ERRORS]],
         )
-    plan = _compared(environment, merge, author)
+    plan = compared(environment, merge, author)
     stored.document_text = exact_json.dumps(merge.document)
     stored.changes, stored.confirm = plans.changes_as_json(plan), plan.confirm
     stored.merge = merge.stored
@@ -68,7 +42,7 @@ def check(changes: PlanChanges) -> None:
     region_part.check_hosts(changes)
 
 
-def _compared(environment: EnvironmentRef, merge: Merge, author: Caller) -> Plan:
+def compared(environment: EnvironmentRef, merge: Merge, author: Caller) -> Plan:
     document = merge.document
     has_conflict = any(conflict.path.startswith("schema") for conflict in merge.conflicts)
     if has_conflict:

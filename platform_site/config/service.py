@@ -1,12 +1,15 @@
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from platform_site.config import apply as config_apply
 from platform_site.config import comparison, current, planning, plans, submitted, versions
 from platform_site.config.apply import Outcome
+from platform_site.config.comparison import Plan
 from platform_site.config.merge import merging
+from platform_site.config.merge.three_way import Conflict
+from platform_site.config.models import StoredPlan
 from platform_site.config.parts.changes import PlanChanges
-from platform_site.config.planning import Planned
 from platform_site.http.errors import Forbidden, PreconditionFailed, ValidationFailed
 from platform_site.identity.callers import Caller, EnvironmentRef
 from projects.directory.environments import environment_ref_for
@@ -20,6 +23,13 @@ WRITE_SCOPES: Final = {
     "origins": ("environments:write",),
 }
 """Besides READ_SCOPES. Webhooks send rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    stored: StoredPlan
+    plan: Plan
+    conflicts: list[Conflict]
 
 
 def read_scopes(parts: Collection[str]) -> set[str]:
@@ -80,7 +90,13 @@ def plan_merge(
 ) -> Planned:
     parts = merging.parts_of(include)
     source = _source(environment, source_id, parts, _write_scopes(parts), caller)
-    return planning.of_merge(environment, source, include=include, resolve=resolve, author=caller)
+    merge = merging.merge(environment, source, include=include, resolve=resolve)
+    plan = planning.compared(environment, merge, caller)
+    stored = plans.unsaved(environment, caller, merge.document, merge.now, plan, merge.stored)
+    if not merge.conflicts:
+        planning.check(PlanChanges(environment, stored))
+    plans.store(stored, environment.cluster)
+    return Planned(stored, plan, merge.conflicts)
 
 
 def _source(

@@ -8,7 +8,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from platform_site.config import current, service
-from platform_site.config.planning import Planned
+from platform_site.config.service import Planned
 from platform_site.http import fields
 from platform_site.http.errors import (
     Conflict,
