@@ -147,18 +147,13 @@ def make(api: "Api", backend: Backend) -> Plan:
         plan.steps.append(Step(each, answer, list(_changes(plan, answer))))
         plan.warnings += [_placed(plan, it["field"], f": {it['message']}") for it in found]
         missing = [it for it in answer["missing_secrets"] if it not in _whole_urls(plan, each)]
-        _refuse_incomplete_urls(plan, [it for it in missing if it.startswith("webhooks.")])
+        if urls := [it for it in missing if it.startswith("webhooks.")]:  # applying the plan would be refused
+            message = "The environment has no secret for this URL. Write the whole URL."
+            fields = [{"field": path, "code": "secret_missing", "message": message} for path in urls]
+            text = "One or more fields are invalid."
+            raise plan.located(Failure(Exit.REFUSED, "validation_failed", text, fields=fields))
         plan.warnings += [_placed(plan, it, " must be set.") for it in missing]
     return plan
-
-
-def _refuse_incomplete_urls(plan: Plan, paths: list[str]) -> None:
-    """Raises Failure, as applying the plan would."""
-    if paths:
-        message = "The environment has no secret for this URL. Write the whole URL."
-        fields = [{"field": path, "code": "secret_missing", "message": message} for path in paths]
-        text = "One or more fields are invalid."
-        raise plan.located(Failure(Exit.REFUSED, "validation_failed", text, fields=fields))
 
 
 def _documents(document: dict[str, Any], backend: Backend) -> Iterator[dict[str, Any]]:
