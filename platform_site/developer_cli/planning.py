@@ -5,15 +5,12 @@ import json
 import secrets
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from platform_site.developer_cli.api import path_part
+from platform_site.developer_cli.api import Answer, Api, path_part
 from platform_site.developer_cli.backend_files import Backend, JsonFile
 from platform_site.developer_cli.failures import Exit, Failure
 from platform_site.developer_cli.webhook_urls import REFERENCE, host_alone, is_local, normal_url, shown_url
-
-if TYPE_CHECKING:
-    from platform_site.developer_cli.api import Answer, Api
 
 _SIGN_UP: Final = {"off": 0, "invited": 1, "open": 2}
 """From the narrowest to the widest. One that this command does not know has to be confirmed."""
@@ -59,7 +56,7 @@ class Step:
     _MAX_SOURCES, need several."""
 
     document: dict[str, Any]
-    plan: "Answer"
+    plan: Answer
     changes: list[Change]
 
 
@@ -126,7 +123,7 @@ class Plan:
         return error
 
 
-def make(api: "Api", backend: Backend) -> Plan:
+def make(api: Api, backend: Backend) -> Plan:
     """Raises Failure if the service refuses a part."""
     functions = api.pages("/functions", limit=100)
     plan = Plan(backend)
@@ -172,7 +169,7 @@ def _documents(document: dict[str, Any], backend: Backend) -> Iterator[dict[str,
         yield document
 
 
-def _planned(api: "Api", plan: Plan, document: dict[str, Any]) -> "Answer":
+def _planned(api: Api, plan: Plan, document: dict[str, Any]) -> Answer:
     body = {"config": document, "keep": ["functions", "webhooks"]}
     try:
         return api.send("POST", "/config/plan", body, authored=True)
@@ -185,7 +182,7 @@ def _placed(plan: Plan, path: str, text: str) -> str:
     return f"{where}: {path}{text}" if where else path + text
 
 
-def _changes(plan: Plan, answer: "Answer") -> Iterator[Change]:
+def _changes(plan: Plan, answer: Answer) -> Iterator[Change]:
     """One for each function and webhook, with the names of its settings."""
     items: dict[str, list[str]] = {}
     for each in answer["changes"]:
@@ -207,14 +204,14 @@ def _changes(plan: Plan, answer: "Answer") -> Iterator[Change]:
             yield Change(noun, f"create {noun} {label}" if new else f"change {noun} {label}: {', '.join(settings)}")
 
 
-def active_source(api: "Api", name: str) -> str:
+def active_source(api: Api, name: str) -> str:
     for version in api.pages(f"/functions/{path_part(name)}/versions", limit=20):
         if version["is_active"]:
             return str(version["source"])
     return ""
 
 
-def configured_webhooks(api: "Api") -> list[dict[str, Any]]:
+def configured_webhooks(api: Api) -> list[dict[str, Any]]:
     """With `key`, their name in the configuration, and `masked`, their URL without credentials."""
     masked = api.get("/config", parts="webhooks")["config"]["webhooks"]
     listed = {each["name"] or each["id"]: each for each in api.get("/webhooks")["data"]}
@@ -225,7 +222,7 @@ def configured_webhooks(api: "Api") -> list[dict[str, Any]]:
     ]
 
 
-def _webhooks(api: "Api", file: JsonFile, plan: Plan) -> dict[str, Any]:
+def _webhooks(api: Api, file: JsonFile, plan: Plan) -> dict[str, Any]:
     """The part of the configuration. URLs may hold credentials, so the plan only refers to new ones."""
     existing = configured_webhooks(api)
     plan.known = {each["id"] for each in existing}
@@ -269,7 +266,7 @@ def _same_webhooks(existing: list[dict[str, Any]], wanted: list[dict[str, Any]])
     return found
 
 
-def _auth(api: "Api", file: JsonFile, plan: Plan) -> dict[str, Any]:
+def _auth(api: Api, file: JsonFile, plan: Plan) -> dict[str, Any]:
     """The part of the configuration, or nothing."""
     wanted = file.value
     try:
@@ -300,7 +297,7 @@ def _auth_change(found: dict[str, Any]) -> Change:
     return Change("auth", f"{what}: {values}" if len(values) <= _MAX_SHOWN else what)
 
 
-def apply(api: "Api", plan: Plan) -> bool:
+def apply(api: Api, plan: Plan) -> bool:
     """Whether the sign-in settings still follow. A Failure names what was applied before."""
     done: list[str] = []
     follow = False
@@ -334,7 +331,7 @@ def _whole_urls(plan: Plan, document: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def new_secrets(api: "Api", plan: Plan) -> dict[str, str]:
+def new_secrets(api: Api, plan: Plan) -> dict[str, str]:
     """A new signing secret of each created webhook, by name, or by id without one: applying shows none."""
     created = {each.name or normal_url(each.url) for each in plan.webhooks.values() if each.is_new}
     return {

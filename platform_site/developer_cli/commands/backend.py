@@ -3,20 +3,18 @@
 import json
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from platform_site.developer_cli import backend_files, output, planning, session, store
+from platform_site.developer_cli.api import Api
 from platform_site.developer_cli.commands.environment import Yes
 from platform_site.developer_cli.commands.environment import confirm as confirm_or_fail
 from platform_site.developer_cli.failures import Exit, Failure
 from platform_site.developer_cli.output import Sql
 from platform_site.developer_cli.session import Environment
 from platform_site.developer_cli.webhook_urls import REFERENCE
-
-if TYPE_CHECKING:
-    from platform_site.developer_cli.api import Api
 
 Folder = Annotated[
     Path, typer.Option("--folder", help="The folder with schema.json. Default: backend/ beside platform.json.")
@@ -62,7 +60,7 @@ def pull(
     output.table(rows, ["file", "written"], "The environment is empty.")
 
 
-def _pulled(api: "Api", folder: Path, credentials: bool) -> dict[Path, str]:
+def _pulled(api: Api, folder: Path, credentials: bool) -> dict[Path, str]:
     files: dict[Path, Any] = {folder / "schema.json": api.get("/schema")["document"]}
     settings: dict[str, Any] = {}
     sources: dict[Path, str] = {}
@@ -171,7 +169,7 @@ def push(
         output.note("The sign-in settings follow within two minutes.")
 
 
-def _sum_up(api: "Api", found: planning.Plan, did: str) -> None:
+def _sum_up(api: Api, found: planning.Plan, did: str) -> None:
     place = session.place(api)
     if found.changes:
         output.note(f"{did} {output.count(len(found.changes), 'change')} to {place}.")
@@ -209,7 +207,7 @@ def _show(found: planning.Plan, sql: bool) -> None:
         output.note(f"Only in the environment, unchanged: {', '.join(found.only_in_environment)}.")
 
 
-def _as_json(api: "Api", found: planning.Plan, applied: bool) -> dict[str, Any]:
+def _as_json(api: Api, found: planning.Plan, applied: bool) -> dict[str, Any]:
     return {
         "environment": api.environment,
         "applied": applied,

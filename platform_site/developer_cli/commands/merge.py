@@ -1,18 +1,16 @@
 """`merge`: brings the changes of one environment into another."""
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from platform_site.developer_cli import output, session, store
+from platform_site.developer_cli.api import Answer, Api
 from platform_site.developer_cli.commands.environment import Yes, confirm
 from platform_site.developer_cli.failures import Exit, Failure
 from platform_site.developer_cli.output import Sql
 from platform_site.developer_cli.session import Environment
-
-if TYPE_CHECKING:
-    from platform_site.developer_cli.api import Answer, Api
 
 Paths = list[str] | None
 
@@ -83,7 +81,7 @@ def _value(given: str) -> tuple[str, Any]:
         raise Failure(Exit.USAGE, "usage", f'--value "{given}": write PATH=JSON.') from None
 
 
-def _planned(api: "Api", body: dict[str, Any]) -> "Answer":
+def _planned(api: Api, body: dict[str, Any]) -> Answer:
     try:
         return api.send("POST", "/config/plan", body, authored=True)
     except Failure as error:
@@ -93,7 +91,7 @@ def _planned(api: "Api", body: dict[str, Any]) -> "Answer":
         raise
 
 
-def _show(plan: "Answer", sql: bool) -> None:
+def _show(plan: Answer, sql: bool) -> None:
     if output.is_json():
         return
     for each in plan["changes"]:

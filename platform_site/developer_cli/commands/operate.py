@@ -5,19 +5,16 @@ import time
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from platform_site.developer_cli import output, session, store
-from platform_site.developer_cli.api import path_part
+from platform_site.developer_cli.api import Answer, Api, path_part
 from platform_site.developer_cli.commands.account import secret_input
 from platform_site.developer_cli.commands.environment import Yes, confirm, log_lines
 from platform_site.developer_cli.failures import Exit, Failure
 from platform_site.developer_cli.session import Environment
-
-if TYPE_CHECKING:
-    from platform_site.developer_cli.api import Answer, Api
 
 secrets = typer.Typer(no_args_is_help=True, help="List, set and remove the secrets of a function.")
 branch = typer.Typer(no_args_is_help=True, help="List, create, use, reset and delete preview branches.")
@@ -90,7 +87,7 @@ def logs(
             _print_runs(api, f"{path}/runs", follow, limit, status)
 
 
-def _print_requests(api: "Api", follow: bool, limit: int, status: str | None) -> None:
+def _print_requests(api: Api, follow: bool, limit: int, status: str | None) -> None:
     found = api.pages("/logs", limit=limit, status=status)
     if follow:
         found = (each for each in islice(found, MAX_SKIPPED) if not _is_polling(each))
@@ -112,7 +109,7 @@ def _print_requests(api: "Api", follow: bool, limit: int, status: str | None) ->
         since = _late(listed) or since
 
 
-def _requests(api: "Api", status: str | None, since: str | None) -> list[dict[str, Any]]:
+def _requests(api: Api, status: str | None, since: str | None) -> list[dict[str, Any]]:
     return list(api.pages("/logs", limit=100, status=status, since=since))
 
 
@@ -144,7 +141,7 @@ def _print_request(entry: dict[str, Any]) -> None:
     print(output.plain(" ".join(str(part) for part in parts if part)), flush=True)
 
 
-def _print_runs(api: "Api", path: str, follow: bool, limit: int, status: str | None) -> None:
+def _print_runs(api: Api, path: str, follow: bool, limit: int, status: str | None) -> None:
     listed = api.get(path, limit=100, status=status)["data"]
     passed = {each["id"] for each in listed[limit:]}
     while True:
@@ -158,7 +155,7 @@ def _print_runs(api: "Api", path: str, follow: bool, limit: int, status: str | N
         listed = session.when_reachable(api.get, path, limit=100, status=status)["data"]
 
 
-def _print_run(run: "Answer") -> None:
+def _print_run(run: Answer) -> None:
     if output.is_json():
         output.print_json(run, indent=None)
         return
@@ -168,7 +165,7 @@ def _print_run(run: "Answer") -> None:
         print(f"    {line}", flush=True)
 
 
-def _chosen_branch(name: str) -> tuple["Api", str, dict[str, Any]]:
+def _chosen_branch(name: str) -> tuple[Api, str, dict[str, Any]]:
     """Refused here, before the confirmation, as by the service: the two fixed environments."""
     api, path, target = session.sibling(name)
     if target["name"] in FIXED:
@@ -224,7 +221,7 @@ def branch_create(
     output.result(made, f"{made['name']} ({made['id']}) is ready.")
 
 
-def _when_ready(api: "Api", path: str, branch: "Answer") -> "Answer":
+def _when_ready(api: Api, path: str, branch: Answer) -> Answer:
     while branch["status"] == "creating":
         time.sleep(POLL_SECONDS)
         branch = api.get(path)

@@ -1,16 +1,13 @@
 """`webhooks`: lists webhooks and their deliveries, sends one again, and makes a new signing secret."""
 
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from platform_site.developer_cli import output, session
-from platform_site.developer_cli.api import path_part
+from platform_site.developer_cli.api import Api, path_part
 from platform_site.developer_cli.session import Environment
-
-if TYPE_CHECKING:
-    from platform_site.developer_cli.api import Api
 
 webhooks = typer.Typer(no_args_is_help=True, help="List webhooks and deliveries, redeliver, rotate signing secrets.")
 
@@ -68,7 +65,7 @@ def webhooks_rotate(webhook: Webhook, environment: Environment = None) -> None:
     output.result(made, made["secret"])
 
 
-def _path(api: "Api", named: str) -> str:
+def _path(api: Api, named: str) -> str:
     """Of a webhook by its id or name."""
     if not named.startswith("wh_"):
         named = session.chosen(api.get("/webhooks")["data"], named, "webhook", "in this environment")["id"]
