@@ -1,6 +1,6 @@
 """`/v1/config`: the configuration of an environment, what a document would change in it, and applying that."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from drf_spectacular.utils import extend_schema
@@ -147,7 +147,11 @@ class ConfigViewSet(ResourceViewSet):
         A part is there if the caller has its scopes: `schema:read`, `functions:read`, `webhooks:read`, `users:manage`
         and `environments:write` for `auth`, `environments:read` for `origins`. `parts=schema,functions` selects some,
         and is 403 without the scopes of each. Secrets appear by name."""
-        parts = service.parts_to_read(self.caller, self._named_parts())
+        named = self.query["parts"].split(",") if "parts" in self.query else None
+        if not {*(named or ())} <= {*current.PARTS}:
+            known = ", ".join(current.PARTS)
+            raise ValidationFailed.of("parts", "not_among", f"Must be some of {known}, separated by commas.")
+        parts = service.parts_to_read(self.caller, named)
         found = current.read(self.environment, parts)
         config = current.with_sources(self.environment, found)
         return Response({"version": current.version_of(found), "config": config})
@@ -209,13 +213,3 @@ class ConfigViewSet(ResourceViewSet):
             caller=self.caller,
         )
         return Response(ApplyResponse(outcome).data)
-
-    def _named_parts(self) -> Collection[str] | None:
-        """Raises ValidationFailed."""
-        if "parts" not in self.query:
-            return None
-        parts = self.query["parts"].split(",")
-        if not set(parts) <= set(current.PARTS):
-            known = ", ".join(current.PARTS)
-            raise ValidationFailed.of("parts", "not_among", f"Must be some of {known}, separated by commas.")
-        return parts
