@@ -1,6 +1,12 @@
+import time
 from typing import Any, Final
 
 from django.http import HttpResponse
+from django.utils.html import escape
+from django.utils.safestring import SafeString, mark_safe
+from pygments import format as write
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import TypeScriptLexer
 
 from accounts.audit import Actor
 from functions.api.serializers import ListedRun
@@ -13,13 +19,16 @@ from platform_site.developer_console import forms
 from platform_site.developer_console.api_calls import path_to
 from platform_site.developer_console.forms import Field
 from platform_site.developer_console.frame import Console, go_to, page
-from platform_site.developer_console.functions.highlight import coloured
 from platform_site.developer_console.staff import grants as staff
 from platform_site.http import exact_json
 from platform_site.http.errors import ApiError, NotFound, PreconditionFailed, ValidationFailed
 from platform_site.identity import ids
 from platform_site.identity.callers import EnvironmentRef
 
+MAX_COLOURED: Final = 100_000
+MAX_SECONDS: Final = 1.0
+"""Lexers can be slow."""
+_FORMATTER: Final = HtmlFormatter(nowrap=True)
 _TEMPLATE: Final = """export default async (input, ctx) => {
   console.log("called by", ctx.caller.kind);
   return { hello: input.name ?? "world" };
@@ -120,6 +129,20 @@ def _run(console: Console, name: str) -> dict[str, Any] | HttpResponse:
     if is_async:
         return go_to(console.request, console.url("function-run", name, run_id))
     return {"run": _shown_run(console.api("GET", path_to("functions", name, "runs", run_id)))}
+
+
+def coloured(source: str) -> SafeString:
+    """As HTML; plain beyond MAX_COLOURED or MAX_SECONDS."""
+    if len(source) > MAX_COLOURED:
+        return escape(source)
+    until = time.thread_time() + MAX_SECONDS
+    words = []
+    for word in TypeScriptLexer(stripnl=False, ensurenl=False).get_tokens(source):
+        if time.thread_time() > until:
+            return escape(source)
+        words.append(word)
+    html: str = write(words, _FORMATTER)
+    return mark_safe(html)  # noqa: S308 - HtmlFormatter escapes what it is given
 
 
 @page("functions", {"deploy": _deploy, "run": _run})
