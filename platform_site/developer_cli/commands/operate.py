@@ -22,6 +22,7 @@ branch = typer.Typer(no_args_is_help=True, help="List, create, use, reset and de
 Function = Annotated[str, typer.Argument(help="The function's name.")]
 Branch = Annotated[str, typer.Argument(help="The environment's name or id.")]
 POLL_SECONDS = 1.0
+POLLED = "/v1/logs"
 FIXED = ("development", "production")
 LATE_SECONDS = 30
 """Batched entries may appear this much later."""
@@ -90,7 +91,7 @@ def logs(
 def _print_requests(api: Api, follow: bool, limit: int, status: str | None) -> None:
     found = api.pages("/logs", limit=limit, status=status)
     if follow:
-        found = (each for each in islice(found, MAX_SKIPPED) if not _is_polling(each))
+        found = (each for each in islice(found, MAX_SKIPPED) if each["route"] != POLLED)
     listed = list(islice(found, limit))
     passed: set[tuple[str, str]] = set()
     since = _late(listed)
@@ -99,7 +100,7 @@ def _print_requests(api: Api, follow: bool, limit: int, status: str | None) -> N
         passed -= {_key(each) for each in listed}
     while True:
         for each in reversed(listed):
-            if _key(each) not in passed and not (follow and _is_polling(each)):
+            if _key(each) not in passed and not (follow and each["route"] == POLLED):
                 _print_request(each)
         if not follow:
             return
@@ -111,11 +112,6 @@ def _print_requests(api: Api, follow: bool, limit: int, status: str | None) -> N
 
 def _requests(api: Api, status: str | None, since: str | None) -> list[dict[str, Any]]:
     return list(api.pages("/logs", limit=100, status=status, since=since))
-
-
-def _is_polling(entry: dict[str, Any]) -> bool:
-    """Whether the request is such as this command makes each second."""
-    return bool(entry["route"] == "/v1/logs")
 
 
 def _key(entry: dict[str, Any]) -> tuple[str, str]:

@@ -52,9 +52,6 @@ class Box:
         shown = [*self.columns, *([(f"and {self.more} more", "")] if self.more else [])]
         return [(name, type_, self.y + _HEAD + _LINE * (at + 1) - 4) for at, (name, type_) in enumerate(shown)]
 
-    def height_of(self, column: str) -> int:
-        return next(baseline for name, _, baseline in self.lines if name == column) - 5
-
 
 @dataclass(frozen=True, slots=True)
 class Picture:
@@ -136,7 +133,8 @@ def _layers(names: Sequence[str], relations: Sequence[Relation]) -> list[list[st
 
 
 def _path(source: Box, target: Box, column: str) -> str:
-    y1, y2 = source.height_of(column), target.y + _HEAD // 2
+    y1 = next(baseline for name, _, baseline in source.lines if name == column) - 5
+    y2 = target.y + _HEAD // 2
     bend = _BETWEEN // 3 if target.x == source.x else _BETWEEN // 2
     x1, bent1 = (source.x, source.x - bend) if target.x < source.x else (source.right, source.right + bend)
     # Right of its source is a target in a cycle.
