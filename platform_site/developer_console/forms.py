@@ -82,23 +82,21 @@ class Form:
             value = each.shown(self.values.get(each.name))
             if self.asked is not None and each.kind not in ("password", "secret"):
                 value = each.name in self.asked if each.kind == "checkbox" else self.asked.get(each.name, "")
-            yield BoundField(each, f"{self.name}-{each.name}", value, [text for _, text in self._errors_of(each.name)])
+            yield BoundField(each, f"{self.name}-{each.name}", value, self._errors_of(each.name))
 
-    def _errors_of(self, name: str) -> list[tuple[str, str]]:
+    def _errors_of(self, name: str) -> list[str]:
         """With the path, if inside the field's value."""
-        found = [] if self.refusal is None else self.refusal.fields
         return [
-            (each.field, each.message if each.field == name else f"{each.field}: {each.message}")
-            for each in found
-            if each.field == name or each.field.startswith(f"{name}.")
+            each.message if each.field == name else f"{each.field}: {each.message}"
+            for each in (self.refusal.fields if self.refusal else ())
+            if f"{each.field}.".startswith(f"{name}.")
         ]
 
     @property
     def other_errors(self) -> list[FieldError]:
-        if self.refusal is None:
-            return []
-        shown = {path for each in self.fields for path, _ in self._errors_of(each.name)}
-        return [each for each in self.refusal.fields if each.field not in shown]
+        shown = tuple(f"{each.name}." for each in self.fields)
+        found = self.refusal.fields if self.refusal else ()
+        return [each for each in found if not f"{each.field}.".startswith(shown)]
 
 
 def form_of(console: Console, name: str, fields: Sequence[Field], values: Mapping[str, Any], *, seen: str = "") -> Form:
