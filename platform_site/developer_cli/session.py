@@ -145,12 +145,10 @@ def of_function(api: Api, name: str) -> Iterator[str]:
 
 def is_production(api: Api) -> bool:
     """Whether the target is `production`. Also true if this cannot be known, as for a key without a link."""
-    if (linked := link_to(api.url)) is None:
-        return True
-    try:
-        known = {each["id"]: each["name"] for each in environments(api, linked.project)}
-    except Failure:
-        return True
+    known: dict[str | None, str] = {}
+    if (linked := link_to(api.url)) is not None:
+        with suppress(Failure):
+            known = {each["id"]: each["name"] for each in environments(api, linked.project)}
     return bool(known.get(api.environment, "production") == "production")
 
 

@@ -80,7 +80,6 @@ def _set(response: HttpResponse, name: str, values: dict[str, Any], seconds: int
 
 def _unsigned(request: HttpRequest, name: str, seconds: int) -> dict[str, Any] | None:
     try:
-        values: dict[str, Any] = signing.loads(request.COOKIES.get(name, ""), salt=f"{_SALT}.{name}", max_age=seconds)
+        return dict(signing.loads(request.COOKIES.get(name, ""), salt=f"{_SALT}.{name}", max_age=seconds))
     except signing.BadSignature:
         return None
-    return values

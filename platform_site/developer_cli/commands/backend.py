@@ -108,14 +108,9 @@ def _differs(path: Path, text: str) -> bool:
     """JSON is compared by value. A file that cannot be read differs."""
     try:
         found = store.read_file(path)
-    except Failure:
+        return bool(json.loads(found) != json.loads(text)) if path.suffix == ".json" else found != text
+    except (Failure, ValueError):
         return True
-    if path.suffix == ".json":
-        try:
-            return bool(json.loads(found) != json.loads(text))
-        except ValueError:
-            return True
-    return found != text
 
 
 def plan(folder: Folder = Path("backend"), sql: Sql = False, environment: Environment = None) -> None:

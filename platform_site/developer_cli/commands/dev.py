@@ -3,6 +3,7 @@
 import dataclasses
 import re
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +51,9 @@ def _scan(folder: Path) -> Seen:
     being written."""
     found: Seen = {}
     for path in [*folder.glob("*.json"), *folder.glob("functions/*.[tj]s")]:
-        try:
+        with suppress(OSError):  # an editor replaces it, or the folder cannot be read
             status = path.stat()
-        except OSError:
-            continue  # an editor replaces it, or the folder cannot be read
-        found[path] = (status.st_ctime_ns, status.st_size)
+            found[path] = (status.st_ctime_ns, status.st_size)
     return found
 
 

@@ -1,4 +1,5 @@
 import time
+from contextlib import suppress
 from typing import Any, Final
 
 from django.http import HttpResponse
@@ -59,11 +60,8 @@ def _deploy_new(console: Console) -> HttpResponse:
     name = console.request.POST.get("name", "").strip()
     if not name:
         raise forms.invalid("name", "Required.")
-    try:
+    with suppress(NotFound):
         console.api("GET", path_to("functions", name))
-    except NotFound:
-        pass
-    else:
         raise forms.invalid("name", f"There is a function {name} already. Open it to deploy another version.")
     _put(console, name)
     return go_to(console.request, console.url("function", name))

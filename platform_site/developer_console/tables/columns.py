@@ -67,12 +67,8 @@ def shown_text(value: Any, type_: str) -> str:
 
 def csv_cell(value: Any) -> str:
     """Text is quoted, so that the empty text is not null."""
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return '"' + value.replace('"', '""') + '"'
-    text = exact_json.dumps(value)
-    return '"' + text.replace('"', '""') + '"' if isinstance(value, (list, dict)) else text
+    text = text_of(value)
+    return '"' + text.replace('"', '""') + '"' if isinstance(value, (str, list, dict)) else text
 
 
 def from_csv(column: Column, text: str | None) -> Any:

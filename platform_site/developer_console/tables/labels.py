@@ -24,8 +24,7 @@ def text_key(console: Console, name: str, table: Mapping[str, Any]) -> str | Non
 
 
 def label_of_user(user: Mapping[str, Any]) -> str:
-    text: str = user["email"] or user["name"] or ""
-    return text[:MAX_LABEL_LENGTH]
+    return str(user["email"] or user["name"] or "")[:MAX_LABEL_LENGTH]
 
 
 def labels_of(

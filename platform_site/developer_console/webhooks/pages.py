@@ -1,4 +1,5 @@
 import re
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, count
 from typing import Any, Final
@@ -58,11 +59,10 @@ def _render(console: Console, template: str, webhook: dict[str, Any], context: d
 
 
 def _example(console: Console) -> str:
-    try:
-        first = next(iter(schema_tables(console)), None)
-    except ApiError:
-        first = None
-    return f"{first}.*" if first else "*"
+    with suppress(ApiError):
+        for table in schema_tables(console):
+            return f"{table}.*"
+    return "*"
 
 
 def _edit(console: Console, webhook_id: str) -> dict[str, Any]:
