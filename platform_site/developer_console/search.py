@@ -88,11 +88,10 @@ def _by_id(console: Console, asked: str) -> list[Found]:
     prefix = asked.partition("_")[0]
     if not (ids.matches(prefix, asked) or prefix == "req"):
         return []
-    try:
-        url = _page_of(console, prefix, asked)
-    except ApiError:
-        return []
-    return [Found("Id", asked, url)] if url else []
+    with suppress(ApiError):
+        if url := _page_of(console, prefix, asked):
+            return [Found("Id", asked, url)]
+    return []
 
 
 def _page_of(console: Console, prefix: str, asked: str) -> str | None:
