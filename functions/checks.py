@@ -1,3 +1,5 @@
+"""System checks of the function runtime: whether it is installed, and which sandbox layers this host lacks."""
+
 import subprocess
 from typing import Any, Final
 

@@ -1,3 +1,5 @@
+"""Finds functions, in one query each."""
+
 import re
 from collections.abc import Collection
 from typing import Final

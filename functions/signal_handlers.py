@@ -1,3 +1,5 @@
+"""Receivers of signals from lower layers: branches and deletions."""
+
 from collections.abc import Mapping
 from typing import Any
 

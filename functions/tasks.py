@@ -1,3 +1,5 @@
+"""Celery tasks and periodic jobs of `functions`: execute queued runs on notification, and find lost notifications."""
+
 import logging
 import multiprocessing
 import threading
@@ -99,6 +101,7 @@ def verify_endpoints(using: str) -> None:
 
 @periodic_job_per_region(every=300)
 def purge_old_runs(using: str) -> None:
+    """Runs are kept for 7 days. Contract section 8."""
     run_retention.purge(using)
 
 

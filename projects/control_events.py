@@ -44,6 +44,7 @@ class ControlEvent(models.Model):
 
 
 def record(event_type: str, data: Mapping[str, Any], *, environment_id: str) -> str:
+    """Write an event, in the current control transaction. Returns its `evt_…`."""
     event_id = ids.new("evt")
     ControlEvent.objects.create(
         event_id=event_id,

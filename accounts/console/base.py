@@ -114,6 +114,7 @@ class ConsoleAdmin(ModelAdmin):  # type: ignore[misc]  # unfold has no annotatio
         return column not in {*columns, "pk"} - filtered and bool(super().lookup_allowed(lookup, value, request))
 
     def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
+        """None in a form that adds an object."""
         return self.readonly_fields if obj else ()
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:

@@ -44,6 +44,7 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 def check_count(count: int) -> None:
+    """Raises QuotaExceeded if an environment may not have so many."""
     if count > MAX_PROVIDERS:
         raise QuotaExceeded(f"An environment has at most {MAX_PROVIDERS} identity providers.")
 

@@ -122,6 +122,7 @@ def check(found: PoolSettings, **values: Unpack[SettingsChanges]) -> None:
 
 
 def change_settings(pool_id: str | None, *, actor: Caller | Actor, **values: Unpack[SettingsChanges]) -> PoolSettings:
+    """Change the given values and return the settings. Raises as `check`."""
     with transaction.atomic():
         hold(pool_id)
         found = settings_of(pool_id)

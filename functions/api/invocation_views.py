@@ -1,3 +1,5 @@
+"""REST endpoint that runs a function: now, queued, or once per Idempotency-Key. Contract section 4.11."""
+
 import re
 import time
 from collections.abc import Callable

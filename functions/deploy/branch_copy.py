@@ -1,3 +1,5 @@
+"""Copies the functions of an environment to a preview branch."""
+
 from typing import Any
 
 from functions.deploy import secrets

@@ -1,4 +1,6 @@
-"""Executes a run: in a request's thread, or a queued one in the worker's loop."""
+"""Executes a claimed run: loads its program and secrets, runs it in the process's pool, and records the outcome. Called
+in a request's thread for synchronous runs and by the worker's loop for queued ones. Every failure of the code becomes
+an `Outcome`; after a failure of the platform the lease expires (`functions.runs.leases.settle_lost`)."""
 
 import logging
 import os

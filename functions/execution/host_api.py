@@ -1,5 +1,6 @@
-"""Host API: what a function may do outside its sandbox. The code has no token. It sends requests over its channel; each
-is answered here as the run's caller, so it can never read or write more than that caller."""
+"""Host API: what a function may do outside its sandbox, with its caller's permissions. The code in the runtime has no
+token. It sends requests over its channel; each is answered here as the run's caller, so it can never read or write more
+than that caller. Only `fetch` uses the network."""
 
 import base64
 import binascii
@@ -72,8 +73,9 @@ class RunHost:
         self._is_durable = False
 
     def answer(self, operation: str, arguments: bytes, *, seconds: float) -> _Answer:
-        """Raises HostError with the API's own code, message and fields; so does the function. `arguments` is parsed as
-        strictly as the body of an API request."""
+        """The reply to one request, as JSON text; for a fetch, a function that obtains it, within the call's `seconds`.
+        Raises HostError with the API's own code, message and fields; so does that function. `arguments` is parsed as
+        strictly as the body of an API request. `interrupt` ends statements and fetches."""
         self._call_count += 1
         if self._call_count > MAX_HOST_CALLS:
             raise HostError(

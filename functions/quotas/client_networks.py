@@ -61,6 +61,7 @@ class RecentUsage:
             return self._current(network) > FREE_SECONDS
 
     def record(self, network: int, seconds: float) -> None:
+        """The network has held a slot for `seconds`, until now."""
         with self._lock:
             self._usage[network] = min(_MAX_SECONDS, self._current(network) + seconds), self._clock()
 

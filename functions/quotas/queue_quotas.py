@@ -72,6 +72,8 @@ _QUEUE_STATS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Amount:
+    """A number of runs, and the bytes of their inputs."""
+
     runs: int
     size: int
     """Bytes of their inputs."""
@@ -113,6 +115,7 @@ class QueueStats:
         return free
 
     def refusal(self, kind: Kind, budget: Amount, owner: str, wanted: Amount) -> TooManyQueued | None:
+        """The error if `wanted` exceeds the quota, else None."""
         free = budget.without(self.taken)
         is_full = not free.covers(wanted)
         available = free if is_full else self.available(kind, budget, owner)

@@ -25,11 +25,13 @@ class AsyncReplies:
 
     @property
     def is_full(self) -> bool:
+        """Whether a further request has to wait until a reply is taken."""
         with self._changed:
             return self._working + len(self._replies) >= MAX_AT_ONCE
 
     @property
     def is_busy(self) -> bool:
+        """Whether any request is in progress."""
         with self._changed:
             return self._working > 0
 

@@ -1,3 +1,5 @@
+"""One call of a function: its input, the host that answers the requests of the code, and its outcome."""
+
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol

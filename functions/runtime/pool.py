@@ -78,7 +78,8 @@ class Pool:
 
     # ── calls ───────────────────────────────────────────────────────────────────────────────────────────────────────
     def call(self, program: Program, call: Call, host: Host) -> Outcome:
-        """Raises Busy if no process became free within `wait_seconds`, LoadFailed, StartFailed."""
+        """Run `call` in a warm process of `program`, or in a new one. Raises Busy if no process became free within
+        `wait_seconds`, LoadFailed for a module that does not load, StartFailed where Deno does not start."""
         for _ in range(3):
             process, queued = self._acquire(program, call)
             if process is None or (queued is not None and not process.ahead.wait(queued, self.QUEUE_SECONDS)):

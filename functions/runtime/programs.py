@@ -1,3 +1,5 @@
+"""A program, what the pool knows about its processes, and how another thread ends one."""
+
 import math
 import threading
 from collections import deque

@@ -25,6 +25,7 @@ _NAMES_A_URL: Final = "webhook.disabled"
 
 
 def covers(patterns: Iterable[str], event_type: str) -> bool:
+    """Whether a function with these patterns runs on an event of this type."""
     return event_type not in NOT_SUBSCRIBABLE and event_types.matches(patterns, event_type)
 
 

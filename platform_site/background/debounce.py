@@ -15,7 +15,8 @@ _MAX_FACTOR: Final = 4
 
 
 class Debouncer:
-    """`send` receives the alias of a region, and must not raise."""
+    """Debounces the notifications of one kind. `send` receives a region's alias, at most once per `pause` seconds, and
+    must not raise."""
 
     def __init__(self, name: str, send: Callable[[str], object], pause: float = PAUSE) -> None:
         self._name, self._send, self._pause = name, send, pause

@@ -61,7 +61,8 @@ class Slot:
 
 
 class FairSemaphore:
-    """One owner may have `per_owner` of the `capacity` slots while there are no others. Thread-safe."""
+    """`capacity` slots; one owner may have `per_owner` while there are no others. A slot can be reclaimed after
+    `slow_after` seconds. At most `max_waiting` operations wait. Thread-safe."""
 
     def __init__(
         self,

@@ -103,7 +103,8 @@ def current() -> LoopRequest | None:
 
 
 def require_thread() -> None:
-    """Call before an operation that blocks. On the loop it raises Parked, to repeat the request in a thread."""
+    """Call before an operation that blocks. On the event loop it raises Parked, so that the request is repeated in a
+    thread; if the request has already written, it only logs a warning. In a thread it does nothing."""
     request = current()
     if request is not None:
         if request.has_written:

@@ -1,3 +1,5 @@
+"""A bounded cache in memory."""
+
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 

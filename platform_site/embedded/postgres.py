@@ -133,6 +133,7 @@ def spawn(
 
 
 def start(layout: Layout, *, durable: bool = True, log: Path | None = None) -> subprocess.Popen[bytes]:
+    """`spawn`, wait, and `provision`. Raises CannotStart."""
     with open(log, "ab") if log else contextlib.nullcontext() as output:
         server = spawn(layout, durable=durable, output=output)
     deadline = time.monotonic() + START_SECONDS

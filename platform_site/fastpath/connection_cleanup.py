@@ -22,6 +22,7 @@ _opened = _Opened()
 
 
 def disconnect_django_signals() -> None:
+    """Replace Django's receivers in this process; idempotent."""
     if not settings.FASTPATH:
         return
     signals.request_started.disconnect(db.reset_queries)

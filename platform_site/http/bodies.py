@@ -101,6 +101,7 @@ def _explain(body: bytes, error: orjson.JSONDecodeError) -> NoReturn:
 
 
 def check_content_type(meta: Mapping[str, Any]) -> None:
+    """Raise UnsupportedMediaType unless it is `application/json` in UTF-8, uncompressed."""
     declared: str = meta.get("CONTENT_TYPE") or ""
     media_type, _, parameters = declared.partition(";")
     if media_type.strip().lower() != MEDIA_TYPE:

@@ -22,6 +22,8 @@ from platform_site.identity import ids
 
 
 class UnpagedList(BasePagination):
+    """`{"data": […]}` with all items."""
+
     parameters: ClassVar[frozenset[str]] = frozenset()
 
     def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any]:
@@ -32,7 +34,8 @@ class UnpagedList(BasePagination):
 
 
 class CursorPagination(BasePagination):
-    """Pages of `platform_site.http.pagination`, as the attributes of the view say."""
+    """`{"data": […], "next_cursor": …}` of `platform_site.http.pagination`, by the view's `ordering`, `cursor_kind`,
+    `cursor_facts`, `index_ranges` and `heavy_field`."""
 
     parameters: ClassVar[frozenset[str]] = frozenset({"limit", "cursor"})
     page: Page[Any]

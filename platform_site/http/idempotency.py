@@ -100,7 +100,8 @@ def _canonical(body: bytes) -> bytes:
 
 
 def claim(ticket: Ticket, *, using: str) -> IdempotencyRecord | None:
-    """As the first statement of a transaction; None for a new request. Waits for a concurrent one. Raises Conflict."""
+    """Claim the ticket as the transaction's first statement; None for a new request. Waits for a concurrent one up to
+    `lock_timeout`, then raises Conflict. Raises ValidationFailed for another query or body."""
     try:
         if statements.rows(using, _CLAIM, [ticket.digest, ticket.fingerprint, HOURS]):
             return None
@@ -146,13 +147,15 @@ def store_reference(ticket: Ticket, reference: str, *, using: str) -> None:
 
 
 def discard(ticket: Ticket, *, using: str) -> None:
+    """Store nothing. In the transaction of `claim`."""
     IdempotencyRecord.objects.using(using).filter(digest=ticket.digest).delete()
 
 
 def replay(
     ticket: Ticket, kept: IdempotencyRecord, read_row: Callable[[str], HttpResponse] | None = None
 ) -> HttpResponse:
-    """With `Idempotency-Replayed`; `read_row(row_id)` makes the content if only the row is stored. Raises Conflict."""
+    """The stored response, with `Idempotency-Replayed`; `read_row(row_id)` makes its content if only the row is stored.
+    Raises Conflict if it cannot be opened or was not stored."""
     try:
         if kept.sealed_answer is None:
             raise keyring.Tampered("no answer was kept")
@@ -176,6 +179,7 @@ Action = TypeVar("Action", bound=Callable[..., Any])
 
 
 def in_region(view: ApiViewSet) -> str | None:
+    """The database of the caller's environment; None without one."""
     return view.caller.environment.cluster if view.caller.environment else None
 
 

@@ -69,6 +69,7 @@ def named_environment(request: HttpRequest) -> str | None:
 
 
 def environment_of_host(host: str) -> str | None:
+    """`env_…` for the host `env-….<PLATFORM_DOMAIN>`, else None."""
     if host[:4].lower() != "env-":
         return None
     label, dot, domain = host.lower().partition(".")

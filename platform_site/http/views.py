@@ -147,12 +147,15 @@ class ApiViewSet(ViewSet):
 
     @property
     def caller(self) -> Caller:
+        """The authenticated caller. Raises RuntimeError in a public viewset."""
         if self._caller is None:
             raise RuntimeError(f"{type(self).__name__} is public and has no caller")
         return self._caller
 
     @property
     def environment(self) -> EnvironmentRef:
+        """The caller's environment. Raises RuntimeError if there is none, which cannot happen if `environment_use` is
+        "required"."""
         environment = None if self._caller is None else self._caller.environment
         if environment is None:
             raise RuntimeError(f"{type(self).__name__} does not require an environment, and this request has none")
@@ -165,7 +168,8 @@ class ApiViewSet(ViewSet):
         return found
 
     def read(self, serializer: type[BaseSerializer[Any]], **options: Any) -> dict[str, Any]:
-        """The body, validated by `serializer`. Raises DRF's ValidationError, which names all invalid fields."""
+        """The body, validated by `serializer` with `options` (`partial=True`, `context=…`). Raises InvalidRequest,
+        UnsupportedMediaType, PayloadTooLarge, and DRF's ValidationError naming all invalid fields."""
         checked = serializer(data=self.read_object(), **options)
         checked.is_valid(raise_exception=True)
         return dict(checked.validated_data)
@@ -216,7 +220,8 @@ class ApiViewSet(ViewSet):
         return exception_handler.respond(MethodNotAllowed(f"This endpoint supports {allow}.", headers={"Allow": allow}))
 
     def _answer(self, request: HttpRequest, action: Callable[..., HttpResponseBase]) -> HttpResponseBase:
-        """A read on a dead connection runs twice; an aborted transaction up to MAX_RUNS times, unless it committed."""
+        """Run the action. A read on a dead connection runs once more; a transaction aborted by PostgreSQL up to
+        MAX_RUNS times, unless something was committed."""
         runs = 1
         is_get = request.method in ("GET", "HEAD")
         safe = self.action not in self.unsafe_reads if is_get else self.action in self.safe_posts

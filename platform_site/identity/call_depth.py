@@ -64,6 +64,7 @@ def depth_here(environment_id: str) -> int:
 
 
 def refuse_loop(depth: int) -> None:
+    """Raises Conflict at the end of a chain."""
     if depth >= MAX_DEPTH:
         raise Conflict(f"Refused, to prevent a loop: a chain of {depth} functions and webhooks led to this call.")
 

@@ -36,6 +36,7 @@ def _uuid7() -> int:
 
 
 def new(prefix: str) -> str:
+    """Such as `prj_01k6…`. Raises ValueError for an unknown prefix."""
     if prefix not in PREFIXES:
         raise ValueError(f"unknown id prefix {prefix!r}")
     return f"{prefix}_{suffix()}"

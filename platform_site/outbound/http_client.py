@@ -57,6 +57,7 @@ class Interruption:
         self._connection: socket.socket | None = None
 
     def interrupt(self) -> None:
+        """End or prevent the call. Idempotent."""
         with self._lock:
             self.is_interrupted = True
             if self._connection is not None:

@@ -25,6 +25,7 @@ class _Bounded(_Socket):
     has_ended = False
 
     def until(self, deadline: float, allowance: int) -> None:
+        """Set the deadline (`time.monotonic()`) and the bytes to receive."""
         self.deadline, self.allowance, self.has_received, self.has_ended = deadline, allowance, False, False
 
     def left(self) -> float:
@@ -60,6 +61,7 @@ Bounded = BoundedSocket | BoundedTLSSocket
 
 
 def is_stale(connection: socket.socket) -> bool:
+    """Whether an idle connection is closed or has unexpected bytes."""
     connection.settimeout(0)
     try:
         if isinstance(connection, ssl.SSLSocket):

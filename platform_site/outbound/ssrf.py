@@ -63,6 +63,7 @@ def plain(address: Address) -> Address:
 
 
 def is_allowed(address: Address, opened: Iterable[Network] = ()) -> bool:
+    """Whether it is public, or in one of the `opened` networks."""
     if isinstance(address, ipaddress.IPv6Address) and address.scope_id is not None:
         return False
     address = plain(address)

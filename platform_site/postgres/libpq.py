@@ -201,7 +201,8 @@ def pipeline_in_transaction(wrapper: BaseDatabaseWrapper, statements: Sequence[S
 def pipeline_in_order(
     wrapper: BaseDatabaseWrapper, statements: Sequence[Statement], is_silent: Callable[[], bool] | None = None
 ) -> list[pq.abc.PGresult]:
-    """Outside a transaction each statement sees what is committed before. Raises the first error."""
+    """The results of pipelined statements; outside a transaction each sees what is committed before. Raises the first
+    error; OperationalError once the server `is_silent`."""
     libpq, prepared = opened(wrapper)
     made: list[bytes | None] = []
     just_made: dict[bytes, bytes] = {}

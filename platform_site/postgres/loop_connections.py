@@ -171,7 +171,8 @@ def create_or_borrow(alias: str, create: Callable[[], BaseDatabaseWrapper]) -> B
 
 
 def release() -> None:
-    """Call before a wait that needs no database. In a thread, connections stay open and are checked before reuse."""
+    """Call before a wait that needs no database. Returns the connections that the current request has borrowed to the
+    pool. In a thread, connections stay open and are checked before their next statement."""
     request = loop_requests.current()
     if request is not None:
         give_back(request)

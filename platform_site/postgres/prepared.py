@@ -102,7 +102,8 @@ def _again_if_lost(connection: BaseDatabaseWrapper, work: Callable[..., pq.abc.P
 def run_on_replica(
     alias: str, freshness: Freshness, sql: bytes, values: Sequence[bytes | None], limit_ms: int | None = None
 ) -> list[Row] | None:
-    """None: use the primary (no replica is fresh enough, or the failure is its own). Raises only timeouts."""
+    """As `run`, for a read on a replica of `alias` that is fresh enough. None: use the primary (no fit replica, or a
+    failure that is the replica's). Raises only timeouts."""
     chosen = replicas.region(alias).choose(freshness)
     if chosen is None:
         return None

@@ -214,6 +214,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def states() -> dict[str, dict[str, Any]]:
+    """`{"state", "lag_seconds"}` by replica; None if unknown."""
     found: dict[str, dict[str, Any]] = {}
     for alias in settings.REPLICAS:
         for replica in region(alias).replicas:

@@ -94,6 +94,7 @@ def is_unavailable(error: BaseException) -> bool:
 
 
 def error_for(error: BaseException) -> ApiError:
+    """The response's error; 500 for unknown ones."""
     found = _error_for(error)
     cause = error.__cause__ if isinstance(error, RetriesExhausted) else error
     found.extra.update(getattr(cause, _EXTRA, {}))

@@ -85,7 +85,8 @@ class Store:
         return False
 
     def raise_to(self, values: Mapping[str, int], ttl: int) -> bool:
-        """Store numbers up to 2**53 for `ttl` seconds, unless higher ones are there (in sorted sets). Never raises."""
+        """Store each number, up to 2**53, for `ttl` seconds unless a higher one is there (in sorted sets), for
+        `RoundTrip.highest`. False on failure. Never raises."""
         commands: list[bytes] = []
         for key, value in values.items():
             commands += [pack(("ZADD", key, "GT", value, HIGHEST)), pack(("EXPIRE", key, ttl))]

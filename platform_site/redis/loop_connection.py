@@ -33,6 +33,7 @@ class LoopConnection(asyncio.Protocol):
         self.is_closed = False
 
     def exchange(self, request: LoopRequest, packed: bytes, expected: int, deadline: float) -> list[Any]:
+        """Returns `expected` replies (or ReplyErrors). Raises OSError, or ReadOnlyError: close the connection then."""
         if self.is_closed:
             raise ConnectionResetError("Redis closed the connection")
         if not self._unsent:

@@ -144,6 +144,7 @@ class CallerLimit:
 
 
 def count_operations(request: HttpRequest, operations: int, plan: str, caller_id: str | None) -> None:
+    """Count a request as `operations`. One round trip. Raises RateLimited."""
     limit: CallerLimit | None = request.__dict__.get("rate_limit")
     if limit is not None:
         limit.count_more(operations - 1, plan, caller_id)

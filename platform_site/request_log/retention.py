@@ -25,5 +25,6 @@ def purge(using: str) -> None:
 
 
 def forget_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
+    """In batches; idempotent."""
     execute_in_batches(cluster, _DELETE_OF_ENVIRONMENT, {"environment_id": environment_id}, batch=BATCH)
     OmittedRequests.objects.using(cluster).filter(environment_id=environment_id).delete()

@@ -113,6 +113,7 @@ class Application:
             reporter.stop()
 
     def handle(self, message: Message) -> None:
+        """Answer a complete request: refuse it, or run it on the loop or in a thread."""
         if message.refusal is not None:
             _send_error(message, message.refusal)
             return
@@ -201,14 +202,16 @@ class Application:
 
 
 def _client_of(request: Incoming) -> str:
-    """Clients take turns for threads by their credential, which is not checked yet, so that none can fill the queue."""
+    """The credential of the request, not checked yet, or its address. Clients take turns for threads, so that one
+    account or key cannot fill the queue."""
     meta = request.META
     found: str = meta.get("HTTP_AUTHORIZATION") or meta.get("HTTP_COOKIE") or meta["REMOTE_ADDR"]
     return found
 
 
 def _runs_on_loop(message: Message) -> bool:
-    """For rows without a transaction, and synchronous function calls without Idempotency-Key and Prefer."""
+    """Whether this is a short request: for rows without a transaction, or a synchronous function call without
+    Idempotency-Key and Prefer."""
     meta, path, method = message.meta, message.path, message.meta["REQUEST_METHOD"]
     if len(message.body) > MAX_ON_LOOP:
         return False

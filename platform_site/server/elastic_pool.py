@@ -20,7 +20,8 @@ Job = TypeVar("Job")
 
 @dataclass(eq=False, kw_only=True)
 class ElasticThreadPool(Generic[Job]):
-    """`work` runs in a thread and must not raise, `refuse` on the loop, `on_retire` in an ending thread. In seconds."""
+    """`work(job)` runs in a thread and must not raise; `refuse(job)` on the loop; `on_retire()` in an ending thread, to
+    close connections. Times in seconds."""
 
     work: Callable[[Job], None]
     refuse: Callable[[Job], None]

@@ -97,7 +97,8 @@ class Forwarding:
         return any(parsed in network for network in self._networks)
 
     def client(self, peer: str, scheme: str, headers: "Headers") -> tuple[str, str]:
-        """IP and scheme. `X-Forwarded-For` is read from its end: each trusted proxy vouches for the entry before."""
+        """The client's IP and scheme. Reads `X-Forwarded-For` from its end: each trusted proxy vouches for the entry
+        before; the first untrusted IP is the client."""
         if not self._networks or not self.trusts(peer):
             return peer, scheme
         client = peer

@@ -62,6 +62,7 @@ class _MainProcess:
         self._signals_writer.setblocking(False)
 
     def run(self) -> None:
+        """Until SIGTERM or SIGINT. Raises SystemExit(1) if workers end before they serve."""
         # Signals are blocked except in `_wait`: Python loses those that arrive while it forks.
         signal.pthread_sigmask(signal.SIG_BLOCK, worker.SIGNALS)
         for number in worker.SIGNALS:

@@ -23,7 +23,8 @@ class OverShare(Unavailable):
 
 @dataclass(eq=False)
 class ThreadShares:
-    """An owner may have half of the threads that no other holds, and at least one. `later` sets a timer."""
+    """An owner may have half of the threads that no other holds, and at least one. A request waits for at most
+    `timeout` seconds, including its wait for a thread. `later(seconds, call)` is called in threads."""
 
     threads: int
     timeout: float

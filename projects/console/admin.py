@@ -1,3 +1,5 @@
+"""Console pages of projects, environments and members, which use the services of the API."""
+
 from typing import Any, ClassVar
 
 from django import forms

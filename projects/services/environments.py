@@ -173,6 +173,7 @@ def _leave_to_worker(branch: Environment, parent: Environment, actor: Caller | A
 
 
 def is_ready(environment_id: str) -> bool:
+    """Whether the environment exists and is not `creating`. One query."""
     return Environment.objects.live().filter(pk=environment_id).exclude(status=Environment.Status.CREATING).exists()
 
 

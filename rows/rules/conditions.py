@@ -57,6 +57,8 @@ class Path(_Hashed):
 
 @dataclass(frozen=True, slots=True)
 class Slot:
+    """Value `index` of the filter, bound as `type`."""
+
     index: int
     type: Type
 
@@ -109,6 +111,8 @@ FALSE: Final = Always(False)
 
 @dataclass(frozen=True, slots=True)
 class Compare(_Hashed):
+    """Compares the cell at `path` with `operand`; false over null."""
+
     path: Path
     operator: Operator
     operand: Operand
@@ -156,6 +160,8 @@ class Or(_Hashed):
 
 @dataclass(frozen=True, slots=True)
 class Quantified(_Hashed):
+    """`some` or `none` of the rows of `hop` meet `condition`."""
+
     kind: Literal["some", "none"]
     hop: Hop
     condition: "Condition"

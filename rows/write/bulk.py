@@ -44,6 +44,8 @@ class BulkQuery:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
+    """The ids of the changed rows. `next_cursor` is None if no more match."""
+
     ids: list[str]
     next_cursor: str | None
 

@@ -86,6 +86,7 @@ def new_rows(context: QueryContext, name: str, bodies: Sequence[Any]) -> list[Pe
 
 
 def insert_all(context: QueryContext, pending_writes: Mapping[int, PendingInsert]) -> dict[int, RowResult]:
+    """Insert them in one transaction. Returns the rows by number."""
     if len(pending_writes) == 1:
         [(number, pending)] = pending_writes.items()
         with numbered(number):

@@ -54,6 +54,7 @@ class DispatcherThread(threading.Thread):
 
 
 def wake(using: str) -> None:
+    """Notify this process's thread of the region. Returns at once."""
     with _lock:
         thread = _threads.get(using)
         if thread is None or not thread.is_alive():

@@ -87,7 +87,9 @@ def dependency_states() -> Mapping[str, str]:
 
 
 def readyz(request: HttpRequest) -> HttpResponse:
-    """`?require=`: dependencies that must be ok, or `all`. Replicas do not count, since primaries replace them."""
+    """`{"status": "ready" | "degraded" | "unavailable", "dependencies": {name: "ok" | "slow" | "down"}}`, 200 or 503.
+    `?require=` names dependencies, or `all`, that must be ok. Raises ValidationFailed for an unknown one. `"replicas":
+    {name: {"state", "lag_seconds"}}` do not count, since primaries replace them."""
     reads_only(request)
     required = _required(request)
     found = dependency_states()

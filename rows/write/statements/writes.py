@@ -50,6 +50,8 @@ from rows.write.statements.shapes import Action, DeleteShape, Ids, InsertShape, 
 
 
 def insert(role_view: RoleView, shape: InsertShape) -> Statement:
+    """Inserts one row. Returns the columns of `_returning`, or no row if a check, a reference or the schema version
+    refused it."""
     table = role_view.schema.tables[shape.table]
     change = _inserted(role_view, table, shape, cells_of(role_view, shape))
     work = with_event(table, change, "insert", shape.events, tuple(table.columns))
@@ -98,6 +100,8 @@ def _inserted(
 
 
 def update(role_view: RoleView, shape: UpdateShape) -> Statement:
+    """Updates one row. Returns the columns of `_returning`, or no row if there is none to be changed or something
+    refused it."""
     table = role_view.schema.tables[shape.table]
     change, changed = _updated(role_view, table, shape, is_row())
     work = with_event(table, change, "update", shape.events, changed)
