@@ -232,6 +232,6 @@ def _is_stored(view: ApiViewSet, response: HttpResponse) -> bool:
     return len(response.content) <= (_OF_ANONYMOUS if is_anonymous else MAX_STORED)
 
 
-def purge_expired(*, using: str, batch: int = 1_000, most: int = 100_000) -> int:
-    """Delete expired records, at most `most`, in batches of own transactions. Returns how many."""
-    return statements.execute_in_batches(using, _PURGE, {}, batch=batch, most=most)
+def purge_expired(*, using: str, batch: int = 1_000) -> int:
+    """Delete expired records in batches, each in a transaction. Returns how many."""
+    return statements.execute_in_batches(using, _PURGE, {}, batch=batch)

@@ -1,7 +1,6 @@
 """Single statements that are not the ORM's, each on a cursor of its own and in the current transaction, if any, and
 changes of many rows in batches, each in a transaction of its own, so that locks are held briefly."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -52,17 +51,15 @@ def execute(using: str, statement: Statement, parameters: Parameters = None) -> 
         return int(cursor.rowcount)
 
 
-def execute_in_batches(
-    using: str, statement: str, parameters: Mapping[str, Any], *, batch: int, most: float = math.inf
-) -> int:
-    """Repeat a statement that changes about `batch` rows (a parameter) until it changes fewer, or `most` in all."""
+def execute_in_batches(using: str, statement: str, parameters: Mapping[str, Any], *, batch: int) -> int:
+    """Repeat a statement that changes at most about `batch` rows (a parameter) until it changes fewer. Returns how many
+    rows were changed."""
     changed = 0
-    while changed < most:
+    while True:
         in_batch = execute(using, statement, {**parameters, "batch": batch})
         changed += in_batch
         if in_batch < batch:
-            break
-    return changed
+            return changed
 
 
 def delete_in_batches(rows: QuerySet[Any], batch: int = 1000) -> int:
