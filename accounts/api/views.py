@@ -339,8 +339,13 @@ class UserViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
         return queryset if asked_ids is None else queryset.filter(pk__in=_read_ids(asked_ids))
 
     def cursor_facts(self) -> Sequence[Fact]:
-        filters = {name: self.query[name] for name in ("email", "ids", "search") if name in self.query}
-        return [self.environment.pool_id, *(f"{name}={value}" for name, value in filters.items())]
+        facts: list[Fact] = [self.environment.pool_id]
+        if "email" in self.query:
+            facts.append(self.query["email"].replace(" ", "+"))
+        for name in ("search", "ids"):
+            if name in self.query:
+                facts += [name, self.query[name]]
+        return facts
 
     @idempotent()
     @extend_schema(request=serializers.UserInput, responses={201: serializers.UserDetail})
