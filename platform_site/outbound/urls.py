@@ -133,7 +133,7 @@ def _host(netloc: str) -> str:
 
 
 def check_url(text: str) -> None:
-    """The canonical URL, resolved within RESOLVE_SECONDS. Raises ValidationFailed (field `url`) if it is malformed or
+    """The host is resolved within RESOLVE_SECONDS. Raises ValidationFailed (field `url`) if the URL is malformed or
     has only private IPs; an unresolvable name is accepted, since calls check again. Not inside a transaction."""
     try:
         target = parse_url(text)

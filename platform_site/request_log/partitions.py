@@ -26,7 +26,7 @@ _ATTACH: Final = sql.SQL("ALTER TABLE {parent} ATTACH PARTITION {partition} FOR 
 
 
 def create(using: str) -> None:
-    """From yesterday to DAYS_AHEAD. Returns how many."""
+    """From yesterday to DAYS_AHEAD."""
     with transaction.atomic(using=using):
         advisory_locks.lock(using, LockSpace.NAMED, "request_log partitions")
         today = _today(using)
