@@ -1,6 +1,6 @@
-"""The worker loop: claims and executes queued runs until the queue is empty. Several threads of a worker process do so
-side by side: those that Celery starts on notification, and a sibling that a thread starts while the queue has more than
-its own run. A thread mostly waits for Deno."""
+"""The worker loop: claims a queued run, resolves its caller, executes and records it, until the queue is empty. Several
+threads of a worker process do so side by side: those that Celery starts on notification, and a sibling that a thread
+starts while the queue has more than its own run. A thread mostly waits for Deno."""
 
 import logging
 import threading

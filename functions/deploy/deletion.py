@@ -60,7 +60,8 @@ def unfinished(using: str) -> "QuerySet[Function, str]":
 
 
 def finish(using: str, function_id: str) -> None:
-    """Delete page by page; idempotent. Raises IntegrityError for a run that is committed only now."""
+    """Remove a deleted function's rows, a transaction per page; idempotent. Raises IntegrityError for a run that is
+    committed only now."""
     after: Position | None = None
     is_done = False
     while not is_done:

@@ -1,10 +1,14 @@
-"""The wait queue of synchronous calls in one process (docs/explanation/functions-internals.md, "Fairness"). An
-executing call holds a process of the pool, one of the plan's concurrency slots, and maybe a thread of the web process.
-A call that finds no slot holds no thread while it waits: it waits on the event loop, or is repeated later
-(`platform_site.concurrency.server_hints.Parked`). Among equal callers, the one that was served least recently is next.
-If the queue is full, the newest call of the environment that has most in it ends with TooManyCalls. The plan's slots
-are counted in PostgreSQL, over all processes (`functions.runs.start`). A call that finds none there returns to the
-front of its caller's queue; the process then tries one call every RETRY seconds, or when a call of its own ends."""
+"""The wait queue of synchronous calls in one process. An executing call holds a process of the pool, one of the plan's
+concurrency slots, and maybe a thread of the web process, so the number of executing calls is bounded: in all, for
+environments that execute some already (the last quarter is for others), and for anonymous callers (half, shared among
+their networks, `functions.quotas.client_networks`). A call that finds no slot waits in the queue, up to its function's
+timeout. It holds no thread meanwhile: it waits on the event loop, or is repeated later
+(`platform_site.concurrency.server_hints.Parked`). A slot that becomes free goes to the environment with the fewest
+executing calls, in it to the caller with the fewest, and among equals to the one that was served least recently. The
+queue is bounded by what its requests weigh; if it is full, the newest call of the environment that has most in it ends
+with TooManyCalls. The plan's slots are counted in PostgreSQL, over all processes (`functions.runs.start`). A call that
+finds none there returns to the front of its caller's queue. The process then tries one call every RETRY seconds, or
+when a call of its own ends."""
 
 import threading
 import time

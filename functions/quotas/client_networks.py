@@ -1,8 +1,14 @@
 """Fair shares of slots, threads and the queue between the client networks of anonymous callers. A publishable key is
-public, so only the client network distinguishes its callers (`platform_site.http.requests.site_of`). The rules are in
-docs/explanation/functions-internals.md, "Fairness". Blocking all others would take as many networks as half of the
-slots plus one. Usage is counted per process; slots and the queue in PostgreSQL, in statements that read them anyway
-(`functions.runs.start`)."""
+public, so only the client network distinguishes its callers (`platform_site.http.requests.site_of`). Two rules, as in
+`platform_site.concurrency.fair_semaphore`:
+
+1. **Shares.** A network that has a slot gets another one only while half of them are free. So one network has at most
+   half, and each further network gets one of the rest.
+2. **Recent usage.** A network that has recently used more than FREE_SECONDS of execution time may not take the last
+   quarter of the slots and threads. Usage decays by one second per minute and expires after an hour.
+
+Blocking all others would take as many networks as half of the slots plus one. Usage is counted per process. Slots and
+the queue are counted in PostgreSQL, in statements that read them anyway (`functions.runs.start`)."""
 
 import threading
 import time

@@ -8,9 +8,11 @@ request rate, with inputs of 1 MB. So each kind of caller has its own budget per
   providers send bursts.
 
 Anonymous callers have their own limit (`functions.quotas.anonymous_queue`). Scheduled runs count as those of keys and
-are never refused, being one per function. Counting a long queue takes milliseconds, so a process counts only now and
-then: of what it finds free it may use half without counting again, and at most a sixteenth of the budget. So each
-process may exceed a budget by a sixteenth. Counts are cached briefly, so that repeated refused requests cause none."""
+are never refused, being one per function; pending events wait elsewhere (`functions.triggers.events`). Counting a long
+queue takes milliseconds, and queueing is one statement. So a process counts only now and then: of what it finds free it
+may use half without counting again, and at most a sixteenth of the budget. So each process may exceed a budget by a
+sixteenth; while little is free it counts each time. A refusal is cached briefly for all callers, so that repeated
+requests cause no counting."""
 
 import math
 import threading

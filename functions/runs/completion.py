@@ -34,9 +34,9 @@ _end_batcher: Final = StatementBatcher(PreparedStatement(_SQL["end"]), is_durabl
 
 
 def record_end(started: CreatedRun, outcome: Outcome) -> bool:
-    """Returns whether the outcome counts, which it does only while the run belongs to this attempt. One statement; one
-    more if PostgreSQL crashed and lost a synchronous run (`start_run`). Raises DatabaseError if the outcome cannot be
-    recorded; Unavailable for a synchronous run."""
+    """Record the outcome, and its event if that has subscribers. Returns whether the outcome counts, which it does only
+    while the run belongs to this attempt. One statement; one more if PostgreSQL crashed and lost a synchronous run
+    (`start_run`). Raises DatabaseError if the outcome cannot be recorded; Unavailable for a synchronous run."""
     output, logs, not_stored = stored_values(
         started.caller_kind, started.trigger, started.input_text, outcome.output, outcome.logs
     )

@@ -1,6 +1,7 @@
-"""Renews the leases of the runs that this process executes, and ends cancelled ones. So a lease can be short however
-long a function may run, and any process can cancel a run. A run whose lease another process has taken over is ended
-here, since its outcome would not count any more."""
+"""Renews the leases of the runs that this process executes, and ends cancelled ones. A thread per region checks every
+half second while runs execute, so most short runs end before a check. Because leases are renewed, a lease can be short
+however long a function may run, and any process can cancel a run. A run whose lease another process has taken over is
+ended here, since its outcome would not count any more."""
 
 import logging
 import os

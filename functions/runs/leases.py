@@ -1,4 +1,5 @@
-"""Leases of executing runs. `functions.runs.start` describes all transitions."""
+"""Leases of executing runs: the executing process renews its lease, and a run whose lease ran out is settled. Called by
+`functions.runs.lease_renewer` and periodic jobs. `functions.runs.start` describes all transitions."""
 
 from collections.abc import Collection
 from datetime import timedelta

@@ -1,4 +1,5 @@
-"""The queue of runs. `functions.runs.start` describes all transitions."""
+"""The queue of runs: a worker claims the next one, and puts it back if its attempt failed or did not begin. Called by
+`functions.worker`. `functions.runs.start` describes all transitions."""
 
 import threading
 from contextlib import suppress
@@ -23,10 +24,12 @@ _claiming: Final[dict[str, threading.Lock]] = {}
 
 
 def claim(using: str) -> tuple[CreatedRun, bool] | None:
-    """Claim a queued run of the region that may execute now, and whether it was the last; None if there is none. First
-    comes the environment with the fewest queued runs executing, so that one tenant's backlog never delays another's; in
-    it the oldest run, but those of anonymous callers and events after all others. The claim is on disk when this
-    returns: after a crash of PostgreSQL the run would otherwise be claimed again with the same attempt number."""
+    """Claim a queued run of the region that may execute now, and whether it was the last; None if there is none.
+    Environments take turns: first the one with the fewest queued runs executing, then the longest waiting, so that one
+    tenant's backlog never delays another's. Within an environment the oldest run comes first; runs of anonymous callers
+    and events come after all other due runs, and among them each network's runs are spaced out
+    (`functions.runs.start`). Suspended environments are skipped. The claim is on disk when this returns: after a crash
+    of PostgreSQL the run would otherwise be claimed again with the same attempt number."""
     parameters = lease_parameters() | {"suspended": f"{{{','.join(suspended_in(using))}}}"}
     found: list[Row] = []
     for _ in range(SLOT_ATTEMPTS):

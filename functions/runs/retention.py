@@ -43,7 +43,8 @@ def purge_anonymous_runs(using: str, *, keep: int = MAX_ANONYMOUS_RUNS) -> int:
 
 
 def shorten_histories(using: str) -> int:
-    """Returns how many were deleted. Raises OperationalError while the control database is unavailable."""
+    """Delete the oldest ended runs of environments whose history exceeds their plan. Returns how many. Reads plans from
+    the control database if needed. Raises OperationalError while it is unavailable."""
     with by_index(using):
         found = statements.rows(using, _SQL["weighed"], [min(plan.run_history_bytes for plan in PLANS.values())])
     large = {environment_id: dict(zip(*weights, strict=True)) for environment_id, *weights in found}

@@ -1,9 +1,12 @@
-"""The life of a run in PostgreSQL. `start_run` creates it, executing or queued; a queued one is claimed (`queue`), its
-executor holds the lease (`leases`), and it ends (`completion`). Each transition is one statement. `attempts` is the
-run's fencing token and `claimed_until` its lease, in database time. `slot` is the concurrency slot of an executing run,
-unique in its environment: 1 to the plan's limit for synchronous runs, -1 to -limit for queued ones, so that queued runs
-never take the slot of a waiting caller. Anonymous callers may only use the first half of each, which other callers take
-last (`anonymous_slots`); so do runs of events (`functions.triggers.events`)."""
+"""The life of a run in PostgreSQL. `start_run` creates it, executing or queued.
+
+A queued run is claimed (`queue`), its executor holds the lease (`leases`), and it ends (`completion`). Each transition
+is one statement. `attempts` is the run's fencing token and `claimed_until` its lease, in database time: an outcome
+counts only for the current attempt of a run that has not ended. A periodic job finds expired leases. `slot` is the
+concurrency slot of an executing run, unique in its environment: 1 to the plan's limit for synchronous runs, -1 to
+-limit for queued ones, so that queued runs never take the slot of a waiting caller. Anonymous callers may only use the
+first half of each, which other callers take last (`anonymous_slots`); so do runs of events
+(`functions.triggers.events`)."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -40,6 +43,8 @@ def lease_parameters() -> dict[str, Value]:
 
 @dataclass(frozen=True, slots=True)
 class CreatedRun:
+    """A run, queued or executing, and what it executes."""
+
     run_id: str
     attempt: int
     environment_id: str
@@ -143,12 +148,13 @@ class NewRun:
 
 
 def start_run(new: NewRun) -> CreatedRun:
-    """Create the run. One statement; one more for a queued run of an anonymous caller, and now and then for others
-    (`functions.quotas.queue_quotas`). An executing run is committed when this returns, and on disk before it can have
-    any effect: its row writes and its end come later in the same log, and `wait_until_durable` precedes everything that
-    leaves the database. So a synchronous call waits for the disk once. If PostgreSQL crashes in between, `record_end`
-    finds no run and writes all of it. In a transaction of the caller, and for a queued run, the commit waits as usual.
-    If the connection is lost before the response, the run is looked up by its id: no one else would execute it, and it
+    """Create the run, executing (with a lease of this process) or queued. One statement; one more for a queued run of
+    an anonymous caller, and now and then for others (`functions.quotas.queue_quotas`). An executing run is committed
+    when this returns, and on disk before it can have any effect: its row writes and its end come later in the same log,
+    and `wait_until_durable` precedes everything that leaves the database. So a synchronous call waits for the disk
+    once. If PostgreSQL crashes in between, `record_end` finds no run and writes all of it. In a transaction of the
+    caller, and for a queued run, the commit waits as usual. If the connection is lost before the response, the run is
+    looked up on a new connection by its id, and created if it does not exist: no one else would execute it, and it
     would hold its slot until its lease ends. Raises NoSuchFunction (also if this kind of caller may not invoke it),
     Conflict (a loop of calls), TooManyRuns, TooManyAnonymousCalls, TooManyQueued."""
     if not NAME.fullmatch(new.function_name):

@@ -1,6 +1,7 @@
 """Group commit: while one call's statement runs, the same statements of others, in threads and on the event loop, are
 collected and sent together in the next round trip. A warm call is two short statements, each of which costs more for
-the round trip than for its work. The first statement never waits. Each is its own transaction and fails by itself."""
+the round trip than for its work: task switches here, a server process there, and a wait for the disk. The first
+statement never waits. Each statement is its own transaction and fails by itself."""
 
 import os
 import threading
@@ -26,6 +27,7 @@ _DURABLE: Final = b"SELECT pg_logical_emit_message(true, 'functions', '')"
 
 
 def wait_until_durable(using: str) -> None:
+    """Wait until all earlier commits of this database are on disk."""
     prepared.run(using, _DURABLE, [])
 
 

@@ -1,5 +1,6 @@
-"""Asynchronous replies: requests of a call that need the network run in threads beside it. The thread of the call keeps
-serving the code, and writes the replies: only it writes to the channel. A pipe wakes it, since it waits by `poll`."""
+"""Asynchronous replies: requests of a call that need the network run in threads beside it, a few at a time. The thread
+of the call keeps serving the code, and writes the replies: only it writes to the channel. A pipe wakes it, since it
+waits for the process by `poll`. Used by `process`."""
 
 import contextlib
 import contextvars

@@ -46,7 +46,7 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """`input` is JSON text; `timeout` in seconds, `max_output` in bytes of JSON."""
+    """One invocation. `input` is JSON text; `timeout` in seconds, `max_output` in bytes of JSON."""
 
     input: str
     run_id: str
@@ -58,7 +58,7 @@ class Call:
 
 @dataclass(slots=True)
 class Outcome:
-    """`output` is JSON text where `reason` is None, else None; `duration` in seconds."""
+    """How a call ended. `output` is JSON text where `reason` is None, else None; `duration` in seconds."""
 
     duration: float
     output: str | None = None

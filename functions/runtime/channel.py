@@ -1,7 +1,7 @@
 """Frames to and from the runner, over the pipes of its process: a 4-byte little-endian length, and as many bytes.
 No operation blocks beyond its deadline (a time of `time.monotonic`), or deadlocks with a process that itself waits for
 its output to be read. At the deadline, and on a protocol violation, the process is killed. One thread, or request on
-the event loop, uses a channel; others only write to `wake`."""
+the event loop, uses a channel; others only write to `wake`, once they have answered a request of the code."""
 
 import contextlib
 import json
@@ -81,8 +81,8 @@ class Channel:
         return True
 
     def _wait_until_writable(self, deadline: float) -> None:
-        """Wait until the process reads. It may itself be blocked on its output: so that is read meanwhile, up to the
-        size of one frame."""
+        """Wait until the process reads. It may itself be blocked on its output, by a burst of requests or log lines: so
+        its output is read meanwhile, up to the size of one frame."""
         reads_output = len(self._buffer) <= MAX_FRAME_BYTES
         self._poll.modify(self._out, select.EPOLLIN if reads_output else 0)
         self._poll.modify(self._wake_reader, 0)

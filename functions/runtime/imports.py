@@ -1,7 +1,8 @@
 """Which modules a function may import: the import map of its process, and the modules to load before its code. A
 function is bundled into one module, so it only imports Node's modules, which are built into Deno. Those that need no
-access to the host are allowed, under both spellings (`node:crypto`, `crypto`). `tests/functions/test_imports.py` checks
-that the two lists cover all modules of this Deno."""
+access to the host are allowed, under both spellings (`node:crypto`, `crypto`); the map refuses all others before any of
+their code is loaded. `tests/functions/test_imports.py` checks that the two lists cover all modules of this Deno. Pure
+computation. Used by `functions.runtime.process` and `launch`."""
 
 import base64
 import json

@@ -1,8 +1,9 @@
-"""The pool of warm function processes of one worker. A process belongs to one (environment, function, version) for
-life. Concurrent calls of one program queue for its few processes: a call is short, and starting a process costs as much
-as a hundred calls. Another one is started only for a call that has waited `QUEUE_SECONDS`, and at once if calls are
-known to be slow. One thread starts all processes: a child that is killed with its parent is killed when the *thread*
-that started it ends, and server threads come and go."""
+"""The pool of warm function processes of one worker. It is bounded: the least used are evicted, idle ones end. A
+process belongs to one (environment, function, version) for life. Concurrent calls of one program queue for its few
+processes: a call is short, and starting a process costs as much as a hundred calls. Another process is started only for
+a call that has waited `QUEUE_SECONDS`, and at once if calls are known to be slow. One thread checks memory every 20 ms
+while calls run, and ends idle processes. Another thread starts all processes: a child that is killed with its parent is
+killed when the *thread* that started it ends, and server threads come and go."""
 
 import threading
 import time
@@ -235,8 +236,8 @@ class Pool:
                 group.waiting.remove(gate)
 
     def _count_new(self, key: str) -> Process | None:
-        """Count a process that is about to start. In a full pool it replaces the returned one. Call with the lock
-        held."""
+        """Count a process that is about to start. In a full pool it replaces the returned one, which the caller closes.
+        Call with the lock held."""
         evicted: Process | None = None
         if self._process_count >= self.size:
             evicted = programs.least_used(self._idle, self.clock())

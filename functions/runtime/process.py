@@ -1,8 +1,9 @@
 """One sandboxed Deno process, which exchanges frames with the platform (`channel`) and runs one call at a time. On the
-event loop the next calls are sent while one runs (`calls_ahead`). `Process()` starts it (`launch`), `load` gives it one
-version's source, `call` runs the tenant's function and answers its requests to the `Host`. A process that misbehaves,
-times out or crashes is killed with its whole process group and never used again. Inputs, outputs, requests and replies
-are passed on as JSON text without parsing: that is fast, and numbers stay as they were written."""
+event loop the next calls are sent while one runs (`calls_ahead`), so that the process need not wait for them.
+`Process()` starts it (`launch`), `load` gives it one version's source, `call` runs the tenant's function and answers
+its requests to the `Host`. A process that misbehaves, times out or crashes is killed with its whole process group and
+never used again. Between calls it is stopped (SIGSTOP), so nothing that a call left behind can run. Inputs, outputs,
+requests and replies are passed on as JSON text without parsing: that is fast, and numbers stay as they were written."""
 
 import base64
 import contextlib

@@ -2,10 +2,12 @@
 
     minute hour day-of-month month day-of-week        */15 8-18 * * mon-fri
 
-As in crontab(5) and pg_cron, one of the two day fields is enough if both are restricted; if one begins with `*`, both
-must match. Celery's `crontab` is not used: it always requires both days, does not know 7, accepts `jan` as a minute and
-`1_0` and `٣` as numbers, and ignores what follows a range (`1-5;`). The package `cronsim` accepts more (`L`, `LW`,
-`5#2`), which the API would then have to support, and has other error messages."""
+A field is `*`, a number, a range, or a list of these separated by commas; `/n` takes every n-th value of `*` or a
+range. Months and days of the week have names; Sunday is 0 and 7. As in crontab(5) and pg_cron, one of the two day
+fields is enough if both are restricted; if one begins with `*`, both must match. Celery's `crontab` is not used: it
+always requires both days, does not know 7, accepts `jan` as a minute and `1_0` and `٣` as numbers, and ignores what
+follows a range (`1-5;`). The package `cronsim` accepts more (`L`, `LW`, `5#2`), which the API would then have to
+support, and has other error messages."""
 
 import re
 from calendar import monthrange

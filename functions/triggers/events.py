@@ -1,9 +1,15 @@
-"""Event triggers: each event becomes exactly one run of every function that subscribes to it, whatever process dies.
-The relay (`webhooks.delivery.relay`) writes a `PendingEvent` per event and function in the transaction that settles the
-event; `queue` deletes it in the transaction that writes the run. There are two steps because the relay serves all
-webhooks of a region: it must not wait for the control database to learn a plan, nor create ten thousand runs of a bulk
-write before it continues. Pending events wait in order, without a limit. Runs of events use half of the slots of an
-environment and come after its calls (`functions.runs.queue`)."""
+"""Event triggers: each event becomes one run of every function that subscribes to it.
+
+    the relay (`webhooks.delivery.relay`) ─▶ one `PendingEvent` per event and function, in the transaction that settles
+    the event
+                                    `queue` ─▶ a queued run, in the transaction that deletes the `PendingEvent`
+
+So one event is exactly one run, whatever process dies: both steps are transactions of the region's database, the event
+is settled once, and the row is deleted once. Unique indexes enforce both. There are two steps because the relay serves
+all webhooks of a region: it must not wait for the control database to learn a plan, nor create ten thousand runs of a
+bulk write before it continues. Pending events are small and wait in order, without a limit; at most MAX_QUEUED of them
+are queued as runs in one environment at a time, within the bytes of its plan. They use half of its slots and come after
+its calls (`functions.runs.queue`). Environments take turns."""
 
 import json
 import logging

@@ -1,9 +1,11 @@
-"""Schedules of functions: set with a deployment, run when due, stopped when their run-as identity loses its permissions
-(docs/reference/functions.md). `Function.next_run_at` is in database time. A periodic job of the region claims due
+"""Schedules of functions: set with a deployment, run when due, stopped when their run-as identity loses its
+permissions. `Function.next_run_at` has the next due time, in database time. A periodic job of the region claims due
 functions, inserts a queued run for each and sets the next due time, in one transaction: so a due time makes one run,
-however many workers there are. A run executes as the last deployer, checked when it starts
-(`functions.execution.run_as`): code never runs with the permissions of someone who did not deploy it. Staff and
-commands are no run-as identity; what they activate keeps the present one."""
+however many workers there are. Missed times are made up for by one run. A function whose last scheduled run has not
+ended is skipped until its next time. `functions.triggers.cron` computes the times; docs/reference/functions.md
+describes the behaviour. A run executes as the last deployer, checked when it starts (`functions.execution.run_as`):
+code never runs with the permissions of someone who did not deploy it. Staff and commands are no run-as identity; what
+they activate keeps the present one."""
 
 import logging
 from collections.abc import Mapping
