@@ -2,12 +2,12 @@
 things), superuser (grants roles, resets second factors). The first two are Django groups, updated after every migration
 from the console's pages."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from django.apps import apps
 from django.contrib import admin
 from django.contrib.auth.models import Group, Permission
-from django.contrib.contenttypes.models import ContentType
 from django.db import DEFAULT_DB_ALIAS, models, transaction
 
 from accounts import audit
@@ -73,12 +73,21 @@ def sync_after_migrate(*, app_config: Any, using: str = DEFAULT_DB_ALIAS, **_: A
 
 
 def sync_groups() -> None:
-    types = ContentType.objects.get_for_models(*admin.site._registry, for_concrete_models=False)
-    of_pages = models.Q(content_type__in=list(types.values()))
-    label, codename = OPERATE.split(".")
-    for role, permissions in (
-        (StaffRole.SUPPORT, of_pages & models.Q(codename__startswith="view_")),
-        (StaffRole.OPERATOR, of_pages | models.Q(content_type__app_label=label, codename=codename)),
-    ):
-        group, _ = Group.objects.get_or_create(name=role.value)
-        group.permissions.set(Permission.objects.filter(permissions))
+    models_shown = [model._meta for model in admin.site._registry]
+    view = [f"{meta.app_label}.view_{meta.model_name}" for meta in models_shown]
+    edit = [
+        f"{meta.app_label}.{verb}_{meta.model_name}" for meta in models_shown for verb in ("add", "change", "delete")
+    ]
+    _set_permissions(StaffRole.SUPPORT, view)
+    _set_permissions(StaffRole.OPERATOR, [*view, *edit, OPERATE])
+
+
+def _set_permissions(role: StaffRole, permissions: Sequence[str]) -> None:
+    group, _ = Group.objects.get_or_create(name=role.value)
+    found = Permission.objects.filter(codename__in={each.partition(".")[2] for each in permissions}).values_list(
+        "pk", "content_type__app_label", "codename"
+    )
+    wanted = {pk for pk, label, codename in found if f"{label}.{codename}" in permissions}
+    held = set(group.permissions.values_list("pk", flat=True))
+    if wanted != held:
+        group.permissions.set(wanted)

@@ -65,7 +65,7 @@ def test_what_is_too_much_is_refused_and_the_rest_stays() -> None:
     dealt.gate.clear()
     batch = Batch(dealt, max_items=10)
     batch.put(0)
-    wait_for("the thread has taken it", lambda: not len(batch), 5)
+    wait_for("the thread has taken it", lambda: not batch._waiting, 5)
     assert [batch.put(number) for number in range(1, 13)] == [True] * 10 + [False] * 2
     dealt.gate.set()
     wait_for("what was taken is dealt with", lambda: dealt.all == list(range(11)), 5)
