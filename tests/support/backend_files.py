@@ -28,7 +28,9 @@ class Files:
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         text = value if isinstance(value, str) else json.dumps(value, indent=2)
-        path.write_bytes(text.encode())
+        saved = path.with_suffix(".saved")
+        saved.write_bytes(text.encode())
+        saved.replace(path)  # at once, as editors do: a command that watches the folder never reads a part
 
     def json(self, name: str) -> Any:
         return json.loads((self.folder / name).read_text())
