@@ -215,10 +215,11 @@ class Client:
             one.connection.close()
 
     def _keep(self, key: Key, connection: Bounded) -> None:
-        now = time.monotonic()
         with self._lock:
-            closing = [one for one in self._idle if now - one.since >= IDLE_SECONDS]
-            self._idle = [one for one in self._idle if now - one.since < IDLE_SECONDS]
+            now = time.monotonic()
+            # In the order of their times: those that have expired come first.
+            living = next((at for at, one in enumerate(self._idle) if now - one.since < IDLE_SECONDS), len(self._idle))
+            closing, self._idle = self._idle[:living], self._idle[living:]
             of_host = sum(one.key == key for one in self._idle)
             has_room = of_host < _IDLE_PER_HOST and len(self._idle) < _IDLE_IN_ALL
             (self._idle if has_room else closing).append(_IdleConnection(key, connection, now))
