@@ -51,11 +51,12 @@ class Things:
     def row(self, row_id: str) -> Any:
         return self.call("get", f"/v1/rows/things/{row_id}")
 
-    def open(self, page: Page) -> None:
+    def open(self, page: Page, state: str = "Live") -> None:
+        """Returns when the page shows the `state` of live changes."""
         base = enter_console(page, self.served)
         production = self.served.facts["environments"]["production"]
         page.goto(base.replace(production, self.environment) + "tables/things?order=name")
-        expect(page.get_by_text("Live", exact=True)).to_be_visible()
+        expect(page.locator("#live-state")).to_have_text(state)
 
 
 @pytest.fixture

@@ -40,6 +40,11 @@ function controlFor(type, value, options) {
 let pickers = 0;
 const choices = new WeakMap(); // of text fields with suggestions: takes the suggestion for what was typed
 
+let isPressed = false; // the mouse button, or a finger
+for (const name of ["pointerdown", "pointerup", "pointercancel"]) {
+  document.addEventListener(name, () => (isPressed = name === "pointerdown"), true);
+}
+
 // A text field that finds rows or users. It shows the label; `dataset.id` has the id, once one is chosen.
 // The first suggestion for what was typed is selected: Enter, Tab or leaving the field takes it, arrow keys choose
 // another. Returns the element that holds the field and the list.
@@ -57,12 +62,20 @@ function withPicker(input, url) {
   input.setAttribute("aria-autocomplete", "list");
   input.autocomplete = "off";
   let timer, latest;
+  let isOpen = false;
   const typed = () => (input.dataset.id === undefined ? input.value.trim() : "");
   const current = () => list.querySelector('[aria-selected="true"]');
-  const expand = (isOpen) => {
+  const showList = () => {
+    list.style.height = "";
     list.hidden = !isOpen;
     input.setAttribute("aria-expanded", String(isOpen));
+  };
+  const expand = (isWanted) => {
+    isOpen = isWanted;
     if (!isOpen) select(null);
+    if (isOpen || !isPressed) return showList();
+    // Later, so that a button below is still under the pointer when it is released.
+    document.addEventListener("pointerup", () => setTimeout(showList), { once: true });
   };
   const select = (option) => {
     for (const each of list.children) each.setAttribute("aria-selected", String(each === option));
@@ -109,6 +122,7 @@ function withPicker(input, url) {
     none.setAttribute("role", "option");
     none.setAttribute("aria-disabled", "true");
     none.textContent = answer ? "No match" : "The search failed. Type again.";
+    if (isPressed) list.style.height = `${list.offsetHeight}px`; // see `expand`
     list.replaceChildren(...(data.length || (answer && !text) ? data.map(optionFor) : [none]));
     expand(document.activeElement === input && list.hasChildNodes());
     const isSame = ({ id, label }) => [id.toLowerCase(), label.toLowerCase()].includes(text);
@@ -129,10 +143,9 @@ function withPicker(input, url) {
     timer = setTimeout(find, 150);
   });
   input.addEventListener("focus", find);
-  // Later, so that a button below is still under the pointer when it is released.
   input.addEventListener("blur", async () => {
     await choices.get(input)();
-    setTimeout(() => document.activeElement !== input && expand(false), 250);
+    if (document.activeElement !== input) expand(false);
   });
   input.addEventListener("keydown", (event) => {
     const options = [...list.querySelectorAll("[data-id]")];
