@@ -75,7 +75,7 @@ def window(browser: Browser, browser_errors: list[str], served: Up) -> Iterator[
     yield make
     for context in contexts:
         context.close()
-    assert browser_errors == []
+    assert browser_errors == [], "\n".join(served.lines[-80:])
 
 
 def sign_in(page: Page, served: Up) -> None:
