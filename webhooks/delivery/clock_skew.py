@@ -39,10 +39,10 @@ def repair_future_times(using: str, *, lease: timedelta = LEASE) -> int:
 
 
 def _repair(using: str, webhook_id: str, lease: timedelta) -> int:
-    facts: dict[str, Any] = {"webhook": webhook_id, "page": PAGE, "lease": lease, "longest_lease": MAX_LEASE}
+    parameters: dict[str, Any] = {"webhook": webhook_id, "page": PAGE, "lease": lease, "longest_lease": MAX_LEASE}
     total, after = 0, "-infinity"
     while True:
-        examined, after, repaired = statements.row(using, _REPAIR_PAGE, facts | {"after": after})
+        examined, after, repaired = statements.row(using, _REPAIR_PAGE, parameters | {"after": after})
         total += int(repaired)
         if examined < PAGE:
             return total

@@ -31,6 +31,8 @@ SQL: Final = sql_files.load(
 
 @dataclass(frozen=True, slots=True)
 class Step:
+    """One batch of a webhook: how many deliveries it changed, and whether no other batch is due."""
+
     changed: int
     is_last: bool
 
@@ -50,35 +52,36 @@ def reconcile(using: str, *, batch: int = BATCH, seconds: float = SECONDS) -> in
 
 def reconcile_webhook(using: str, webhook_id: str, *, batch: int) -> Step:
     """One batch of one webhook, in a transaction. Does nothing if the webhook is locked or deleted."""
-    facts: dict[str, Any] = {"webhook": webhook_id, "batch": batch, "most": MAX_ATTEMPTS}
+    parameters: dict[str, Any] = {"webhook": webhook_id, "batch": batch, "most": MAX_ATTEMPTS}
     with transaction.atomic(using=using):
-        found = statements.rows(using, SQL["state"], facts)
+        found = statements.dicts(using, SQL["state"], parameters)
         if not found:
             return Step(0, is_last=True)
-        [(enabled, *order)] = found
-        facts |= zip(("drop_before", "recover_from", "recover_until"), order, strict=True)
-        if facts["drop_before"] is not None:
-            return _drop(using, facts)
-        if facts["recover_from"] is not None:
-            return _recover(using, facts)
-        if enabled:
-            changed = statements.value(using, SQL["release"], facts)
+        [webhook] = found
+        parameters |= webhook
+        if webhook["drop_before"] is not None:
+            return _drop(using, parameters)
+        if webhook["recover_from"] is not None:
+            return _recover(using, parameters)
+        if webhook["enabled"]:
+            changed = statements.value(using, SQL["release"], parameters)
         else:
-            changed = statements.execute(using, SQL["hold"], facts)
+            changed = statements.execute(using, SQL["hold"], parameters)
         return Step(changed, is_last=changed < batch)
 
 
-def _drop(using: str, facts: dict[str, Any]) -> Step:
-    changed = statements.execute(using, SQL["drop"], facts)
-    if changed == facts["batch"]:
+def _drop(using: str, parameters: dict[str, Any]) -> Step:
+    changed = statements.execute(using, SQL["drop"], parameters)
+    if changed == parameters["batch"]:
         return Step(changed, is_last=False)
-    return Step(changed, is_last=statements.execute(using, SQL["end_dropping"], facts) == 0)
+    is_over = statements.execute(using, SQL["end_dropping"], parameters) > 0
+    return Step(changed, is_last=not is_over)  # another process drops the rest
 
 
-def _recover(using: str, facts: dict[str, Any]) -> Step:
-    examined, reached, changed = statements.row(using, SQL["recover"], facts)
-    if examined >= facts["batch"]:
-        statements.execute(using, SQL["advance_recovery"], facts | {"reached": reached})
+def _recover(using: str, parameters: dict[str, Any]) -> Step:
+    examined, reached, changed = statements.row(using, SQL["recover"], parameters)
+    if examined >= parameters["batch"]:
+        statements.execute(using, SQL["advance_recovery"], parameters | {"reached": reached})
     else:
-        statements.execute(using, SQL["end_recovering"], facts)
+        statements.execute(using, SQL["end_recovering"], parameters)
     return Step(changed, is_last=False)

@@ -18,8 +18,8 @@ _SQL: Final = sql_files.load(__file__, unclaimed=UNCLAIMED, holding=first_of_eac
 
 def expire_held(using: str, *, older_than: timedelta) -> int:
     """Drop deliveries that a disabled webhook has held for too long. Returns how many."""
-    facts = {"age": older_than, "spared": suspended_or_recently_resumed(using, older_than)}
-    return execute_in_batches(using, _SQL["expire"], facts, batch=BATCH)
+    parameters = {"age": older_than, "spared": suspended_or_recently_resumed(using, older_than)}
+    return execute_in_batches(using, _SQL["expire"], parameters, batch=BATCH)
 
 
 def purge(using: str, *, older_than: timedelta) -> int:
@@ -30,11 +30,11 @@ def purge(using: str, *, older_than: timedelta) -> int:
     return deleted + execute_in_batches(using, _SQL["purge_events"], {"age": older_than}, batch=BATCH)
 
 
-def _purge_deliveries(using: str, facts: dict[str, Any]) -> int:
+def _purge_deliveries(using: str, parameters: dict[str, Any]) -> int:
     total, after, is_more = 0, "", True
     while is_more:
         with by_index(using):
-            after, is_more, deleted = statements.row(using, _SQL["purge_deliveries"], facts | {"after": after})
+            after, is_more, deleted = statements.row(using, _SQL["purge_deliveries"], parameters | {"after": after})
         total += int(deleted)
     return total
 

@@ -59,17 +59,17 @@ def finish(environment_id: str, cluster: str) -> None:
 
 def _delete_batch(environment_id: str, cluster: str) -> bool:
     """A batch of the environment's events and deliveries, at the end its webhooks. Returns whether that was all."""
-    facts: dict[str, Any] = {"env": environment_id, "batch": BATCH}
-    events = statements.execute(cluster, _DELETE_EVENTS, facts)
-    is_all = events < BATCH and _delete_deliveries(cluster, facts) < BATCH
+    parameters: dict[str, Any] = {"env": environment_id, "batch": BATCH}
+    events = statements.execute(cluster, _DELETE_EVENTS, parameters)
+    is_all = events < BATCH and _delete_deliveries(cluster, parameters) < BATCH
     if is_all:
-        statements.execute(cluster, _DELETE_WEBHOOKS, facts)
+        statements.execute(cluster, _DELETE_WEBHOOKS, parameters)
     return is_all
 
 
-def _delete_deliveries(cluster: str, facts: dict[str, Any]) -> int:
+def _delete_deliveries(cluster: str, parameters: dict[str, Any]) -> int:
     with by_index(cluster):
-        found = statements.column(cluster, _LOCK_DELIVERIES, facts)
+        found = statements.column(cluster, _LOCK_DELIVERIES, parameters)
         statements.execute(cluster, _DELETE_ATTEMPTS, {"ids": found})
         statements.execute(cluster, _DELETE_DELIVERIES, {"ids": found})
         return len(found)
