@@ -72,11 +72,13 @@ class Listener:
         if relay_batch(using):
             webhook_notify.wake(using)  # for deliveries of other webhooks
         for _ in range(AT_ONCE):
-            # One by one, since a claimed delivery has to start at once.
-            made = [] if should_stop() else claim(using, 1, initial_concurrency=1, lease=LEASE, only=self.webhook_id)
-            if not made:
+            if should_stop():
                 return
-            [claimed] = made
+            # One by one, since a claimed delivery has to start at once.
+            claims = claim(using, 1, initial_concurrency=1, lease=LEASE, only=self.webhook_id)
+            if not claims:
+                return
+            [claimed] = claims
             result = make_attempt(claimed, self._client)
             for found in record(using, [result], disable_after=settings.WEBHOOK_DISABLE_AFTER):
                 disable(using, found)
