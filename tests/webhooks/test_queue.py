@@ -104,8 +104,8 @@ def test_what_is_due_and_nobodys_is_claimed_the_longest_wait_first(
     assert claimed(limit=1) == claimed(initial=1) == ["due for longest"]
     assert len(claimed(limit=2)) == len(claimed(initial=2)) == 2
     host = Webhook.objects.using(using).get(pk=webhook["id"]).host
-    assert claimed(hosts=[host], host_limits=[0]) == claimed(initial=0) == []
-    assert claimed(hosts=[host], host_limits=[1], initial=20) == ["due for longest"]
+    assert claimed(host_limits={host: 0}) == claimed(initial=0) == []
+    assert claimed(host_limits={host: 1}, initial=20) == ["due for longest"]
     stored = Webhook.objects.using(using).filter(pk=webhook["id"])
     for closed in ({"enabled": False}, {"deleted_at": AGO}, {"listens_until": SOON}):
         before = stored.values(*closed).get()

@@ -14,8 +14,8 @@ from webhooks.delivery.circuit_breaker import (
 
 
 def limit(receivers: Receivers, host: str, now: float) -> int:
-    hosts, limits, initial_concurrency = receivers.limits(now)
-    return dict(zip(hosts, limits, strict=True)).get(host, initial_concurrency)
+    limits, initial_concurrency = receivers.limits(now)
+    return limits.get(host, initial_concurrency)
 
 
 def attempt(receivers: Receivers, host: str, *, responded: bool, seconds: float = 0.01, now: float = 0) -> None:

@@ -66,16 +66,15 @@ class Receivers:
                 del self._known[host]
                 return
 
-    def limits(self, now: float) -> tuple[list[str], list[int], int]:
-        """The receivers whose limit differs from the default, their limits (0: paused), and the default."""
+    def limits(self, now: float) -> tuple[dict[str, int], int]:
+        """The limits that differ from the default, by receiver (0: paused), and the default."""
         unproven = sum(r.in_flight for r in self._known.values() if r.concurrency <= INITIAL_CONCURRENCY)
         initial_limit = INITIAL_CONCURRENCY if unproven < MAX_IN_FLIGHT_UNPROVEN else 0
         limits = {
             host: r.free_slots(now) if initial_limit or r.concurrency > INITIAL_CONCURRENCY else 0
             for host, r in self._known.items()
         }
-        special = [(host, free) for host, free in limits.items() if free != initial_limit]
-        return [host for host, _ in special], [free for _, free in special], initial_limit
+        return {host: free for host, free in limits.items() if free != initial_limit}, initial_limit
 
     def started(self, host: str) -> None:
         self._receiver(host).in_flight += 1

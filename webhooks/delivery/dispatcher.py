@@ -180,10 +180,10 @@ class Dispatcher:
     def _claim(self, free: int) -> list[ClaimedDelivery]:
         if free <= 0:
             return []
-        hosts, host_limits, initial_concurrency = self.receivers.limits(time.monotonic())
+        host_limits, initial_concurrency = self.receivers.limits(time.monotonic())
         return claim(
-            self.using, min(free, CLAIM_AT_ONCE), hosts=hosts, host_limits=host_limits,
-            initial_concurrency=initial_concurrency, lease=settings.WEBHOOK_LEASE,
+            self.using, min(free, CLAIM_AT_ONCE), host_limits=host_limits, initial_concurrency=initial_concurrency,
+            lease=settings.WEBHOOK_LEASE,
         )  # fmt: skip
 
     def _collect(self, wait: float) -> list[AttemptOutcome]:

@@ -3,9 +3,10 @@ time) with `attempts` as the fencing token: a stalled worker costs at most a dup
 start within START_WITHIN or not at all, for `wait_for_claims`."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any, Final
 
 import orjson
@@ -39,6 +40,8 @@ MAX_CLAIM_BYTES: Final = 8 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class ClaimedDelivery:
+    """The columns of the statement `claim`, and when it returned."""
+
     delivery_id: str
     attempt: int
     attempts_of_schedule: int
@@ -96,8 +99,7 @@ def claim(
     using: str,
     limit: int,
     *,
-    hosts: Sequence[str] = (),
-    host_limits: Sequence[int] = (),
+    host_limits: Mapping[str, int] = MappingProxyType({}),
     initial_concurrency: int,
     lease: timedelta = LEASE,
     only: str | None = None,
@@ -107,8 +109,8 @@ def claim(
     delivery of a row at a time. Skips suspended projects."""
     parameters: dict[str, Any] = {
         "window": ORDERED_CANDIDATE_LIMIT,
-        "hosts": list(hosts),
-        "host_limits": list(host_limits),
+        "hosts": list(host_limits),
+        "host_limits": list(host_limits.values()),
         "initial_concurrency": initial_concurrency,
         "limit": limit,
         "bytes": MAX_CLAIM_BYTES,
@@ -116,9 +118,9 @@ def claim(
         "only": only,
         "suspended": suspended_in(using),
     }
-    found = statements.rows(using, SQL["claim"], parameters)
+    found = statements.dicts(using, SQL["claim"], parameters)
     stopwatch = time.monotonic()
-    return [_claimed(row, stopwatch) for row in found]
+    return [ClaimedDelivery(**row, stopwatch=stopwatch) for row in found]
 
 
 def wait_for_claims(using: str, *webhook_ids: str) -> None:
@@ -138,12 +140,6 @@ def wait_for_claims(using: str, *webhook_ids: str) -> None:
     except (Error, psycopg.Error):  # a dispatcher with a working connection may still start what it claimed
         time.sleep(max(0.0, end - time.monotonic()))
         raise
-
-
-def _claimed(row: tuple[Any, ...], stopwatch: float) -> ClaimedDelivery:
-    *facts, secret, previous, until, at = row
-    values: list[Any] = [*facts, bytes(secret), None if previous is None else bytes(previous), until, at, stopwatch]
-    return ClaimedDelivery(*values)
 
 
 @dataclass(frozen=True, slots=True)

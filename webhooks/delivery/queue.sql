@@ -92,9 +92,9 @@ UPDATE platform.webhooks_delivery d
   FROM sendable_webhooks w
  -- Written so that deliveries are only found by id, never by the index of a webhook's whole history.
  WHERE d.id = ANY (ARRAY (SELECT id FROM locked)) AND w.id = coalesce(d.webhook_id, '')
-RETURNING d.id, d.attempts, d.attempts - d.schedule_from, d.webhook_id, d.environment_id, w.host, w.url, d.event_id,
-          d.event_type, d.depth, d.body, w.sealed_secret, w.sealed_previous_secret, w.previous_secret_until,
-          clock_timestamp()
+RETURNING d.id AS delivery_id, d.attempts AS attempt, d.attempts - d.schedule_from AS attempts_of_schedule,
+          d.webhook_id, d.environment_id, w.host, w.url, d.event_id, d.event_type, d.depth, d.body, w.sealed_secret,
+          w.sealed_previous_secret, w.previous_secret_until, clock_timestamp() AS claimed_at
 
 -- name: longest_wait
 -- The longest time that an unrelayed event, or a due delivery of any webhook, has been waiting.
