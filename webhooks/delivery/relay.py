@@ -83,45 +83,38 @@ def _relay(using: str, batch: int, only: str | None, *, why: str | None = None) 
         if not due:
             return 0
         environment_ids = {event.environment_id for event in due}
-        wanted = _webhooks_of(environment_ids, using)
+        webhooks = _webhooks_of(environment_ids, using)
         consumers = subscriptions.consumers_of(environment_ids, using)
         payloads = Payloads(using)
-        made = _Created(using)
+        deliveries = _NewDeliveries(using)
         relayed = []
-        last = due[0].environment_id
         budget = TimeBudget()
         for event in due:
-            if (
-                budget.is_over
-                or made.characters > MAX_CHARACTERS_PER_PASS
-                or any(consumer.count > MAX_EVENTS_PER_PASS for consumer in consumers)
-            ):
+            is_full = any(consumer.count > MAX_EVENTS_PER_PASS for consumer in consumers)
+            if budget.is_over or is_full or deliveries.characters > MAX_CHARACTERS_PER_PASS:
                 break
             if budget.has_used_share(event.environment_id):
                 continue
             if event.text is not None:
                 event.data = event.text
-            relayed.append(event.pk)
             for consumer in consumers:
                 consumer.add(event)
-            interested = [w for w in wanted[event.environment_id] if event_types.matches(w.events, event.type)]
-            if event.type == "webhook.test":
-                tested = json.loads(event.data).get("webhook_id")
-                interested = [webhook for webhook in wanted[event.environment_id] if webhook.id == tested]
+            subscribed = _subscribed(event, webhooks[event.environment_id])
             if why is not None or event.size > MAX_PAYLOAD_BYTES:
                 outcome = why or f"an event of {event.size >> 20} MB is not sent"
-                made.add(_delivery(event, webhook, Delivery.Status.EXHAUSTED, outcome) for webhook in interested)
-            elif interested:
-                made.add(_deliveries_of(event, interested, payloads))
+                deliveries.add(_delivery(event, webhook, Delivery.Status.EXHAUSTED, outcome) for webhook in subscribed)
+            else:
+                deliveries.add(_deliveries_of(event, subscribed, payloads))
             budget.charge(event.environment_id)
-            last = event.environment_id
-        made.write()
+            relayed.append(event)
+        deliveries.write()
         for consumer in consumers:
             consumer.write()
-        OutboxEvent.objects.using(using).filter(pk__in=relayed).update(relayed_at=Now())
+        done = OutboxEvent.objects.using(using).filter(pk__in=[event.pk for event in relayed])
+        done.update(relayed_at=Now())
     if only is None and batch > 1:  # after a batch of one, the rest of the failed batch is next
-        _last[using] = last
-    for environment_id in {*budget.expensive, *([only] if only else [])}:
+        _last[using] = relayed[-1].environment_id
+    for environment_id in budget.expensive if only is None else [only]:
         _expensive[using].add(environment_id)
     return len(relayed)
 
@@ -176,6 +169,14 @@ def _webhooks_of(environment_ids: Iterable[str], using: str) -> dict[str, list[W
     return found
 
 
+def _subscribed(event: OutboxEvent, webhooks: Iterable[Webhook]) -> list[Webhook]:
+    """A test is for the webhook that it names."""
+    if event.type == "webhook.test":
+        tested = json.loads(event.data).get("webhook_id")
+        return [webhook for webhook in webhooks if webhook.id == tested]
+    return [webhook for webhook in webhooks if event_types.matches(webhook.events, event.type)]
+
+
 NewDelivery = dict[str, Any]
 """A row of `_INSERT`."""
 
@@ -193,7 +194,7 @@ SELECT id, environment_id, webhook_id, event_id, event_type, subject, sequence, 
 """
 
 
-class _Created:
+class _NewDeliveries:
     """The deliveries of one pass, written MAX_CHARACTERS_PER_STATEMENT characters at a time. Existing ones stay."""
 
     def __init__(self, using: str) -> None:
@@ -216,11 +217,11 @@ class _Created:
         self._waiting, self._waiting_characters = [], 0
 
 
-def _deliveries_of(event: OutboxEvent, interested: Iterable[Webhook], payloads: Payloads) -> Iterator[NewDelivery]:
+def _deliveries_of(event: OutboxEvent, subscribed: Iterable[Webhook], payloads: Payloads) -> Iterator[NewDelivery]:
     """Yields a delivery of the event for each webhook, an exhausted one if its payload cannot be made. Yields nothing
     if the row is hidden from role `server`."""
     data: dict[str, Any] | None = None
-    for webhook in interested:
+    for webhook in subscribed:
         try:
             data = json.loads(event.data) if data is None else data
             made = _delivery_of(event, data, webhook, payloads)
