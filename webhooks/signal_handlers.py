@@ -17,6 +17,7 @@ from webhooks.delivery.queue import wait_for_claims
 from webhooks.models import Webhook
 from webhooks.subscriptions import deletion, schema_check
 from webhooks.subscriptions import service as webhook_service
+from webhooks.subscriptions.schema_check import Selection
 
 
 def connect() -> None:
@@ -61,13 +62,13 @@ def warn_of_old_names(
     **_: Any,
 ) -> list[FieldError]:
     found = []
-    for at, (events, filter, columns) in _planned(environment, actor, beside):
-        for index, pattern in enumerate(events):
+    for at, selection in _planned(environment, actor, beside):
+        for index, pattern in enumerate(selection.events):
             if (table := old_names.in_pattern(pattern)) is not None:
                 found.append(old_names.warning(f"{at}.events.{index}", table))
-        for table, column in old_names.in_filter(filter, events):
+        for table, column in old_names.in_filter(selection.filter, selection.events):
             found.append(old_names.warning(f"{at}.filter", table, column))
-        for table, names in (columns or {}).items():
+        for table, names in (selection.columns or {}).items():
             if table in old_names.tables:
                 found.append(old_names.warning(f"{at}.columns.{table}", table))
             for index, column in enumerate(names):
@@ -85,32 +86,33 @@ def warn_of_invalid_filters(
     beside: Mapping[str, Any],
     **_: Any,
 ) -> list[FieldError]:
-    narrowed = [(at, facts) for at, facts in _planned(environment, actor, beside) if facts[1] or facts[2]]
+    planned = _planned(environment, actor, beside)
+    narrowed = [(at, selection) for at, selection in planned if selection.filter or selection.columns]
     if not narrowed:
         return []
     before, after = schema_check.compiled(environment, old), schema_check.compiled(environment, new)
     return [
         FieldError(f"{at}.{each.field}", "invalid", f"The change makes this invalid. {each.message}")
-        for at, facts in narrowed
-        for each in schema_check.errors_caused(before, after, facts)
+        for at, selection in narrowed
+        for each in schema_check.errors_caused(before, after, selection)
     ]
 
 
 def _planned(
     environment: EnvironmentRef, actor: Caller | Actor | None, beside: Mapping[str, Any]
-) -> Iterator[tuple[str, schema_check.Selection]]:
+) -> Iterator[tuple[str, Selection]]:
     """The path and the selection of each webhook, as the configuration `beside` makes it, if `actor` may read them."""
     if isinstance(actor, Caller) and not actor.may("webhooks:read"):
         return
     for webhook in Webhook.objects.using(environment.cluster).live(environment.environment_id).order_by("id"):
-        name, item = webhook.pk, {}
+        name, changes = webhook.pk, {}
         if "webhooks" in beside:
             name = webhook.name or webhook.pk
-            item = beside["webhooks"].get(name)
-            if item is None:
+            changes = beside["webhooks"].get(name)
+            if changes is None:  # the configuration removes it
                 continue
-        events, filter, columns = (item.get(each, getattr(webhook, each)) for each in ("events", "filter", "columns"))
-        yield f"webhooks.{name}", (events, filter, columns)
+        selected = [changes.get(each, getattr(webhook, each)) for each in ("events", "filter", "columns")]
+        yield f"webhooks.{name}", Selection(*selected)
 
 
 def record_user_event(*, user_id: str, pool_id: str | None, **_: Any) -> None:

@@ -18,6 +18,7 @@ from rows.outbox import event_types
 from rows.schema.identifiers import did_you_mean
 from rows.schema.model import InvalidDocument
 from webhooks.subscriptions import schema_check
+from webhooks.subscriptions.schema_check import Selection
 
 Kind = Literal["add", "change", "remove", "trust"]
 Item = Mapping[str, Any]
@@ -171,10 +172,10 @@ def _check_webhooks(environment: EnvironmentRef, now: Mapping[str, Item], parts:
         after = schema_check.compiled(environment, schema_service.read(parts["schema"]))
     errors, warnings = [], []
     for name, item in items.items():
-        facts = item["events"], item.get("filter"), item.get("columns")
-        wrong = schema_check.errors(after, facts)
+        selection = Selection(item["events"], item.get("filter"), item.get("columns"))
+        wrong = schema_check.errors(after, selection)
         if all(item.get(each) == now.get(name, {}).get(each) for each in ("events", "filter", "columns")):
-            caused = schema_check.errors_caused(before, after, facts)  # of these the schema's plan warns
+            caused = schema_check.errors_caused(before, after, selection)  # of these the schema's plan warns
             warnings += [below(f"webhooks.{name}", each) for each in wrong if each not in caused]
         else:
             errors += [below(f"{ROOT}.webhooks.{name}", each) for each in wrong]

@@ -20,6 +20,7 @@ from rows.schema.identifiers import did_you_mean
 from rows.schema.model import InvalidDocument
 from webhooks.models import Delivery, Webhook
 from webhooks.subscriptions import schema_check
+from webhooks.subscriptions.schema_check import Selection
 
 NAME = r"(?!wh_)[a-z][a-z0-9_-]{0,47}"
 
@@ -104,7 +105,7 @@ class WarningsField(fields.ListField):
             found = [*event_warnings(view.environment, webhook.events, may_read_schema=may_read_schema)]
             if webhook.filter or webhook.columns:
                 compiled = schema_cache.current(view.environment)
-                wrong = schema_check.errors(compiled, (webhook.events, webhook.filter, webhook.columns))
+                wrong = schema_check.errors(compiled, Selection(webhook.events, webhook.filter, webhook.columns))
                 # Messages suggest names, which are for callers who may read the schema.
                 hidden = "This is not valid for the schema."
                 found += wrong if may_read_schema else [FieldError(it.field, it.code, hidden) for it in wrong]

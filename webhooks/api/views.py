@@ -24,6 +24,7 @@ from webhooks.managers import WebhookQuerySet
 from webhooks.models import Attempt, Delivery, Webhook
 from webhooks.subscriptions import schema_check
 from webhooks.subscriptions import service as webhook_service
+from webhooks.subscriptions.schema_check import Selection
 
 TRIES_SHOWN: Final = 20
 """A delivery may have up to a thousand attempts."""
@@ -74,7 +75,7 @@ class WebhookViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
         Events of function runs, and `*`, need `functions:read` too."""
         values = self.read(serializers.NewWebhook)
         self._require_run_access(values["events"])
-        self._check(values["events"], values.get("filter"), values.get("columns"))
+        self._check(Selection(values["events"], values.get("filter"), values.get("columns")))
         webhook, secret = webhook_service.create_webhook(self.environment, values, actor=self.caller)
         shown = self.get_serializer(self.get_queryset().get(pk=webhook.pk)).data
         return no_store(created(f"/v1/webhooks/{webhook.pk}", shown | {"secret": secret}))
@@ -93,7 +94,7 @@ class WebhookViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
         self._require_run_access([*webhook.events, *values.get("events", [])])
         if {"events", "filter", "columns"} & values.keys():
             filter, columns = values.get("filter", webhook.filter), values.get("columns", webhook.columns)
-            self._check(values.get("events", webhook.events), filter, columns)
+            self._check(Selection(values.get("events", webhook.events), filter, columns))
         webhook_service.change_webhook(self.environment, webhook_id, values, held=held, actor=self.caller)
         return respond(self.get_serializer(self.get_object()).data)
 
@@ -134,8 +135,8 @@ class WebhookViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
                 "are among the events (* covers them)."
             )
 
-    def _check(self, patterns: Any, filter: Any, columns: Any) -> None:
-        if wrong := schema_check.errors(schema_cache.current(self.environment), (patterns, filter, columns)):
+    def _check(self, selection: Selection) -> None:
+        if wrong := schema_check.errors(schema_cache.current(self.environment), selection):
             raise ValidationFailed(fields=wrong)
 
 

@@ -1,6 +1,7 @@
 """Whether a webhook's filter and columns are valid for a schema."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
@@ -10,15 +11,22 @@ from platform_site.identity.callers import EnvironmentRef
 from rows.outbox import event_types
 from rows.query.schema_cache import CompiledSchema
 from rows.rules import grammar
-from rows.rules.name_resolver import InvalidCondition
+from rows.rules.name_resolver import InvalidCondition, NameResolver
 from rows.rules.principal import SERVER
 from rows.rules.rules import InvalidRule
 from rows.schema.model import Schema
 
 MAX_FILTER_BYTES: Final = 8 * 1024
 MAX_COLUMNS: Final = 500
-Selection = tuple[Sequence[str], Mapping[str, Any] | None, Mapping[str, Any] | None]
-"""The event patterns, filter and columns of a webhook."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What a webhook gets: event patterns, filter and columns, as in `webhooks.models.Webhook`."""
+
+    events: Sequence[str]
+    filter: Mapping[str, Any] | None
+    columns: Mapping[str, Any] | None
 
 
 def compiled(environment: EnvironmentRef, schema: Schema) -> CompiledSchema:
@@ -27,17 +35,17 @@ def compiled(environment: EnvironmentRef, schema: Schema) -> CompiledSchema:
 
 def errors(environment: CompiledSchema, selection: Selection) -> list[FieldError]:
     """What role `server` cannot read of a filter and columns. A filter must be valid for every readable table that
-    `patterns` name; with only wildcards, for at least one. `columns` is `{"table": ["column", …]}`."""
-    patterns, filter, columns = selection
+    `events` name; with only wildcards, for at least one. `columns` is `{"table": ["column", …]}`."""
     found: list[FieldError] = []
     resolver = environment.rules.resolver(SERVER)
     tables = environment.schema.tables
-    if filter is not None:
-        if len(orjson.dumps(filter)) > MAX_FILTER_BYTES:
+    if selection.filter is not None:
+        if len(orjson.dumps(selection.filter)) > MAX_FILTER_BYTES:
             found.append(FieldError("filter", "too_long", "Must have at most 8 KB."))
         else:
-            found += _filter_errors(filter, patterns, [table for table in tables if resolver.columns(table)], resolver)
-    for table, names in (columns or {}).items():
+            readable = [table for table in tables if resolver.columns(table)]
+            found += _filter_errors(selection.filter, selection.events, readable, resolver)
+    for table, names in (selection.columns or {}).items():
         if table not in tables or not resolver.columns(table):
             found.append(FieldError(f"columns.{table[:60]}", "unknown", "There is no such table."))
         elif not isinstance(names, list):
@@ -66,20 +74,25 @@ def errors_caused(before: CompiledSchema, after: CompiledSchema, selection: Sele
 
 
 def _filter_errors(
-    filter: Mapping[str, Any], patterns: Sequence[str], tables: list[str], resolver: Any
+    filter: Mapping[str, Any], patterns: Sequence[str], tables: list[str], resolver: NameResolver
 ) -> list[FieldError]:
     named = {pattern.partition(".")[0] for pattern in patterns if pattern not in event_types.SYSTEM_EVENTS}
-    candidates = [table for table in tables if table in named]
-    must_all = bool(candidates)
-    failures: list[FieldError] = []
-    for table in candidates or (tables if named & {"*"} else []):
-        try:
-            grammar.read_record(filter, table, resolver)
-            if not must_all:
-                return []
-        except InvalidCondition as error:
-            path = f"filter.{error.path}" if error.path else "filter"
-            failures.append(FieldError(path, error.code, f"Table {table}: {error.message}"))
-    if not candidates and not failures:
-        return [FieldError("filter", "unknown", "The schema has no table that these events name.")]
-    return failures if must_all else failures[:1]
+    if chosen := [table for table in tables if table in named]:
+        found = (_filter_error(filter, table, resolver) for table in chosen)
+        return [error for error in found if error is not None]
+    first: FieldError | None = None
+    for table in tables if "*" in named else ():
+        error = _filter_error(filter, table, resolver)
+        if error is None:
+            return []
+        first = first or error
+    return [first or FieldError("filter", "unknown", "The schema has no table that these events name.")]
+
+
+def _filter_error(filter: Mapping[str, Any], table: str, resolver: NameResolver) -> FieldError | None:
+    try:
+        grammar.read_record(filter, table, resolver)
+    except InvalidCondition as error:
+        path = f"filter.{error.path}" if error.path else "filter"
+        return FieldError(path, error.code, f"Table {table}: {error.message}")
+    return None
