@@ -19,7 +19,7 @@ from rows.outbox.models import OutboxEvent
 from rows.query import schema_cache
 from rows.rules import grammar
 from rows.rules.access import ReadRule
-from rows.rules.conditions import Condition, Quantified, Variable, parts, paths_of
+from rows.rules.conditions import Condition, Variable, reads
 from rows.rules.evaluator import Effort, Facts, TooCostly, holds
 from rows.rules.name_resolver import InvalidCondition
 from rows.rules.principal import SERVER, Principal, resolve
@@ -232,28 +232,16 @@ class Payloads:
 
 
 def columns_by_table(conditions: Iterable[Condition], table: str) -> Mapping[str, set[str]]:
+    """The columns that conditions on `table` read, with those that link the tables."""
     used: dict[str, set[str]] = defaultdict(set)
     for condition in conditions:
-        _collect_columns(condition, table, used)
+        for at, step in reads(condition, table):
+            if isinstance(step, Hop):
+                used[at].add("id" if step.many else step.column)
+                used[step.table].add("id")
+            else:
+                used[at].add(step)
     return used
-
-
-def _collect_columns(condition: Condition, table: str, used: dict[str, set[str]]) -> None:
-    for part in parts(condition):
-        if isinstance(part, Quantified):
-            related = _collect_hop(part.hop, table, used)
-            _collect_columns(part.condition, related, used)
-        for path in paths_of(part):
-            related = table
-            for hop in path.hops:
-                related = _collect_hop(hop, related, used)
-            used[related].add(path.column)
-
-
-def _collect_hop(hop: Hop, table: str, used: dict[str, set[str]]) -> str:
-    used[table].add("id" if hop.many else hop.column)
-    used[hop.table].add("id")
-    return hop.table
 
 
 def _read(compiled: schema_cache.CompiledSchema, hop: Hop, key: Any, used: set[str], effort: Effort) -> _Rows | None:
