@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 from typing import Any, Final, Literal, get_args
 
 import orjson
@@ -17,7 +16,6 @@ from platform_site.postgres.replicas import Freshness
 from rows.query import embedded_users, params
 from rows.query import where as query_where
 from rows.query.context import QueryContext, StaleVersion, run
-from rows.query.params import With
 from rows.query.sql import row_json, select
 from rows.query.sql.row_json import MAX_ANSWER_BYTES
 from rows.query.sql.select import ReadShape
@@ -109,12 +107,12 @@ def _retrieve(context: QueryContext, name: str, row_id: str, withs: Any, columns
     if not rows:
         context.verify()
         raise NotFound
-    [row] = rows
-    only_users = With not in map(type, embedded)
-    if not only_users:
-        _check_response_size(rows, "with", json_cells=2)
-    etag = etag_of(row[0] or b"") if chosen is None else None
-    body = _with_relations(context, rows, embedded, only_users)[0] if embedded else row[0] or b""
+    body = rows[0][0] or b""
+    etag = etag_of(body) if chosen is None else None
+    if embedded:
+        if not shape.has_only_users:
+            _check_response_size(rows, "with", json_cells=2)
+        [body] = _with_relations(context, rows, shape)
     return RowResult(row_id, body, etag)
 
 
@@ -135,8 +133,8 @@ def _list(context: QueryContext, name: str, query: ListQuery) -> Page:
         ended = [relation.last] if relation else cursors.decode(_KIND, facts, query.cursor)
         after = tuple(value is None for value in ended)
         named |= {After(index): None if value is None else str(value).encode() for index, value in enumerate(ended)}
-    statement = context.statement(select.read, ReadShape(name, where.shape, order, withs, after, columns))
-    rows = context.read(statement, named, where.wire, query.limit_ms)
+    shape = ReadShape(name, where.shape, order, withs, after, columns)
+    rows = context.read(context.statement(select.read, shape), named, where.wire, query.limit_ms)
     if not rows:
         context.verify()
     next_cursor = None
@@ -148,10 +146,10 @@ def _list(context: QueryContext, name: str, query: ListQuery) -> Page:
             next_cursor = cursor_behind(_KIND, cursor_facts(context, table, where, order), keys, "order", message)
         else:
             next_cursor = _relation_cursor(context, name, relation.column, relation.id, (keys[0] or b"").decode())
-    only_users = With not in map(type, withs)
     if withs or len(rows) > 1:
-        _check_response_size(rows, "with" if len(rows) == 1 else "limit", json_cells=1 if only_users else 2)
-    bodies = _with_relations(context, rows, withs, only_users) if withs else [row[0] or b"" for row in rows]
+        json_cells = 2 if withs and not shape.has_only_users else 1
+        _check_response_size(rows, "with" if len(rows) == 1 else "limit", json_cells=json_cells)
+    bodies = _with_relations(context, rows, shape) if withs else [row[0] or b"" for row in rows]
     count = b"" if query.count is None else _count(context, table, where, query.count)
     return page_of(bodies, next_cursor, count)
 
@@ -171,10 +169,11 @@ def _check_response_size(rows: Sequence[Row], parameter: str, *, json_cells: int
         raise ValidationFailed.of(parameter, "too_large", message)
 
 
-def _with_relations(context: QueryContext, rows: Sequence[Row], withs: params.Withs, only_users: bool) -> list[bytes]:
-    if only_users:
-        return embedded_users.append(context, rows, [one.name for one in withs])
-    bodies = list(map(_joined, repeat(context), rows))
+def _with_relations(context: QueryContext, rows: Sequence[Row], shape: ReadShape) -> list[bytes]:
+    """The rows as JSON, or their JSON joined by commas."""
+    if shape.has_only_users:
+        return embedded_users.append(context, rows, [one.name for one in shape.withs])
+    bodies = [_joined(context, row) for row in rows]
     body = b",".join(bodies)
     return [embedded_users.embed(context, body)] if embedded_users.SIGN in body else bodies
 
