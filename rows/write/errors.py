@@ -2,7 +2,7 @@
 (`rows.write.statements.probes.probe`) evaluates each of its conditions separately, and its verdicts become 404, 412 or
 422; a violated constraint is recognized by its name. Errors only mention what this principal may know."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from django.db import DatabaseError, IntegrityError
 
@@ -45,21 +45,22 @@ class WriteRefused(NotFound):
     message = "Not found, or you have no permission to change it."
 
 
-def run_probe(context: QueryContext, pending: PendingWrite[WriteShape]) -> list[bool]:
-    """Probe a write that has not been made. Returns the verdicts after the first one. Raises WriteRefused and
-    PreconditionFailed if the row cannot be changed."""
+def run_probe(context: QueryContext, pending: PendingWrite[WriteShape]) -> Iterator[bool]:
+    """Probe a write that has not been made. Returns the verdicts after the first one, in the order of `probes.probe`.
+    Raises WriteRefused and PreconditionFailed if the row cannot be changed."""
     rows = context.read(context.statement(probes.probe, pending.shape), pending.named)
     if not rows:
         raise WriteRefused
-    matches, *rest = [cell == b"t" for cell in rows[0]]
-    if not matches:
+    verdicts = iter([cell == b"t" for cell in rows[0]])
+    if not next(verdicts):
         raise PreconditionFailed
-    return rest
+    return verdicts
 
 
 def raise_reason(context: QueryContext, pending: PendingWrite[WriteShape]) -> None:
     """Raise why the write failed, unless nothing prevents it now."""
-    needs_no_event, *verdicts = run_probe(context, pending)
+    verdicts = run_probe(context, pending)
+    needs_no_event = next(verdicts)
     if not needs_no_event:  # a subscription began meanwhile: try again, with an event
         context.compiled.learn_interest(pending.table.name, pending.shape.action, True)
         return
@@ -67,50 +68,42 @@ def raise_reason(context: QueryContext, pending: PendingWrite[WriteShape]) -> No
         return
     role_view = context.compiled.role_view(context.role_key)
     if isinstance(pending.shape, UpdateShape):
-        of_computed = 2 * len(pending.shape.computed)
-        if errors := _not_computable(pending.shape, verdicts[:of_computed]):
+        if errors := _not_computable(pending.shape, verdicts):
             raise ValidationFailed(fields=errors)
-        verdicts = verdicts[of_computed:]
-        if pending.shape.large:
-            fits, *verdicts = verdicts
-            if not fits:
-                grown = (name for name, operator in pending.shape.computed if operator in GROWING)
-                raise too_large(row_size.shares(role_view, pending.table, _rule(pending).columns), grown)
-    references = conditions.references_of(role_view, pending.shape)
-    if unseen := _unseen(references, verdicts):
+        if pending.shape.large and not next(verdicts):
+            grown = (name for name, operator in pending.shape.computed if operator in GROWING)
+            raise too_large(row_size.shares(role_view, pending.table, _rule(pending).columns), grown)
+    if unseen := _unseen(conditions.references_of(role_view, pending.shape), verdicts):
         raise ValidationFailed(fields=unseen)
     if not conditions.needs_second_statement(role_view, pending.shape):  # else its checks come after the write
-        _check(context, pending, verdicts[len(references) :])
+        _check(context, pending, verdicts)
 
 
-def _not_computable(shape: UpdateShape, verdicts: Sequence[bool]) -> list[FieldError]:
+def _not_computable(shape: UpdateShape, verdicts: Iterator[bool]) -> list[FieldError]:
     """Errors for computed cells that this principal may not read, and for results that do not fit their columns."""
     found: list[FieldError] = []
-    for number, (column, operator) in enumerate(shape.computed):
-        is_readable, has_room = verdicts[2 * number : 2 * number + 2]
+    for column, operator in shape.computed:
+        is_readable, has_room = next(verdicts), next(verdicts)
         if not (is_readable and has_room):
             problem = update_operators.too_large(operator) if is_readable else update_operators.unreadable()
             found.append(FieldError(column, problem.code, problem.message))
     return found
 
 
-def _unseen(references: Sequence[Column], verdicts: Sequence[bool]) -> list[FieldError]:
+def _unseen(references: Sequence[Column], verdicts: Iterator[bool]) -> list[FieldError]:
     missing = column_values.missing_row()
-    return [
-        FieldError(column.name, missing.code, missing.message)
-        for column, is_seen in zip(references, verdicts, strict=False)
-        if not is_seen
-    ]
+    unseen = [column for column in references if not next(verdicts)]
+    return [FieldError(column.name, missing.code, missing.message) for column in unseen]
 
 
 def check_written(context: QueryContext, pending: PendingWrite[InsertShape | UpdateShape], old: Named) -> None:
     """Raise the error if the row, as the write left it, fails its checks."""
     statement = context.statement(probes.probe_afterwards, pending.shape)
     [row] = context.read(statement, pending.named | old)
-    _check(context, pending, [cell == b"t" for cell in row])
+    _check(context, pending, (cell == b"t" for cell in row))
 
 
-def _check(context: QueryContext, pending: PendingWrite[WriteShape], verdicts: Sequence[bool]) -> None:
+def _check(context: QueryContext, pending: PendingWrite[WriteShape], verdicts: Iterable[bool]) -> None:
     """`verdicts` are those of the check's clauses, then that of the whole check. Raises 422 naming the columns that
     this principal may know, 404 if there are none."""
     *clauses, passed = verdicts
@@ -151,9 +144,11 @@ def unseen_references(context: QueryContext, pending: PendingWrite[InsertShape |
     if not any(pending.named.get(Cell(column.name)) for column in references):
         return []
     try:
-        return _unseen(references, run_probe(context, pending.with_events(context, True))[1:])
+        verdicts = run_probe(context, pending.with_events(context, True))
     except WriteRefused:
         return []
+    next(verdicts)  # whether an event is missing
+    return _unseen(references, verdicts)
 
 
 def error_of_constraint(
