@@ -16,12 +16,13 @@ from rows.query.context import QueryContext
 from rows.query.params import DEFAULT_ORDER
 from rows.query.sql.statement import LIMIT, After, Cell
 from rows.schema.model import MAX_ERRORS, Table
-from rows.write import body_parsing, inserts
+from rows.write import body_parsing
 from rows.write import service as write_service
 from rows.write.errors import WriteRefused, unknown_users
 from rows.write.execution import write
 from rows.write.pending_write import PendingUpdate, PendingWrite, announce
 from rows.write.references import referential_actions
+from rows.write.row_size import is_large
 from rows.write.statements import conditions, writes
 from rows.write.statements.shapes import UpdateShape
 
@@ -81,7 +82,7 @@ def _update_at_once(context: QueryContext, pending: PendingUpdate, ids: Sequence
     """The rows that one statement wrote: none that is refused, and none at all if each has to be checked by itself."""
     shape = pending.shape
     role_view = context.compiled.role_view(context.role_key)
-    if not ids or inserts.is_large(pending.table, pending.named) or conditions.needs_second_statement(role_view, shape):
+    if not ids or is_large(pending.table, pending.named) or conditions.needs_second_statement(role_view, shape):
         return frozenset()
     wants = context.compiled.wants_events(shape.table, "update")
     current = pending.with_events(context, wants)

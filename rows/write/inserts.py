@@ -1,4 +1,4 @@
-"""Inserts of one row and of several: their cells and defaults, the order of the inserts, and their size."""
+"""Inserts of one row and of several: their cells and defaults, and the order of the inserts."""
 
 import uuid
 from collections.abc import Collection, Generator, Mapping, Sequence
@@ -171,7 +171,7 @@ def new_row(context: QueryContext, name: str, body: Any) -> tuple[PendingInsert,
         else:
             named[cell] = str(uuid.uuid4()).encode() if isinstance(default, str) else default
     named[ROW_ID] = given.get(ROW_ID) or f"{table.id_prefix}{ids.suffix()}".encode()
-    lengths = _lengths(table, named)
+    lengths = row_size.stored_lengths(table, named)
     if not row_size.new_fits(role_view, table, lengths, rule.columns):
         raise too_large(row_size.shares(role_view, table, rule.columns))
     pending = PendingWrite(table, access, InsertShape(table.name, tuple(stamped)), named)
@@ -193,22 +193,6 @@ def _cells_of(
         found = [(column.name, Cell(column.name), _default(column)) for column in columns]
         role_view.cache[key] = found
     return cast("list[tuple[str, Cell, _Default]]", found)
-
-
-def _lengths(table: Table, named: Named) -> dict[str, int]:
-    """Bytes of the texts, arrays and JSON in a write, as stored, by column."""
-    lengths: dict[str, int] = {}
-    for key, cell in named.items():
-        if cell is not None and type(key) is Cell:
-            column = table.columns[key.column]
-            if column.type in column_values.LONG_TYPES:
-                lengths[column.name] = column_values.stored_size(column, cell)
-    return lengths
-
-
-def is_large(table: Table, named: Named) -> bool:
-    """Whether an update has so many bytes that the row's size must be checked."""
-    return sum(_lengths(table, named).values()) > row_size.LARGE_WRITE
 
 
 def _default(column: Column) -> _Default:

@@ -17,8 +17,9 @@ from typing import Any, Final
 from rows.query.role_view import RoleView
 from rows.query.sql.conditions import CURRENT_ROW
 from rows.query.sql.expressions import ALWAYS, Sql, boolean, joined
+from rows.query.sql.statement import Cell
 from rows.rules.conditions import FALSE
-from rows.schema.column_values import LONG_TYPES, MAX_ROW_BYTES
+from rows.schema.column_values import LONG_TYPES, MAX_ROW_BYTES, stored_size
 from rows.schema.model import Table
 
 LARGE_WRITE: Final = 16 * 1024
@@ -44,6 +45,22 @@ class Shares:
     def own(self) -> int:
         """Bytes of what the caller may read, unless the rest has more than its half."""
         return self.known - _HALF
+
+
+def stored_lengths(table: Table, named: Mapping[Any, bytes | None]) -> dict[str, int]:
+    """Bytes of the texts, arrays and JSON in a write, as stored, by column. `named`: the values of its parameters."""
+    lengths: dict[str, int] = {}
+    for key, cell in named.items():
+        if cell is not None and type(key) is Cell:
+            column = table.columns[key.column]
+            if column.type in LONG_TYPES:
+                lengths[column.name] = stored_size(column, cell)
+    return lengths
+
+
+def is_large(table: Table, named: Mapping[Any, bytes | None]) -> bool:
+    """Whether an update has so many bytes that the row's size must be checked."""
+    return sum(stored_lengths(table, named).values()) > LARGE_WRITE
 
 
 def shares(role_view: RoleView, table: Table, writable: Collection[str]) -> Shares | None:

@@ -20,9 +20,9 @@ from rows.schema.model import MAX_ERRORS
 from rows.write import body_parsing
 from rows.write.errors import WriteRefused, check_written, run_probe, unknown_users, unseen_references
 from rows.write.execution import lock, persist, read_back
-from rows.write.inserts import is_large
 from rows.write.pending_write import Named, PendingUpdate, PendingWrite, result_of
 from rows.write.references import referential_actions
+from rows.write.row_size import is_large
 from rows.write.statements import conditions, writes
 from rows.write.statements.shapes import ETAGS, DeleteShape, OldCell, UpdateShape
 
