@@ -100,8 +100,8 @@ def large_tables(alias: str, schema: str) -> frozenset[str]:
     return frozenset(name for name, (rows, _) in sizes.items() if rows >= settings.SCHEMA_LARGE_TABLE_ROWS)
 
 
-NEW_UNIQUE_NAMES: Final = (identifiers.prefix("nu"), identifiers.prefix("nu")[:-1] + chr(ord("_") + 1))
-"""Names of these indexes lie from the first to below the second."""
+NEW_UNIQUE_NAMES: Final = identifiers.prefix("nu").replace("_", r"\_") + "%"
+"""The names of indexes of new uniques, for LIKE."""
 
 
 def new_unique_sql(unique: NewUnique, *, concurrently: bool = True) -> sql.Composed:
@@ -114,12 +114,13 @@ def new_unique_sql(unique: NewUnique, *, concurrently: bool = True) -> sql.Compo
 
 
 def new_uniques(cursor: Any, tables: Collection[str] | None = None) -> dict[str, bool]:
+    """Those of `tables` (None: of all) in the current schema, and whether they are valid."""
     cursor.execute(
         "SELECT i.relname, x.indisvalid FROM pg_catalog.pg_index x JOIN pg_catalog.pg_class i ON i.oid = x.indexrelid"
         " JOIN pg_catalog.pg_class t ON t.oid = x.indrelid JOIN pg_catalog.pg_namespace n ON n.oid = i.relnamespace"
-        " WHERE n.nspname = pg_catalog.current_schema() AND i.relname >= %s AND i.relname < %s"
-        " AND (%s::text[] IS NULL OR t.relname = ANY(%s::text[]))",
-        [*NEW_UNIQUE_NAMES, *[None if tables is None else list(tables)] * 2],
+        " WHERE n.nspname = pg_catalog.current_schema() AND i.relname LIKE %(names)s"
+        " AND (%(tables)s::text[] IS NULL OR t.relname = ANY (%(tables)s::text[]))",
+        {"names": NEW_UNIQUE_NAMES, "tables": None if tables is None else list(tables)},
     )
     return dict(cursor.fetchall())
 

@@ -67,8 +67,8 @@ def clear_all(cluster: str) -> None:
     found = statements.column(
         cluster,
         "SELECT DISTINCT n.nspname FROM pg_catalog.pg_class i JOIN pg_catalog.pg_namespace n"
-        " ON n.oid = i.relnamespace WHERE i.relkind = 'i' AND i.relname >= %s AND i.relname < %s",
-        apply.NEW_UNIQUE_NAMES,
+        " ON n.oid = i.relnamespace WHERE i.relkind = 'i' AND i.relname LIKE %s",
+        [apply.NEW_UNIQUE_NAMES],
     )
     for environment_id in found:
         _clear_or_warn(cluster, environment_id)
