@@ -36,7 +36,7 @@ def encode(messages: Sequence[Message], seen: Position, end: Position, seal: Sea
     for each, following in zip_longest(due, due[1:]):
         if following is None:
             position = end
-        elif following is not None and following.sequence == each.sequence:  # the same row, for another subscription
+        elif following.sequence == each.sequence:  # the same row, for another subscription
             position = None
         else:
             position = seen.within(end, each.sequence)

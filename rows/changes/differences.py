@@ -12,7 +12,7 @@ from platform_site.http import exact_json
 from platform_site.http.errors import ValidationFailed
 from platform_site.postgres.sqlstates import CANCELLED, sqlstate
 from rows.changes.batches import Message
-from rows.changes.event_reader import Event, Pass
+from rows.changes.event_reader import Event, Events, Pass
 from rows.changes.streams import Stream, Subscription
 from rows.changes.tasks import PASS_SECONDS, PassEffort, from_anywhere
 from rows.events.payloads import Payloads
@@ -38,19 +38,34 @@ def changes(using: str, stream: Stream, found: Pass, effort: PassEffort) -> list
         return []
     messages: list[Message] = []
     for each in from_anywhere(stream.subscriptions):
-        if (effort.is_over and not events.keys().isdisjoint(each.related)) or any(
-            _is_relevant(event, names) for table, names in each.related.items() for event in events.get(table, ())
-        ):
+        if _related_rows_changed(events, each, effort):
             each.needs_reset = True
-        if each.needs_reset or not (of_table := found.events_for(environment_id, each)):
+        if each.needs_reset:
+            continue
+        of_table = found.events_for(environment_id, each)
+        if not of_table:
             continue
         key = (environment_id, stream.seal.rights, each.key, each.name)
         if key not in found.messages:
             found.messages[key] = _messages(using, stream, each, of_table, effort)
         of_subscription = found.messages[key]
-        each.needs_reset = of_subscription is None
-        messages += of_subscription or ()
+        if of_subscription is None:
+            each.needs_reset = True
+        else:
+            messages += of_subscription
     return messages
+
+
+def _related_rows_changed(events: Events, subscription: Subscription, effort: PassEffort) -> bool:
+    """Whether changes of other rows may change what is visible. Without time left, any change of their tables may."""
+    if effort.is_over:
+        return not events.keys().isdisjoint(subscription.related)
+    for table, columns in subscription.related.items():
+        for event in events.get(table, ()):
+            is_update = event["record"] is not None and event["old_record"] is not None
+            if not is_update or not columns.isdisjoint(event["changed"] or columns):
+                return True
+    return False
 
 
 def _messages(
@@ -90,18 +105,20 @@ def _differences(
     viewer = _Viewer(using, stream, subscription, effort)
     current: Mapping[str, Mapping[str, Any] | None]
     if subscription.is_decided_by_record:
-        current = {row_id: viewer.cells(changes[-1]["record"]) for row_id, changes in of_row.items()}
+        current = {row_id: viewer.cells(written[-1]["record"]) for row_id, written in of_row.items()}
     else:
-        current = viewer.list([row_id for row_id, changes in of_row.items() if changes[-1]["record"] is not None])
+        current = viewer.list([row_id for row_id, written in of_row.items() if written[-1]["record"] is not None])
     differing: list[Difference] = []
-    for row_id, changes in of_row.items():
+    for row_id, written in of_row.items():
         now = current.get(row_id)
         # Also what was visible only in between: a client that listed its rows since the last pass may have seen that.
-        records = [changes[0]["old_record"], *(change["record"] for change in changes[:-1])]
-        cells = now and {name: cell for name, cell in now.items() if name not in subscription.embedded}
-        is_read = now is not None and any(not subscription.reading.isdisjoint(one["changed"] or ()) for one in changes)
-        if is_read or any(viewer.cells(record) != cells for record in records):
-            differing.append((row_id, now, changes[-1]["sequence"]))
+        records = [written[0]["old_record"], *(event["record"] for event in written[:-1])]
+        cells = None if now is None else {name: now[name] for name in now if name not in subscription.embedded}
+        reads_changed = now is not None and any(
+            not subscription.reading.isdisjoint(event["changed"] or ()) for event in written
+        )
+        if reads_changed or any(viewer.cells(record) != cells for record in records):
+            differing.append((row_id, now, written[-1]["sequence"]))
     return differing
 
 
@@ -156,8 +173,3 @@ class _Viewer:
             raise
         rows: Sequence[Mapping[str, Any]] = exact_json.loads(page.body)["data"]
         return rows
-
-
-def _is_relevant(event: Event, columns: set[str]) -> bool:
-    """Whether a change of a related row may change what is visible."""
-    return event["record"] is None or event["old_record"] is None or not columns.isdisjoint(event["changed"] or columns)

@@ -4,7 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from platform_site.http import exact_json
 from platform_site.postgres import statements
@@ -61,8 +61,13 @@ Event = Mapping[str, Any]
 Events = Mapping[str, list[Event]]
 """The events of one environment by table, in the order of writing."""
 
-Interval = tuple[str | None, str | None]
-"""The `snapshot` and `until` of a position: which events its next pass reads."""
+
+class Interval(NamedTuple):
+    """The snapshots after and up to which a pass reads events. `since` None: of new streams, which get none yet."""
+
+    since: str | None
+    until: str | None
+
 
 Messages = dict[Hashable, list[Message] | None]
 """Messages by subscription, for equal streams of the same caller; None if they are too expensive to compute."""
@@ -139,7 +144,7 @@ def by_position(streams: Iterable[Stream]) -> list[list[Stream]]:
 
 def _next_transaction(interval: Interval) -> float:
     """The first id that no transaction had at the time of a position: `xmax` of xmin:xmax:xip_list."""
-    return math.inf if interval[0] is None else int(interval[0].split(":")[1])
+    return math.inf if interval.since is None else int(interval.since.split(":")[1])
 
 
 def current_snapshot(using: str) -> str:
@@ -148,7 +153,7 @@ def current_snapshot(using: str) -> str:
 
 
 def _interval(stream: Stream) -> Interval:
-    return (stream.position.snapshot, stream.position.until) if stream.position else (None, None)
+    return Interval(stream.position.snapshot, stream.position.until) if stream.position else Interval(None, None)
 
 
 def by_environment(streams: Iterable[Stream]) -> dict[str, list[Stream]]:
@@ -164,9 +169,11 @@ def read(using: str, streams: Sequence[Stream], until: str | None) -> Iterator[t
     open_ones = [each for each in streams if not each.queue.is_closed]
     if not open_ones:
         return
-    groups, (since, end) = by_environment(open_ones), _interval(open_ones[0])
-    found = _read(using, (since, end or (since and until)), sorted(groups))
-    if since is not None and found.events is None and len(groups) > 1:
+    groups, interval = by_environment(open_ones), _interval(open_ones[0])
+    if interval.since is not None and interval.until is None:  # else they are within a batch, and first get the rest
+        interval = interval._replace(until=until)
+    found = _read(using, interval, sorted(groups))
+    if interval.since is not None and found.events is None and len(groups) > 1:
         for of_one in groups.values():  # one environment has too much for a pass: read each by itself
             yield from read(using, of_one, until)
     else:
@@ -174,16 +181,15 @@ def read(using: str, streams: Sequence[Stream], until: str | None) -> Iterator[t
 
 
 def _read(using: str, interval: Interval, environments: list[str]) -> Pass:
-    since, until = interval
-    asked = {"since": since, "until": until, "limit": MAX_EVENTS + 1, "bytes": MAX_BYTES}
-    snapshot, timeline, is_past, tables, versions, ids, sequences, data = statements.row(
-        using, _READ, asked | {"environments": environments}
-    )
+    parameters: dict[str, Any] = {
+        **interval._asdict(), "environments": environments, "limit": MAX_EVENTS + 1, "bytes": MAX_BYTES
+    }  # fmt: skip
+    snapshot, timeline, is_past, tables, versions, ids, sequences, data = statements.row(using, _READ, parameters)
     watched: dict[str, dict[str, str]] = defaultdict(dict)
     for environment_id, table, generation in tables or ():
         watched[environment_id][table] = generation
     found = Pass(snapshot, timeline, watched, set(), versions or {}, None)
-    if since is None:
+    if interval.since is None:
         found.unsettled = set(statements.rows(using, _UNSETTLED, [environments]))
     elif is_past and len(ids or ()) <= MAX_EVENTS and None not in (data or ()):
         events: dict[str, dict[str, list[Event]]] = {each: defaultdict(list) for each in environments}
