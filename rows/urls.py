@@ -12,7 +12,7 @@ urlpatterns = [
         "v1/rows/<str:table>",
         RowViewSet.as_view({"get": "list", "post": "create", "patch": "bulk_update", "delete": "bulk_destroy"}),
     ),
-    # No row may be called so (`values.RESERVED_IDS`): these would hide it.
+    # No row may be called so (`column_values.RESERVED_IDS`): these would hide it.
     path("v1/rows/<str:table>/query", RowViewSet.as_view({"post": "search"})),
     path("v1/rows/<str:table>/explain", RowViewSet.as_view({"post": "explain"})),
     path(

@@ -68,8 +68,9 @@ OLD: Final = "old."
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A rule's variable (`user.id`, `now`, `old.status`), bound per request as `type` by `rules.bind`; None if missing,
-    null, empty or of another type. Its leaf is accompanied by `Present`. `old.x` is the cell `x` before the write."""
+    """A rule's variable (`user.id`, `now`, `old.status`), bound per request as `type` by `principal.bind`; None if
+    missing, null, empty or of another type. Its leaf is accompanied by `Present`. `old.x` is the cell `x` before the
+    write."""
 
     name: str
     type: Type
@@ -177,7 +178,7 @@ Condition: TypeAlias = Leaf | Present | Not | And | Or | Quantified | Always
 @dataclass(frozen=True, slots=True)
 class Filter:
     """A condition's shape and the values of its slots: `wire[i]` is PostgreSQL's text, `values[i]` the Python value for
-    `evaluate` (int, Decimal, float, bool, str, date, datetime in UTC, parsed JSON, or a tuple)."""
+    `evaluator` (int, Decimal, float, bool, str, date, datetime in UTC, parsed JSON, or a tuple)."""
 
     shape: Condition = TRUE
     wire: tuple[bytes, ...] = ()

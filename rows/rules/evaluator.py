@@ -75,8 +75,9 @@ _UNLIMITED: Final = Effort(math.inf)
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Inputs beside the row. `values`: a filter's. `variable`: a variable's value or None (`rules.resolve`). `related`:
-    a hop's rows as the caller sees them (for rules: all). `old`: the row before a write. `effort`: limits the cost."""
+    """Inputs beside the row. `values`: a filter's. `variable`: a variable's value or None (`principal.resolve`).
+    `related`: a hop's rows as the caller sees them (for rules: all). `old`: the row before a write. `effort`: limits
+    the cost."""
 
     values: Sequence[Any] = ()
     variable: Callable[[Variable], Any] = _no_variable

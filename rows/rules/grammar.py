@@ -349,7 +349,7 @@ def read_rule(document: Mapping[str, Any], table: str, resolver: NameResolver, u
 
 
 def read_record(document: Mapping[str, Any], table: str, resolver: NameResolver) -> Condition:
-    """A webhook's filter for `evaluate`: columns of a record and `$old.<column>`, guarded: a comparison with a missing
+    """A webhook's filter for `evaluator`: columns of a record and `$old.<column>`, guarded: a comparison with a missing
     old value is false. Raises InvalidCondition."""
     return guarded(_Reader(resolver, table, "record").condition(table, document, "", 1))
 

@@ -1,10 +1,10 @@
 r"""Converts JSON values to the text that PostgreSQL casts, and validates them by the type of the column.
 
-`grammar` reads the operands of filters and rules here, `bodies` the columns of writes, and `rules` the values of
-variables, so that one type means one thing everywhere. Nothing that passed here makes PostgreSQL answer with a data
-error: NUL, lone surrogates, 2^63, the year 0, a scale too large end here.
+`rows.rules.operand_reader` reads the operands of filters and rules here, `column_values` the cells of writes, and
+`rows.rules.principal` the values of variables, so that one type means one thing everywhere. Nothing that passed here
+makes PostgreSQL answer with a data error: NUL, lone surrogates, 2^63, the year 0 and more than 500 digits are refused.
 
-A checked value has two spellings. *Python's* is what `evaluate` compares: str, int, Decimal, float, bool, date,
+A checked value has two forms. *Python's* is what `rows.rules.evaluator` compares: str, int, Decimal, float, bool, date,
 datetime in UTC, parsed JSON, and tuples of these. *Wire* is text bytes for an untyped parameter under an explicit cast.
 """
 

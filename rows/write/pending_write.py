@@ -1,5 +1,5 @@
-"""A pending write of one row: its shape, the values of its statements, and its event. `rows.write.service` creates
-these; `rows.write.errors` explains why one failed. Only recorded events are announced to higher layers."""
+"""A pending write of one row: its shape, the values of its statements, and its event. `service`, `inserts` and `bulk`
+create these; `errors` explains why one failed. Only recorded events are announced to higher layers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
