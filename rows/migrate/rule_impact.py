@@ -163,15 +163,17 @@ def _impact(
     deadline: float,
     statement_of: Callable[..., Statement],
 ) -> Impact:
-    role_keys = [each.rules.role_key(principal) for each in (before, after)]
+    role_before, role_after = before.rules.role_key(principal), after.rules.role_key(principal)
     old, new = _columns(before, table, principal), _columns(after, table, principal)
-    seen, why_not = None, "Not counted: it takes too long."
+    seen: VisibleRows | None = None
+    why_not = "Not counted: it takes too long."
     try:
         for sample in SAMPLES:
             if time.monotonic() > deadline:
                 why_not = "Not counted: no time was left for it."
                 break
-            if (seen := _counted(before.alias, statement_of(table, *role_keys), principal, sample)) is not None:
+            seen = _counted(before.alias, statement_of(table, role_before, role_after), principal, sample)
+            if seen is not None:
                 break
     except TooLarge:
         why_not = "Not counted: the rules have too many conditions."
@@ -203,12 +205,13 @@ def _counted(using: str, statement: Statement, principal: Principal, sample: int
     return VisibleRows(old, new, appearing, vanishing, is_sample=looked_at > sample)
 
 
-def _statement(before: CompiledSchema, after: CompiledSchema, table: str, *role_keys: RoleKey) -> Statement:
+def _statement(
+    before: CompiledSchema, after: CompiledSchema, table: str, role_before: RoleKey, role_after: RoleKey
+) -> Statement:
     """Raises TooLarge."""
     rows = before.models[table].unruled.using(before.alias).order_by("-id")
     with compile_budget():
-        pairs = zip((before, after), role_keys, strict=True)
-        conditions = [schema.role_view(role_key).may_read(table) for schema, role_key in pairs]
+        conditions = [before.role_view(role_before).may_read(table), after.role_view(role_after).may_read(table)]
         return build_statement(
             before.alias,
             "SELECT count(*) FILTER (WHERE b), count(*) FILTER (WHERE a), count(*) FILTER (WHERE a AND NOT b),"

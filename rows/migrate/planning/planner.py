@@ -241,12 +241,12 @@ class _Planning:
 
 
 def user_field_changes(old: UserFields, new: UserFields) -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...]]]:
+    """Each role that sees other fields of users than before: those that it gains, and those that it loses."""
     for role in sorted(old.keys() | new.keys()):
         base = role if role in (USER, MEMBER, SERVER, ANONYMOUS) else USER
         before, after = visible_to(old, role, base), visible_to(new, role, base)
-        more, less = (
-            tuple(name for name in one if name not in other) for one, other in ((after, before), (before, after))
-        )
+        more = tuple(name for name in after if name not in before)
+        less = tuple(name for name in before if name not in after)
         if more or less:
             yield role, more, less
 
@@ -259,7 +259,9 @@ def _user_field_notes(old: UserFields, new: UserFields) -> Iterator[str]:
     """Such as `widen users.anonymous: name` and `narrow …`."""
     changes = list(user_field_changes(old, new))
     for role, more, less in changes:
-        yield from [f"widen users.{role}: {', '.join(more)}"] if more else []
-        yield from [f"narrow users.{role}: {', '.join(less)}"] if less else []
+        if more:
+            yield f"widen users.{role}: {', '.join(more)}"
+        if less:
+            yield f"narrow users.{role}: {', '.join(less)}"
     if old != new and not changes:
         yield "change users"
