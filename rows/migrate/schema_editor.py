@@ -82,7 +82,8 @@ class RowSchemaEditor(DatabaseSchemaEditor):
         if fill is not None:
             fill()
             waiting.sort(key=lambda entry: isinstance(entry[1], ForeignKey))
-        for self._operation, statement in waiting:
+        for operation, statement in waiting:
+            self._operation = operation
             if fill is None or isinstance(statement, ForeignKey):
                 self.execute(statement, None)
             elif not self._fits(statement):

@@ -55,28 +55,32 @@ def _holds_any(editor: RowSchemaEditor, table: str, test: sql.Composable) -> boo
     return bool(statements.value(editor.connection.alias, query))
 
 
-def refuse_unreadable(editor: RowSchemaEditor, plan: Plan, step: Step) -> None:
+def _converted(plan: Plan, step: Step) -> tuple[str, Column] | None:
+    """The table and the column that gets another type by this step, if any."""
     if not isinstance(step.django, migrations.AlterField) or step.column is None:
-        return
-    table, column = step.django.model_name, step.column
-    was: Column = plan.renamed.schema.tables[table].columns[column.name]
-    if was.type == column.type or column.type not in _UNREADABLE:
-        return
-    if _holds_any(editor, table, _unreadable(column)):
-        raise InvalidDocument([FieldError(step.path, "invalid", f"existing values cannot become {column.type}")])
+        return None
+    table: str = step.django.model_name
+    was = plan.renamed.schema.tables[table].columns[step.column.name]
+    return None if was.type == step.column.type else (table, step.column)
+
+
+def refuse_unreadable(editor: RowSchemaEditor, plan: Plan, step: Step) -> None:
+    """Raise InvalidDocument if the step made values that the API cannot show."""
+    if converted := _converted(plan, step):
+        table, column = converted
+        if column.type in _UNREADABLE and _holds_any(editor, table, _unreadable(column)):
+            raise InvalidDocument([FieldError(step.path, "invalid", f"existing values cannot become {column.type}")])
 
 
 def refuse_large_rows(editor: RowSchemaEditor, plan: Plan) -> None:
     """Raise InvalidDocument if text that became JSON makes a row too large (numbers lose exponents)."""
     for step in plan.steps:
-        if not isinstance(step.django, migrations.AlterField) or step.column is None or step.column.type != "json":
-            continue
-        table = step.django.model_name
-        if plan.renamed.schema.tables[table].columns[step.column.name].type == "json":
-            continue
-        if _holds_any(editor, table, is_row_too_large(plan.new.tables[table].columns.values())):
-            message = f"existing rows would hold more than {column_values.MAX_ROW_BYTES >> 20} MB as json"
-            raise InvalidDocument([FieldError(step.path, "conflict", message)])
+        if converted := _converted(plan, step):
+            table, column = converted
+            columns = plan.new.tables[table].columns.values()
+            if column.type == "json" and _holds_any(editor, table, is_row_too_large(columns)):
+                message = f"existing rows would hold more than {column_values.MAX_ROW_BYTES >> 20} MB as json"
+                raise InvalidDocument([FieldError(step.path, "conflict", message)])
 
 
 def is_row_too_large(columns: Iterable[Column]) -> sql.Composable:
