@@ -88,11 +88,11 @@ def read(role_view: RoleView, shape: ReadShape) -> Statement:
 
 def _bounded(found: Sql, shape: ReadShape, texts_beside: int) -> Sql:
     """The rows of `found` within MAX_ANSWER_BYTES. OFFSET 0 keeps the planner from making the JSON twice."""
-    names, size = ["_j"], "pg_column_size(_s._j)"
-    relations = f"CASE WHEN pg_column_size(_s._k) <= {MAX_ANSWER_BYTES} THEN _s._k END"
+    names, columns, size = ["_j"], ["_s._j"], "pg_column_size(_s._j)"
     if not shape.has_only_users:
-        names, size = ["_j", "_k"], f"{size} + pg_column_size(_s._k)"
-    columns = ["_s._j", relations][: len(names)]
+        names.append("_k")
+        columns.append(f"CASE WHEN pg_column_size(_s._k) <= {MAX_ANSWER_BYTES} THEN _s._k END")
+        size += " + pg_column_size(_s._k)"
     if shape.order is not None:
         columns = [limited(json, size) for json in columns]
     texts = [f"_o{number}" for number in range(texts_beside)]
