@@ -106,6 +106,7 @@ def flush_remaining_audit_outbox() -> None:
 
 
 def _is_quiet(environment_id: str, cluster: str) -> bool:
+    """Whether no schema change is running, which would build unique indexes or hold the lock of the version."""
     rows = CurrentVersion.objects.using(cluster).filter(pk=environment_id)
     with transaction.atomic(using=cluster):
         if concurrent_unique_indexes.is_building(cluster, environment_id):

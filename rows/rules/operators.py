@@ -53,11 +53,10 @@ def escape_pattern(text: str) -> str:
 
 def shape_operand(form: Form, value: Any) -> Any:
     """Raises InvalidValue for a pattern that ends in a backslash: PostgreSQL's error 22025."""
-    match form:
-        case "plain":
-            return value
-        case "one":
-            return (value,)
+    if form == "plain":
+        return value
+    if form == "one":
+        return (value,)
     if len(value) > MAX_PATTERN:
         raise InvalidValue("too_long", f"Must have at most {MAX_PATTERN} characters.")
     match form:

@@ -103,13 +103,14 @@ def _spelled(column: Column, cell: Any) -> str:
 
 def mismatch(column: Column) -> InvalidValue:
     """The error of the column's CHECK constraint; PostgreSQL does not say which value."""
-    least, greatest = (None if end is None else _spelled(column, end) for end in (column.min, column.max))
-    match least, greatest:
-        case None, None:
-            return InvalidValue("invalid", "The column does not allow this value.")
-        case str(), str():
-            return InvalidValue("out_of_range", f"Must be from {least} to {greatest}.")
-    return InvalidValue("out_of_range", f"Must be at least {least}." if least else f"Must be at most {greatest}.")
+    if column.min is None and column.max is None:
+        return InvalidValue("invalid", "The column does not allow this value.")
+    if column.max is None:
+        return InvalidValue("out_of_range", f"Must be at least {_spelled(column, column.min)}.")
+    if column.min is None:
+        return InvalidValue("out_of_range", f"Must be at most {_spelled(column, column.max)}.")
+    message = f"Must be from {_spelled(column, column.min)} to {_spelled(column, column.max)}."
+    return InvalidValue("out_of_range", message)
 
 
 def _not_among(column: Column) -> InvalidValue:
