@@ -23,7 +23,7 @@ from rows.query.schema_cache import CompiledSchema
 from rows.query.sql.conditions import TooLarge, compile_budget
 from rows.query.sql.expressions import Parameter
 from rows.query.sql.statement import LIMIT, Statement, build_statement, verdicts
-from rows.rules import named
+from rows.rules import named_conditions
 from rows.rules.principal import ANONYMOUS, MEMBER, SERVER, USER, Principal, RoleKey
 from rows.schema.model import InvalidDocument, Schema, Table
 
@@ -105,11 +105,11 @@ def _tables_with_other_rules(current: Schema, proposed: Schema) -> list[str]:
     ]
 
 
-def _conditions(schema: Schema, table: Table) -> dict[named.Name, Any]:
+def _conditions(schema: Schema, table: Table) -> dict[named_conditions.Name, Any]:
     rules = [
         (spec.where, spec.check) for actions in table.rules.values() for specs in actions.values() for spec in specs
     ]
-    return {name: schema.tables[name[0]].conditions[name[1]] for name in named.uses(schema, table, rules)}
+    return {name: schema.tables[name[0]].conditions[name[1]] for name in named_conditions.uses(schema, table, rules)}
 
 
 def _apply_rules_to_current(

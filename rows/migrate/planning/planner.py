@@ -15,7 +15,8 @@ from rows.migrate.planning.detection import column_of, detect, model_of
 from rows.migrate.planning.plan import Gap, NewCheck, NewUnique, Plan, Step
 from rows.query.tables import table_models
 from rows.query.tables.table_checks import constraint_name
-from rows.rules import checks, named
+from rows.rules import checks
+from rows.rules.named_conditions import Name, used_by_rules
 from rows.rules.principal import ANONYMOUS, MEMBER, SERVER, USER
 from rows.schema.model import ID, SQL_TYPES, Column, IndexSpec, Schema, Table
 from rows.schema.user_fields import UserFields, visible_to
@@ -218,8 +219,8 @@ class _Planning:
         return f"change condition {condition} of {table}{affected}"
 
     @cached_property
-    def _rules_by_condition(self) -> tuple[Mapping[named.Name, list[str]], Mapping[named.Name, list[str]]]:
-        return named.used_by_rules(self.old), named.used_by_rules(self.new)
+    def _rules_by_condition(self) -> tuple[Mapping[Name, list[str]], Mapping[Name, list[str]]]:
+        return used_by_rules(self.old), used_by_rules(self.new)
 
     def _notes(self) -> Iterator[str]:
         yield from _user_field_notes(self.old.users, self.new.users)

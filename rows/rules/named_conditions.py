@@ -1,12 +1,16 @@
+"""Which named conditions of a schema document its rules use."""
+
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rows.schema.model import Schema, Table
 
 Name = tuple[str, str]
+"""A table and one of its conditions."""
 
 
 def used_by_rules(schema: Schema) -> Mapping[Name, list[str]]:
+    """The rules that use each condition, such as `tasks.user.read`."""
     found: dict[Name, list[str]] = {}
     for table in schema.tables.values():
         for role, actions in table.rules.items():
@@ -18,6 +22,7 @@ def used_by_rules(schema: Schema) -> Mapping[Name, list[str]]:
 
 
 def uses(schema: Schema, table: Table, document: Any) -> frozenset[Name]:
+    """The conditions that conditions on `table` name, and those that these name."""
     found: set[Name] = set()
     waiting = [(table, document)]
     while waiting:
