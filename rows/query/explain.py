@@ -3,13 +3,14 @@ must see the row, and only gets values that it may read; a user's email, role an
 Quantifiers are shown if all rows and cells involved are visible."""
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from platform_site.http import exact_json
 from platform_site.http.errors import NotFound
+from platform_site.postgres.libpq import Row
 from rows.query.context import QueryContext
 from rows.query.role_view import RoleView
 from rows.query.service import canonical_text
@@ -29,18 +30,23 @@ T = TypeVar("T")
 _PUBLIC_VARIABLES: Final = frozenset({"user.id", "key.id", "now"})
 
 
-def _rules_of(access: Access) -> list[tuple[str, Condition, tuple[Clause, ...]]]:
-    """The action, condition and clauses of each rule that a row can meet."""
-    found = [("read", grant.where, grant.clauses) for grant in access.read.grants] if access.read else []
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    action: str
+    condition: Condition
+    clauses: tuple[Clause, ...]
+
+
+def _rules_of(access: Access) -> list[_Rule]:
+    """The rules that a row can meet."""
+    found = [_Rule("read", grant.where, grant.clauses) for grant in access.read.grants] if access.read else []
     for action, rule in (("update", access.update), ("delete", access.delete)):
         if rule is not None:
-            found.append((action, rule.where, rule.where_clauses))
+            found.append(_Rule(action, rule.where, rule.where_clauses))
     return found
 
 
-def explain(
-    context: QueryContext, name: str, row_id: str, subject: Principal, *, knows_users: bool
-) -> dict[str, Any]:  # fmt: skip
+def explain(context: QueryContext, name: str, row_id: str, subject: Principal, *, knows_users: bool) -> dict[str, Any]:
     """`{"visible", "rules": [{"role", "action", "verdict", "clauses": [{"clause", "verdict", "why"}]}],
     "hidden_columns": [{"column", "why"}]}` for `subject`. `knows_users`: the caller may see users' email, role and
     claims. Raises NotFound. Two or three statements."""
@@ -48,38 +54,30 @@ def explain(
     table = context.readable(name)
     if not ROW_ID_PATTERN.fullmatch(row_id):
         raise NotFound
-    other = QueryContext(context.environment, subject, context.compiled, context.connection)
-    access = context.compiled.rules.access(name, other.role_key)
+    of_subject = QueryContext(context.environment, subject, context.compiled, context.connection)
+    access = context.compiled.rules.access(name, of_subject.role_key)
     rules = _rules_of(access)
-    clauses = [clause for _, _, clauses_of_rule in rules for clause in clauses_of_rule]
+    clauses = [clause for rule in rules for clause in rule.clauses]
     paths = _unique(path for clause in clauses for path in _paths(clause.condition) if _is_known(context, name, path))
     author = context.compiled.rules.author
     quantifiers = {clause: dict(_quantifiers(json.loads(clause.text), name, author)) for clause in clauses}
-    quantified = _unique(
+    visible_quantifiers = _unique(
         condition
         for clause in clauses
         for condition in quantifiers[clause].values()
         if (knows_users or all(variable.name in _PUBLIC_VARIABLES for variable in _variables(condition)))
         and _is_fully_visible(context, name, condition)
     )
-    named = {ROW_ID: row_id.encode()}
-    shown = context.read(context.statement(_cells, name, paths), named)
-    if not shown:
-        context.verify()
-        raise NotFound
-    cells = dict(zip(paths, [None if cell is None else exact_json.loads(cell) for cell in shown[0][2:]], strict=True))
+    _, now, *texts = _read_row(context, context.statement(_cells, name, paths), row_id)
+    cells = {path: None if text is None else exact_json.loads(text) for path, text in zip(paths, texts, strict=True)}
     masks = access.read.partial if access.read else {}
-    conditions = _unique([
-        TRUE, *quantified, *(rule for _, rule, _ in rules), *(each.condition for each in clauses), *masks.values()
-    ])  # fmt: skip
-    rows = other.read(other.statement(_verdicts, name, conditions), named)
-    if not rows:
-        other.verify()
-        raise NotFound
-    held = {condition: cell == b"t" for condition, cell in zip(conditions, rows[0], strict=True)}
-    now = datetime.fromisoformat((shown[0][1] or b"").decode())
-    facts = _Facts(cells, quantifiers, quantified, held, other.principal, now, knows_users)
-    explanations = [_explanation_of(*rule, access, facts) for rule in rules]
+    parts_of_rules = [*(rule.condition for rule in rules), *(clause.condition for clause in clauses)]
+    conditions = _unique([TRUE, *visible_quantifiers, *parts_of_rules, *masks.values()])
+    verdicts_of_row = _read_row(of_subject, of_subject.statement(_verdicts, name, conditions), row_id)
+    held = {condition: cell == b"t" for condition, cell in zip(conditions, verdicts_of_row, strict=True)}
+    at = datetime.fromisoformat((now or b"").decode())
+    facts = _Facts(cells, quantifiers, visible_quantifiers, held, subject, at, knows_users)
+    explanations = [_explanation_of(rule, access, facts) for rule in rules]
     for action in ("read", "update", "delete"):
         if not any(rule["action"] == action for rule in explanations):
             explanations.append({"role": access.role, "action": action, "verdict": False, "clauses": []})
@@ -90,6 +88,14 @@ def explain(
         "rules": explanations,
         "hidden_columns": list(_hidden(context, table, access, unseen)) if visible else [],
     }
+
+
+def _read_row(context: QueryContext, statement: Statement, row_id: str) -> Row:
+    rows = context.read(statement, {ROW_ID: row_id.encode()})
+    if not rows:
+        context.verify()
+        raise NotFound
+    return rows[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +113,12 @@ class _Facts:
     knows_users: bool
 
 
-def _explanation_of(
-    action: str, condition: Condition, clauses: Sequence[Clause], access: Access, facts: _Facts
-) -> dict[str, Any]:
+def _explanation_of(rule: _Rule, access: Access, facts: _Facts) -> dict[str, Any]:
     shown = [
         {"clause": clause.text, "verdict": facts.held[clause.condition], "why": _why(clause, facts)}
-        for clause in clauses
+        for clause in rule.clauses
     ]
-    return {"role": access.role, "action": action, "verdict": facts.held[condition], "clauses": shown}
+    return {"role": access.role, "action": rule.action, "verdict": facts.held[rule.condition], "clauses": shown}
 
 
 def _why(clause: Clause, facts: _Facts) -> str:
@@ -214,9 +218,7 @@ def _is_known(context: QueryContext, table: str, path: Path) -> bool:
     return context.resolver.column(table, path.column) is not None
 
 
-def _hidden(
-    context: QueryContext, table: Table, access: Access, unseen: Collection[str]
-) -> Iterable[dict[str, str]]:  # fmt: skip
+def _hidden(context: QueryContext, table: Table, access: Access, unseen: Collection[str]) -> Iterable[dict[str, str]]:
     shown = access.read.columns if access.read else ()
     for name in context.resolver.columns(table.name):
         if name not in shown:
