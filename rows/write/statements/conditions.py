@@ -13,7 +13,7 @@ from rows.query.sql.statement import ROW_ID, Cell
 from rows.query.tables.managers import RowQuerySet
 from rows.rules.access import WriteRule
 from rows.rules.conditions import OLD, Variable, hops_of, operands
-from rows.schema.model import SQL_TYPES, Column
+from rows.schema.model import SQL_TYPES, Column, Table
 from rows.write import update_operators
 from rows.write.statements.changes import has_subscribers
 from rows.write.statements.shapes import ETAGS, DeleteShape, Ids, InsertShape, UpdateShape, WriteShape
@@ -22,25 +22,32 @@ STAMP: Final = Sql("statement_timestamp()")
 
 
 def cells_of(role_view: RoleView, shape: InsertShape | UpdateShape) -> dict[str, Any]:
-    table, rule = role_view.schema.tables[shape.table], rule_of(role_view, shape)
+    """The new cells by column: of a new row all, of an update those that it changes."""
+    table = role_view.schema.tables[shape.table]
     if isinstance(shape, InsertShape):
-        sent: Iterable[str] = (name for name in table.columns if name not in shape.stamped)
-        made: dict[str, Any] = {ROW_ID: Parameter(ROW_ID, "text"), "created_at": STAMP, "updated_at": STAMP}
-        made |= {name: _stamp(table.columns[name]) for name in shape.stamped}
+        cells = _inserted_cells(table, shape)
     else:
-        sent, made = shape.columns, {"updated_at": STAMP}
-    made |= {name: _sent(table.columns[name]) for name in sent if name not in rule.set}
-    if isinstance(shape, UpdateShape):
-        made |= {
-            name: update_operators.cell(
-                table.columns[name], operator, role_view.reading.cell(table.name, name, CURRENT_ROW)
-            )
-            for name, operator in shape.computed
-        }
-    for name, operand in rule.set.items():
+        cells = _updated_cells(role_view, table, shape)
+    for name, operand in rule_of(role_view, shape).set.items():
         type_ = SQL_TYPES[table.columns[name].type]
-        made[name] = Sql(f"NULL::{type_}") if operand is None else role_view.operand(operand)
-    return made
+        cells[name] = Sql(f"NULL::{type_}") if operand is None else role_view.operand(operand)
+    return cells
+
+
+def _inserted_cells(table: Table, shape: InsertShape) -> dict[str, Any]:
+    cells: dict[str, Any] = {ROW_ID: Parameter(ROW_ID, "text"), "created_at": STAMP, "updated_at": STAMP}
+    for name, column in table.columns.items():
+        cells[name] = _stamp(column) if name in shape.stamped else _sent(column)
+    return cells
+
+
+def _updated_cells(role_view: RoleView, table: Table, shape: UpdateShape) -> dict[str, Any]:
+    cells: dict[str, Any] = {"updated_at": STAMP}
+    cells |= {name: _sent(table.columns[name]) for name in shape.columns}
+    for name, operator in shape.computed:
+        seen = role_view.reading.cell(table.name, name, CURRENT_ROW)
+        cells[name] = update_operators.cell(table.columns[name], operator, seen)
+    return cells
 
 
 def _sent(column: Column) -> Parameter:
