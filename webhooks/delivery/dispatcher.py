@@ -107,12 +107,11 @@ def _is_stale(claimed: ClaimedDelivery) -> bool:
 
 
 class Dispatcher:
-    """One region's loop in this process. One thread runs it; others return at once."""
+    """One region's loop in this process. One thread runs it; others may request a check."""
 
     def __init__(self, using: str) -> None:
         self.using = using
         self.receivers = Receivers()
-        self._running = threading.Lock()
         self._check_requested = threading.Event()
         self._senders = SenderThreads()
         """Those of this run: late outcomes of an earlier one are ignored."""
@@ -126,20 +125,8 @@ class Dispatcher:
         return self._check_requested.wait(60)
 
     def run(self, *, should_stop: Callable[[], bool] = lambda: False, linger: float = LINGER_SECONDS) -> int:
-        """Work until the queue is empty. Returns the number of attempts; 0 if another thread is running, which is
-        notified. Raises DatabaseError if PostgreSQL is unavailable and no outcome is left to record."""
-        self.request_check()  # first, so that a thread that is about to stop sees the request
-        made = 0
-        while self._check_requested.is_set() and self._running.acquire(blocking=False):
-            try:
-                made += self._work(should_stop, linger)
-            finally:
-                self._running.release()
-            if should_stop():
-                break
-        return made
-
-    def _work(self, should_stop: Callable[[], bool], linger: float) -> int:
+        """Work until the queue is empty. Returns the number of attempts. Raises DatabaseError if PostgreSQL is
+        unavailable and no outcome is left to record."""
         senders = self._senders = SenderThreads()
         made = 0
         try:
