@@ -29,7 +29,7 @@ from platform_site.postgres import loop_connections, sqlstates
 from rows import services
 from rows.api import etags
 from rows.query import service as query_service
-from rows.query.aggregates import service as aggregate
+from rows.query.aggregates.request import AGGREGATE_FIELDS
 from rows.query.service import COUNTS, Count, ListQuery
 from rows.rules.principal import Principal
 from rows.write import batch, bulk
@@ -165,7 +165,7 @@ class RunHost:
     def _read(self, operation: str, arguments: dict[str, Any]) -> bytes:
         table = _text(arguments, "table")
         if operation == "rows.aggregate":
-            query = _query(arguments, aggregate.AGGREGATE_FIELDS)
+            query = _query(arguments, AGGREGATE_FIELDS)
             return services.aggregate_rows(self._environment, self._principal, table, query).body
         query = _query(arguments, query_service.QUERY_FIELDS)
         if operation == "rows.get":

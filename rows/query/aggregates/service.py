@@ -14,7 +14,6 @@ from platform_site.postgres import sqlstates
 from platform_site.postgres.libpq import Row
 from platform_site.postgres.replicas import Freshness
 from rows.query.aggregates import request as aggregate_request
-from rows.query.aggregates.request import AGGREGATE_FIELDS as AGGREGATE_FIELDS
 from rows.query.aggregates.request import MAX_GROUPS, AggregateRequest
 from rows.query.aggregates.statement import TIME_ZONE, AggregateShape, HavingValue, aggregated
 from rows.query.context import QueryContext, run
