@@ -2,6 +2,7 @@
 renews it, and makes the delivery attempts itself. `end_listeners` removes the subscriptions of killed commands."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from webhooks import notify as webhook_notify
 from webhooks.delivery.attempts import make_attempt
 from webhooks.delivery.queue import AttemptOutcome, ClaimedDelivery, claim, disable, record
 from webhooks.delivery.relay import relay_batch
+from webhooks.errors import NoSuchWebhook
 from webhooks.models import Webhook
 from webhooks.subscriptions import service as webhook_service
 
@@ -54,12 +56,8 @@ class Listener:
 
     def __exit__(self, *_: object) -> None:
         self._client.close()
-        if self._own_webhook().exists():
+        with suppress(NoSuchWebhook):
             webhook_service.delete_webhook(self._environment, self.webhook_id, actor=audit.SYSTEM)
-
-    def _own_webhook(self) -> Any:
-        live = Webhook.objects.using(self._environment.cluster).live(self._environment.environment_id)
-        return live.filter(pk=self.webhook_id, enabled=True)
 
     def deliver(
         self, should_stop: Callable[[], bool] = lambda: False
@@ -67,7 +65,8 @@ class Listener:
         """Make an attempt for each due delivery, at most AT_ONCE, and yield it with its outcome. Raises
         ListenerEnded."""
         using = self._environment.cluster
-        if not self._own_webhook().update(listens_until=Now() + LEASE):
+        live = Webhook.objects.using(using).live(self._environment.environment_id)
+        if not live.filter(pk=self.webhook_id, enabled=True).update(listens_until=Now() + LEASE):
             raise ListenerEnded
         if relay_batch(using):
             webhook_notify.wake(using)  # for deliveries of other webhooks

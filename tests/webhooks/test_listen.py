@@ -76,6 +76,7 @@ def test_a_receiver_that_answers_gone_ends_it(tracker: Tracker, receiver: Receiv
         assert [result.response_status for _, result in listener.deliver()] == [410]
         with pytest.raises(ListenerEnded):
             next(listener.deliver())
+    assert tracker.get("owner", "/webhooks").json["data"] == []
 
 
 @in_process
