@@ -1,8 +1,7 @@
-"""Texts about an environment's tables as one role may use them. They are stored in this process for as long as the
-schema is current, because making one of a large schema takes about a second of CPU."""
+"""Texts about an environment's tables as one role may use them. Those made last are stored in this process by schema
+version, because making one of a large schema takes about a second of CPU."""
 
 import threading
-import weakref
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,14 +21,14 @@ from rows.rules.principal import Principal, RoleKey
 MAX_BYTES: Final = 32 * 2**20
 """Of all stored texts, compressed to about a twentieth. One may have a quarter."""
 Make = Callable[[RoleTables], bytes]
-_Key = tuple[str, RoleKey, str, Make]
+_Key = tuple[str, int, RoleKey, str, Make]
+"""Environment, version, role by key and name, and what makes the text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
     compressed: bytes
     etag: str
-    schema: "weakref.ref[CompiledSchema]"
 
     @property
     def text(self) -> bytes:
@@ -45,28 +44,27 @@ def generated(environment: EnvironmentRef, principal: Principal, role: str | Non
     `role`, and Unavailable. One query."""
     known = schema_cache.current(environment)
     role_key, name = role_named(known.rules, principal, role)
-    key = (environment.environment_id, role_key, name, make)
+    key = (environment.environment_id, known.version, role_key, name, make)
     try:
-        return _find(key, known) or _generate(environment, key, known)
+        return _find(key) or _generate(environment, key, known)
     except SchemasBusy:
         raise Unavailable("Other schemas are being described or planned. Try again shortly.") from None
 
 
 @in_slot
 def _generate(environment: EnvironmentRef, key: _Key, known: CompiledSchema) -> Generated:
-    if found := _find(key, known):  # made by another request while this one waited
+    if found := _find(key):  # made by another request while this one waited
         return found
-    _, role_key, name, make = key
-    tables = tables_for(known.rules, role_key)
-    text = make(RoleTables(environment.environment_id, known.version, name, tables))
-    made = Generated(zlib.compress(text, 1), f'"{sha256(text).hexdigest()}"', weakref.ref(known))
+    environment_id, version, role_key, name, make = key
+    text = make(RoleTables(environment_id, version, name, tables_for(known.rules, role_key)))
+    made = Generated(zlib.compress(text, 1), f'"{sha256(text).hexdigest()}"')
     if len(made.compressed) <= MAX_BYTES // 4:
         with _lock:
             _stored[key] = made
     return made
 
 
-def _find(key: _Key, known: CompiledSchema) -> Generated | None:
+def _find(key: _Key) -> Generated | None:
     with _lock:
         found: Generated | None = _stored.get(key)
-    return found if found is not None and found.schema() is known else None
+    return found
