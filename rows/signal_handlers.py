@@ -8,7 +8,7 @@ from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.postgres import replicas
 from projects.directory.environments import environment_ref
 from projects.models import Environment
-from projects.provisioning import branching as branching_of_projects
+from projects.provisioning import branching
 from rows.changes import feed, notifications
 from rows.models import CurrentVersion, EventInterest, PendingUserReferences, SchemaVersion, WatchedTable
 from rows.query import schema_cache
@@ -44,7 +44,7 @@ def delete_user_references(*, user_id: str, pool_id: str | None, actor: Caller |
     which fails if a region is unavailable."""
     if pool_id is None:
         return
-    branching_of_projects.block_new_branches(pool_id)
+    branching.block_new_branches(pool_id)
     environments = Environment.objects.filter(pool_id=pool_id).values_list("pk", flat=True)
     refs = [ref for each in environments if (ref := environment_ref(each)) is not None]
     user_deletion.apply_policies(refs, user_id, pool_id=pool_id, actor=actor)

@@ -20,9 +20,9 @@ from rows.write.references import deleted_users, user_deletion
 log = logging.getLogger("platform.rows")
 
 
-_HOPELESS_SECONDS: Final = 3600.0
-_hopeless: Final[dict[str, float]] = {}
-"""Until when to skip an environment whose index cannot hold a value: each attempt reads the whole table."""
+_SKIP_SECONDS: Final = 3600.0
+_skipped_until: Final[dict[str, float]] = {}
+"""Environments with an index that cannot hold a value: each attempt reads the whole table."""
 
 
 @shared_task
@@ -33,7 +33,7 @@ def make_indexes(environment_id: str) -> None:
         concurrent_indexes.make_due(environment)
     except Error as error:
         if sqlstates.sqlstate(error) == sqlstates.TOO_LONG_FOR_AN_INDEX:
-            _hopeless[environment_id] = time.monotonic() + _HOPELESS_SECONDS
+            _skipped_until[environment_id] = time.monotonic() + _SKIP_SECONDS
         # The table or the whole schema may be gone again, or the disk full.
         log.warning("indexes of %s are still to be made: %s", environment_id, sqlstates.sqlstate(error) or type(error))
 
@@ -45,9 +45,9 @@ def settle() -> None:
         with log_failures(f"indexes in {cluster}", using=cluster):
             due = CurrentVersion.objects.using(cluster).filter(indexes_due=True)
             for environment_id in due.values_list("environment_id", flat=True):
-                if time.monotonic() < _hopeless.get(environment_id, 0.0):
+                if time.monotonic() < _skipped_until.get(environment_id, 0.0):
                     continue
-                _hopeless.pop(environment_id, None)
+                _skipped_until.pop(environment_id, None)
                 with log_failures(f"indexes of {environment_id}"):
                     make_indexes(environment_id)
     migrating = Environment.objects.filter(status=Environment.Status.MIGRATING, applying_plan=None)

@@ -61,6 +61,7 @@ def move_remaining_control_events() -> None:
 
 @periodic_job_per_region(every=settings.WEBHOOK_JOB_SECONDS)
 def dispatch_due(using: str) -> None:
+    """Wake a worker for what is due: this one, if it serves the queue and the task was not sent or has not helped."""
     waiting = longest_wait(using)
     if waiting is not None:
         is_sent = background_dispatch.send_now(dispatch.name, using)

@@ -304,7 +304,7 @@ def test_an_environment_whose_indexes_cannot_be_made_holds_up_no_other(
 
     make_due = concurrent_indexes.make_due
     monkeypatch.setattr(concurrent_indexes, "make_due", made)
-    monkeypatch.setattr(tasks, "_hopeless", {})
+    monkeypatch.setattr(tasks, "_skipped_until", {})
     tasks.settle()
     assert len(asked) == 3
     assert due.count() == 2
