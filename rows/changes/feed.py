@@ -14,12 +14,10 @@ from django.db import Error, close_old_connections, connections
 from platform_site.http.errors import ApiError
 from platform_site.observability import metrics
 from rows.changes import stream_counts, watched_tables
-from rows.changes.batches import encode
+from rows.changes.advance import advance, is_new, skip_unaffected
 from rows.changes.credentials import check_batch
-from rows.changes.differences import changes
 from rows.changes.event_reader import Pass, by_environment, by_position, current_snapshot, read
 from rows.changes.notifications import POLL_SECONDS, Listener
-from rows.changes.positions import Position
 from rows.changes.streams import Stream
 from rows.changes.tasks import WORKERS, Task, TaskQueue, from_anywhere
 
@@ -33,8 +31,6 @@ write, in every web process. While writes keep coming the pause doubles from PAU
 LONGEST_PAUSE_SECONDS."""
 WATCH_SECONDS: Final = 60
 """How often the watched tables are renewed. Each renewal lasts for `change_retention_seconds`, at least ten minutes."""
-PING_SECONDS: Final = 15
-SETTLE_SECONDS: Final = 10
 MAX_FAILURE_SECONDS: Final = 10
 """Streams that could not be read or sent for longer are closed."""
 
@@ -237,9 +233,9 @@ class Feed:
         """Serve the streams of one position. Ten thousand unaffected ones must not take long."""
         now = time.monotonic()
         for number, stream in enumerate(from_anywhere(streams)):
-            if _skip_unaffected(task.environment_id, stream, found, now):
+            if skip_unaffected(task.environment_id, stream, found, now):
                 continue
-            if number and task.effort.is_over and _is_new(stream, found):
+            if number and task.effort.is_over and is_new(stream, found):
                 self.wake()  # to compile it in the next pass
             else:
                 self._serve(task, stream, found)
@@ -249,8 +245,8 @@ class Feed:
             caller = stream.credential.caller()  # raises if the request would be refused now
             if caller is not stream.caller:
                 stream.set_caller(caller)
-            if not stream.queue.is_closed:
-                self._advance(task, stream, found)
+            if not stream.queue.is_closed and advance(self._using, stream, found, task.effort):
+                self.wake()
             stream.failed_at = 0.0
         except ApiError as error:
             stream.end(error.code)
@@ -280,81 +276,6 @@ class Feed:
         self._watched_at = now
         for of_one in by_environment(streams).values():
             watched_tables.watch(of_one[-1].environment, {table for each in of_one for table in each.tables})
-
-    # ── One stream ──
-
-    def _advance(self, task: Task, stream: Stream, found: Pass) -> None:
-        """Bring a stream to the snapshot of the pass. Raises ApiError if it must end."""
-        environment_id = stream.environment.environment_id
-        is_new = _is_new(stream, found)
-        if is_new:
-            stream.compile()
-            stream.reset_all()
-        now = found.position_of(environment_id, stream.tables)
-        if now is None:
-            watched_tables.watch(stream.environment, stream.tables)
-            stream.clear_position()
-            return
-        seen = stream.position
-        if seen is None:
-            self._make_ready(stream, found, now)
-            return
-        if found.events is None or (seen.timeline, seen.generations) != (now.timeline, now.generations):
-            # Too many events, another server or schema, or a time without recorded events.
-            stream.clear_position()
-            return
-        key = stream.seal, stream.principal, seen
-        batch = None if stream.is_reset_due else found.encoded.get(key)
-        if batch is None:
-            messages = [] if is_new else changes(self._using, stream, found, task.effort)
-            # Messages before a reset must not have an id, or a client that continues after them would miss the reset.
-            batch = encode(messages, seen, now, None if stream.is_reset_due else stream.seal)
-            if not stream.is_reset_due:
-                found.encoded[key] = batch
-        stream.position = batch.position
-        if batch.position != now:
-            self.wake()
-        resets, count = stream.encode_resets()
-        if batch.message_count or count:
-            stream.put(batch.encoded + resets)
-            metrics.CHANGE_MESSAGES.labels(self._using).inc(batch.message_count + count)
-        elif time.monotonic() - stream.sent_at >= PING_SECONDS:
-            stream.send("ping", has_id=not stream.is_reset_due)
-
-    def _make_ready(self, stream: Stream, found: Pass, now: Position) -> None:
-        """Start at the snapshot of the pass, once all writes that began before the tables were watched are over."""
-        is_settled = all((stream.environment.environment_id, table) not in found.unsettled for table in stream.tables)
-        if not is_settled and time.monotonic() - stream.opened_at < SETTLE_SECONDS:
-            return
-        stream.position = now
-        if stream.must_relist or not is_settled:
-            stream.reset_all()
-            stream.put(stream.encode_resets()[0])
-        else:
-            stream.reset_all(is_needed=False)
-            stream.send("ready", has_id=True)
-
-
-def _is_new(stream: Stream, found: Pass) -> bool:
-    """Whether it has to be compiled, for another schema or caller."""
-    version = found.versions.get(stream.environment.environment_id, 0)
-    return stream.compiled is None or stream.compiled.version != version
-
-
-def _skip_unaffected(environment_id: str, stream: Stream, found: Pass, now: float) -> bool:
-    """Bring a stream without events to the snapshot of the pass. False if it needs more; then it is unchanged."""
-    seen, compiled = stream.position, stream.compiled
-    if seen is None or compiled is None or found.events is None or stream.is_reset_due:
-        return False
-    if compiled.version != found.versions.get(environment_id, 0) or now - stream.sent_at >= PING_SECONDS:
-        return False
-    if not stream.credential.is_current(stream.caller) or found.concerns(environment_id, stream.subscriptions):
-        return False
-    position = found.position_of(environment_id, stream.tables)
-    if position is None or (seen.timeline, seen.generations) != (position.timeline, position.generations):
-        return False
-    stream.position, stream.failed_at = position, 0.0
-    return True
 
 
 _feeds: Final[dict[str, Feed]] = {}

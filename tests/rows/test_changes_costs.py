@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from rows.changes import differences, tasks
+from rows.changes.advance import advance
 from rows.changes.event_reader import Pass
-from rows.changes.feed import Feed
 from rows.changes.positions import Position, Seal
 from rows.changes.streams import Stream, Subscription
 from rows.changes.tasks import PassEffort, Task, TaskQueue
@@ -183,7 +183,7 @@ class Subscribed:
     """A stream of the subscriptions `large` and `small`, of which a pass has no time for `small` while `is_slow`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-        self.is_slow, self.sent, self._feed = True, list[bytes](), Feed("x")
+        self.is_slow, self.sent = True, list[bytes]()
         large = [{"id": f"row_{n}", "sequence": 2 + n, "size": size, "record": {}, "old_record": {}} for n in range(4)]
         small = [{"id": "row_small", "sequence": 1, "size": 1, "record": {}, "old_record": {}}]
         self._events: Any = {"env_x": {"large": large, "small": small}}
@@ -205,7 +205,7 @@ class Subscribed:
         """What it sends: events, each with its row or subscription, and whether it has an id."""
         self.sent.clear()
         found = Pass("20:20:", 1, {}, set(), {"env_x": 1}, self._events)
-        self._feed._advance(Task("env_x", None), self.stream, found)
+        advance("x", self.stream, found, PassEffort())
         return re.findall(r"event: (\w+)\n", b"".join(self.sent).decode())
 
     def _differences(self, _: Any, stream: Stream, subscription: Subscription, events: Any, effort: PassEffort) -> Any:
