@@ -252,13 +252,15 @@ class _Batch:
         if not isinstance(values, dict) or not any(map(_is_reference, values.values())):
             return values
         table, access = self.context.table(operation.table)
-        rules = (access.insert, access.update if operation.op != "insert" else None)
-        known = [(ID.name,), self.context.resolver.columns(table.name), *(rule.columns for rule in rules if rule)]
+        known = {ID.name, *self.context.resolver.columns(table.name)}
+        for rule in (access.insert, access.update if operation.op != "insert" else None):
+            if rule is not None:
+                known |= rule.columns
         found, errors = dict(values), []
         for name, value in values.items():
             if not _is_reference(value):
                 continue
-            column = table.all_columns.get(name) if any(name in names for names in known) else None
+            column = table.all_columns.get(name) if name in known else None
             if column is not None and column.type != "json":
                 try:
                     found[name] = self._cell(value[_REFERENCE], column)
