@@ -82,8 +82,8 @@ class ColumnReader:
         if "min" in allowed:
             column = self._with_bounds(path, raw, column)
         given: dict[str, Any] = {}
-        for word in {"default", "backfill"} & allowed:
-            if (value := raw.get(word)) is not None:
+        for word in ("default", "backfill"):
+            if word in allowed and (value := raw.get(word)) is not None:
                 if problem := literals.problem(column, value):
                     reader.fail(path / word, "invalid", problem)
                 else:

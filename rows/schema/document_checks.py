@@ -65,10 +65,11 @@ class DocumentChecks:
         self, path: DocumentPath, raw: object, options: Iterable[str], *, meant: Mapping[str, str] | None = None
     ) -> str | None:
         """`meant` has the options that other words stand for, for the suggestion."""
-        options = tuple(options)
-        if isinstance(raw, str) and raw in options:
-            return raw
-        word = (meant or {}).get(raw.partition("(")[0].lower(), raw) if isinstance(raw, str) else raw
+        options, word = tuple(options), raw
+        if isinstance(raw, str):
+            if raw in options:
+                return raw
+            word = (meant or {}).get(raw.partition("(")[0].lower(), raw)
         self.fail(path, "invalid", f"must be one of {', '.join(options)}{identifiers.did_you_mean(word, options)}")
         return None
 

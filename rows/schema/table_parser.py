@@ -83,7 +83,7 @@ class TableReader:
                 continue
             column = self._column_reader.read(path / key, key, raw)
             kind = raw.get("type") if isinstance(raw, dict) else None
-            name = column.name if column else key + COLUMN_NAME_ENDING if kind in ("reference", "user") else key
+            name = key + COLUMN_NAME_ENDING if kind in ("reference", "user") else key
             for spelling in dict.fromkeys((key, name)):
                 if spelling in self.spelled:
                     message = f'the name "{spelling}" is taken by the column "{self.spelled[spelling]}"'
