@@ -121,9 +121,14 @@ class RowViewSet(ApiViewSet):
         if count is not None and count not in COUNTS:
             raise ValidationFailed.of("count", "not_among", "count must be exact or estimated.")
         query = ListQuery(
-            asked.get("where"), asked.get("order"), most, asked.get("cursor"), asked.get("with"), asked.get("columns"),
-            count,
-        )  # fmt: skip
+            where=asked.get("where"),
+            order=asked.get("order"),
+            limit=most,
+            cursor=asked.get("cursor"),
+            withs=asked.get("with"),
+            columns=asked.get("columns"),
+            count=count,
+        )
         version = None if query.withs is None else self._users_version()
         page = services.list_rows(self.environment, self._principal(), table, query, self.freshness, version)
         return respond(page.body)

@@ -188,7 +188,7 @@ def _read(using: str, interval: Interval, environments: list[str]) -> Pass:
     watched: dict[str, dict[str, str]] = defaultdict(dict)
     for environment_id, table, generation in tables or ():
         watched[environment_id][table] = generation
-    found = Pass(snapshot, timeline, watched, set(), versions or {}, None)
+    found = Pass(snapshot, timeline, watched, unsettled=set(), versions=versions or {}, events=None)
     if interval.since is None:
         found.unsettled = set(statements.rows(using, _UNSETTLED, [environments]))
     elif is_past and len(ids or ()) <= MAX_EVENTS and None not in (data or ()):

@@ -36,7 +36,8 @@ def open_stream(
     seal = seal_of(environment, caller, principal, body["subscriptions"])
     position = None if last_id is None else seal.read(last_id)
     stream = Stream(
-        environment, caller, principal, subscriptions, compiled, credential, seal, position,
+        environment=environment, caller=caller, principal=principal, subscriptions=subscriptions, compiled=compiled,
+        credential=credential, seal=seal, position=position,
         network=network if caller.kind == "anonymous" else None, must_relist=last_id is not None,
     )  # fmt: skip
     stream_counts.add(stream)

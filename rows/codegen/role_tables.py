@@ -79,13 +79,15 @@ def _of(rules: Ruleset, role_key: RoleKey, table: Table) -> RoleTable:
     def sendable(names: frozenset[str]) -> dict[str, Column]:
         return {name: column for name, column in table.all_columns.items() if name in names}
 
+    relations = resolver.relations(table.name).items()
+    user_columns = [column for column in columns.values() if column.is_user and resolver.user_fields]
     return RoleTable(
-        table.name,
-        columns,
-        None if access.insert is None else sendable(access.insert.columns),
-        None if access.update is None else sendable(access.update.columns - {ID.name}),
-        access.delete is not None,
-        {name: relation(hop.table, hop.column, hop.many) for name, hop in resolver.relations(table.name).items()},
-        {column.key: resolver.user_fields for column in columns.values() if column.is_user and resolver.user_fields},
-        tuple(name for name in table.conditions if columns and usable(name)),
+        name=table.name,
+        columns=columns,
+        insert=None if access.insert is None else sendable(access.insert.columns),
+        update=None if access.update is None else sendable(access.update.columns - {ID.name}),
+        may_delete=access.delete is not None,
+        relations={name: relation(hop.table, hop.column, hop.many) for name, hop in relations},
+        users={column.key: resolver.user_fields for column in user_columns},
+        conditions=tuple(name for name in table.conditions if columns and usable(name)),
     )

@@ -83,13 +83,13 @@ def parse(body: Mapping[str, Any], table: str, resolver: NameResolver) -> Aggreg
     outputs = tuple(output for output, _ in results.values())
     computed = _Results({name: column for name, (_, column) in results.items()})
     return AggregateRequest(
-        outputs,
-        query_where.parse_where(_optional(body, "where", dict), table, resolver),
-        query_where.parse_where(_optional(body, "having", dict), "", computed, "having"),
-        _order(_optional(body, "order", str), keys, computed),
-        _limit(body.get("limit")),
-        _optional(body, "cursor", str),
-        _time_zone(_optional(body, "time_zone", str)),
+        outputs=outputs,
+        where=query_where.parse_where(_optional(body, "where", dict), table, resolver),
+        having=query_where.parse_where(_optional(body, "having", dict), "", computed, "having"),
+        order=_order(_optional(body, "order", str), keys, computed),
+        limit=_limit(body.get("limit")),
+        cursor=_optional(body, "cursor", str),
+        time_zone=_time_zone(_optional(body, "time_zone", str)),
     )
 
 
