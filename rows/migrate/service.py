@@ -137,7 +137,7 @@ def prepared(
     `expected` is the edited version (None: current). `confirm` names operations that may lose data. Building new unique
     indexes is limited to SCHEMA_STATEMENT_TIMEOUT_MS unless `no_time_limit`; `progress` is called for each. Raises
     InvalidDocument, QuotaExceeded, Unconfirmed, VersionConflict, SchemaLost, TablesBusy and StatementTimeout."""
-    planned = _planned(environment, raw, expected, actor)
+    planned = in_slot(_planned)(environment, raw, expected, actor)
     state, plan = planned.state, planned.plan
     if planned.is_empty:
         yield lambda: planned.unchanged
@@ -190,7 +190,6 @@ class _PlannedChange:
         return Outcome(self.state.version, (), changed=False, warnings=self.warnings)
 
 
-@in_slot
 def _planned(
     environment: EnvironmentRef, raw: object, expected: int | None, actor: Caller | Actor | None
 ) -> _PlannedChange:

@@ -36,12 +36,11 @@ def test_a_project_has_one_slot_and_leaves_others_theirs(monkeypatch: pytest.Mon
         return "done"
 
     quick = in_slot(lambda environment: "quick")
-    nested = in_slot(lambda environment: quick(environment))
     with ThreadPoolExecutor(30) as threads:
         first = threads.submit(work, environment_of("prj_a"))
         assert begun.acquire(timeout=20)
         more = [threads.submit(work, environment_of("prj_a")) for _ in range(20)]
-        assert threads.submit(nested, environment_of("prj_b")).result(20) == "quick"
+        assert threads.submit(quick, environment_of("prj_b")).result(20) == "quick"
         assert {type(each.exception(20)) for each in more} == {SchemasBusy}
         release.set()
         assert first.result(20) == "done"
