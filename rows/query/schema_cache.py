@@ -114,9 +114,9 @@ _VERSION: Final = b"SELECT version FROM platform.rows_currentversion WHERE envir
 
 def _load(environment: EnvironmentRef) -> CompiledSchema:
     alias = environment.cluster
-    current = CurrentVersion.objects.using(alias).filter(environment_id=environment.environment_id).values("version")
+    version = CurrentVersion.objects.using(alias).filter(environment_id=environment.environment_id).values("version")
     found = SchemaVersion.objects.using(alias).filter(
-        environment_id=environment.environment_id, version=Subquery(current)
+        environment_id=environment.environment_id, version=Subquery(version)
     ).first()  # fmt: skip
     interests = subscriptions.interests_of(environment.environment_id, alias)
     if found is None:

@@ -133,17 +133,17 @@ class ColumnReader:
         if "values" not in raw:
             self.reader.fail(path / "values", "required", "an enum needs its values")
             return {}
-        values = self.reader.entries(path / "values", raw["values"], MAX_VALUES)
+        entries = self.reader.entries(path / "values", raw["values"], MAX_VALUES)
         if raw["values"] == []:
             self.reader.fail(path / "values", "invalid", "must have at least one value")
-        for index, value in enumerate(values):
+        for index, value in enumerate(entries):
             if not isinstance(value, str) or not 1 <= len(value) <= MAX_VALUE_LENGTH or literals.unstorable(value):
                 self.reader.fail(
                     path / "values" / index, "invalid", f"must be a string of 1-{MAX_VALUE_LENGTH} characters"
                 )
-            elif value in values[:index]:
+            elif value in entries[:index]:
                 self.reader.fail(path / "values" / index, "taken", "is listed twice")
-        return {"values": tuple(values)}
+        return {"values": tuple(entries)}
 
     def _reference_facts(self, path: DocumentPath, raw: dict[str, Any], null: bool) -> dict[str, Any]:
         if "to" not in raw:

@@ -228,9 +228,8 @@ class _Batch:
                 upserted = upserts.upsert(context, name, self._values(operation), operation.on_conflict)
                 return Result(201 if upserted.is_new else 200, upserted.row)
             case "update":
-                row_id, values = self._row_id(operation), self._values(operation)
-                row = service.update(context, name, row_id, values, matches=operation.matches)
-                return Result(200, row)
+                row_id, body = self._row_id(operation), self._values(operation)
+                return Result(200, service.update(context, name, row_id, body, matches=operation.matches))
             case "delete":
                 service.delete(context, name, self._row_id(operation), matches=operation.matches)
                 return Result(204, None)
@@ -248,16 +247,16 @@ class _Batch:
 
     def _values(self, operation: Operation) -> Any:
         """The values with their references replaced by cells. Only columns that the caller may know are looked at."""
-        values = operation.values
-        if not isinstance(values, dict) or not any(map(_is_reference, values.values())):
-            return values
+        sent = operation.values
+        if not isinstance(sent, dict) or not any(map(_is_reference, sent.values())):
+            return sent
         table, access = self.context.table(operation.table)
         known = {ID.name, *self.context.resolver.columns(table.name)}
         for rule in (access.insert, access.update if operation.op != "insert" else None):
             if rule is not None:
                 known |= rule.columns
-        found, errors = dict(values), []
-        for name, value in values.items():
+        found, errors = dict(sent), []
+        for name, value in sent.items():
             if not _is_reference(value):
                 continue
             column = table.all_columns.get(name) if name in known else None

@@ -47,8 +47,8 @@ class _Planning:
         self.new_table_checks = table_models.checks_of(new)
         self.table_check_names = {
             constraint_name(table, check): check
-            for checks in (self.renamed.checks, self.new_table_checks)
-            for table, found in checks.items()
+            for of_schema in (self.renamed.checks, self.new_table_checks)
+            for table, found in of_schema.items()
             for check in found
         }
 
