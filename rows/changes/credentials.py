@@ -108,7 +108,15 @@ def check_batch(credentials: Iterable[SharedCredential]) -> None:
     cached. Those without a cached record of their own are left to the method `caller`."""
     now = time.monotonic()
     due = [(each, each.lookup) for each in set(credentials) if each.lookup is not None and each.is_due_soon(now)]
-    records: dict[str | None, bytes | None] = {None: None}
+    environment_records: dict[str | None, bytes | None] = {None: None}
+
+    def environment_record(lookup: Lookup, cached: bytes | None) -> bytes | None:
+        key = lookup.environment_key
+        if key not in environment_records:
+            environment_records[key] = None  # a query that fails is not repeated for the next credential
+            environment_records[key] = _read_environment(lookup) if cached in (None, UNCACHED) else cached
+        return environment_records[key]
+
     for start in range(0, len(due), _BATCH):
         some = due[start : start + _BATCH]
         trip = redis_client.round_trip()
@@ -118,17 +126,11 @@ def check_batch(credentials: Iterable[SharedCredential]) -> None:
             for each, lookup in some
         ]
         trip.run()
-        for each, lookup, identity_record, environment_record in asked:
-            if identity_record.value is None:  # as while Redis is unavailable
+        for each, lookup, identity, environment in asked:
+            if identity.value is None:  # as while Redis is unavailable
                 continue
             with contextlib.suppress(ApiError, Error):
-                if lookup.environment_key not in records:
-                    records[lookup.environment_key] = None  # a query that fails is not repeated for the next credential
-                    is_cached = environment_record.value not in (None, UNCACHED)
-                    records[lookup.environment_key] = (
-                        environment_record.value if is_cached else _read_environment(lookup)
-                    )
-                caller = caller_by_records(lookup, identity_record.value, records[lookup.environment_key])
+                caller = caller_by_records(lookup, identity.value, environment_record(lookup, environment.value))
                 if caller is not None:
                     each.record_check(caller, now)
 
