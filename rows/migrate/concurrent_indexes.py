@@ -5,6 +5,7 @@ repeated."""
 from collections.abc import Callable
 from typing import Any
 
+from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import sql
 
 from platform_site.background import advisory_locks
@@ -15,6 +16,7 @@ from rows.migrate import versions as schema_versions
 from rows.migrate.schema_editor import RowSchemaEditor
 from rows.models import CurrentVersion
 from rows.query.tables import table_models
+from rows.schema.model import Schema
 
 Progress = Callable[[str], None]
 
@@ -29,23 +31,27 @@ def make_due(environment: EnvironmentRef, progress: Progress = lambda name: None
         cursor.execute("SELECT set_config('search_path', %s, false)", [f'"{environment.environment_id}"'])
         while True:
             state = schema_versions.current(environment)
-            present, models = _present(cursor), table_models.state_of(state.schema)
-            for table in state.schema.tables.values():
-                for spec in table.indexes:
-                    name = table_models.index_name(table.name, spec)
-                    if present.get(name, False):
-                        continue
-                    progress(f"{table.name} ({spec})")
-                    if name in present:
-                        cursor.execute(sql.SQL("DROP INDEX CONCURRENTLY IF EXISTS {}").format(sql.Identifier(name)))
-                    model = models.apps.get_model(table_models.LABEL, table.name)
-                    index = table_models.index_for(table, spec)
-                    cursor.execute(str(index.create_sql(model, RowSchemaEditor(connection), concurrently=True)))
+            _build_missing(connection, cursor, state.schema, progress)
             settled = CurrentVersion.objects.using(environment.cluster).filter(
                 environment_id=environment.environment_id, version=state.version
             )
             if state.version == 0 or settled.update(indexes_due=False):
                 return True
+
+
+def _build_missing(connection: BaseDatabaseWrapper, cursor: Any, schema: Schema, progress: Progress) -> None:
+    present, models = _present(cursor), table_models.state_of(schema)
+    for table in schema.tables.values():
+        for spec in table.indexes:
+            name = table_models.index_name(table.name, spec)
+            if present.get(name, False):
+                continue
+            progress(f"{table.name} ({spec})")
+            if name in present:  # not valid: a build was interrupted
+                cursor.execute(sql.SQL("DROP INDEX CONCURRENTLY IF EXISTS {}").format(sql.Identifier(name)))
+            model = models.apps.get_model(table_models.LABEL, table.name)
+            index = table_models.index_for(table, spec)
+            cursor.execute(str(index.create_sql(model, RowSchemaEditor(connection), concurrently=True)))
 
 
 def _present(cursor: Any) -> dict[str, bool]:
