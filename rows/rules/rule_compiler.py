@@ -49,16 +49,16 @@ class RuleCompiler:
             where, clauses = self.condition(spec.where, f"{path}.where", "rule")
             grants.append(Grant(where, columns | {ID.name}, clauses))
         shown = frozenset().union(*(grant.columns for grant in grants))
-        partial = {
-            name: any_of(grant.where for grant in grants if name in grant.columns)
-            for name in shown
-            if any(name not in grant.columns for grant in grants)
-        }
+        partial: dict[str, Condition] = {}
+        for name in shown:
+            showing = [grant.where for grant in grants if name in grant.columns]
+            if len(showing) < len(grants) and (condition := any_of(showing)) != TRUE:
+                partial[name] = condition
         return ReadRule(
-            tuple(grants),
-            any_of(grant.where for grant in grants),
-            tuple(name for name in self.table.all_columns if name in shown),
-            MappingProxyType({name: condition for name, condition in partial.items() if condition != TRUE}),
+            grants=tuple(grants),
+            where=any_of(grant.where for grant in grants),
+            columns=tuple(name for name in self.table.all_columns if name in shown),
+            partial=MappingProxyType(partial),
         )
 
     def write(self, action: Action, spec: RuleSpec, read: ReadRule | None) -> WriteRule:

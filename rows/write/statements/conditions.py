@@ -132,13 +132,9 @@ def depends_on_insert_order(role_view: RoleView, tables: Iterable[str]) -> bool:
 def old_columns(role_view: RoleView, shape: UpdateShape) -> tuple[str, ...]:
     """The columns whose previous cells the rule's checks read (`$old.…`)."""
     rule = rule_of(role_view, shape)
-    found = {
-        operand.name.removeprefix(OLD)
-        for check in (rule.check, *(clause.condition for clause in rule.check_clauses))
-        for operand in operands(check)
-        if isinstance(operand, Variable) and operand.name.startswith(OLD)
-    }
-    return tuple(sorted(found))
+    checks = [rule.check, *(clause.condition for clause in rule.check_clauses)]
+    found = {operand.name for check in checks for operand in operands(check) if isinstance(operand, Variable)}
+    return tuple(sorted(name.removeprefix(OLD) for name in found if name.startswith(OLD)))
 
 
 def is_among(column: str, ids: Ids) -> Sql:
