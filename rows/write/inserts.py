@@ -123,14 +123,11 @@ def _insert_order(pending_writes: Mapping[int, PendingInsert]) -> list[int]:
     """The order of the inserts: by id, so that two batches with common ids wait for each other and do not deadlock, but
     a row before those of the batch that refer to it. Rows in a reference cycle come last, to be refused."""
     numbers = {pending.named[ROW_ID]: number for number, pending in pending_writes.items()}
-    waits_for = {
-        number: {
-            numbers[cell]
-            for column in pending.table.columns.values()
-            if column.references == pending.table.name and (cell := pending.named.get(Cell(column.name))) in numbers
-        }
-        for number, pending in pending_writes.items()
-    }
+    waits_for: dict[int, set[int]] = {}
+    for number, pending in pending_writes.items():
+        columns = [column for column in pending.table.columns.values() if column.references == pending.table.name]
+        targets = {pending.named.get(Cell(column.name)) for column in columns}
+        waits_for[number] = {numbers[target] for target in targets if target in numbers}
     waiting = sorted(waits_for, key=lambda number: pending_writes[number].named[ROW_ID] or b"")
     order: list[int] = []
     done: set[int] = set()
