@@ -96,7 +96,9 @@ class Subscription:
                 hop = one.hop
                 columns.add("id" if hop.many else hop.column)
                 rule = context.compiled.rules.access(hop.table, context.role_key).read
-                shown = one.columns if one.columns is not None else rule.columns if rule else ()
+                shown = one.columns
+                if shown is None:
+                    shown = rule.columns if rule else ()
                 self.related[hop.table] |= {*shown, hop.column if hop.many else "id"}
                 self._relate(hop.table, _rule(context, hop.table))
                 self._relate_embedded(context, one.inside, self.related[hop.table])

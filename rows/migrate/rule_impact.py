@@ -96,13 +96,14 @@ def of_change(environment: EnvironmentRef, raw: Any, *, name_users: bool = True)
 
 
 def _tables_with_other_rules(current: Schema, proposed: Schema) -> list[str]:
-    return [
-        name
-        for name, table in current.tables.items()
-        if (becomes := proposed.tables.get(name)) is not None
-        and becomes.renamed_from is None
-        and (table.rules != becomes.rules or _conditions(current, table) != _conditions(proposed, becomes))
-    ]
+    changed = []
+    for name, table in current.tables.items():
+        becomes = proposed.tables.get(name)
+        if becomes is None or becomes.renamed_from is not None:
+            continue
+        if table.rules != becomes.rules or _conditions(current, table) != _conditions(proposed, becomes):
+            changed.append(name)
+    return changed
 
 
 def _conditions(schema: Schema, table: Table) -> dict[named_conditions.Name, Any]:

@@ -61,13 +61,13 @@ def explain(context: QueryContext, name: str, row_id: str, subject: Principal, *
     paths = _unique(path for clause in clauses for path in _paths(clause.condition) if _is_known(context, name, path))
     author = context.compiled.rules.author
     quantifiers = {clause: dict(_quantifiers(json.loads(clause.text), name, author)) for clause in clauses}
-    visible_quantifiers = _unique(
-        condition
-        for clause in clauses
-        for condition in quantifiers[clause].values()
-        if (knows_users or all(variable.name in _PUBLIC_VARIABLES for variable in _variables(condition)))
-        and _is_fully_visible(context, name, condition)
-    )
+
+    def may_show(condition: Condition) -> bool:
+        is_public = all(variable.name in _PUBLIC_VARIABLES for variable in _variables(condition))
+        return (knows_users or is_public) and _is_fully_visible(context, name, condition)
+
+    of_clauses = (condition for clause in clauses for condition in quantifiers[clause].values())
+    visible_quantifiers = _unique(filter(may_show, of_clauses))
     _, now, *texts = _read_row(context, context.statement(_cells, name, paths), row_id)
     cells = {path: None if text is None else exact_json.loads(text) for path, text in zip(paths, texts, strict=True)}
     masks = access.read.partial if access.read else {}
