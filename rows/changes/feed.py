@@ -91,36 +91,8 @@ class Feed:
     def _run(self) -> None:
         for number in range(WORKERS):
             threading.Thread(target=self._work, name=f"changes-{self._using}-{number}", daemon=True).start()
-        failed_at, pause, began, gap = 0.0, POLL_SECONDS, 0.0, PAUSE_SECONDS
         try:
-            while True:
-                self._woken.wait(pause)
-                is_busy = time.monotonic() - began < 2 * gap
-                gap = min(2 * gap, LONGEST_PAUSE_SECONDS) if is_busy else PAUSE_SECONDS
-                time.sleep(max(0.0, began + gap - time.monotonic()))
-                self._woken.clear()
-                began = time.monotonic()
-                streams, added = self._take_streams()
-                if not streams:
-                    return
-                try:
-                    close_old_connections()
-                    self._renew(streams)
-                    unsettled = [each for each in streams if each.position is None]
-                    due = streams if self._is_full_pass_due() else list(dict.fromkeys([*unsettled, *added]))
-                    check_batch(each.credential for each in due)
-                    self._run_pass(due)
-                    failed_at = 0.0
-                    pause = SETTLE_POLL_SECONDS if unsettled else POLL_SECONDS
-                except Error as error:
-                    self._is_notified = True
-                    logger.warning("region %s: changes could not be read: %s", self._using, type(error).__name__)
-                    connections[self._using].close()
-                    failed_at = failed_at or time.monotonic()
-                    if time.monotonic() - failed_at > MAX_FAILURE_SECONDS:
-                        for stream in streams:
-                            stream.end("unavailable")
-                    time.sleep(POLL_SECONDS)
+            self._run_passes()
         except BaseException:
             logger.exception("region %s: the feed of changes ended", self._using)
             with self._lock:
@@ -133,6 +105,38 @@ class Feed:
             for _ in range(WORKERS):
                 self._tasks.put(None)
             connections.close_all()
+
+    def _run_passes(self) -> None:
+        """Until no stream is open."""
+        failed_at, pause, began, gap = 0.0, POLL_SECONDS, 0.0, PAUSE_SECONDS
+        while True:
+            self._woken.wait(pause)
+            is_busy = time.monotonic() - began < 2 * gap
+            gap = min(2 * gap, LONGEST_PAUSE_SECONDS) if is_busy else PAUSE_SECONDS
+            time.sleep(max(0.0, began + gap - time.monotonic()))
+            self._woken.clear()
+            began = time.monotonic()
+            streams, added = self._take_streams()
+            if not streams:
+                return
+            try:
+                close_old_connections()
+                self._renew(streams)
+                unsettled = [each for each in streams if each.position is None]
+                due = streams if self._is_full_pass_due() else list(dict.fromkeys([*unsettled, *added]))
+                check_batch(each.credential for each in due)
+                self._run_pass(due)
+                failed_at = 0.0
+                pause = SETTLE_POLL_SECONDS if unsettled else POLL_SECONDS
+            except Error as error:
+                self._is_notified = True
+                logger.warning("region %s: changes could not be read: %s", self._using, type(error).__name__)
+                connections[self._using].close()
+                failed_at = failed_at or time.monotonic()
+                if time.monotonic() - failed_at > MAX_FAILURE_SECONDS:
+                    for stream in streams:
+                        stream.end("unavailable")
+                time.sleep(POLL_SECONDS)
 
     def _take_streams(self) -> tuple[list[Stream], list[Stream]]:
         """The open streams, and those of them that are new. If there are none, the feed ends."""
@@ -211,7 +215,7 @@ class Feed:
         is_reversed = task.environment_id in self._oldest_first
         for number, streams in enumerate(reversed(task.unread) if is_reversed else task.unread):
             if number and task.effort.is_over:
-                self._oldest_first ^= {task.environment_id}
+                self._oldest_first ^= {task.environment_id}  # the next task begins at the other end
                 self.wake()
                 break
             self._read_and_serve(task, streams)
