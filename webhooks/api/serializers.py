@@ -76,7 +76,7 @@ def event_warnings(
 ) -> Iterator[FieldError]:
     """One for each table of `patterns` that is not there. To callers without `schema:read`, tables that role `server`
     cannot read are not there either, and no name is suggested."""
-    if not event_types.unknown_tables(patterns, ()):
+    if not any(map(event_types.table_of, patterns)):
         return
     compiled = schema_cache.current(environment)
     resolver = compiled.rules.resolver(SERVER)
