@@ -1,6 +1,7 @@
 """What a pass sends to one stream: messages, each with an id after which a disconnected client continues."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import zip_longest
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -39,7 +40,7 @@ def encode(messages: Sequence[Message], seen: Position, end: Position, seal: Sea
         elif following.sequence == each.sequence:  # the same row, for another subscription
             position = None
         else:
-            position = seen.within(end, each.sequence)
+            position = replace(seen, until=end.snapshot, sequence=each.sequence)
         last_id = None if seal is None or position is None else seal.write(position)
         encoded.append(event_streams.message(each.event, each.data, last_id))
         size += len(encoded[-1])

@@ -1,5 +1,3 @@
-"""Opens a stream of changes."""
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -29,10 +29,6 @@ class Position:
     until: str | None = None
     sequence: int = 0
 
-    def within(self, end: "Position", sequence: int) -> "Position":
-        """The position of a message in the batch from here to `end`."""
-        return replace(self, until=end.snapshot, sequence=sequence)
-
 
 @dataclass(frozen=True, slots=True)
 class Seal:

@@ -74,7 +74,6 @@ def _add(pipe: Any, key: str, stream_ids: Iterable[str]) -> None:
 
 
 def refresh(streams: Iterable[Stream]) -> None:
-    """Report these streams as still open."""
     _execute(streams, _add)
 
 

@@ -1,5 +1,3 @@
-"""When a failed delivery is attempted again."""
-
 from datetime import UTC, datetime, timedelta
 from typing import Final
 

@@ -1,5 +1,3 @@
-"""Aggregates: counts, sums, averages and extremes of the rows that a caller may read, by group."""
-
 import hashlib
 from collections.abc import Mapping
 from typing import Any, Final

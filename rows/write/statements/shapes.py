@@ -51,8 +51,6 @@ WriteShape = InsertShape | UpdateShape | DeleteShape
 
 @dataclass(frozen=True, slots=True)
 class OldCell:
-    """The value before the write."""
-
     column: str
 
 
