@@ -4,7 +4,6 @@ Limits as in docs/explanation/reliability.md: HEAD_SECONDS, BODY_SECONDS, WRITE_
 import asyncio
 import ctypes
 import logging
-import os
 import socket
 import threading
 from collections.abc import Callable
@@ -105,11 +104,10 @@ def return_memory() -> None:
 
 
 class HttpConnection(asyncio.Protocol):
-    """Deadlines, order of responses and flow control of one connection. Responses may come from any thread."""
+    """Deadlines, order of responses and flow control of one connection. `finish` alone is called in other threads."""
 
     _parser: RequestParser
     _transport: Any
-    _descriptor: int
 
     def __init__(self, server: HttpServer) -> None:
         self.server = server
@@ -119,16 +117,12 @@ class HttpConnection(asyncio.Protocol):
         self.reads = False
         """Whether the client has read some of what was unread before."""
         self._unwritten = 0
-        self._is_all_written = False
-        """Whether all previous responses are written, so that a thread may write directly."""
         self.deadline = server.loop.time() + HEAD_SECONDS
         self.is_gone = False
-        self._writing = threading.Lock()
         self.is_paused = False
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
-        self._descriptor = transport.get_extra_info("socket").fileno()
         peer, own = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         address = (peer[0] if peer else "", *(own[:2] if own else ("", 80)))
         self._parser = RequestParser(partial(check_head, self.server.forwarding, address))
@@ -140,8 +134,7 @@ class HttpConnection(asyncio.Protocol):
             transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
-        with self._writing:
-            self.is_gone = True
+        self.is_gone = True
         self._parser.close()
         self.deadline = _NEVER
         self.server.connections.discard(self)
@@ -189,7 +182,6 @@ class HttpConnection(asyncio.Protocol):
         if self._answering is None and waiting:
             self._answering = message = waiting.popleft()
             message.connection = self
-            self._is_all_written = not self._transport.get_write_buffer_size()
             self.deadline = _NEVER
             self.server.handle(message)
 
@@ -201,28 +193,8 @@ class HttpConnection(asyncio.Protocol):
         """Send the end of a response, from any thread."""
         if threading.get_ident() == self.server.thread:
             self._finish(message, data)
-        elif message.is_last or not self._is_all_written or not self._write_now(message, data):
+        else:
             self.server.loop.call_soon_threadsafe(self._finish, message, data)
-
-    def _write_now(self, message: Message, data: bytes) -> bool:
-        """Write a whole response in this thread, without waking the loop. False if nothing was written."""
-        with self._writing:  # otherwise the descriptor could be closed meanwhile and reused by another connection
-            if self.is_gone:
-                return False
-            try:
-                written = os.write(self._descriptor, data)
-            except OSError:
-                return False
-        loop, parser = self.server.loop, self._parser
-        if written < len(data):
-            loop.call_soon_threadsafe(self._finish, message, data[written:])
-            return True
-        self.deadline = loop.time() + IDLE_SECONDS
-        self._answering = None
-        # Read after `_answering` was cleared.
-        if parser.messages or parser.state != "idle" or not self._transport.is_reading():
-            loop.call_soon_threadsafe(self._go_on)
-        return True
 
     def _finish(self, message: Message, data: bytes) -> None:
         self._answering = None
