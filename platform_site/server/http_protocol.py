@@ -29,9 +29,6 @@ MAX_UNREAD: Final = 128 * 1024 * 1024
 """Bytes of all responses and event streams of a process that clients do not read."""
 SEND_BUFFER: Final = 256 * 1024
 """What the kernel takes of them for each connection, besides. Without it: up to 4 MB."""
-_PAUSE_AT: Final = 8
-_PAUSE_BYTES: Final = 64 * 1024
-"""While a request is answered, reading pauses at so many waiting requests, or so many bytes of them."""
 _EXPIRY_CHECK_SECONDS: Final = 0.5
 _NEVER: Final = float("inf")
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -162,20 +159,16 @@ class HttpConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         parser = self._parser
-        before, waiting = parser.state, parser.messages
+        before = parser.state
         if before == "done":
             return
-        if (self._answering is not None or self.is_paused) and (
-            len(waiting) >= _PAUSE_AT or parser.size + sum([len(message.body) for message in waiting]) > _PAUSE_BYTES
-        ):
-            self._transport.pause_reading()
         parser.feed(data)
-        if self._answering is None:
-            if waiting:
-                if not self.is_paused:
-                    self._begin_next()
-            elif parser.state != before:
-                self._read_on()
+        if self._answering is not None or self.is_paused:
+            self._transport.pause_reading()  # what was read waits, and nothing more is read
+        elif parser.messages:
+            self._begin_next()
+        elif parser.state != before:
+            self._resume_reading()
 
     def _begin_next(self) -> None:
         waiting = self._parser.messages
@@ -202,14 +195,12 @@ class HttpConnection(asyncio.Protocol):
             return
         self._transport.write(data)
         if message.is_last or self.server.is_stopping:
+            # Drop the client's input until it closes, for DRAIN_SECONDS at most. Closing now could send a reset, and it
+            # could lose the response.
             self._parser.close()
-            if message.refusal is not None:
-                # Drop the client's input for DRAIN_SECONDS: closing now would send a reset, and the client could lose
-                # the response.
-                self._transport.write_eof()
-                self.deadline = self.server.loop.time() + DRAIN_SECONDS
-            else:
-                self._close()
+            self._transport.write_eof()
+            self._transport.resume_reading()
+            self.deadline = self.server.loop.time() + DRAIN_SECONDS
         else:
             self._go_on()
 
@@ -218,15 +209,14 @@ class HttpConnection(asyncio.Protocol):
         if self.is_paused:
             self._unwritten = self._transport.get_write_buffer_size()
             self.deadline = self.server.loop.time() + WRITE_SECONDS
-        elif self._answering is None:
-            if self._parser.messages:
-                self.server.loop.call_soon(self._begin_next)
-            elif self._parser.state == "done":  # the client has closed its half
-                self._close()
-            else:
-                self._read_on()
+        elif self._parser.messages:
+            self.server.loop.call_soon(self._begin_next)
+        elif self._parser.state == "done":  # the client has closed its half
+            self._close()
+        else:
+            self._resume_reading()
 
-    def _read_on(self) -> None:
+    def _resume_reading(self) -> None:
         parser = self._parser
         if parser.expects_continue:
             parser.expects_continue = False

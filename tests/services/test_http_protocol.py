@@ -148,6 +148,22 @@ def test_bodies_behind_an_unfinished_response_are_not_read(served: Served) -> No
         assert len(served.begun) == 2, "the next request goes on"
 
 
+def test_the_last_response_is_read_by_a_client_that_sent_more(served: Served) -> None:
+    with served.client() as client:
+        client.sendall(REQUEST)
+        served.run()
+        for _ in range(3):
+            client.sendall(REQUEST)
+            served.run(0.02)
+        served.server.is_stopping = True
+        served.begun[0].respond(HttpResponse(b"last"))
+        served.run()
+        received = b""
+        while piece := client.recv(65536):
+            received += piece
+        assert received.endswith(b"last")
+
+
 def test_a_large_head_in_one_piece_is_refused(served: Served) -> None:
     headers = b"".join(b"X-H%d: %b\r\n" % (number, b"a" * 1_000) for number in range(90))
     with served.client() as client:
