@@ -186,12 +186,6 @@ def add_headers(meta: dict[str, Any], headers: "Headers") -> set[str]:
     return repeated
 
 
-def is_too_large(stated: str) -> bool:
-    """Whether this Content-Length is over the limit. It may have any number of digits."""
-    digits = stated.strip().lstrip("0")
-    return len(digits) > len(str(BODY_LIMIT)) or int(digits or "0") > BODY_LIMIT
-
-
 def check_host(named: str | None, meta: dict[str, Any]) -> None:
     """One host and a valid port (RFC 9112, 3.2); Django checks which host. Raises ApiError."""
     if named is None and meta["SERVER_PROTOCOL"] == "HTTP/1.1":
