@@ -63,8 +63,6 @@ class _MainProcess:
 
     def run(self) -> None:
         """Until SIGTERM or SIGINT. Raises SystemExit(1) if workers end before they serve."""
-        # Signals are blocked except in `_wait`: Python loses those that arrive while it forks.
-        signal.pthread_sigmask(signal.SIG_BLOCK, worker.SIGNALS)
         for number in worker.SIGNALS:
             signal.signal(number, lambda *_: None)
         signal.set_wakeup_fd(self._signals_writer.fileno())
@@ -91,15 +89,15 @@ class _MainProcess:
         is_forked = self._context.get_start_method() == "fork"
         others = [each for each in self._listeners if each is not listener] if is_forked else []
         process = self._context.Process(target=worker.work, args=(listener, others, writer, os.getpid()))
+        signal.pthread_sigmask(signal.SIG_BLOCK, worker.SIGNALS)  # Python loses those that arrive while it forks
         process.start()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, worker.SIGNALS)
         writer.close()
         return _Worker(process, ready)
 
     def _wait(self, others: list[Any], seconds: float | None = None) -> bool:
         """Wait for a signal or one of `others`, for `seconds` at most. Returns whether one of `others` is ready."""
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, worker.SIGNALS)
         ready = wait([self._signals, *others], seconds)
-        signal.pthread_sigmask(signal.SIG_BLOCK, worker.SIGNALS)
         if self._signals in ready:
             ready.remove(self._signals)
             self._received.update(self._signals.recv(64))
