@@ -75,7 +75,8 @@ def test_figures_are_handed_in_again_whatever_went_wrong(
     reporter = Reporter()
     reporter.start()
     wait_for("it goes on", lambda: len(tries) >= 3)
-    reporter.stop(10)
+    reporter.stop()
+    reporter.join(10)
 
 
 def test_the_console_says_that_a_database_is_away_of_nothing_else() -> None:

@@ -30,9 +30,9 @@ class Reporter(threading.Thread):
         self._try()
         connection.close()
 
-    def stop(self, seconds: float = 2.0) -> None:
+    def stop(self) -> None:
+        """Write what is left, then end."""
         self._stopped.set()
-        self.join(seconds)
 
     def _try(self) -> None:
         try:

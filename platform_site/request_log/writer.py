@@ -4,7 +4,6 @@ connection may write a batch twice; a killed process loses a second."""
 import logging
 import re
 import threading
-import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -76,9 +75,9 @@ class Writer(threading.Thread):
             self._batch = []
             logger.exception("entries of the request log were lost", extra={"database": self._using})
 
-    def stop(self, seconds: float = 2.0) -> None:
+    def stop(self) -> None:
+        """Write what is left, then end."""
         self._stopped.set()
-        self.join(seconds)
 
     def _take(self) -> None:
         tallies, self._queue.tallies = self._queue.tallies, {}
@@ -152,18 +151,7 @@ def template_of(route: str) -> str:
     return template.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n")
 
 
-class Writers:
-    def __init__(self) -> None:
-        self._writers: list[Writer] = []
-
-    def start(self) -> None:
-        for using in (DEFAULT_DB_ALIAS, *settings.REGION_DATABASES):
-            queues[using] = Queue()
-            self._writers.append(Writer(using, queues[using]))
-        for writer in self._writers:
-            writer.start()
-
-    def stop(self, seconds: float = 2.0) -> None:
-        deadline = time.monotonic() + seconds
-        for writer in self._writers:
-            writer.stop(max(0.0, deadline - time.monotonic()))
+def create_writers() -> list[Writer]:
+    """A writer for each database; this process records requests from now on."""
+    queues.update({using: Queue() for using in (DEFAULT_DB_ALIAS, *settings.REGION_DATABASES)})
+    return [Writer(using, queue) for using, queue in queues.items()]

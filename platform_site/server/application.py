@@ -8,6 +8,7 @@ import contextvars
 import inspect
 import logging
 import os
+import time
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -31,7 +32,7 @@ from platform_site.identity import ids
 from platform_site.observability.metrics import open_metrics_file
 from platform_site.observability.traffic import Reporter
 from platform_site.postgres import availability, loop_connections
-from platform_site.request_log.writer import Writers
+from platform_site.request_log.writer import Writer, create_writers
 from platform_site.server.elastic_pool import ElasticThreadPool
 from platform_site.server.http_message import EventStream, Message
 from platform_site.server.incoming import Incoming
@@ -39,6 +40,8 @@ from platform_site.server.thread_shares import OverShare, ThreadShare, ThreadSha
 from platform_site.server.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
+REPORT_SECONDS: Final = 2.0
+"""How long a stopping worker writes its last metrics and entries of the request log."""
 _SLASHES_OF_TABLE: Final = "/v1/rows/tasks".count("/")
 
 
@@ -50,7 +53,7 @@ class Application:
     _loop: asyncio.AbstractEventLoop
     _pool: ElasticThreadPool[Incoming]
     _shares: ThreadShares
-    _reporters: tuple[Reporter, Writers]
+    _reporters: list[Reporter | Writer]
     _watchdog: Watchdog
 
     def load(self) -> None:
@@ -97,7 +100,7 @@ class Application:
         os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"  # our database backend has its own check
         loop_connections.install()
         open_metrics_file()
-        self._reporters = Reporter(), Writers()
+        self._reporters = [Reporter(), *create_writers()]
         for reporter in self._reporters:
             reporter.start()
         self._watchdog = Watchdog(loop)
@@ -111,6 +114,9 @@ class Application:
             handler.flush()  # the worker ends by os._exit, which skips logging.shutdown
         for reporter in self._reporters:
             reporter.stop()
+        deadline = time.monotonic() + REPORT_SECONDS
+        for reporter in self._reporters:
+            reporter.join(max(0.0, deadline - time.monotonic()))
 
     def handle(self, message: Message) -> None:
         """Answer a complete request: refuse it, or run it on the loop or in a thread."""

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import threading
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 
 from platform_site.concurrency import server_hints
 from platform_site.embedded.sockets import listen
+from platform_site.server import application as web_application
 from platform_site.server import serve, worker
 from tests.support.service import wait_for
 
@@ -70,6 +72,33 @@ def test_a_stopping_worker_whose_requests_do_not_end_says_so_and_ends(
     assert [record.message for record in caplog.records] == [
         "a stopping worker ends without having finished its requests"
     ]
+
+
+class Reporter(threading.Thread):
+    """Stands for one that writes its last report when it is stopped, once its database answers."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(daemon=True)
+        self._seconds, self._stopped, self.has_written = seconds, threading.Event(), False
+
+    def run(self) -> None:
+        self._stopped.wait()
+        time.sleep(self._seconds)
+        self.has_written = True
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+
+def test_a_silent_database_takes_no_time_from_the_last_reports_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web_application, "REPORT_SECONDS", 1.0)
+    stopping: Any = web_application.Application()
+    stopping._watchdog = stopping._pool = SimpleNamespace(stop=lambda: None)
+    stopping._reporters = silent, quick = Reporter(30), Reporter(0.05)
+    for reporter in (silent, quick):
+        reporter.start()
+    stopping.stop()
+    assert (silent.has_written, quick.has_written) == (False, True)
 
 
 def main_process_of_stuck_workers(listeners: list[socket.socket]) -> None:
