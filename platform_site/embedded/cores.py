@@ -20,11 +20,10 @@ def cores(groups: Path = _GROUPS, own_groups: Path = _OWN_GROUPS) -> int:
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers == "":  # version 2
-            shares += [_share(*_words(group / "cpu.max")) for group in _and_above(groups, path)]
+            shares += [_share(group, "cpu.max") for group in _and_above(groups, path)]
         elif "cpu" in controllers.split(","):
             shares += [
-                _share(*_words(group / "cpu.cfs_quota_us"), *_words(group / "cpu.cfs_period_us"))
-                for group in _and_above(groups / "cpu", path)
+                _share(group, "cpu.cfs_quota_us", "cpu.cfs_period_us") for group in _and_above(groups / "cpu", path)
             ]
     return max(1, math.ceil(min(shares)))
 
@@ -35,15 +34,12 @@ def _and_above(mount: Path, path: str) -> list[Path]:
     return [group, *(above for above in group.parents if above.is_relative_to(mount))]
 
 
-def _words(file: Path) -> list[str]:
+def _share(group: Path, *files: str) -> float:
+    """Quota divided by period, of these files; infinite without a quota ("max" in version 2, "-1" in version 1)."""
     try:
-        return file.read_text().split()
+        words = [word for file in files for word in (group / file).read_text().split()]
     except OSError:
-        return []
-
-
-def _share(quota: str = "max", period: str = "100000", *_: str) -> float:
-    """Infinite without a quota ("max" in version 2, "-1" in version 1)."""
-    if quota.isdigit() and period.isdigit() and int(quota) and int(period):
-        return int(quota) / int(period)
+        return math.inf
+    if len(words) == 2 and all(word.isdigit() and int(word) for word in words):
+        return int(words[0]) / int(words[1])
     return math.inf
