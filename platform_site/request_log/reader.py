@@ -25,7 +25,7 @@ _INDEXED: Final = {
     "request_id": "request_id = %(request_id)s",
     "errors": f"status >= {ERROR}",
     "until": "at < %(until)s",
-    "after": "(at, id) < (%(after_at)s, %(after_id)s)",
+    "after_at": "(at, id) < (%(after_at)s, %(after_id)s)",
 }
 _TESTED: Final = {
     "status": "status = %(status)s",
@@ -64,10 +64,10 @@ def page(environment: EnvironmentRef, wanted: Mapping[str, Any], limit: int, cur
         "environment_id": environment.environment_id,
         "since": max(wanted.get("since", oldest), oldest),
         "limit": limit + 1,
-        "last": MAX_SCANNED - 1,
+        "scanned": MAX_SCANNED,
     }
     if cursor is not None:
-        values["after_at"], values["after_id"] = values["after"] = cursors.decode(_KIND, bound, cursor)
+        values["after_at"], values["after_id"] = cursors.decode(_KIND, bound, cursor)
     if wanted.get("status", 0) >= ERROR or wanted.get("status_class", 0) * 100 >= ERROR:
         values["errors"] = True
     scan, tests = _scan(values), [test for name, test in _TESTED.items() if name in wanted]
@@ -75,12 +75,12 @@ def page(environment: EnvironmentRef, wanted: Mapping[str, Any], limit: int, cur
     with by_index(using):
         entries = statements.dicts(using, _statement(scan, tests).as_string(None), values)
         last = entries[limit - 1] if len(entries) > limit else None
-        position = (last["at"], last["id"]) if last else None
-        if last is None and tests:
-            beyond = sql.SQL("{} OFFSET %(last)s LIMIT 1").format(scan).as_string(None)
-            position = next((row[:2] for row in statements.rows(using, beyond, values)), None)
+        if last is None and tests:  # others may match behind the last one that was scanned
+            last_scanned = sql.SQL("{} OFFSET %(scanned)s - 1 LIMIT 1").format(scan)
+            last = next(iter(statements.dicts(using, last_scanned.as_string(None), values)), None)
         omitted: int = statements.value(using, _OMITTED, values)
-    return LogPage(entries[:limit], cursors.encode(_KIND, bound, position) if position else None, omitted)
+    next_cursor = cursors.encode(_KIND, bound, [last["at"], last["id"]]) if last else None
+    return LogPage(entries[:limit], next_cursor, omitted)
 
 
 def _scan(values: Mapping[str, Any]) -> sql.Composed:
@@ -99,7 +99,7 @@ def _statement(scan: sql.Composed, tests: list[str]) -> sql.Composed:
     if not tests:
         return sql.SQL("{} LIMIT %(limit)s").format(scan)
     return sql.SQL(
-        "SELECT * FROM ({} LIMIT %(last)s + 1) scanned WHERE {} ORDER BY at DESC, id DESC LIMIT %(limit)s"
+        "SELECT * FROM ({} LIMIT %(scanned)s) scanned WHERE {} ORDER BY at DESC, id DESC LIMIT %(limit)s"
     ).format(scan, sql.SQL(" AND ").join(map(sql.SQL, tests)))
 
 
