@@ -258,16 +258,13 @@ def failed(detail: Any) -> ValidationFailed:
 
 
 def _flatten(path: str, detail: Any) -> list[FieldError]:
+    errors: list[FieldError] = []
     if isinstance(detail, Mapping):
-        return [
-            error
-            for name, inner in detail.items()
-            for error in _flatten(
-                _join(path, "" if name in ("non_field_errors", NON_FIELD_ERRORS) else str(name)), inner
-            )
-        ]
+        for name, inner in detail.items():
+            is_of_all = name in ("non_field_errors", NON_FIELD_ERRORS)
+            errors += _flatten(path if is_of_all else _join(path, str(name)), inner)
+        return errors
     if isinstance(detail, list | tuple):
-        errors: list[FieldError] = []
         for index, inner in enumerate(detail):
             is_nested = isinstance(inner, Mapping | list | tuple)
             errors += _flatten(_join(path, str(index)) if is_nested else path, inner)
