@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Iterable
 from typing import Final
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
@@ -125,14 +125,14 @@ def postgres(name: str, url: str) -> dict[str, str]:
     parts = _split(name, url)
     if parts.scheme not in {"postgres", "postgresql"}:
         raise ImproperlyConfigured(f"{name} must start with postgresql://, not {parts.scheme}://")
-    query = dict(pair.partition("=")[::2] for pair in parts.query.split("&") if pair)
+    query = dict(parse_qsl(parts.query.replace("+", "%2B"), keep_blank_values=True))  # for libpq "+" is no space
     settings = {
         "NAME": unquote(parts.path.lstrip("/")),
         "USER": unquote(parts.username or ""),
         "PASSWORD": unquote(parts.password or ""),
-        "HOST": unquote(query.pop("host", "") or parts.hostname or ""),
+        "HOST": query.pop("host", "") or unquote(parts.hostname or ""),
         "PORT": query.pop("port", "") or str(parts.port or ""),
     }
     if not settings["NAME"]:
         raise ImproperlyConfigured(f"{name} names no database")
-    return settings | {f"OPTIONS:{key}": unquote(value) for key, value in query.items()}
+    return settings | {f"OPTIONS:{key}": value for key, value in query.items()}
