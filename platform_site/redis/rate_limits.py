@@ -32,7 +32,7 @@ _PLACEHOLDER_LIMIT: Final = 1_000_000
 
 
 Outcome = tuple[str, str, int | None]
-"""The values of both headers, and the seconds to wait if the limit is exceeded."""
+"""The values of RateLimit-Policy and RateLimit, and the seconds to wait if the limit is exceeded."""
 
 _windows: Final[dict[tuple[str, str, int, bool], tuple[int, CounterKey]]] = {}
 """By counter, the end of its window and its key: computing them costs 15 µs."""
@@ -72,8 +72,8 @@ class Counting:
             if fall_back:
                 count, time_left = _process_limiters[self._period].count(f"{self._name}\0{self._identity}")
         policy = f'"{self._name}";q={quota};w={self._period}'
-        left = f'"{self._name}";r={max(0, quota - count)};t={time_left}'
-        return policy, left, time_left if count > quota else None
+        state = f'"{self._name}";r={max(0, quota - count)};t={time_left}'
+        return policy, state, time_left if count > quota else None
 
 
 def _new_window(name: str, identity: str, period: int, read_only: bool, now: int) -> tuple[int, CounterKey]:
@@ -93,13 +93,14 @@ def _new_window(name: str, identity: str, period: int, read_only: bool, now: int
 
 def _apply(request: HttpRequest, *outcomes: Outcome, message: str | None = None) -> None:
     """Add both headers of all outcomes to the response. Raises RateLimited if a limit is exceeded."""
-    policy, state, longest = outcomes[0]
-    for another, left, wait in outcomes[1:]:
-        policy, state, longest = f"{policy}, {another}", f"{state}, {left}", max(longest or 0, wait or 0) or None
-    add_header(request, "RateLimit-Policy", policy)
-    add_header(request, "RateLimit", state)
-    if longest is not None:
-        raise RateLimited(longest, message)
+    policies, states, longest_wait = outcomes[0]
+    for policy, state, wait in outcomes[1:]:
+        policies, states = f"{policies}, {policy}", f"{states}, {state}"
+        longest_wait = max(longest_wait or 0, wait or 0) or None
+    add_header(request, "RateLimit-Policy", policies)
+    add_header(request, "RateLimit", states)
+    if longest_wait is not None:
+        raise RateLimited(longest_wait, message)
 
 
 _MORE_COUNTED: Final = "operations_counted"
@@ -164,9 +165,10 @@ class Refusals:
         self._counting = Counting(trip, "refused", _network(request, about), read_only=True)
 
     def check(self) -> None:
-        outcomes = self._counting.settle(IP_ADDRESS_LIMITS.refused_requests_per_minute)
-        if outcomes[2] is not None:
-            _apply(self._request, outcomes)
+        outcome = self._counting.settle(IP_ADDRESS_LIMITS.refused_requests_per_minute)
+        _, _, wait = outcome
+        if wait is not None:
+            _apply(self._request, outcome)
 
 
 def count_anonymous(request: HttpRequest) -> None:
