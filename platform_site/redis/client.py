@@ -11,7 +11,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 import hiredis
@@ -20,17 +19,14 @@ from django.conf import settings
 
 from platform_site.concurrency import loop_requests
 from platform_site.redis import circuit_breaker
-from platform_site.redis.connection import Connection
+from platform_site.redis.connection import Connection, ConnectionPool
 from platform_site.redis.loop_connection import LoopConnection
 from platform_site.redis.round_trip import HIGHEST, RECORD_TTL, RoundTrip, Unavailable, pack
 
 logger = logging.getLogger(__name__)
 MARKER_TTL: Final = 120
 """Longer than a reader of the old state needs to `fill`."""
-_MAX_CONNECTIONS: Final = 8
 _RETRY_SECONDS: Final = 0.25
-_POLL_SECONDS: Final = 0.001
-"""Interval of checks for a free connection, while all are in use or the first one is being opened."""
 _MAX_PENDING_MARKS: Final = 100_000
 
 
@@ -42,9 +38,7 @@ class Store:
 
     def _reset(self) -> None:
         """Called after a fork, too: without the parent's connections and threads."""
-        self._idle: SimpleQueue[Connection | tuple[Exception, float]] = SimpleQueue()
-        self._connection_count = 0
-        """Idle, in use or connecting."""
+        self._connections = ConnectionPool(self._url)
         self._lock = threading.Lock()
         self.breaker = circuit_breaker.CircuitBreaker()
         self._pending: dict[str, tuple[float, bytes]] = {}
@@ -165,7 +159,7 @@ class Store:
         deadline = time.monotonic() + self._budget
         connection: Connection | None = None
         try:
-            connection = self._take_connection(deadline)
+            connection = self._connections.take(deadline)
             try:
                 replies = connection.exchange(b"".join([*fills, packed]), len(fills) + expected, deadline)[len(fills) :]
             except OSError as error:
@@ -173,83 +167,28 @@ class Store:
                     raise
                 # Closed while idle: Redis was restarted, which is no failure. Commands that had arrived are run twice:
                 # at worst a counter is one too high.
-                self._drop(connection)
-                self._drop_idle()
+                self._connections.close(connection)
                 connection = None
-                connection = self._take_connection(deadline)
+                self._drop_idle()
+                connection = self._connections.take(deadline)
                 replies = connection.exchange(packed, expected, deadline)
         except (OSError, redis.RedisError, hiredis.HiredisError) as error:
             if connection is not None:
-                self._drop(connection)
+                self._connections.close(connection)
             raise self._failed(error) from error
-        connection.is_new = False
-        self._idle.put(connection)
+        self._connections.give_back(connection)
         if self.breaker.is_open:
             self.breaker.close()
         return replies
-
-    def _take_connection(self, deadline: float) -> Connection:
-        """An idle connection, or the next free or new one. Raises connection errors, or TimeoutError."""
-        began: float | None = None
-        while True:
-            try:
-                found = self._idle.get_nowait()
-            except Empty:
-                now = time.monotonic()
-                if began is None:
-                    began = now
-                    self._connect_in_background()
-                elif now >= deadline:
-                    raise TimeoutError("connecting to Redis took too long") from None
-                else:
-                    # Not `get` with a timeout: when several threads wait, that of CPython 3.11 can wait forever.
-                    time.sleep(_POLL_SECONDS)
-                continue
-            if isinstance(found, Connection):
-                return found
-            error, failed_at = found
-            if began is not None and failed_at >= began:  # an older one was for a thread that no longer waits
-                raise error
-
-    def _connect_in_background(self) -> None:
-        """In another thread, since resolvers and handshakes ignore deadlines."""
-        with self._lock:
-            if self._connection_count >= _MAX_CONNECTIONS:
-                return
-            self._connection_count += 1
-        idle = self._idle
-
-        def connect() -> None:
-            try:
-                idle.put(Connection(self._url))
-            except Exception as error:  # passed to the waiting thread
-                self._decrement_count()
-                idle.put((error, time.monotonic()))
-
-        threading.Thread(target=connect, name="store-connect", daemon=True).start()
-
-    def _drop(self, connection: Connection) -> None:
-        connection.close()
-        self._decrement_count()
-
-    def _decrement_count(self) -> None:
-        with self._lock:
-            self._connection_count -= 1
-
-    def _drop_idle(self) -> None:
-        self.lost_at = time.monotonic()
-        while True:
-            try:
-                found = self._idle.get_nowait()
-            except Empty:
-                return
-            if isinstance(found, Connection):
-                self._drop(found)
 
     def _failed(self, error: Exception) -> Unavailable:
         if self.breaker.open(error):
             self._drop_idle()
         return Unavailable(str(error))
+
+    def _drop_idle(self) -> None:
+        self.lost_at = time.monotonic()
+        self._connections.close_idle()
 
 
 def _try(exchange: Callable[[bytes, int], list[Any]], packed: bytes, expected: int) -> bool:

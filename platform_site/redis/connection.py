@@ -1,8 +1,10 @@
-"""One connection to Redis: made by redis-py, used by hiredis under a deadline."""
+"""Connections to Redis, made by redis-py and used by hiredis under a deadline; and those of threads, in a pool."""
 
 import socket
 import struct
+import threading
 import time
+from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 import hiredis
@@ -10,6 +12,9 @@ import redis
 from redis.connection import parse_url
 
 _CONNECT_SECONDS: Final = 2.0
+_MAX_CONNECTIONS: Final = 8
+_POLL_SECONDS: Final = 0.001
+"""Interval of checks for a free connection, while all are in use or the first one is being opened."""
 UNUSABLE: Final = ("OOM ", "READONLY ", "MISCONF ", "NOREPLICAS ", "MASTERDOWN ", "LOADING ")
 """Prefixes of errors that do not depend on the command: Redis cannot be used."""
 
@@ -81,3 +86,74 @@ class Connection:
 
     def close(self) -> None:
         self._connection.disconnect()
+
+
+class ConnectionPool:
+    """At most _MAX_CONNECTIONS. They are opened in other threads, since resolvers and handshakes ignore deadlines.
+    Thread-safe."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._idle: SimpleQueue[Connection | tuple[Exception, float]] = SimpleQueue()
+        """And failures to connect, with their times, for the threads that wait."""
+        self._count = 0
+        """Idle, in use or connecting."""
+        self._lock = threading.Lock()
+
+    def take(self, deadline: float) -> Connection:
+        """An idle connection, or the next free or new one. Raises connection errors, or TimeoutError."""
+        began: float | None = None
+        while True:
+            try:
+                found = self._idle.get_nowait()
+            except Empty:
+                now = time.monotonic()
+                if began is None:
+                    began = now
+                    self._open_another()
+                elif now >= deadline:
+                    raise TimeoutError("connecting to Redis took too long") from None
+                else:
+                    # Not `get` with a timeout: when several threads wait, that of CPython 3.11 can wait forever.
+                    time.sleep(_POLL_SECONDS)
+                continue
+            if isinstance(found, Connection):
+                return found
+            error, failed_at = found
+            if began is not None and failed_at >= began:  # an older one was for a thread that no longer waits
+                raise error
+
+    def give_back(self, connection: Connection) -> None:
+        connection.is_new = False
+        self._idle.put(connection)
+
+    def close(self, connection: Connection) -> None:
+        connection.close()
+        self._decrement_count()
+
+    def close_idle(self) -> None:
+        while True:
+            try:
+                found = self._idle.get_nowait()
+            except Empty:
+                return
+            if isinstance(found, Connection):
+                self.close(found)
+
+    def _open_another(self) -> None:
+        with self._lock:
+            if self._count >= _MAX_CONNECTIONS:
+                return
+            self._count += 1
+        threading.Thread(target=self._open, name="store-connect", daemon=True).start()
+
+    def _open(self) -> None:
+        try:
+            self._idle.put(Connection(self._url))
+        except Exception as error:  # passed to the waiting thread
+            self._decrement_count()
+            self._idle.put((error, time.monotonic()))
+
+    def _decrement_count(self) -> None:
+        with self._lock:
+            self._count -= 1
