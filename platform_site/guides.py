@@ -35,12 +35,13 @@ class Entry:
     title: str
 
 
-@dataclass(frozen=True)
+@dataclass
 class Heading:
     id: str
     title: str
     level: int
-    text: str
+    text: str = ""
+    """All text below it, up to the next heading."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Guide:
     title: str
     html: str
     introduction: str
-    headings: tuple[Heading, ...]
+    headings: list[Heading]
 
 
 @require_safe
@@ -110,11 +111,11 @@ def read(name: str) -> Guide:
     return Guide(title, parser.renderer.render(tokens, parser.options, {}), introduction, headings)
 
 
-def _outline(tokens: list[Token], name: str) -> tuple[str, str, tuple[Heading, ...]]:
-    title, ids = name, set[str]()
-    parts: list[tuple[str, str, int, list[str]]] = [("", "", 1, [])]
-    for before, token in zip([None, *tokens], tokens, strict=False):
-        if before is not None and before.type == "heading_open":
+def _outline(tokens: list[Token], name: str) -> tuple[str, str, list[Heading]]:
+    """Title, introduction and headings of a page, which get ids."""
+    title, introduction, headings, ids = name, "", list[Heading](), set[str]()
+    for before, token in zip(tokens, tokens[1:], strict=False):
+        if before.type == "heading_open":
             text = _plain(token)
             heading_id = base = slugify(text)
             while heading_id in ids:
@@ -124,11 +125,14 @@ def _outline(tokens: list[Token], name: str) -> tuple[str, str, tuple[Heading, .
             if before.tag == "h1":
                 title = text
             else:
-                parts.append((heading_id, text, int(before.tag[1]), []))
+                headings.append(Heading(heading_id, text, int(before.tag[1])))
         elif token.type in _SEARCHED:
-            parts[-1][3].append(_plain(token))
-    texts = [(each[0], each[1], each[2], " ".join(" ".join(each[3]).split())) for each in parts]
-    return title, texts[0][3], tuple(Heading(id, title, level, text) for id, title, level, text in texts[1:])
+            text = " ".join(_plain(token).split())
+            if headings:
+                headings[-1].text = f"{headings[-1].text} {text}".strip()
+            else:
+                introduction = f"{introduction} {text}".strip()
+    return title, introduction, headings
 
 
 def _plain(token: Token) -> str:
