@@ -27,7 +27,7 @@ logger = logging.getLogger("platform.databases")
 PROBE_SECONDS: Final = 0.5
 SILENT_SECONDS: Final = 0.5
 MIN_WAIT_SECONDS: Final = 0.05
-"""Normal seconds without progress: at 60 ms the pool has added six of eight threads (`WEB_THREAD_STUCK_MS`)."""
+"""So long without progress is normal. At 60 ms the pool has added six of eight threads (`WEB_THREAD_STUCK_MS`)."""
 USUAL_LATENCY_FACTOR: Final = 8
 ANSWER_SECONDS: Final = 2
 """Seconds to connect in a probe, and for an empty statement."""
@@ -61,9 +61,9 @@ class AvailabilityWatch:
         connects_for_loop: bool = False,
     ) -> bool:
         """Register a wait of this thread or loop request for the database. After True, call `leave` at its end, and
-        `lost` before that if no response came. False: it is registered already, by a caller further up. Raises
-        psycopg's ConnectionTimeout if the database is unavailable or too many threads wait without progress, unless
-        `never_refuse`."""
+        `lost` before that if no response came. False: it is registered already, by a caller further up. A helper
+        thread that `connects_for_loop` occupies no request thread. Raises psycopg's ConnectionTimeout if the database
+        is unavailable or too many threads wait without progress, unless `never_refuse`."""
         waiter = getcurrent()
         waiting = self._waiting
         if waiter in waiting:

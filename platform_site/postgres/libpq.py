@@ -79,7 +79,7 @@ def execute(wrapper: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | N
         prepared.names.clear()  # DEALLOCATE ALL has dropped all of them
         if libpq.transaction_status != _IDLE:
             return checked(wrapper, libpq, result)  # the transaction is lost; its owner may run it again
-    if libpq.transaction_status in _TAKES_ONE_MORE and _is_second_use(wrapper, prepared, sql):
+    if libpq.transaction_status in _TAKES_ONE_MORE and _should_prepare(wrapper, prepared, sql):
         name = _prepare(wrapper, libpq, prepared, sql)
         result = _run(libpq, prepared, libpq.exec_prepared, libpq.send_query_prepared, name, values)
     else:
@@ -119,18 +119,18 @@ def opened(wrapper: Any) -> tuple[Any, _Prepared]:
     return connection.pgconn, connection.__dict__.get("_rows_prepared") or prepared_on(connection)
 
 
-def _is_second_use(wrapper: BaseDatabaseWrapper, prepared: _Prepared, sql: bytes) -> bool:
-    """Whether the statement is to be prepared. Remembers the first use."""
-    if sql in prepared.seen and settings.PREPARED_STATEMENTS:
-        del prepared.seen[sql]
+def _should_prepare(wrapper: BaseDatabaseWrapper, prepared: _Prepared, sql: bytes) -> bool:
+    """Whether this is the second use on the connection. Remembers the first one, and its tables."""
+    seen = prepared.seen
+    if sql in seen and settings.PREPARED_STATEMENTS:
+        del seen[sql]
         return True
-    if sql not in prepared.seen:
+    if sql not in seen:
         note_tables(wrapper, prepared, sql)
-    if len(sql) > MAX_PREPARED:
-        return False
-    prepared.seen[sql] = None
-    if len(prepared.seen) > _SEEN_PER_CONNECTION:
-        prepared.seen.popitem(last=False)
+    if len(sql) <= MAX_PREPARED:
+        seen[sql] = None
+        if len(seen) > _SEEN_PER_CONNECTION:
+            seen.popitem(last=False)
     return False
 
 
@@ -211,7 +211,7 @@ def pipeline_in_order(
         libpq.enter_pipeline_mode()
         for sql, values in statements:
             name = prepared.names.get(sql) or just_made.get(sql)
-            if name is None and _is_second_use(wrapper, prepared, sql):
+            if name is None and _should_prepare(wrapper, prepared, sql):
                 name = just_made[sql] = _name_of(sql)
                 libpq.send_prepare(name, sql)
                 made.append(sql)

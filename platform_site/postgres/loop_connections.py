@@ -25,6 +25,8 @@ _IDLE: Final = pq.TransactionStatus.IDLE
 
 
 class _Connections:
+    """The storage of `django.db.connections`, by alias: of the current request on the loop, else of this thread."""
+
     def __init__(self) -> None:
         self.__dict__["_of_threads"] = threading.local()
 

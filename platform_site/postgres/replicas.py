@@ -33,7 +33,8 @@ _IDENTITY: Final = "SELECT system_identifier || '/' || current_database() FROM p
 _REPLICA_STATE: Final = f"SELECT ({_IDENTITY}), ({REACHED})"
 _PRIMARY_STATE: Final = f"SELECT ({_IDENTITY}), ({_WRITTEN})"
 _CHECKS_PER_LAG_LIMIT: Final = 4
-_REMEMBERED: Final = 60.0
+_SAMPLE_SECONDS: Final = 60.0
+"""How long a region keeps written positions."""
 _MARK_SECONDS: Final = 3600
 
 State = Literal["ok", "lagging", "down", "primary", "foreign"]
@@ -127,15 +128,15 @@ class Region:
     def choose(self, freshness: Freshness) -> tuple[Replica, int] | None:
         """A replica and the position that it needs; None for the primary."""
         now = time.monotonic()
-        floor = None
+        least = None
         for at, position in reversed(self.samples):
             if now - at > settings.REPLICA_LAG_LIMIT:
                 break
-            floor = position
+            least = position
         fit = [replica for replica in self.replicas if replica.is_fit(now)]
-        if floor is None or not fit:
+        if least is None or not fit:
             return None
-        return fit[next(self._turns) % len(fit)], max(floor, freshness.position)
+        return fit[next(self._turns) % len(fit)], max(least, freshness.position)
 
     def check(self) -> None:
         try:
@@ -143,7 +144,7 @@ class Region:
             with self.connection.cursor() as cursor:
                 cursor.execute(_PRIMARY_STATE)
                 self.identity, position = cursor.fetchone()
-            kept = [sample for sample in self.samples if began - sample[0] < _REMEMBERED]
+            kept = [sample for sample in self.samples if began - sample[0] < _SAMPLE_SECONDS]
             self.samples = (*kept, (began, int(position)))
             self._raise_marks(began, int(position))
         finally:
