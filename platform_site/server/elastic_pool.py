@@ -131,23 +131,13 @@ class ElasticThreadPool(Generic[Job]):
             self.refuse(job)
 
     def _next(self, thread: "_Thread") -> Job | None:
+        """The next job of a thread, which waits for it; None to end the thread."""
         while True:
             with self._lock:
                 self._waiting_threads.discard(thread)
-                now = time.monotonic()
-                active = self._active
-                if self._queues and active is not thread and (active is None or now - active.began >= self.stuck_after):
-                    active = self._active = thread
-                if active is thread:
-                    if self._queues:
-                        thread.began = now
-                        client, queue = next(iter(self._queues.items()))
-                        del self._queues[client]
-                        _, job = queue.popleft()
-                        if queue:
-                            self._queues[client] = queue  # behind the others
-                        return job
-                    self._active = None
+                job = self._take(thread, time.monotonic())
+                if job is not None:
+                    return job
                 if self._stopping:
                     self._threads.discard(thread)
                     return None
@@ -158,6 +148,23 @@ class ElasticThreadPool(Generic[Job]):
                         self._idle.remove(thread)
                         self._threads.discard(thread)
                         return None
+
+    def _take(self, thread: "_Thread", now: float) -> Job | None:
+        """A job for the active thread, which this one becomes if there is none or it is stuck. With the lock held."""
+        active = self._active
+        if active is not thread and active is not None and now - active.began < self.stuck_after:
+            return None
+        if not self._queues:
+            if active is thread:
+                self._active = None
+            return None
+        self._active, thread.began = thread, now
+        client, queue = next(iter(self._queues.items()))
+        del self._queues[client]
+        _, job = queue.popleft()
+        if queue:
+            self._queues[client] = queue  # behind the others
+        return job
 
 
 class _Thread(threading.Thread):
