@@ -96,11 +96,11 @@ class Forwarding:
             parsed = parsed.ipv4_mapped
         return any(parsed in network for network in self._networks)
 
-    def client(self, peer: str, scheme: str, headers: "Headers") -> tuple[str, str]:
+    def client(self, peer: str, headers: "Headers") -> tuple[str, str]:
         """The client's IP and scheme. Reads `X-Forwarded-For` from its end: each trusted proxy vouches for the entry
         before; the first untrusted IP is the client."""
         if not self._networks or not self.trusts(peer):
-            return peer, scheme
+            return peer, "http"
         client = peer
         for hop in reversed(_words(headers, "x-forwarded-for")):
             address = host_of(hop)
@@ -111,8 +111,8 @@ class Forwarding:
             client = address
             if not self.trusts(address):
                 break
-        proto = _words(headers, "x-forwarded-proto")[-1].lower()
-        return client, proto if proto in {"http", "https"} else scheme
+        is_https = _words(headers, "x-forwarded-proto")[-1].lower() == "https"
+        return client, "https" if is_https else "http"
 
 
 def _words(headers: "Headers", name: str) -> list[str]:
@@ -134,7 +134,7 @@ def check_head(forwarding: Forwarding, peer: tuple[str, str, int], message: "Mes
     repeated = add_headers(meta, headers)
     for header in _USED_HEADERS.intersection(unreadable):  # others are ignored (RFC 9110, 5.5)
         meta[str(meta_name(header))] = UNREADABLE
-    meta["REMOTE_ADDR"], meta["wsgi.url_scheme"] = forwarding.client(client, "http", headers)
+    meta["REMOTE_ADDR"], meta["wsgi.url_scheme"] = forwarding.client(client, headers)
     meta["SERVER_NAME"] = server or "localhost"
     meta["SERVER_PORT"] = str(port)
     if "x-forwarded-for" in unreadable and forwarding.trusts(client):

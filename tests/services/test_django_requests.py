@@ -59,12 +59,12 @@ def test_content_type_and_length_have_their_own_names() -> None:
 def test_client_ip_is_the_last_address_not_of_a_trusted_proxy(
     trusted: tuple[str, ...], peer: str, forwarded_for: str, client: str
 ) -> None:
-    assert Forwarding(trusted).client(peer, "http", [("x-forwarded-for", forwarded_for)]) == (client, "http")
+    assert Forwarding(trusted).client(peer, [("x-forwarded-for", forwarded_for)]) == (client, "http")
 
 
 def test_two_forwarding_headers_are_one_list() -> None:
     headers = [("x-forwarded-for", "6.6.6.6"), ("x-forwarded-for", "1.2.3.4")]
-    assert Forwarding(["10.0.0.0/8"]).client("10.0.0.9", "http", headers)[0] == "1.2.3.4"
+    assert Forwarding(["10.0.0.0/8"]).client("10.0.0.9", headers)[0] == "1.2.3.4"
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_two_forwarding_headers_are_one_list() -> None:
     ],
 )
 def test_the_scheme_is_the_trusted_proxys_word(peer: str, proto: str, scheme: str) -> None:
-    assert Forwarding(["10.0.0.0/8"]).client(peer, "http", [("x-forwarded-proto", proto)])[1] == scheme
+    assert Forwarding(["10.0.0.0/8"]).client(peer, [("x-forwarded-proto", proto)])[1] == scheme
 
 
 @pytest.mark.parametrize(
