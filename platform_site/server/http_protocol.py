@@ -28,7 +28,7 @@ _SECONDS_OF_STATE: Final = {"idle": IDLE_SECONDS, "head": HEAD_SECONDS, "body": 
 MAX_UNREAD: Final = 128 * 1024 * 1024
 """Bytes of all responses and event streams of a process that clients do not read."""
 SEND_BUFFER: Final = 256 * 1024
-"""What the kernel takes of them for each connection, besides. Without it: up to 4 MB."""
+"""Bytes that the kernel buffers for each connection besides; by default up to 4 MB."""
 _EXPIRY_CHECK_SECONDS: Final = 0.5
 _NEVER: Final = float("inf")
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -114,6 +114,7 @@ class HttpConnection(asyncio.Protocol):
         self.reads = False
         """Whether the client has read some of what was unread before."""
         self._unwritten = 0
+        """Bytes that were in the buffer when its deadline was set; by the next one the client must have read some."""
         self.deadline = server.loop.time() + HEAD_SECONDS
         self.is_gone = False
         self.is_paused = False

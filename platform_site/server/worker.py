@@ -37,7 +37,8 @@ _OTHER_FILES: Final = 512
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Those that the main process handles. A worker starts with them blocked."""
 FULL_COLLECTIONS: Final = 100
-"""Young collections per full one (20 ms with 200 environments). Python's 10: every hundredth request."""
+"""Collections of the middle generation per full one, which takes 20 ms with 200 environments. With Python's default of
+10, every hundredth request would wait for one."""
 
 
 def work(listener: socket.socket, others: list[socket.socket], ready: Any, parent: int) -> None:
