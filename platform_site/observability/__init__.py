@@ -1,3 +1,3 @@
-"""Metrics of the console's first page and `/metrics`: `traffic` (requests by endpoint, from web processes), `rollups`
-(regions, by a worker), `lag` (queues' oldest items and heartbeats). All of it is in the control database
-(`platform_site.models`), so an unavailable region shows its last metrics."""
+"""Logs; metrics for `/metrics` and, in the control database, for the console, so an unavailable region shows its last.
+Depends on: platform_site.fastpath, http, postgres, redis.
+Used from outside: metrics, lag, logs, traffic."""

@@ -1,3 +1,3 @@
-"""Django's PostgreSQL backend for databases that fail over: prepared statements, replicas, availability.
-Depends on: platform_site.redis, platform_site.observability.
-Used from outside: base, prepared, replicas, availability."""
+"""Statements, errors and settings of PostgreSQL, and Django's backend for databases that fail over.
+Depends on: platform_site.concurrency, http, observability, redis.
+Used from outside: statements, sqlstates, sql_files, prepared, replicas, transaction_settings, row_access."""
