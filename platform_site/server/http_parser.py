@@ -18,8 +18,6 @@ logger = logging.getLogger(__name__)
 HEAD_BYTES: Final = 64 * 1024
 MAX_HEADERS: Final = 100
 MAX_PIPELINED: Final = 64
-DRAIN_BYTES: Final = 8 * 1024 * 1024
-"""Bytes of an oversized body that are dropped, so that the client reads the 413."""
 _ABSOLUTE: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://([^/?#]*)(.*)")
 _FIRST_LINE: Final = re.compile(rb"[A-Za-z]{1,16} /")
 _NOT_HTTP: Final = "This is not a valid HTTP/1.1 request."
@@ -39,16 +37,17 @@ class RequestParser:
         self._parser = httptools.HttpRequestParser(self)
         self.messages: deque[Message] = deque()
         self.state = "idle"
-        """idle, head, body, drain (an oversized body), done."""
+        """idle, head, body, done (nothing more is read)."""
         self.expects_continue = False
         self._upgrades = False
         """Whether the head asks for another protocol: httptools then skips its body (`_head_without_upgrade`)."""
         self._message: Message | None = None
         self._url = b""
         self._head_bytes = 0
+        """Of an unfinished head."""
+        self._headers_size = 0
+        """Bytes of names and values."""
         self._body = bytearray()
-        self.size = 0
-        """Bytes of the headers, then of the body."""
 
     def feed(self, data: bytes) -> None:
         while data:
@@ -59,13 +58,12 @@ class RequestParser:
             data = self._feed_parser(data)
         if self.state == "head" and self._head_bytes > HEAD_BYTES:
             self.refuse(_HeadTooLarge())
-        elif self.state == "drain" and self.size > DRAIN_BYTES:
-            self.refuse(errors.PayloadTooLarge())
 
     def refuse(self, error: errors.ApiError) -> None:
         message, self._message = self._message or Message(), None
         message.refusal, message.is_last = error, True
         self.messages.append(message)
+        self._body.clear()
         self.state = "done"
 
     def close(self) -> None:
@@ -109,7 +107,7 @@ class RequestParser:
             raise errors.InvalidRequest("Too many pipelined requests are waiting for a response.")
         self._message = Message()
         self.state = "head"
-        self._url = b""
+        self._url, self._headers_size = b"", 0
 
     def on_url(self, part: bytes) -> None:
         self._url += part
@@ -122,7 +120,7 @@ class RequestParser:
             if self._upgrades:
                 return
             raise errors.InvalidRequest("The request body has trailers, which are not supported.")
-        self.size += len(name) + len(value)
+        self._headers_size += len(name) + len(value)
         if len(message.headers) >= MAX_HEADERS:
             raise _HeadTooLarge
         header = name.decode().lower()
@@ -138,9 +136,8 @@ class RequestParser:
         if message is None or self._upgrades:
             self._upgrades = False
             return
-        if self.size + len(self._url) > HEAD_BYTES:
+        if self._headers_size + len(self._url) > HEAD_BYTES:
             raise _HeadTooLarge
-        self.size = 0
         try:
             url = self._url.decode("ascii")
         except UnicodeDecodeError:
@@ -160,30 +157,23 @@ class RequestParser:
         self._check(message)
         # httptools has checked the number. `int` refuses thousands of zeros before it.
         if "CONTENT_LENGTH" in meta and int(meta["CONTENT_LENGTH"].lstrip("0") or "0") > BODY_LIMIT:
-            if "HTTP_EXPECT" in meta:
-                raise errors.PayloadTooLarge
-            self.state = "drain"
-        elif meta.get("HTTP_EXPECT", "").lower() == "100-continue" and meta["SERVER_PROTOCOL"] == "HTTP/1.1":
+            raise errors.PayloadTooLarge
+        if meta.get("HTTP_EXPECT", "").lower() == "100-continue" and meta["SERVER_PROTOCOL"] == "HTTP/1.1":
             self.expects_continue = bool(meta.get("CONTENT_LENGTH")) or "HTTP_TRANSFER_ENCODING" in meta
         self._upgrades = self._parser.should_upgrade()
 
     def on_body(self, part: bytes) -> None:
-        self.size += len(part)
-        if self.state == "body":
-            self._body += part
-            if self.size > BODY_LIMIT:
-                self.state = "drain"
-                self._body.clear()
+        self._body += part
+        if len(self._body) > BODY_LIMIT:
+            raise errors.PayloadTooLarge
 
     def on_message_complete(self) -> None:
         message = self._message
         if message is None or self._upgrades:
             return
-        if self.state == "drain":
-            raise errors.PayloadTooLarge
         self._message = None
         self.state, self.expects_continue = "idle", False
-        self._head_bytes = self.size = 0
+        self._head_bytes = 0
         message.body = bytes(self._body)
         self._body.clear()
         if message.meta.pop("HTTP_TRANSFER_ENCODING", None) is not None:

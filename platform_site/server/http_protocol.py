@@ -21,10 +21,11 @@ logger = logging.getLogger(__name__)
 
 HEAD_SECONDS: Final = 10.0
 BODY_SECONDS: Final = 15.0
-DRAIN_SECONDS: Final = 2.0
+DRAIN_SECONDS: Final = 4.0
+"""How long a client may send behind its last response, such as the rest of a body that is too large."""
 IDLE_SECONDS: Final = 75.0
 WRITE_SECONDS: Final = 60.0
-_SECONDS_OF_STATE: Final = {"idle": IDLE_SECONDS, "head": HEAD_SECONDS, "body": BODY_SECONDS, "drain": DRAIN_SECONDS}
+_SECONDS_OF_STATE: Final = {"idle": IDLE_SECONDS, "head": HEAD_SECONDS, "body": BODY_SECONDS}
 MAX_UNREAD: Final = 128 * 1024 * 1024
 """Bytes of all responses and event streams of a process that clients do not read."""
 SEND_BUFFER: Final = 256 * 1024
@@ -238,8 +239,8 @@ class HttpConnection(asyncio.Protocol):
             if left == self._unwritten:
                 self._transport.abort()
             self._unwritten, self.deadline = left, now + WRITE_SECONDS
-        elif state in ("body", "drain"):
-            self._parser.refuse(RequestTimeout() if state == "body" else errors.PayloadTooLarge())
+        elif state == "body":
+            self._parser.refuse(RequestTimeout())
             self._begin_next()
         else:
             self._close()
