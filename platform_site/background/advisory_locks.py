@@ -21,7 +21,7 @@ class LockSpace(IntEnum):
 
 
 def lock(using: str, space: LockSpace, key: str) -> None:
-    """Lock until the transaction ends, as `lock_shared` and `try_lock`."""
+    """Take the lock until the transaction ends, as `lock_shared` and `try_lock` do."""
     statements.execute(using, "SELECT pg_advisory_xact_lock(hashtextextended(%s, %s))", [key, space.value])
 
 

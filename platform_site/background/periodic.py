@@ -187,6 +187,8 @@ _schedulers: Final[dict[str, "SchedulerThread"]] = {}
 
 
 class SchedulerThread(threading.Thread):
+    """Runs the jobs of a database: those that are overdue, and due ones that a task gives it (`take`)."""
+
     def __init__(self, using: str = DEFAULT_DB_ALIAS, tick: float = 1.0) -> None:
         super().__init__(name=f"jobs-{using}", daemon=True)
         self._using, self._tick = using, tick

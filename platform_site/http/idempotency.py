@@ -227,7 +227,7 @@ def idempotent(
 
 
 def _is_stored(view: ApiViewSet, response: HttpResponse) -> bool:
-    """Otherwise, and without a row, only the record stays, and a repetition learns that it was done."""
+    """Whether the response is small enough. Without it and a row, a repetition learns only that it was done."""
     is_anonymous = not view.public and view.caller.kind == "anonymous"
     return len(response.content) <= (_OF_ANONYMOUS if is_anonymous else MAX_STORED)
 

@@ -44,7 +44,7 @@ _LACKED_BY: Final[dict[CallerKind, str]] = {
     "account": ", which your role in the project does not give",
     "staff": ", which staff access does not give",
 }
-"""Only keys are created with scopes; others cannot look for them."""
+"""The end of a refusal: those who chose no scopes learn why they lack one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ def resolve(host: str, port: int, deadline: float, owner: str) -> list[Address]:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             outcome.append([ipaddress.ip_address(sockaddr[0]) for *_, sockaddr in found])
         except (OSError, ValueError):
-            pass  # no outcome is the outcome
+            pass  # without an outcome, `resolve` raises
         finally:
             semaphore.release(slot)
             done.set()

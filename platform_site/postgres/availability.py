@@ -182,7 +182,7 @@ def _responds(parameters: dict[str, Any]) -> bool:
     except psycopg.Error as error:
         return error.sqlstate is not None or time.monotonic() - began < SILENT_SECONDS
     try:
-        # A pooler opens connections by itself.
+        # A pooler opens connections without its server, so this has to reach the server.
         opened.pgconn.send_query(b"")
         poll = select.poll()
         poll.register(opened.pgconn.socket, select.POLLIN)

@@ -90,7 +90,7 @@ def execute(wrapper: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | N
 def _run(
     libpq: Any, prepared: _Prepared, call: Callable[..., pq.abc.PGresult], send: Callable[..., None], *arguments: Any
 ) -> pq.abc.PGresult:
-    """The result of `call(*arguments)`, in a thread, or on the loop that of `send(*arguments)`."""
+    """The result of one statement: of `call`, which blocks, in a thread; of `send` and a wait on the loop."""
     request = loop_requests.current()
     if request is None:
         return call(*arguments)

@@ -200,7 +200,7 @@ class Application:
             # Ignored if the response has begun.
             _send_error(message, errors.Internal())
         if response is not None:
-            response.close()  # after the client has its answer
+            response.close()  # after the answer was handed over
 
     def _call_on_loop(self, call: Callable[[], object]) -> None:
         # Without the context of this request: a stream may last for days.

@@ -69,7 +69,7 @@ def _check_database(alias: str) -> None:
 
 def _check_redis() -> None:
     with redis.Redis.from_url(settings.REDIS_URL, socket_timeout=1, socket_connect_timeout=1) as client:
-        client.set("readyz", b"", ex=1)  # one that only answers reads is of no use to us
+        client.set("readyz", b"", ex=1)  # reads alone do not show that Redis can be used
 
 
 def register_own() -> None:
