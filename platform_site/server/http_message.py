@@ -30,8 +30,11 @@ class Message:
         self.path = ""
         self.authority: str | None = None
         """The request line's host, which precedes the header (RFC 9112, 3.2.2)."""
-        self.headers: Headers = []
+        self.not_in_meta: Headers = []
+        """Those that proxies set, or with an underscore."""
+        self.repeated: set[str] = set()
         self.unreadable: set[str] = set()
+        """Headers with bytes outside ASCII; not in META either."""
         self.body: bytes = b""
         self.refusal: errors.ApiError | None = None
         self.is_answered = False
@@ -57,7 +60,7 @@ class Message:
         self.is_last = self.is_last or not is_chunked
         framing = b"transfer-encoding: chunked\r\n\r\n" if is_chunked else b"\r\n"
         self.connection.write(b"".join([*self._begin(response), framing]))
-        self.meta, self.headers, self.body = {}, [], b""
+        self.meta, self.not_in_meta, self.body = {}, [], b""
         return is_chunked
 
     def _begin(self, response: HttpResponseBase) -> list[bytes]:

@@ -11,7 +11,7 @@ import httptools
 
 from platform_site.http import errors
 from platform_site.server.http_message import Message
-from platform_site.server.incoming import BODY_LIMIT
+from platform_site.server.incoming import BODY_LIMIT, MAX_CACHED_NAME, cached_meta_name, meta_name
 
 logger = logging.getLogger(__name__)
 
@@ -45,8 +45,8 @@ class RequestParser:
         self._url = b""
         self._head_bytes = 0
         """Of an unfinished head."""
-        self._headers_size = 0
-        """Bytes of names and values."""
+        self._headers = self._headers_size = 0
+        """How many, and bytes of names and values."""
         self._body = bytearray()
 
     def feed(self, data: bytes) -> None:
@@ -107,7 +107,8 @@ class RequestParser:
             raise errors.InvalidRequest("Too many pipelined requests are waiting for a response.")
         self._message = Message()
         self.state = "head"
-        self._url, self._headers_size = b"", 0
+        self._url = b""
+        self._headers = self._headers_size = 0
 
     def on_url(self, part: bytes) -> None:
         self._url += part
@@ -120,16 +121,26 @@ class RequestParser:
             if self._upgrades:
                 return
             raise errors.InvalidRequest("The request body has trailers, which are not supported.")
+        self._headers += 1
         self._headers_size += len(name) + len(value)
-        if len(message.headers) >= MAX_HEADERS:
+        if self._headers > MAX_HEADERS:
             raise _HeadTooLarge
         header = name.decode().lower()
         if not value.isascii():
             message.unreadable.add(header)
-        elif (text := value.decode().rstrip(" \t")).isprintable() or text.replace("\t", " ").isprintable():
-            message.headers.append((header, text))  # without the whitespace around it (RFC 9110, 5.5)
-        else:
+            return
+        text = value.decode().rstrip(" \t")  # without the whitespace around it (RFC 9110, 5.5)
+        if not text.isprintable() and not text.replace("\t", " ").isprintable():
             raise errors.InvalidRequest("A header has a control character.")
+        meta = message.meta
+        key = cached_meta_name(header) if len(header) <= MAX_CACHED_NAME else meta_name(header)
+        if key is None:
+            message.not_in_meta.append((header, text))
+        elif key not in meta:
+            meta[key] = text
+        else:
+            meta[key] = f"{meta[key]}; {text}" if header == "cookie" else f"{meta[key]},{text}"
+            message.repeated.add(header)
 
     def on_headers_complete(self) -> None:
         message = self._message

@@ -40,7 +40,8 @@ _FORWARDING: Final = frozenset(
     {"forwarded", "x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "x-forwarded-port", "x-real-ip"}
 )
 _METHOD: Final = re.compile(r"[A-Z]{1,16}", re.ASCII)
-_MAX_CACHED_NAME: Final = 64
+MAX_CACHED_NAME: Final = 64
+"""Of a header: anybody can send names of 60 KB."""
 
 
 class Incoming(WSGIRequest):
@@ -129,12 +130,11 @@ def host_of(endpoint: str) -> str:
 
 def check_head(forwarding: Forwarding, peer: tuple[str, str, int], message: "Message") -> None:
     """Complete META from the head of a request. Raises ApiError for one that is refused."""
-    meta, path, headers, unreadable = message.meta, message.path, message.headers, message.unreadable
+    meta, path, unreadable = message.meta, message.path, message.unreadable
     client, server, port = peer
-    repeated = add_headers(meta, headers)
     for header in _USED_HEADERS.intersection(unreadable):  # others are ignored (RFC 9110, 5.5)
         meta[str(meta_name(header))] = UNREADABLE
-    meta["REMOTE_ADDR"], meta["wsgi.url_scheme"] = forwarding.client(client, headers)
+    meta["REMOTE_ADDR"], meta["wsgi.url_scheme"] = forwarding.client(client, message.not_in_meta)
     meta["SERVER_NAME"] = server or "localhost"
     meta["SERVER_PORT"] = str(port)
     if "x-forwarded-for" in unreadable and forwarding.trusts(client):
@@ -152,7 +152,7 @@ def check_head(forwarding: Forwarding, peer: tuple[str, str, int], message: "Mes
         raise errors.NotFound
     if not _METHOD.fullmatch(meta["REQUEST_METHOD"]):
         raise errors.MethodNotAllowed
-    if repeated & {"host", "content-length", "content-type", "transfer-encoding"}:
+    if message.repeated & {"host", "content-length", "content-type", "transfer-encoding"}:
         raise errors.InvalidRequest("Host, Content-Length, Content-Type and Transfer-Encoding may occur only once.")
     if "CONTENT_LENGTH" in meta and "HTTP_TRANSFER_ENCODING" in meta:
         raise errors.InvalidRequest("The length of the body is given twice, by Content-Length and Transfer-Encoding.")
@@ -168,22 +168,7 @@ def meta_name(header: str) -> str | None:
     return name if name in {"CONTENT_TYPE", "CONTENT_LENGTH"} else f"HTTP_{name}"
 
 
-_cached_meta_name: Final = lru_cache(maxsize=512)(meta_name)
-
-
-def add_headers(meta: dict[str, Any], headers: "Headers") -> set[str]:
-    """Add the headers to `meta`. Returns the names of those that occur more than once."""
-    repeated: set[str] = set()
-    for header, value in headers:
-        name = _cached_meta_name(header) if len(header) <= _MAX_CACHED_NAME else meta_name(header)
-        if name is None:
-            continue
-        if name in meta:
-            meta[name] = f"{meta[name]}; {value}" if header == "cookie" else f"{meta[name]},{value}"
-            repeated.add(header)
-        else:
-            meta[name] = value
-    return repeated
+cached_meta_name: Final = lru_cache(maxsize=512)(meta_name)
 
 
 def check_host(named: str | None, meta: dict[str, Any]) -> None:

@@ -5,30 +5,40 @@ from typing import Any
 import pytest
 
 from platform_site.server import incoming
-from platform_site.server.incoming import Forwarding, Incoming, add_headers, host_of, meta_name
+from platform_site.server.http_message import Message
+from platform_site.server.http_parser import RequestParser
+from platform_site.server.incoming import Forwarding, Incoming, host_of, meta_name
+
+
+def head(*lines: str) -> Message:
+    """A request with these headers, as parsed."""
+    parser = RequestParser(lambda message: None)
+    parser.feed("".join(f"{line}\r\n" for line in ("GET / HTTP/1.1", *lines, "")).encode())
+    [message] = parser.messages
+    return message
+
+
+def headers_of(message: Message) -> dict[str, Any]:
+    return {name: value for name, value in message.meta.items() if name.startswith(("HTTP_", "CONTENT_"))}
 
 
 def test_a_repeated_header_is_joined_and_named() -> None:
-    meta: dict[str, str] = {}
-    headers = [
-        ("authorization", "Bearer a"),
-        ("accept", "x"),
-        ("authorization", "Bearer b"),
-        ("cookie", "a=1"),
-        ("cookie", "b=2"),
-    ]
-    assert add_headers(meta, headers) == {"authorization", "cookie"}
-    assert meta == {"HTTP_AUTHORIZATION": "Bearer a,Bearer b", "HTTP_ACCEPT": "x", "HTTP_COOKIE": "a=1; b=2"}
+    message = head("Authorization: Bearer a", "accept: x", "authorization: Bearer b", "Cookie: a=1", "cookie: b=2")
+    assert message.repeated == {"authorization", "cookie"}
+    assert headers_of(message) == {
+        "HTTP_AUTHORIZATION": "Bearer a,Bearer b",
+        "HTTP_ACCEPT": "x",
+        "HTTP_COOKIE": "a=1; b=2",
+    }
 
 
 @pytest.mark.parametrize(
     "header", ["x_forwarded_for", "content_length", "x-forwarded-for", "x-forwarded-proto", "forwarded", "x-real-ip"]
 )
 def test_underscores_and_forwarding_headers_never_reach_meta(header: str) -> None:
-    assert meta_name(header) is None
-    meta: dict[str, str] = {}
-    add_headers(meta, [(header, "10.0.0.1")])
-    assert meta == {}
+    message = head(f"{header}: 10.0.0.1")
+    assert headers_of(message) == {}
+    assert message.not_in_meta == [(header, "10.0.0.1")]
 
 
 def test_content_type_and_length_have_their_own_names() -> None:
@@ -137,14 +147,13 @@ def test_the_body_is_read_once_or_twice_as_django_promises() -> None:
 def test_what_is_long_is_not_remembered() -> None:
     """Anybody can send names of 60 KB, and no two alike."""
     names, hosts = (
-        incoming._cached_meta_name.cache_info().currsize,
+        incoming.cached_meta_name.cache_info().currsize,
         incoming._is_valid_host_cached.cache_info().currsize,
     )
     for number in range(20):
         long = f"x-{number}-" + "a" * 60_000
-        meta: dict[str, Any] = {"SERVER_PROTOCOL": "HTTP/1.1"}
-        add_headers(meta, [(long, "1")])
+        meta = head(f"{long}: 1").meta
         assert meta[meta_name(long) or ""] == "1"
         incoming.check_host(long, {**meta, "HTTP_HOST": long})
-    assert incoming._cached_meta_name.cache_info().currsize == names
+    assert incoming.cached_meta_name.cache_info().currsize == names
     assert incoming._is_valid_host_cached.cache_info().currsize == hosts
