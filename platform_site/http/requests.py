@@ -81,7 +81,7 @@ def environment_of_host(host: str) -> str | None:
 
 def client_address(request: HttpRequest) -> str | None:
     """The client's IP address; None on a Unix socket. `REMOTE_ADDR` is the client's, since the server
-    (`platform_site.server.incoming`) has evaluated and dropped the `X-Forwarded-For` of `TRUSTED_PROXIES`. An
+    (`platform_site.server.request_head`) has evaluated and dropped the `X-Forwarded-For` of `TRUSTED_PROXIES`. An
     IPv4-mapped IPv6 address becomes IPv4, a zone is dropped."""
     try:
         address = ipaddress.ip_address(request.META.get("REMOTE_ADDR") or "")

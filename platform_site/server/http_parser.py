@@ -11,11 +11,12 @@ import httptools
 
 from platform_site.http import errors
 from platform_site.server.http_message import Message
-from platform_site.server.incoming import BODY_LIMIT, MAX_CACHED_NAME, cached_meta_name, meta_name
+from platform_site.server.request_head import MAX_CACHED_NAME, cached_meta_name, meta_name
 
 logger = logging.getLogger(__name__)
 
 HEAD_BYTES: Final = 64 * 1024
+BODY_LIMIT: Final = 1024 * 1024
 MAX_HEADERS: Final = 100
 MAX_PIPELINED: Final = 64
 _ABSOLUTE: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://([^/?#]*)(.*)")

@@ -15,7 +15,7 @@ from platform_site.embedded.sockets import BACKLOG
 from platform_site.http import errors
 from platform_site.server.http_message import EventStream, Message
 from platform_site.server.http_parser import RequestParser
-from platform_site.server.incoming import Forwarding, check_head
+from platform_site.server.request_head import Forwarding, check_head
 
 logger = logging.getLogger(__name__)
 

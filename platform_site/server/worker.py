@@ -20,7 +20,7 @@ from platform_site.concurrency import server_hints
 from platform_site.embedded.launch import die_with_parent
 from platform_site.embedded.sockets import BACKLOG
 from platform_site.server.http_protocol import HttpServer
-from platform_site.server.incoming import Forwarding
+from platform_site.server.request_head import Forwarding
 
 if TYPE_CHECKING:
     from platform_site.server.application import Application

@@ -28,7 +28,7 @@ class Transport:
     answered = b""
 
     def get_extra_info(self, name: str) -> Any:
-        return {"peername": ("127.0.0.1", 50000), "sockname": ("127.0.0.1", 8000), "socket": sys.stdin}[name]
+        return {"peername": ("127.0.0.1", 50000), "sockname": ("127.0.0.1", 8000)}[name]
 
     def set_write_buffer_limits(self, high: int) -> None:
         pass
@@ -50,7 +50,8 @@ def answers() -> Answer:
     from platform_site.server.application import Application
     from platform_site.server.http_message import Message
     from platform_site.server.http_protocol import HttpConnection, HttpServer
-    from platform_site.server.incoming import Forwarding, Incoming
+    from platform_site.server.incoming import Incoming
+    from platform_site.server.request_head import Forwarding
 
     application = Application()
     application.load()

@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
-from platform_site.server import incoming
+from platform_site.server import request_head
 from platform_site.server.http_message import Message
 from platform_site.server.http_parser import RequestParser
-from platform_site.server.incoming import Forwarding, Incoming, host_of, meta_name
+from platform_site.server.incoming import Incoming
+from platform_site.server.request_head import Forwarding, host_of, meta_name
 
 
 def head(*lines: str) -> Message:
@@ -147,13 +148,13 @@ def test_the_body_is_read_once_or_twice_as_django_promises() -> None:
 def test_what_is_long_is_not_remembered() -> None:
     """Anybody can send names of 60 KB, and no two alike."""
     names, hosts = (
-        incoming.cached_meta_name.cache_info().currsize,
-        incoming._is_valid_host_cached.cache_info().currsize,
+        request_head.cached_meta_name.cache_info().currsize,
+        request_head._is_valid_host_cached.cache_info().currsize,
     )
     for number in range(20):
         long = f"x-{number}-" + "a" * 60_000
         meta = head(f"{long}: 1").meta
         assert meta[meta_name(long) or ""] == "1"
-        incoming.check_host(long, {**meta, "HTTP_HOST": long})
-    assert incoming.cached_meta_name.cache_info().currsize == names
-    assert incoming._is_valid_host_cached.cache_info().currsize == hosts
+        request_head.check_host(long, {**meta, "HTTP_HOST": long})
+    assert request_head.cached_meta_name.cache_info().currsize == names
+    assert request_head._is_valid_host_cached.cache_info().currsize == hosts

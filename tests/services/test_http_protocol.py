@@ -19,7 +19,7 @@ from platform_site.server.application import Application
 from platform_site.server.http_message import EventStream, Message
 from platform_site.server.http_parser import MAX_PIPELINED
 from platform_site.server.http_protocol import HttpServer
-from platform_site.server.incoming import Forwarding
+from platform_site.server.request_head import Forwarding
 from platform_site.server.thread_shares import ThreadShares
 
 REQUEST = b"GET /v1/rows/tasks HTTP/1.1\r\nHost: localhost\r\n\r\n"

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
-from platform_site.server import http_protocol, incoming
+from platform_site.server import http_parser, http_protocol
 from tests.support.raw_http import HOST, connect, talk
 from tests.support.service import Up, start_up
 from tests.support.timing import within
@@ -156,7 +156,7 @@ def test_a_head_that_is_too_large_is_refused(served: Up) -> None:
     assert answers.closed
 
 
-@pytest.mark.parametrize("size", [incoming.BODY_LIMIT + 1, 2_000_000])
+@pytest.mark.parametrize("size", [http_parser.BODY_LIMIT + 1, 2_000_000])
 def test_body_over_1_mb_is_413_whole_or_chunked_and_reaches_the_client(served: Up, size: int) -> None:
     body = b"a" * size
     for content in (body, iter([body[:600_000], body[600_000:]])):
