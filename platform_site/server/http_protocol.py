@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 HEAD_SECONDS: Final = 10.0
 BODY_SECONDS: Final = 15.0
-DRAIN_SECONDS: Final = 4.0
+LINGER_SECONDS: Final = 4.0
 """How long a client may send behind its last response, such as the rest of a body that is too large."""
 IDLE_SECONDS: Final = 75.0
 WRITE_SECONDS: Final = 60.0
@@ -197,12 +197,12 @@ class HttpConnection(asyncio.Protocol):
             return
         self._transport.write(data)
         if message.is_last or self.server.is_stopping:
-            # Drop the client's input until it closes, for DRAIN_SECONDS at most. Closing now could send a reset, and it
-            # could lose the response.
+            # Drop input until the client closes, for LINGER_SECONDS at most: closing now could send a reset, and the
+            # client could lose the response.
             self._parser.close()
             self._transport.write_eof()
             self._transport.resume_reading()
-            self.deadline = self.server.loop.time() + DRAIN_SECONDS
+            self.deadline = self.server.loop.time() + LINGER_SECONDS
         else:
             self._go_on()
 
