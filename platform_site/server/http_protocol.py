@@ -1,5 +1,6 @@
 """HTTP/1.1 on the event loop (uvloop, httptools). A connection answers one request at a time; pipelined requests wait.
-Limits as in docs/explanation/reliability.md: HEAD_SECONDS, BODY_SECONDS, WRITE_SECONDS."""
+A client that is late is disconnected: with its head after HEAD_SECONDS, with its body after BODY_SECONDS (408), and
+when it has read nothing of a response for WRITE_SECONDS."""
 
 import asyncio
 import ctypes
