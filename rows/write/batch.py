@@ -36,10 +36,9 @@ _OPS: Final[tuple[Op, ...]] = get_args(Op)
 _REQUIRED: Final[Mapping[str, frozenset[str]]] = {
     "insert": frozenset({"table", "values"}),
     "update": frozenset({"table", "id", "values"}),
-    "upsert": frozenset({"table", "values"}),
+    "upsert": frozenset({"table", "values", "on_conflict"}),
     "delete": frozenset({"table", "id"}),
 }
-_OPTIONAL: Final = {"insert": (), "update": ("if_match",), "upsert": ("on_conflict",), "delete": ("if_match",)}
 _TEXTS: Final = ("if_match", "name", "on_conflict", "table")
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,62}", re.ASCII)
 _REFERENCE: Final = "$ref"
@@ -325,7 +324,9 @@ def _read_operation(item: Any, read_tags: Any) -> Operation:
     if not isinstance(op, str) or op not in _OPS:
         raise ValidationFailed.of("op", "not_among", f"Must be one of {', '.join(_OPS)}.")
     required = _REQUIRED[op]
-    allowed = required | {"op", "name", *_OPTIONAL[op]}
+    allowed = required | {"op", "name"}
+    if op in ("update", "delete"):
+        allowed |= {"if_match"}
     errors = [
         FieldError(str(name)[:100], "unknown_field", f"{op} takes {', '.join(sorted(allowed))}.")
         for name in item

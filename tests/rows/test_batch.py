@@ -223,7 +223,7 @@ def test_the_number_of_operations_is_limited(app: Tracker, count: int) -> None:
         ({"operations": [{"op": "delete", "table": "teams"}]}, {"id": "required"}),
         ({"operations": [{"op": "delete", "table": "teams", "id": 7}]}, {"id": "wrong_type"}),
         ({"operations": [{"op": "delete", "table": "teams", "id": "x", "values": {}}]}, {"values": "unknown_field"}),
-        ({"operations": [{"op": "upsert", "table": "teams", "values": {"name": "x"}}]}, {"on_conflict": "not_unique"}),
+        ({"operations": [{"op": "upsert", "table": "teams", "values": {"name": "x"}}]}, {"on_conflict": "required"}),
         ({"operations": [insert("teams", "Red Team", name="x")]}, {"name": "invalid"}),
         ({"operations": [insert("teams", "a", name="x"), insert("teams", "a", name="y")]}, {"name": "taken"}),
         ({"operations": [insert("teams", name="x") | {"if_match": '"x"'}]}, {"if_match": "unknown_field"}),
