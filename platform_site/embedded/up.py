@@ -141,6 +141,7 @@ class _Run:
                 "aborting any active",
                 "terminating connection due to administrator",
                 "background worker",
+                "could not send data to client",
                 "shutting down",
             ),
         )
@@ -153,7 +154,11 @@ class _Run:
         )
         self._web = SupervisedProcess("web", self._spawn_web, signal.SIGTERM, stop_seconds=9.5)
         self._worker = SupervisedProcess(
-            "worker", self._spawn_worker, signal.SIGTERM, stop_seconds=9.5, hidden=("Warm shutdown",)
+            "worker",
+            self._spawn_worker,
+            signal.SIGTERM,
+            stop_seconds=9.5,
+            hidden=("Warm shutdown", "Requeuing undeliverable message"),
         )
 
     def go(self) -> int:
