@@ -102,7 +102,9 @@ class Worker:
     def _claim(self) -> tuple[CreatedRun, bool] | None:
         """The next run. If none is due, queues runs of pending events first."""
         claimed = run_queue.claim(self.using)
-        return run_queue.claim(self.using) if claimed is None and event_triggers.queue(self.using) else claimed
+        if claimed is None and event_triggers.queue(self.using):
+            return run_queue.claim(self.using)
+        return claimed
 
     def _start_sibling(self, should_stop: ShouldStop, threads: _Threads) -> threading.Thread:
         """Start another thread of this loop. It starts siblings, too, so a backlog soon uses all threads."""
@@ -125,25 +127,24 @@ class Worker:
     def _execute(self, started: CreatedRun) -> None:
         close_old_connections()
         try:
-            again = restore_caller(started.caller_kind, started.caller_id, started.environment_id)
             needed = event_subscriptions.SCOPES if started.trigger == Run.Trigger.EVENT else ("functions:invoke",)
-            is_gone = again is None or not all(map(again[0].may, needed))
-            if is_gone:
+            restored = restore_caller(started.caller_kind, started.caller_id, started.environment_id, needed)
+            if restored is None:
                 _stop_trigger(started)
         except Error:
             # The control database is unavailable. If the lease just expired, the run would be lost at its third
             # attempt.
             run_queue.release(started, _RETRY_SECONDS)
             raise
-        if again is None or is_gone:
+        if restored is None:
             who = _CALLER_NAMES[Run.Trigger(started.trigger)]
             error = {"name": "CallerGone", "message": f"{who} may no longer act here"}
             completion.record_end(started, Outcome(0.0, reason="caller_gone", error=error))
-        elif again[1].is_suspended:  # suspended after the claim
+        elif restored.environment.is_suspended:  # suspended after the claim
             suspension.evict(self.using)
             run_queue.release(started, timedelta())
         else:
-            executor.execute(started, *again)
+            executor.execute(started, restored.caller, restored.environment)
 
 
 def _stop_trigger(started: CreatedRun) -> None:

@@ -1,7 +1,9 @@
 """Resolves the caller of a queued run when the run starts: a key that was revoked, a user that was disabled or a member
 that left in the meantime may no longer run anything."""
 
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import NamedTuple
 
 from accounts.keys import server_keys
 from accounts.models import ServerKey, User
@@ -10,22 +12,30 @@ from projects.directory import roles
 from projects.directory.environments import environment_ref, environment_ref_for
 
 
-def restore_caller(kind: str, caller_id: str, environment_id: str) -> tuple[Caller, EnvironmentRef] | None:
-    """None if it may no longer act there. At most two queries."""
+class RestoredCaller(NamedTuple):
+    caller: Caller
+    environment: EnvironmentRef
+
+
+def restore_caller(kind: str, caller_id: str, environment_id: str, needed: Iterable[str] = ()) -> RestoredCaller | None:
+    """None if it may no longer act there, or lacks one of the scopes `needed`. At most two queries."""
     environment = environment_ref(environment_id)
-    if environment is None:
+    caller = None if environment is None else _find(kind, caller_id, environment)
+    if caller is None or caller.environment is None or not all(map(caller.may, needed)):
         return None
+    return RestoredCaller(caller, caller.environment)
+
+
+def _find(kind: str, caller_id: str, environment: EnvironmentRef) -> Caller | None:
     if kind in ("key", "anonymous"):
         return _key(caller_id, environment)
     user = User.objects.filter(pk=caller_id, disabled_at__isnull=True).first()
     if user is None:
         return None
-    if kind == "user":
-        return _user(user, environment)
-    return _account(user, environment)
+    return _user(user, environment) if kind == "user" else _account(user, environment)
 
 
-def _key(key_id: str, environment: EnvironmentRef) -> tuple[Caller, EnvironmentRef] | None:
+def _key(key_id: str, environment: EnvironmentRef) -> Caller | None:
     live = ServerKey.objects.live().filter(pk=key_id, environment_id=environment.environment_id)
     found = live.values_list("name", "scopes", "prefix").first()
     if found is None:
@@ -33,15 +43,15 @@ def _key(key_id: str, environment: EnvironmentRef) -> tuple[Caller, EnvironmentR
     name, granted, prefix = found
     if server_keys.is_publishable(prefix):
         scopes = roles.of_publishable_key(frozenset(granted), bound_to_environment=True)
-        return Caller("anonymous", key_id, scopes, plan=environment.plan, environment=environment), environment
+        return Caller("anonymous", key_id, scopes, plan=environment.plan, environment=environment)
     scopes = roles.of_key(frozenset(granted), bound_to_environment=True)
-    return Caller("key", key_id, scopes, plan=environment.plan, environment=environment, name=name), environment
+    return Caller("key", key_id, scopes, plan=environment.plan, environment=environment, name=name)
 
 
-def _user(user: User, environment: EnvironmentRef) -> tuple[Caller, EnvironmentRef] | None:
+def _user(user: User, environment: EnvironmentRef) -> Caller | None:
     if user.environment_id != environment.pool_id:
         return None
-    caller = Caller(
+    return Caller(
         "user",
         user.pk,
         roles.APP_USER,
@@ -52,13 +62,12 @@ def _user(user: User, environment: EnvironmentRef) -> tuple[Caller, EnvironmentR
         role=user.role,
         claims=user.claims,
     )
-    return caller, environment
 
 
-def _account(user: User, environment: EnvironmentRef) -> tuple[Caller, EnvironmentRef] | None:
+def _account(user: User, environment: EnvironmentRef) -> Caller | None:
     caller = Caller("account", user.pk, frozenset(), account_id=user.pk, email=user.email, name=user.name)
     found = environment_ref_for(caller, environment.environment_id)
     if found is None or user.environment_id is not None:
         return None
-    there, scopes = found
-    return replace(caller, scopes=scopes, plan=there.plan, environment=there), there
+    with_role, scopes = found
+    return replace(caller, scopes=scopes, plan=with_role.plan, environment=with_role)

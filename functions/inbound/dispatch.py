@@ -65,12 +65,11 @@ def dispatch(request: HttpRequest, token: str) -> InboundRequest:
         record = _look_up(request, environment_id, token)
     _verified.put(name, True)
     limit.settle(record.plan, record.address_id)
-    restored = restore_caller(record.runs_as_kind, record.runs_as_id, environment_id)
-    if restored is None or not restored[0].may("functions:invoke"):
+    restored = restore_caller(record.runs_as_kind, record.runs_as_id, environment_id, ("functions:invoke",))
+    if restored is None:
         raise NoSuchEndpoint
-    caller, environment = restored
-    environment.require_active()
-    return InboundRequest(record, caller, environment)
+    restored.environment.require_active()
+    return InboundRequest(record, restored.caller, restored.environment)
 
 
 def _counters(environment_id: str, token: str) -> Sequence[str]:

@@ -54,11 +54,14 @@ def all_of(environment: EnvironmentRef, function: Function) -> list[InboundEndpo
     found = list(
         InboundEndpoint.objects.using(environment.cluster).filter(function=function).order_by("created_at", "id")
     )
-    may_invoke = {
-        who: _may_invoke(*who, environment) for who in {(each.runs_as_kind, each.runs_as_id) for each in found}
+    identities = {(each.runs_as_kind, each.runs_as_id) for each in found}
+    gone = {
+        (kind, caller_id)
+        for kind, caller_id in identities
+        if restore_caller(kind, caller_id, environment.environment_id, ("functions:invoke",)) is None
     }
     for each in found:
-        if not may_invoke[each.runs_as_kind, each.runs_as_id]:
+        if (each.runs_as_kind, each.runs_as_id) in gone:
             each.stopped = Function.Stopped.CALLER_GONE.value
     return found
 
@@ -75,11 +78,6 @@ def revoke(environment: EnvironmentRef, name: str, address_id: str, *, actor: Ca
         revocation.revoke(inbound_endpoints.names_of(bytes(endpoint.token_hash)), using=using)
         known.delete()
         _record("function.inbound_revoked", environment, function, endpoint, actor)
-
-
-def _may_invoke(kind: str, caller_id: str, environment: EnvironmentRef) -> bool:
-    again = restore_caller(kind, caller_id, environment.environment_id)
-    return again is not None and again[0].may("functions:invoke")
 
 
 def _record(
