@@ -26,9 +26,9 @@ SELECT created_at, id FROM platform.functions_run
  WHERE function_id = %(function_id)s {after} ORDER BY created_at DESC, id DESC LIMIT %(batch)s
 """
 _AFTER: Final = "AND (created_at, id) < (%(at)s::timestamptz, %(id)s::text)"
-# Each page begins where the last one ended: otherwise it would scan deleted rows that are not vacuumed yet.
+"""Each page begins where the last one ended: otherwise it would scan deleted rows that are not vacuumed yet."""
 _DISABLE_SORT: Final = "SELECT set_config('enable_sort', 'off', true)"
-# Forces the index: with old statistics the planner may fetch and sort all rows for a page.
+"""Forces the index: with old statistics the planner may fetch and sort all rows for a page."""
 _DELETE_RUNS: Final = "DELETE FROM platform.functions_run WHERE id = ANY (%s)"
 
 Position = tuple[datetime, str]
@@ -63,12 +63,12 @@ def finish(using: str, function_id: str) -> None:
     """Remove a deleted function's rows, a transaction per page; idempotent. Raises IntegrityError for a run that is
     committed only now."""
     after: Position | None = None
-    is_done = False
-    while not is_done:
+    while True:
         with transaction.atomic(using=using):
             after = _remove_page(using, function_id, after)
-            if is_done := after is None:
+            if after is None:
                 statements.execute(using, _DELETE, [function_id])
+                return
 
 
 def _remove_page(using: str, function_id: str, after: Position | None) -> Position | None:

@@ -19,8 +19,8 @@ WAITING: Final = _SQL["waiting"]
 """A recursive common table expression: the environments with queued runs, except those in the parameter `suspended`."""
 _CLAIM: Final = PreparedStatement(_SQL["claim"])
 _claiming: Final[dict[str, threading.Lock]] = {}
-# By region. Concurrent claims usually try the same slot: the second would wait for the first's commit, fail and retry.
-# Between processes this is accepted.
+"""By region. Concurrent claims usually try the same slot: the second would wait for the first's commit, fail and retry.
+Between processes this is accepted."""
 
 
 def claim(using: str) -> tuple[CreatedRun, bool] | None:

@@ -23,7 +23,7 @@ from platform_site.postgres.sql_files import PreparedStatement, Value
 MAX_BATCH: Final = 16
 """All results are held in memory until the last one arrives."""
 _DURABLE: Final = b"SELECT pg_logical_emit_message(true, 'functions', '')"
-# A commit that waits for the disk also waits for all earlier records of the log.
+"""Its commit waits for the disk, and so for all earlier records of the log."""
 
 
 def wait_until_durable(using: str) -> None:
