@@ -15,6 +15,7 @@ from accounts.keys import permissions
 from accounts.models import User
 from accounts.users import service as accounts
 from functions.deploy import service as functions
+from functions.deploy import trial
 from functions.execution.run_as import restore_caller
 from functions.models import Function
 from platform_site import demo_receiver, outbound
@@ -133,8 +134,9 @@ def _functions(facts: Facts) -> None:
     )
     for name in ("sum", "open-tasks"):
         if name not in known:
-            source = (CONTENT / f"{name}.ts").read_text()
-            functions.deploy(environment, name, {"source": source}, actor=SYSTEM, warm=False)
+            values = {"source": (CONTENT / f"{name}.ts").read_text()}
+            trial.try_out(environment, name, values)
+            functions.deploy(environment, name, values, actor=SYSTEM)
 
 
 def _webhook(facts: Facts) -> None:

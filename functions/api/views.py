@@ -14,6 +14,7 @@ from rest_framework.request import Request
 from functions import directory
 from functions.api import serializers
 from functions.deploy import service as deploy_service
+from functions.deploy import trial
 from functions.errors import NoSuchFunction, NoSuchRun, RunEnded
 from functions.execution import calls
 from functions.models import Function, Run, Version
@@ -99,9 +100,10 @@ class FunctionViewSet(ListModelMixin, RetrieveModelMixin, FunctionScopedViewSet,
         source that is that of the newest version makes no other one."""
         if not directory.NAME.fullmatch(name):
             raise ValidationFailed.of("name", "invalid_name", directory.NAME_RULE)
-        function, is_new = deploy_service.deploy(
-            self.environment, name, self.read(serializers.Deployment), actor=self.caller
-        )
+        values = self.read(serializers.Deployment)
+        trial.try_out(self.environment, name, values)
+        function, is_new = deploy_service.deploy(self.environment, name, values, actor=self.caller)
+        trial.warm(self.environment, function, values["source"])
         shown = self.get_serializer(function).data
         return created(f"/v1/functions/{name}", shown) if is_new else respond(shown)
 
@@ -110,6 +112,7 @@ class FunctionViewSet(ListModelMixin, RetrieveModelMixin, FunctionScopedViewSet,
     def configure(self, request: HttpRequest, name: str) -> HttpResponseBase:
         """Change a function's settings, schedule, events or secrets. Its versions stay as they are."""
         values = self.read(serializers.Configuration)
+        trial.try_out_configuration(self.environment, name, values)
         function = deploy_service.configure(self.environment, name, values, actor=self.caller)
         return respond(self.get_serializer(function).data)
 

@@ -32,16 +32,12 @@ def deploy(
     *,
     actor: Caller | Actor,
     runs_as: Caller | None = None,
-    warm: bool = True,
-    tried: bool = False,
 ) -> tuple[Function, bool]:
     """Deploy a version of `name` and activate it; True if the function is new. The newest version's source creates
     none. `values`: those of `serializers.Deployment`, or `secret_names` (all of them) in place of `secrets`. Omitted
-    ones stay. Triggered runs execute as `runs_as`, by default the actor. The module is loaded in the sandbox first
-    (unless `tried`); `warm` prepares a process. Raises ValidationFailed, Forbidden, QuotaExceeded."""
+    ones stay. Triggered runs execute as `runs_as`, by default the actor. Call `trial.try_out` before. Raises
+    ValidationFailed, Forbidden, QuotaExceeded."""
     using = environment.cluster
-    if not tried:
-        trial.try_out(environment, name, values)
     source: str = values["source"]
     source_hash = hashlib.sha256(source.encode()).hexdigest()
     with transaction.atomic(using=using):
@@ -57,8 +53,6 @@ def deploy(
             environment, "function.deployed", actor=actor, target_id=function.pk, name=name,
             version=function.active_version, sha256=source_hash, **_describe_triggers(function, values),
         )  # fmt: skip
-    if warm:
-        trial.warm(environment, function, source_hash, source)
     return function, is_new
 
 
@@ -100,13 +94,10 @@ def configure(
     *,
     actor: Caller | Actor,
     runs_as: Caller | None = None,
-    tried: bool = False,
 ) -> Function:
-    """Change settings without a new version; `values` as in `deploy`. The actor becomes the run-as identity of all
-    triggers. Raises NoSuchFunction and the errors of `deploy`."""
+    """Change settings without a new version; `values` as in `deploy`. All triggers execute as `runs_as`, by default the
+    actor. Call `trial.try_out_configuration` before. Raises NoSuchFunction and the errors of `deploy`."""
     using = environment.cluster
-    if not tried:
-        trial.try_out_configuration(environment, name, values)
     with transaction.atomic(using=using):
         _lock(environment)
         function = function_of(environment, name, lock=True)

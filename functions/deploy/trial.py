@@ -20,7 +20,7 @@ DEFAULT_MEMORY_MB: Final = 128
 
 
 def try_out(environment: EnvironmentRef, name: str, values: Mapping[str, Any]) -> None:
-    """Raises ValidationFailed."""
+    """Load a new version's module. Raises ValidationFailed, Unavailable."""
     check_ceilings(environment, values)
     known = Function.objects.of(environment).filter(name=name).first()
     memory = values.get("memory_mb", known.memory_mb if known else DEFAULT_MEMORY_MB)
@@ -28,14 +28,12 @@ def try_out(environment: EnvironmentRef, name: str, values: Mapping[str, Any]) -
 
 
 def try_out_configuration(environment: EnvironmentRef, name: str, values: Mapping[str, Any]) -> None:
-    """Load the active version with a new memory limit. Raises ValidationFailed, NoSuchFunction."""
+    """Load the active version with a new memory limit. Raises ValidationFailed, Unavailable, NoSuchFunction."""
     check_ceilings(environment, values)
     if "memory_mb" in values:
         function = function_of(environment, name)
-        source = (
-            Version.objects.using(environment.cluster).get(function=function, number=function.active_version).source
-        )
-        _try_to_load(environment, source, values["memory_mb"], field="memory_mb")
+        active = Version.objects.using(environment.cluster).get(function=function, number=function.active_version)
+        _try_to_load(environment, active.source, values["memory_mb"], field="memory_mb")
 
 
 def _try_to_load(environment: EnvironmentRef, source: str, memory_mb: int, *, field: str = "source") -> None:
@@ -49,8 +47,9 @@ def _try_to_load(environment: EnvironmentRef, source: str, memory_mb: int, *, fi
         raise Unavailable("The runtime is busy; try the deployment again shortly.") from error
 
 
-def warm(environment: EnvironmentRef, function: Function, source_hash: str, source: str) -> None:
-    """Start a process in the background; failures only cost the first call its start."""
+def warm(environment: EnvironmentRef, function: Function, source: str) -> None:
+    """Start a process of the active version in the background; failures only cost the first call its start."""
+    source_hash = hashlib.sha256(source.encode()).hexdigest()
     key = start.program_key(function.pk, function.active_version, source_hash, function.memory_mb)
     program = Program(key, environment.environment_id, source.encode(), function.memory_mb)
 

@@ -280,7 +280,7 @@ def test_many_workers_claim_each_run_once(tracker: Tracker, environment: Environ
     deploy(tracker, "sum", SUM)
     team = environment_ref(environment_of(make_project(tracker.project.created_by, "Team", plan="team")).pk)
     assert team is not None
-    deploy_service.deploy(team, "sum", {"source": SUM}, actor=key_of(team), warm=False)
+    deploy_service.deploy(team, "sum", {"source": SUM}, actor=key_of(team))
     queued = {calls.enqueue(NewRun(team, key_of(team), "sum", "{}")) for _ in range(40)}
 
     def work() -> list[str]:
@@ -300,7 +300,7 @@ def queue_in_two(tracker: Tracker, environment: EnvironmentRef) -> EnvironmentRe
     other = environment_ref(environment_of(make_project(tracker.project.created_by, "Other")).pk)
     assert other is not None
     deploy(tracker, "sum", SUM)
-    deploy_service.deploy(other, "sum", {"source": SUM}, actor=key_of(other), warm=False)
+    deploy_service.deploy(other, "sum", {"source": SUM}, actor=key_of(other))
     for _ in range(20):
         calls.enqueue(NewRun(environment, key_of(environment), "sum", "{}"))
     calls.enqueue(NewRun(other, key_of(other), "sum", "{}"))

@@ -104,13 +104,11 @@ class Command(base.Command):
         if options["file"] is None:
             self._configure(environment, name, values, runs_as, options)
             return
+        trial.try_out(environment, name, values)
         if options["check"]:
-            trial.try_out(environment, name, values)
             self.say("The module loads. Nothing was deployed.", self.style.SUCCESS)
             return
-        function, is_new = deploy_service.deploy(
-            environment, name, values, actor=audit.SYSTEM, runs_as=runs_as, warm=False
-        )
+        function, is_new = deploy_service.deploy(environment, name, values, actor=audit.SYSTEM, runs_as=runs_as)
         what = " (a new function)" if is_new else ""
         done = f"{function.name} version {function.active_version} is deployed{what}."
         self._answer(environment, function, done, as_json=options["json"])
@@ -125,6 +123,7 @@ class Command(base.Command):
     ) -> None:
         if options["check"] or not (values or runs_as):
             raise CommandError("Name the module's FILE, or a setting to change.")
+        trial.try_out_configuration(environment, name, values)
         function = deploy_service.configure(environment, name, values, actor=audit.SYSTEM, runs_as=runs_as)
         done = f"{name} is changed; version {function.active_version} stays active."
         self._answer(environment, function, done, as_json=options["json"])

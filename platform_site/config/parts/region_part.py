@@ -71,9 +71,9 @@ def _change_functions(changes: PlanChanges, caller: Caller) -> None:
             if each.is_removed:
                 deploy_service.delete_function(environment, each.name, actor=caller)
             elif "source" in each.values:
-                deploy_service.deploy(environment, each.name, each.values, actor=caller, warm=False, tried=True)
+                deploy_service.deploy(environment, each.name, each.values, actor=caller)
             else:
-                deploy_service.configure(environment, each.name, each.values, actor=caller, tried=True)
+                deploy_service.configure(environment, each.name, each.values, actor=caller)
 
 
 def _change_webhooks(changes: PlanChanges, caller: Caller) -> None:
