@@ -137,15 +137,19 @@ def read(text: str) -> Schedule:
 def _check_for_a_zone(text: str) -> None:
     """Raises BadSchedule for a time zone, which other schedulers accept before or after the fields."""
     first, *rest = text.split(" ")
-    name, has_value, zone = first.partition("=")
-    if not (has_value and name in ("cron_tz", "tz", "timezone")):
-        zone = rest[-1] if len(rest) >= 5 or (rest and first in ALIASES) else ""
-        if not _ZONE.fullmatch(zone) or zone in _MONTHS + _DAYS:
-            return
+    if first.startswith(("cron_tz=", "tz=", "timezone=")):
+        zone = first
+    elif rest and (len(rest) >= len(_FIELDS) or first in ALIASES) and _is_zone(rest[-1]):
+        zone = rest[-1]
+    else:
+        return
     raise BadSchedule(
-        f'"{(first if has_value else zone)[:40]}" is a time zone, and schedule times are UTC. Remove it, and write the '
-        "hours in UTC."
+        f'"{zone[:40]}" is a time zone, and schedule times are UTC. Remove it, and write the hours in UTC.'
     )
+
+
+def _is_zone(text: str) -> bool:
+    return _ZONE.fullmatch(text) is not None and text not in _MONTHS + _DAYS
 
 
 def _what_is_wrong(fields: list[str]) -> str:
@@ -173,7 +177,7 @@ def _part(field: _Field, text: str) -> range:
     if step is not None and not 1 <= int(step) <= field.high:
         raise BadSchedule(f'"{text}": a step of the {field.name} is 1 to {field.high}.')
     if whole == "*":
-        low, high = field.low, min(field.high, 6) if field.names == _DAYS else field.high
+        low, high = field.low, 6 if field.names == _DAYS else field.high
     else:
         from_, to = field.number(first), field.number(last if last is not None else first)
         if from_ is None or to is None:

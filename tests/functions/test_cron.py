@@ -46,6 +46,7 @@ def test_what_is_read(text: str, normal: str) -> None:
         ("0 9 * * * Europe/Berlin", '"europe/berlin" is a time zone, and schedule times are UTC.'),
         ("0 0 9 * * * America/Argentina/Buenos_Aires", "is a time zone"),
         ("0 9 * * * CET", '"cet" is a time zone'),
+        ("a=b 9 * * * CET", '"cet" is a time zone'),
         ("@daily UTC+2", '"utc+2" is a time zone'),
         ("60 * * * *", '"60" is not a valid minute'),
         ("* 24 * * *", '"24" is not a valid hour'),
