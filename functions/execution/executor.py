@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 from cachetools import LRUCache
 from django.conf import settings
@@ -24,7 +24,7 @@ from functions.runs.lease_renewer import LeaseRenewer
 from functions.runs.start import CreatedRun
 from functions.runtime import messages, scratch
 from functions.runtime.calls import Call, Outcome
-from functions.runtime.errors import LoadFailed, RuntimeFailed
+from functions.runtime.errors import LoadFailed, Reason, RuntimeFailed
 from functions.runtime.pool import Pool
 from functions.runtime.programs import Busy, Program
 from platform_site.identity import ids
@@ -132,7 +132,7 @@ def execute(started: CreatedRun, caller: Caller, environment: EnvironmentRef) ->
     return outcome
 
 
-def _failure(reason: Any, name: str, message: str) -> Outcome:
+def _failure(reason: Reason, name: str, message: str) -> Outcome:
     return Outcome(0.0, reason=reason, error=messages.error(name, message))
 
 

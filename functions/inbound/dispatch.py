@@ -73,7 +73,8 @@ def dispatch(request: HttpRequest, token: str) -> InboundRequest:
 
 
 def _counters(environment_id: str, token: str) -> Sequence[str]:
-    """For a token without an endpoint: the first one counts, or the last one if its environment is unknown."""
+    """The counters whose limits apply to a token without an endpoint: the one for its environment comes first, the one
+    for unknown environments last."""
     if inbound_tokens.is_valid(token):
         return (f"{_CREATED_HERE}\0{environment_id}",)
     return environment_id, _UNKNOWN_ENVIRONMENT
@@ -88,6 +89,7 @@ def _look_up(request: HttpRequest, environment_id: str, token: str) -> CachedEnd
         if _verified.get(name):
             _verified.put(name, False)
         inbound_endpoints.cache_absence(token_hash)
-        rate_limits.count_refused(request, _counters(environment_id, token)[-1 if environment is None else 0])
+        counters = _counters(environment_id, token)
+        rate_limits.count_refused(request, counters[0] if environment is not None else counters[-1])
         raise NoSuchEndpoint
     return record

@@ -78,7 +78,6 @@ class Amount:
 
     runs: int
     size: int
-    """Bytes of their inputs."""
 
     def part(self, parts: int) -> "Amount":
         return Amount(self.runs // parts, self.size // parts)
@@ -108,12 +107,14 @@ class QueueStats:
 
     def available(self, kind: Kind, budget: Amount, owner: str) -> Amount:
         """How much more this owner may queue."""
-        free, own, half = budget.without(self.taken), self.of.get(owner, NOTHING), budget.part(2).without(self.taken)
+        free = budget.without(self.taken)
+        left_of_half = budget.part(2).without(self.taken)
+        own = self.of.get(owner, NOTHING)
         left_of_share = budget.part(SHARE).without(own)
         if kind == Kind.USERS and own.runs:
-            return half.minimum(left_of_share)
+            return left_of_half.minimum(left_of_share)
         if kind == Kind.INBOUND:
-            return half.maximum(left_of_share.minimum(free))
+            return left_of_half.maximum(left_of_share.minimum(free))
         return free
 
     def refusal(self, kind: Kind, budget: Amount, owner: str, wanted: Amount) -> TooManyQueued | None:

@@ -102,13 +102,18 @@ def slots_for(new: "NewRun") -> int:
 
 @cache
 def _slots(limit: int, may_take: int, start: int) -> str:
-    """Slots 1 to `may_take` of `limit` as a PostgreSQL array, each half rotated by `start`. Those of anonymous callers
+    """Slots 1 to `may_take` of `limit` as a PostgreSQL array, each part rotated by `start`. Those of anonymous callers
     come last, at the very end those that networks with high recent usage may take
     (`functions.quotas.client_networks`)."""
     shared = anonymous_slots(limit)
-    parts = (range(shared + 1, may_take + 1), range(slots_for_all_networks(shared) + 1, min(shared, may_take) + 1))
-    order = [slot for part in (*parts, range(1, slots_for_all_networks(shared) + 1)) for slot in _rotated(part, start)]
-    return f"{{{','.join(map(str, order))}}}"
+    for_all_networks = slots_for_all_networks(shared)
+    parts = (
+        range(shared + 1, may_take + 1),
+        range(for_all_networks + 1, min(shared, may_take) + 1),
+        range(1, for_all_networks + 1),
+    )
+    order = [str(slot) for part in parts for slot in _rotated(part, start)]
+    return f"{{{','.join(order)}}}"
 
 
 def _rotated(slots: range, start: int) -> list[int]:

@@ -52,10 +52,11 @@ class Uid:
         self.number: int | None = None
         while os.geteuid() == 0:
             self.number = random.choice(_UIDS)  # noqa: S311 - no secret
-            if sys.platform != "linux" or self._is_claimed():
+            if sys.platform != "linux" or self._reserve():
                 return
 
-    def _is_claimed(self) -> bool:
+    def _reserve(self) -> bool:
+        """False if another process has this uid."""
         name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
             name.bind(f"\0platform-functions-uid-{self.number}")
