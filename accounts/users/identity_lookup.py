@@ -58,49 +58,45 @@ def _keys(secret_hash: bytes) -> "QuerySet[ServerKey, Any]":
 
 
 def identify(
-    credential: Credential, **annotations: BaseExpression | Combinable
-) -> tuple[Identity, dict[str, Any]] | None:
-    """The owner of a credential and the values of `annotations`, or None if it is not valid. One statement.
-    `annotations` are expressions over `Session` or `ServerKey`, by which a higher layer reads the environment in the
+    credential: Credential, environments: BaseExpression | Combinable
+) -> tuple[Identity, list[dict[str, Any]]] | None:
+    """The owner of a credential and the value of `environments`, or None if the credential is not valid. One statement.
+    `environments` is an expression over `Session` or `ServerKey`, by which a higher layer reads the environment in the
     same round trip."""
     if isinstance(credential, KeyCredential):
-        return _identify_key(_keys(credential.secret_hash).annotate(**annotations).first())
+        row = _keys(credential.secret_hash).annotate(environments=environments).first()
+        return None if row is None else (_key_identity(row), row["environments"])
     claims = credential.claims
-    row = _sessions(claims.session_id).annotate(**annotations).first()
+    row = _sessions(claims.session_id).annotate(environments=environments).first()
     if row is None or row["user_id"] != claims.user_id or row["environment_id"] != claims.environment_id:
         return None
-    return _identify_session(row)
+    return _session_identity(row), row["environments"]
 
 
-def _identify_session(row: dict[str, Any]) -> tuple[Identity, dict[str, Any]]:
-    user_id, is_account = row.pop("user_id"), row.pop("pool_id") is None
-    expires_at: datetime = row.pop("expires_at")
-    identity = Identity(
+def _session_identity(row: dict[str, Any]) -> Identity:
+    is_account = row["pool_id"] is None
+    return Identity(
         kind="account" if is_account else "user",
-        id=user_id,
-        expires_at=expires_at.timestamp(),
-        session_id=row.pop("id"),
-        account_id=user_id if is_account else None,
-        **{name: row.pop(name) for name in ("environment_id", *_OF_USER)},
+        id=row["user_id"],
+        expires_at=row["expires_at"].timestamp(),
+        session_id=row["id"],
+        account_id=row["user_id"] if is_account else None,
+        environment_id=row["environment_id"],
+        **{name: row[name] for name in _OF_USER},
     )
-    return identity, row
 
 
-def _identify_key(row: dict[str, Any] | None) -> tuple[Identity, dict[str, Any]] | None:
-    if row is None:
-        return None
-    expires_at: datetime | None = row.pop("expires_at")
-    last_used_at: datetime | None = row.pop("last_used_at")
-    now: datetime = row.pop("now")
-    is_publishable, name = server_keys.is_publishable(row.pop("prefix")), row.pop("name")
-    identity = Identity(
+def _key_identity(row: dict[str, Any]) -> Identity:
+    is_publishable = server_keys.is_publishable(row["prefix"])
+    expires_at: datetime | None = row["expires_at"]
+    last_used_at: datetime | None = row["last_used_at"]
+    return Identity(
         kind="anonymous" if is_publishable else "key",
-        id=row.pop("id"),
+        id=row["id"],
         expires_at=expires_at.timestamp() if expires_at else None,
-        account_id=row.pop("account_id"),
-        environment_id=row.pop("environment_id"),
-        name=None if is_publishable else name,  # the creator's note, and a publishable key is public
-        scopes=frozenset(row.pop("scopes")),
-        touch_due=last_used_at is None or now - last_used_at >= TOUCH_EVERY,
+        account_id=row["account_id"],
+        environment_id=row["environment_id"],
+        name=None if is_publishable else row["name"],  # the creator's note, and a publishable key is public
+        scopes=frozenset(row["scopes"]),
+        touch_due=last_used_at is None or row["now"] - last_used_at >= TOUCH_EVERY,
     )
-    return identity, row

@@ -240,11 +240,10 @@ def _query(lookup: Lookup) -> _Found:
         statement = environment_cache.of_account("user_id", lookup.named)
     else:
         statement = environment_cache.of_credential()
-    answer = identity_lookup.identify(credential, environments=statement)
-    if answer is None:
+    found = identity_lookup.identify(credential, statement)
+    if found is None:
         raise Unauthorized
-    identity, columns = answer
-    raw: list[dict[str, Any]] = columns["environments"]
+    identity, raw = found
     record = _FORMAT.dump([getattr(identity, name) for name, _ in _COLUMNS])
     pending_records.add(now, lookup.identity_key, record)
     # An environment that the account may not see is not cached: callers can invent any number of names.

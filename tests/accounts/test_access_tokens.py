@@ -12,6 +12,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from django.db.models import Value
 from django.db.models.functions import Now
 from joserfc import jwk as jose_jwk
 from joserfc import jwt as jose_jwt
@@ -278,10 +279,10 @@ def test_a_session_speaks_for_its_own_user_who_is_not_disabled(signed_in: Signed
     session_id = Session.objects.get(user=signed_in.user).pk
     stray = access_tokens.make_access_token(user_id=bob.pk, session_id=session_id, environment_id=None)
     own = credentials.read(f"Bearer {signed_in.access_token}")
-    assert identity_lookup.identify(own) is not None
-    assert identity_lookup.identify(credentials.read(f"Bearer {stray}")) is None
+    assert identity_lookup.identify(own, Value(1)) is not None
+    assert identity_lookup.identify(credentials.read(f"Bearer {stray}"), Value(1)) is None
     User.objects.filter(pk=signed_in.user.pk).update(disabled_at=Now())
-    assert identity_lookup.identify(own) is None, "whether or not its sessions were ended"
+    assert identity_lookup.identify(own, Value(1)) is None, "whether or not its sessions were ended"
 
 
 def test_a_clock_that_is_ten_seconds_off_is_forgiven(api: Api, signed_in: SignedIn) -> None:
