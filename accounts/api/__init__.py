@@ -1,3 +1,3 @@
 """HTTP endpoints of tokens, sessions, API keys and users.
 Depends on: users, keys, tokens.
-Used from outside: views, serializers."""
+Used from outside: views, user_views, serializers."""

@@ -1,4 +1,4 @@
-"""REST endpoints under /v1/auth, /v1/keys and /v1/users, and the public keys. Contract 4.5."""
+"""REST endpoints of tokens, sessions, API keys and the public keys. Contract 4.5."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -9,7 +9,7 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.functional import cached_property
 from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_view
-from rest_framework.mixins import ListModelMixin, RetrieveModelMixin
+from rest_framework.mixins import ListModelMixin
 
 from accounts.api import serializers
 from accounts.directory import environments as environment_directory
@@ -36,7 +36,6 @@ from platform_site.http.requests import client_address, named_environment
 from platform_site.http.views import ApiViewSet, created, no_content, no_store, respond
 from platform_site.identity import ids
 from platform_site.identity.callers import PUBLISHABLE_SCOPES, Caller
-from platform_site.identity.plans import plan_limits
 from platform_site.redis import rate_limits
 
 JWKS_MAX_AGE = int(signing_keys.PUBLISHED_AHEAD.total_seconds()) // 2
@@ -46,23 +45,6 @@ SESSION_STATE = OpenApiParameter(
     "state",
     {"type": "string", "enum": list(sessions.STATES), "default": "live"},
     description="Which sessions: live ones, ended ones, or all.",
-)
-EMAIL = OpenApiParameter(
-    "email",
-    {"type": "string"},
-    description="Only the user with this email, ignoring case. A space is read as a plus sign.",
-)
-MAX_IDS: Final = 100
-IDS = OpenApiParameter(
-    "ids",
-    {"type": "string"},
-    description=f"Only the users with these ids, separated by commas, at most {MAX_IDS}. Unknown ids are left out.",
-)
-MAX_SEARCH: Final = 200
-SEARCH = OpenApiParameter(
-    "search",
-    {"type": "string", "maxLength": MAX_SEARCH},
-    description="Only users whose email or name begins with this, ignoring case.",
 )
 
 
@@ -151,7 +133,8 @@ class SessionViewSet(ListModelMixin, ResourceViewSet):
     reason: ClassVar[sessions.Reason] = "signed_out"
 
     def get_queryset(self) -> QuerySet[Session]:
-        (user_id, within), state = self._of_user, self._state()
+        user_id, within = self._of_user
+        state = self._state()
         if state not in sessions.STATES:
             raise ValidationFailed.of("state", "not_among", f"Must be one of {', '.join(sessions.STATES)}.")
         return sessions.of_user(user_id, state).filter(within)
@@ -164,7 +147,8 @@ class SessionViewSet(ListModelMixin, ResourceViewSet):
         return caller.id, Q(environment_id=environment.environment_id) if environment and environment.is_branch else Q()
 
     def cursor_facts(self) -> Sequence[Fact]:
-        return [self._of_user[0], self._state()]
+        user_id, _ = self._of_user
+        return [user_id, self._state()]
 
     def _state(self) -> str:
         return self.query.get("state", "live")
@@ -301,89 +285,6 @@ class KeyViewSet(ListModelMixin, ResourceViewSet):
         key, authority = permissions.key_for(self.caller, key_id)
         user_service.revoke_key(key, actor=self.caller, project_id=authority.project_id)
         return no_content()
-
-
-@extend_schema_view(
-    list=extend_schema(
-        responses=listing(serializers.UserDetail),
-        parameters=[EMAIL, IDS, SEARCH],
-        description="The users of the environment, the newest first.",
-    ),
-    retrieve=extend_schema(description="One user of the environment."),
-)
-class UserViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
-    required_scopes: ClassVar = dict.fromkeys(
-        ("list", "create", "retrieve", "partial_update", "destroy"), "users:manage"
-    )
-    query_parameters: ClassVar = {"list": frozenset({"limit", "cursor", "email", "ids", "search"})}
-    also_raises: ClassVar = {"create": (QuotaExceeded,)}
-    serializer_class = serializers.UserDetail
-    lookup_url_kwarg, id_prefix = "user_id", "usr"
-    cursor_kind, ordering = "users", ("-id",)
-
-    def get_queryset(self) -> QuerySet[User]:
-        return User.objects.in_pool(self.environment.pool_id)
-
-    def filter_queryset(self, queryset: Any) -> Any:
-        if self.action != "list":
-            return queryset
-        pool_id, email, asked_ids, search = self.environment.pool_id, *map(self.query.get, ("email", "ids", "search"))
-        if search is not None:
-            if email is not None:
-                raise ValidationFailed.of("search", "invalid", "Use either email or search.")
-            if not search.strip() or len(search) > MAX_SEARCH:
-                raise ValidationFailed.of("search", "invalid", f"Must have 1 to {MAX_SEARCH} characters.")
-            queryset = User.objects.beginning_with(pool_id, search)
-        if email is not None:
-            queryset = User.objects.with_email(pool_id, email.replace(" ", "+"))  # a plus sign arrives as a space
-        return queryset if asked_ids is None else queryset.filter(pk__in=_read_ids(asked_ids))
-
-    def cursor_facts(self) -> Sequence[Fact]:
-        facts: list[Fact] = [self.environment.pool_id]
-        if "email" in self.query:
-            facts.append(self.query["email"].replace(" ", "+"))
-        for name in ("search", "ids"):
-            if name in self.query:
-                facts += [name, self.query[name]]
-        return facts
-
-    @idempotent()
-    @extend_schema(request=serializers.UserInput, responses={201: serializers.UserDetail})
-    def create(self, request: Any) -> HttpResponse:
-        """Create a user of the environment. `role` and `claims` are for the rules of its tables."""
-        pool_id = environment_directory.own_pool(self.environment)
-        values = self.read(serializers.UserInput)
-        most = plan_limits(self.environment.plan).app_users_per_environment
-        user = user_service.create_user(pool_id=pool_id, actor=self.caller, most=most, **values)
-        return created(f"/v1/users/{user.pk}", self.get_serializer(user).data)
-
-    @idempotent()
-    @extend_schema(request=serializers.UserChange)
-    def partial_update(self, request: Any, user_id: str) -> HttpResponse:
-        """Change a user. A new password, or `"disabled": true`, ends all of the user's sessions at once."""
-        user = self._own_user()
-        values = self.read(serializers.UserChange, instance=user)
-        return respond(self.get_serializer(user_service.change_user(user, actor=self.caller, **values)).data)
-
-    def destroy(self, request: Any, user_id: str) -> HttpResponse:
-        """Delete a user for good. What becomes of rows that name the user is said by their schema."""
-        user_service.delete_user(self._own_user(), actor=self.caller)
-        return no_content()
-
-    def _own_user(self) -> User:
-        """Raises if the environment shares the users of another one."""
-        environment_directory.own_pool(self.environment)
-        user: User = self.get_object()
-        return user
-
-
-def _read_ids(text: str) -> set[str]:
-    user_ids = {each.strip() for each in text.split(",")}
-    if len(user_ids) > MAX_IDS:
-        raise ValidationFailed.of("ids", "too_many", f"At most {MAX_IDS} ids.")
-    if not all(ids.matches("usr", each) for each in user_ids):
-        raise ValidationFailed.of("ids", "invalid", "Must be ids of users (usr_…), separated by commas.")
-    return user_ids
 
 
 class PublicKeysViewSet(ApiViewSet):
