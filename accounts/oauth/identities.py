@@ -104,7 +104,7 @@ def _create(provider: IdentityProvider, profile: Profile, email: str) -> User:
         invitations.pending(provider.environment_id).select_for_update().filter(subject=emails.normalize(email)).first()
     )
     details: dict[str, Any] = {}
-    if invited is not None and invitations.is_good(invited):
+    if invited is not None and invitations.sender_may_invite(invited):
         details = invited.details
         invited.delete()
     elif not admits_new_users(provider):

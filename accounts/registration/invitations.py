@@ -60,7 +60,7 @@ def pending(pool_id: str | None) -> "QuerySet[AccountEmail]":
     return AccountEmail.objects.filter(environment_id=pool_id, kind=Kind.INVITATION, expires_at__gt=Now())
 
 
-def is_good(found: AccountEmail) -> bool:
+def sender_may_invite(found: AccountEmail) -> bool:
     """Whether the sender may still invite; always for the console and commands. At most three queries."""
     match found.details.get("invited_by"):
         case ["key", key_id]:
@@ -87,7 +87,7 @@ def withdraw(pool_id: str | None, invitation_id: str, *, actor: Caller | Actor) 
 def accept(found: AccountEmail, password: str, then: Callable[[User], Made], *, name: str | None = None) -> Made:
     """Create the invited user with a verified email; `name` overrides the invitation's. Returns what `then` makes of
     the user, in the same transaction. Raises InvalidGrant, ValidationFailed, QuotaExceeded, RateLimited."""
-    if not is_good(found):
+    if not sender_may_invite(found):
         raise one_time_links.invalid_link()
     chosen = found.details["name"] if name is None else name
     passwords.check_chosen(password, User(email=found.recipient, name=chosen))

@@ -23,8 +23,8 @@ from platform_site.identity.plans import plan_limits
 TOKEN: Final = "{token}"  # noqa: S105 - the placeholder in a link's URL
 LINKS: Final = ("sign_up", "invitation", "verify_email", "reset_password", "change_email")
 MAX_URL_LENGTH: Final = 500
-OF_PLATFORM: Final = "team"
-"""Platform accounts have no plan: their emails have the largest one's limits."""
+PLATFORM_PLAN: Final = "team"
+"""Platform accounts have no plan of their own: their emails have the limits of the largest one."""
 _HOST: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?|\[[0-9a-f:.]+\]", re.ASCII)
 
 
@@ -44,7 +44,7 @@ class Pool:
         return plan_limits(self.plan).app_users_per_environment if self.id else None
 
 
-PLATFORM: Final = Pool(None, None, OF_PLATFORM)
+PLATFORM: Final = Pool(None, None, PLATFORM_PLAN)
 
 
 def pool_of(environment_id: str | None) -> Pool | None:
@@ -70,7 +70,7 @@ def own_pool_of(request: HttpRequest) -> Pool:
 def plan_of(pool_id: str | None) -> str:
     """The plan that limits the pool's emails. Raises NotFound."""
     if pool_id is None:
-        return OF_PLATFORM
+        return PLATFORM_PLAN
     environment = environment_directory.directory().environment_ref(pool_id)
     if environment is None:
         raise NotFound("The environment no longer exists.")

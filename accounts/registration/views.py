@@ -216,7 +216,7 @@ class OwnAccountViewSet(ApiViewSet):
         rate_limits.count_pool_email(self.http_request, pool_id=user.environment_id, plan=self._plan_of(user))
 
     def _plan_of(self, user: User) -> str:
-        return self.caller.plan if user.environment_id else pool_settings.OF_PLATFORM
+        return self.caller.plan if user.environment_id else pool_settings.PLATFORM_PLAN
 
     @idempotent()
     @extend_schema(operation_id="requestEmailVerification", request=None, responses={202: serializers.Accepted})

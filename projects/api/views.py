@@ -224,7 +224,7 @@ class MemberViewSet(ListModelMixin, ResourceViewSet):
         request = self.http_request
         api_limits.count_invitation(request, pool_id=project.pk, plan=project.plan)
         api_limits.count_email_request(
-            request, kind=invitations.KIND, pool_id=None, email=email, plan=pool_settings.OF_PLATFORM
+            request, kind=invitations.KIND, pool_id=None, email=email, plan=pool_settings.PLATFORM_PLAN
         )
 
     @idempotent()
