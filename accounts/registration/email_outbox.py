@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 from django.core.mail import get_connection
 from django.core.mail.backends.base import BaseEmailBackend
 from django.db import Error, transaction
-from django.db.models import DurationField, F, Min, Q, Value
+from django.db.models import DurationField, F, Min, Q, QuerySet, Value
 from django.db.models.functions import Now
 
 from accounts.directory import environments as environment_directory
@@ -104,34 +104,35 @@ class ClaimedEmail:
     says: str | None = None
 
 
-def claim(email_id: str | None = None) -> ClaimedEmail | Literal[False] | None:
-    """Claim a due email (`email_id`, if given) for LEASE; None if there is none; False if it is not sent now, as it has
-    no recipient and is deleted, or waits for the pool's limit. Leaves unknown kinds to workers of a newer version, and
-    emails of suspended projects until they resume."""
+def _due() -> "QuerySet[AccountEmail]":
+    """Without unknown kinds, which workers of a newer version send, and emails of suspended projects."""
+    return AccountEmail.objects.exclude(_of_suspended()).filter(
+        kind__in=Kind.values,
+        sent_at__isnull=True,
+        failed_at__isnull=True,
+        next_attempt_at__lte=Now(),
+        expires_at__gt=Now(),
+    )
+
+
+def claim(email_id: str) -> ClaimedEmail | None:
+    """Claim a due email for LEASE. None if it is not to be sent now: another worker has claimed it, it has no recipient
+    and is deleted, or it waits for the pool's limit."""
     with transaction.atomic():
-        due = AccountEmail.objects.exclude(_of_suspended()).filter(
-            kind__in=Kind.values,
-            sent_at__isnull=True,
-            failed_at__isnull=True,
-            next_attempt_at__lte=Now(),
-            expires_at__gt=Now(),
-        )
-        if email_id is not None:
-            due = due.filter(pk=email_id)
-        email: AccountEmail | None = due.select_for_update(skip_locked=True).order_by("next_attempt_at").first()
+        email: AccountEmail | None = _due().select_for_update(skip_locked=True).filter(pk=email_id).first()
         if email is None:
             return None
         claimed = _resolve(email)
         if claimed is None:
             email.delete()
-            return False
+            return None
         if email.attempts == 0 and (wait := _wait_for_room(email)) is not None:
             AccountEmail.objects.filter(pk=email.pk).update(
                 next_attempt_at=Now() + wait,
                 expires_at=Now() + wait + email_templates.LIFETIMES[Kind(email.kind)],
                 last_error="waits: the hourly limit of emails is reached",
             )
-            return False
+            return None
         email.attempts += 1
         email.next_attempt_at = Now() + LEASE
         email.token_hash = digest(claimed.token) if claimed.token else None
@@ -200,20 +201,19 @@ def send(email_id: str) -> None:
 def send_due() -> int:
     """Send due emails, at most _PER_RUN; returns how many. Stops if the mail server is unavailable."""
     sent = 0
+    due = _due().order_by("next_attempt_at").values_list("pk", flat=True)
     with closing(get_connection()) as server:
-        for _ in range(_PER_RUN):
-            claimed = claim()
-            if claimed is None:
-                break
-            if claimed:
+        for email_id in list(due[:_PER_RUN]):
+            if claimed := claim(email_id):
                 outcome = _deliver(claimed, server)
-                if outcome is None:
+                if outcome == "server_unavailable":
                     break
-                sent += outcome
+                if outcome == "sent":
+                    sent += 1
     return sent
 
 
-def _deliver(claimed: ClaimedEmail, server: BaseEmailBackend) -> bool | None:
+def _deliver(claimed: ClaimedEmail, server: BaseEmailBackend) -> Literal["sent", "not_sent", "server_unavailable"]:
     email = claimed.email
     try:
         made = email_templates.message(email, claimed.token, says=claimed.says)
@@ -222,20 +222,20 @@ def _deliver(claimed: ClaimedEmail, server: BaseEmailBackend) -> bool | None:
         made.send()
     except (smtplib.SMTPRecipientsRefused, smtplib.SMTPDataError) as error:
         _note_refusal(email, error)
-        return False
+        return "not_sent"
     except (OSError, smtplib.SMTPException) as error:  # OSError: no route, no answer, TLS that does not work
         _retry_later(email, type(error).__name__)
-        return None
+        return "server_unavailable"
     except Error:
         raise
     except Exception as error:  # an error of this email only: later ones must not wait for it
         log.exception("an email could not be composed", extra={"email_id": email.pk, "kind": email.kind})
         _retry_later(email, type(error).__name__)
-        return False
+        return "not_sent"
     # The link is valid from now on. Attempts do not prolong it, or an email that no server takes would never expire.
     _record(email, sent_at=Now(), expires_at=Now() + email_templates.LIFETIMES[Kind(email.kind)], last_error="")
     log.info("email sent", extra={"email_id": email.pk, "kind": email.kind, "environment_id": email.environment_id})
-    return True
+    return "sent"
 
 
 def _note_refusal(email: AccountEmail, error: smtplib.SMTPRecipientsRefused | smtplib.SMTPDataError) -> None:
