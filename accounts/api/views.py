@@ -272,7 +272,8 @@ class KeyViewSet(ListModelMixin, ResourceViewSet):
         A key of an environment needs `keys:manage`."""
         values = self.read(serializers.KeyInput)
         named = values.pop("environment_id", None) or named_environment(self.http_request)
-        authority = permissions.over_keys(self.caller, named, to_issue=True)
+        authority = permissions.over_keys(self.caller, named)
+        authority.require_active()
         is_publishable = values.get("is_publishable")
         opens = publishable_key_exposure.by_key(authority.environment_id, values["scopes"]) if is_publishable else None
         creator_id = self.caller.id if self.caller.kind == "account" else None

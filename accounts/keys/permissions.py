@@ -10,9 +10,9 @@ from django.db.models import QuerySet
 
 from accounts.directory import environments as environment_directory
 from accounts.models import ServerKey
-from platform_site.http.errors import Forbidden, NotFound
+from platform_site.http.errors import Forbidden, NotFound, ProjectSuspended
 from platform_site.identity import ids
-from platform_site.identity.callers import ACCOUNT_SCOPES, ENVIRONMENT_SCOPES, Caller
+from platform_site.identity.callers import ACCOUNT_SCOPES, ENVIRONMENT_SCOPES, Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
 
 MANAGE: Final = "keys:manage"
@@ -31,10 +31,17 @@ class KeyAuthority:
     most: int
     """Maximum number of keys, expired ones included."""
     until: datetime | None = None
+    """When a new key has to expire at the latest."""
+    is_suspended: bool = False
 
     @property
     def owner(self) -> str:
         return self.environment_id or self.account_id or ""
+
+    def require_active(self) -> None:
+        """Raise ProjectSuspended: keys of a suspended project are seen and revoked, not issued."""
+        if self.is_suspended:
+            raise ProjectSuspended
 
     def unrevoked(self) -> "QuerySet[ServerKey]":
         return ServerKey.objects.filter(
@@ -51,30 +58,35 @@ def operators(*, environment_id: str | None = None, account_id: str | None = Non
     return KeyAuthority(environment_id, None, account_id, None, grantable, most=MAX_FOR_OPERATORS)
 
 
-def over_keys(caller: Caller, environment_id: str | None, *, to_issue: bool = False) -> KeyAuthority:
+def over_keys(caller: Caller, environment_id: str | None) -> KeyAuthority:
     """The caller's authority over the keys of `environment_id`; None means a key's own environment, or the account
-    itself. Raises NotFound, Forbidden, and, with `to_issue`, ProjectSuspended."""
-    made_by: str | None = None
-    until: datetime | None = None
+    itself. Raises NotFound, Forbidden."""
     if caller.kind != "account":
-        caller.need(MANAGE)
-        environment, scopes = caller.environment, caller.scopes
-        if environment is None or environment_id not in (None, environment.environment_id):
-            raise NotFound
-        until = ServerKey.objects.filter(pk=caller.id).values_list("expires_at", flat=True).first()
-    elif environment_id is None:
+        return _authority_of_key(caller, environment_id)
+    if environment_id is None:
         most = plan_limits(caller.plan).keys_per_environment
         return KeyAuthority(None, None, caller.id, None, ACCOUNT_SCOPES, most)
-    else:
-        found = environment_directory.directory().environment_ref_for(caller, environment_id)
-        if found is None:
-            raise NotFound
-        environment, scopes = found
-        if MANAGE not in scopes:
-            raise Forbidden("Only owners and developers of the project can manage its keys.")
-        if to_issue:
-            environment.require_active()
-        made_by = None if environment.role == "owner" else caller.id
+    found = environment_directory.directory().environment_ref_for(caller, environment_id)
+    if found is None:
+        raise NotFound
+    environment, scopes = found
+    if MANAGE not in scopes:
+        raise Forbidden("Only owners and developers of the project can manage its keys.")
+    return _in_environment(environment, scopes, made_by=None if environment.role == "owner" else caller.id)
+
+
+def _authority_of_key(caller: Caller, environment_id: str | None) -> KeyAuthority:
+    caller.need(MANAGE)
+    environment = caller.environment
+    if environment is None or environment_id not in (None, environment.environment_id):
+        raise NotFound
+    until = ServerKey.objects.filter(pk=caller.id).values_list("expires_at", flat=True).first()
+    return _in_environment(environment, caller.scopes, until=until)
+
+
+def _in_environment(
+    environment: EnvironmentRef, scopes: frozenset[str], *, made_by: str | None = None, until: datetime | None = None
+) -> KeyAuthority:
     return KeyAuthority(
         environment_id=environment.environment_id,
         project_id=environment.project_id,
@@ -83,6 +95,7 @@ def over_keys(caller: Caller, environment_id: str | None, *, to_issue: bool = Fa
         grantable=scopes,
         most=plan_limits(environment.plan).keys_per_environment,
         until=until,
+        is_suspended=environment.is_suspended,
     )
 
 
