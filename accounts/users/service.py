@@ -134,12 +134,12 @@ def change_user(
         if values.get("is_disabled") and user.is_superuser:
             keep_one_superuser(user.pk)
         locked = lock_user(user.pk, known_password_hash)
-        address = emails.normalize(locked.email)
+        email_before = locked.email
         if "email" in values:
             values["email"] = emails.check(values["email"])
         columns = ("email", "name", "role", "claims")
         changed = changes.apply(locked, {field: value for field, value in values.items() if field in columns})
-        changed += _set_verified(locked, values.get("is_email_verified"), address, is_changed="email" in changed)
+        changed += _set_verified(locked, values.get("is_email_verified"), email_before)
         if password_hash is not None:
             locked.password = password_hash
             changed.append("password")
@@ -175,12 +175,14 @@ def lock_user(user_id: str, known_password_hash: str | None = None) -> User:
 # Each of these sets the given value if it differs, and returns the names of the changed columns.
 
 
-def _set_verified(user: User, is_verified: bool | None, address: str, *, is_changed: bool) -> list[str]:
+def _set_verified(user: User, is_verified: bool | None, email_before: str) -> list[str]:
     if is_verified is None:
-        if emails.normalize(user.email) == address:
+        if emails.normalize(user.email) == emails.normalize(email_before):
             return []
         is_verified = False  # the verification was of the old email
-    if is_verified == (user.email_verified_at is not None) and not (is_verified and is_changed):
+    was_verified = user.email_verified_at is not None
+    is_again = is_verified and user.email != email_before  # the new email, even if the old one was verified
+    if is_verified == was_verified and not is_again:
         return []
     user.email_verified_at = Now() if is_verified else None  # the database's clock
     return ["email_verified_at"]
