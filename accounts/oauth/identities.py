@@ -39,10 +39,10 @@ def find_or_create_user(provider: IdentityProvider, profile: Profile) -> User:
 
 @transaction.atomic
 def _find_or_create_user(provider: IdentityProvider, profile: Profile) -> User:
-    met = _known(provider, profile)
+    known = _find_identity(provider, profile)
     # It may have been unlinked since.
-    if met is not None and Identity.objects.filter(pk=met.pk).update(last_used_at=Now(), email=profile.email):
-        return met.user
+    if known is not None and Identity.objects.filter(pk=known.pk).update(last_used_at=Now(), email=profile.email):
+        return known.user
     if profile.email is None:
         raise AccessDenied(Denial.EMAIL_MISSING)
     if not (profile.is_email_verified or provider.trusts_email):
@@ -50,8 +50,8 @@ def _find_or_create_user(provider: IdentityProvider, profile: Profile) -> User:
     # Locked: neither the email nor its verification may change before the link exists.
     user = User.objects.with_email(provider.environment_id, profile.email).select_for_update().first()
     if user is None:
-        user = _create(provider, profile, profile.email)
-        _remember(user, provider, profile, actor=Actor.of(user))
+        user = _create_user(provider, profile, profile.email)
+        _add_identity(user, provider, profile, actor=Actor.of(user))
     elif user.disabled_at is not None:
         raise AccessDenied(Denial.USER_DISABLED)
     elif user.email_verified_at is None:
@@ -59,38 +59,42 @@ def _find_or_create_user(provider: IdentityProvider, profile: Profile) -> User:
     elif user.is_staff:  # an identity provider must not be a way to become staff
         raise AccessDenied(Denial.LINK_REQUIRED)
     else:
-        _link(user, provider, profile, actor=Actor.of(user))
+        _add_and_notify(user, provider, profile, actor=Actor.of(user))
     return user
 
 
 def linked_user(provider: IdentityProvider, profile: Profile) -> User:
     """The user to whom `profile` is linked; changes nothing. Raises AccessDenied: USER_DISABLED, LINK_REQUIRED if the
     email is a user's, else SIGN_UP_CLOSED."""
-    met = _known(provider, profile)
+    known = _find_identity(provider, profile)
     # Locked until the code is issued, so that unlinking withdraws it; it may have been unlinked since.
-    if met is not None and Identity.objects.select_for_update(no_key=True).filter(pk=met.pk).first():
-        return met.user
+    if known is not None and Identity.objects.select_for_update(no_key=True).filter(pk=known.pk).first():
+        return known.user
     if profile.email and (profile.is_email_verified or provider.trusts_email):
         if User.objects.with_email(provider.environment_id, profile.email).exists():
             raise AccessDenied(Denial.LINK_REQUIRED)
     raise AccessDenied(Denial.SIGN_UP_CLOSED)
 
 
-def _known(provider: IdentityProvider, profile: Profile) -> Identity | None:
+def _find_identity(provider: IdentityProvider, profile: Profile) -> Identity | None:
     """Raises AccessDenied for a disabled user."""
-    met = Identity.objects.select_related("user").filter(provider=provider, subject=profile.subject).first()
-    if met is not None and met.user.disabled_at is not None:
+    known = Identity.objects.select_related("user").filter(provider=provider, subject=profile.subject).first()
+    if known is not None and known.user.disabled_at is not None:
         raise AccessDenied(Denial.USER_DISABLED)
-    return met
+    return known
 
 
-def _link(user: User, provider: IdentityProvider, person: Profile | Proof, *, actor: Caller | Actor) -> Identity:
-    identity = _remember(user, provider, person, actor=actor)
+def _add_and_notify(
+    user: User, provider: IdentityProvider, person: Profile | Proof, *, actor: Caller | Actor
+) -> Identity:
+    identity = _add_identity(user, provider, person, actor=actor)
     email_outbox.notify(user, Kind.IDENTITY_LINKED, subject=identity.pk, provider=provider.display_name)
     return identity
 
 
-def _remember(user: User, provider: IdentityProvider, person: Profile | Proof, *, actor: Caller | Actor) -> Identity:
+def _add_identity(
+    user: User, provider: IdentityProvider, person: Profile | Proof, *, actor: Caller | Actor
+) -> Identity:
     identity = Identity.objects.create(user=user, provider=provider, subject=person.subject, email=person.email)
     if not IdentityProvider.objects.filter(pk=provider.pk, issuer=provider.issuer).exists():
         # Under another issuer the subject may be another person's. From here on, `providers.change` waits or refuses.
@@ -99,7 +103,7 @@ def _remember(user: User, provider: IdentityProvider, person: Profile | Proof, *
     return identity
 
 
-def _create(provider: IdentityProvider, profile: Profile, email: str) -> User:
+def _create_user(provider: IdentityProvider, profile: Profile, email: str) -> User:
     invited = (
         invitations.pending(provider.environment_id).select_for_update().filter(subject=emails.normalize(email)).first()
     )
@@ -129,13 +133,13 @@ def link(user: User, proof: Proof, *, actor: Caller) -> Identity:
     """Link the person of `proof` to `user` (as read before reauthentication). Idempotent. Raises InvalidGrant (provider
     gone or disabled), Conflict (linked elsewhere, or `user` changed), QuotaExceeded and NotFound."""
     try:
-        return _linked(user, proof, actor)
+        return _link_once(user, proof, actor)
     except IntegrityError:
-        return _linked(user, proof, actor)  # two tabs: the other one was first
+        return _link_once(user, proof, actor)  # two tabs: the other one was first
 
 
 @transaction.atomic
-def _linked(user: User, proof: Proof, actor: Caller) -> Identity:
+def _link_once(user: User, proof: Proof, actor: Caller) -> Identity:
     locked = user_service.lock_user(user.pk)
     if locked.disabled_at is not None or locked.password != user.password:
         # The owner may just have set a new password to recover the account: an attacker must not link an identity.
@@ -147,14 +151,14 @@ def _linked(user: User, proof: Proof, actor: Caller) -> Identity:
     )
     if provider is None or provider.issuer != proof.issuer:
         raise proofs.refused()
-    met = Identity.objects.filter(provider=provider, subject=proof.subject).first()
-    if met is None:
+    known = Identity.objects.filter(provider=provider, subject=proof.subject).first()
+    if known is None:
         if of_user(locked.pk).count() >= MAX_IDENTITIES:
             raise QuotaExceeded(f"An account can be linked to at most {MAX_IDENTITIES} identities.")
-        met = _link(locked, provider, proof, actor=actor)
-    elif met.user_id != locked.pk:
+        known = _add_and_notify(locked, provider, proof, actor=actor)
+    elif known.user_id != locked.pk:
         raise Conflict("This identity belongs to another user here.")
-    return of_user(locked.pk).get(pk=met.pk)
+    return of_user(locked.pk).get(pk=known.pk)
 
 
 def admits_new_users(provider: IdentityProvider) -> bool:

@@ -47,7 +47,7 @@ def finish(flow: Flow, provider: IdentityProvider, answer: Mapping[str, str]) ->
     calls = Calls(provider)
     known = metadata.of(calls)
     code = _provider_code(known, answer)
-    profile = claims.of_person(
+    profile = claims.profile_of_code(
         calls,
         known,
         code=code,

@@ -37,15 +37,16 @@ class Profile:
     name: str
 
 
-def of_person(
+def profile_of_code(
     calls: Calls, known: Metadata, *, code: str, redirect_uri: str, code_verifier: str, nonce: str
 ) -> Profile:
-    """Exchange the provider's code. Raises AccessDenied, ProviderUnreachable, ProviderAnswerInvalid."""
+    """Exchange the provider's code for the person's profile. Raises AccessDenied, ProviderUnreachable,
+    ProviderAnswerInvalid."""
     try:
-        token = _exchanged(calls, known, code=code, redirect_uri=redirect_uri, code_verifier=code_verifier)
+        token = _exchange(calls, known, code=code, redirect_uri=redirect_uri, code_verifier=code_verifier)
         if calls.provider.kind == IdentityProvider.Kind.OIDC:
-            return _of_id_token(calls, known, token, nonce)
-        return _of_plain_profile(calls, known, str(token["access_token"]))
+            return _profile_of_id_token(calls, known, token, nonce)
+        return _profile_of_userinfo(calls, known, str(token["access_token"]))
     except FlowError:
         raise
     except OAuth2Error as error:
@@ -56,7 +57,7 @@ def of_person(
         raise ProviderAnswerInvalid(f"{type(error).__name__}: {error}"[:200]) from None
 
 
-def _exchanged(calls: Calls, known: Metadata, *, code: str, redirect_uri: str, code_verifier: str) -> dict[str, Any]:
+def _exchange(calls: Calls, known: Metadata, *, code: str, redirect_uri: str, code_verifier: str) -> dict[str, Any]:
     client = oauth_client(calls, auth_method=known.auth_method(calls.provider))
     token: dict[str, Any] = client.fetch_token(
         known.token_endpoint,
@@ -70,14 +71,14 @@ def _exchanged(calls: Calls, known: Metadata, *, code: str, redirect_uri: str, c
     return token
 
 
-def _of_id_token(calls: Calls, known: Metadata, token: dict[str, Any], nonce: str) -> Profile:
+def _profile_of_id_token(calls: Calls, known: Metadata, token: dict[str, Any], nonce: str) -> Profile:
     claims = id_token_claims(calls, known, token, nonce=nonce)
     if claims.get("email") is None and known.userinfo_endpoint is not None:
         more = calls.get_object(known.userinfo_endpoint, access_token=str(token["access_token"]))
         if more.get("sub") != claims["sub"]:
             raise ProviderAnswerInvalid("userinfo of another person")  # OpenID Connect Core 5.3.2
         claims = more | {"sub": claims["sub"]}
-    return _profile(claims["sub"], claims.get("email"), claims.get("email_verified"), claims.get("name"))
+    return _checked_profile(claims["sub"], claims.get("email"), claims.get("email_verified"), claims.get("name"))
 
 
 def id_token_claims(calls: Calls, known: Metadata, token: dict[str, Any], *, nonce: str) -> dict[str, Any]:
@@ -103,7 +104,7 @@ def id_token_claims(calls: Calls, known: Metadata, token: dict[str, Any], *, non
     return dict(claims)
 
 
-def _of_plain_profile(calls: Calls, known: Metadata, access_token: str) -> Profile:
+def _profile_of_userinfo(calls: Calls, known: Metadata, access_token: str) -> Profile:
     provider = calls.provider
     answer = calls.get_object(str(known.userinfo_endpoint), access_token=access_token)
     paths = DEFAULT_FIELDS | provider.profile_fields
@@ -113,8 +114,8 @@ def _of_plain_profile(calls: Calls, known: Metadata, access_token: str) -> Profi
         subject = str(subject)
     email, verified = value["email"], value.get("email_verified")
     if provider.emails_endpoint:
-        email, verified = _main_address(calls.get_json(provider.emails_endpoint, access_token=access_token))
-    return _profile(subject, email, verified, value["name"])
+        email, verified = _primary_email(calls.get_json(provider.emails_endpoint, access_token=access_token))
+    return _checked_profile(subject, email, verified, value["name"])
 
 
 def _at(value: Any, path: str) -> Any:
@@ -123,7 +124,7 @@ def _at(value: Any, path: str) -> Any:
     return value
 
 
-def _main_address(listed: Any) -> tuple[Any, Any]:
+def _primary_email(listed: Any) -> tuple[Any, Any]:
     if not isinstance(listed, list):
         raise ProviderAnswerInvalid("no list of emails")
     for one in listed:
@@ -132,7 +133,7 @@ def _main_address(listed: Any) -> tuple[Any, Any]:
     return None, None
 
 
-def _profile(subject: Any, email: Any, verified: Any, name: Any) -> Profile:
+def _checked_profile(subject: Any, email: Any, verified: Any, name: Any) -> Profile:
     if not isinstance(subject, str) or not 0 < len(subject) <= MAX_SUBJECT_LENGTH or "\0" in subject:
         raise ProviderAnswerInvalid("no subject")
     subject.encode()  # half of a surrogate pair cannot be stored
@@ -142,10 +143,10 @@ def _profile(subject: Any, email: Any, verified: Any, name: Any) -> Profile:
         address = None
     # Amazon Cognito and others write the boolean as text.
     is_verified = address is not None and (verified is True or verified == "true")
-    return Profile(subject, address, is_verified, _shown(name))
+    return Profile(subject, address, is_verified, _clean_name(name))
 
 
-def _shown(name: Any) -> str:
+def _clean_name(name: Any) -> str:
     shown = name.replace("\0", "").encode(errors="ignore").decode() if isinstance(name, str) else ""
     return CONTROL_CHARACTERS.sub("", shown).strip()[:MAX_NAME_LENGTH]
 
@@ -154,6 +155,7 @@ def name_in_form(user: str) -> str:
     """The name in the parameter `user` (Apple's first sign-in), or empty. It is unsigned, so nothing else is read."""
     try:
         name = orjson.loads(user)["name"]
-        return _shown(" ".join(part for part in (name.get("firstName"), name.get("lastName")) if isinstance(part, str)))
+        parts = (name.get("firstName"), name.get("lastName"))
+        return _clean_name(" ".join(part for part in parts if isinstance(part, str)))
     except (ValueError, TypeError, KeyError, AttributeError):
         return ""
