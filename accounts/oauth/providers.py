@@ -150,12 +150,15 @@ def problems_of_change(
     """The errors of `change`, but for Conflict and NotFound."""
     given: Mapping[str, Any] = values
     secret, key = given.get("client_secret"), [given.get(name) for name in client_secrets.SIGNING_KEY]
-    return [
-        *checks.wrong_names(provider.name, given.get("scopes", ()), given.get("client_id", provider.client_id), secret),
-        *(checks.wrong_issuer(provider, values["issuer"]) or issuer_errors if "issuer" in values else ()),
-        *client_secrets.problems(*key, issuer=provider.issuer, has_secret=secret is not None),
-        *checks.wrong_trust(values.get("issuer", provider.issuer), values.get("trusts_email", provider.trusts_email)),
-    ]
+    client_id, scopes = given.get("client_id", provider.client_id), given.get("scopes", ())
+    wrong = checks.wrong_names(provider.name, scopes, client_id, secret)
+    if "issuer" in values:
+        wrong += checks.wrong_issuer(provider, values["issuer"]) or issuer_errors
+    wrong += client_secrets.problems(*key, issuer=provider.issuer, has_secret=secret is not None)
+    wrong += checks.wrong_trust(
+        values.get("issuer", provider.issuer), values.get("trusts_email", provider.trusts_email)
+    )
+    return wrong
 
 
 def _locked(provider: IdentityProvider) -> IdentityProvider:
