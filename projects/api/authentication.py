@@ -298,5 +298,5 @@ _FORMAT: Final = Format(_COLUMNS)
 
 def _identity_from(record: bytes) -> Identity:
     values: list[Any] = _FORMAT.load(record)
-    values[-1] = frozenset(values[-1])
+    values[-1] = frozenset(values[-1])  # the scopes
     return Identity(*values)

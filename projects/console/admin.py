@@ -223,7 +223,9 @@ class ProjectAdmin(ConsoleAdmin):
     @display(description="owner")
     def owner(self, project: Project) -> str:
         owners = [member.user.email for member in project.memberships.all() if member.role == Member.Role.OWNER]
-        return owners[0] + (f" +{len(owners) - 1}" if len(owners) > 1 else "") if owners else "–"
+        if not owners:
+            return "–"
+        return owners[0] if len(owners) == 1 else f"{owners[0]} +{len(owners) - 1}"
 
     @display(description="members", ordering="member_count")
     def member_count(self, project: Project) -> int:

@@ -47,6 +47,7 @@ def branch_for(caller: Caller, project_id: str, environment_id: str) -> Environm
 
 
 def needed_for_branches(caller: Caller) -> ProjectRole:
+    """An environment's key has no role: its scopes and `require_key_of` limit it."""
     return "viewer" if caller.kind == "key" and caller.account_id is None else "developer"
 
 

@@ -186,29 +186,45 @@ def finish(environment_id: str) -> bool:
 
 
 def _finish(branch: Environment) -> bool:
-    cluster, is_reset = branch.project.cluster, branch.filled_from == Environment.Filling.RESET
-    if not is_reset:
-        if schemas.has_schema(branch.pk, cluster):
-            return settle(branch.pk)  # the schema and its contents were committed together
-        if _is_being_filled(branch.pk, cluster):
-            return False
-        if branch.filled_from == Environment.Filling.ARCHIVE:
-            return fail(branch.pk, "The restore was interrupted.")
-    timeout = timedelta(seconds=settings.BRANCH_GIVE_UP_SECONDS)
-    began = {f"{'applying_since' if is_reset else 'created_at'}__lt": Now() - timeout}
-    if Environment.objects.filter(pk=branch.pk, **began).exists():
+    return _finish_reset(branch) if branch.filled_from == Environment.Filling.RESET else _finish_copy(branch)
+
+
+def _finish_copy(branch: Environment) -> bool:
+    cluster = branch.project.cluster
+    if schemas.has_schema(branch.pk, cluster):
+        return settle(branch.pk)  # the schema and its contents were committed together
+    if _is_being_filled(branch.pk, cluster):
+        return False
+    if branch.filled_from == Environment.Filling.ARCHIVE:
+        return fail(branch.pk, "The restore was interrupted.")
+    if _has_timed_out(branch, "created_at"):
         return fail(branch.pk, "The copy timed out.")
-    if branch.parent is None or branch.parent.status == Environment.Status.DELETING:
-        raise SourceGone
-    source, target = ref_of(branch.project, branch.parent), ref_of(branch.project, branch)
-    if not is_reset:
-        copy(source, target, "full", patient=True)
-        return settle(branch.pk)
-    with schemas.alone(branch.pk, cluster):  # the branch is unreachable until it is settled, so a reset may run twice
+    source, target = _source_and_target(branch)
+    copy(source, target, "full", patient=True)
+    return settle(branch.pk)
+
+
+def _finish_reset(branch: Environment) -> bool:
+    if _has_timed_out(branch, "applying_since"):
+        return fail(branch.pk, "The copy timed out.")
+    source, target = _source_and_target(branch)
+    # The branch is unreachable until it is settled, so a reset may run twice.
+    with schemas.alone(branch.pk, branch.project.cluster):
         if not Environment.objects.filter(pk=branch.pk, status=Environment.Status.CREATING).exists():
             return False  # another process was faster
         reset(source, target, "full", actor=None, patient=True)
         return settle(branch.pk)
+
+
+def _has_timed_out(branch: Environment, since: str) -> bool:
+    timeout = timedelta(seconds=settings.BRANCH_GIVE_UP_SECONDS)
+    return Environment.objects.filter(pk=branch.pk, **{f"{since}__lt": Now() - timeout}).exists()
+
+
+def _source_and_target(branch: Environment) -> tuple[EnvironmentRef, EnvironmentRef]:
+    if branch.parent is None or branch.parent.status == Environment.Status.DELETING:
+        raise SourceGone
+    return ref_of(branch.project, branch.parent), ref_of(branch.project, branch)
 
 
 def _is_being_filled(environment_id: str, cluster: str) -> bool:

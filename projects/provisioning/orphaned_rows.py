@@ -19,7 +19,7 @@ AT_ONCE: Final = 200
 _EVERY_ROW: Final = "TRUE"
 _in_regions: Final[dict[type[models.Model], LiteralString]] = {}
 
-_LEAP: Final = sql.SQL("""
+_SKIP_SCAN: Final = sql.SQL("""
 WITH RECURSIVE reached AS (
     (SELECT environment_id FROM {table} WHERE environment_id > %(after)s AND {only} ORDER BY environment_id LIMIT 1)
     UNION ALL
@@ -58,8 +58,8 @@ def _gone(table: type[models.Model], using: str, only: LiteralString) -> Iterato
 
 
 def _named_by(table: type[models.Model], using: str, only: LiteralString) -> Iterator[list[str]]:
-    leap = _LEAP.format(table=sql.Identifier(table._meta.db_table), only=sql.SQL(only)).as_string(None)
+    statement = _SKIP_SCAN.format(table=sql.Identifier(table._meta.db_table), only=sql.SQL(only)).as_string(None)
     found = [""]
     while found:
-        found = statements.column(using, leap, {"after": found[-1], "limit": AT_ONCE})
+        found = statements.column(using, statement, {"after": found[-1], "limit": AT_ONCE})
         yield found

@@ -33,9 +33,8 @@ _DROP_STATEMENT_TIMEOUT: Final = "60s"
 _ORPHANS_PER_LOOK: Final = 200
 _ENVIRONMENT_NAME: Final = "^env_[0-7][0-9a-hjkmnp-tv-z]{25}$"
 """`ids.matches("env", …)` as a PostgreSQL regular expression. Other schemas are never touched."""
-
-
 BEING_CREATED: Final = "no environment yet"
+"""The mark, a comment on the schema."""
 
 
 class SchemaBusy(Exception):
