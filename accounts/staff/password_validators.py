@@ -8,7 +8,7 @@ from django.db.models import Q
 from accounts import audit
 from accounts.audit import Actor
 from accounts.models import User
-from accounts.users import passwords, sessions
+from accounts.users import exchange_codes, passwords, sessions
 from platform_site.http.requests import current_request_id
 
 
@@ -55,6 +55,7 @@ class ChangeEndsSessions:
         return "A new password ends all of your sessions."
 
     def password_changed(self, password: str, user: User) -> None:
+        exchange_codes.withdraw(user.pk)  # each could still start a session
         sessions.end_where(Q(user_id=user.pk), "password_changed")
         by_themselves = current_request_id() is not None  # else a command, without a signed-in user
         audit.record(

@@ -15,6 +15,7 @@ from accounts import audit
 from accounts.console.base import url_of
 from accounts.models import AuditEntry, ServerKey, Session, SigningKey, User
 from accounts.tokens import signing_keys
+from accounts.users import exchange_codes
 from accounts.users import service as user_service
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD, SignedIn
@@ -110,6 +111,9 @@ def test_staff_change_their_own_password_and_their_sessions_end(
     api: Api, console: Client, staff: User, sign_in: Callable[..., SignedIn]
 ) -> None:
     one = sign_in(staff)
+    code = exchange_codes.issue(
+        staff, environment_id=None, redirect_uri="https://app.example.com/", code_challenge=None, method="oauth:google"
+    )
     path = reverse("admin:password_change")
     body = {
         "old_password": PASSWORD,
@@ -120,6 +124,7 @@ def test_staff_change_their_own_password_and_their_sessions_end(
     assert console.post(path, body).status_code == 302
     assert console.get(changelist("user")).status_code == 200, "this browser stays"
     assert api.get("/v1/auth/me", token=one.access_token).status == 401
+    assert api.post("/v1/auth/token", json={"grant_type": "authorization_code", "code": code}).error == "invalid_grant"
     entry = AuditEntry.objects.get(action="user.changed")
     assert (entry.actor_kind, entry.actor_id, entry.detail) == ("staff", staff.pk, {"fields": ["password"]})
 
