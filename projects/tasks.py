@@ -79,9 +79,10 @@ def finish_and_clean() -> None:
 def delete_expired_branches() -> None:
     expired = Environment.objects.live().branches().filter(expires_at__lte=Now()).order_by("expires_at", "pk")
     for environment_id, project_id in list(expired.values_list("pk", "project_id")[:1000]):
-        with suppress(NoSuchEnvironment, NoSuchProject):  # deleted meanwhile
-            services.delete_environment(project_id, environment_id, actor=audit.SYSTEM)
-            log.info("the branch %s has expired", environment_id)
+        with log_failures(f"the deletion of the expired branch {environment_id}"):
+            with suppress(NoSuchEnvironment, NoSuchProject):  # deleted meanwhile
+                services.delete_environment(project_id, environment_id, actor=audit.SYSTEM)
+                log.info("the branch %s has expired", environment_id)
 
 
 @periodic_job(every=ORPHANED_ROWS_EVERY)

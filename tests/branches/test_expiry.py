@@ -4,10 +4,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.db import OperationalError
 from django.db.models.functions import Now
 
 from accounts.models import AuditEntry
-from projects import tasks
+from projects import services, tasks
 from projects.models import Environment
 from tests.branches.conftest import Branch, address
 from tests.projects.conftest import environment_of, key_for
@@ -42,6 +43,24 @@ def test_only_expired_branches_are_deleted(tracker: Tracker, branch: Branch) -> 
     assert (entry.target_id, entry.actor_kind) == (expired, "system")
     tasks.delete_expired_branches()
     assert AuditEntry.objects.filter(action="environment.deleted").count() == 1
+
+
+def test_branch_that_cannot_be_deleted_does_not_keep_the_others(
+    tracker: Tracker, branch: Branch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked, expired = branch("locked").json["id"], branch("expired").json["id"]
+    Environment.objects.filter(pk=locked).update(expires_at=Now() - timedelta(minutes=2))
+    Environment.objects.filter(pk=expired).update(expires_at=Now() - timedelta(minutes=1))
+    delete = services.delete_environment
+
+    def refuse_one(project_id: str, environment_id: str, **given: Any) -> None:
+        if environment_id == locked:
+            raise OperationalError("canceling statement due to lock timeout")
+        delete(project_id, environment_id, **given)
+
+    monkeypatch.setattr(services, "delete_environment", refuse_one)
+    tasks.delete_expired_branches()
+    assert set(Environment.objects.live().branches().values_list("pk", flat=True)) == {locked}
 
 
 def test_it_is_shown_changed_and_removed(tracker: Tracker, branch: Branch) -> None:
