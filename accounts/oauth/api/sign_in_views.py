@@ -38,7 +38,7 @@ MAX_STATE_LENGTH: Final = 1000
 _MAX_FORM_BYTES: Final = 16 * 1024
 _CALLBACK: Final = serializers.CallbackForm().get_fields()
 """The parameters of a provider's answer, in a query or a form."""
-_HERE: Final = "canonical"
+_REDIRECTED: Final = "canonical"
 """Marks a request that was redirected to BASE_URL's host, to redirect it once."""
 
 log = logging.getLogger("platform.oauth")
@@ -117,14 +117,14 @@ class ProviderSignInViewSet(_BrowserViewSet):
                   {"grant_type": "authorization_code", "code": "oac_…", "code_verifier": verifier}   within 60 s, once
         """
         rate_limits.count_anonymous(self.http_request)
-        if (there := _on_platform_host(self.http_request, self.query)) is not None:
-            return there
+        if (elsewhere := _redirect_to_platform_host(self.http_request, self.query)) is not None:
+            return elsewhere
         pool = _pool(self.http_request, self.query.get("environment"))
         application = _application(pool.environment_id, self.query.get("redirect_uri"), self.query.get("state"))
         try:
             provider = _provider(pool.id, self.query.get("provider"))
             challenge = _challenge(self.query)
-            links = _links(self.query, challenge, pool)
+            links = _is_linking(self.query, challenge, pool)
             if provider is None:
                 if not pages.is_wanted(request):
                     raise errors.InvalidFlowRequest("Name a provider: there are several.")
@@ -145,12 +145,12 @@ class ProviderSignInViewSet(_BrowserViewSet):
         return response
 
 
-def _on_platform_host(request: HttpRequest, query: Mapping[str, str]) -> HttpResponse | None:
+def _redirect_to_platform_host(request: HttpRequest, query: Mapping[str, str]) -> HttpResponse | None:
     """A redirect to BASE_URL's host, where the callback will find the flow's cookie; None if it is this one."""
-    if request.get_host().lower() == urlsplit(settings.BASE_URL).netloc.lower() or _HERE in query:
+    if request.get_host().lower() == urlsplit(settings.BASE_URL).netloc.lower() or _REDIRECTED in query:
         return None
     environment = named_environment(request)
-    again = {**({"environment": environment} if environment else {}), **query, _HERE: "1"}
+    again = {**({"environment": environment} if environment else {}), **query, _REDIRECTED: "1"}
     return _see_other(f"{settings.BASE_URL}{request.path}?{urlencode(again)}")
 
 
@@ -207,7 +207,7 @@ def _challenge(query: Mapping[str, str]) -> str | None:
     return challenge
 
 
-def _links(query: Mapping[str, str], challenge: str | None, pool: Pool) -> bool:
+def _is_linking(query: Mapping[str, str], challenge: str | None, pool: Pool) -> bool:
     intent = query.get("intent")
     if intent not in (None, "link"):
         raise errors.InvalidFlowRequest("intent must be link, or left out to sign in.")
@@ -248,7 +248,7 @@ class SignInCallbackViewSet(_BrowserViewSet):
         """Come back from an identity provider. For browsers on their way to the application's redirect URI."""
         rate_limits.count_anonymous(self.http_request)
         state = self.query.get("state", "")
-        flow, provider = _resumed(self.http_request, state, provider_id)
+        flow, provider = _resume(self.http_request, state, provider_id)
         application = _application(flow.environment_id, flow.redirect_uri, flow.client_state)
         try:
             response = application.redirect(code=sign_in.finish(flow, provider, self.query))
@@ -288,7 +288,7 @@ def _form(request: HttpRequest) -> dict[str, str]:
     return dict(pairs)
 
 
-def _resumed(request: HttpRequest, state: str, provider_id: str) -> tuple[Flow, IdentityProvider]:
+def _resume(request: HttpRequest, state: str, provider_id: str) -> tuple[Flow, IdentityProvider]:
     """The returning flow and its provider. Raises ProjectSuspended and ValidationFailed."""
     flow = flows.open_sealed(state, request.COOKIES)
     if flow is None:
