@@ -101,7 +101,8 @@ def postpone(project_id: str, pool_ids: Iterable[str], since: datetime, until: d
 class ClaimedEmail:
     email: AccountEmail
     token: str | None
-    says: str | None = None
+    template: str | None = None
+    """Instead of the template of its kind."""
 
 
 def _due() -> "QuerySet[AccountEmail]":
@@ -174,7 +175,7 @@ def _resolve(email: AccountEmail) -> ClaimedEmail | None:
         if kind == Kind.INVITATION or taken.disabled_at is not None:
             return None
         email.recipient = taken.email
-        return ClaimedEmail(email, None, says=email_templates.ACCOUNT_EXISTS)
+        return ClaimedEmail(email, None, template=email_templates.ACCOUNT_EXISTS)
     if kind == Kind.RESET_PASSWORD:
         email.user = User.objects.with_email(email.environment_id, email.subject).first()
         if email.user is not None:
@@ -216,7 +217,7 @@ def send_due() -> int:
 def _deliver(claimed: ClaimedEmail, server: BaseEmailBackend) -> Literal["sent", "not_sent", "server_unavailable"]:
     email = claimed.email
     try:
-        made = email_templates.message(email, claimed.token, says=claimed.says)
+        made = email_templates.message(email, claimed.token, template=claimed.template)
         made.connection = server
         server.open()  # stays open for the next one
         made.send()

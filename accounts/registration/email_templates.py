@@ -51,9 +51,10 @@ def link(email: AccountEmail, token: str) -> str:
     return f"{settings.BASE_URL}{reverse(f'page_{email.kind}')}?token={token}"
 
 
-def message(email: AccountEmail, token: str | None, *, says: str | None = None) -> EmailMultiAlternatives:
-    """The email to send; `says` names another template. A repeated email has the same Message-ID. At most 2 queries."""
-    name = says or email.kind
+def message(email: AccountEmail, token: str | None, *, template: str | None = None) -> EmailMultiAlternatives:
+    """The email to send; `template` replaces the one of its kind. A repeated email has the same Message-ID. At most 2
+    queries."""
+    name = template or email.kind
     found = pool_settings.settings_of(email.environment_id)
     facts = {
         "app": pool_settings.app_name(found),

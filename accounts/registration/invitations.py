@@ -60,37 +60,39 @@ def pending(pool_id: str | None) -> "QuerySet[AccountEmail]":
     return AccountEmail.objects.filter(environment_id=pool_id, kind=Kind.INVITATION, expires_at__gt=Now())
 
 
-def sender_may_invite(found: AccountEmail) -> bool:
+def sender_may_invite(invitation: AccountEmail) -> bool:
     """Whether the sender may still invite; always for the console and commands. At most three queries."""
-    match found.details.get("invited_by"):
+    match invitation.details.get("invited_by"):
         case ["key", key_id]:
             return ServerKey.objects.live().filter(pk=key_id).exists()  # its scopes never change
         case ["account", account_id]:
             inviter = User.objects.in_pool(None).filter(pk=account_id, disabled_at=None).first()
-            if inviter is None or found.environment_id is None:
+            if inviter is None or invitation.environment_id is None:
                 return False
             asking = Caller("account", inviter.pk, frozenset(), account_id=inviter.pk, email=inviter.email)
-            there = environment_directory.directory().environment_ref_for(asking, found.environment_id)
+            there = environment_directory.directory().environment_ref_for(asking, invitation.environment_id)
             return there is not None and MANAGE in there[1]
     return True
 
 
 def withdraw(pool_id: str | None, invitation_id: str, *, actor: Caller | Actor) -> None:
     with transaction.atomic():
-        found = pending(pool_id).select_for_update().filter(pk=invitation_id).first()
-        if found is None:
+        invitation = pending(pool_id).select_for_update().filter(pk=invitation_id).first()
+        if invitation is None:
             raise NotFound
-        found.delete()
-        audit.record("invitation.withdrawn", invitation_id, actor=actor, environment_id=pool_id, email=found.recipient)
+        invitation.delete()
+        audit.record(
+            "invitation.withdrawn", invitation_id, actor=actor, environment_id=pool_id, email=invitation.recipient
+        )
 
 
-def accept(found: AccountEmail, password: str, then: Callable[[User], Made], *, name: str | None = None) -> Made:
+def accept(invitation: AccountEmail, password: str, then: Callable[[User], Made], *, name: str | None = None) -> Made:
     """Create the invited user with a verified email; `name` overrides the invitation's. Returns what `then` makes of
     the user, in the same transaction. Raises InvalidGrant, ValidationFailed, QuotaExceeded, RateLimited."""
-    if not sender_may_invite(found):
+    if not sender_may_invite(invitation):
         raise one_time_links.invalid_link()
-    chosen = found.details["name"] if name is None else name
-    passwords.check_chosen(password, User(email=found.recipient, name=chosen))
+    chosen = invitation.details["name"] if name is None else name
+    passwords.check_chosen(password, User(email=invitation.recipient, name=chosen))
     password_hash = passwords.hashed(password)
     with transaction.atomic():
-        return then(sign_up.make_user(found, password_hash=password_hash, name=chosen, via="invitation"))
+        return then(sign_up.make_user(invitation, password_hash=password_hash, name=chosen, via="invitation"))

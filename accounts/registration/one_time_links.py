@@ -43,29 +43,29 @@ def find(token: str, kind: Kind) -> AccountEmail:
     if not token_format.is_well_formed(PREFIX, _RANDOM, token):
         raise invalid_link()
     live = AccountEmail.objects.filter(token_hash=token_format.digest(token), kind=kind, expires_at__gt=Now())
-    found: AccountEmail | None = live.select_related("user").first()
-    if found is None:
+    link: AccountEmail | None = live.select_related("user").first()
+    if link is None:
         raise invalid_link()
-    _check_binding(found)
-    return found
+    _check_binding(link)
+    return link
 
 
 def find_in_pool(token: str, kind: Kind, pool_id: str | None) -> AccountEmail:
     """As `find`."""
-    found = find(token, kind)
-    if found.environment_id != pool_id:
+    link = find(token, kind)
+    if link.environment_id != pool_id:
         raise invalid_link()
-    return found
+    return link
 
 
-def use_up(found: AccountEmail) -> None:
+def use_up(link: AccountEmail) -> None:
     """Use up a link with the user's row locked. Raises InvalidGrant for all but one of concurrent uses."""
-    if found.user_id is not None:
-        User.objects.select_for_update().filter(pk=found.user_id).first()
+    if link.user_id is not None:
+        User.objects.select_for_update().filter(pk=link.user_id).first()
     claimed: AccountEmail | None = (
         AccountEmail.objects.select_for_update(of=("self",))
         .select_related("user")
-        .filter(pk=found.pk, token_hash=found.token_hash, expires_at__gt=Now())
+        .filter(pk=link.pk, token_hash=link.token_hash, expires_at__gt=Now())
         .first()
     )
     if claimed is None:
@@ -74,18 +74,18 @@ def use_up(found: AccountEmail) -> None:
     claimed.delete()
 
 
-def _check_binding(found: AccountEmail) -> None:
-    if found.user is not None and not is_bound(found, found.user):
+def _check_binding(link: AccountEmail) -> None:
+    if link.user is not None and not is_bound(link, link.user):
         raise invalid_link()
 
 
-def is_bound(found: AccountEmail, user: User) -> bool:
-    return user.disabled_at is None and bytes(found.bound_to or b"") == bound_to(found.kind, user)
+def is_bound(link: AccountEmail, user: User) -> bool:
+    return user.disabled_at is None and bytes(link.bound_to or b"") == bound_to(link.kind, user)
 
 
-def count_wrong_password(found: AccountEmail) -> None:
+def count_wrong_password(link: AccountEmail) -> None:
     with transaction.atomic():
-        locked = AccountEmail.objects.select_for_update().filter(pk=found.pk).first()
+        locked = AccountEmail.objects.select_for_update().filter(pk=link.pk).first()
         if locked is None:
             return
         tries = int(locked.details.get("wrong_passwords", 0)) + 1

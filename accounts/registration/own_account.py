@@ -40,8 +40,8 @@ def user_to_change(caller: Caller) -> User:
 
 def pending_email(user: User) -> str | None:
     waiting = AccountEmail.objects.filter(kind=Kind.CHANGE_EMAIL, user=user, expires_at__gt=Now(), failed_at=None)
-    found = waiting.first()
-    return found.recipient if found is not None and one_time_links.is_bound(found, user) else None
+    link = waiting.first()
+    return link.recipient if link is not None and one_time_links.is_bound(link, user) else None
 
 
 def change(
@@ -82,7 +82,7 @@ def _known_password(user: User, offered: str | None) -> str:
     return user.password
 
 
-def ask_to_verify(user: User, *, admit: Callable[[], None] = lambda: None) -> None:
+def request_verification(user: User, *, admit: Callable[[], None] = lambda: None) -> None:
     """Send a verification link, unless the email is verified. `admit` as in `sign_up.request_sign_up`."""
     if user.email_verified_at is None:
         admit()
@@ -91,17 +91,17 @@ def ask_to_verify(user: User, *, admit: Callable[[], None] = lambda: None) -> No
         )  # fmt: skip
 
 
-def verify(found: AccountEmail) -> User:
-    if found.user is None:
+def verify(link: AccountEmail) -> User:
+    if link.user is None:
         raise one_time_links.invalid_link()
     with transaction.atomic():
-        one_time_links.use_up(found)
+        one_time_links.use_up(link)
         return user_service.change_user(
-            found.user, actor=Actor.of(found.user), is_email_verified=True, via="email_verification"
+            link.user, actor=Actor.of(link.user), is_email_verified=True, via="email_verification"
         )
 
 
-def ask_for_email(
+def request_email_change(
     user: User, *, email: str, current_password: str | None, admit: Callable[[], None] = lambda: None
 ) -> None:
     """Send a link to the new email, without revealing whether it is taken. `admit` as in `sign_up.request_sign_up`.
@@ -114,21 +114,21 @@ def ask_for_email(
     email_outbox.write(Kind.CHANGE_EMAIL, pool_id=user.environment_id, subject=user.pk, recipient=recipient, user=user)
 
 
-def change_email(found: AccountEmail, password: str) -> User:
+def change_email(link: AccountEmail, password: str) -> User:
     """Change the email by its link and the account's password, which a recipient of a mistyped email lacks. Notifies
     the old email. Raises InvalidGrant, ValidationFailed (email taken), RateLimited."""
-    before = found.user
+    before = link.user
     if before is None:
         raise one_time_links.invalid_link()
     if not passwords.is_correct(password, before.password):
-        one_time_links.count_wrong_password(found)
+        one_time_links.count_wrong_password(link)
         raise wrong_password()
     with transaction.atomic():
-        one_time_links.use_up(found)
+        one_time_links.use_up(link)
         changed = user_service.change_user(
-            before, actor=Actor.of(before), email=found.recipient, is_email_verified=True, via="email_change"
+            before, actor=Actor.of(before), email=link.recipient, is_email_verified=True, via="email_change"
         )
-        email_outbox.notify(before, Kind.EMAIL_CHANGED, new_email=found.recipient)
+        email_outbox.notify(before, Kind.EMAIL_CHANGED, new_email=link.recipient)
     return changed
 
 

@@ -83,15 +83,15 @@ class LinkPage(FormView):  # type: ignore[type-arg]
     done_title: ClassVar[str]
     done: ClassVar[str]
     token: str
-    found: AccountEmail
+    link: AccountEmail
 
     def act(self, values: dict[str, Any]) -> object:
         raise NotImplementedError
 
-    def lead_for(self, found: AccountEmail) -> str:
+    def lead_for(self, link: AccountEmail) -> str:
         return self.lead
 
-    def named(self, found: AccountEmail) -> dict[str, str]:
+    def placeholders(self, link: AccountEmail) -> dict[str, str]:
         return {}
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
@@ -130,36 +130,36 @@ class LinkPage(FormView):  # type: ignore[type-arg]
                 form.add_error(field.field, field.message)
             self._find(self.token)
             return self.form_invalid(form)
-        return self._page(200, self.done_title, found=self.found, lead=self.done, is_done=True)
+        return self._page(200, self.done_title, link=self.link, lead=self.done, is_done=True)
 
     def render_to_response(self, context: dict[str, Any], **options: Any) -> HttpResponse:
-        form, lead = context["form"], self.lead_for(self.found)
+        form, lead = context["form"], self.lead_for(self.link)
         facts = {"form": form, "token": self.token, "button": self.button}
-        return self._page(422 if form.is_bound else 200, self.title, found=self.found, lead=lead, **facts)
+        return self._page(422 if form.is_bound else 200, self.title, link=self.link, lead=lead, **facts)
 
     def _find(self, token: str) -> None:
         rate_limits.count_token_request(self.request)
-        self.token, self.found = token, self.find(token)
+        self.token, self.link = token, self.find(token)
 
     def find(self, token: str) -> AccountEmail:
-        found = one_time_links.find(token, self.kind)
-        environment_directory.require_active(found.environment_id)
-        return found
+        link = one_time_links.find(token, self.kind)
+        environment_directory.require_active(link.environment_id)
+        return link
 
     def _page(
-        self, status: int, title: str, *, lead: str, found: AccountEmail | None = None, **facts: Any
+        self, status: int, title: str, *, lead: str, link: AccountEmail | None = None, **facts: Any
     ) -> HttpResponse:
-        pool = pool_settings.settings_of(found.environment_id) if found else None
+        pool = pool_settings.settings_of(link.environment_id) if link else None
         app = pool_settings.app_name(pool) if pool else ""
-        email = found.recipient if found else ""
-        if found:  # otherwise the texts may be those of an error, which have no placeholders
-            named = self.named(found) | {"app": app, "email": email}
-            title, lead = title.format(**named), lead.format(**named)
+        email = link.recipient if link else ""
+        if link:  # otherwise the texts may be those of an error, which have no placeholders
+            texts = self.placeholders(link) | {"app": app, "email": email}
+            title, lead = title.format(**texts), lead.format(**texts)
         context = {
             "title": title,
             "lead": lead,
             "app": app,
-            "app_url": _way_back(pool, found) if pool and found else "",
+            "app_url": _app_url(pool, link) if pool and link else "",
             "email": email,
             "request_id": current_request_id() if status >= 400 and "form" not in facts else None,
             **facts,
@@ -171,10 +171,10 @@ class LinkPage(FormView):  # type: ignore[type-arg]
         )
 
 
-def _way_back(pool: PoolSettings, found: AccountEmail) -> str:
-    if pool.app_url or found.environment_id is not None or found.user is None:
+def _app_url(pool: PoolSettings, link: AccountEmail) -> str:
+    if pool.app_url or link.environment_id is not None or link.user is None:
         return pool.app_url
-    return reverse("admin:index" if found.user.is_staff else "developer_console:start")
+    return reverse("admin:index" if link.user.is_staff else "developer_console:start")
 
 
 class ConfirmSignUp(LinkPage):
@@ -187,7 +187,7 @@ class ConfirmSignUp(LinkPage):
     done = "You can now sign in to {app} with {email}."
 
     def act(self, values: dict[str, Any]) -> object:
-        return sign_up.confirm(self.found, values["password"], lambda user: user)
+        return sign_up.confirm(self.link, values["password"], lambda user: user)
 
 
 class AcceptInvitation(LinkPage):
@@ -200,10 +200,10 @@ class AcceptInvitation(LinkPage):
     done = "You can now sign in to {app} with {email}."
 
     def get_initial(self) -> dict[str, Any]:
-        return {"name": self.found.details["name"]}
+        return {"name": self.link.details["name"]}
 
     def act(self, values: dict[str, Any]) -> object:
-        return invitations.accept(self.found, values["password"], lambda user: user, name=values["name"])
+        return invitations.accept(self.link, values["password"], lambda user: user, name=values["name"])
 
 
 class VerifyEmail(LinkPage):
@@ -215,7 +215,7 @@ class VerifyEmail(LinkPage):
     done = "Thank you. {app} now knows that {email} is yours."
 
     def act(self, values: dict[str, Any]) -> object:
-        return own_account.verify(self.found)
+        return own_account.verify(self.link)
 
 
 class ResetPassword(LinkPage):
@@ -228,7 +228,7 @@ class ResetPassword(LinkPage):
     done = "You were signed out everywhere. Sign in to {app} with the new password."
 
     def act(self, values: dict[str, Any]) -> object:
-        return password_reset.reset(self.found, values["password"])
+        return password_reset.reset(self.link, values["password"])
 
 
 class ConfirmEmailChange(LinkPage):
@@ -241,4 +241,4 @@ class ConfirmEmailChange(LinkPage):
     done = "From now on you sign in to {app} with {email}."
 
     def act(self, values: dict[str, Any]) -> object:
-        return own_account.change_email(self.found, values["password"])
+        return own_account.change_email(self.link, values["password"])

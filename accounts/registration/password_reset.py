@@ -29,22 +29,22 @@ def request_reset_on_page(request: HttpRequest, email: str) -> dict[str, str]:
     return {"sent_to": email, "lifetime": email_templates.words(email_templates.LIFETIMES[kind])}
 
 
-def reset(found: AccountEmail, password: str) -> User:
+def reset(link: AccountEmail, password: str) -> User:
     """Set the new password and verify the email. Raises InvalidGrant, ValidationFailed (keeps the link),
     RateLimited."""
-    if found.user is None:
+    if link.user is None:
         raise one_time_links.invalid_link()
-    passwords.check_chosen(password, found.user)
+    passwords.check_chosen(password, link.user)
     password_hash = passwords.hashed(password)
     with transaction.atomic():
-        one_time_links.use_up(found)
+        one_time_links.use_up(link)
         user = user_service.change_user(
-            found.user,
-            actor=Actor.of(found.user),
+            link.user,
+            actor=Actor.of(link.user),
             password_hash=password_hash,
             is_email_verified=True,
             via="password_reset",
         )
-        email_outbox.withdraw(found.environment_id, user.email, [Kind.RESET_PASSWORD])
+        email_outbox.withdraw(link.environment_id, user.email, [Kind.RESET_PASSWORD])
         email_outbox.write(Kind.PASSWORD_CHANGED, pool_id=user.environment_id, recipient=user.email, user=user)
     return user

@@ -49,17 +49,17 @@ def _check_mode(pool_id: str | None) -> None:
         raise Forbidden(f"Sign-up is disabled here: {_SIGN_UP_DISABLED if pool_id else _NO_ENVIRONMENT}")
 
 
-def confirm(found: AccountEmail, password: str, then: Callable[[User], Made]) -> Made:
+def confirm(link: AccountEmail, password: str, then: Callable[[User], Made]) -> Made:
     """Create the user by the link and the chosen password. Returns what `then` makes of the user, in the same
     transaction. Raises InvalidGrant naming `token` or `password`, Forbidden (sign-up closed; the link stays valid),
     ValidationFailed (email taken), QuotaExceeded, RateLimited."""
-    _check_mode(found.environment_id)  # closing sign-up also stops those that are in progress
-    if not passwords.is_correct(password, found.details["password_hash"]):
-        one_time_links.count_wrong_password(found)
+    _check_mode(link.environment_id)  # closing sign-up also stops those that are in progress
+    if not passwords.is_correct(password, link.details["password_hash"]):
+        one_time_links.count_wrong_password(link)
         raise wrong_password()
     with transaction.atomic():
         return then(
-            make_user(found, password_hash=found.details["password_hash"], name=found.details["name"], via="sign_up")
+            make_user(link, password_hash=link.details["password_hash"], name=link.details["name"], via="sign_up")
         )
 
 
@@ -68,22 +68,22 @@ def wrong_password() -> InvalidGrant:
     return InvalidGrant(message, fields=[FieldError("password", "wrong", message)])
 
 
-def make_user(found: AccountEmail, *, password_hash: str, name: str, via: str) -> User:
+def make_user(link: AccountEmail, *, password_hash: str, name: str, via: str) -> User:
     """Use up the link and create its user, in one transaction."""
     with transaction.atomic():
-        one_time_links.use_up(found)
+        one_time_links.use_up(link)
         user = user_service.create_user(
-            pool_id=found.environment_id,
-            email=found.recipient,
+            pool_id=link.environment_id,
+            email=link.recipient,
             password_hash=password_hash,
             name=name,
-            role=found.details.get("role"),
-            claims=found.details.get("claims"),
-            most=pool_settings.most_users(found.environment_id),
+            role=link.details.get("role"),
+            claims=link.details.get("claims"),
+            most=pool_settings.most_users(link.environment_id),
             is_email_verified=True,
             actor=None,
             via=via,
         )
         # Other open links that would create an account for this email.
-        email_outbox.withdraw(found.environment_id, found.recipient, (Kind.SIGN_UP, Kind.INVITATION))
+        email_outbox.withdraw(link.environment_id, link.recipient, (Kind.SIGN_UP, Kind.INVITATION))
     return user

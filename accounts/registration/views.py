@@ -79,12 +79,12 @@ class LinkViewSet(ApiViewSet):
         request, pool = self.http_request, self.pool
         rate_limits.count_email_request(request, kind=kind, pool_id=pool.id, email=email, plan=pool.plan)
 
-    def link(self, kind: Kind, token: str) -> AccountEmail:
+    def find_link(self, kind: Kind, token: str) -> AccountEmail:
         """The link of this token. Raises InvalidGrant, and as `pool`."""
         rate_limits.count_token_request(self.http_request)
         return one_time_links.find_in_pool(token, kind, self.pool.id)
 
-    def entering(self, method: str) -> Callable[[User], sessions.Grant]:
+    def session_starter(self, method: str) -> Callable[[User], sessions.Grant]:
         signing_keys.current_signing_key()  # creates the first key outside of the transaction
         environment_id, device = self.pool.environment_id, device_of(self.http_request)
         return lambda user: sessions.start(user, environment_id=environment_id, device=device, method=method)
@@ -107,16 +107,18 @@ class LinkViewSet(ApiViewSet):
     def confirm_sign_up(self, request: Any) -> HttpResponse:
         """Make the account and sign in. Needs the link's token and the password that was chosen when signing up."""
         values = self.read(serializers.LinkAndPassword)
-        link = self.link(Kind.SIGN_UP, values["token"])
-        grant = sign_up.confirm(link, values["password"], self.entering("sign_up"))
+        link = self.find_link(Kind.SIGN_UP, values["token"])
+        grant = sign_up.confirm(link, values["password"], self.session_starter("sign_up"))
         return no_store(respond(TokenPair(grant).data))
 
     @extend_schema(operation_id="acceptInvitation", request=serializers.AcceptInput, responses={200: TokenPair})
     def accept_invitation(self, request: Any) -> HttpResponse:
         """Accept an invitation: choose a password, get an account, and sign in."""
         values = self.read(serializers.AcceptInput)
-        link = self.link(Kind.INVITATION, values["token"])
-        grant = invitations.accept(link, values["password"], self.entering("invitation"), name=values.get("name"))
+        link = self.find_link(Kind.INVITATION, values["token"])
+        grant = invitations.accept(
+            link, values["password"], self.session_starter("invitation"), name=values.get("name")
+        )
         return no_store(respond(TokenPair(grant).data))
 
     @idempotent()
@@ -135,21 +137,21 @@ class LinkViewSet(ApiViewSet):
     def reset_password(self, request: Any) -> HttpResponse:
         """Choose a new password by the link's token. All sessions end. A password that is refused leaves the link."""
         values = self.read(serializers.ResetInput)
-        password_reset.reset(self.link(Kind.RESET_PASSWORD, values["token"]), values["password"])
+        password_reset.reset(self.find_link(Kind.RESET_PASSWORD, values["token"]), values["password"])
         return no_content()
 
     @idempotent()
     @extend_schema(operation_id="verifyEmail", request=serializers.LinkInput, responses={204: None})
     def verify_email(self, request: Any) -> HttpResponse:
         """Verify an email by the token of the link."""
-        own_account.verify(self.link(Kind.VERIFY_EMAIL, self.read(serializers.LinkInput)["token"]))
+        own_account.verify(self.find_link(Kind.VERIFY_EMAIL, self.read(serializers.LinkInput)["token"]))
         return no_content()
 
     @extend_schema(operation_id="confirmEmailChange", request=serializers.LinkAndPassword, responses={204: None})
     def change_email(self, request: Any) -> HttpResponse:
         """Change the email. Needs the token that reached the new email, and the account's password."""
         values = self.read(serializers.LinkAndPassword)
-        own_account.change_email(self.link(Kind.CHANGE_EMAIL, values["token"]), values["password"])
+        own_account.change_email(self.find_link(Kind.CHANGE_EMAIL, values["token"]), values["password"])
         return no_content()
 
 
@@ -195,10 +197,10 @@ class MeViewSet(ResourceViewSet):
 class OwnAccountViewSet(ApiViewSet):
     """`POST /v1/auth/email-verification`, `/v1/auth/email-change`, `/v1/auth/delete-account`: for signed-in users."""
 
-    required_scopes: ClassVar = {"ask_to_verify": None, "ask_for_email": None, "remove": None}
+    required_scopes: ClassVar = {"request_verification": None, "request_email_change": None, "remove": None}
     also_raises: ClassVar = {
-        "ask_to_verify": (Forbidden,),
-        "ask_for_email": (Forbidden, ValidationFailed, RateLimited),
+        "request_verification": (Forbidden,),
+        "request_email_change": (Forbidden, ValidationFailed, RateLimited),
         "remove": (Forbidden, Conflict, ValidationFailed),
     }
     environment_use = "unused"
@@ -220,18 +222,18 @@ class OwnAccountViewSet(ApiViewSet):
 
     @idempotent()
     @extend_schema(operation_id="requestEmailVerification", request=None, responses={202: serializers.Accepted})
-    def ask_to_verify(self, request: Any) -> HttpResponse:
+    def request_verification(self, request: Any) -> HttpResponse:
         """Request a link that verifies the own email. Nothing is sent if it is verified."""
         user = self._oneself()
         self._count(user, Kind.VERIFY_EMAIL, user.email)
-        own_account.ask_to_verify(user, admit=lambda: self._count_for_pool(user))
+        own_account.request_verification(user, admit=lambda: self._count_for_pool(user))
         return accepted(Kind.VERIFY_EMAIL)
 
     @idempotent()
     @extend_schema(
         operation_id="requestEmailChange", request=serializers.EmailChangeInput, responses={202: serializers.Accepted}
     )
-    def ask_for_email(self, request: Any) -> HttpResponse:
+    def request_email_change(self, request: Any) -> HttpResponse:
         """Request a change of the email. It changes when the link sent to the new one is confirmed.
 
         Needs the current password. The response is the same if another user has that email."""
@@ -239,7 +241,7 @@ class OwnAccountViewSet(ApiViewSet):
         values = self.read(serializers.EmailChangeInput)
         rate_limits.count_token_request(self.http_request, pool_id=user.environment_id, email=user.email)
         self._count(user, Kind.CHANGE_EMAIL, values["email"])
-        own_account.ask_for_email(user, **values, admit=lambda: self._count_for_pool(user))
+        own_account.request_email_change(user, **values, admit=lambda: self._count_for_pool(user))
         return accepted(Kind.CHANGE_EMAIL)
 
     @idempotent()

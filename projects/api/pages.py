@@ -25,16 +25,16 @@ class JoinProject(LinkPage):
         return invitations.find(token)
 
     def get_form_class(self) -> type[forms.Form]:
-        return AcceptForm if invitations.account_of(self.found) is None else forms.Form
+        return AcceptForm if invitations.account_of(self.link) is None else forms.Form
 
-    def lead_for(self, found: AccountEmail) -> str:
-        return self.lead_to_new if invitations.account_of(found) is None else self.lead
+    def lead_for(self, link: AccountEmail) -> str:
+        return self.lead_to_new if invitations.account_of(link) is None else self.lead
 
-    def named(self, found: AccountEmail) -> dict[str, str]:
-        project = Project.objects.filter(pk=found.project_id).first()
-        inviter = User.objects.in_pool(None).filter(pk=found.details["invited_by"]).first()
+    def placeholders(self, link: AccountEmail) -> dict[str, str]:
+        project = Project.objects.filter(pk=link.project_id).first()
+        inviter = User.objects.in_pool(None).filter(pk=link.details["invited_by"]).first()
         return {
-            "role": found.details["member_role"],
+            "role": link.details["member_role"],
             "project": project.name if project else "",
             "by": f", invited by {inviter.email}" if inviter else "",
         }

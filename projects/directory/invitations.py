@@ -57,16 +57,16 @@ def write(project_id: str, *, email: str, role: ProjectRole, actor: Caller | Act
 
 def find(token: str) -> AccountEmail:
     """Raises InvalidGrant if the link, its sender or project is not valid, and ProjectSuspended."""
-    found = one_time_links.find_in_pool(token, KIND, None)
-    project: Project | None = Project.objects.live().filter(pk=found.project_id).first()
-    if project is None or not may_invite(project.pk, found.details["invited_by"]):
+    invitation = one_time_links.find_in_pool(token, KIND, None)
+    project: Project | None = Project.objects.live().filter(pk=invitation.project_id).first()
+    if project is None or not may_invite(project.pk, invitation.details["invited_by"]):
         raise one_time_links.invalid_link()
     project.require_active()
-    return found
+    return invitation
 
 
-def account_of(found: AccountEmail) -> User | None:
-    user = User.objects.with_email(None, found.recipient).first()
+def account_of(invitation: AccountEmail) -> User | None:
+    user = User.objects.with_email(None, invitation.recipient).first()
     if user is not None and user.disabled_at is not None:
         raise one_time_links.invalid_link()
     return user

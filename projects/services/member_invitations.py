@@ -38,12 +38,12 @@ def withdraw_invitation(project_id: str, invitation_id: str, *, actor: Caller | 
     """Raises NotFound."""
     with transaction.atomic():
         lock_project(project_id)
-        found = invitations.pending(project_id).select_for_update().filter(pk=invitation_id).first()
-        if found is None:
+        invitation = invitations.pending(project_id).select_for_update().filter(pk=invitation_id).first()
+        if invitation is None:
             raise NotFound
-        found.delete()
+        invitation.delete()
         audit.record(
-            "member.invitation_withdrawn", invitation_id, actor=actor, project_id=project_id, email=found.recipient
+            "member.invitation_withdrawn", invitation_id, actor=actor, project_id=project_id, email=invitation.recipient
         )
 
 
@@ -51,46 +51,46 @@ def accept_invitation(token: str, *, password: str | None = None, name: str = ""
     """Make the invited person a member; `password` and `name` create an account if the email has none. Members keep
     their role. Raises InvalidGrant, ProjectSuspended, ValidationFailed, Forbidden, RateLimited, QuotaExceeded;
     each leaves the link valid."""
-    found = invitations.find(token)
+    invitation = invitations.find(token)
     password_hash = None
-    if _is_without_account(found, password):
+    if _is_without_account(invitation, password):
         if password is None:
             raise ValidationFailed.of("password", "required", "Choose a password to create your account.")
         if not invitations.are_taken():
             raise Forbidden("New accounts are not allowed at the moment.")
-        passwords.check_chosen(password, User(email=found.recipient, name=name))
+        passwords.check_chosen(password, User(email=invitation.recipient, name=name))
         password_hash = passwords.hashed(password)
     with transaction.atomic():
         # Members are counted under the lock of the project's row, and owners cannot change meanwhile.
-        project = Project.objects.live().select_for_update(no_key=True).filter(pk=found.project_id).first()
+        project = Project.objects.live().select_for_update(no_key=True).filter(pk=invitation.project_id).first()
         if project is None:
             raise one_time_links.invalid_link()
-        found = invitations.find(token)
-        user = None if _is_without_account(found, password) else invitations.account_of(found)
+        invitation = invitations.find(token)
+        user = None if _is_without_account(invitation, password) else invitations.account_of(invitation)
         if user is not None:
-            one_time_links.use_up(found)
+            one_time_links.use_up(invitation)
         elif password_hash is not None:
-            user = sign_up.make_user(found, password_hash=password_hash, name=name, via="member_invitation")
+            user = sign_up.make_user(invitation, password_hash=password_hash, name=name, via="member_invitation")
         else:
             raise one_time_links.invalid_link()  # the account was deleted meanwhile
         member = project.memberships.filter(user=user).first()
         if member is None:
-            member = create_membership(project, user, found.details["member_role"])
+            member = create_membership(project, user, invitation.details["member_role"])
             audit.record(
                 "member.added",
                 user,
                 actor=Actor.of(user),
                 project_id=project.pk,
                 role=member.role,
-                invitation_id=found.pk,
-                invited_by=found.details["invited_by"],
+                invitation_id=invitation.pk,
+                invited_by=invitation.details["invited_by"],
             )
         member.user = user
     return member
 
 
-def _is_without_account(found: AccountEmail, password: str | None) -> bool:
-    if invitations.account_of(found) is None:
+def _is_without_account(invitation: AccountEmail, password: str | None) -> bool:
+    if invitations.account_of(invitation) is None:
         return True
     if password is not None:
         message = "This email already has an account with its own password: accept without one."

@@ -290,7 +290,7 @@ def test_every_kind_has_a_text_and_html_that_say_the_same(production: Environmen
             environment_id=production.pk, kind=kind, recipient=UNA, details={"new_email": "new@example.com"}
         )
         with_link = kind in pool_settings.LINKS and name != email_templates.ACCOUNT_EXISTS
-        made = email_templates.message(email, "lnk_" + "0" * 49 if with_link else None, says=name)
+        made = email_templates.message(email, "lnk_" + "0" * 49 if with_link else None, template=name)
         made.send()
         message = postbox.last(UNA)
         assert "Tom & Jerry's <b>" in message["Subject"]

@@ -46,11 +46,11 @@ def page(pool: Pool, una: User, postbox: Postbox) -> Callable[[str], str]:
             case "invitation":
                 invitations.invite(pool_id=pool.id, email=NIA, actor=audit.SYSTEM, name="Nia")
             case "verify_email":
-                own_account.ask_to_verify(una)
+                own_account.request_verification(una)
             case "reset_password":
                 password_reset.request_reset(pool, email=una.email)
             case "change_email":
-                own_account.ask_for_email(una, email=NIA, current_password=PASSWORD)
+                own_account.request_email_change(una, email=NIA, current_password=PASSWORD)
         email_outbox.send_due()
         return link_in(postbox.messages[-1]).removeprefix("http://127.0.0.1:8000")
 
