@@ -1,3 +1,5 @@
+"""Records that a request has read from PostgreSQL, and that go to Redis with the next round trip of any request."""
+
 import time
 from collections import deque
 from typing import Final

@@ -35,7 +35,7 @@ def lock_environment(environment_id: str, **conditions: Any) -> Environment:
 
 
 def lock_shared(environment_id: str) -> None:
-    """Prevent marking the environment until the control transaction ends. Raises NoSuchEnvironment."""
+    """Prevent deletion of the environment until the control transaction ends. Raises NoSuchEnvironment."""
     advisory_locks.lock_shared(DEFAULT_DB_ALIAS, LockSpace.ENVIRONMENT, environment_id)
     if not is_live(environment_id):
         raise NoSuchEnvironment

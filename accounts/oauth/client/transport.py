@@ -1,6 +1,6 @@
 """Requests to providers: Authlib's protocol code over the guarded HTTP client. Tenants choose the endpoints, so one
-sign-in has SECONDS for all its requests, a process makes at most IN_ALL at a time, shared fairly between applications
-(`platform_site.concurrency.fair_semaphore`), and a provider that timed out gets a growing cooldown."""
+sign-in has SIGN_IN_SECONDS for all its requests, a process makes at most MAX_REQUESTS at a time, shared fairly between
+applications (`platform_site.concurrency.fair_semaphore`), and a provider that timed out gets a growing cooldown."""
 
 import time
 from base64 import b64encode
@@ -20,25 +20,27 @@ from platform_site.concurrency.fair_semaphore import FairSemaphore, Full
 from platform_site.concurrency.memo import Memo
 from platform_site.outbound import BadUrl, Interruption, OutboundError, RequestTimedOut, client, parse_url
 
-SECONDS: Final = 8.0
-PER_CALL: Final = 4.0
-CONNECT: Final = 2.0
-LIMIT: Final = 64 * 1024
-IN_ALL: Final = 8
-PER_OWNER: Final = 4
-"""Maximum of one application, over all its providers."""
-SLOW_AFTER: Final = 1.5
-"""Seconds that a request may always take; up to PER_CALL if no other waits. A longer one makes its owner slow."""
-WAIT: Final = 2.0
-"""Seconds that a request waits for a slot: longer than SLOW_AFTER, after which a slot can be reclaimed."""
+SIGN_IN_SECONDS: Final = 8.0
+REQUEST_SECONDS: Final = 4.0
+CONNECT_SECONDS: Final = 2.0
+MAX_BYTES: Final = 64 * 1024
+MAX_REQUESTS: Final = 8
+MAX_REQUESTS_PER_OWNER: Final = 4
+"""Of one application, over all its providers."""
+SLOW_SECONDS: Final = 1.5
+"""A request may always take this long; up to REQUEST_SECONDS if no other waits. A longer one makes its owner slow."""
+WAIT_SECONDS: Final = 2.0
+"""For a slot: longer than SLOW_SECONDS, after which one can be reclaimed."""
 MAX_WAITING: Final = 4
-"""Maximum of waiting requests. Each blocks a thread."""
-INITIAL_COOLDOWN: Final = 3.0
-MAX_COOLDOWN: Final = 300.0
+"""Each waiting request blocks a thread."""
+FIRST_COOLDOWN_SECONDS: Final = 3.0
+MAX_COOLDOWN_SECONDS: Final = 300.0
 _USER_AGENT: Final = "backend-platform"  # GitHub refuses callers without one
 
 
 class Answer:
+    """The part of the interface of `requests.Response` that Authlib uses."""
+
     def __init__(self, status: int, body: bytes) -> None:
         self.status_code = status
         self._body = body
@@ -51,14 +53,16 @@ class Answer:
             raise ProviderAnswerInvalid(f"status {self.status_code}")
 
 
-_semaphore = FairSemaphore(IN_ALL, per_owner=PER_OWNER, slow_after=SLOW_AFTER, max_waiting=MAX_WAITING)
+_semaphore = FairSemaphore(
+    MAX_REQUESTS, per_owner=MAX_REQUESTS_PER_OWNER, slow_after=SLOW_SECONDS, max_waiting=MAX_WAITING
+)
 _cooldowns: Final[Memo[str, tuple[int, float]]] = Memo(5_000)
 """By provider: the number of failures in a row, and the end of the cooldown."""
 
 
 def _begin_cooldown(provider_id: str) -> None:
     times, _ = _cooldowns.get(provider_id) or (0, 0.0)
-    rest = min(MAX_COOLDOWN, INITIAL_COOLDOWN * float(2 ** min(times, 20)))
+    rest = min(MAX_COOLDOWN_SECONDS, FIRST_COOLDOWN_SECONDS * float(2 ** min(times, 20)))
     _cooldowns.put(provider_id, (times + 1, time.monotonic() + rest))
 
 
@@ -77,7 +81,7 @@ def _slot(provider: IdentityProvider, wait: float) -> Iterator[Interruption]:
                 if slot.is_reclaimed or isinstance(error, RequestTimedOut):
                     _begin_cooldown(provider.pk)
                 raise
-            if time.monotonic() - slot.since <= SLOW_AFTER and _cooldowns.get(provider.pk):
+            if time.monotonic() - slot.since <= SLOW_SECONDS and _cooldowns.get(provider.pk):
                 _cooldowns.put(provider.pk, (0, 0.0))
     except Full:
         raise ProviderUnreachable("too many calls to providers at once") from None
@@ -86,7 +90,7 @@ def _slot(provider: IdentityProvider, wait: float) -> Iterator[Interruption]:
 class Calls:
     def __init__(self, provider: IdentityProvider) -> None:
         self.provider = provider
-        self._deadline = time.monotonic() + SECONDS
+        self._deadline = time.monotonic() + SIGN_IN_SECONDS
 
     def get_object(self, url: str, *, access_token: str | None = None) -> dict[str, Any]:
         found = self.get_json(url, access_token=access_token)
@@ -124,7 +128,7 @@ class Calls:
         if left <= 0.05:
             raise ProviderUnreachable("no time left")
         try:
-            with _slot(self.provider, min(WAIT, left)) as ending:
+            with _slot(self.provider, min(WAIT_SECONDS, left)) as ending:
                 left = self._deadline - time.monotonic()
                 got = client().request(
                     method,
@@ -132,9 +136,9 @@ class Calls:
                     owner=self.provider.environment_id or "",
                     headers={**headers, "User-Agent": _USER_AGENT},
                     body=body,
-                    limit=LIMIT,
-                    connect=min(CONNECT, left),
-                    total=min(PER_CALL, left),
+                    limit=MAX_BYTES,
+                    connect=min(CONNECT_SECONDS, left),
+                    total=min(REQUEST_SECONDS, left),
                     interruption=ending,
                 )
         except OutboundError as error:
@@ -142,7 +146,7 @@ class Calls:
         except ValueError:
             raise ProviderAnswerInvalid("a header that HTTP does not have") from None
         if got.is_cut:
-            raise ProviderAnswerInvalid(f"more than {LIMIT} bytes")
+            raise ProviderAnswerInvalid(f"more than {MAX_BYTES} bytes")
         if got.status >= 500 or got.status == 429:
             raise ProviderUnreachable(f"status {got.status}")
         return Answer(got.status, got.body)

@@ -45,10 +45,13 @@ def forget_providers() -> None:
 def loopback(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The provider may be called, and a machine that is busy elsewhere is no slow provider."""
     settings.OUTBOUND_ALLOWED_NETWORKS = ["127.0.0.0/8"]
-    for seconds in ("SECONDS", "PER_CALL", "CONNECT"):
+    for seconds in ("SIGN_IN_SECONDS", "REQUEST_SECONDS", "CONNECT_SECONDS"):
         monkeypatch.setattr(transport, seconds, 60.0)
     semaphore = FairSemaphore(
-        transport.IN_ALL, per_owner=transport.PER_OWNER, slow_after=60.0, max_waiting=transport.MAX_WAITING
+        transport.MAX_REQUESTS,
+        per_owner=transport.MAX_REQUESTS_PER_OWNER,
+        slow_after=60.0,
+        max_waiting=transport.MAX_WAITING,
     )
     monkeypatch.setattr(transport, "_semaphore", semaphore)
     transport._cooldowns.clear()

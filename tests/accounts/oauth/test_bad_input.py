@@ -695,8 +695,8 @@ def test_a_slow_provider_costs_a_bounded_time_and_then_rests(
     browser = Browser()
     way = None if path.startswith("/.well-known") else sign_in_at(browser.begin(production)["Location"], "ada")
     idp.twist_answer[path] = dawdle
-    monkeypatch.setattr(transport, "PER_CALL", 1.5)
-    monkeypatch.setattr(transport, "INITIAL_COOLDOWN", 300.0)
+    monkeypatch.setattr(transport, "REQUEST_SECONDS", 1.5)
+    monkeypatch.setattr(transport, "FIRST_COOLDOWN_SECONDS", 300.0)
     begun = time.monotonic()
     first = browser.begin(production) if way is None else browser.arrive(way)
     assert time.monotonic() - begun < 25, "the provider would have taken thirty seconds"
@@ -771,12 +771,12 @@ def test_an_application_with_slow_providers_leaves_room_for_others(
     provider: ProviderRecord, production: Environment, strangers: Strangers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Threads that wait for a provider serve no other requests, so their number is limited."""
-    monkeypatch.setattr(transport, "WAIT", 0.2)
-    for _ in range(transport.IN_ALL):
+    monkeypatch.setattr(transport, "WAIT_SECONDS", 0.2)
+    for _ in range(transport.MAX_REQUESTS):
         strangers.sign_in_at("env_slow")
-    until(lambda: len(strangers.ended) == transport.IN_ALL - transport.PER_OWNER)
+    until(lambda: len(strangers.ended) == transport.MAX_REQUESTS - transport.MAX_REQUESTS_PER_OWNER)
     assert set(strangers.ended) == {"too many calls to providers at once"}
-    assert strangers.under_way() == transport.PER_OWNER
+    assert strangers.under_way() == transport.MAX_REQUESTS_PER_OWNER
     assert Browser().begin(production).status_code == 303
 
 
@@ -785,11 +785,11 @@ def test_known_fast_provider_is_served_beside_many_slow_providers(
 ) -> None:
     assert Browser().begin(production).status_code == 303
     forget_providers()
-    monkeypatch.setattr(transport, "WAIT", 0.2)
-    for number in range(4 * transport.IN_ALL):
+    monkeypatch.setattr(transport, "WAIT_SECONDS", 0.2)
+    for number in range(4 * transport.MAX_REQUESTS):
         strangers.sign_in_at(f"env_slow{number}")
-    until(lambda: strangers.under_way() + len(strangers.ended) == 4 * transport.IN_ALL)
-    assert strangers.under_way() == transport.IN_ALL * 3 // 4
+    until(lambda: strangers.under_way() + len(strangers.ended) == 4 * transport.MAX_REQUESTS)
+    assert strangers.under_way() == transport.MAX_REQUESTS * 3 // 4
     assert Browser().begin(production).status_code == 303
 
 
@@ -800,10 +800,10 @@ def test_slow_providers_give_way_to_new_applications_and_are_paused(
     strangers: Strangers,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(transport, "WAIT", 60.0)
-    monkeypatch.setattr(transport, "INITIAL_COOLDOWN", 300.0)
+    monkeypatch.setattr(transport, "WAIT_SECONDS", 60.0)
+    monkeypatch.setattr(transport, "FIRST_COOLDOWN_SECONDS", 300.0)
     monkeypatch.setattr(transport._semaphore, "slow_after", 0.5)
-    most = transport.IN_ALL * 3 // 4
+    most = transport.MAX_REQUESTS * 3 // 4
     for number in range(most):
         strangers.sign_in_at(f"env_slow{number}")
     until(lambda: strangers.under_way() == most)
