@@ -186,7 +186,8 @@ def _plans(environment_ids: Collection[str]) -> dict[str, str]:
             _plan_cache.pop(environment_id, None)
     if unknown := [each for each in environment_ids if each not in _plan_cache]:
         _plan_cache.update({each: (plan, now) for each, plan in plans_of_active(unknown).items()})
-    return {each: known[0] for each in environment_ids if (known := _plan_cache.get(each)) is not None}
+    found = {each: _plan_cache.get(each) for each in environment_ids}
+    return {each: known[0] for each, known in found.items() if known is not None}
 
 
 def _queue_next(environment_id: str, limits: PlanLimits, using: str, *, most: int | None = None) -> tuple[int, int]:
@@ -221,22 +222,23 @@ def _queue_batch(
         subscriptions = _subscriptions_of(pending, environment_id, using, _FUNCTIONS)
         batch, events = _read(pending, subscriptions, using)
         processed: list[PendingEvent] = []
-        decisions: dict[str, _Decision | None] = {}
+        decisions: dict[str, _Decision] = {}
         payloads, budget = Payloads(using), TimeBudget()
         for each in batch:
             if budget.has_used_share(environment_id):
                 break
             processed.append(each)
-            if each.event_id in events and each.event_id not in decisions:
-                decisions[each.event_id] = _decide(events[each.event_id], payloads, is_unwritable=is_unwritable)
+            if each.event_id in events:
+                decision = _decide(events.pop(each.event_id), payloads, is_unwritable=is_unwritable)
+                if decision is not None:
+                    decisions[each.event_id] = decision
                 budget.charge(environment_id)
         subscriptions = _subscriptions_of(processed, environment_id, using, _FUNCTIONS_LOCKED)
-        runs = [
-            _new_run(each, decision, subscriptions[each.function_id], limits)
-            for each in processed
-            if (decision := decisions.get(each.event_id)) is not None
-            and _is_subscribed(subscriptions, each, decision.type)
-        ]
+        runs = []
+        for each in processed:
+            decision = decisions.get(each.event_id)
+            if decision is not None and _is_subscribed(subscriptions, each, decision.type):
+                runs.append(_new_run(each, decision, subscriptions[each.function_id], limits))
         queued, has_event = 0, False
         if runs:
             queued, has_event = statements.row(using, _SQL["queue"], [orjson.dumps(runs).decode()])
