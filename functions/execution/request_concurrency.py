@@ -50,6 +50,8 @@ class Full(Exception):
 
 
 class State(Enum):
+    """NEW: without a slot, and not in the queue. HELD: with a slot. OVER: ended, timed out or refused."""
+
     NEW = "new"
     WAITING = "waiting"
     HELD = "held"
@@ -178,28 +180,35 @@ class ConcurrencyLimiter:
         self._decide(admission, State.OVER)
 
     def _has_free_slot(self, admission: Admission, now: float) -> bool:
-        held = self._held.get(admission.environment_id, ())
+        held = self._held.get(admission.environment_id, [])
         if self._taken >= (self._shared if held else self._slots):
             return False
-        if admission.only_waits:
-            most = max(1, self._slots // 4)
-            waiting = [each.environment_id for each in chain(*self._held.values()) if each.only_waits]
-            if len(waiting) >= (max(1, most - 1) if admission.environment_id in waiting else most):
-                return False
-        anonymous = admission.anonymous
-        if admission.limit is not None:
-            # The slots of anonymous callers are some of the plan's.
-            counted = [each for each in held if each.anonymous is not None or anonymous is None]
-            if sum(each.limit is not None for each in counted) >= admission.limit:
-                return False
-            if now < self._paused.get(admission.kind, 0.0):
-                return False
-        if anonymous is None:
-            return True
-        most = max(1, self._shared // 2)
+        if admission.only_waits and not self._may_only_wait(admission.environment_id):
+            return False
+        if admission.limit is not None and not self._may_try_plan(admission, admission.limit, held, now):
+            return False
+        return admission.anonymous is None or self._has_network_share(admission.anonymous, held)
+
+    def _may_only_wait(self, environment_id: str) -> bool:
+        waiting = [each.environment_id for each in chain(*self._held.values()) if each.only_waits]
+        most = max(1, self._slots // 4)
+        if environment_id in waiting:
+            most = max(1, most - 1)  # one of these is left to another environment
+        return len(waiting) < most
+
+    def _may_try_plan(self, admission: Admission, limit: int, held: list[Admission], now: float) -> bool:
+        """Whether to try the plan's slots. Those of anonymous callers are some of them."""
+        of_plan = [each for each in held if each.limit is not None]
+        if admission.anonymous is not None:
+            of_plan = [each for each in of_plan if each.anonymous is not None]
+        return len(of_plan) < limit and now >= self._paused.get(admission.kind, 0.0)
+
+    def _has_network_share(self, anonymous: AnonymousCall, held: list[Admission]) -> bool:
         networks = [each.anonymous.network for each in held if each.anonymous is not None]
-        own = networks.count(anonymous.network)
-        return has_share(slots_for_all_networks(most) if anonymous.is_heavy else most, len(networks), own)
+        most = max(1, self._shared // 2)
+        if anonymous.is_heavy:
+            most = slots_for_all_networks(most)
+        return has_share(most, len(networks), networks.count(anonymous.network))
 
     def _take_slot(self, admission: Admission) -> None:
         admission.state, admission.held_since = State.HELD, time.monotonic()
@@ -232,7 +241,10 @@ class ConcurrencyLimiter:
             return
         admission.state = State.WAITING
         queue = self._queues.setdefault(admission.environment_id, {}).setdefault(admission.caller, deque())
-        (queue.appendleft if at_front else queue.append)(admission)
+        if at_front:
+            queue.appendleft(admission)
+        else:
+            queue.append(admission)
         self._weight += admission.weight
         self._admit_waiting(now)
         while self._weight > MAX_WEIGHT:
