@@ -18,6 +18,10 @@ MAX_CLAIMS_BYTES: Final = 4096
 _ROLE: Final = re.compile(r"[a-z][a-z0-9_]{0,47}", re.ASCII)
 
 
+def _required(*names: str, message: str = "This field is required.") -> ValidationError:
+    return ValidationError({name: [ErrorDetail(message, "required")] for name in names})
+
+
 class EmailField(fields.CharField):
     def to_internal_value(self, data: Any) -> str:
         try:
@@ -107,9 +111,7 @@ class TokenInput(fields.Serializer):
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         missing = [name for name in self.NEEDED[attrs["grant_type"]] if name not in attrs]
         if missing:
-            raise ValidationError(
-                {name: ValidationError("This field is required.", "required").detail for name in missing}
-            )
+            raise _required(*missing)
         return attrs
 
 
@@ -127,7 +129,7 @@ class MeInput(fields.Serializer):
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         for one, other in (("password", "current_password"), ("current_password", "password")):
             if one in attrs and other not in attrs:
-                raise ValidationError({other: ValidationError(f"Required together with {one}.", "required").detail})
+                raise _required(other, message=f"Required together with {one}.")
         return attrs
 
 
@@ -156,7 +158,7 @@ class KeyInput(KeyName):
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if "scopes" not in attrs:
             if not attrs.get("is_publishable"):
-                raise ValidationError({"scopes": ValidationError("This field is required.", "required").detail})
+                raise _required("scopes")
             attrs["scopes"] = sorted(PUBLISHABLE_SCOPES)
         return attrs
 
