@@ -31,10 +31,10 @@ def problems(
 ) -> list[FieldError]:
     """The errors of a new provider with this secret or key; with `secret_follows` both may be missing."""
     wrong = [
-        *wrong_trust(provider.issuer, provider.trusts_email),
-        *wrong_names(provider.name, provider.scopes, provider.client_id, client_secret),
+        *problems_of_trust(provider.issuer, provider.trusts_email),
+        *problems_of_names(provider.name, provider.scopes, provider.client_id, client_secret),
         *problems_of_urls(provider.issuer, {name: getattr(provider, name) for name in ENDPOINTS}),
-        *_wrong_fields(provider.profile_fields, is_oidc=provider.issuer is not None),
+        *_problems_of_fields(provider.profile_fields, is_oidc=provider.issuer is not None),
     ]
     auth = provider.client_auth
     has_key = private_key is not None or (secret_follows and auth != "none")
@@ -45,7 +45,7 @@ def problems(
     )
 
 
-def wrong_names(name: str, scopes: Sequence[str], client_id: str, client_secret: str | None) -> list[FieldError]:
+def problems_of_names(name: str, scopes: Sequence[str], client_id: str, client_secret: str | None) -> list[FieldError]:
     wrong = []
     if not NAME.fullmatch(name):
         wrong.append(FieldError("name", "invalid_name", "Must be 1-48 of a-z, 0-9, - and _, beginning with a letter."))
@@ -93,20 +93,20 @@ def problems_of_urls(issuer: str | None, endpoints: Mapping[str, str | None]) ->
     return wrong
 
 
-def wrong_issuer(provider: IdentityProvider, issuer: str) -> list[FieldError]:
+def problems_of_issuer(provider: IdentityProvider, issuer: str) -> list[FieldError]:
     if provider.kind != IdentityProvider.Kind.OIDC:
         return [FieldError("issuer", "not_with_endpoints", "A plain OAuth 2 provider must not have an issuer.")]
     return problems_of_urls(issuer, {})
 
 
-def wrong_trust(issuer: str | None, trusts_email: bool) -> list[FieldError]:
+def problems_of_trust(issuer: str | None, trusts_email: bool) -> list[FieldError]:
     if not trusts_email or not metadata.is_multi_tenant(issuer):
         return []
     reason = "Any tenant of this issuer can claim any email. Use the issuer of one tenant."
     return [FieldError("trusts_email", "multi_tenant", reason)]
 
 
-def _wrong_fields(fields: Mapping[str, str], *, is_oidc: bool) -> list[FieldError]:
+def _problems_of_fields(fields: Mapping[str, str], *, is_oidc: bool) -> list[FieldError]:
     if fields and is_oidc:
         return [
             FieldError("profile_fields", "not_with_issuer", "OpenID Connect defines its claim names: leave this out.")

@@ -49,7 +49,7 @@ def problems(
         if values[name] and not _KEY_NAME.fullmatch(str(values[name])):
             wrong.append(FieldError(name, "invalid", "Must be 1-50 letters, digits, hyphens and underscores."))
     if private_key:
-        wrong += _wrong_key(private_key)
+        wrong += _problems_of_key(private_key)
     if has_secret:
         wrong.append(
             FieldError("client_secret", "contradiction", "The private key signs client secrets: omit this one.")
@@ -59,7 +59,7 @@ def problems(
     return wrong
 
 
-def _wrong_key(private_key: str) -> list[FieldError]:
+def _problems_of_key(private_key: str) -> list[FieldError]:
     """The error of a private key. No message repeats a part of it."""
     wrong = [
         FieldError("private_key", "invalid_key", "Must be an unencrypted P-256 private key as PEM, such as a .p8 file.")

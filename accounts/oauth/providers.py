@@ -151,11 +151,11 @@ def problems_of_change(
     given: Mapping[str, Any] = values
     secret, key = given.get("client_secret"), [given.get(name) for name in client_secrets.SIGNING_KEY]
     client_id, scopes = given.get("client_id", provider.client_id), given.get("scopes", ())
-    wrong = checks.wrong_names(provider.name, scopes, client_id, secret)
+    wrong = checks.problems_of_names(provider.name, scopes, client_id, secret)
     if "issuer" in values:
-        wrong += checks.wrong_issuer(provider, values["issuer"]) or issuer_errors
+        wrong += checks.problems_of_issuer(provider, values["issuer"]) or issuer_errors
     wrong += client_secrets.problems(*key, issuer=provider.issuer, has_secret=secret is not None)
-    wrong += checks.wrong_trust(
+    wrong += checks.problems_of_trust(
         values.get("issuer", provider.issuer), values.get("trusts_email", provider.trusts_email)
     )
     return wrong
