@@ -87,9 +87,8 @@ def least_used(idle: Iterable[Process], now: float) -> Process:
     next one needed, and none would ever be warm. Here the newest processes replace each other and the others stay."""
 
     def rank(process: Process) -> tuple[int, float]:
-        return math.ceil(
-            math.log2(process.recent_uses * _decay(now - process.uses_counted_at) or 1e-9)
-        ), -process.started_at
+        recent_uses = process.recent_uses * _decay(now - process.uses_counted_at)
+        return math.ceil(math.log2(recent_uses or 1e-9)), -process.started_at
 
     return min(idle, key=rank)
 

@@ -25,6 +25,8 @@ LANDLOCK_RULE_PATH_BENEATH = 1
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 ALL_FILE_RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1, 5: (1 << 16) - 1}
 TRUNCATE, IOCTL = 1 << 14, 1 << 15
+ALL_NETWORK_RIGHTS = 0b11  # to bind and to connect TCP sockets
+ALL_SCOPES = 0b11  # abstract Unix sockets, signals
 SYSTEM_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache")
 DEVICES = ("/dev/null", "/dev/urandom", "/dev/random", "/dev/zero")
 
@@ -56,9 +58,13 @@ def landlock(program: str, scratch: str) -> str | None:
     if abi < 1:
         return None
     rights = ALL_FILE_RIGHTS.get(abi, ALL_FILE_RIGHTS[5])
-    size = 8 if abi < 4 else 16 if abi < 6 else 24
-    attributes = struct.pack("=QQQ", rights, 3 if abi >= 4 else 0, 3 if abi >= 6 else 0)  # files, network, scopes
-    ruleset = libc.syscall(LANDLOCK_CREATE_RULESET, attributes, size, 0)
+    fields = [rights]  # of `struct landlock_ruleset_attr`, as far as this kernel knows them
+    if abi >= 4:
+        fields.append(ALL_NETWORK_RIGHTS)
+    if abi >= 6:
+        fields.append(ALL_SCOPES)
+    attributes = struct.pack(f"={len(fields)}Q", *fields)
+    ruleset = libc.syscall(LANDLOCK_CREATE_RULESET, attributes, len(attributes), 0)
     if ruleset < 0:
         return None
 

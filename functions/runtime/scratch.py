@@ -10,14 +10,23 @@ import shutil
 import tempfile
 import threading
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 PREFIX: Final = "platform-functions-"
 _LOCK: Final = "in-use"
 
 _guard = threading.Lock()
-_own_directory: tuple[int, Path, int] | None = None
-"""Process id, directory, and the descriptor that holds its lock. A fork has to make its own."""
+
+
+class _OwnDirectory(NamedTuple):
+    pid: int
+    """A fork has to make its own."""
+    path: Path
+    lock: int
+    """The descriptor that holds it."""
+
+
+_own_directory: _OwnDirectory | None = None
 
 
 def make() -> Path:
@@ -49,23 +58,23 @@ def remove_leftovers() -> int:
 def _directory() -> Path:
     global _own_directory
     with _guard:
-        if _own_directory is None or _own_directory[0] != os.getpid():
+        if _own_directory is None or _own_directory.pid != os.getpid():
             directory = Path(tempfile.mkdtemp(prefix=PREFIX))
             # Locked before it gets the name that the cleanup opens.
             descriptor = os.open(directory / "new", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             os.rename(directory / "new", directory / _LOCK)
             directory.chmod(0o711)  # a process with its own uid can enter its directory, but cannot list the others
-            _own_directory = (os.getpid(), directory, descriptor)
+            _own_directory = _OwnDirectory(os.getpid(), directory, descriptor)
             atexit.register(_remove_own_directory)
-        return _own_directory[1]
+        return _own_directory.path
 
 
 def _discard_missing() -> None:
     global _own_directory
     with _guard:
-        if _own_directory is not None and not _own_directory[1].exists():
-            os.close(_own_directory[2])
+        if _own_directory is not None and not _own_directory.path.exists():
+            os.close(_own_directory.lock)
             _own_directory = None
 
 
@@ -73,7 +82,7 @@ def _remove_own_directory() -> None:
     """At a regular end of the process (a fork inherits the handler, not the directory)."""
     global _own_directory
     with _guard:
-        if _own_directory is not None and _own_directory[0] == os.getpid():
-            shutil.rmtree(_own_directory[1], ignore_errors=True)
-            os.close(_own_directory[2])
+        if _own_directory is not None and _own_directory.pid == os.getpid():
+            shutil.rmtree(_own_directory.path, ignore_errors=True)
+            os.close(_own_directory.lock)
             _own_directory = None
