@@ -37,8 +37,8 @@ def problems(
         *_problems_of_fields(provider.profile_fields, is_oidc=provider.issuer is not None),
     ]
     auth = provider.client_auth
-    has_key = private_key is not None or (secret_follows and auth != "none")
-    if auth is not None and (auth == "none") != (client_secret is None and not has_key):
+    has_secret = client_secret is not None or private_key is not None or (secret_follows and auth != "none")
+    if auth is not None and has_secret == (auth == "none"):
         wrong.append(FieldError("client_auth", "no_match", "Use `none` for a client without a secret, and only then."))
     return wrong + client_secrets.problems(
         provider.team_id, provider.key_id, private_key, issuer=provider.issuer, has_secret=client_secret is not None

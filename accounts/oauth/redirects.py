@@ -81,8 +81,9 @@ def _host_fault(netloc: str, port: int | None, scheme: str) -> tuple[str, str] |
 def with_parameters(uri: str, parameters: dict[str, str | None]) -> str:
     """`uri` with the parameters that are not None appended. Pure."""
     query = urlencode({name: value for name, value in parameters.items() if value is not None})
-    joint = "?" if "?" not in uri else "" if uri.endswith(("?", "&")) else "&"
-    return uri + joint + query
+    if "?" not in uri:
+        return f"{uri}?{query}"
+    return uri + query if uri.endswith(("?", "&")) else f"{uri}&{query}"
 
 
 def of(environment_id: str | None) -> list[str]:

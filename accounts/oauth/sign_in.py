@@ -62,7 +62,8 @@ def finish(flow: Flow, provider: IdentityProvider, answer: Mapping[str, str]) ->
 
 def _provider_code(known: Metadata, answer: Mapping[str, str]) -> str:
     issuer = answer.get("iss")
-    if known.issuer is not None and (not known.is_issuer(issuer) if issuer is not None else known.names_itself):
+    is_foreign = known.names_itself if issuer is None else not known.is_issuer(issuer)
+    if known.issuer is not None and is_foreign:
         raise errors.ProviderAnswerInvalid("another issuer answered")  # mix-up (RFC 9207 2.4)
     if "error" in answer:
         why = f"it said {answer['error'][:60]!r}"

@@ -70,8 +70,11 @@ def sender_may_invite(invitation: AccountEmail) -> bool:
             if inviter is None or invitation.environment_id is None:
                 return False
             asking = Caller("account", inviter.pk, frozenset(), account_id=inviter.pk, email=inviter.email)
-            there = environment_directory.directory().environment_ref_for(asking, invitation.environment_id)
-            return there is not None and MANAGE in there[1]
+            found = environment_directory.directory().environment_ref_for(asking, invitation.environment_id)
+            if found is None:
+                return False
+            _, scopes = found
+            return MANAGE in scopes
     return True
 
 
