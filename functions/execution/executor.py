@@ -44,16 +44,15 @@ _SOURCE_CACHE_BYTES: Final = 16 * 1024 * 1024
 
 _lock = threading.Lock()
 _pool: Pool | None = None
-_pool_pid: int | None = None
 _sources: LRUCache[str, bytes] = LRUCache(_SOURCE_CACHE_BYTES, getsizeof=len)
 
 
 def pool() -> Pool:
-    """This process's pool of warm processes, created at first use and again after a fork."""
-    global _pool, _pool_pid
-    if _pool is None or _pool_pid != os.getpid():
+    """This process's pool of warm processes, created at first use."""
+    global _pool
+    if _pool is None:
         with _lock:
-            if _pool is None or _pool_pid != os.getpid():
+            if _pool is None:
                 _pool = Pool(
                     size=settings.FUNCTION_POOL_SIZE,
                     idle_seconds=settings.FUNCTION_IDLE_SECONDS,
@@ -62,7 +61,6 @@ def pool() -> Pool:
                     load_seconds=settings.FUNCTION_LOAD_SECONDS,
                     required_sandbox_layers=frozenset(settings.FUNCTION_REQUIRED_SANDBOX_LAYERS),
                 )
-                _pool_pid = os.getpid()
                 threading.Thread(target=scratch.remove_leftovers, name="function-scratch", daemon=True).start()
     return _pool
 
@@ -72,8 +70,17 @@ def close_pool() -> None:
     global _pool
     with _lock:
         closing, _pool = _pool, None
-    if closing is not None and _pool_pid == os.getpid():
+    if closing is not None:
         closing.close()
+
+
+def _after_fork() -> None:
+    """A child has its own processes."""
+    global _lock, _pool
+    _lock, _pool = threading.Lock(), None
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 lease_renewer = LeaseRenewer(lambda run_id: pool().cancel(run_id))

@@ -29,20 +29,19 @@ class LeaseRenewer:
 
     def __init__(self, cancel: Callable[[str], object]) -> None:
         self._cancel = cancel
+        self._reset()
+        os.register_at_fork(after_in_child=self._reset)  # the parent renews its own leases
+
+    def _reset(self) -> None:
         self._lock = threading.Lock()
         self._executing: dict[str, dict[str, CreatedRun]] = defaultdict(dict)
         """For each region, by run id."""
         self._threads: dict[str, threading.Thread] = {}
-        self._pid = os.getpid()
 
     def start_renewing(self, started: CreatedRun) -> None:
         """Call `stop_renewing` even if this raises."""
         using = started.cluster
         with self._lock:
-            if self._pid != os.getpid():  # forked: the parent renews its own leases
-                self._pid = os.getpid()
-                self._threads.clear()
-                self._executing.clear()
             self._executing[using][started.run_id] = started
             if using not in self._threads:
                 thread = threading.Thread(
