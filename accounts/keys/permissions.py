@@ -54,6 +54,7 @@ class KeyAuthority:
 
 
 def operators(*, environment_id: str | None = None, account_id: str | None = None) -> KeyAuthority:
+    """For commands: the authority over the keys of an environment, or of an account."""
     grantable = ENVIRONMENT_SCOPES if environment_id else ACCOUNT_SCOPES
     return KeyAuthority(environment_id, None, account_id, None, grantable, most=MAX_FOR_OPERATORS)
 

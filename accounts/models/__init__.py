@@ -91,6 +91,7 @@ class User(AbstractBaseUser, PermissionsMixin):
 
     @transaction.atomic
     def save(self, *args: Any, **kwargs: Any) -> None:
+        """With what Django calls after it for a new password (`accounts.staff.password_validators`)."""
         super().save(*args, **kwargs)
 
     @property
@@ -200,7 +201,7 @@ class AuditEntry(models.Model):
     """`account`, `user`, `key`, `staff` (the console) or `system` (a command or a periodic job)."""
     actor_id = models.CharField(max_length=30, null=True, db_index=True)
     action = models.CharField(max_length=60)
-    """`<thing>.<verb>`, such as `key.issued`."""
+    """Such as `key.issued` (`accounts.audit`)."""
     target_id = models.CharField(max_length=64, null=True, db_index=True)
     project_id = models.CharField(max_length=30, null=True)
     environment_id = models.CharField(max_length=30, null=True)

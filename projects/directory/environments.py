@@ -60,6 +60,7 @@ def project_name(environment_id: str) -> str | None:
 
 
 def record_of(environment_id: str) -> bytes:
+    """As `environment_cache` stores it; without an environment if it is unreachable. One query."""
     found = _columns(environment_id)
     return environment_cache.to_record([] if found is None else [found])
 
