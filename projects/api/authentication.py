@@ -237,7 +237,7 @@ def _query(lookup: Lookup) -> _Found:
     if lookup.environment_key is None:
         statement = Value([], output_field=environment_cache.JSON_ARRAY)
     elif isinstance(credential, SessionCredential) and credential.claims.environment_id is None:
-        statement = environment_cache.of_account("user_id", lookup.named)
+        statement = environment_cache.of_account(lookup.named)
     else:
         statement = environment_cache.of_credential()
     found = identity_lookup.identify(credential, statement)

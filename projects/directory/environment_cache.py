@@ -41,16 +41,16 @@ def of_credential() -> ArraySubquery:
     return ArraySubquery(Environment.objects.reachable().filter(pk=OuterRef("environment_id")).refs_as_json())
 
 
-def of_account(column: str, environment_id: str | None) -> ArraySubquery:
-    """The environment of an account's call (`column` of the outer statement) as JSON with its role; two if it is
+def of_account(environment_id: str | None) -> ArraySubquery:
+    """The environment of an account's call (`user_id` of the outer statement) as JSON with its role; two if it is
     ambiguous. An owner of another project can add the account without its consent, so projects that it created come
     first: otherwise its calls without an environment would be ambiguous, or mean that project."""
-    reachable = Environment.objects.reachable().of_account(OuterRef(column))
+    reachable = Environment.objects.reachable().of_account(OuterRef("user_id"))
     if environment_id is not None:
         return ArraySubquery(reachable.filter(pk=environment_id).refs_as_json())
     default = reachable.filter(name=DEFAULT_ENVIRONMENT, parent=None)
-    own = Project.objects.live().filter(created_by=OuterRef(OuterRef(column)), memberships__user=F("created_by"))
-    return ArraySubquery(default.filter(Q(project__created_by=OuterRef(column)) | ~Exists(own)).refs_as_json()[:2])
+    own = Project.objects.live().filter(created_by=OuterRef(OuterRef("user_id")), memberships__user=F("created_by"))
+    return ArraySubquery(default.filter(Q(project__created_by=OuterRef("user_id")) | ~Exists(own)).refs_as_json()[:2])
 
 
 def from_json(columns: dict[str, Any]) -> EnvironmentRef:
