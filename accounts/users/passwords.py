@@ -1,5 +1,5 @@
 """Password hashing and rules. Argon2id with OWASP's minimum of 19 MiB and two passes: 37 ms (Django's default of 100
-MiB takes 218 ms). At most two run in one process, so that sign-ins leave CPU time for others; after WAIT_SECONDS a
+MiB takes 218 ms). A process hashes one at a time, so that sign-ins leave CPU time for others; after WAIT_SECONDS a
 request is refused."""
 
 import os
