@@ -59,12 +59,13 @@ class IdentityProviderAdmin(_Managed):
         return super().changeform_view(request, object_id, *args, **kwargs)
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
-        checked = {
-            "checked_issuer": request.__dict__.get("checked_issuer", {}),
-            "may_be_of_platform": self.has_manage_staff_permission(request),
-        }
-        form = ProviderForm if obj else NewProviderForm
-        return type(form.__name__, (form,), checked)
+        base: Any = ProviderForm if obj else NewProviderForm
+
+        class Form(base):  # type: ignore[misc]  # one of two
+            checked_issuer = request.__dict__.get("checked_issuer", {})
+            may_be_of_platform = self.has_manage_staff_permission(request)
+
+        return Form
 
     def get_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
         if obj is None:
