@@ -14,7 +14,7 @@ class FunctionsConfig(AppConfig):
         from functions.models import Function, PendingEvent
         from functions.quotas import anonymous_queue, queue_quotas
         from functions.triggers import event_subscriptions, schedules
-        from functions.triggers import events as event_triggers
+        from functions.triggers.pending_events import PendingEventWriter
         from platform_site.request_log import names
         from platform_site.security.keyring import register_sealed_field
         from projects.directory.limits import set_usage_counter, set_usage_counters
@@ -32,6 +32,6 @@ class FunctionsConfig(AppConfig):
         register_part("functions", Functions())
         orphaned_rows.register(Function, PendingEvent)
         outbox_subscriptions.register(event_subscriptions.patterns_of)
-        outbox_subscriptions.register_consumer(event_triggers.PendingEventWriter)
+        outbox_subscriptions.register_consumer(PendingEventWriter)
         names.register("function", directory.existing_functions)
         signal_handlers.connect()

@@ -9,8 +9,7 @@ from accounts.audit import Actor
 from functions.deploy import branch_copy, service
 from functions.deploy import deletion as function_deletion
 from functions.models import Version
-from functions.triggers import event_subscriptions
-from functions.triggers import events as event_triggers
+from functions.triggers import event_subscriptions, pending_events
 from platform_site.http.errors import FieldError
 from platform_site.identity import signals
 from platform_site.identity.callers import Caller, EnvironmentRef
@@ -34,7 +33,7 @@ def follow_reset(*, source: EnvironmentRef, target: EnvironmentRef, using: str, 
 def delete_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
     """Idempotent. `projects.provisioning.orphaned_rows` finds what a relay adds meanwhile."""
     function_deletion.start_all(cluster, environment_id)
-    event_triggers.delete_pending(environment_id, cluster)
+    pending_events.delete_all(environment_id, cluster)
 
 
 def warn_of_old_names(

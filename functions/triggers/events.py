@@ -23,12 +23,12 @@ import orjson
 from django.db import InterfaceError, OperationalError, transaction
 from django.db.models import Case, F, When
 
-from functions import notify as function_notify
-from functions.models import Function, PendingEvent
+from functions.models import PendingEvent
 from functions.runs.completion import EVENT_OF_RUN
 from functions.runs.sampled_sizes import sampled_size
 from functions.runs.start import anonymous_slots
 from functions.triggers.event_subscriptions import covers
+from functions.triggers.pending_events import REACHED
 from platform_site.background import advisory_locks
 from platform_site.background.advisory_locks import LockSpace
 from platform_site.background.periodic import log_failures
@@ -37,7 +37,6 @@ from platform_site.identity.plans import PlanLimits, plan_limits
 from platform_site.postgres import sql_files, statements
 from platform_site.postgres.sql_functions import OctetLength
 from platform_site.postgres.sqlstates import is_unavailable, lost_connection
-from platform_site.postgres.statements import delete_in_batches
 from platform_site.postgres.transaction_settings import by_index, prevent_sorts_and_scans
 from projects.provisioning.suspension import FRESH_SECONDS, plans_of_active, suspended_in
 from rows.events.payloads import Hidden, Payloads
@@ -61,8 +60,6 @@ _plan_cache: Final[dict[str, tuple[str, float]]] = {}
 """The plan of each environment, and when it was read (`time.monotonic()`)."""
 _expensive: Final[dict[str, ExpensiveEnvironments]] = defaultdict(ExpensiveEnvironments)  # by region
 
-# ── Pending events ─────────────────────────────────────────────────────────────────────────────────────────────────
-
 # Reads the index `run_queue_order`: at most MAX_QUEUED entries and the anonymous callers' runs. The size of an input
 # is known without reading it.
 _QUEUED_OF_ENVIRONMENT: Final = """
@@ -74,45 +71,10 @@ SELECT count(*), coalesce(sum(octet_length(input)), 0)
 _SQL: Final = sql_files.load(
     __file__,
     event_of_run=EVENT_OF_RUN,
+    reached=REACHED,
     queued_of_each=_QUEUED_OF_ENVIRONMENT.format(environment="reached.environment_id", most="%(half)s + 1"),
     weight=sampled_size("octet_length(input)", "caller_kind"),
 )
-REACHED: Final = _SQL["reached"]  # the environments with pending events, and null
-
-
-class PendingEventWriter:
-    """The event triggers' part of one pass of the relay (`rows.outbox.subscriptions.EventConsumer`)."""
-
-    def __init__(self, environment_ids: Collection[str], using: str) -> None:
-        self.count = 0
-        self._using = using
-        self._pending: list[tuple[str, str, str, int]] = []
-        self._subscriptions: dict[str, list[tuple[str, list[str]]]] = defaultdict(list)
-        subscribed = Function.objects.using(using).filter(events__isnull=False, events_stopped=None)
-        found = subscribed.filter(environment_id__in=environment_ids).order_by("pk")
-        for environment_id, function_id, patterns in found.values_list("environment_id", "pk", "events"):
-            self._subscriptions[environment_id or ""].append((function_id, patterns or []))
-
-    def add(self, event: OutboxEvent) -> None:
-        for function_id, patterns in self._subscriptions.get(event.environment_id, ()):
-            if covers(patterns, event.type):
-                self._pending.append((event.environment_id, function_id, event.event_id, event.sequence))
-                self.count += 1
-
-    def write(self) -> None:
-        if not self._pending:
-            return
-        columns = [list(column) for column in zip(*self._pending, strict=True)]
-        statements.execute(self._using, _SQL["insert_pending"], columns)
-        function_notify.after_commit(self._using)
-
-
-def delete_pending(environment_id: str, using: str) -> None:
-    delete_in_batches(PendingEvent.objects.using(using).filter(environment_id=environment_id).order_by("pk"))
-
-
-# ── Queued runs ────────────────────────────────────────────────────────────────────────────────────────────────────
-
 _FUNCTIONS: Final = _SQL["functions"]
 # Locked until the runs that reference them are committed, to serialize with deletions. This waits for concurrent
 # deployments: a function that is not found then is deleted, with its events.

@@ -10,7 +10,7 @@ from django.template.response import TemplateResponse
 from django.views.decorators.http import require_safe
 
 from accounts.models import AuditEntry
-from functions.triggers.events import REACHED
+from functions.triggers.pending_events import REACHED
 from platform_site.console import timeline as timelines
 from platform_site.postgres import sql_files, statements
 from projects.console.base import console_url
