@@ -23,7 +23,7 @@ class Directory(Protocol):
         """Raise a 409 error while another process applies a configuration to the environment."""
 
     def environment_ref_for(self, caller: Caller, environment_id: str) -> tuple[EnvironmentRef, frozenset[str]] | None:
-        """The environment and the caller's role there; None if the caller may not see the environment."""
+        """The environment and the caller's scopes there; None if the caller may not see the environment."""
 
     def suspended(self) -> "QuerySet[Any, str]": ...
 
