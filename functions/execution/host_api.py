@@ -95,7 +95,9 @@ class RunHost:
                     found = loop_requests.run_or_repeat_in_thread(answer, answer_in_thread)
             finally:
                 loop_connections.release()
-        return self._as_host_errors(operation)(found) if callable(found) else found
+        if callable(found):  # a fetch, which another thread makes
+            return self._as_host_errors(operation)(found)
+        return found
 
     @contextlib.contextmanager
     def _as_host_errors(self, operation: str) -> Iterator[None]:
