@@ -171,9 +171,14 @@ class SessionViewSet(ListModelMixin, ResourceViewSet):
         """Sign out. Of this session, of all others, or of all."""
         user_id, within = self._of_user
         scope = self.read(serializers.RevokeInput)["scope"]
-        current = Q(pk=self.caller.session_id)
-        condition = {"current": current, "others": ~current, "all": Q()}[scope]
-        sessions.revoke(condition & within, actor=self.caller, user_id=user_id, scope=scope)
+        current = self.caller.session_id
+        if scope == "current":
+            sessions.revoke(within & Q(pk=current), actor=self.caller, user_id=user_id, scope=scope)
+        else:
+            kept = current if scope == "others" else None
+            exchange_codes.end_sessions(
+                user_id, within=within, kept_session_id=kept, actor=self.caller, reason=self.reason, scope=scope
+            )
         return no_content()
 
 
@@ -211,7 +216,7 @@ class UserSessionViewSet(SessionViewSet):
         """End all sessions of a user, in a preview branch those of the branch. Their tokens are refused from the next
         request on."""
         owner, within = self._of_user
-        sessions.revoke(within, actor=self.caller, user_id=owner, reason=self.reason, scope="all")
+        exchange_codes.end_sessions(owner, within=within, actor=self.caller, reason=self.reason, scope="all")
         return no_content()
 
 

@@ -24,8 +24,8 @@ from accounts.staff import roles, second_factor
 from accounts.staff import sessions as console_sessions
 from accounts.staff.backends import ConsoleSignInForm
 from accounts.staff.views import SignIn, change_password
+from accounts.users import exchange_codes, sessions
 from accounts.users import service as user_service
-from accounts.users import sessions
 from platform_site.http.errors import Conflict
 
 admin.site.login_form = ConsoleSignInForm
@@ -71,7 +71,7 @@ _enable = partial(user_service.change_user, is_disabled=False)
 
 def _sign_out(user: User, *, actor: Actor, except_key: str | None) -> None:
     console_sessions.end_all(user.pk, actor=actor, except_key=except_key)
-    sessions.revoke(Q(), actor=actor, user_id=user.pk, reason="revoked_by_staff")
+    exchange_codes.end_sessions(user.pk, actor=actor, reason="revoked_by_staff")
 
 
 def _reset_second_factor(user: User, *, actor: Actor) -> None:

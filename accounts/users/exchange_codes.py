@@ -10,15 +10,18 @@ from typing import Final
 
 from authlib.oauth2.rfc7636 import create_s256_code_challenge
 from django.db import transaction
+from django.db.models import Q
 from django.db.models.functions import Now
 
+from accounts.audit import Actor
 from accounts.directory import environments as environment_directory
 from accounts.models import Session, User
 from accounts.models.oauth import AuthorizationCode
 from accounts.tokens import signing_keys, token_format
 from accounts.users import sessions
-from accounts.users.sessions import Device, Grant
+from accounts.users.sessions import Device, Grant, Reason
 from platform_site.http.errors import InvalidGrant
+from platform_site.identity.callers import Caller
 
 PREFIX: Final = "oac_"
 LIFETIME: Final = timedelta(seconds=60)
@@ -81,10 +84,26 @@ def exchange(
     return grant
 
 
-def withdraw(user_id: str) -> None:
-    """Withdraw the user's unused codes, in the current transaction with the user's row locked. `sessions.start` refuses
-    an exchange that read its code before."""
-    AuthorizationCode.objects.filter(user_id=user_id, used_at__isnull=True).delete()
+def withdraw(user_id: str, within: Q = Q()) -> None:  # noqa: B008 - immutable
+    """Withdraw the user's unused codes, in the current transaction. An exchange that has claimed its code before has
+    committed its session when this returns."""
+    AuthorizationCode.objects.filter(within, user_id=user_id, used_at__isnull=True).delete()
+
+
+@transaction.atomic
+def end_sessions(
+    user_id: str,
+    *,
+    actor: Caller | Actor,
+    reason: Reason,
+    scope: str | None = None,
+    within: Q = Q(),  # noqa: B008
+    kept_session_id: str | None = None,
+) -> None:
+    """End the user's sessions but the kept one, and withdraw the codes that could still start one. `within` limits both
+    to an environment."""
+    withdraw(user_id, within)
+    sessions.revoke(within & ~Q(pk=kept_session_id or ""), actor=actor, user_id=user_id, reason=reason, scope=scope)
 
 
 def proves(code_verifier: str | None, challenge: str | None) -> bool:

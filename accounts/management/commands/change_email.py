@@ -2,14 +2,13 @@ from argparse import ArgumentParser
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Q
 
 from accounts import audit
 from accounts.management import terminal
 from accounts.models.registration import AccountEmail
 from accounts.registration import email_outbox
 from accounts.staff import sessions as staff_sessions
-from accounts.users import emails, exchange_codes, sessions
+from accounts.users import emails, exchange_codes
 from accounts.users import service as user_service
 from platform_site.http.errors import ValidationFailed
 
@@ -31,8 +30,7 @@ class Command(terminal.Command):
             raise ValidationFailed.of("email", "unchanged", "This is already the account's email.")
         with transaction.atomic():
             user = user_service.change_user(before, actor=audit.SYSTEM, email=options["email"], via="command")
-            exchange_codes.withdraw(user.pk)
-            sessions.revoke(Q(), actor=audit.SYSTEM, user_id=user.pk, reason="revoked_by_staff", scope="all")
+            exchange_codes.end_sessions(user.pk, actor=audit.SYSTEM, reason="revoked_by_staff", scope="all")
             staff_sessions.end_all(user.pk, actor=audit.SYSTEM, except_key=None)
             email_outbox.notify(before, AccountEmail.Kind.EMAIL_CHANGED, new_email=user.email)
         self.answer(

@@ -20,6 +20,7 @@ from accounts.users import service as user_service
 from projects.models import Environment
 from tests.accounts.conftest import make_environment, token
 from tests.accounts.oauth.conftest import APP, exchange, in_parallel, s256
+from tests.projects.conftest import key_for
 from tests.support.client import Api
 
 pytestmark = pytest.mark.django_db(databases="__all__")
@@ -83,6 +84,22 @@ def test_a_code_is_good_for_one_exchange(api: Api, una: User, production: Enviro
     assert (again.status, again.error) == (400, "invalid_grant")
     assert api.get("/v1/auth/me", token=first.json["access_token"]).status == 200, "within 10 s it may be impatience"
     assert Session.objects.count() == 1
+
+
+@pytest.mark.parametrize(("scope", "status"), [("current", 200), ("others", 400), ("all", 400)])
+def test_signing_out_elsewhere_withdraws_codes(
+    api: Api, una: User, production: Environment, scope: str, status: int
+) -> None:
+    signed_in = exchange(api, issue(una, production), production).json["access_token"]
+    unused = issue(una, production)
+    assert api.post("/v1/auth/revoke", json={"scope": scope}, token=signed_in).status == 204
+    assert exchange(api, unused, production).status == status
+
+
+def test_ending_all_sessions_of_a_user_withdraws_codes(api: Api, una: User, production: Environment) -> None:
+    unused, key = issue(una, production), key_for(production.pk, "users:manage")
+    assert api.delete(f"/v1/users/{una.pk}/sessions", token=key).status == 204
+    assert exchange(api, unused, production).error == "invalid_grant"
 
 
 @pytest.mark.django_db(transaction=True, databases="__all__")
