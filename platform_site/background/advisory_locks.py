@@ -18,6 +18,8 @@ class LockSpace(IntEnum):
     ENVIRONMENT = 5
     """Shared: write rows that name the environment. Exclusive: mark it as deleted, or drop its schema."""
     ORPHANED_SCHEMA = 6
+    REPEATED_BATCHES = 7
+    """Run a batch again after a deadlock, in this environment."""
 
 
 def lock(using: str, space: LockSpace, key: str) -> None:

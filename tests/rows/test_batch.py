@@ -2,6 +2,7 @@
 
 import re
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -364,6 +365,23 @@ def test_a_row_is_locked_before_those_that_refer_to_it(app: Tracker) -> None:
         other.execute("SELECT FROM members FOR UPDATE NOWAIT")
         other.rollback()
         assert waiting.result(30) == [200]
+
+
+@pytest.mark.django_db(databases="__all__", transaction=True)
+@pytest.mark.parametrize("exist", [True, False])
+def test_upserts_of_the_same_rows_in_different_orders_succeed(app: Tracker, exist: bool) -> None:
+    teams = ["A", "B", "C", "D"]
+    if exist:
+        assert batch(app, *(insert("teams", name=name) for name in teams)).status == 200
+
+    def upserts(first: int) -> int:
+        order = teams[first:] + teams[:first]
+        changes = [
+            {"op": "upsert", "table": "teams", "on_conflict": "name", "values": {"name": each}} for each in order
+        ]
+        return batch(app, *changes).status
+
+    assert at_once(*(partial(upserts, number % 4) for number in range(12))) == [200] * 12
 
 
 @pytest.mark.django_db(databases="__all__", transaction=True)
