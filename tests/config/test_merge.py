@@ -11,7 +11,7 @@ import pytest
 
 from accounts import audit
 from accounts.models import User
-from platform_site.config.merge.three_way import Merger
+from platform_site.config.merge.three_way import Merger, Sides
 from platform_site.config.models import MergeBase, StoredPlan
 from projects import services
 from projects.models import Project
@@ -181,7 +181,7 @@ class TestBothSides:
 
     def test_a_rule_deleted_here_and_changed_there_is_one_conflict(self) -> None:
         merger = Merger({})
-        assert merger.mapping("rules.user", {"read": {}}, {}, {"read": {"author": "$user"}}) == {}
+        assert merger.mapping("rules.user", Sides({"read": {}}, {}, {"read": {"author": "$user"}})) == {}
         assert [each.path for each in merger.conflicts] == ["rules.user.read"]
 
     def test_a_resolution_that_loses_data_is_confirmed(self, pair: Pair) -> None:

@@ -6,16 +6,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from platform_site.config.merge.three_way import MISSING, Merger
+from platform_site.config.merge.three_way import MISSING, Merger, Sides
 from platform_site.identity.callers import EnvironmentRef
 from rows.migrate import versions as schema_versions
 from rows.schema import parser
 from rows.schema.model import EMPTY
 
 Document = Mapping[str, Any]
-Same = tuple[str | None, str | None, str | None]
-"""The names of one table or column in the base, ours and theirs."""
-MergeOne = Callable[[str, Same, list[Any]], Any]
+MergeOne = Callable[[str, Sides, Sides], Any]
+"""Merges one table or column: its path, its names (None where it is missing) and its bodies."""
 _BY_NAME: Final = ("conditions", "checks")
 _WHOLE: Final = ("id_prefix", "unique", "indexes")
 
@@ -40,146 +39,141 @@ def names_now(environment: EnvironmentRef, base: Document, version: int, then: N
         return Names({})
     start = then or same_names(base)
     schema = parser.parse(schema_versions.version(environment, version).document) if version else EMPTY
-    by_key = {at: {column.key: column.name for column in table.columns.values()} for at, table in schema.tables.items()}
-    columns_then = {
-        name: {
-            key: by_key[at][there] for key, there in start.columns.get(name, {}).items() if there in by_key.get(at, ())
-        }
-        for name, at in start.tables.items()
-    }
+    columns_then = {}
+    for name, name_then in start.tables.items():
+        table = schema.tables.get(name_then)
+        by_key = {column.key: column.name for column in table.columns.values()} if table else {}
+        keys_then = start.columns.get(name, {})
+        columns_then[name] = {key: by_key[then] for key, then in keys_then.items() if then in by_key}
     tables, columns, schema = schema_versions.names_now(environment, version, schema, start.tables, columns_then)
-    keys = {
-        name: {column.name: column.key for column in schema.tables[at].columns.values()} for name, at in tables.items()
-    }
-    return Names(tables, {name: {key: keys[name][at] for key, at in columns[name].items()} for name in tables})
+    columns_now = {}
+    for name, name_now in tables.items():
+        by_name = {column.name: column.key for column in schema.tables[name_now].columns.values()}
+        columns_now[name] = {key: by_name[now] for key, now in columns[name].items()}
+    return Names(tables, columns_now)
 
 
-def merge(
-    merger: Merger, base: Document, ours: Document, theirs: Document, our_names: Names, their_names: Names
-) -> tuple[dict[str, Any], Names]:
+def merge(merger: Merger, sides: Sides, our_names: Names, their_names: Names) -> tuple[dict[str, Any], Names]:
     """The document, and names of theirs in it: the next base."""
     columns: dict[str, dict[str, str]] = {}
 
-    def table(path: str, same: Same, bodies: list[Any]) -> Any:
-        old, our, their = same
-        if our is not None and their is not None:
-            if old is None and path in merger.resolve:
-                body = merger.value(path, *bodies)
+    def merge_table(path: str, names: Sides, bodies: Sides) -> Any:
+        if names.ours is not None and names.theirs is not None:
+            if names.base is None and path in merger.resolve:
+                body = merger.value(path, bodies)
                 chosen = body.get("columns", {}) if isinstance(body, dict) else {}
-                columns[their] = {key: key for key in bodies[2]["columns"] if key in chosen}
+                columns[names.theirs] = {key: key for key in bodies.theirs["columns"] if key in chosen}
                 return body
-            known = (our_names.columns.get(old, {}), their_names.columns.get(old, {})) if old else ({}, {})
-            body, columns[their] = _table(merger, path, bodies, *known)
+            our_columns, their_columns = (known.columns.get(names.base, {}) for known in (our_names, their_names))
+            body, columns[names.theirs] = _merge_columns(merger, path, bodies, our_columns, their_columns)
             return body
-        kept: dict[str, Any] = bodies[2] if our is None else bodies[1]
-        if their is not None:
-            columns[their] = {key: key for key in kept["columns"]}
+        kept: dict[str, Any] = bodies.theirs if names.ours is None else bodies.ours
+        if names.theirs is not None:
+            columns[names.theirs] = {key: key for key in kept["columns"]}
         return kept
 
-    sides = [each["tables"] for each in (base, ours, theirs)]
-    tables, names = _items(merger, "schema.tables", sides, our_names.tables, their_names.tables, table)
+    tables, names = _merge_items(
+        merger, "schema.tables", sides.at("tables"), our_names.tables, their_names.tables, merge_table
+    )
     document: dict[str, Any] = {"tables": tables}
-    users = merger.mapping("schema.users", *(each.get("users", {}) for each in (base, ours, theirs)))
+    users = merger.mapping("schema.users", sides.at("users", {}))
     if users:
         document["users"] = users
     return document, Names(names, columns)
 
 
-def _items(
-    merger: Merger, path: str, sides: list[Document], our: Mapping[str, str], their: Mapping[str, str], one: MergeOne
+def _merge_items(
+    merger: Merger, path: str, sides: Sides, ours: Mapping[str, str], theirs: Mapping[str, str], merge_one: MergeOne
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Tables, or a table's columns, and names of theirs in the result. `our` and `their`: names by the base's."""
+    """Tables, or a table's columns, and names of theirs in the result. `ours` and `theirs`: names by the base's."""
     items: dict[str, Any] = {}
-    names: dict[str, str] = {}
+    names_in_result: dict[str, str] = {}
     # A resolution declares that such a name means the same on both sides. What else came from that origin is new.
-    resolved = [name for name in _with_double_meaning(sides, our, their) if f"{path}.{name}" in merger.resolve]
+    resolved = [name for name in _with_double_meaning(sides, ours, theirs) if f"{path}.{name}" in merger.resolve]
     merger.paths.update(f"{path}.{name}" for name in resolved)
-    origins = {old for known in (our, their) for old, now in known.items() if now in resolved}
-    our, their = ({old: now for old, now in known.items() if old not in origins} for known in (our, their))
-    for same in _same(sides, our, their):
-        bodies = [MISSING if at is None else side[at] for side, at in zip(sides, same, strict=True)]
-        name = _name(merger, path, same, bodies)
+    origins = {old for known in (ours, theirs) for old, now in known.items() if now in resolved}
+    ours, theirs = ({old: now for old, now in known.items() if old not in origins} for known in (ours, theirs))
+    for names in _matched_names(sides, ours, theirs):
+        bodies = Sides(*(MISSING if name is None else side[name] for side, name in zip(sides, names, strict=True)))
+        name = _merged_name(merger, path, names, bodies)
         if name is None:
             continue
-        _, our_name, their_name = same
-        body = one(f"{path}.{name}", same, bodies)
+        body = merge_one(f"{path}.{name}", names, bodies)
         if body is MISSING or body is None:  # a resolution removes it
             continue
-        if their_name is not None:
-            names[their_name] = name
-        if our_name not in (None, name) and isinstance(body, dict):
-            body = {**body, "renamed_from": our_name}
+        if names.theirs is not None:
+            names_in_result[names.theirs] = name
+        if names.ours not in (None, name) and isinstance(body, dict):
+            body = {**body, "renamed_from": names.ours}
         if name in items:
-            merger.conflict(f"{path}.{name}", bodies[0], items[name], body)
+            merger.conflict(f"{path}.{name}", Sides(bodies.base, items[name], body))
         items[name] = body
-    for name in _with_double_meaning(sides, our, their):
-        merger.conflict(f"{path}.{name}", None, sides[1][name], sides[2][name])
-    return items, names
+    for name in _with_double_meaning(sides, ours, theirs):
+        merger.conflict(f"{path}.{name}", Sides(None, sides.ours[name], sides.theirs[name]))
+    return items, names_in_result
 
 
-def _with_double_meaning(sides: list[Document], our: Mapping[str, str], their: Mapping[str, str]) -> list[str]:
+def _with_double_meaning(sides: Sides, ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
     """Names that both sides use for different things."""
-    our_olds, their_olds = ({now: old for old, now in known.items()} for known in (our, their))
-    return [name for name in sides[1] if name in sides[2] and our_olds.get(name) != their_olds.get(name)]
+    our_olds, their_olds = ({now: old for old, now in known.items()} for known in (ours, theirs))
+    return [name for name in sides.ours if name in sides.theirs and our_olds.get(name) != their_olds.get(name)]
 
 
-def _same(sides: list[Document], our: Mapping[str, str], their: Mapping[str, str]) -> Iterator[Same]:
-    base, ours, theirs = sides
-    olds = {now: old for old, now in our.items()}
-    known = set(their.values())
-    for name in ours:
-        old = olds.get(name)
+def _matched_names(sides: Sides, ours: Mapping[str, str], theirs: Mapping[str, str]) -> Iterator[Sides]:
+    """The names of each table or column on the three sides."""
+    our_olds = {now: old for old, now in ours.items()}
+    known_theirs = set(theirs.values())
+    for name in sides.ours:
+        old = our_olds.get(name)
         if old is not None:
-            yield old, name, their.get(old)
+            yield Sides(old, name, theirs.get(old))
         else:
-            yield None, name, name if name in theirs and name not in known else None
-    for old in base:
-        if old not in our and old in their:
-            yield old, None, their[old]
-    for name in theirs:
-        if name not in known and not (name in ours and name not in olds):
-            yield None, None, name
+            yield Sides(None, name, name if name in sides.theirs and name not in known_theirs else None)
+    for old in sides.base:
+        if old not in ours and old in theirs:
+            yield Sides(old, None, theirs[old])
+    for name in sides.theirs:
+        if name not in known_theirs and not (name in sides.ours and name not in our_olds):
+            yield Sides(None, None, name)
 
 
-def _name(merger: Merger, path: str, same: Same, bodies: list[Any]) -> str | None:
+def _merged_name(merger: Merger, path: str, names: Sides, bodies: Sides) -> str | None:
     """The resulting name; None if deleted. A deletion and a change conflict."""
-    old, our, their = same
-    if our is not None and their is not None:
-        if old is None or our == their:
-            return our
-        name = merger.value(f"{path}.{our}.name", old, our, their)
-        return name if isinstance(name, str) else our
-    if old is None:
-        return our or their
-    kept = our if our is not None else their
-    if kept == old and (bodies[1] if our is not None else bodies[2]) == bodies[0]:
+    if names.ours is not None and names.theirs is not None:
+        if names.base is None or names.ours == names.theirs:
+            return str(names.ours)
+        name = merger.value(f"{path}.{names.ours}.name", names)
+        return name if isinstance(name, str) else str(names.ours)
+    kept = str(names.theirs if names.ours is None else names.ours)
+    if names.base is None:
+        return kept
+    if kept == names.base and (bodies.theirs if names.ours is None else bodies.ours) == bodies.base:
         return None
-    found = merger.value(f"{path}.{kept}", *bodies)
+    found = merger.value(f"{path}.{kept}", bodies)
     return None if found is MISSING or found is None else kept
 
 
-def _table(
-    merger: Merger, path: str, sides: list[Any], our_columns: Mapping[str, str], their_columns: Mapping[str, str]
+def _merge_columns(
+    merger: Merger, path: str, sides: Sides, ours: Mapping[str, str], theirs: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    base, ours, theirs = ({} if each is MISSING else each for each in sides)
+    """A table that both sides have, and names of their columns in it."""
 
-    def column(path: str, same: Same, bodies: list[Any]) -> Any:
-        if same[0] is None or None not in same:
-            return merger.value(path, *bodies)
-        return bodies[2] if same[1] is None else bodies[1]
+    def merge_column(path: str, names: Sides, bodies: Sides) -> Any:
+        if names.base is None or None not in names:
+            return merger.value(path, bodies)
+        return bodies.theirs if names.ours is None else bodies.ours
 
-    columns = [each.get("columns", {}) for each in (base, ours, theirs)]
-    merged, names = _items(merger, f"{path}.columns", columns, our_columns, their_columns, column)
-    table: dict[str, Any] = {"columns": merged}
-    for word in _WHOLE:
-        value = merger.value(f"{path}.{word}", *(each.get(word, MISSING) for each in (base, ours, theirs)))
+    columns, names = _merge_items(merger, f"{path}.columns", sides.at("columns", {}), ours, theirs, merge_column)
+    table: dict[str, Any] = {"columns": columns}
+    for key in _WHOLE:
+        value = merger.value(f"{path}.{key}", sides.at(key))
         if value is not MISSING:
-            table[word] = value
-    for word in _BY_NAME:
-        if value := merger.mapping(f"{path}.{word}", *(each.get(word, {}) for each in (base, ours, theirs))):
-            table[word] = value
-    rules = [each.get("rules", {}) for each in (base, ours, theirs)]
-    for role in dict.fromkeys([*rules[1], *rules[2], *rules[0]]):
-        if value := merger.mapping(f"{path}.rules.{role}", *(each.get(role, {}) for each in rules)):
+            table[key] = value
+    for key in _BY_NAME:
+        if value := merger.mapping(f"{path}.{key}", sides.at(key, {})):
+            table[key] = value
+    rules = sides.at("rules", {})
+    for role in dict.fromkeys([*rules.ours, *rules.theirs, *rules.base]):
+        if value := merger.mapping(f"{path}.rules.{role}", rules.at(role, {})):
             table.setdefault("rules", {})[role] = value
     return table, names

@@ -11,7 +11,7 @@ from platform_site.config import comparison, credentials, current, plans
 from platform_site.config.current import Parts
 from platform_site.config.merge import merge_bases, merged_schema
 from platform_site.config.merge.merge_bases import Base
-from platform_site.config.merge.three_way import MISSING, Conflict, Merger
+from platform_site.config.merge.three_way import MISSING, Conflict, Merger, Sides
 from platform_site.config.submitted import MAX_ERRORS
 from platform_site.http import exact_json
 from platform_site.http.errors import FieldError, ValidationFailed
@@ -63,7 +63,7 @@ def merge(
     if "auth" in parts:
         document["auth"] = merged.auth()
     if "origins" in parts:
-        document["origins"] = merger.value("origins", *merged.sides("origins", []))
+        document["origins"] = merger.value("origins", merged.sides("origins", []))
     if unknown := sorted(set(resolve) - merger.paths):
         raise ValidationFailed(
             fields=[
@@ -118,12 +118,12 @@ class _Merging:
     them."""
 
     def schema(self) -> tuple[dict[str, Any], merged_schema.Names]:
-        base, ours, theirs = self.sides("schema", {"tables": {}})
-        document, names = merged_schema.merge(
-            self.merger, base, ours, theirs,
-            merged_schema.names_now(self.environment, base, *self.base.at(self.environment.environment_id)),
-            merged_schema.names_now(self.source, base, *self.base.at(self.source.environment_id)),
-        )  # fmt: skip
+        sides = self.sides("schema", {"tables": {}})
+        our_names, their_names = (
+            merged_schema.names_now(each, sides.base, *self.base.at(each.environment_id))
+            for each in (self.environment, self.source)
+        )
+        document, names = merged_schema.merge(self.merger, sides, our_names, their_names)
         if not any(conflict.path.startswith("schema") for conflict in self.merger.conflicts):
             try:
                 schema_service.read(document)
@@ -132,27 +132,27 @@ class _Merging:
                 for path in dict.fromkeys(self.merger.nearest(f"schema.{it.field}") for it in error.errors):
                     if path is not None and path not in self.merger.resolve:  # else the plan says what is wrong
                         inner = path.removeprefix("schema.")
-                        self.merger.conflict(path, *(_at(each, inner) for each in (base, ours, theirs)))
+                        self.merger.conflict(path, Sides(*(_at(side, inner) for side in sides)))
         return document, names
 
     def functions(self) -> dict[str, Any]:
         sides = self.sides("functions", {})
         merged = self._items("functions", sides, comparison.FUNCTION_TRUST)
-        theirs = current.with_sources(self.source, {"functions": sides[2]})["functions"]
+        with_sources = current.with_sources(self.source, {"functions": sides.theirs})["functions"]
         for name, item in merged.items():
-            digest = item.pop("source_sha256", None)
-            if digest == sides[1].get(name, {}).get("source_sha256"):
+            digest = item.pop("source_sha256", None)  # or the source itself, from a resolution
+            if digest == sides.ours.get(name, {}).get("source_sha256"):
                 continue
-            is_theirs = digest == sides[2].get(name, {}).get("source_sha256")
-            item["source"] = theirs[name]["source"] if is_theirs else digest
+            is_theirs = digest == sides.theirs.get(name, {}).get("source_sha256")
+            item["source"] = with_sources[name]["source"] if is_theirs else digest
         self.merger.conflicts[:] = [self._with_texts(each) for each in self.merger.conflicts]
         return merged
 
     def webhooks(self) -> dict[str, Any]:
-        base, ours, theirs = self.sides("webhooks", {})
-        unnamed = {name: item for name, item in ours.items() if name.startswith(_ID)}
-        named = [{name: it for name, it in side.items() if not name.startswith(_ID)} for side in (base, ours, theirs)]
-        if len(named[2]) < len(theirs):
+        sides = self.sides("webhooks", {})
+        unnamed = {name: item for name, item in sides.ours.items() if name.startswith(_ID)}
+        named = Sides(*({name: it for name, it in side.items() if not name.startswith(_ID)} for side in sides))
+        if len(named.theirs) < len(sides.theirs):
             self.warnings.append(FieldError("webhooks", "no_name", "Webhooks without a name are not merged."))
         merged = self._items("webhooks", named, comparison.WEBHOOK_TRUST)
         for name in [name for name, item in merged.items() if "url" not in item]:
@@ -167,24 +167,20 @@ class _Merging:
     def auth(self) -> dict[str, Any]:
         """A branch has no other sign-in settings of its own, and those of the first environments differ on purpose."""
         sides = self.sides("auth", {})
-        others = (sides[1].keys() & sides[2].keys()) - {"redirect_uris"}
+        others = (sides.ours.keys() & sides.theirs.keys()) - {"redirect_uris"}
         included = {name for name in others if self._included(f"auth.{name}")}
         included |= {name for name in others if any(each.startswith(f"auth.{name}.") for each in self.include)}
-        if any(sides[1][name] != sides[2][name] for name in included):
+        if any(sides.ours[name] != sides.theirs[name] for name in included):
             message = "Of the sign-in settings, only redirect URIs are merged."
             self.warnings.append(FieldError("auth", "not_merged", message))
-        return {"redirect_uris": self._field("auth", "redirect_uris", *sides, is_trust=True)}
+        return {"redirect_uris": self._field("auth", "redirect_uris", sides, is_trust=True)}
 
     def next_base(self) -> dict[str, Any]:
         found: dict[str, Any] = {"schema": self.theirs["schema"]}
         for part, trust in (("functions", comparison.FUNCTION_TRUST), ("webhooks", comparison.WEBHOOK_TRUST)):
             old: Items = self.base.parts.get(part, {})
             found[part] = {
-                name: {
-                    key: value if key not in trust or self._included(f"{part}.{name}.{key}") else old[name][key]
-                    for key, value in item.items()
-                    if key not in trust or self._included(f"{part}.{name}.{key}") or key in old.get(name, {})
-                }
+                name: self._item_of_next_base(f"{part}.{name}", item, old.get(name, {}), trust)
                 for name, item in self.theirs[part].items()
             }
         found["webhooks"] = {
@@ -198,32 +194,47 @@ class _Merging:
             found["auth"] = self.theirs["auth"]
         return found
 
-    def sides(self, part: str, default: Any) -> tuple[Any, Any, Any]:
-        return self.base.parts.get(part, default), self.now[part], self.theirs[part]
+    def _item_of_next_base(
+        self, path: str, item: Mapping[str, Any], old: Mapping[str, Any], trust: frozenset[str]
+    ) -> dict[str, Any]:
+        """Trust settings that are not merged stay as in the old base."""
+        found = {}
+        for key, value in item.items():
+            if key not in trust or self._included(f"{path}.{key}"):
+                found[key] = value
+            elif key in old:
+                found[key] = old[key]
+        return found
+
+    def sides(self, part: str, default: Any) -> Sides:
+        return Sides(self.base.parts.get(part, default), self.now[part], self.theirs[part])
 
     def _included(self, path: str) -> bool:
         return any(path == name or path.startswith(f"{name}.") for name in self.include)
 
-    def _items(self, part: str, sides: Sequence[Items], trust: frozenset[str]) -> dict[str, Any]:
-        base, ours, theirs = sides
+    def _items(self, part: str, sides: Sides, trust: frozenset[str]) -> dict[str, Any]:
         merged: dict[str, Any] = {}
-        for name in dict.fromkeys([*ours, *theirs]):
+        for name in dict.fromkeys([*sides.ours, *sides.theirs]):
             path = f"{part}.{name}"
-            old, our, their = base.get(name), ours.get(name), theirs.get(name)
-            if our is not None and their is not None:
-                fields = dict.fromkeys([*our, *their])
-                values = {key: self._field(path, key, old or {}, our, their, is_trust=key in trust) for key in fields}
+            item = sides.at(name)
+            is_ours, is_theirs = item.ours is not MISSING, item.theirs is not MISSING
+            if is_ours and is_theirs:
+                item = sides.at(name, {})
+                values = {
+                    key: self._field(path, key, item, is_trust=key in trust)
+                    for key in dict.fromkeys([*item.ours, *item.theirs])
+                }
                 merged[name] = {key: value for key, value in values.items() if value is not MISSING}
-            elif old is None:
-                merged[name] = dict(our) if our is not None else self._new(path, their or {}, trust)
-            elif not _is_same(our or their or {}, old, trust):  # deleted by one side, and changed by the other
-                three = (MISSING if each is None else each for each in (old, our, their))
-                found = self.merger.value(path, *three)
-                if found is their and their is not None:
-                    merged[name] = self._new(path, their, trust)
-                elif found is our and our is not None:
-                    merged[name] = dict(our)
-                elif found is not MISSING and found is not None:
+            elif item.base is MISSING:
+                merged[name] = dict(item.ours) if is_ours else self._new(path, item.theirs, trust)
+            elif not _is_same(item.ours if is_ours else item.theirs, item.base, trust):
+                # Deleted by one side, and changed by the other.
+                chosen = self.merger.value(path, item)
+                if is_theirs and chosen is item.theirs:
+                    merged[name] = self._new(path, chosen, trust)
+                elif is_ours and chosen is item.ours:
+                    merged[name] = dict(chosen)
+                elif chosen is not MISSING and chosen is not None:
                     raise ValidationFailed.of(f"resolve.{path}", "not_among", 'Must be "ours", "theirs" or null.')
         return merged
 
@@ -236,26 +247,23 @@ class _Merging:
         }
         if "url" in kept or "url" not in item:  # else all of the webhook is left out
             for key in sorted(item.keys() - kept.keys()):
-                self._warn_if_left_out(path, key, {}, {}, item)
+                self._warn_if_left_out(path, key, Sides({}, {}, item))
         return kept
 
-    def _field(
-        self, path: str, key: str, base: Mapping[str, Any], ours: Mapping[str, Any], theirs: Mapping[str, Any],
-        *, is_trust: bool,
-    ) -> Any:  # fmt: skip
+    def _field(self, path: str, key: str, sides: Sides, *, is_trust: bool) -> Any:
         if is_trust and not self._included(f"{path}.{key}"):
-            self._warn_if_left_out(path, key, base, ours, theirs)
-            return ours.get(key, MISSING)
+            self._warn_if_left_out(path, key, sides)
+            return sides.ours.get(key, MISSING)
         at = f"{path}.{'source' if key == 'source_sha256' else key}"
-        return self.merger.value(at, *(each.get(key, MISSING) for each in (base, ours, theirs)))
+        return self.merger.value(at, sides.at(key))
 
-    def _warn_if_left_out(
-        self, path: str, key: str, base: Mapping[str, Any], ours: Mapping[str, Any], theirs: Mapping[str, Any]
-    ) -> None:
+    def _warn_if_left_out(self, path: str, key: str, sides: Sides) -> None:
         """Warns of a trust setting that the other side changed."""
         if key in _AUTOMATIC and self.base.branch_id == self.environment.environment_id:
             return  # a branch's copies are off, so its source differs without a change
-        if theirs.get(key, MISSING) not in [MISSING, *(side.get(key, _OFF.get(key)) for side in (base, ours))]:
+        off = _OFF.get(key)
+        known = (MISSING, sides.base.get(key, off), sides.ours.get(key, off))
+        if sides.theirs.get(key, MISSING) not in known:
             message = f"The other environment's value is left out. To merge it, include {path}.{key}."
             self.warnings.append(FieldError(f"{path}.{key}", "not_included", message))
 
