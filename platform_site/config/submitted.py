@@ -81,9 +81,10 @@ def check(environment: EnvironmentRef, document: Mapping[str, Any]) -> dict[str,
         except InvalidDocument as error:
             errors += [below(f"{ROOT}.schema", each) for each in error.errors]
     if "functions" in document:
-        parts["functions"] = dict(_items(document, "functions", FunctionConfig, directory.NAME, errors))
+        found = _items(document["functions"], f"{ROOT}.functions", FunctionConfig, directory.NAME, errors)
+        parts["functions"] = dict(found)
     if "webhooks" in document:
-        found = _items(document, "webhooks", WebhookConfig, _WEBHOOK_NAME, errors)
+        found = _items(document["webhooks"], f"{ROOT}.webhooks", WebhookConfig, _WEBHOOK_NAME, errors)
         parts["webhooks"] = {
             name: {key: value for key, value in item.items() if (key, value) != ("name", name)} for name, item in found
         }
@@ -146,16 +147,14 @@ _URLS: Final = frozenset({"url", *current.ENDPOINTS})
 
 
 def _items(
-    document: Mapping[str, Any],
-    part: str,
+    items: Any,
+    path: str,
     serializer: type[Serializer],
     names: re.Pattern[str],
     errors: list[FieldError],
     known: Mapping[str, Any] | None = None,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """`known`: records of which the items may repeat what is no longer accepted for others (`NameField`)."""
-    items = document[part]
-    path = f"{ROOT}.{part}" if part != "providers" else f"{ROOT}.auth.providers"
     if not isinstance(items, dict):
         errors.append(FieldError(path, "not_an_object", "Must be an object."))
         return
@@ -205,7 +204,8 @@ def _auth(environment: EnvironmentRef, raw: Any, errors: list[FieldError]) -> di
         errors += [below(at, found) for found in error.fields]
     if "providers" in values:
         known = {each.name: each for each in providers.of_pool(environment.pool_id)}
-        values["providers"] = dict(_items(values, "providers", ProviderConfig, checks.NAME, errors, known))
+        found = _items(values["providers"], f"{at}.providers", ProviderConfig, checks.NAME, errors, known)
+        values["providers"] = dict(found)
     errors += [below(at, found) for found in redirects.problems(values.get("redirect_uris", ()))]
     return _normal(values)
 
