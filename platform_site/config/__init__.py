@@ -1,3 +1,3 @@
 """Environment configuration as one document: schema, functions, webhooks, sign-in and origins, without secrets.
-`comparison` plans, `plans` stores, `merge` makes the document from another environment, `apply` applies it by the
-services of the apps."""
+`comparison` plans, `stored_plans` stores, `merge` makes the document from another environment, `apply` applies it by
+the services of the apps."""

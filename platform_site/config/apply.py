@@ -14,10 +14,10 @@ from django.db.models import F
 from accounts import audit
 from functions.deploy import service as deploy_service
 from platform_site.background.periodic import log_failures
-from platform_site.config import current, planning, plans, versions
-from platform_site.config.merge import merge_bases
+from platform_site.config import current, stored_plans, versions
+from platform_site.config.merge import merge_bases, merge_plans
 from platform_site.config.models import StoredPlan
-from platform_site.config.parts import control_part, region_part
+from platform_site.config.parts import checks, control_part, region_part
 from platform_site.config.parts.changes import OUTDATED, PlanChanges
 from platform_site.http.errors import FieldError, PreconditionFailed, Unavailable, ValidationFailed
 from platform_site.identity.callers import Caller, EnvironmentRef
@@ -73,10 +73,10 @@ def _apply(changes: PlanChanges, confirm: Collection[str], resolve: Mapping[str,
             "resolve", "unknown", "This plan is not a merge, so there are no conflicts to resolve."
         )
     if source is not None and (resolve or plan.merge["conflicts"]):
-        planning.resolve(environment, source, plan, resolve, caller)
+        merge_plans.resolve_conflicts(environment, source, plan, resolve, caller)
     _check_confirmed(plan, confirm)
     region_part.require_whole_urls(changes)
-    planning.check(changes)  # again: an earlier release may have stored the plan
+    checks.check(changes)  # again: an earlier release may have stored the plan
     region_part.load_sources(changes)
     control_part.discover_issuers(changes)
     with region_part.prepared(changes, caller) as change:
@@ -157,7 +157,7 @@ def _complete(changes: PlanChanges) -> Outcome:
     with log_failures(f"the apply of {plan.pk}"):
         control_part.finish(changes)
         failpoints.reach("config.after_control_commit")
-        plans.mark_done(environment.cluster, plan.pk)
+        stored_plans.mark_done(environment.cluster, plan.pk)
         outcome = Outcome(plan.pk, "applied", current.version_of(current.read(environment, plan.parts)))
     return outcome
 
@@ -188,7 +188,7 @@ def _settle_abandoned(environment: EnvironmentRef, plan_id: str, *, is_old: bool
     plan = StoredPlan.objects.using(environment.cluster).filter(pk=plan_id).first()
     if plan is not None and plan.is_applied:
         control_part.finish(PlanChanges(environment, plan))
-        plans.mark_done(environment.cluster, plan_id)
+        stored_plans.mark_done(environment.cluster, plan_id)
     elif is_old and _is_fenced_off(environment, plan_id):
         applying.end(environment.environment_id, plan_id)
 

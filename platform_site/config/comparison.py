@@ -34,7 +34,7 @@ _PROVIDER_TRUST: Final = frozenset(
 )
 IDENTITY: Final = frozenset({*current.ENDPOINTS, "profile_fields", "client_auth"})
 """A change of these replaces the provider and unlinks its users."""
-_SUBSTITUTED: Final[dict[str, Any]] = {"allowed_hosts": [], "schedule": None, "on": [], "invoke": None}
+_FUNCTION_DEFAULTS: Final[dict[str, Any]] = {"allowed_hosts": [], "schedule": None, "on": [], "invoke": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Plan:
         return lock_estimates.locked_ms(self.locks)
 
 
-def plan(
+def compare(
     environment: EnvironmentRef,
     now: Parts,
     parts: Item,
@@ -80,11 +80,12 @@ def plan(
     keep: Collection[str] = (),
     checks_webhooks: bool = True,
 ) -> Plan:
-    """`keep`: parts of which the functions or webhooks that are left out stay. Raises ValidationFailed, and the errors
-    of `schema_service.rehearse`."""
+    """The plan that makes the environment's configuration (`now`) like `parts`. `keep`: parts of which the functions or
+    webhooks that are left out stay. Raises ValidationFailed, and the errors of `schema_service.rehearse`."""
     found = Plan(current.version_of(now))
-    kept: dict[str, Item] = {part: {name: {} for name in now[part]} for part in keep if part in parts}
-    parts = {part: kept.get(part, {}) | item if part in kept else item for part, item in parts.items()}
+    for part in keep:
+        if part in parts:  # an item without settings stays as it is
+            parts = {**parts, part: {**dict.fromkeys(now[part], {}), **parts[part]}}
     _check_new(now, parts)
     _check_limits(environment, now, parts)
     if "webhooks" in parts and checks_webhooks:
@@ -94,7 +95,7 @@ def plan(
     if "functions" in parts:
         _compare_functions(environment, now["functions"], parts["functions"], found)
     if "webhooks" in parts:
-        found.changes += _items("webhooks", now["webhooks"], parts["webhooks"], WEBHOOK_TRUST)
+        found.changes += _item_changes("webhooks", now["webhooks"], parts["webhooks"], WEBHOOK_TRUST)
         for name, item in sorted(parts["webhooks"].items()):
             url = item.get("url", "")
             if credentials.REFERENCE in url and url != now["webhooks"].get(name, {}).get("url"):
@@ -108,16 +109,16 @@ def plan(
 
 
 def _check_new(now: Parts, parts: Item) -> None:
-    missing = [
-        FieldError(f"{ROOT}.{part}.{name}.{each}", "required", f"A new {noun} needs {text}.")
-        for part, noun, texts in (
-            ("functions", "function", {"source": "a source"}),
-            ("webhooks", "webhook", {"url": "a URL", "events": "events"}),
-        )
-        for name, item in parts.get(part, {}).items()
-        for each, text in texts.items()
-        if name not in now[part] and each not in item
-    ]
+    missing = []
+    for part, noun, required in (
+        ("functions", "function", {"source": "a source"}),
+        ("webhooks", "webhook", {"url": "a URL", "events": "events"}),
+    ):
+        for name, item in parts.get(part, {}).items():
+            for each, text in required.items():
+                if name not in now[part] and each not in item:
+                    path = f"{ROOT}.{part}.{name}.{each}"
+                    missing.append(FieldError(path, "required", f"A new {noun} needs {text}."))
     if missing:
         raise ValidationFailed(fields=missing[:MAX_ERRORS])
 
@@ -206,7 +207,7 @@ def _compare_functions(
 ) -> None:
     secrets = current.secrets_with_values(environment)
     items = {name: _with_hash(item) for name, item in wanted.items()}
-    found.changes += _items("functions", known, items, FUNCTION_TRUST, _SUBSTITUTED)
+    found.changes += _item_changes("functions", known, items, FUNCTION_TRUST, _FUNCTION_DEFAULTS)
     for name, item in sorted(items.items()):
         if not item:
             continue  # it stays as it is
@@ -229,13 +230,15 @@ def _with_hash(item: Item) -> Item:
 
 
 def _compare_auth(now: Item, wanted: Item, found: Plan) -> None:
-    found.changes += _fields("auth", now, {name: wanted[name] for name in wanted if name != "providers"}, _AUTH_TRUST)
+    found.changes += _setting_changes(
+        "auth", now, {name: wanted[name] for name in wanted if name != "providers"}, _AUTH_TRUST
+    )
     if "providers" not in wanted:
         return
     known: Mapping[str, Item] = now["providers"]
     if len(wanted["providers"]) > len(known):
         providers.check_count(len(wanted["providers"]))
-    for change in _items("auth.providers", known, wanted["providers"], _PROVIDER_TRUST):
+    for change in _item_changes("auth.providers", known, wanted["providers"], _PROVIDER_TRUST):
         name = change.path.split(".")[2]
         replaces = name in known and change.kind == "trust" and change.path.rpartition(".")[2] in IDENTITY
         found.changes.append(replace(change, destructive=True) if replaces else change)
@@ -245,7 +248,7 @@ def _compare_auth(now: Item, wanted: Item, found: Plan) -> None:
             found.missing_secrets.append(path)
 
 
-def _items(
+def _item_changes(
     part: str, now: Mapping[str, Item], wanted: Mapping[str, Item], trust: frozenset[str], defaults: Item | None = None
 ) -> Iterator[Change]:
     for name in sorted(now.keys() | wanted.keys()):
@@ -253,14 +256,14 @@ def _items(
         if name not in wanted:
             yield Change(path, "remove", destructive=True)
         elif name in now:
-            yield from _fields(path, now[name], wanted[name], trust)
+            yield from _setting_changes(path, now[name], wanted[name], trust)
         else:
             yield Change(path, "add")
-            brought = {setting: wanted[name][setting] for setting in trust if setting in wanted[name]}
-            yield from _fields(path, defaults or {}, brought, trust)
+            trusted = {setting: wanted[name][setting] for setting in trust if setting in wanted[name]}
+            yield from _setting_changes(path, defaults or {}, trusted, trust)
 
 
-def _fields(path: str, now: Item, wanted: Item, trust: frozenset[str]) -> Iterator[Change]:
+def _setting_changes(path: str, now: Item, wanted: Item, trust: frozenset[str]) -> Iterator[Change]:
     for name in sorted(wanted):
         before, after = now.get(name), wanted[name]
         if before == after:

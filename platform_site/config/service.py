@@ -3,12 +3,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from platform_site.config import apply as config_apply
-from platform_site.config import comparison, current, planning, plans, submitted, versions
+from platform_site.config import comparison, current, stored_plans, submitted, versions
 from platform_site.config.apply import Outcome
 from platform_site.config.comparison import Plan
-from platform_site.config.merge import merging
+from platform_site.config.merge import merge_plans, merging
 from platform_site.config.merge.three_way import Conflict
 from platform_site.config.models import StoredPlan
+from platform_site.config.parts import checks
 from platform_site.config.parts.changes import PlanChanges
 from platform_site.http.errors import Forbidden, PreconditionFailed, ValidationFailed
 from platform_site.identity.callers import Caller, EnvironmentRef
@@ -72,12 +73,12 @@ def plan_document(
     current.require_scopes(caller, _scopes_of_events(environment, document))
     wanted = submitted.check(environment, document)
     now = current.read(environment, parts)
-    plan = comparison.plan(environment, now, wanted, caller, keep=keep)
-    stored = plans.unsaved(environment, caller, document, now, plan)
+    plan = comparison.compare(environment, now, wanted, caller, keep=keep)
+    stored = stored_plans.new(environment, caller, document, now, plan)
     changes = PlanChanges(environment, stored)
     changes.wanted = wanted
-    planning.check(changes)
-    plans.store(stored, environment.cluster)
+    checks.check(changes)
+    stored_plans.store(stored, environment.cluster)
     return Planned(stored, plan, [])
 
 
@@ -91,11 +92,11 @@ def plan_merge(
     parts = merging.parts_of(include)
     source = _source(environment, source_id, parts, _write_scopes(parts), caller)
     merge = merging.merge(environment, source, include=include, resolve=resolve)
-    plan = planning.compared(environment, merge, caller)
-    stored = plans.unsaved(environment, caller, merge.document, merge.now, plan, merge.stored)
+    plan = merge_plans.compare(environment, merge, caller)
+    stored = stored_plans.new(environment, caller, merge.document, merge.now, plan, merge.stored)
     if not merge.conflicts:
-        planning.check(PlanChanges(environment, stored))
-    plans.store(stored, environment.cluster)
+        checks.check(PlanChanges(environment, stored))
+    stored_plans.store(stored, environment.cluster)
     return Planned(stored, plan, merge.conflicts)
 
 
@@ -126,7 +127,7 @@ def apply(
     urls: Mapping[str, Any],
     caller: Caller,
 ) -> Outcome:
-    stored = plans.find(environment, plan_id)
+    stored = stored_plans.find(environment, plan_id)
     needed = _write_scopes(stored.parts) | _scopes_of_events(environment, stored.document)
     current.require_scopes(caller, needed)
     # Before the source is looked up: another caller may not see it.

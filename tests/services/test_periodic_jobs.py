@@ -30,7 +30,7 @@ import webhooks.tasks
 from functions.runs import queue as run_queue
 from platform_site.background import periodic
 from platform_site.celery import app, stop_schedulers
-from platform_site.config import plans
+from platform_site.config import stored_plans
 from platform_site.console import rollups
 from projects.provisioning import deletion as project_deletion
 from projects.provisioning import orphaned_rows, schemas
@@ -322,7 +322,7 @@ def _walks() -> Iterator[tuple[str, Callable[[], object], tuple[Any, str]]]:
     yield "indexes", rows.tasks.settle, (CurrentVersion.objects, "using")
     yield "the departed", rows.tasks.apply_pending_user_deletions, (PendingUserReferences.objects, "using")
     yield "the leaving", rows.tasks.finish_user_deletions, (PendingUserDeletion.objects, "using")
-    yield "old plans", platform_site.config.tasks.delete_old_plans, (plans, "delete_old")
+    yield "old plans", platform_site.config.tasks.delete_old_plans, (stored_plans, "delete_old")
     yield "figures", platform_site.tasks.measure_regions, (rollups, "_queues")
 
 

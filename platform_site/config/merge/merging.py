@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from functions.models import Version
-from platform_site.config import comparison, credentials, current, plans
+from platform_site.config import comparison, credentials, current, stored_plans
 from platform_site.config.current import Parts
 from platform_site.config.merge import merge_bases, merged_schema
 from platform_site.config.merge.merge_bases import Base
@@ -75,7 +75,7 @@ def merge(
         "source": source.environment_id,
         "include": [*include],
         "resolve": dict(resolve),
-        "versions": plans.versions_of(theirs),
+        "versions": stored_plans.versions_of(theirs),
         "conflicts": len(merger.conflicts),
         "base": {**base.parts, **merged.next_base()},
         "names": asdict(names),

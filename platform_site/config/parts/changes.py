@@ -15,7 +15,7 @@ OUTDATED: Final = "The environment changed since the plan. Plan again."
 
 
 @dataclass(slots=True)
-class Touched:
+class ChangedItem:
     """A function, webhook or provider."""
 
     name: str
@@ -75,23 +75,23 @@ class PlanChanges:
         if any(current.version_of(current.read(each, parts)) != version for each, version in versions_then):
             raise PreconditionFailed(OUTDATED)
 
-    def touched(self, part: str) -> list[Touched]:
-        """Items of `functions`, `webhooks` or `auth.providers`, removed ones first."""
+    def changed_items(self, part: str) -> list[ChangedItem]:
+        """Of `functions`, `webhooks` or `auth.providers`, removed ones first."""
         items: Any = self.wanted
         for name in part.split("."):
             items = items.get(name, {})
-        found: dict[str, Touched] = {}
+        found: dict[str, ChangedItem] = {}
         for change in self.plan.changes:
             if not change["path"].startswith(f"{part}."):
                 continue
             name, _, setting = change["path"].removeprefix(f"{part}.").partition(".")  # names have no dots
-            touched = found.setdefault(name, Touched(name, f"{part}.{name}", items.get(name, {})))
+            item = found.setdefault(name, ChangedItem(name, f"{part}.{name}", items.get(name, {})))
             if setting:
-                touched.fields.add(setting)
+                item.fields.add(setting)
             elif change["kind"] == "remove":
-                touched.is_removed = True
+                item.is_removed = True
             else:
-                touched.is_new = True
+                item.is_new = True
         return sorted(found.values(), key=lambda each: (not each.is_removed, each.name))
 
 

@@ -12,7 +12,7 @@ from accounts.oauth import discovery, providers, redirects
 from accounts.registration import pool_settings
 from platform_site.config import credentials, current
 from platform_site.config.comparison import IDENTITY
-from platform_site.config.parts.changes import PlanChanges, Touched, errors_at
+from platform_site.config.parts.changes import ChangedItem, PlanChanges, errors_at
 from platform_site.config.submitted import MAX_ERRORS, ROOT, below
 from platform_site.http import exact_json
 from platform_site.http.errors import FieldError, Unavailable, ValidationFailed
@@ -25,18 +25,18 @@ _COPIED_FIELDS: Final = (*current.ENDPOINTS, *current.PROVIDER_FIELDS, "scopes",
 def check(changes: PlanChanges) -> None:
     """Validates providers, without requests. Raises ValidationFailed."""
     pool_id = changes.environment.pool_id
-    touched = [each for each in changes.touched("auth.providers") if not each.is_removed]
-    known = {each.name: each for each in providers.of_pool(pool_id)} if touched else {}
+    changed = [each for each in changes.changed_items("auth.providers") if not each.is_removed]
+    known = {each.name: each for each in providers.of_pool(pool_id)} if changed else {}
     wrong = [
         below(f"{ROOT}.{each.path}", problem)
-        for each in touched
+        for each in changed
         for problem in _unresolved_urls(each) or _problems(each, known.get(each.name), pool_id)
     ]
     if wrong:
         raise ValidationFailed(fields=wrong[:MAX_ERRORS])
 
 
-def _unresolved_urls(each: Touched) -> list[FieldError]:
+def _unresolved_urls(each: ChangedItem) -> list[FieldError]:
     message = "The environment has no secret for this URL. Set it by the provider's own endpoint, then plan."
     return [
         FieldError(setting, "secret_missing", message)
@@ -45,7 +45,7 @@ def _unresolved_urls(each: Touched) -> list[FieldError]:
     ]
 
 
-def _problems(each: Touched, known: IdentityProvider | None, pool_id: str) -> list[FieldError]:
+def _problems(each: ChangedItem, known: IdentityProvider | None, pool_id: str) -> list[FieldError]:
     if known is None or each.fields & IDENTITY:
         return providers.draft(pool_id, **_new_values(each, known))[1]
     return providers.problems_of_change(known, **each.values)
@@ -54,7 +54,7 @@ def _problems(each: Touched, known: IdentityProvider | None, pool_id: str) -> li
 def discover_issuers(changes: PlanChanges) -> None:
     """Replaces new issuers by the discovered ones. Makes requests. Raises ValidationFailed."""
     document = changes.plan.document
-    for each in changes.touched("auth.providers"):
+    for each in changes.changed_items("auth.providers"):
         if "issuer" in each.values:
             with errors_at(each.path):
                 each.wanted["issuer"] = discovery.check(each.wanted["issuer"], changes.environment.pool_id)
@@ -103,12 +103,12 @@ def _change(changes: PlanChanges) -> None:
         if fields := {name: auth[name] for name in settings if f"auth.{name}" in changed}:
             with errors_at("auth"):
                 pool_settings.change_settings(environment.pool_id, actor=actor, **fields)
-        for each in changes.touched("auth.providers"):
+        for each in changes.changed_items("auth.providers"):
             with errors_at(each.path):
                 _change_provider(environment.pool_id, each, actor)
 
 
-def _change_provider(pool_id: str, each: Touched, actor: Actor) -> None:
+def _change_provider(pool_id: str, each: ChangedItem, actor: Actor) -> None:
     known = providers.of_pool(pool_id).filter(name=each.name).first()
     if known is not None and not each.is_removed and not each.fields & IDENTITY:
         providers.change(known, actor=actor, **each.values)
@@ -119,7 +119,7 @@ def _change_provider(pool_id: str, each: Touched, actor: Actor) -> None:
         providers.add(pool_id, actor=actor, **_new_values(each, known))
 
 
-def _new_values(each: Touched, known: IdentityProvider | None) -> dict[str, Any]:
+def _new_values(each: ChangedItem, known: IdentityProvider | None) -> dict[str, Any]:
     """Of a new provider, or of one that replaces a known one, with what that passes on. An issuer replaces the
     endpoints, and vice versa."""
     endpoints = {*current.ENDPOINTS, "profile_fields"} - {"issuer"}

@@ -18,7 +18,7 @@ from webhooks.subscriptions import service as webhook_service
 
 def check_hosts(changes: PlanChanges) -> None:
     """Resolves the hosts of webhooks. Not in a transaction. Raises ValidationFailed."""
-    for each in changes.touched("webhooks"):
+    for each in changes.changed_items("webhooks"):
         if "url" in each.values:
             with errors_at(each.path):
                 outbound.check_url(each.values["url"])
@@ -26,7 +26,7 @@ def check_hosts(changes: PlanChanges) -> None:
 
 def load_sources(changes: PlanChanges) -> None:
     """Loads each changed source in the sandbox. Not in a transaction. Raises ValidationFailed, Unavailable."""
-    for each in changes.touched("functions"):
+    for each in changes.changed_items("functions"):
         if not each.is_removed:
             try_out = trial.try_out if "source" in each.values else trial.try_out_configuration
             with errors_at(each.path):
@@ -35,7 +35,7 @@ def load_sources(changes: PlanChanges) -> None:
 
 def require_whole_urls(changes: PlanChanges) -> None:
     message = "The environment has no secret for this URL. Give the whole URL, in `urls` or webhooks.json."
-    for each in changes.touched("webhooks"):
+    for each in changes.changed_items("webhooks"):
         if credentials.REFERENCE in each.values.get("url", ""):
             raise ValidationFailed.of(f"{ROOT}.{each.path}.url", "secret_missing", message)
 
@@ -66,7 +66,7 @@ def prepared(changes: PlanChanges, caller: Caller) -> Generator[Callable[[], Non
 
 def _change_functions(changes: PlanChanges, caller: Caller) -> None:
     environment = changes.environment
-    for each in changes.touched("functions"):
+    for each in changes.changed_items("functions"):
         with errors_at(each.path):
             if each.is_removed:
                 deploy_service.delete_function(environment, each.name, actor=caller)
@@ -77,12 +77,12 @@ def _change_functions(changes: PlanChanges, caller: Caller) -> None:
 
 
 def _change_webhooks(changes: PlanChanges, caller: Caller) -> None:
-    environment, touched = changes.environment, changes.touched("webhooks")
-    if not touched:
+    environment, changed = changes.environment, changes.changed_items("webhooks")
+    if not changed:
         return
     live = Webhook.objects.using(environment.cluster).live(environment.environment_id).filter(listens_until=None)
     ids = {webhook.name or webhook.pk: webhook.pk for webhook in live}
-    for each in touched:
+    for each in changed:
         with errors_at(each.path):
             if each.is_removed:
                 webhook_service.delete_webhook(environment, ids[each.name], actor=caller)

@@ -1,19 +1,31 @@
 from collections.abc import Mapping
 from typing import Any
 
-from platform_site.config import comparison, plans, submitted
+from platform_site.config import comparison, stored_plans, submitted
 from platform_site.config.comparison import Plan
 from platform_site.config.merge import merging
 from platform_site.config.merge.merging import Merge
 from platform_site.config.models import StoredPlan
-from platform_site.config.parts import control_part, region_part
+from platform_site.config.parts import checks
 from platform_site.config.parts.changes import PlanChanges
 from platform_site.http import exact_json
 from platform_site.http.errors import FieldError, ValidationFailed
 from platform_site.identity.callers import Caller, EnvironmentRef
 
 
-def resolve(
+def compare(environment: EnvironmentRef, merge: Merge, author: Caller) -> Plan:
+    document = merge.document
+    has_conflict = any(conflict.path.startswith("schema") for conflict in merge.conflicts)
+    if has_conflict:
+        document = {**document, "schema": merge.now["schema"]}  # the merged one may not be valid yet
+    wanted = submitted.check(environment, document)
+    # Merged filters may need merged columns. They are checked once the conflicts are resolved.
+    plan = comparison.compare(environment, merge.now, wanted, author, checks_webhooks=not has_conflict)
+    plan.warnings += merge.warnings
+    return plan
+
+
+def resolve_conflicts(
     environment: EnvironmentRef,
     source: EnvironmentRef,
     stored: StoredPlan,
@@ -28,27 +40,9 @@ def resolve(
             "The merge has conflicts. For each, set `ours`, `theirs` or a value in `resolve`.",
             fields=[FieldError("resolve", "unresolved", each.path) for each in merge.conflicts[: submitted.MAX_ERRORS]],
         )
-    plan = compared(environment, merge, author)
+    plan = compare(environment, merge, author)
     stored.document_text = exact_json.dumps(merge.document)
-    stored.changes, stored.confirm = plans.changes_as_json(plan), plan.confirm
+    stored.changes, stored.confirm = stored_plans.changes_as_json(plan), plan.confirm
     stored.merge = merge.stored
-    check(PlanChanges(environment, stored))
+    checks.check(PlanChanges(environment, stored))
     stored.save(using=environment.cluster, update_fields=["document_text", "changes", "confirm", "merge"])
-
-
-def check(changes: PlanChanges) -> None:
-    """Validates providers and the hosts of webhooks. Not in a transaction. Raises ValidationFailed."""
-    control_part.check(changes)
-    region_part.check_hosts(changes)
-
-
-def compared(environment: EnvironmentRef, merge: Merge, author: Caller) -> Plan:
-    document = merge.document
-    has_conflict = any(conflict.path.startswith("schema") for conflict in merge.conflicts)
-    if has_conflict:
-        document = {**document, "schema": merge.now["schema"]}  # the merged one may not be valid yet
-    wanted = submitted.check(environment, document)
-    # Merged filters may need merged columns. They are checked once the conflicts are resolved.
-    plan = comparison.plan(environment, merge.now, wanted, author, checks_webhooks=not has_conflict)
-    plan.warnings += merge.warnings
-    return plan

@@ -30,7 +30,7 @@ def versions_of(parts: current.Parts) -> tuple[str, str]:
     return current.version_of(in_region), current.version_of(in_control)
 
 
-def unsaved(
+def new(
     environment: EnvironmentRef,
     author: Caller,
     document: Mapping[str, Any],
