@@ -6,7 +6,19 @@ from typer._click.exceptions import UsageError  # Typer does not export it
 from typer.core import TyperGroup, TyperOption
 
 from platform_site.developer_cli import output, store
-from platform_site.developer_cli.commands import account, backend, dev, environment, merge, operate, webhooks
+from platform_site.developer_cli.commands import (
+    account,
+    backend,
+    branch,
+    dev,
+    functions,
+    keys,
+    logs,
+    merge,
+    table_types,
+    users,
+    webhooks,
+)
 from platform_site.developer_cli.failures import Exit, Failure
 
 
@@ -105,11 +117,11 @@ app.command()(backend.plan)
 app.command()(backend.push)
 app.command()(merge.merge)
 app.command()(dev.dev)
-app.command()(environment.types)
-app.command()(environment.invoke)
-app.add_typer(environment.keys, name="keys", cls=_Commands)
-app.add_typer(environment.users, name="users", cls=_Commands)
-app.add_typer(operate.secrets, name="secrets", cls=_Commands)
+app.command()(table_types.types)
+app.command()(functions.invoke)
+app.add_typer(keys.keys, name="keys", cls=_Commands)
+app.add_typer(users.users, name="users", cls=_Commands)
+app.add_typer(functions.secrets, name="secrets", cls=_Commands)
 app.add_typer(webhooks.webhooks, name="webhooks", cls=_Commands)
-app.command()(operate.logs)
-app.add_typer(operate.branch, name="branch", cls=_Commands)
+app.command()(logs.logs)
+app.add_typer(branch.branch, name="branch", cls=_Commands)

@@ -22,9 +22,9 @@ Environment = Annotated[
 def service_url(given: str | None = None) -> str:
     """The option, PLATFORM_URL, the link, or the only service with credentials; else localhost."""
     if found := given or os.environ.get("PLATFORM_URL"):
-        return store.normal_url(found)
+        return store.origin_of(found)
     if linked := store.find_link():
-        return store.normal_url(linked[1].url)
+        return store.origin_of(linked[1].url)
     known = store.urls()
     return known[0] if len(known) == 1 else LOCAL_URL
 
@@ -33,7 +33,7 @@ def credentials(url: str) -> store.Credentials:
     """PLATFORM_TOKEN with PLATFORM_URL; else stored ones."""
     if token := os.environ.get("PLATFORM_TOKEN"):
         named = os.environ.get("PLATFORM_URL")
-        if not named or store.normal_url(named) != url:
+        if not named or store.origin_of(named) != url:
             raise Failure(
                 Exit.USAGE,
                 "no_url",
@@ -72,7 +72,7 @@ def account_api(url: str | None = None) -> Api:
     return Api(service, credentials(service))
 
 
-def project_link() -> tuple[Path, store.Link]:
+def require_link() -> tuple[Path, store.Link]:
     found = store.find_link()
     if found is None:
         raise Failure(
@@ -84,27 +84,27 @@ def project_link() -> tuple[Path, store.Link]:
 def link_to(service: str) -> store.Link | None:
     """The folder's link, unless it is to another service."""
     found = store.find_link()
-    return found[1] if found is not None and store.normal_url(found[1].url) == service else None
+    return found[1] if found is not None and store.origin_of(found[1].url) == service else None
 
 
 def environments(api: Api, project: str) -> list[dict[str, Any]]:
     return list(api.get(f"/projects/{path_part(project)}/environments")["data"])
 
 
-def siblings() -> tuple[Api, str]:
-    """The path of the linked project's environments."""
-    _, link = project_link()
+def project_environments() -> tuple[Api, str]:
+    """The API, and the path of the linked project's environments."""
+    _, link = require_link()
     return account_api(link.url), f"/projects/{path_part(link.project)}/environments"
 
 
-def sibling(name: str) -> tuple[Api, str, dict[str, Any]]:
-    """The named environment of the linked project and its path."""
-    api, path = siblings()
-    target = chosen(api.get(path)["data"], name, "environment", "in this project")
+def project_environment(name: str) -> tuple[Api, str, dict[str, Any]]:
+    """The API, the path of an environment of the linked project, and the environment."""
+    api, path = project_environments()
+    target = find_named(api.get(path)["data"], name, "environment", "in this project")
     return api, f"{path}/{path_part(target['id'])}", target
 
 
-def place(api: Api) -> str:
+def target_name(api: Api) -> str:
     """`production of Shop`, if the caller may read the names; else the id."""
     if (linked := link_to(api.url)) is not None:
         with suppress(Failure):
@@ -115,7 +115,8 @@ def place(api: Api) -> str:
     return api.environment or "the key's environment"
 
 
-def chosen(entries: list[dict[str, Any]], given: str, kind: str, where: str) -> dict[str, Any]:
+def find_named(entries: list[dict[str, Any]], given: str, kind: str, where: str) -> dict[str, Any]:
+    """The entry with this id or name. Raises Failure with similar names."""
     matching = [each for each in entries if each["id"] == given] or [each for each in entries if each["name"] == given]
     if len(matching) == 1:
         return matching[0]
@@ -129,7 +130,7 @@ def chosen(entries: list[dict[str, Any]], given: str, kind: str, where: str) -> 
 
 
 @contextmanager
-def of_function(api: Api, name: str) -> Iterator[str]:
+def path_of_function(api: Api, name: str) -> Iterator[str]:
     """The function's path. If there is none, the error names those that are there."""
     try:
         yield f"/functions/{path_part(name)}"
@@ -139,7 +140,7 @@ def of_function(api: Api, name: str) -> Iterator[str]:
             with suppress(Failure):  # a key may not list them
                 found = [{"id": it["name"], "name": it["name"]} for it in api.pages("/functions", limit=100)]
         if found:
-            chosen(found, name, "function", "in this environment")
+            find_named(found, name, "function", "in this environment")
         raise
 
 
@@ -160,12 +161,12 @@ def environment_api(given: str | None) -> Api:
         api.environment = given
     elif given is not None:
         if linked is None:
-            project_link()
+            require_link()
             raise Failure(Exit.USAGE, "other_service", f"The link here is not for {url}.", "Use the environment's id.")
-        named = chosen(environments(api, linked.project), given, "environment", "in this project")
+        named = find_named(environments(api, linked.project), given, "environment", "in this project")
         api.environment = named["id"]
     elif linked is not None:
         api.environment = linked.environment
     elif "PLATFORM_TOKEN" not in os.environ:
-        project_link()
+        require_link()
     return api

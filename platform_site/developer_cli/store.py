@@ -57,7 +57,7 @@ def checked_token(text: str) -> str:
     return text.strip()
 
 
-def normal_url(url: str) -> str:
+def origin_of(url: str) -> str:
     """Scheme, host and port. Plain HTTP only to this machine: requests have credentials."""
     wrong = Failure(Exit.USAGE, "invalid_url", f"{url} is not a URL such as https://platform.example.com.")
     try:

@@ -11,8 +11,8 @@ import pytest
 import typer
 
 from platform_site.developer_cli import output
-from platform_site.developer_cli.commands.environment import confirm
 from platform_site.developer_cli.failures import Exit, Failure
+from platform_site.developer_cli.prompts import confirm
 from tests.support.developer_cli import Cli
 from tests.support.live_changes import App
 

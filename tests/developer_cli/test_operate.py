@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from platform_site.developer_cli import session
-from platform_site.developer_cli.commands import operate
+from platform_site.developer_cli.commands import branch, logs
 from platform_site.developer_cli.failures import Exit, Failure
 from tests.support.developer_cli import Cli
 from tests.support.live_changes import App
@@ -141,12 +141,29 @@ def test_following_begins_behind_the_requests_of_others_who_follow(monkeypatch: 
     def wait(_: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(operate, "_print_request", printed.append)
-    monkeypatch.setattr(operate.time, "sleep", wait)
+    monkeypatch.setattr(logs, "_print_request", printed.append)
+    monkeypatch.setattr(logs.time, "sleep", wait)
     api: Any = SimpleNamespace(pages=lambda path, **_: iter([own] * 20 + [other]))
     with pytest.raises(KeyboardInterrupt):
-        operate._print_requests(api, follow=True, limit=1, status=None)
+        logs._print_requests(api, follow=True, limit=1, status=None)
     assert printed == [other]
+
+
+def test_a_followed_log_shows_requests_between_its_first_readings(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = ({"at": f"2026-11-29T12:00:{n}Z", "request_id": str(n), "route": "/v1/rows"} for n in (10, 20))
+    printed: list[Any] = []
+    readings = iter([[first], [second, first], [second, first]])
+
+    def wait(_: float) -> None:
+        if second in printed:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(logs, "_print_request", printed.append)
+    monkeypatch.setattr(logs.time, "sleep", wait)
+    api: Any = SimpleNamespace(pages=lambda path, **_: iter(next(readings)))
+    with pytest.raises(KeyboardInterrupt):
+        logs._print_requests(api, follow=True, limit=1, status=None)
+    assert printed == [first, second]
 
 
 def test_following_requests_does_not_show_its_own(cli: Cli, app: App) -> None:
@@ -216,5 +233,5 @@ def test_a_branch_that_is_deleted_meanwhile_does_not_matter(monkeypatch: pytest.
                 raise Failure(Exit.NOT_FOUND, "not_found", "There is no such environment.")
             return {"parent_id": "try"} if path == "environments/more" else {"data": listed}
 
-    monkeypatch.setattr(session, "siblings", lambda: (Environments(), "environments"))
-    assert operate._branches_of("try") == ["more"]
+    monkeypatch.setattr(session, "project_environments", lambda: (Environments(), "environments"))
+    assert branch._branches_of("try") == ["more"]

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from platform_site.developer_cli import planning
+from platform_site.developer_cli import webhook_plans
 from platform_site.developer_cli.backend_files import JsonFile
 from tests.support.developer_cli import Cli
 from tests.support.live_changes import App
@@ -47,10 +47,9 @@ def test_a_delivery_is_listed_and_sent_again(cli: Cli, crm: str) -> None:
 def test_a_new_webhook_with_the_old_name_of_a_renamed_one_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
     url = "https://old.example/x"
     existing = {"id": "wh_1", "name": "a", "key": "a", "url": url, "masked": url}
-    monkeypatch.setattr(planning, "configured_webhooks", lambda api: [existing])
+    monkeypatch.setattr(webhook_plans, "configured_webhooks", lambda api: [existing])
     wanted = [{"id": "wh_1", "name": "b", "url": url}, {"name": "a", "url": "https://new.example/x"}]
-    plan = planning.Plan(SimpleNamespace())  # type: ignore[arg-type]
-    document = planning._webhooks(SimpleNamespace(), JsonFile(Path("webhooks.json"), "[]", wanted), plan)  # type: ignore[arg-type]
+    document = webhook_plans.make(SimpleNamespace(), JsonFile(Path("webhooks.json"), "[]", wanted)).document  # type: ignore[arg-type]
     new = next(key for key in document if key != "a")
     assert (document["a"], document[new]["name"]) == ({"name": "b"}, "a")
 

@@ -12,26 +12,11 @@ import typer
 from platform_site.developer_cli import output, session, store
 from platform_site.developer_cli.api import Answer, Api, path_part
 from platform_site.developer_cli.failures import Exit, Failure
+from platform_site.developer_cli.prompts import secret_input
 
 Url = Annotated[
     str | None, typer.Option("--url", help="URL of the service. Default: PLATFORM_URL, or that of the linked folder.")
 ]
-
-
-def secret_input(prompt: str) -> str:
-    """A secret without echo, or the first line of standard input. Never an argument, which other users see."""
-    value = secret_input_if_any(prompt)
-    if not value:
-        raise Failure(Exit.USAGE, "no_input", f"{prompt}: standard input is empty.", "Pipe the value into the command.")
-    return value
-
-
-def secret_input_if_any(prompt: str) -> str | None:
-    """None if standard input has no line."""
-    if sys.stdin.isatty():
-        return str(typer.prompt(prompt, hide_input=True, err=True))
-    line = sys.stdin.readline()
-    return line.rstrip("\r\n") if line else None
 
 
 def login(
@@ -115,7 +100,7 @@ def _linked(api: Api, linked: store.Link) -> dict[str, dict[str, str | None]]:
     """The project and environment; without names if the caller may not read them, such as a server key."""
     try:
         project: dict[str, Any] = api.get(f"/projects/{path_part(linked.project)}")
-        environment = session.chosen(project["environments"], linked.environment, "environment", "in the project")
+        environment = session.find_named(project["environments"], linked.environment, "environment", "in the project")
     except Failure as error:
         if error.code != "forbidden":
             raise
@@ -138,8 +123,8 @@ def link(
     projects = list(api.pages("/projects", limit=100))
     if project is None:
         project = _only(projects)
-    target = session.chosen(projects, project, "project", f"that you may see at {api.url}")
-    found = session.chosen(
+    target = session.find_named(projects, project, "project", f"that you may see at {api.url}")
+    found = session.find_named(
         session.environments(api, target["id"]), environment, "environment", f"in project {target['name']}"
     )
     made = store.Link(api.url, target["id"], found["id"])
@@ -161,7 +146,7 @@ def init(
         raise Failure(Exit.USAGE, "file_error", f"{here} cannot be written.")
     api = session.account_api(url)
     made = api.send("POST", "/projects", {"name": name, **({"region": region} if region else {})})
-    environment = session.chosen(made["environments"], "development", "environment", "in the new project")
+    environment = session.find_named(made["environments"], "development", "environment", "in the new project")
     store.save_link(here, store.Link(api.url, made["id"], environment["id"]))
     schema = here / "backend" / "schema.json"
     if not schema.exists():

@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from platform_site.developer_cli import backend_files, output, planning, session, store
+from platform_site.developer_cli import backend_files, output, planning, session, store, webhook_plans
 from platform_site.developer_cli.api import Api
-from platform_site.developer_cli.commands.environment import Yes
-from platform_site.developer_cli.commands.environment import confirm as confirm_or_fail
 from platform_site.developer_cli.failures import Exit, Failure
 from platform_site.developer_cli.output import Sql
+from platform_site.developer_cli.prompts import Yes
+from platform_site.developer_cli.prompts import confirm as confirm_or_fail
 from platform_site.developer_cli.session import Environment
 from platform_site.developer_cli.webhook_urls import REFERENCE
 
@@ -73,7 +73,7 @@ def _pulled(api: Api, folder: Path, credentials: bool) -> dict[Path, str]:
             settings[name] = own
     if settings or (folder / "functions.json").exists():
         files[folder / "functions.json"] = settings
-    found = planning.configured_webhooks(api)
+    found = webhook_plans.configured_webhooks(api)
     urls = "url" if credentials else "masked"
     unnamed = Counter(each[urls] for each in found if each["name"] is None)
     hooks = [
@@ -146,17 +146,17 @@ def push(
     found = planning.make(api, backend)
     _show(found, sql)
     _check_confirmed(found, confirm or [])
-    if found.local_urls and session.is_production(api):
-        confirm_or_fail(f"Send events of production to {', '.join(found.local_urls)}?", yes)
+    if found.webhooks.local_urls and session.is_production(api):
+        confirm_or_fail(f"Send events of production to {', '.join(found.webhooks.local_urls)}?", yes)
     follow = planning.apply(api, found)
-    secrets = planning.new_secrets(api, found) if show_secrets else {}
+    secrets = webhook_plans.new_secrets(api, found.webhooks) if show_secrets else {}
     if output.is_json():
         more = {"webhook_secrets": secrets} if show_secrets else {}
         output.print_json({**_as_json(api, found, applied=True), **more})
         return
     for name, secret in secrets.items():
         print(output.plain(f"{name} {secret}"))
-    for each in found.webhooks.values():
+    for each in found.webhooks.by_key.values():
         if each.is_new and not show_secrets:
             output.note(f"For the signing secret of {each.label}: platform webhooks rotate {each.name or 'WEBHOOK'}")
     _sum_up(api, found, "Applied")
@@ -165,11 +165,11 @@ def push(
 
 
 def _sum_up(api: Api, found: planning.Plan, did: str) -> None:
-    place = session.place(api)
+    target = session.target_name(api)
     if found.changes:
-        output.note(f"{did} {output.count(len(found.changes), 'change')} to {place}.")
+        output.note(f"{did} {output.count(len(found.changes), 'change')} to {target}.")
     else:
-        output.note(f"Nothing to change: {place} matches the folder.")
+        output.note(f"Nothing to change: {target} matches the folder.")
 
 
 def _check_confirmed(found: planning.Plan, confirmed: list[str]) -> None:

@@ -1,21 +1,20 @@
 """`dev`: watches `backend/` and pushes each saved file."""
 
 import dataclasses
-import re
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from platform_site.developer_cli import backend_files, output, planning, session, store
+from platform_site.developer_cli import backend_files, output, planning, session
 from platform_site.developer_cli.api import Api
 from platform_site.developer_cli.backend_files import Backend
+from platform_site.developer_cli.commands import table_types
 from platform_site.developer_cli.commands.backend import Folder, backend_folder
 from platform_site.developer_cli.failures import Exit, Failure
 from platform_site.developer_cli.session import Environment
 
 POLL_SECONDS = 0.15
-TYPES_ROLE = re.compile(r'^// Tables of env_\w+ as the role "([^"\n]+)"')
 
 Seen = dict[Path, tuple[int, int]]
 
@@ -28,22 +27,24 @@ def dev(folder: Folder = Path("backend"), environment: Environment = None) -> No
     folder = backend_folder(folder)
     backend_files.check_folder(folder)
     if not output.is_json():
-        output.note(f"Watching {folder} for {session.place(api)}. Stop with Ctrl-C.")
+        output.note(f"Watching {folder} for {session.target_name(api)}. Stop with Ctrl-C.")
     done: Seen = {folder: (0, 0)}  # no scan equals it: the first one is always pushed
-    pending: set[Path] = set()
-    """Files whose push failed, repeated with the next one."""
+    failed: set[Path] = set()
+    """Files whose push was refused. They are pushed again with the next ones."""
     while True:
         seen = _scan(folder)
         time.sleep(POLL_SECONDS)
         if seen == done or seen != _scan(folder):
             continue
         saved = {path for path in seen.keys() | done.keys() if seen.get(path) != done.get(path)}
-        failed, pending, done = pending - saved, pending | saved, seen
-        error = _error_of_push(api, folder, pending)
+        done, earlier = seen, failed - saved
+        error = _try_push(api, folder, earlier | saved)
         if error is None:
-            pending = set()
-        elif failed and _error_of_push(api, folder, saved, error) is None:  # a file that fails does not block others
-            pending = failed
+            failed = set()
+        elif earlier and _try_push(api, folder, saved, printed=error) is None:  # earlier ones do not block others
+            failed = earlier
+        else:
+            failed = earlier | saved
 
 
 def _scan(folder: Path) -> Seen:
@@ -57,8 +58,9 @@ def _scan(folder: Path) -> Seen:
     return found
 
 
-def _error_of_push(api: Api, folder: Path, changed: set[Path], printed: Failure | None = None) -> Failure | None:
-    """Prints changes or the error, unless that was `printed` before. Waits for an unavailable service."""
+def _try_push(api: Api, folder: Path, changed: set[Path], *, printed: Failure | None = None) -> Failure | None:
+    """Push these files; returns the error, if any. Prints the changes, or the error unless it is the `printed` one.
+    Waits for an unavailable service. Raises Failure if no later push could succeed."""
     begun = time.monotonic()
     try:
         changes = session.when_reachable(_push, api, folder, changed)
@@ -88,12 +90,12 @@ def _push(api: Api, folder: Path, changed: set[Path]) -> list[dict[str, Any]]:
             f"This must be confirmed: {'; '.join(unconfirmed)}.",
             f"Run: platform push {options}",
         )
-    if plan.local_urls and session.is_production(api):
-        message = f"This must be confirmed: events of production to {', '.join(plan.local_urls)}."
+    if plan.webhooks.local_urls and session.is_production(api):
+        message = f"This must be confirmed: events of production to {', '.join(plan.webhooks.local_urls)}."
         raise Failure(Exit.USAGE, "unconfirmed", message, "Run: platform push --yes")
     planning.apply(api, plan)
     if any(each.part == "schema" for each in plan.changes):
-        _refresh_types(api, folder.parent / "types.ts")
+        table_types.refresh(api, folder.parent / "types.ts")
     return [each.as_json() for each in plan.changes]
 
 
@@ -106,14 +108,3 @@ def _only(backend: Backend, folder: Path, changed: set[Path]) -> Backend:
         auth=backend.auth if folder / "auth.json" in changed else None,
         sources={name: found for name, found in backend.sources.items() if settings_changed or found[0] in changed},
     )
-
-
-def _refresh_types(api: Api, file: Path) -> None:
-    """Rewrite types.ts for its role, if `platform types` wrote it."""
-    try:
-        role = TYPES_ROLE.search(store.read_file(file)) if file.exists() else None
-        if role is not None:
-            store.write_file(file, api.request("GET", "/schema/types.ts", params={"role": role[1]}).text)
-            output.note(f"{file} is up to date.")
-    except Failure as error:
-        output.note(f"Warning: {file} is not up to date. {error.message}")

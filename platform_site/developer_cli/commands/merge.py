@@ -7,9 +7,9 @@ import typer
 
 from platform_site.developer_cli import output, session, store
 from platform_site.developer_cli.api import Answer, Api
-from platform_site.developer_cli.commands.environment import Yes, confirm
 from platform_site.developer_cli.failures import Exit, Failure
 from platform_site.developer_cli.output import Sql
+from platform_site.developer_cli.prompts import Yes, confirm
 from platform_site.developer_cli.session import Environment
 
 Paths = list[str] | None
@@ -46,7 +46,7 @@ def merge(
         raise Failure(Exit.USAGE, "usage", f"Both --ours and --theirs name {', '.join(both)}.")
     resolve |= dict(_value(each) for each in value or [])
     body = {
-        "from": source if store.is_id(source) else session.sibling(source)[2]["id"],
+        "from": source if store.is_id(source) else session.project_environment(source)[2]["id"],
         "include": include or [],
         "resolve": resolve,
     }
@@ -60,17 +60,17 @@ def merge(
             "Repeat the command with --ours PATH, --theirs PATH or --value PATH=JSON for each.",
             [{"field": each["path"], "code": "conflict", "message": _sides(each)} for each in plan["conflicts"]],
         )
-    status, place = None, session.place(api)
+    status, target = None, session.target_name(api)
     if not dry_run and (plan["changes"] or resolve):
         names = f" This includes: {'; '.join(plan['confirm'])}." if plan["confirm"] else ""
-        confirm(f"Merge {output.count(len(plan['changes']), 'change')} from {source} into {place}?{names}", yes)
+        confirm(f"Merge {output.count(len(plan['changes']), 'change')} from {source} into {target}?{names}", yes)
         status = api.apply({"plan": plan["plan"], "confirm": plan["confirm"]})
     if output.is_json():
         output.print_json({**plan, "environment": api.environment, "applied": status is not None, "status": status})
     elif status == "completing":
-        output.note(f"Merged {source} into {place}. Sign-in and origins follow within two minutes.")
+        output.note(f"Merged {source} into {target}. Sign-in and origins follow within two minutes.")
     elif status is not None:
-        output.note(f"Merged {source} into {place}. To go back, plan with the version {plan['version']}.")
+        output.note(f"Merged {source} into {target}. To go back, plan with the version {plan['version']}.")
 
 
 def _value(given: str) -> tuple[str, Any]:

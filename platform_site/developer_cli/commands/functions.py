@@ -1,0 +1,109 @@
+"""`invoke`, and `secrets` of a function."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from platform_site.developer_cli import output, session, store
+from platform_site.developer_cli.api import Api, path_part
+from platform_site.developer_cli.commands.logs import log_lines
+from platform_site.developer_cli.failures import Exit, Failure
+from platform_site.developer_cli.prompts import Yes, confirm, secret_input
+from platform_site.developer_cli.session import Environment
+
+secrets = typer.Typer(no_args_is_help=True, help="List, set and remove the secrets of a function.")
+
+Function = Annotated[str, typer.Argument(help="The function's name.")]
+
+
+def invoke(
+    name: Annotated[str, typer.Argument(help="The function's name.")],
+    input: Annotated[str, typer.Argument(help="JSON, @FILE to read a file, or - for standard input.")] = "{}",
+    is_async: Annotated[bool, typer.Option("--async", help="Queue the run and print its id.")] = False,
+    environment: Environment = None,
+) -> None:
+    """Run a function and print its output.
+
+    If it fails, its log is printed too, and the exit code is 1."""
+    body = {"input": json_input(input), **({"async": True} if is_async else {})}
+    api = session.environment_api(environment)
+    with session.path_of_function(api, name) as path:
+        answer = api.send("POST", f"{path}/invoke", body)
+    is_failed = answer["status"] == "failed"
+    if output.is_json():
+        output.print_json(answer)
+    elif is_failed:
+        output.note(f"{name} failed: {answer.get('error')}")
+        _print_log(api, name, answer["run_id"])
+    elif is_async or "output" not in answer:
+        print(output.plain(answer["run_id"]))
+    else:
+        output.print_json(answer["output"])
+    if is_failed:
+        raise typer.Exit(Exit.FUNCTION_FAILED)
+
+
+def json_input(text: str) -> Any:
+    """JSON from an argument, `@file`, or standard input for `-`."""
+    source = "INPUT"
+    if text == "-":
+        source, text = "standard input", sys.stdin.read()
+    elif text.startswith("@"):
+        source = text[1:]
+        text = store.read_file(Path(source))
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise Failure(Exit.USAGE, "invalid_json", f"{source} is not JSON: {error}.") from None
+
+
+def _print_log(api: Api, name: str, run_id: str) -> None:
+    try:
+        run = api.get(f"/functions/{path_part(name)}/runs/{path_part(run_id)}")
+    except Failure:
+        return  # the log needs functions:read, which a key may lack
+    for line in log_lines(run):
+        print(line, file=sys.stderr)
+
+
+@secrets.command("list")
+def secrets_list(function: Function, environment: Environment = None) -> None:
+    """List the names of a function's secrets. Values are never shown."""
+    api = session.environment_api(environment)
+    with session.path_of_function(api, function) as path:
+        found = api.get(path)
+    output.table([{"name": name} for name in found["secrets"]], ["name"], f"{function} has no secrets.")
+
+
+@secrets.command("set")
+def secrets_set(
+    function: Function,
+    name: Annotated[str, typer.Argument(help="Capitals, digits and _, such as API_TOKEN.")],
+    environment: Environment = None,
+) -> None:
+    """Set a secret.
+
+    The value is read from the terminal or from standard input."""
+    api = session.environment_api(environment)
+    value = secret_input(name)
+    with session.path_of_function(api, function) as path:
+        api.send("PATCH", path, {"secrets": {name: value}}, authored=True)
+    output.result({"function": function, "name": name, "set": True}, f"{name} of {function} is set.")
+
+
+@secrets.command("remove")
+def secrets_remove(
+    function: Function,
+    name: Annotated[str, typer.Argument(help="The secret's name.")],
+    yes: Yes = False,
+    environment: Environment = None,
+) -> None:
+    """Remove a secret, whose value is lost."""
+    api = session.environment_api(environment)
+    confirm(f"Remove {name} of {function}? Its value is lost.", yes)
+    with session.path_of_function(api, function) as path:
+        api.send("PATCH", path, {"secrets": {name: None}}, authored=True)
+    output.result({"function": function, "name": name, "set": False}, f"{name} of {function} is removed.")

@@ -1,0 +1,63 @@
+"""`keys`: the keys of an environment."""
+
+from typing import Annotated, Any
+
+import typer
+
+from platform_site.developer_cli import key_presets, output, session
+from platform_site.developer_cli.api import path_part
+from platform_site.developer_cli.failures import Exit, Failure
+from platform_site.developer_cli.prompts import Yes, confirm
+from platform_site.developer_cli.session import Environment
+
+keys = typer.Typer(no_args_is_help=True, help="List, create and revoke keys.")
+
+
+@keys.command("list")
+def keys_list(environment: Environment = None) -> None:
+    """List the environment's keys. Secrets are not shown."""
+    api = session.environment_api(environment)
+    found = [each for each in api.pages("/keys", limit=100) if api.environment in (None, each["environment_id"])]
+    output.table(found, ["id", "name", "prefix", "publishable", "last_used_at", "expires_at"], "There are no keys.")
+
+
+@keys.command("create")
+def keys_create(
+    name: Annotated[str, typer.Argument(help="What the key is for.")],
+    preset: Annotated[str | None, typer.Option(help="Instead of --scope: browser (publishable), server or ci.")] = None,
+    scope: Annotated[list[str] | None, typer.Option(help="A scope such as rows:read. Repeat it for several.")] = None,
+    publishable: Annotated[bool, typer.Option("--publishable", help="A key that a web page may contain.")] = False,
+    environment: Environment = None,
+) -> None:
+    """Create a key and print its secret, which is shown once."""
+    if preset is not None and preset not in key_presets.SCOPES:
+        known = ", ".join(key_presets.SCOPES)
+        raise Failure(Exit.USAGE, "unknown_preset", f'There is no preset "{preset}".', f"Use: {known}")
+    if (preset is None) == (not scope):
+        presets = f"Presets: {', '.join(key_presets.SCOPES)}"
+        raise Failure(Exit.USAGE, "no_scope", "Use either --preset or --scope.", presets)
+    api = session.environment_api(environment)
+    scopes = list(key_presets.SCOPES[preset] if preset else scope or [])
+    body: dict[str, Any] = {
+        "name": name,
+        "scopes": scopes,
+        "publishable": publishable or preset == key_presets.PUBLISHABLE,
+    }
+    if api.environment:
+        body["environment_id"] = api.environment
+    made = api.send("POST", "/keys", body)
+    output.note(f"{made['id']} {made['name']}. Store the secret now; it is not shown again:")
+    output.result(made, made["secret"])
+
+
+@keys.command("revoke")
+def keys_revoke(
+    key_id: Annotated[str, typer.Argument(help="The key's id (key_…), as in the list.")],
+    yes: Yes = False,
+    environment: Environment = None,
+) -> None:
+    """Revoke a key. It stops working at once."""
+    api = session.environment_api(environment)
+    confirm(f"Revoke {key_id}? It stops working at once.", yes)
+    api.send("DELETE", f"/keys/{path_part(key_id)}")
+    output.result({"id": key_id, "revoked": True}, f"{key_id} is revoked.")
