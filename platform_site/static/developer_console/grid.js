@@ -80,7 +80,7 @@ function show(cell, value) {
   if (pickerUrl(cell.dataset.key, cell.dataset.type)) showLabel(cell, shown);
 }
 
-const labels = new Map(); // promises of the labels of referenced rows, by URL
+const labelsByUrl = new Map(); // promises of the labels of referenced rows
 
 async function labelAt(url, id) {
   const response = await fetch(url);
@@ -95,8 +95,8 @@ async function showLabel(cell, shown) {
   cell.title = id;
   if (!id) return link?.remove();
   const url = `${pickerUrl(cell.dataset.key, cell.dataset.type)}?q=${encodeURIComponent(id)}`;
-  if (!labels.has(url)) labels.set(url, labelAt(url, id).catch(() => labels.delete(url) && ""));
-  const label = (await labels.get(url)) || id;
+  if (!labelsByUrl.has(url)) labelsByUrl.set(url, labelAt(url, id).catch(() => labelsByUrl.delete(url) && ""));
+  const label = (await labelsByUrl.get(url)) || id;
   shown.textContent = label;
   if (!link) return;
   const isUser = cell.dataset.type === "user";
@@ -166,7 +166,7 @@ async function deleteSelected() {
   showStatus(`${problems.length ? `${done} of ` : ""}${countOf(rows.length)} deleted.`, problems.length > 0, problems);
   isDeleting = false;
   enableDelete();
-  if (done) await reloadRows(0).catch(() => showState("The table has changed.", true));
+  if (done) await reloadRows(0).catch(() => showLiveState("The table has changed.", true));
   keepFocus();
 }
 
@@ -183,7 +183,7 @@ async function insert(event) {
   const fields = [...form.querySelectorAll("[data-field]")];
   const submit = form.querySelector("[type=submit]");
   submit.disabled = true; // until the response, so that a second click adds no second row
-  for (const field of fields) await choices.get(field.querySelector("input"))?.();
+  for (const field of fields) await pickers.get(field.querySelector("input"))?.takeSelected();
   const members = fields
     .map((field) => [field, valueIn(field.querySelector("input, select, textarea"))])
     .filter(([, value]) => value !== "")
@@ -231,7 +231,7 @@ async function addCondition(builder) {
   const column = builder.querySelector("[data-builder-column]");
   const operator = builder.querySelector("[data-builder-operator]").selectedOptions[0];
   const input = builder.querySelector("[data-builder-value]").querySelector("input, select, textarea");
-  await choices.get(input)?.();
+  await pickers.get(input)?.takeSelected();
   const where = document.getElementById("where");
   let conditions;
   try {

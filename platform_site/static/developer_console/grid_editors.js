@@ -37,8 +37,7 @@ function controlFor(type, value, options) {
   return input;
 }
 
-let pickers = 0;
-const choices = new WeakMap(); // of text fields with suggestions: takes the suggestion for what was typed
+const pickers = new WeakMap(); // by their text field
 
 let isPressed = false; // the mouse button, or a finger
 for (const name of ["pointerdown", "pointerup", "pointercancel"]) {
@@ -47,52 +46,122 @@ for (const name of ["pointerdown", "pointerup", "pointercancel"]) {
 
 // A text field that finds rows or users. It shows the label; `dataset.id` has the id, once one is chosen.
 // The first suggestion for what was typed is selected: Enter, Tab or leaving the field takes it, arrow keys choose
-// another. Returns the element that holds the field and the list.
-function withPicker(input, url) {
-  const holder = document.createElement("div");
-  holder.className = "picker";
-  const list = document.createElement("ul");
-  list.id = `picker-${(pickers += 1)}`;
-  list.setAttribute("role", "listbox");
-  list.setAttribute("aria-label", "Suggestions");
-  list.hidden = true;
-  input.setAttribute("role", "combobox");
-  input.setAttribute("aria-expanded", "false");
-  input.setAttribute("aria-controls", list.id);
-  input.setAttribute("aria-autocomplete", "list");
-  input.autocomplete = "off";
-  let timer, latest;
-  let isOpen = false;
-  const typed = () => (input.dataset.id === undefined ? input.value.trim() : "");
-  const current = () => list.querySelector('[aria-selected="true"]');
-  const showList = () => {
-    list.style.height = "";
-    list.hidden = !isOpen;
-    input.setAttribute("aria-expanded", String(isOpen));
-  };
-  const expand = (isWanted) => {
-    isOpen = isWanted;
-    if (!isOpen) select(null);
-    if (isOpen || !isPressed) return showList();
+// another.
+class Picker {
+  static count = 0;
+  isOpen = false;
+  #timer; // of a search that waits for the end of typing
+  #latest; // the promise of the search under way
+
+  constructor(input, url) {
+    this.input = input;
+    this.url = url;
+    this.list = document.createElement("ul");
+    this.list.id = `picker-${(Picker.count += 1)}`;
+    this.list.setAttribute("role", "listbox");
+    this.list.setAttribute("aria-label", "Suggestions");
+    this.list.hidden = true;
+    input.setAttribute("role", "combobox");
+    input.setAttribute("aria-expanded", "false");
+    input.setAttribute("aria-controls", this.list.id);
+    input.setAttribute("aria-autocomplete", "list");
+    input.autocomplete = "off";
+    input.addEventListener("input", () => {
+      delete input.dataset.id;
+      clearTimeout(this.#timer);
+      this.#timer = setTimeout(() => this.find(), 150);
+    });
+    input.addEventListener("focus", () => this.find());
+    input.addEventListener("blur", async () => {
+      await this.takeSelected();
+      if (document.activeElement !== input) this.expand(false);
+    });
+    input.addEventListener("keydown", (event) => this.onKey(event));
+    pickers.set(input, this);
+  }
+
+  // Empty once a row is chosen.
+  get typed() {
+    return this.input.dataset.id === undefined ? this.input.value.trim() : "";
+  }
+
+  get selected() {
+    return this.list.querySelector('[aria-selected="true"]');
+  }
+
+  get options() {
+    return [...this.list.querySelectorAll("[data-id]")];
+  }
+
+  expand(isOpen) {
+    this.isOpen = isOpen;
+    if (!isOpen) this.select(null);
+    if (isOpen || !isPressed) return this.showList();
     // Later, so that a button below is still under the pointer when it is released.
-    document.addEventListener("pointerup", () => setTimeout(showList), { once: true });
-  };
-  const select = (option) => {
-    for (const each of list.children) each.setAttribute("aria-selected", String(each === option));
-    if (option) input.setAttribute("aria-activedescendant", option.id);
-    else input.removeAttribute("aria-activedescendant");
+    document.addEventListener("pointerup", () => setTimeout(() => this.showList()), { once: true });
+  }
+
+  showList() {
+    this.list.style.height = "";
+    this.list.hidden = !this.isOpen;
+    this.input.setAttribute("aria-expanded", String(this.isOpen));
+  }
+
+  select(option) {
+    for (const each of this.list.children) each.setAttribute("aria-selected", String(each === option));
+    if (option) this.input.setAttribute("aria-activedescendant", option.id);
+    else this.input.removeAttribute("aria-activedescendant");
     option?.scrollIntoView({ block: "nearest" });
-  };
-  const take = (option) => {
-    clearTimeout(timer);
-    timer = latest = undefined;
-    input.dataset.id = option.dataset.id;
-    input.value = option.firstChild.textContent || option.dataset.id;
-    expand(false);
-  };
-  const optionFor = ({ id, label }, index) => {
+  }
+
+  take(option) {
+    clearTimeout(this.#timer);
+    this.#timer = this.#latest = undefined;
+    this.input.dataset.id = option.dataset.id;
+    this.input.value = option.firstChild.textContent || option.dataset.id;
+    this.expand(false);
+  }
+
+  // The suggestion for what was typed, also if its search has not ended yet.
+  async takeSelected() {
+    if (!this.typed) return;
+    if (this.#timer) await this.find();
+    else await this.#latest;
+    if (this.selected) this.take(this.selected);
+  }
+
+  async find() {
+    clearTimeout(this.#timer);
+    this.#timer = undefined;
+    const text = this.typed.toLowerCase();
+    const search = (this.#latest = fetch(`${this.url}?q=${encodeURIComponent(this.typed)}`).then(
+      (response) => (response.ok && !response.redirected ? response.json() : null),
+      () => null,
+    ));
+    const answer = await search;
+    if (search !== this.#latest) return;
+    this.#latest = undefined;
+    const found = answer?.data ?? [];
+    if (isPressed) this.list.style.height = `${this.list.offsetHeight}px`; // see `expand`
+    const isShownEmpty = answer && !text; // nothing was searched for
+    if (found.length || isShownEmpty) this.list.replaceChildren(...found.map((each, at) => this.optionFor(each, at)));
+    else this.list.replaceChildren(this.emptyOption(answer ? "No match" : "The search failed. Type again."));
+    this.expand(document.activeElement === this.input && this.list.hasChildNodes());
+    this.select(this.options[this.#bestOf(found, text)]);
+  }
+
+  // The index of the row to select: the current one, or one that is what was typed, or the first.
+  #bestOf(found, text) {
+    if (!text) return found.findIndex(({ id }) => id === this.input.dataset.id);
+    const same = found.findIndex(({ id, label }) => [id.toLowerCase(), label.toLowerCase()].includes(text));
+    // An email that only contains what was typed is another person's.
+    const isOther = text.includes("@") && !found[0]?.label.toLowerCase().startsWith(text);
+    return same < 0 && !isOther ? 0 : same;
+  }
+
+  optionFor({ id, label }, index) {
     const option = document.createElement("li");
-    option.id = `${list.id}-${index}`;
+    option.id = `${this.list.id}-${index}`;
     option.setAttribute("role", "option");
     option.dataset.id = id;
     const shown = document.createElement("bdi");
@@ -102,69 +171,44 @@ function withPicker(input, url) {
     option.append(shown, " ", code);
     option.addEventListener("pointerdown", (event) => {
       event.preventDefault();
-      take(option);
+      this.take(option);
     });
     return option;
-  };
-  const find = async () => {
-    clearTimeout(timer);
-    timer = undefined;
-    const text = typed().toLowerCase();
-    const asked = (latest = fetch(`${url}?q=${encodeURIComponent(typed())}`).then(
-      (response) => (response.ok && !response.redirected ? response.json() : null),
-      () => null,
-    ));
-    const answer = await asked;
-    const data = answer?.data ?? [];
-    if (asked !== latest) return;
-    latest = undefined;
-    const none = document.createElement("li");
-    none.setAttribute("role", "option");
-    none.setAttribute("aria-disabled", "true");
-    none.textContent = answer ? "No match" : "The search failed. Type again.";
-    if (isPressed) list.style.height = `${list.offsetHeight}px`; // see `expand`
-    list.replaceChildren(...(data.length || (answer && !text) ? data.map(optionFor) : [none]));
-    expand(document.activeElement === input && list.hasChildNodes());
-    const isSame = ({ id, label }) => [id.toLowerCase(), label.toLowerCase()].includes(text);
-    const found = data.findIndex(text ? isSame : ({ id }) => id === input.dataset.id);
-    // An email that only contains what was typed is another person's.
-    const isOther = text.includes("@") && !data[0]?.label.toLowerCase().startsWith(text);
-    select(list.querySelectorAll("[data-id]")[text && found < 0 && !isOther ? 0 : found]);
-  };
-  choices.set(input, async () => {
-    if (!typed()) return;
-    if (timer) await find();
-    else await latest;
-    if (current()) take(current());
-  });
-  input.addEventListener("input", () => {
-    delete input.dataset.id;
-    clearTimeout(timer);
-    timer = setTimeout(find, 150);
-  });
-  input.addEventListener("focus", find);
-  input.addEventListener("blur", async () => {
-    await choices.get(input)();
-    if (document.activeElement !== input) expand(false);
-  });
-  input.addEventListener("keydown", (event) => {
-    const options = [...list.querySelectorAll("[data-id]")];
-    const at = options.indexOf(current());
+  }
+
+  emptyOption(text) {
+    const option = document.createElement("li");
+    option.setAttribute("role", "option");
+    option.setAttribute("aria-disabled", "true");
+    option.textContent = text;
+    return option;
+  }
+
+  onKey(event) {
+    const { options } = this;
+    const at = options.indexOf(this.selected);
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    const isSearching = this.#timer || this.#latest;
     if (step && options.length) {
       event.preventDefault();
-      expand(true);
-      select(options.at(at < 0 ? Math.min(step, 0) : (at + step) % options.length));
-    } else if ((event.key === "Enter" || event.key === "Tab") && !timer && !latest && !list.hidden && at >= 0) {
-      take(options[at]);
+      this.expand(true);
+      this.select(options.at(at < 0 ? Math.min(step, 0) : (at + step) % options.length));
+    } else if ((event.key === "Enter" || event.key === "Tab") && !isSearching && !this.list.hidden && at >= 0) {
+      this.take(options[at]);
       if (event.key === "Enter") event.preventDefault(); // a form with this field is not sent yet
-    } else if (event.key === "Escape" && !list.hidden) {
+    } else if (event.key === "Escape" && !this.list.hidden) {
       event.stopPropagation();
       event.preventDefault();
-      expand(false);
+      this.expand(false);
     }
-  });
-  holder.append(input, list);
+  }
+}
+
+// The element that holds the text field and its suggestions.
+function withPicker(input, url) {
+  const holder = document.createElement("div");
+  holder.className = "picker";
+  holder.append(input, new Picker(input, url).list);
   return holder;
 }
 
@@ -172,7 +216,7 @@ function pickerUrl(key, type) {
   return type === "reference" || type === "user" ? grid.dataset.pick.replace("KEY", encodeURIComponent(key)) : null;
 }
 
-const savers = new WeakMap(); // of open editors, by their cell
+const editors = new WeakMap(); // open ones, by their cell
 
 function isChanged(cell) {
   return valueIn(cell.querySelector(".editor").querySelector("input, select, textarea")) !== cell.dataset.value;
@@ -180,7 +224,7 @@ function isChanged(cell) {
 
 // What was typed into another cell is saved first. If that is refused, its editor stays.
 async function leaveFor(open, cell, typed) {
-  await savers.get(open)?.();
+  await editors.get(open)?.saveInput();
   if (!grid.querySelector("td.editing")) edit(cell, typed);
 }
 
@@ -199,98 +243,116 @@ function edit(cell, typed) {
   if (open && isChanged(open)) return leaveFor(open, cell, typed);
   if (open) close(open);
   showProblem(cell, "");
-  const { key, type, value } = cell.dataset;
-  const row = cell.closest("tr");
-  const editor = document.createElement("div");
-  editor.className = "editor";
-  const input = controlFor(type, value, { values: cell.dataset.values?.split(",") });
-  input.setAttribute("aria-label", type === "timestamp" ? `${key} (UTC)` : key);
-  const problem = document.createElement("p");
-  problem.className = "problem";
-  problem.setAttribute("role", "alert");
-  problem.hidden = true;
-  const actions = document.createElement("div");
-  actions.className = "tools";
+  new CellEditor(cell).open(typed);
+}
 
-  const refuse = (text) => {
-    problem.hidden = false;
-    problem.textContent = text;
-    input.setAttribute("aria-invalid", "true");
-  };
-  // After a save, `then` is the arrow key for the next cell.
-  const save = async (text, { then } = {}) => {
-    const step = [];
-    const answer = await patchRow(row, { [key]: text }, step);
-    if (answer.status === 200) {
-      remember(step);
-      close(cell);
-      if (then) move(cell, then);
-    } else if (answer.status === 412) await conflict(text);
-    else refuse(messageOf(errorOf(answer), key));
-  };
-  const saveInput = async (then) => {
-    await choices.get(input)?.();
-    const text = valueIn(input);
-    if (text === value && !cell.hasAttribute("data-null")) {
-      close(cell);
-      if (then) move(cell, then);
-      return;
-    }
-    if (type === "json" && jsonText(type, text) !== text) refuse("This is not JSON. Write texts in quotes.");
-    else return save(jsonText(type, text), { then });
-  };
-  savers.set(cell, saveInput);
-  const conflict = async (text) => {
-    const current = await send("GET", row.dataset.id);
-    if (current.status !== 200) return refuse("The row no longer exists.");
-    const shown = document.createElement("bdi");
-    shown.textContent = JSON.stringify(parse(current.text)[key]);
-    problem.hidden = false;
-    problem.replaceChildren("Someone else changed this row. Its value is now ", shown, ".");
-    savers.delete(cell); // the user now chooses one of the values
-    actions.replaceChildren(
-      button("Save mine", () => (showRow(row, current), save(text)), "primary"),
-      button("Keep theirs", () => {
-        showRow(row, current);
-        close(cell);
-      }),
+class CellEditor {
+  constructor(cell) {
+    const { key, type, value } = cell.dataset;
+    Object.assign(this, { cell, row: cell.closest("tr"), key, type, value });
+    this.input = controlFor(type, value, { values: cell.dataset.values?.split(",") });
+    this.input.setAttribute("aria-label", type === "timestamp" ? `${key} (UTC)` : key);
+    this.problem = document.createElement("p");
+    this.problem.className = "problem";
+    this.problem.setAttribute("role", "alert");
+    this.problem.hidden = true;
+    this.actions = document.createElement("div");
+    this.actions.className = "tools";
+    this.actions.append(
+      button("Save", () => this.saveInput(), "primary"),
+      button("Cancel", () => close(cell)),
     );
-  };
-
-  actions.append(
-    button("Save", () => saveInput(), "primary"),
-    button("Cancel", () => close(cell)),
-  );
-  if (cell.hasAttribute("data-nullable")) actions.append(button("Set null", () => save("null")));
-  const url = pickerUrl(key, type);
-  if (url && value) {
-    input.dataset.id = value;
-    input.value = cell.querySelector(".cell").textContent;
+    if (cell.hasAttribute("data-nullable")) this.actions.append(button("Set null", () => this.save("null")));
+    editors.set(cell, this);
   }
-  editor.append(url ? withPicker(input, url) : input, problem, actions);
-  input.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && !(event.shiftKey && input.tagName === "TEXTAREA")) {
+
+  open(typed) {
+    const { cell, input } = this;
+    const url = pickerUrl(this.key, this.type);
+    if (url && this.value) {
+      input.dataset.id = this.value;
+      input.value = cell.querySelector(".cell").textContent;
+    }
+    const editor = document.createElement("div");
+    editor.className = "editor";
+    editor.append(url ? withPicker(input, url) : input, this.problem, this.actions);
+    input.addEventListener("keydown", (event) => this.onKey(event));
+    editor.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") close(cell);
+      event.stopPropagation();
+    });
+    cell.querySelector(".cell").hidden = true;
+    cell.classList.add("editing");
+    cell.append(editor);
+    if (typed !== undefined && input.tagName !== "SELECT" && ["text", "textarea"].includes(input.type)) {
+      input.value = typed;
+      delete input.dataset.id;
+    } else if (url) input.select();
+    editor.scrollIntoView({ block: "nearest", inline: "nearest" });
+    input.focus();
+  }
+
+  onKey(event) {
+    if (event.key === "Enter" && !(event.shiftKey && this.input.tagName === "TEXTAREA")) {
       event.preventDefault();
-      saveInput("ArrowDown");
+      this.saveInput("ArrowDown");
     } else if (event.key === "Tab") {
       // Shift Tab from the first control and Tab move to the next cell, as in a spreadsheet.
       event.preventDefault();
-      saveInput(event.shiftKey ? "ArrowLeft" : "ArrowRight");
+      this.saveInput(event.shiftKey ? "ArrowLeft" : "ArrowRight");
     }
-  });
-  editor.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") close(cell);
-    event.stopPropagation();
-  });
-  cell.querySelector(".cell").hidden = true;
-  cell.classList.add("editing");
-  cell.append(editor);
-  if (typed !== undefined && input.tagName !== "SELECT" && ["text", "textarea"].includes(input.type)) {
-    input.value = typed;
-    delete input.dataset.id;
-  } else if (url) input.select();
-  editor.scrollIntoView({ block: "nearest", inline: "nearest" });
-  input.focus();
+  }
+
+  // `then` is the arrow key for the next cell.
+  async saveInput(then) {
+    await pickers.get(this.input)?.takeSelected();
+    const text = valueIn(this.input);
+    if (text === this.value && !this.cell.hasAttribute("data-null")) this.leave(then);
+    else if (this.type === "json" && jsonText("json", text) !== text) this.refuse("This is not JSON. Write texts in quotes.");
+    else await this.save(jsonText(this.type, text), then);
+  }
+
+  async save(json, then) {
+    const step = [];
+    const answer = await patchRow(this.row, { [this.key]: json }, step);
+    if (answer.status === 200) {
+      remember(step);
+      this.leave(then);
+    } else if (answer.status === 412) await this.showConflict(json);
+    else this.refuse(messageOf(errorOf(answer), this.key));
+  }
+
+  leave(then) {
+    close(this.cell);
+    if (then) move(this.cell, then);
+  }
+
+  refuse(text) {
+    this.problem.hidden = false;
+    this.problem.textContent = text;
+    this.input.setAttribute("aria-invalid", "true");
+  }
+
+  // Another change of the row came first: the user chooses one of the values.
+  async showConflict(json) {
+    const current = await send("GET", this.row.dataset.id);
+    if (current.status !== 200) return this.refuse("The row no longer exists.");
+    const theirs = document.createElement("bdi");
+    theirs.textContent = JSON.stringify(parse(current.text)[this.key]);
+    this.problem.hidden = false;
+    this.problem.replaceChildren("Someone else changed this row. Its value is now ", theirs, ".");
+    editors.delete(this.cell); // leaving the cell does not save it
+    this.actions.replaceChildren(
+      button("Save mine", () => {
+        showRow(this.row, current);
+        this.save(json);
+      }, "primary"),
+      button("Keep theirs", () => {
+        showRow(this.row, current);
+        close(this.cell);
+      }),
+    );
+  }
 }
 
 for (const field of document.querySelectorAll("#new-row [data-field]")) {

@@ -8,7 +8,7 @@ const steps = []; // of entries, the latest step last
 let working = Promise.resolve();
 
 // One after another, so that an undo finds a complete step.
-function inTurn(action) {
+function enqueue(action) {
   working = working.then(action, action);
 }
 
@@ -69,15 +69,20 @@ function pastedJson(cell, text) {
   return jsonText(type, text);
 }
 
-// `triples`: cells of the row, each with its new value as text and as JSON. Whether all is saved.
-async function saveCells(row, triples, verb, step) {
-  const isRefused = ([cell, text]) => cell.hasAttribute("data-read-only") && cell.dataset.value !== text;
-  for (const each of triples) showProblem(each[0], isRefused(each) ? "The platform sets this column." : "");
-  const changes = triples.filter(([cell, , json]) => !cell.hasAttribute("data-read-only") && jsonOf(cell) !== json);
-  if (!changes.length) return true;
-  const by = (at) => Object.fromEntries(changes.map((each) => [each[0].dataset.key, each[at]]));
-  const answer = await patchRow(row, by(2), step);
-  if (answer.status !== 200) await showRefusal(row, answer, by(1), verb);
+// `values`: cells of the row, each with its new value as text and as JSON. Whether all is saved.
+async function saveCells(row, values, verb, step) {
+  const texts = {};
+  const jsonTexts = {};
+  for (const { cell, text, json } of values) {
+    const isReadOnly = cell.hasAttribute("data-read-only");
+    showProblem(cell, isReadOnly && cell.dataset.value !== text ? "The platform sets this column." : "");
+    if (isReadOnly || jsonOf(cell) === json) continue;
+    texts[cell.dataset.key] = text;
+    jsonTexts[cell.dataset.key] = json;
+  }
+  if (!Object.keys(texts).length) return true;
+  const answer = await patchRow(row, jsonTexts, step);
+  if (answer.status !== 200) await showRefusal(row, answer, texts, verb);
   return answer.status === 200;
 }
 
@@ -103,7 +108,7 @@ async function createRow(last, pairs, step) {
   box.setAttribute("aria-label", `Select row ${row.dataset.id}`);
   grid.tBodies[0].append(row);
   showRow(row, answer);
-  isShown(row.dataset.id);
+  forgetNewRow(row.dataset.id);
   step.push({ id: row.dataset.id, isNew: true, after: row.dataset.etag });
   return null;
 }
@@ -135,8 +140,8 @@ async function paste(cell, text) {
     const cells = cellsOf(row ?? rows.at(-1)).slice(left);
     const pairs = line.slice(0, cells.length).map((each, at) => [cells[at], each]);
     if (row) {
-      const triples = pairs.map(([each, value]) => [each, value, pastedJson(each, value)]);
-      if (await saveCells(row, triples, "pasted", step)) saved += 1;
+      const values = pairs.map(([each, value]) => ({ cell: each, text: value, json: pastedJson(each, value) }));
+      if (await saveCells(row, values, "pasted", step)) saved += 1;
     } else {
       const reason = await createRow(rows.at(-1), pairs, step);
       if (reason === null) saved += 1;
@@ -156,7 +161,8 @@ async function clear(cell) {
   const step = [];
   for (const cells of rangeTo(cell)) {
     const own = cells.filter((each) => !each.hasAttribute("data-read-only"));
-    await saveCells(cells[0].parentElement, own.map((each) => [each, "", pastedJson(each, "")]), "cleared", step);
+    const values = own.map((each) => ({ cell: each, text: "", json: pastedJson(each, "") }));
+    await saveCells(cells[0].parentElement, values, "cleared", step);
   }
   remember(step);
 }
@@ -164,7 +170,7 @@ async function clear(cell) {
 async function toggle(cell) {
   const text = cell.dataset.value === "true" ? "false" : "true";
   const step = [];
-  await saveCells(cell.parentElement, [[cell, text, text]], "saved", step);
+  await saveCells(cell.parentElement, [{ cell, text, json: text }], "saved", step);
   remember(step);
 }
 
@@ -172,12 +178,12 @@ async function toggle(cell) {
 async function fillDown(cell) {
   const [first, ...rest] = rangeTo(cell);
   if (!rest.length) return showStatus("Select more than one row with Shift and the arrow keys to fill them.");
-  const sources = first.map((each) => [each.dataset.value, jsonOf(each)]);
+  const sources = first.map((each) => ({ text: each.dataset.value, json: jsonOf(each) }));
   const step = [];
   let saved = 0;
   for (const cells of rest) {
-    const triples = cells.map((each, at) => [each, ...sources[at]]);
-    const own = triples.filter(([each]) => !each.hasAttribute("data-read-only"));
+    const values = cells.map((each, at) => ({ cell: each, ...sources[at] }));
+    const own = values.filter((each) => !each.cell.hasAttribute("data-read-only"));
     if (await saveCells(cells[0].parentElement, own, "filled", step)) saved += 1;
   }
   remember(step);
@@ -218,11 +224,11 @@ async function undo() {
 }
 
 if (grid.hasAttribute("data-editable")) {
-  document.querySelector("[data-undo]").addEventListener("click", () => inTurn(undo));
+  document.querySelector("[data-undo]").addEventListener("click", () => enqueue(undo));
   document.addEventListener("keydown", (event) => {
     const isUndo = event.key.toLowerCase() === "z" && (event.ctrlKey || event.metaKey) && !event.shiftKey;
     if (!isUndo || event.target.closest("input, textarea, select, dialog")) return;
     event.preventDefault();
-    inTurn(undo);
+    enqueue(undo);
   });
 }

@@ -100,8 +100,8 @@ function onGridKey(event) {
   const link = cell.querySelector(":scope > a.why, :scope > a");
   if (event.key === "Enter" && link && (event.ctrlKey || cell.hasAttribute("data-read-only"))) link.click();
   else if (event.key === "Enter" || event.key === "F2") edit(cell);
-  else if ((event.key === "Delete" || event.key === "Backspace") && isPlain) inTurn(() => clear(cell));
-  else if (event.key.toLowerCase() === "d" && (event.ctrlKey || event.metaKey)) inTurn(() => fillDown(cell));
+  else if ((event.key === "Delete" || event.key === "Backspace") && isPlain) enqueue(() => clear(cell));
+  else if (event.key.toLowerCase() === "d" && (event.ctrlKey || event.metaKey)) enqueue(() => fillDown(cell));
   else if (event.key.startsWith("Arrow") || event.key === "Home" || event.key === "End") {
     const next = neighbour(cell, event.key);
     if (next && event.shiftKey) anchor ??= cell;
@@ -109,7 +109,7 @@ function onGridKey(event) {
     focusCell(next);
     if (next) showRange(next);
   } else if (event.key === " " && event.shiftKey) cell.parentElement.querySelector("[data-select]")?.click();
-  else if (event.key === " " && isPlain && cell.dataset.type === "boolean") inTurn(() => toggle(cell));
+  else if (event.key === " " && isPlain && cell.dataset.type === "boolean") enqueue(() => toggle(cell));
   else if (event.key.length === 1 && isPlain) edit(cell, event.key);
   else return;
   event.preventDefault();
@@ -130,7 +130,7 @@ if (grid.hasAttribute("data-editable")) {
   grid.addEventListener("click", (event) => {
     const cell = event.target.closest("td[data-key]");
     const isBox = event.target.closest('td[data-type="boolean"]:not([data-null]) .cell') !== null;
-    if (isBox && !event.shiftKey) return inTurn(() => toggle(cell));
+    if (isBox && !event.shiftKey) return enqueue(() => toggle(cell));
     if (cell && cell === selectedBefore && !event.target.closest("a, .editor")) edit(cell);
   });
   grid.addEventListener("focusin", (event) => {
@@ -148,7 +148,7 @@ if (grid.hasAttribute("data-editable")) {
     if (!cell.matches?.("table.grid td[data-key]")) return;
     event.preventDefault();
     const text = event.clipboardData.getData("text/plain");
-    inTurn(() => paste(cell, text));
+    enqueue(() => paste(cell, text));
   });
   skipControls();
 }

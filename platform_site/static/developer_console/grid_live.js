@@ -2,12 +2,12 @@
 "use strict";
 
 const liveState = document.getElementById("live-state");
-const added = new Set();
+const newRows = new Set(); // ids of rows that others have added
 let ownUntil = 0; // Until then new rows count as those of an import from this page.
 let lastId = null;
 let listening = null; // aborts the stream
 
-function showState(text, withLink = false) {
+function showLiveState(text, withLink = false) {
   liveState.replaceChildren(text);
   if (withLink) {
     const link = document.createElement("a");
@@ -29,21 +29,20 @@ async function refresh(row) {
   }
   const current = await send("GET", row.dataset.id);
   if (row.querySelector("td.editing")) return;
-  if (current.status === 404) return leave(row);
+  if (current.status === 404) return markGone(row);
   if (current.status !== 200 || current.etag === row.dataset.etag) return;
   showRow(row, current);
   row.classList.add("changed");
   setTimeout(() => row.classList.remove("changed"), 2000);
 }
 
-function leave(row) {
+function markGone(row) {
   row.classList.add("gone");
-  row.dataset.gone = "";
 }
 
-// A row that this page has added itself.
-function isShown(id) {
-  if (added.delete(id) && !added.size) showState("Live");
+// This page shows the row, or it is gone.
+function forgetNewRow(id) {
+  if (newRows.delete(id) && !newRows.size) showLiveState("Live");
 }
 
 function receive(name, data) {
@@ -51,16 +50,16 @@ function receive(name, data) {
     const row = rowWith(data.id);
     if (row) refresh(row);
     else if (Date.now() > ownUntil) {
-      added.add(data.id);
-      showState(`${added.size} row${added.size === 1 ? "" : "s"} added or changed elsewhere.`, true);
+      newRows.add(data.id);
+      showLiveState(`${countOf(newRows.size)} added or changed elsewhere.`, true);
     }
   } else if (name === "gone") {
     const row = rowWith(data.id);
-    if (row) leave(row);
-    isShown(data.id);
-  } else if (name === "reset" && Date.now() > ownUntil) showState("The table has changed.", true);
+    if (row) markGone(row);
+    forgetNewRow(data.id);
+  } else if (name === "reset" && Date.now() > ownUntil) showLiveState("The table has changed.", true);
   else if (name === "ready") {
-    showState("Live");
+    showLiveState("Live");
     catchUp();
   }
 }
@@ -75,7 +74,7 @@ async function currentPage() {
 async function reloadRows(own) {
   ownUntil = Date.now() + own;
   const page = grid.querySelector("td.editing") ? null : await currentPage();
-  if (!page || grid.querySelector("td.editing")) return showState("The table has changed.", true);
+  if (!page || grid.querySelector("td.editing")) return showLiveState("The table has changed.", true);
   grid.tBodies[0].replaceWith(page.querySelector("table.grid").tBodies[0]);
   for (const part of ["[data-count]", ".pages"]) {
     document.querySelector(part)?.remove();
@@ -84,8 +83,8 @@ async function reloadRows(own) {
   }
   const columns = stored("order", []);
   if (columns.length) applyOrder(columns);
-  if (added.size) showState("Live");
-  added.clear();
+  if (newRows.size) showLiveState("Live");
+  newRows.clear();
   skipControls();
   enableDelete();
 }
@@ -108,11 +107,11 @@ async function listen() {
   listening = new AbortController();
   const response = await fetch(grid.dataset.live, { method: "POST", headers, signal: listening.signal });
   if (!response.ok || response.redirected) {
-    showState("Not live");
+    showLiveState("Not live");
     // Too many streams, or unavailable: try again later. No permission: stop.
     return response.status === 429 || response.status >= 500 ? 30_000 : null;
   }
-  if (lastId) showState("Live");
+  if (lastId) showLiveState("Live");
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
   let wait = 2000;
@@ -149,9 +148,9 @@ async function stayLive() {
       wait = await listen();
     } catch {
       if (document.hidden) continue;
-      showState("Connecting …");
+      showLiveState("Connecting …");
     }
-    if (wait === null) return showState("Not live");
+    if (wait === null) return showLiveState("Not live");
     await new Promise((resolve) => setTimeout(resolve, wait));
   }
 }

@@ -172,7 +172,7 @@ document.querySelector("[data-import]")?.addEventListener("submit", async (event
   report.replaceChildren();
   try {
     showReport(await importFile(form, file), file.name);
-    await reloadRows(10_000).catch(() => showState("The table has changed.", true));
+    await reloadRows(10_000).catch(() => showLiveState("The table has changed.", true));
   } catch {
     showStatus("The connection was lost. Complete parts are imported: compare the rows before you repeat.");
     progress.hidden = true;
