@@ -48,6 +48,19 @@ def test_edits_are_undone_in_their_order(window: Callable[..., Page], things: Th
     assert (row["name"], row["size"], row["extra"]) == ("a", 1, "1")
 
 
+def test_a_null_that_is_only_looked_at_stays_null(window: Callable[..., Page], things: Things) -> None:
+    row_id = things.add(name="a")
+    page = window()
+    things.open(page)
+    cell(page, row_id, "size").focus()
+    page.keyboard.press("F2")
+    expect(page.locator("td.editing")).to_have_count(1)
+    page.keyboard.press("Enter")
+    expect(page.locator("td.editing")).to_have_count(0)
+    expect(cell(page, row_id, "size").locator(".cell")).to_have_text("null")
+    assert things.row(row_id)["size"] is None
+
+
 def test_deleting_shows_its_progress_and_the_rows_after(window: Callable[..., Page], things: Things) -> None:
     for number in range(51):
         things.add(name=f"thing {number}")

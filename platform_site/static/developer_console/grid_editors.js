@@ -247,6 +247,8 @@ function edit(cell, typed) {
 }
 
 class CellEditor {
+  isTyped = false;
+
   constructor(cell) {
     const { key, type, value } = cell.dataset;
     Object.assign(this, { cell, row: cell.closest("tr"), key, type, value });
@@ -276,6 +278,7 @@ class CellEditor {
     const editor = document.createElement("div");
     editor.className = "editor";
     editor.append(url ? withPicker(input, url) : input, this.problem, this.actions);
+    input.addEventListener("input", () => (this.isTyped = true));
     input.addEventListener("keydown", (event) => this.onKey(event));
     editor.addEventListener("keydown", (event) => {
       if (event.key === "Escape") close(cell);
@@ -286,6 +289,7 @@ class CellEditor {
     cell.append(editor);
     if (typed !== undefined && input.tagName !== "SELECT" && ["text", "textarea"].includes(input.type)) {
       input.value = typed;
+      this.isTyped = true;
       delete input.dataset.id;
     } else if (url) input.select();
     editor.scrollIntoView({ block: "nearest", inline: "nearest" });
@@ -303,11 +307,11 @@ class CellEditor {
     }
   }
 
-  // `then` is the arrow key for the next cell.
+  // `then` is the arrow key for the next cell. Null stays null unless something is typed.
   async saveInput(then) {
     await pickers.get(this.input)?.takeSelected();
     const text = valueIn(this.input);
-    if (text === this.value && !this.cell.hasAttribute("data-null")) this.leave(then);
+    if (text === this.value && !(this.isTyped && this.cell.hasAttribute("data-null"))) this.leave(then);
     else if (this.type === "json" && jsonText("json", text) !== text) this.refuse("This is not JSON. Write texts in quotes.");
     else await this.save(jsonText(this.type, text), then);
   }
