@@ -1,26 +1,17 @@
 """Schema: one draft as forms and as JSON, its plan, and old versions. Each form's button changes the draft's text and
 plans it; applying needs a current plan, and confirmation by name of what loses data."""
 
-import json
-import re
 from dataclasses import dataclass, field, replace
-from functools import partial
-from hashlib import sha256
-from typing import Any, Final
+from typing import Any
 
 from django.http import HttpResponse
 
-from platform_site.developer_console.api_calls import path_to
-from platform_site.developer_console.forms import Form, integer_of, invalid
+from platform_site.developer_console.forms import Form
 from platform_site.developer_console.frame import Console, page
-from platform_site.developer_console.schema import new_table, outline, part_forms
+from platform_site.developer_console.schema import drafts, new_table, outline, part_forms, plans
 from platform_site.developer_console.schema.parts import Part, part_of, remove, title_of
 from platform_site.http import exact_json
 from platform_site.http.errors import ApiError, FieldError, ValidationFailed
-
-_PATH: Final = "/v1/schema"
-_BACKFILL: Final = "backfill."
-_invalid: Final = partial(invalid, summary="The document cannot be read.")
 
 
 @dataclass
@@ -33,7 +24,7 @@ class _Shown:
     """The table whose parts are shown; empty: as before."""
     editing: Part | None = None
     """The part whose form is open."""
-    is_kept: bool = False
+    was_open: bool = False
     """Whether it was open before."""
     is_unsaved: bool = False
     """Whether its values are not in the draft."""
@@ -47,7 +38,7 @@ class _Shown:
     problems: list[dict[str, Any]] = field(default_factory=list)
     plan: dict[str, Any] | None = None
     planned: str = ""
-    """The `_mark` of the plan."""
+    """The `fingerprint` of the plan."""
     unconfirmed: ApiError | None = None
     is_applied: bool = False
     notice: str = ""
@@ -56,18 +47,18 @@ class _Shown:
 @page("schema")
 def schema(console: Console) -> HttpResponse:
     asked, is_submitted = console.request.POST, console.request.method == "POST"
-    current = console.api("GET", _PATH)
-    shown = _Shown(_text(console))
+    current = console.api("GET", plans.PATH)
+    shown = _Shown(drafts.submitted_text(console))
     if is_submitted:
         try:
             _submit(console, current["document"], shown)
         except ApiError as refusal:
-            console.refusal, text = refusal, _text(console)
-            shown = _Shown(text, problems=_problems(refusal, text))
+            console.refusal, text = refusal, drafts.submitted_text(console)
+            shown = _Shown(text, problems=drafts.problems_of(refusal, text))
     elif console.may_write and "add" in console.request.GET:
         shown.editing = Part("column", console.request.GET.get("table", ""))
     if shown.is_applied:
-        current = console.api("GET", _PATH)
+        current = console.api("GET", plans.PATH)
     if not is_submitted or shown.is_applied or asked.get("revert"):
         shown.text = exact_json.dumps(current["document"], indent=True)
     return console.render(
@@ -77,7 +68,7 @@ def schema(console: Console) -> HttpResponse:
             "version": current["version"] if shown.is_applied else asked.get("version") or current["version"],
             "history": _history(console),
             "revert": "" if shown.is_applied else asked.get("revert", ""),
-            "backfill": _backfill_fields(asked, shown.problems),
+            "backfill": plans.backfill_fields(asked, shown.problems),
             **vars(shown),
             **_forms(console, current["document"], shown),
         },
@@ -86,7 +77,7 @@ def schema(console: Console) -> HttpResponse:
 
 
 def _history(console: Console) -> list[dict[str, Any]]:
-    found = console.listed(f"{_PATH}/versions", {"limit": "20"})
+    found = console.listed(f"{plans.PATH}/versions", {"limit": "20"})
     emails = console.emails_of(each["applied_by"] for each in found)
     return [each | {"email": emails.get(each["applied_by"])} for each in found]
 
@@ -112,10 +103,10 @@ def _submit(console: Console, current: Any, shown: _Shown) -> None:
         case "add-table":
             _add_table(console, shown)
         case "close":
-            _draft(shown.text)  # it must be readable
+            drafts.read(shown.text)  # it must be readable
             shown.last = part_of(asked["part"]) if "part" in asked else None
         case "open" | "edit" | "remove":
-            named, draft = part_of(code), _draft(shown.text)
+            named, draft = part_of(code), drafts.read(shown.text)
             shown.at = named.table
             if action == "edit":
                 shown.editing = named
@@ -124,12 +115,12 @@ def _submit(console: Console, current: Any, shown: _Shown) -> None:
                 shown.text = exact_json.dumps(draft, indent=True)
                 _plan_part(console, shown, None)
         case _:
-            _plan_or_apply(console, shown, part, saved)
+            _submit_draft(console, shown, part, saved)
 
 
 def _save_open_form(current: Any, shown: _Shown, part: Part, action: str, code: str, asked: Any) -> Part | None:
     """The saved part, perhaps under a new name. None if there is nothing to save, or if it is refused."""
-    draft = _draft(shown.text)
+    draft = drafts.read(shown.text)
     is_removed = (action, code) == ("remove", part.code)
     if is_removed or not (part_forms.is_typed(asked) or (action == "save" and part.is_new)):
         return None
@@ -144,24 +135,6 @@ def _save_open_form(current: Any, shown: _Shown, part: Part, action: str, code: 
     return saved
 
 
-def _plan_or_apply(console: Console, shown: _Shown, part: Part | None, saved: Part | None) -> None:
-    """Errors of the open form's part are shown in it. A form that was saved only now is planned, and not applied."""
-    action = console.request.POST.get("what")
-    shown.is_kept = part is not None
-    if saved:
-        shown.at = saved.table
-        if action == "apply":
-            title = title_of(_draft(shown.text), saved)
-            shown.notice = f"The {title} was not in the document. It is now, and this is the new plan."
-        _plan_part(console, shown, saved)
-        return
-    shown.editing = part
-    if part and action == "plan":
-        _plan_part(console, shown, part)
-    else:
-        _change(console, shown)
-
-
 def _code_after(code: str, part: Part, saved: Part) -> str:
     """The part that a button names, after the form of `part` was saved under a new name, perhaps of its table."""
     if code == part.code:
@@ -172,20 +145,87 @@ def _code_after(code: str, part: Part, saved: Part) -> str:
     return replace(named, table=saved.table).code if named.table == part.table else code
 
 
+def _submit_draft(console: Console, shown: _Shown, part: Part | None, saved: Part | None) -> None:
+    """Errors of the open form's part are shown in it. A form that was saved only now is planned, and not applied."""
+    action = console.request.POST.get("what")
+    shown.was_open = part is not None
+    if saved:
+        shown.at = saved.table
+        if action == "apply":
+            title = title_of(drafts.read(shown.text), saved)
+            shown.notice = f"The {title} was not in the document. It is now, and this is the new plan."
+        _plan_part(console, shown, saved)
+        return
+    shown.editing = part
+    if part and action == "plan":
+        _plan_part(console, shown, part)
+    else:
+        _apply_if_planned(console, shown)
+
+
+def _apply_if_planned(console: Console, shown: _Shown) -> None:
+    """Apply the draft if this is what was planned, else plan it."""
+    asked = console.request.POST
+    is_apply = asked.get("what") == "apply"
+    if not is_apply or asked.get("planned") != plans.fingerprint(console, shown.text):
+        _plan(console, shown)
+        if is_apply:
+            shown.notice = "The document has changed since its plan. This is the new plan."
+        return
+    typed = asked.getlist("confirm")
+    try:
+        confirmed = [each.strip() for each in typed if each.strip()]
+        done = plans.send(console, shown.text, dry_run=False, confirm=confirmed)
+    except ApiError as refusal:
+        if not any(each.code == "unconfirmed" for each in refusal.fields):
+            raise
+        shown.unconfirmed = refusal
+        destructive = (each for each in _plan(console, shown)["operations"] if each["destructive"])
+        for operation, text in zip(destructive, typed, strict=False):
+            operation["typed"] = text
+    else:
+        shown.is_applied, shown.notice = True, f"The schema is at version {done['version']}."
+
+
+def _add_table(console: Console, shown: _Shown) -> None:
+    asked = console.request.POST
+    name = asked.get("table", "").strip()
+    try:
+        with_table = new_table.add_to(drafts.read(shown.text), asked)
+    except ValidationFailed as refusal:
+        if refusal.fields[0].field == "document":
+            raise
+        shown.table_refusal, shown.status = refusal, refusal.status
+        return
+    draft, shown.text = shown.text, with_table
+    try:
+        _plan(console, shown)
+    except ApiError as refusal:
+        shown.text, own = draft, new_table.own_errors(refusal, name)
+        if own is None:
+            console.refusal, shown.problems = refusal, drafts.problems_of(refusal, draft)
+        else:
+            shown.table_refusal, shown.status = own, refusal.status
+        return
+    shown.at, shown.is_added = name, True
+    if asked.get("what") == "apply":
+        shown.notice = f"The table {name} was not in the document. It is now, and this is the new plan."
+
+
 def _plan_part(console: Console, shown: _Shown, part: Part | None) -> None:
     """Plan the draft. Errors of a saved part keep its form open."""
     try:
         _plan(console, shown)
     except ApiError as refusal:
-        console.refusal, shown.problems = refusal, _problems(refusal, shown.text)
+        console.refusal, shown.problems = refusal, drafts.problems_of(refusal, shown.text)
         own = [_of_part(each, part) for each in shown.problems if part and outline.is_inside(each["field"], part.path)]
         if own:
             shown.editing, shown.part_refusal = part, ValidationFailed(refusal.text, fields=own)
 
 
 def _plan(console: Console, shown: _Shown) -> dict[str, Any]:
-    shown.plan = plan = _send(console, shown.text, dry_run=True)
-    shown.planned = _mark(console, shown.text)
+    shown.plan = plan = plans.send(console, shown.text, dry_run=True)
+    shown.planned = plans.fingerprint(console, shown.text)
     return plan
 
 
@@ -201,7 +241,7 @@ def _of_part(problem: dict[str, Any], part: Part) -> FieldError:
 
 def _forms(console: Console, current: Any, shown: _Shown) -> dict[str, Any]:
     try:
-        draft = _draft(shown.text)
+        draft = drafts.read(shown.text)
     except ApiError:
         return {"is_unreadable": True, "is_changed": True, "kept": _kept(console.request.POST)}
     tables = outline.tables_of(draft, current, shown.problems)
@@ -251,135 +291,3 @@ def _table_form(console: Console, shown: _Shown) -> Form:
     asked, refusal = console.request.POST, shown.table_refusal
     is_open = not shown.is_added and any(asked.get(each.name) for each in new_table.FIELDS)
     return Form("new-table", new_table.FIELDS, {}, refusal, asked if is_open or refusal else None)
-
-
-def _draft(text: str) -> dict[str, Any]:
-    """Raises ValidationFailed, with the place in the text."""
-    try:
-        # Its messages say more than those of orjson, which is stricter (NaN, say).
-        json.loads(text, parse_float=exact_json.read_exact_float)
-        draft = exact_json.loads(text)
-    except json.JSONDecodeError as error:
-        raise _invalid("document", f"Line {error.lineno}, column {error.colno}: {error.msg}") from None
-    except exact_json.RoundedNumber as error:
-        raise _invalid("document", str(error)) from None
-    except (ValueError, RecursionError):
-        raise _invalid("document", "The document is nested too deep, or has a number that is too long.") from None
-    if not isinstance(draft, dict):
-        raise _invalid("document", "The document must be an object.")
-    return draft
-
-
-def _mark(console: Console, text: str) -> str:
-    asked = console.request.POST
-    return sha256(repr((asked.get("revert", ""), sorted(_backfill(asked).items()), text)).encode()).hexdigest()
-
-
-def _backfill(asked: Any) -> dict[str, str]:
-    """The filled fields of a reversal: values of existing rows, by `table.column`."""
-    return {
-        name.removeprefix(_BACKFILL): text
-        for name in asked
-        if name.startswith(_BACKFILL) and (text := asked[name].strip())
-    }
-
-
-def _backfill_fields(asked: Any, problems: list[dict[str, Any]]) -> dict[str, str]:
-    """Also of columns whose existing rows have no value."""
-    paths = [each["field"].split(".") for each in problems if each["code"] == "required"]
-    missing = [f"{path[2]}.{path[4]}" for path in paths if len(path) == 5 and path[3] == "columns"]
-    return dict.fromkeys(missing, "") | _backfill(asked)
-
-
-def _backfill_values(console: Console, version: int | str) -> dict[str, Any]:
-    texts = _backfill(console.request.POST)
-    if not texts:
-        return {}
-    tables = console.api("GET", path_to("schema", "versions", str(version)))["document"]["tables"]
-    found = {}
-    for name, text in texts.items():
-        table, _, key = name.partition(".")
-        column = tables.get(table, {}).get("columns", {}).get(key, {})
-        found[name] = part_forms.literal(column.get("type", ""), "backfill", text)
-    return found
-
-
-def _text(console: Console) -> str:
-    return console.request.POST.get("document", "").replace("\r\n", "\n")
-
-
-def _change(console: Console, shown: _Shown) -> None:
-    """Apply the draft if this is what was planned, else plan it."""
-    asked = console.request.POST
-    is_apply = asked.get("what") == "apply"
-    if not is_apply or asked.get("planned") != _mark(console, shown.text):
-        _plan(console, shown)
-        if is_apply:
-            shown.notice = "The document has changed since its plan. This is the new plan."
-        return
-    typed = asked.getlist("confirm")
-    try:
-        confirmed = [each.strip() for each in typed if each.strip()]
-        done = _send(console, shown.text, dry_run=False, confirm=confirmed)
-    except ApiError as refusal:
-        if not any(each.code == "unconfirmed" for each in refusal.fields):
-            raise
-        shown.unconfirmed = refusal
-        destructive = (each for each in _plan(console, shown)["operations"] if each["destructive"])
-        for operation, text in zip(destructive, typed, strict=False):
-            operation["typed"] = text
-    else:
-        shown.is_applied, shown.notice = True, f"The schema is at version {done['version']}."
-
-
-def _add_table(console: Console, shown: _Shown) -> None:
-    asked = console.request.POST
-    name = asked.get("table", "").strip()
-    try:
-        with_table = new_table.add_to(_draft(shown.text), asked)
-    except ValidationFailed as refusal:
-        if refusal.fields[0].field == "document":
-            raise
-        shown.table_refusal, shown.status = refusal, refusal.status
-        return
-    draft, shown.text = shown.text, with_table
-    try:
-        _plan(console, shown)
-    except ApiError as refusal:
-        shown.text, own = draft, new_table.own_errors(refusal, name)
-        if own is None:
-            console.refusal, shown.problems = refusal, _problems(refusal, draft)
-        else:
-            shown.table_refusal, shown.status = own, refusal.status
-        return
-    shown.at, shown.is_added = name, True
-    if asked.get("what") == "apply":
-        shown.notice = f"The table {name} was not in the document. It is now, and this is the new plan."
-
-
-def _send(console: Console, text: str, *, dry_run: bool, confirm: list[str] | None = None) -> dict[str, Any]:
-    asked = console.request.POST
-    options = {"dry_run": dry_run, "impact": dry_run, "confirm": confirm or []}
-    headers = {"If-Match": f'"{asked["version"]}"'} if asked.get("version") else {}
-    if asked.get("revert"):
-        version = integer_of(asked["revert"])
-        body = {"version": version, "backfill": _backfill_values(console, version), **options}
-        return console.api("POST", f"{_PATH}/revert", body, headers=headers)
-    _draft(text)
-    # The text itself: parsing would hide duplicate names and round large integers.
-    exact = b'{"document": %s, %s' % (text.encode(), exact_json.dumps(options)[1:].encode())
-    return console.api("PUT", _PATH, exact, headers=headers)
-
-
-def _problems(refusal: ApiError, text: str) -> list[dict[str, Any]]:
-    return [{**each.as_dict(), "line": _line_of(each.field, text)} for each in refusal.fields]
-
-
-def _line_of(path: str, text: str) -> int | None:
-    at = 0
-    for name in path.split(".")[1:]:
-        found = re.compile(rf"{re.escape(json.dumps(name))}\s*:").search(text, at)
-        if found is None:
-            break
-        at = found.start() + 1
-    return text.count("\n", 0, at) + 1 if at else None
