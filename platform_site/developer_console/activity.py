@@ -1,10 +1,10 @@
 """Charts of an environment's last 24 hours, loaded after Home. Each member sees what its scopes show."""
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 from django.db import Error
 from django.http import HttpResponse
+from django.utils.safestring import SafeString
 
 from functions.models import Function
 from platform_site.console import charts
@@ -32,12 +32,12 @@ def of(console: Console) -> dict[str, Any] | None:
         return None
     ref = console.ref
     names = [name for name, scope in _SCOPES.items() if scope in console.me["scopes"]]
-    found: dict[str, Sequence[tuple[Any, ...]]] = {}
+    found: dict[str, list[dict[str, Any]]] = {}
     try:
         with transaction_settings.limited(ref.cluster, _TIMEOUT_MS):
             for name in names:
                 facts = {"environment": ref.environment_id, "most": MAX_COUNTED}
-                found[name] = statements.rows(ref.cluster, _SQL[name], facts)
+                found[name] = statements.dicts(ref.cluster, _SQL[name], facts)
     except Error:
         return None
     return _drawn(found)
@@ -67,29 +67,31 @@ def troubles(console: Console) -> list[tuple[str, str]]:
     return found
 
 
-def _drawn(found: dict[str, Sequence[tuple[Any, ...]]]) -> dict[str, Any]:
-    drawn, heads, columns = [], [], []
+def _drawn(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    drawn: list[tuple[str, SafeString, SafeString]] = []
     labels: list[str] = []
-    for name, rows in found.items():
-        labels = [f"{row[0]:%H:%M}" for row in rows]
-        failed = [row[2] for row in rows]
-        series = [Series("succeeded", "good", [row[1] - row[2] for row in rows]), Series("failed", "worse", failed)]
+    columns: list[tuple[str, list[int]]] = []
+    """Of the table below the charts."""
+    for name, hours in found.items():
+        labels = [f"{hour['hour']:%H:%M}" for hour in hours]
+        counts, failed = [hour["count"] for hour in hours], [hour["failed"] for hour in hours]
+        succeeded = [hour["count"] - hour["failed"] for hour in hours]
+        series = [Series("succeeded", "good", succeeded), Series("failed", "worse", failed)]
         title = name.capitalize()
         drawn.append((title, charts.bars(title, labels, series, width=charts.HALF), charts.legend(series)))
-        heads += [title, "failed"]
-        columns += [[row[1] for row in rows], failed]
+        columns += [(title, counts), ("failed", failed)]
         if name == "requests":
-            speed = [round(row[3] or 0) for row in rows]
-            slowest = f"Latency: at most {max(speed)} ms"
-            figure = [Series("ms, 95th percentile", "plain", speed)]
-            chart = charts.bars("Latency", labels, figure, width=charts.HALF, summary=slowest)
-            drawn.append(("Latency", chart, charts.legend(figure)))
-            heads.append("ms (p95)")
-            columns.append(speed)
+            latencies = [round(hour["p95"] or 0) for hour in hours]
+            series = [Series("ms, 95th percentile", "plain", latencies)]
+            summary = f"Latency: at most {max(latencies)} ms"
+            chart = charts.bars("Latency", labels, series, width=charts.HALF, summary=summary)
+            drawn.append(("Latency", chart, charts.legend(series)))
+            columns.append(("ms (p95)", latencies))
+    figures = [column for _, column in columns]
     return {
         "charts": drawn,
-        "heads": heads,
-        "rows": [[label, *(f"{column[index]:,}" for column in columns)] for index, label in enumerate(labels)],
-        "is_empty": not any(any(column) for column in columns),
-        "is_cut": any(figure >= MAX_COUNTED for column in columns for figure in column),
+        "heads": [head for head, _ in columns],
+        "rows": [[label, *(f"{column[index]:,}" for column in figures)] for index, label in enumerate(labels)],
+        "is_empty": not any(any(column) for column in figures),
+        "is_cut": any(figure >= MAX_COUNTED for column in figures for figure in column),
     }

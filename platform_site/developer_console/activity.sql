@@ -4,7 +4,7 @@
 SELECT generate_series(date_trunc('hour', now()) - interval '23 hours', now(), '1 hour') AS hour
 
 -- name: requests
-SELECT h.hour, every.n, wrong.n, speed.p95
+SELECT h.hour, every.n AS count, wrong.n AS failed, speed.p95
   FROM ({hours}) AS h,
        LATERAL (SELECT count(*) AS n
                   FROM (SELECT 1 FROM request_log_entry
@@ -32,7 +32,7 @@ WITH own AS (SELECT id FROM platform.functions_function WHERE environment_id = %
                                         ORDER BY created_at DESC LIMIT %(most)s) AS r
                         LIMIT 4 * %(most)s) AS each
                 GROUP BY 1)
-SELECT h.hour, every.n, least(coalesce(wrong.n, 0), every.n)
+SELECT h.hour, every.n AS count, least(coalesce(wrong.n, 0), every.n) AS failed
   FROM ({hours}) AS h LEFT JOIN wrong ON wrong.hour = h.hour
        CROSS JOIN LATERAL (SELECT count(*) AS n
                              FROM (SELECT 1
@@ -54,7 +54,7 @@ WITH own AS (SELECT id FROM platform.webhooks_webhook
                                              ORDER BY created_at DESC LIMIT %(most)s) AS d
                         LIMIT 4 * %(most)s) AS each
                 GROUP BY 1)
-SELECT h.hour, every.n + coalesce(wrong.n, 0), coalesce(wrong.n, 0)
+SELECT h.hour, every.n + coalesce(wrong.n, 0) AS count, coalesce(wrong.n, 0) AS failed
   FROM ({hours}) AS h LEFT JOIN wrong ON wrong.hour = h.hour
        CROSS JOIN LATERAL (SELECT count(*) AS n
                              FROM (SELECT 1

@@ -216,4 +216,6 @@ def _error_text(error: str | None, stack: str | None) -> str | None:
     if not error or not stack:
         return error
     places = stack.find(_PLACE)
-    return error + stack[places:] if places >= 0 else stack if error in stack else f"{error}\n{stack}"
+    if places >= 0:
+        return error + stack[places:]
+    return stack if error in stack else f"{error}\n{stack}"

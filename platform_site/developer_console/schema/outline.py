@@ -33,13 +33,12 @@ class Group:
 def groups_of(draft: Any, current: Any, name: str, problems: Sequence[dict[str, Any]]) -> list[Group]:
     table = table_of(draft, name)
     columns = mapping(table.get("columns"))
-    groups = [
-        Group("Columns", Part("column", name), "Add a column"),
-        Group("Relations", Part("column", name, action="relation"), "Add a relation"),
-    ]
+    plain = Group("Columns", Part("column", name), "Add a column")
+    relations = Group("Relations", Part("column", name, action="relation"), "Add a relation")
+    groups = [plain, relations]
     for key, column in columns.items():
-        is_link = mapping(column).get("type") in LINKS
-        groups[is_link].lines.append(Line(Part("column", name, key), key, _column(mapping(column))))
+        group = relations if mapping(column).get("type") in LINKS else plain
+        group.lines.append(Line(Part("column", name, key), key, _column(mapping(column))))
     lists = (("unique", "Unique constraints", "Add a unique constraint"), ("index", "Indexes", "Add an index"))
     for kind, title, adding in lists:
         entries = table.get(CONTAINERS[kind])

@@ -67,12 +67,15 @@ def _condition(value: Any, names: Mapping[str, str], *, has_columns: bool = True
     if isinstance(value, list) and has_columns:
         return [_condition(each, names) for each in value]
     if isinstance(value, dict):
-        return {
-            _key(key, names) if has_columns and not key.startswith("$") else key: _key(each, names)
-            if key == "$column"
-            else _condition(each, names, has_columns=has_columns and key in ("$and", "$or", "$not"))
-            for key, each in value.items()
-        }
+        renamed = {}
+        for key, operand in value.items():
+            if key == "$column":
+                renamed[key] = _key(operand, names)
+                continue
+            new_key = _key(key, names) if has_columns and not key.startswith("$") else key
+            below_has_columns = has_columns and key in ("$and", "$or", "$not")
+            renamed[new_key] = _condition(operand, names, has_columns=below_has_columns)
+        return renamed
     if isinstance(value, str) and value.startswith("$old."):
         return f"$old.{_key(value.removeprefix('$old.'), names)}"
     return value
