@@ -106,6 +106,10 @@ class Console:
     def url(self, name: str, *arguments: str) -> str:
         return reverse(f"developer_console:{name}", args=[self.project["id"], self.environment["id"], *arguments])
 
+    def project_path(self, *segments: str) -> str:
+        """The path of an API operation about the project."""
+        return path_to("projects", self.project["id"], *segments)
+
     def tabs(self, titles: Mapping[str, str], *arguments: str) -> list[tuple[str, str]]:
         return [(self.url(name, *arguments), title) for name, title in titles.items()]
 
@@ -120,12 +124,13 @@ class Console:
     def environments(self) -> list[tuple[Mapping[str, Any], str]]:
         """With the URL of this page in each, or of its section if the page is about one thing of this environment."""
         match = self.request.resolver_match
-        more = {} if match is None else match.kwargs.keys() - {"project_id", "environment_id"}
-        name = (match.url_name if match and not more else self.section) or "home"
-        table = match.kwargs.get("table") if match else None
-        query = f"?{urlencode({'table': table})}" if table else ""
+        arguments = {} if match is None else match.kwargs.copy()
+        for of_every_page in ("project_id", "environment_id"):
+            arguments.pop(of_every_page, None)
+        page_name = match.url_name if match and not arguments else self.section
+        query = f"?{urlencode({'table': arguments['table']})}" if "table" in arguments else ""
         return [
-            (each, reverse(f"developer_console:{name}", args=[self.project["id"], each["id"]]) + query)
+            (each, reverse(f"developer_console:{page_name or 'home'}", args=[self.project["id"], each["id"]]) + query)
             for each in self.project["environments"]
         ]
 

@@ -9,7 +9,6 @@ from accounts.audit import Actor
 from accounts.models.registration import SignUpMode
 from accounts.registration import pool_settings
 from platform_site.developer_console import keys
-from platform_site.developer_console.api_calls import path_to
 from platform_site.developer_console.forms import invalid
 from platform_site.developer_console.frame import Change, Console, go_to, operation, page
 from platform_site.http.errors import Forbidden, ValidationFailed
@@ -25,10 +24,6 @@ _TITLES: Final = {
 }
 ROLES: Final = ("developer", "viewer", "owner")
 """The first is the default for a new member."""
-
-
-def _project(console: Console, *segments: str) -> str:
-    return path_to("projects", console.project["id"], *segments)
 
 
 def _staff_grants(console: Console) -> list[StaffGrant]:
@@ -59,7 +54,7 @@ def _add_member(console: Console) -> dict[str, Any]:
     asked = console.request.POST
     body = {"email": asked.get("email", "").strip(), "role": asked.get("role", "")}
     try:
-        made = console.api("POST", _project(console, "members"), body)
+        made = console.api("POST", console.project_path("members"), body)
     except ValidationFailed as refusal:
         is_unknown = any(each.field == "email" and each.code == "unknown" for each in refusal.fields)
         if is_unknown and pool_settings.settings_of(None).sign_up == SignUpMode.OFF:
@@ -72,7 +67,7 @@ def _add_member(console: Console) -> dict[str, Any]:
 
 def _remove_member(console: Console) -> dict[str, Any] | HttpResponse:
     user_id = console.request.POST.get("member", "")
-    console.api("DELETE", _project(console, "members", user_id))
+    console.api("DELETE", console.project_path("members", user_id))
     if user_id == console.me["id"]:
         return go_to(console.request, reverse("developer_console:start"))
     return {"notice": "The member is removed."}
@@ -80,19 +75,19 @@ def _remove_member(console: Console) -> dict[str, Any] | HttpResponse:
 
 def _change_origins(console: Console) -> dict[str, Any]:
     origins = console.request.POST.get("origins", "").split()
-    console.api("PATCH", _project(console, "environments", console.environment["id"]), {"allowed_origins": origins})
+    console.api("PATCH", console.project_path("environments", console.environment["id"]), {"allowed_origins": origins})
     return {"notice": "The allowed origins are saved."}
 
 
 def _rename(console: Console) -> dict[str, Any]:
-    console.project = console.api("PATCH", _project(console), {"name": console.request.POST.get("name", "")})
+    console.project = console.api("PATCH", console.project_path(), {"name": console.request.POST.get("name", "")})
     return {"notice": "The project is renamed."}
 
 
 def _delete(console: Console) -> HttpResponse:
     if console.request.POST.get("confirm") != console.project["name"]:
         raise invalid("confirm", "This is not the project's name.", summary="Nothing was deleted.")
-    console.api("DELETE", _project(console))
+    console.api("DELETE", console.project_path())
     return go_to(console.request, reverse("developer_console:start"))
 
 
@@ -112,12 +107,12 @@ _CHANGES: Final[dict[str, Change]] = {
 @page("settings", _CHANGES)
 def settings(console: Console) -> HttpResponse:
     shown = {
-        "members": console.listed(_project(console, "members"), {"limit": "100"}),
-        "invitations": console.listed(_project(console, "invitations")) if console.is_owner else [],
+        "members": console.listed(console.project_path("members"), {"limit": "100"}),
+        "invitations": console.listed(console.project_path("invitations")) if console.is_owner else [],
         "asked": console.request.POST,
         "roles": ROLES,
         "staff_grants": _staff_grants(console),
-        "environment_detail": console.api("GET", _project(console, "environments", console.environment["id"])),
+        "environment_detail": console.api("GET", console.project_path("environments", console.environment["id"])),
         "limits": _limits(console),
         "can_revoke": console.has_writing_role,
         "max_name_length": NAME_LENGTH,

@@ -5,7 +5,6 @@ from typing import Any, Final
 
 from django.http import HttpResponse
 
-from platform_site.developer_console.api_calls import path_to
 from platform_site.developer_console.forms import Field, expiry_of, form_of, invalid
 from platform_site.developer_console.frame import Console, environment_of, go_to, page
 from platform_site.http.fields import timestamp
@@ -16,12 +15,8 @@ _EXPIRY: Final = (("", "Never"), ("1", "In 1 day"), ("7", "In 7 days"), ("30", "
 _FIXED: Final = ("development", "production")
 
 
-def _path(console: Console, *segments: str) -> str:
-    return path_to("projects", console.project["id"], "environments", *segments)
-
-
 def _shown(console: Console) -> dict[str, Any]:
-    console.project = console.client.call("GET", path_to("projects", console.project["id"]))
+    console.project = console.client.call("GET", console.project_path())
     names = {each["id"]: each["name"] for each in console.project["environments"]}
     listed = list(
         Environment.objects.live()
@@ -59,29 +54,30 @@ def _create(console: Console) -> dict[str, Any]:
     body: dict[str, Any] = {name: asked.get(name, "") for name in ("name", "from", "data")}
     if asked.get("expires"):
         body["expires_at"] = expiry_of(asked["expires"], _EXPIRY)
-    made = console.client.call("POST", _path(console), body)
+    made = console.client.call("POST", console.project_path("environments"), body)
     return {"notice": f"The branch {made['name']} is created."}
 
 
 def _expire(console: Console) -> dict[str, Any]:
     asked = console.request.POST
     expires_at = expiry_of(asked["expires"], _EXPIRY) if asked.get("expires") else None
-    console.client.call("PATCH", _path(console, _branch(console)["id"]), {"expires_at": expires_at})
+    path = console.project_path("environments", _branch(console)["id"])
+    console.client.call("PATCH", path, {"expires_at": expires_at})
     return {"notice": "The expiry is changed." if expires_at else "The branch does not expire."}
 
 
 def _reset(console: Console) -> dict[str, Any]:
-    path = _path(console, _confirmed(console), "reset")
+    path = console.project_path("environments", _confirmed(console), "reset")
     made = console.client.call("POST", path, {"data": console.request.POST.get("data", "")})
     return {"notice": f"The branch {made['name']} is reset."}
 
 
 def _delete(console: Console) -> dict[str, Any] | HttpResponse:
     branch_id = _confirmed(console)
-    console.client.call("DELETE", _path(console, branch_id))
+    console.client.call("DELETE", console.project_path("environments", branch_id))
     if branch_id != console.environment["id"]:
         return {"notice": "The branch is deleted."}
-    console.project = console.client.call("GET", path_to("projects", console.project["id"]))
+    console.project = console.client.call("GET", console.project_path())
     remaining = console.project["environments"]
     console.environment = next((each for each in remaining if each["name"] == "development"), remaining[0])
     return go_to(console.request, console.url("branches"))
