@@ -214,8 +214,8 @@ def page(section: str, changes: Mapping[str, Change] | None = None) -> Callable[
                 if changes is not None and request.method == "POST":
                     response = console.submit(changes, kwargs)
                 return response or view(console, **kwargs)
-            except (Forbidden, ProjectSuspended) as refusal:
-                return console.render("console/not_allowed.html", {"refusal": refusal}, 403)
+            except (Forbidden, NotFound, ProjectSuspended) as refusal:
+                return console.render("console/not_shown.html", {"refusal": refusal}, refusal.status)
 
         return wrapped
 

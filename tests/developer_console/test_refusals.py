@@ -23,3 +23,12 @@ def test_too_many_requests_leave_the_form_on_the_page(desk: Desk, settings: Any)
     assert opened.status_code == 429
     assert "Too many requests" in opened.content.decode()
     assert not opened.has_header("HX-Trigger")
+
+
+def test_what_is_not_found_keeps_the_menu_of_the_project(desk: Desk) -> None:
+    for path in ("tables/nothing", "functions/nothing", "webhooks/wh_01m8naebk0fbt8gnh35x5ntwz9"):
+        answer = desk.get(path)
+        assert answer.status_code == 404, path
+        shown = answer.content.decode()
+        assert "<h1>Not found</h1>" in shown, path
+        assert f'href="{desk.url("functions/")}"' in shown, path
