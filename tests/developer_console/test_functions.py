@@ -197,7 +197,8 @@ def test_settings_are_saved_and_their_errors_shown(configured: Tracker, desk: De
     assert "The event triggers are saved." in text_of(desk.post("functions/hello/settings", events))
     found = configured.get("owner", "/functions/hello").json
     assert (found["timeout_ms"], found["invoke"], found["allowed_hosts"]) == (900, "key", ["a.example"])
-    assert f'<bdi title="{found["scheduled_as"]}">' in desk.get("functions/hello/settings").content.decode()
+    runs_as = f'<bdi title="{found["scheduled_as"]}">'
+    assert desk.get("functions/hello/settings").content.decode().count(runs_as) == 2, "the schedule and the events"
     assert (found["schedule"], found["on"]) == ("0 6 * * *", ["tasks.insert", "tasks.delete"])
     for values, field in (
         (limits | {"what": "limits", "timeout_ms": "many"}, "limits-timeout_ms"),

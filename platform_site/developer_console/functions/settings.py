@@ -137,6 +137,7 @@ _CHANGES: Final[dict[str, Change]] = {
 @page("functions", _CHANGES)
 def settings(console: Console, name: str) -> HttpResponse:
     detail = console.api("GET", path_to("functions", name))
+    emails = console.emails_of([detail["scheduled_as"], detail["on_as"]])
     context = {
         "function": detail,
         "limits": form_of(console, "limits", _LIMITS, detail, seen=forms.fingerprint_of(_LIMITS, detail)),
@@ -145,6 +146,7 @@ def settings(console: Console, name: str) -> HttpResponse:
         "secret": form_of(console, "secret", _SECRET, {}),
         "inbound": form_of(console, "inbound", _INBOUND, {"async": True}),
         "endpoints": console.listed(path_to("functions", name, "inbound")),
-        "scheduled_as_email": console.emails_of([detail["scheduled_as"]]).get(detail["scheduled_as"]),
+        "scheduled_as_email": emails.get(detail["scheduled_as"]),
+        "on_as_email": emails.get(detail["on_as"]),
     }
     return render(console, "console/function_settings.html", name, context)
