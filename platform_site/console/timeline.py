@@ -76,7 +76,7 @@ class Timeline:
     def regions(self) -> list[str]:
         return [self.within.cluster] if self.within else list(settings.REGION_DATABASES)
 
-    def look(self, using: str | None, read: Callable[[str], None]) -> None:
+    def query(self, using: str | None, read: Callable[[str], None]) -> None:
         """Call `read(using)`; an unavailable database is named in the timeline."""
         if using is None:
             return
@@ -93,41 +93,41 @@ class Timeline:
         for entry in entries:
             self._found.setdefault(entry.id, entry)
 
-    def own(self, kind: str, rows: QuerySet[Row]) -> QuerySet[Row]:
+    def visible(self, kind: str, rows: QuerySet[Row]) -> QuerySet[Row]:
         if kind not in self.kinds:
             return rows.none()
         return rows.filter(environment_id=self.within.environment_id) if self.within else rows
 
-    def cut(self, found: Sequence[Any]) -> Sequence[Any]:
+    def limited(self, found: Sequence[Any]) -> Sequence[Any]:
         if len(found) > MAX_SHOWN:
             self.is_cut = True
         return found[:MAX_SHOWN]
 
-    def sorted(self) -> list[Entry]:
+    def sorted_entries(self) -> list[Entry]:
         entries = list(self._found.values())
         logged = {entry.facts[0][1] for entry in entries if entry.kind == "request"}
         named = sorted(self.requests - logged) if entries and "request" in self.kinds else []
         begun = [Entry(ids.created_at(each), "request", each, "request") for each in named if ids.matches("req", each)]
         return sorted([*begun, *entries], key=lambda entry: (entry.at, entry.depth))
 
-    def audit(self, **which: str | list[str]) -> None:
+    def add_audit_entries(self, **which: str | list[str]) -> None:
         rows = AuditEntry.objects.filter(**which)
         if self.within is not None and "actor_id" in which:
             rows = rows.exclude(actor_kind="staff")
-        newest = self.own("audit", rows).order_by("-at", "-id")[: MAX_SHOWN + 1]
-        entries = self.cut(list(newest))
+        newest = self.visible("audit", rows).order_by("-at", "-id")[: MAX_SHOWN + 1]
+        entries = self.limited(list(newest))
         self.requests |= {entry.request_id for entry in entries if entry.request_id}
         self.add(timeline_entries.audit_entry(entry, for_members=self.within is not None) for entry in entries)
 
-    def logged(self, using: str, requests: list[str]) -> None:
+    def add_requests(self, using: str, requests: list[str]) -> None:
         if "request" in self.kinds:
             within = self.within.environment_id if self.within else None
-            newest = self.cut(request_log.of_requests(using, requests, MAX_SHOWN + 1, within))
+            newest = self.limited(request_log.of_requests(using, requests, MAX_SHOWN + 1, within))
             self.add(timeline_entries.request_entry(entry, using) for entry in newest)
 
-    def events(self, using: str, which: Q) -> None:
-        known = self.own("event", OutboxEvent.objects.using(using).filter(which))
-        events = list(self.cut(list(known.order_by("-sequence")[: MAX_SHOWN + 1])))
+    def add_events(self, using: str, which: Q) -> None:
+        known = self.visible("event", OutboxEvent.objects.using(using).filter(which))
+        events = list(self.limited(list(known.order_by("-sequence")[: MAX_SHOWN + 1])))
         self.requests |= {event.request_id for event in events if event.request_id}
         self.add(timeline_entries.event_entry(event, using) for event in events)
         pairs = Q()
@@ -135,20 +135,20 @@ class Timeline:
             named = [event.event_id for event in events if event.environment_id == environment_id]
             pairs |= Q(environment_id=environment_id, event_id__in=named)
         if events:
-            self.deliveries(using, Delivery.objects.using(using).filter(pairs))
+            self.add_deliveries(using, Delivery.objects.using(using).filter(pairs))
             named = [event.event_id for event in events]
-            self.runs(using, _runs(using).filter(event_id__in=named))
+            self.add_runs(using, _runs(using).filter(event_id__in=named))
 
-    def deliveries(self, using: str, found: "QuerySet[Delivery]") -> None:
-        deliveries = self.cut(list(self.own("delivery", found)[: MAX_SHOWN + 1]))
+    def add_deliveries(self, using: str, found: "QuerySet[Delivery]") -> None:
+        deliveries = self.limited(list(self.visible("delivery", found)[: MAX_SHOWN + 1]))
         webhooks = Webhook.objects.using(using).in_bulk({each.webhook_id for each in deliveries})
         self.add(timeline_entries.delivery_entry(each, webhooks.get(each.webhook_id), using) for each in deliveries)
         attempts = Attempt.objects.using(using).filter(delivery_id__in=[each.pk for each in deliveries])
         shown = attempts.defer("response_headers", "response_body").order_by("-id")[: MAX_SHOWN + 1]
-        self.add(timeline_entries.attempt_entry(each, using) for each in self.cut(list(shown)))
+        self.add(timeline_entries.attempt_entry(each, using) for each in self.limited(list(shown)))
 
-    def runs(self, using: str, found: "QuerySet[Run]") -> None:
-        runs = self.cut(list(self.own("run", found)[: MAX_SHOWN + 1]))
+    def add_runs(self, using: str, found: "QuerySet[Run]") -> None:
+        runs = self.limited(list(self.visible("run", found)[: MAX_SHOWN + 1]))
         functions = Function.objects.using(using).in_bulk({each.function_id for each in runs})
         self.requests |= {run.request_id for run in runs if run.request_id}
         self.add(timeline_entries.run_entry(run, functions.get(run.function_id), using) for run in runs)
@@ -164,23 +164,23 @@ def of(text: str, environment_id: str = "", *, within: EnvironmentRef | None = N
     kind = prefix if prefix in ids.PREFIXES and ids.matches(prefix, text) else None
     if kind in CONTROL_KINDS:
         for column in CONTROL_KINDS[kind]:
-            found.audit(**{column: text})
+            found.add_audit_entries(**{column: text})
     if kind == "inb":  # audit entries of an endpoint have its function as their target
-        found.audit(detail__has_key="address", detail__address=text)
+        found.add_audit_entries(detail__has_key="address", detail__address=text)
     if kind == "env":
-        found.look(_cluster_of(text), lambda using: _environment(found, using, text))
+        found.query(_cluster_of(text), lambda using: _add_environment(found, using, text))
     elif environment_id and kind not in CONTROL_KINDS and kind not in ("evt", "req", "inb"):
         cluster = _cluster_of(environment_id)
         if cluster is None:
             found.hint = f"There is no environment {environment_id}, or it cannot be reached."
-        found.look(cluster, lambda using: _row(found, using, text, environment_id))
+        found.query(cluster, lambda using: _add_row(found, using, text, environment_id))
     elif kind in ("wh", "evt", "dlv", "fn", "run", "inb"):
         for region in found.regions:
-            found.look(region, lambda using: _resource(found, using, str(kind), text))
+            found.query(region, lambda using: _add_resource(found, using, str(kind), text))
     elif kind in (None, "req"):
         found.requests.add(text)
     _follow_requests(found)
-    found.entries = found.sorted()
+    found.entries = found.sorted_entries()
     if not found.entries and not found.hint:
         found.hint = _hint(kind, environment_id)
     return found
@@ -191,30 +191,30 @@ def _cluster_of(environment_id: str) -> str | None:
     return environment.cluster if environment else None
 
 
-def _resource(timeline: Timeline, using: str, kind: str, text: str) -> None:
+def _add_resource(timeline: Timeline, using: str, kind: str, text: str) -> None:
     if kind == "evt":
-        timeline.events(using, Q(event_id=text))
+        timeline.add_events(using, Q(event_id=text))
     elif kind == "dlv":
-        found = timeline.own("delivery", Delivery.objects.using(using).filter(pk=text))
-        timeline.events(using, Q(event_id__in=[each.event_id for each in found]))
-        timeline.deliveries(using, found)
+        found = timeline.visible("delivery", Delivery.objects.using(using).filter(pk=text))
+        timeline.add_events(using, Q(event_id__in=[each.event_id for each in found]))
+        timeline.add_deliveries(using, found)
     elif kind == "wh":
         newest = Delivery.objects.using(using).filter(webhook_id=text).order_by("-created_at", "-id")
-        timeline.deliveries(using, newest)
+        timeline.add_deliveries(using, newest)
     elif kind == "run":
-        runs = timeline.own("run", _runs(using).filter(pk=text))
-        timeline.runs(using, runs)
-        timeline.events(using, Q(event_id__in=[run.event_id for run in runs if run.event_id]))
+        runs = timeline.visible("run", _runs(using).filter(pk=text))
+        timeline.add_runs(using, runs)
+        timeline.add_events(using, Q(event_id__in=[run.event_id for run in runs if run.event_id]))
     elif kind == "inb":
-        _endpoint(timeline, using, text)
+        _add_endpoint(timeline, using, text)
     else:
         newest_runs = _runs(using).filter(function_id=text).order_by("-created_at", "-id")
-        timeline.runs(using, newest_runs)
+        timeline.add_runs(using, newest_runs)
 
 
-def _endpoint(timeline: Timeline, using: str, endpoint_id: str) -> None:
+def _add_endpoint(timeline: Timeline, using: str, endpoint_id: str) -> None:
     """An inbound endpoint and its runs, found by its id in their inputs: headers there have escaped quotes."""
-    functions = timeline.own("run", Function.objects.using(using).all())
+    functions = timeline.visible("run", Function.objects.using(using).all())
     known = InboundEndpoint.objects.using(using).select_related("function").filter(pk=endpoint_id)
     endpoint = known.filter(function__in=functions).first()
     if endpoint is None:
@@ -223,39 +223,39 @@ def _endpoint(timeline: Timeline, using: str, endpoint_id: str) -> None:
     runs = Run.objects.using(using).filter(function_id=endpoint.function_id, trigger=Run.Trigger.INBOUND)
     newest = [*history.newest_of(runs, {"trigger"}, MAX_SHOWN).values_list("pk", flat=True)]
     by_it = _runs(using).filter(pk__in=newest, input__contains=f'"address_id":"{endpoint_id}"')
-    timeline.runs(using, by_it.order_by("-created_at", "-id"))
+    timeline.add_runs(using, by_it.order_by("-created_at", "-id"))
 
 
-def _environment(timeline: Timeline, using: str, environment_id: str) -> None:
-    timeline.events(using, Q(environment_id=environment_id))
+def _add_environment(timeline: Timeline, using: str, environment_id: str) -> None:
+    timeline.add_events(using, Q(environment_id=environment_id))
     newest = statements.column(using, _NEWEST_RUNS, [environment_id, MAX_SHOWN + 1])
-    timeline.runs(using, _runs(using).filter(pk__in=newest).order_by("-created_at", "-id"))
+    timeline.add_runs(using, _runs(using).filter(pk__in=newest).order_by("-created_at", "-id"))
 
 
-def _row(timeline: Timeline, using: str, text: str, environment_id: str) -> None:
+def _add_row(timeline: Timeline, using: str, text: str, environment_id: str) -> None:
     if "/" in text:
         subjects = [text]
     else:
         environment = environment_ref(environment_id)
         tables = schema_versions.current(environment).schema.tables if environment else {}
         subjects = [f"{name}/{text}" for name in tables]
-    timeline.events(using, Q(environment_id=environment_id, subject__in=subjects))
+    timeline.add_events(using, Q(environment_id=environment_id, subject__in=subjects))
 
 
 def _follow_requests(timeline: Timeline) -> None:
     requests = sorted(timeline.requests)[:REQUESTS]
     if not requests:
         return
-    timeline.audit(request_id__in=requests)
-    timeline.look(DEFAULT_DB_ALIAS, lambda using: timeline.logged(using, requests))
+    timeline.add_audit_entries(request_id__in=requests)
+    timeline.query(DEFAULT_DB_ALIAS, lambda using: timeline.add_requests(using, requests))
     for region in timeline.regions:
-        timeline.look(region, lambda using: _of_requests(timeline, using, requests))
+        timeline.query(region, lambda using: _add_of_requests(timeline, using, requests))
 
 
-def _of_requests(timeline: Timeline, using: str, requests: list[str]) -> None:
-    timeline.logged(using, requests)
-    timeline.events(using, Q(request_id__in=requests))
-    timeline.runs(using, _runs(using).filter(request_id__in=requests))
+def _add_of_requests(timeline: Timeline, using: str, requests: list[str]) -> None:
+    timeline.add_requests(using, requests)
+    timeline.add_events(using, Q(request_id__in=requests))
+    timeline.add_runs(using, _runs(using).filter(request_id__in=requests))
 
 
 def _runs(using: str) -> "QuerySet[Run]":

@@ -24,7 +24,7 @@ _SECTIONS: Final = {"wh": "webhooks", "dlv": "webhooks", "fn": "functions", "run
 _LISTS: Final = sql_files.load(__file__, reached=REACHED)
 
 
-def _for_staff(request: HttpRequest) -> None:
+def _require_staff(request: HttpRequest) -> None:
     page = admin.site._registry[AuditEntry]
     if not page.has_view_permission(request):
         raise PermissionDenied
@@ -32,7 +32,7 @@ def _for_staff(request: HttpRequest) -> None:
 
 @require_safe
 def timeline(request: HttpRequest) -> HttpResponse:
-    _for_staff(request)
+    _require_staff(request)
     text, environment_id = request.GET.get("q", ""), request.GET.get("environment", "")
     found = timelines.of(text.replace("\0", ""), environment_id.replace("\0", ""))
     context = admin.site.each_context(request) | {
@@ -52,7 +52,7 @@ def _console_page(found: timelines.Timeline) -> str:
 
 @require_safe
 def waiting(request: HttpRequest, region: str) -> HttpResponse:
-    _for_staff(request)
+    _require_staff(request)
     if region not in settings.REGION_DATABASES:
         raise Http404("There is no such region.")
     context: dict[str, Any] = admin.site.each_context(request) | {"title": f"Waiting in {region}", "region": region}
