@@ -107,7 +107,7 @@ class Timeline:
         entries = list(self._found.values())
         logged = {entry.facts[0][1] for entry in entries if entry.kind == "request"}
         named = sorted(self.requests - logged) if entries and "request" in self.kinds else []
-        begun = [Entry(ids.created_at(each), "request", each, "request") for each in named if ids.matches("req", each)]
+        begun = [Entry(ids.created_at(each), "request", each, "") for each in named if ids.matches("req", each)]
         return sorted([*begun, *entries], key=lambda entry: (entry.at, entry.depth))
 
     def add_audit_entries(self, **which: str | list[str]) -> None:

@@ -3,20 +3,24 @@ from datetime import datetime
 from typing import Any, Final
 
 from django.db import DEFAULT_DB_ALIAS
+from django.utils.text import Truncator
 
 from accounts.models import AuditEntry
 from functions.models import Function, InboundEndpoint, Run
 from rows.outbox.models import OutboxEvent
 from webhooks.models import Attempt, Delivery, Webhook
 
+_MAX_DETAIL: Final = 200
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     at: datetime
     kind: str
-    """`audit`, `event`, `delivery`, `attempt`, `run`, `address` or `request`."""
+    """`audit`, `event`, `delivery`, `attempt`, `run`, `endpoint` or `request`."""
     id: str
     title: str
+    """Empty for a request of which only the id is known."""
     facts: tuple[tuple[str, str], ...] = ()
     """(name, value). An id links to its timeline."""
     tone: str = ""
@@ -54,16 +58,20 @@ def request_entry(entry: dict[str, Any], using: str) -> Entry:
 
 def audit_entry(entry: AuditEntry, *, for_members: bool) -> Entry:
     actor_id = entry.actor_id_for_members if for_members else entry.actor_id
-    details = [
-        (name, (", ".join(map(str, value)) if isinstance(value, list) else str(value))[:200])
-        for name, value in (entry.detail_for_members if for_members else entry.detail).items()
-    ]
+    detail = entry.detail_for_members if for_members else entry.detail
+    details = [(name, Truncator(_detail_text(value)).chars(_MAX_DETAIL)) for name, value in detail.items()]
     facts = (
         *_facts(("by", f"{entry.actor_kind} {actor_id or ''}".strip()), ("on", entry.target_id)),
         *details,
         *_facts(("request", entry.request_id)),
     )
     return Entry(entry.at, "audit", entry.pk, entry.action, facts, depth=1 if entry.request_id else 0)
+
+
+def _detail_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def event_entry(event: OutboxEvent, region: str) -> Entry:
@@ -152,4 +160,4 @@ def endpoint_entry(endpoint: InboundEndpoint, region: str) -> Entry:
         ("last used", f"{endpoint.last_used_at:%Y-%m-%d %H:%M:%S}" if endpoint.last_used_at else None),
     )
     title = f"{endpoint.function.name}: inbound endpoint"
-    return Entry(endpoint.created_at, "address", endpoint.pk, title, facts, region=region)
+    return Entry(endpoint.created_at, "endpoint", endpoint.pk, title, facts, region=region)

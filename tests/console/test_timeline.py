@@ -87,10 +87,13 @@ def test_from_anywhere_the_whole_story_is_found(story: Story, from_where: str) -
     assert not shown.unavailable
 
 
-def test_lists_in_the_audit_log_are_readable(world: World) -> None:
-    entry = audit.record("webhook.changed", world.webhook.pk, actor=audit.SYSTEM, fields=["filter", "url"])
+def test_details_in_the_audit_log_are_readable(world: World) -> None:
+    detail = {"fields": ["filter", "url"], "publishable": True, "operations": ["create table notes"] * 20}
+    entry = audit.record("webhook.changed", world.webhook.pk, actor=audit.SYSTEM, **detail)
     (shown,) = [each for each in found(entry.pk).entries if each.id == entry.pk]
-    assert dict(shown.facts)["fields"] == "filter, url"
+    facts = dict(shown.facts)
+    assert (facts["fields"], facts["publishable"]) == ("filter, url", "yes")
+    assert (len(facts["operations"]), facts["operations"][-1]) == (200, "…"), "it shows that more follows"
 
 
 @pytest.mark.parametrize("from_where", ["event", "run", "function"])
@@ -135,7 +138,7 @@ def test_inbound_endpoint_links_function_runs_and_audit_log(world: World) -> Non
     )
     shown = found(address.pk)
     assert ids_of(shown) == {address.pk, run.pk, made.pk, ended.pk}
-    [entry] = [entry for entry in shown.entries if entry.kind == "address"]
+    [entry] = [entry for entry in shown.entries if entry.kind == "endpoint"]
     assert entry.title == "sum: inbound endpoint"
     assert ("function", world.function.pk) in entry.facts
     assert ("uses", "3") in entry.facts
