@@ -9,7 +9,7 @@ from unfold.decorators import display
 
 from accounts.console.base import ConditionFilter, ReadOnlyAdmin, timeline_column
 from platform_site.models import EndpointMetric, FunctionMetric, RateLimitedCaller, RegionMetric
-from platform_site.templatetags.figures import milliseconds, quantile
+from platform_site.templatetags.figures import endpoint_label, milliseconds, quantile
 
 
 class MetricsAdmin(ReadOnlyAdmin):
@@ -33,7 +33,9 @@ class ErrorsFilter(ConditionFilter):
 @admin.register(EndpointMetric)
 class EndpointMetricAdmin(MetricsAdmin):
     empty_words = "Web processes report their counts every ten seconds."
-    list_display = ("at", "method", "route", "requests", "client_errors", "server_errors", "rate_limited", "p50", "p95")
+    list_display = (
+        "at", "method", "endpoint", "requests", "client_errors", "server_errors", "rate_limited", "p50", "p95",
+    )  # fmt: skip
     list_filter = (ErrorsFilter, "method")
     search_fields = ("route",)
     search_help_text = "Part of the route"
@@ -41,6 +43,10 @@ class EndpointMetricAdmin(MetricsAdmin):
 
     def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest | None = None) -> bool:
         return lookup == "route__exact" or bool(super().lookup_allowed(lookup, value, request))
+
+    @display(description="route", ordering="route")
+    def endpoint(self, figure: EndpointMetric) -> str:
+        return endpoint_label(figure.route)
 
     @display(description="p50")
     def p50(self, figure: EndpointMetric) -> str:
