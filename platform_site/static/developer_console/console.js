@@ -130,14 +130,14 @@ window.addEventListener("beforeunload", (event) => {
   if (!isSending && isUnsaved()) event.preventDefault();
 });
 
-// In a narrow table each cell is below the previous one, after the name of its column.
+// In a narrow table each cell is below the previous one, after the name of its column, if that is shown.
 function nameCells() {
   for (const table of document.querySelectorAll("main table.list")) {
-    const heads = [...table.querySelectorAll("thead th")].map((head) => head.textContent.trim());
+    const heads = [...table.querySelectorAll("thead th")].map((head) => !head.querySelector(".hidden") && head.textContent.trim());
     for (const row of table.tBodies[0].rows) {
       for (const [index, cell] of [...row.cells].entries()) {
         if (!cell.textContent.trim()) cell.dataset.empty = "";
-        else if (!cell.querySelector("button")) cell.dataset.label = heads[index];
+        else if (heads[index] && !cell.querySelector("button")) cell.dataset.label = heads[index];
       }
     }
   }
