@@ -3,7 +3,6 @@ Reading reports invalid JSON, duplicate keys, and secrets."""
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from json.decoder import scanstring  # type: ignore[attr-defined]  # it has no type
@@ -32,7 +31,7 @@ class JsonFile:
 
     def at(self, field_path: str) -> str:
         """`backend/schema.json:12` for a field such as `tables.tasks.columns`, or its nearest parent."""
-        lines = dict(_lines(self.text))
+        lines = _lines(self.text)
         while field_path and field_path not in lines:
             field_path = field_path.rpartition(".")[0]
         return f"{self.path}:{lines.get(field_path, 1)}"
@@ -176,32 +175,32 @@ def _invalid_file(message: str, hint: str = "") -> Failure:
     return Failure(Exit.USAGE, "invalid_file", message, hint)
 
 
-def _lines(text: str) -> Iterator[tuple[str, int]]:
-    """Each field of valid JSON with its line: `("tables.tasks.unique.0", 7)`."""
-    decoder = json.JSONDecoder()
+def _lines(text: str) -> dict[str, int]:
+    """The line of each field of valid JSON: `{"tables.tasks.unique.0": 7}`."""
+    lines: dict[str, int] = {}
+    _add_lines(text, _skip_space(text, 0), "", lines)
+    return lines
 
-    def space(at: int) -> int:
-        found = _SPACE.match(text, at)
-        return found.end() if found else at
 
-    def walk(at: int, path: str) -> Iterator[tuple[str, int]]:
-        opened, index = text[at], 0
-        if opened not in "{[":
-            ends[0] = decoder.raw_decode(text, at)[1]
-            return
-        at = space(at + 1)
-        while text[at] not in "}]":
-            name, begin = str(index), at
-            if opened == "{":
-                name, at = scanstring(text, at + 1)
-                at = space(space(at) + 1)
-            below = f"{path}.{name}" if path else name
-            yield below, text.count("\n", 0, begin) + 1
-            yield from walk(at, below)
-            at, index = space(ends[0]), index + 1
-            if text[at] == ",":
-                at = space(at + 1)
-        ends[0] = at + 1
+def _add_lines(text: str, at: int, path: str, lines: dict[str, int]) -> int:
+    """Add the fields in the value that begins `at`. Returns its end."""
+    if text[at] not in "{[":
+        return json.JSONDecoder().raw_decode(text, at)[1]
+    is_object, index = text[at] == "{", 0
+    at = _skip_space(text, at + 1)
+    while text[at] not in "}]":
+        name, begin = str(index), at
+        if is_object:
+            name, at = scanstring(text, at + 1)
+            at = _skip_space(text, _skip_space(text, at) + 1)  # behind the colon
+        below = f"{path}.{name}" if path else name
+        lines[below] = text.count("\n", 0, begin) + 1
+        at, index = _skip_space(text, _add_lines(text, at, below, lines)), index + 1
+        if text[at] == ",":
+            at = _skip_space(text, at + 1)
+    return at + 1
 
-    ends = [0]
-    return walk(space(0), "")
+
+def _skip_space(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    return found.end() if found else at
