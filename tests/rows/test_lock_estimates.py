@@ -40,6 +40,8 @@ def environment(make_account: Any) -> Iterator[EnvironmentRef]:
             f"""INSERT INTO "{found.environment_id}".notes (id, title, "count", memo)
                 SELECT 'n' || n, 'title', n, 'memo' FROM generate_series(1, {ROWS}) n"""
         )
+        # Else the inserted rows may be added to those that ANALYZE counts.
+        cursor.execute("SELECT pg_stat_force_next_flush()")
         cursor.execute(f'ANALYZE "{found.environment_id}".notes')
     yield found
     for environment_id in schemas_in(catalog.REGION):
