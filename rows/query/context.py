@@ -64,6 +64,8 @@ class QueryContext:
     freshness: Freshness | None = None
     """What a replica needs to answer; None for the primary only."""
     users_version: bytes | None = None
+    met_deadlock: bool = False
+    """An earlier run of the operation ended in a deadlock or serialization failure."""
     is_verified: bool = field(default=False, init=False)
     """The version was confirmed as current, so errors are final."""
     role_key: RoleKey = field(init=False)
@@ -194,10 +196,10 @@ def run(
 ) -> T:
     """Run `operation` with the cached schema, and again with a newer one if that was stale, or after a deadlock or
     serialization failure outside a transaction. With `freshness` a replica may answer the first run."""
-    compiled = schema_cache.compiled_schema(environment)
+    compiled, met_deadlock = schema_cache.compiled_schema(environment), False
     for runs_left in reversed(range(MAX_RUNS)):
         connection = loop_connections.connection(compiled.alias, environment.project_id)
-        context = QueryContext(environment, principal, compiled, connection, freshness, users_version)
+        context = QueryContext(environment, principal, compiled, connection, freshness, users_version, met_deadlock)
         try:
             if not connection.in_atomic_block:
                 return operation(context)
@@ -215,6 +217,7 @@ def run(
             if sqlstates.is_repeatable(error):
                 if not runs_left:
                     raise sqlstates.RetriesExhausted from error
+                met_deadlock = True
                 # An immediate retry could hit the same conflict.
                 loop_requests.sleep(random.uniform(0.02, 0.1))  # noqa: S311 - a pause, not a secret
         compiled, freshness = loop_connections.in_thread(partial(schema_cache.reload, environment)), None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, get_args
 
 import orjson
-from django.db import DatabaseError, transaction
+from django.db import transaction
 
 from platform_site.background import advisory_locks
 from platform_site.background.advisory_locks import LockSpace
@@ -108,11 +108,10 @@ def execute(
 ) -> list[Result]:
     """All operations in their order, in one transaction, or none. Raises the error of the first one that fails, with
     its number as `operation`. Runs again as a whole after a deadlock, at most three times."""
-    met_deadlock = False
 
     def run_all(context: QueryContext, *, in_one_trip: bool) -> list[Result]:
         with transaction.atomic(using=context.compiled.alias):
-            if met_deadlock:  # repeated one after the other, batches do not meet each other again
+            if context.met_deadlock:  # repeated one after the other, batches do not block each other again
                 advisory_locks.lock(context.compiled.alias, LockSpace.REPEATED_BATCHES, environment.environment_id)
             results = _Batch(context, operations, in_one_trip).run()
             if dry_run:
@@ -120,15 +119,10 @@ def execute(
         return results
 
     def run_batch(context: QueryContext) -> list[Result]:
-        nonlocal met_deadlock
         try:
-            try:
-                return run_all(context, in_one_trip=True)
-            except NotInOneTrip:
-                return run_all(context, in_one_trip=False)
-        except DatabaseError as error:
-            met_deadlock = met_deadlock or sqlstates.is_repeatable(error)
-            raise
+            return run_all(context, in_one_trip=True)
+        except NotInOneTrip:
+            return run_all(context, in_one_trip=False)
 
     return run(environment, principal, run_batch)
 
