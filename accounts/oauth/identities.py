@@ -19,7 +19,7 @@ from accounts.oauth.client.claims import Profile
 from accounts.oauth.errors import AccessDenied, Denial, ProviderAnswerInvalid
 from accounts.oauth.proofs import Proof
 from accounts.registration import email_outbox, invitations, pool_settings
-from accounts.users import emails, exchange_codes, sessions
+from accounts.users import emails, exchange_codes
 from accounts.users import service as user_service
 from platform_site.http.errors import Conflict, NotFound, QuotaExceeded, ValidationFailed
 from platform_site.identity import ids
@@ -197,6 +197,10 @@ def _delete(
         identity.delete()
         audit.record("identity.unlinked", user, actor=actor, identity_id=identity_id, provider=identity.provider.name)
     if identities:
-        exchange_codes.withdraw(user.pk)
-        others, scope = ~Q(pk=kept_session_id or ""), "others" if kept_session_id else "all"
-        sessions.revoke(others, actor=actor, user_id=user.pk, reason="identity_unlinked", scope=scope)
+        exchange_codes.end_sessions(
+            user.pk,
+            kept_session_id=kept_session_id,
+            actor=actor,
+            reason="identity_unlinked",
+            scope="others" if kept_session_id else "all",
+        )

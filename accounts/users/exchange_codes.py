@@ -100,8 +100,8 @@ def end_sessions(
     within: Q = Q(),  # noqa: B008
     kept_session_id: str | None = None,
 ) -> None:
-    """End the user's sessions but the kept one, and withdraw the codes that could still start one. `within` limits both
-    to an environment."""
+    """End the user's sessions but the kept one, and first withdraw the codes that could still start one. `within`
+    limits both to an environment."""
     withdraw(user_id, within)
     sessions.revoke(within & ~Q(pk=kept_session_id or ""), actor=actor, user_id=user_id, reason=reason, scope=scope)
 
