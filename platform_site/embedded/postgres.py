@@ -107,7 +107,7 @@ def spawn(
         "unix_socket_directories": _quoted(layout.sockets),
         "unix_socket_permissions": "0700",
         "max_connections": str(max_connections(web_processes)),
-        "deadlock_timeout": "100ms",  # of a second by default, in which others wait, too
+        "deadlock_timeout": "100ms",  # by default 1 s: until then others wait for the same rows, too
         "shared_buffers": "128MB",
         # Saves 10 MB: no transaction is serializable.
         "max_pred_locks_per_transaction": "10",
