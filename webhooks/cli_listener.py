@@ -1,5 +1,5 @@
-"""`manage.py webhooks listen`: forwards events to a developer's machine. The command creates a temporary subscription,
-renews it, and makes the delivery attempts itself. `end_listeners` removes the subscriptions of killed commands."""
+"""`manage.py webhooks listen`: the command creates a temporary subscription, renews it, and makes the delivery attempts
+itself. `end_listeners` removes the subscriptions of killed commands."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -30,12 +30,10 @@ AT_ONCE: Final = 10
 
 
 class ListenerEnded(Exception):
-    """The subscription was deleted or disabled, or the receiver answered 410."""
+    """The subscription was deleted or disabled (also by a 410)."""
 
 
 class Listener:
-    """`with Listener(environment, url, events) as listener:`, and then `listener.deliver()` repeatedly."""
-
     def __init__(self, environment: EnvironmentRef, url: str, events: Sequence[str]) -> None:
         """`url`: http or https, any host. Raises QuotaExceeded on entering."""
         self._environment, self._url, self._events = environment, url, list(events)
@@ -62,8 +60,7 @@ class Listener:
     def deliver(
         self, should_stop: Callable[[], bool] = lambda: False
     ) -> Iterator[tuple[ClaimedDelivery, AttemptOutcome]]:
-        """Make an attempt for each due delivery, at most AT_ONCE, and yield it with its outcome. Raises
-        ListenerEnded."""
+        """Make an attempt for at most AT_ONCE due deliveries. Raises ListenerEnded."""
         using = self._environment.cluster
         live = Webhook.objects.using(using).live(self._environment.environment_id)
         if not live.filter(pk=self.webhook_id, enabled=True).update(listens_until=Now() + LEASE):
@@ -74,7 +71,7 @@ class Listener:
             if should_stop():
                 return
             # One by one, since a claimed delivery has to start at once.
-            claims = claim(using, 1, initial_concurrency=1, lease=LEASE, only=self.webhook_id)
+            claims = claim(using, 1, default_slots=1, lease=LEASE, only=self.webhook_id)
             if not claims:
                 return
             [claimed] = claims

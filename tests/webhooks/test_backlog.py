@@ -85,7 +85,7 @@ def test_a_switch_touches_a_batch_of_deliveries_however_many_there_are(
     disabled(tracker, other)
     relay_batch(using)  # who is disabled by itself makes an event
     if after != "pending" or switch == "delete":
-        assert claim(using, 100, initial_concurrency=100) == [], "not one is sent, whatever it says of itself still"
+        assert claim(using, 100, default_slots=100) == [], "not one is sent, whatever it says of itself still"
         assert longest_wait(using) is None
     with count_touched_rows(using) as more:
         settle_all(using)
@@ -110,7 +110,7 @@ def test_a_claim_does_not_read_what_a_disabled_webhook_has(
         settle_all(using)
     assert counted(tracker, webhook) == {"held": LONG}
     Webhook.objects.using(using).filter(pk=webhook["id"]).update(enabled=True, drop_before="2020-01-01T00:00Z")
-    assert {each.webhook_id for each in claim(using, 100, initial_concurrency=100)} == {other["id"]}
+    assert {each.webhook_id for each in claim(using, 100, default_slots=100)} == {other["id"]}
 
 
 def test_what_was_held_is_sent_in_the_order_of_its_events(
@@ -124,7 +124,7 @@ def test_what_was_held_is_sent_in_the_order_of_its_events(
         cursor.execute("UPDATE platform.webhooks_delivery SET depth = 1 WHERE sequence % 11 = 5")
     settle_all(using, batch=100)
     sent: list[str] = []
-    while claimed := claim(using, 20, initial_concurrency=20):
+    while claimed := claim(using, 20, default_slots=20):
         sent += sorted((each.event_id for each in claimed), key=lambda event: int(event[4:]))
         Delivery.objects.using(using).filter(pk__in=[each.delivery_id for each in claimed]).update(status="delivered")
     assert sent == [f"evt_{number}" for number in range(1, 501)]
@@ -190,12 +190,12 @@ def test_kill_between_batches_leaves_a_resumable_state(tracker: Tracker, receive
     thread.join(60)
     assert failed == ["OperationalError"]
     assert counted(tracker, webhook) == {"pending": 300, "held": 700}
-    claimed = claim(using, 1_000, initial_concurrency=1_000)
+    claimed = claim(using, 1_000, default_slots=1_000)
     assert [each.event_id for each in sorted(claimed, key=lambda each: int(each.event_id[4:]))] == [
         f"evt_{number}" for number in range(1, 301)
     ], "the first ones"
     assert settle_all(using, batch=100) == 700
-    assert {each.event_id for each in claim(using, 1_000, initial_concurrency=1_000)} == {
+    assert {each.event_id for each in claim(using, 1_000, default_slots=1_000)} == {
         f"evt_{number}" for number in range(301, 1_001)
     }
 
@@ -314,7 +314,7 @@ def test_disabling_during_enabling_holds_everything_and_repeats_nothing(
     for _ in range(2):  # who enables twice enables once
         patch(tracker, webhook, enabled=True)
         assert counted(tracker, webhook) == {"pending": REQUEST_BATCH, "held": 50}
-    sent = [each.delivery_id for each in claim(using, 10, initial_concurrency=10)]
+    sent = [each.delivery_id for each in claim(using, 10, default_slots=10)]
     Delivery.objects.using(using).filter(pk__in=sent).update(status="delivered", claimed_until=None)
     patch(tracker, webhook, enabled=False)
     assert dispatch() == 0

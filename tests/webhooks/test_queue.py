@@ -51,7 +51,7 @@ def test_a_claim_costs_the_same_however_long_the_backlog(
     """Without statistics, too: a queue grows faster than they are gathered."""
     using = tracker.project.cluster
     webhook = subscribe(events=["lists.insert"])
-    paused: dict[str, Any] = {"hosts": [f"127.0.0.1:{receiver.port}"], "host_limits": [0]} if is_paused else {}
+    paused: dict[str, Any] = {"hosts": [f"127.0.0.1:{receiver.port}"], "free_slots": [0]} if is_paused else {}
     pile_up(tracker, webhook, 1, 1_000)
     forget_statistics(using)
     few = blocks_of_a_claim(using, **paused)
@@ -94,7 +94,7 @@ def test_what_is_due_and_nobodys_is_claimed_the_longest_wait_first(
     def claimed(limit: int = 20, initial: int = 20, **more: Any) -> list[str]:
         """The deliveries that would be claimed. The claim is rolled back."""
         with transaction.atomic(using=using):
-            found = [names[each.delivery_id] for each in claim(using, limit, initial_concurrency=initial, **more)]
+            found = [names[each.delivery_id] for each in claim(using, limit, default_slots=initial, **more)]
             transaction.set_rollback(True, using=using)
         return sorted(found)
 
@@ -104,8 +104,8 @@ def test_what_is_due_and_nobodys_is_claimed_the_longest_wait_first(
     assert claimed(limit=1) == claimed(initial=1) == ["due for longest"]
     assert len(claimed(limit=2)) == len(claimed(initial=2)) == 2
     host = Webhook.objects.using(using).get(pk=webhook["id"]).host
-    assert claimed(host_limits={host: 0}) == claimed(initial=0) == []
-    assert claimed(host_limits={host: 1}, initial=20) == ["due for longest"]
+    assert claimed(free_slots={host: 0}) == claimed(initial=0) == []
+    assert claimed(free_slots={host: 1}, initial=20) == ["due for longest"]
     stored = Webhook.objects.using(using).filter(pk=webhook["id"])
     for closed in ({"enabled": False}, {"deleted_at": AGO}, {"listens_until": SOON}):
         before = stored.values(*closed).get()
@@ -129,7 +129,7 @@ def test_a_batch_is_shared_out_by_receivers_and_then_by_age(tracker: Tracker, su
         relay_batch(using)
         of_slow = Delivery.objects.using(using).filter(webhook_id=slow["id"])
         of_slow.update(next_attempt_at=AGO)
-        urls = {each.webhook_id: each.url for each in claim(using, 2, initial_concurrency=3)}
+        urls = {each.webhook_id: each.url for each in claim(using, 2, default_slots=3)}
         assert urls == {slow["id"]: slow["url"], quick["id"]: quick["url"]}
 
 
@@ -144,7 +144,7 @@ def test_backlog_delays_no_other_deliveries(
         quick = subscribe(url=other.url(), events=["lists.insert"])
         write_list(tracker)
         relay_batch(using)
-        claimed = claim(using, 4, initial_concurrency=2)
+        claimed = claim(using, 4, default_slots=2)
     assert [each.webhook_id for each in claimed].count(quick["id"]) == 1
     assert len(claimed) == 3
     waits = longest_wait(using)
@@ -157,25 +157,25 @@ def test_in_order_of_rows_only_the_first_of_each_row_is_claimed(
 ) -> None:
     using = tracker.project.cluster
     pile_up(tracker, subscribe(events=["lists.*"], ordering="row"), 1, 1_000)
-    claimed = claim(using, 100, initial_concurrency=100)
+    claimed = claim(using, 100, default_slots=100)
     events = {each.event_id for each in claimed}
     assert events == {f"evt_{number}" for number in range(1, 51)}
-    assert claim(using, 100, initial_concurrency=100) == [], "the next of each row wait for the outcome"
+    assert claim(using, 100, default_slots=100) == [], "the next of each row wait for the outcome"
     Delivery.objects.using(using).filter(event_id="evt_1").update(status="delivered")
-    assert [each.event_id for each in claim(using, 100, initial_concurrency=100)] == ["evt_51"]
+    assert [each.event_id for each in claim(using, 100, default_slots=100)] == ["evt_51"]
     Delivery.objects.using(using).filter(event_id="evt_51").update(status="held", claimed_until=None)
-    assert claim(using, 100, initial_concurrency=100) == [], "what is held will be sent before it"
+    assert claim(using, 100, default_slots=100) == [], "what is held will be sent before it"
 
 
 def test_only_its_own_claim_is_released(tracker: Tracker, receiver: Receiver, subscribe: Post) -> None:
     using = tracker.project.cluster
     pile_up(tracker, subscribe(events=["lists.*"]), 1, 1)
-    [lost] = claim(using, 1, initial_concurrency=1, lease=timedelta(0))
-    [taken] = claim(using, 1, initial_concurrency=1)
+    [lost] = claim(using, 1, default_slots=1, lease=timedelta(0))
+    [taken] = claim(using, 1, default_slots=1)
     delivery_queue.release(using, [lost])
-    assert claim(using, 1, initial_concurrency=1) == []
+    assert claim(using, 1, default_slots=1) == []
     delivery_queue.release(using, [taken])
-    assert [each.attempt for each in claim(using, 1, initial_concurrency=1)] == [taken.attempt]
+    assert [each.attempt for each in claim(using, 1, default_slots=1)] == [taken.attempt]
 
 
 @pytest.mark.parametrize("put_off", ["a retry", "what was recovered"])
@@ -189,11 +189,11 @@ def test_ordered_claim_takes_the_first_event_of_each_row(
     of_the_row.update(subject="lists/one")
     first = {f"evt_{number}" for number in range(1, 2 if put_off == "a retry" else 4)}
     of_the_row.filter(event_id__in=first).update(next_attempt_at=timezone.now() + timedelta(hours=5), attempts=1)
-    assert claim(using, 100, initial_concurrency=100) == []
+    assert claim(using, 100, default_slots=100) == []
     of_the_row.filter(event_id__in=first).update(next_attempt_at=timezone.now() - timedelta(seconds=1))
     for number in range(1, 5):
-        assert [each.event_id for each in claim(using, 100, initial_concurrency=100)] == [f"evt_{number}"]
-        assert claim(using, 100, initial_concurrency=100) == [], "the next one waits for the outcome"
+        assert [each.event_id for each in claim(using, 100, default_slots=100)] == [f"evt_{number}"]
+        assert claim(using, 100, default_slots=100) == [], "the next one waits for the outcome"
         of_the_row.filter(event_id=f"evt_{number}").update(status="delivered")
 
 
@@ -210,7 +210,7 @@ def test_in_order_of_rows_a_claim_costs_the_same_however_many_rows_wait(
     Delivery.objects.using(using).filter(sequence__lte=10).update(subject=None)
     (gather_statistics if statistics else forget_statistics)(using)
     with count_touched_rows(using) as cost:
-        claimed = claim(using, 100, initial_concurrency=20)
+        claimed = claim(using, 100, default_slots=20)
     assert {each.event_id for each in claimed} == {f"evt_{number}" for number in range(1, 21)}
     assert cost.read < delivery_queue.ORDERED_CANDIDATE_LIMIT + 1_000
 
@@ -244,12 +244,12 @@ def test_ordered_claim_does_not_read_all_events_of_a_busy_row(
     for number, sequence in ((1, first), (2, second)):
         Delivery.objects.using(using).filter(event_id=f"evt_{number}").update(subject="lists/hot", sequence=sequence)
     with count_touched_rows(using, "platform.rows_outboxevent") as cost:
-        assert [each.event_id for each in claim(using, 10, initial_concurrency=10)] == ["evt_1"]
+        assert [each.event_id for each in claim(using, 10, default_slots=10)] == ["evt_1"]
     assert cost.read < 100
     Delivery.objects.using(using).filter(event_id="evt_1").update(status="delivered")
     if unrelayed is not None:  # the second one's turn has not come: an earlier event is not relayed
         Delivery.objects.using(using).filter(event_id="evt_2").update(sequence=unrelayed + 1)
-        assert claim(using, 10, initial_concurrency=10) == []
+        assert claim(using, 10, default_slots=10) == []
 
 
 def test_a_claim_passes_what_was_settled_once(tracker: Tracker, receiver: Receiver, subscribe: Post) -> None:
@@ -266,7 +266,7 @@ def test_a_claim_passes_what_was_settled_once(tracker: Tracker, receiver: Receiv
     once = blocks_of(using, leap, {})
     assert once > 100
     assert blocks_of_a_claim(using) < 1.5 * once
-    assert len(claim(using, 100, initial_concurrency=100)) == 10
+    assert len(claim(using, 100, default_slots=100)) == 10
 
 
 def test_a_claim_brings_no_more_than_fits_into_memory(
@@ -276,9 +276,9 @@ def test_a_claim_brings_no_more_than_fits_into_memory(
     using = tracker.project.cluster
     pile_up(tracker, subscribe(events=["lists.*"]), 1, 10)
     Delivery.objects.using(using).update(body="x" * 40)
-    assert len(claim(using, 100, initial_concurrency=100)) == 3
+    assert len(claim(using, 100, default_slots=100)) == 3
     Delivery.objects.using(using).update(body="x" * 400)
-    assert len(claim(using, 100, initial_concurrency=100)) == 1, "the first of them always"
+    assert len(claim(using, 100, default_slots=100)) == 1, "the first of them always"
 
 
 def test_large_events_are_relayed_a_few_at_a_time_and_each_once(
@@ -345,9 +345,9 @@ def test_a_claim_reads_nothing_of_what_is_over(
     Delivery.objects.using(using).filter(sequence__lte=4_990).update(status="delivered", next_attempt_at=None)
     if known == "what is":
         gather_statistics(using)
-    claim(using, 1, initial_concurrency=1)  # whoever comes first walks over what has just ended
+    claim(using, 1, default_slots=1)  # whoever comes first walks over what has just ended
     with count_touched_rows(using) as cost:
-        assert len(claim(using, 100, initial_concurrency=100)) == 9
+        assert len(claim(using, 100, default_slots=100)) == 9
     assert cost.read < 200, "of some 5,000"
 
 

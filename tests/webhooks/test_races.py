@@ -481,4 +481,4 @@ def test_environment_deleted_while_outcomes_are_saved_affects_no_other(
 
 
 def _claim_all(using: str, lease: timedelta) -> list[ClaimedDelivery]:
-    return claim(using, 10, initial_concurrency=10, lease=lease)
+    return claim(using, 10, default_slots=10, lease=lease)

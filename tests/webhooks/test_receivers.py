@@ -14,8 +14,8 @@ from webhooks.delivery.circuit_breaker import (
 
 
 def limit(receivers: Receivers, host: str, now: float) -> int:
-    limits, initial_concurrency = receivers.limits(now)
-    return limits.get(host, initial_concurrency)
+    limits, default_slots = receivers.free_slots(now)
+    return limits.get(host, default_slots)
 
 
 def attempt(receivers: Receivers, host: str, *, responded: bool, seconds: float = 0.01, now: float = 0) -> None:
@@ -31,7 +31,7 @@ def test_quick_answers_earn_room_up_to_a_bound() -> None:
         limits.append(limit(receivers, "a:443", 0))
     # One that has earned all there is may have claims standing in line, too.
     assert limits == [4, 8, 16, *[MAX_CONCURRENCY * PREFETCH_FACTOR] * 3]
-    assert receivers.limit_of("a:443") == MAX_CONCURRENCY
+    assert receivers.concurrency_of("a:443") == MAX_CONCURRENCY
     attempt(receivers, "a:443", responded=True, seconds=0.5)  # quick, but a line of four would be long
     assert limit(receivers, "a:443", 0) == MAX_CONCURRENCY
     attempt(receivers, "a:443", responded=True)
@@ -70,7 +70,7 @@ def test_an_error_status_is_an_answer() -> None:
     receivers = Receivers()
     for _ in range(5):
         attempt(receivers, "a:443", responded=True, seconds=0.2)
-    assert receivers.limit_of("a:443") == MAX_CONCURRENCY
+    assert receivers.concurrency_of("a:443") == MAX_CONCURRENCY
 
 
 def test_one_that_hangs_for_days_is_tried_at_the_longest_pause() -> None:

@@ -1,7 +1,7 @@
-"""A circuit breaker per receiver (host and port), in one worker. Concurrency starts low, doubles with a fast response,
-is halved by a slow one, and falls to one after a timeout or connection error. After FAILURE_THRESHOLD such failures in
-a row nothing is claimed during a cooldown; then one attempt probes the receiver. Receivers at or below the initial
-concurrency share one limit, so that hanging ones delay no others. Pure; the clock is an argument."""
+"""A circuit breaker per receiver (host and port), in one worker. Concurrency doubles with a fast response, is halved by
+a slow one, and falls to one after a timeout or connection error. After FAILURE_THRESHOLD such failures in a row nothing
+is claimed during a cooldown; then one attempt probes the receiver. Receivers without earned concurrency share one
+limit, so that hanging ones delay no others."""
 
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -24,7 +24,6 @@ MAX_RECEIVERS: Final = 10_000
 
 
 def host_of(url: str) -> str:
-    """The receiver of a checked URL, as `host:port`."""
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     return f"{(parts.hostname or '').lower()}:{port}"
@@ -66,15 +65,15 @@ class Receivers:
                 del self._known[host]
                 return
 
-    def limits(self, now: float) -> tuple[dict[str, int], int]:
-        """The limits that differ from the default, by receiver (0: paused), and the default."""
+    def free_slots(self, now: float) -> tuple[dict[str, int], int]:
+        """How many deliveries may be claimed for each receiver that differs from the default, and the default."""
         unproven = sum(r.in_flight for r in self._known.values() if r.concurrency <= INITIAL_CONCURRENCY)
-        initial_limit = INITIAL_CONCURRENCY if unproven < MAX_IN_FLIGHT_UNPROVEN else 0
-        limits = {
-            host: r.free_slots(now) if initial_limit or r.concurrency > INITIAL_CONCURRENCY else 0
+        default = INITIAL_CONCURRENCY if unproven < MAX_IN_FLIGHT_UNPROVEN else 0
+        slots = {
+            host: r.free_slots(now) if default or r.concurrency > INITIAL_CONCURRENCY else 0
             for host, r in self._known.items()
         }
-        return {host: free for host, free in limits.items() if free != initial_limit}, initial_limit
+        return {host: free for host, free in slots.items() if free != default}, default
 
     def started(self, host: str) -> None:
         self._receiver(host).in_flight += 1
@@ -89,13 +88,17 @@ class Receivers:
         for receiver in self._known.values():
             receiver.in_flight = 0
 
-    def limit_of(self, host: str) -> int:
-        return self._receiver(host).concurrency
+    def concurrency_of(self, host: str) -> int:
+        """May be called from any thread."""
+        receiver = self._known.get(host)
+        return INITIAL_CONCURRENCY if receiver is None else receiver.concurrency
 
-    def ended(self, host: str, *, responded: bool, seconds: float, now: float) -> None:
-        """Record an attempt: `responded` with any status, or failed by a timeout or connection error."""
+    def ended(self, host: str, *, responded: bool, seconds: float, now: float) -> bool:
+        """Record an attempt: `responded` with any status, or failed by a timeout or connection error. Returns whether
+        this lowered the receiver's concurrency."""
         self.released(host)
         receiver = self._receiver(host)
+        before = receiver.concurrency
         if responded:
             receiver.failures = 0
             receiver.open_until = 0.0
@@ -104,10 +107,11 @@ class Receivers:
                 receiver.concurrency = min(MAX_CONCURRENCY, receiver.concurrency * 2)
             else:
                 receiver.concurrency = max(1, receiver.concurrency // 2)
-            return
-        receiver.failures += 1
-        receiver.concurrency = 1
-        if receiver.failures >= FAILURE_THRESHOLD:
-            # Bounded first: 2**1000 does not fit into a float.
-            doublings = min(receiver.failures - FAILURE_THRESHOLD, 20)
-            receiver.open_until = now + min(MAX_COOLDOWN, INITIAL_COOLDOWN * 2**doublings)
+        else:
+            receiver.failures += 1
+            receiver.concurrency = 1
+            if receiver.failures >= FAILURE_THRESHOLD:
+                # Bounded first: 2**1000 does not fit into a float.
+                doublings = min(receiver.failures - FAILURE_THRESHOLD, 20)
+                receiver.open_until = now + min(MAX_COOLDOWN, INITIAL_COOLDOWN * 2**doublings)
+        return receiver.concurrency < before

@@ -1,6 +1,5 @@
-"""The dispatcher: relays, claims, sends in threads and records, until the region's queue is empty; one per region and
-worker process. Only its own thread uses PostgreSQL, so a hanging receiver holds no connection. At the end unstarted
-claims are released. During an outage outcomes stay in memory until their leases end."""
+"""Relays, claims, sends in threads and records, until the region's queue is empty. Only the dispatcher's own thread
+uses PostgreSQL. During an outage outcomes stay in memory until their leases end."""
 
 import contextlib
 import logging
@@ -37,10 +36,11 @@ three commits per event, on the CPUs of the writers."""
 
 
 class SenderThreads:
-    """Threads that make attempts: as many as needed, up to MAX_THREADS. `limit` at `submit` limits attempts per
-    receiver; further ones wait here, so that a thread takes the next one without the dispatcher."""
+    """Threads that make attempts: as many as needed, up to MAX_THREADS. Attempts beyond a receiver's concurrency wait
+    here, so that a thread takes the next one without the dispatcher."""
 
-    def __init__(self) -> None:
+    def __init__(self, receivers: Receivers) -> None:
+        self._receivers = receivers
         # Not SimpleQueue: on a busy machine CPython 3.11's `get` can miss its timeout and wait forever.
         self.outcomes: queue.Queue[AttemptOutcome | ClaimedDelivery | None] = queue.Queue()
         """Also claims that became too old to start, and None to wake the dispatcher."""
@@ -48,13 +48,11 @@ class SenderThreads:
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._active: Counter[str] = Counter()
-        self._limits: dict[str, int] = {}
         self._queues: defaultdict[str, deque[ClaimedDelivery]] = defaultdict(deque)
 
-    def submit(self, claimed: ClaimedDelivery, limit: int) -> None:
+    def submit(self, claimed: ClaimedDelivery) -> None:
         with self._lock:
-            self._limits[claimed.host] = limit
-            if self._active[claimed.host] >= limit:
+            if self._active[claimed.host] >= self._receivers.concurrency_of(claimed.host):
                 self._queues[claimed.host].append(claimed)
                 return
             self._active[claimed.host] += 1
@@ -75,15 +73,13 @@ class SenderThreads:
     def _next(self, host: str) -> ClaimedDelivery | None:
         with self._lock:
             waiting = self._queues.get(host)
-            if waiting and self._active[host] <= self._limits[host]:
+            if waiting and self._active[host] <= self._receivers.concurrency_of(host):
                 return waiting.popleft()
             self._active[host] -= 1
             return None
 
-    def withdraw(self, host: str, limit: int) -> list[ClaimedDelivery]:
-        """Take back waiting attempts of a receiver whose limit was lowered."""
+    def withdraw(self, host: str) -> list[ClaimedDelivery]:
         with self._lock:
-            self._limits[host] = limit
             return list(self._queues.pop(host, ()))
 
     def unstarted(self) -> list[ClaimedDelivery]:
@@ -107,17 +103,16 @@ def _is_stale(claimed: ClaimedDelivery) -> bool:
 
 
 class Dispatcher:
-    """One region's loop in this process. One thread runs it; others may request a check."""
+    """One thread runs it; others may request a check."""
 
     def __init__(self, using: str) -> None:
         self.using = using
         self.receivers = Receivers()
         self._check_requested = threading.Event()
-        self._senders = SenderThreads()
+        self._senders = SenderThreads(self.receivers)
         """Those of this run: late outcomes of an earlier one are ignored."""
 
     def request_check(self) -> None:
-        """Check the queue: now if it is running, else when it starts."""
         self._check_requested.set()
         self._senders.outcomes.put(None)
 
@@ -127,7 +122,7 @@ class Dispatcher:
     def run(self, *, should_stop: Callable[[], bool] = lambda: False, linger: float = LINGER_SECONDS) -> int:
         """Work until the queue is empty. Returns the number of attempts. Raises DatabaseError if PostgreSQL is
         unavailable and no outcome is left to record."""
-        senders = self._senders = SenderThreads()
+        senders = self._senders = SenderThreads(self.receivers)
         made = 0
         try:
             idle_since: float | None = None
@@ -144,7 +139,7 @@ class Dispatcher:
                     relayed, claimed = 0, []
                 for each in claimed:
                     self.receivers.started(each.host)
-                    senders.submit(each, self.receivers.limit_of(each.host))
+                    senders.submit(each)
                 made += len(claimed)
                 results = self._collect(wait=0 if relayed or claimed else POLL_SECONDS)
                 self._record_all(results, should_stop)
@@ -167,11 +162,14 @@ class Dispatcher:
     def _claim(self, free: int) -> list[ClaimedDelivery]:
         if free <= 0:
             return []
-        host_limits, initial_concurrency = self.receivers.limits(time.monotonic())
+        free_slots, default_slots = self.receivers.free_slots(time.monotonic())
         return claim(
-            self.using, min(free, CLAIM_AT_ONCE), host_limits=host_limits, initial_concurrency=initial_concurrency,
+            self.using,
+            min(free, CLAIM_AT_ONCE),
+            free_slots=free_slots,
+            default_slots=default_slots,
             lease=settings.WEBHOOK_LEASE,
-        )  # fmt: skip
+        )
 
     def _collect(self, wait: float) -> list[AttemptOutcome]:
         results: list[AttemptOutcome] = []
@@ -189,10 +187,8 @@ class Dispatcher:
         now = time.monotonic()
         for result in results:
             host, responded = result.claimed.host, result.response_status is not None
-            before = self.receivers.limit_of(host)
-            self.receivers.ended(host, responded=responded, seconds=result.duration.total_seconds(), now=now)
-            if (limit := self.receivers.limit_of(host)) < before:
-                stale += self._senders.withdraw(host, limit)
+            if self.receivers.ended(host, responded=responded, seconds=result.duration.total_seconds(), now=now):
+                stale += self._senders.withdraw(host)
         self._release(stale)
         return results
 

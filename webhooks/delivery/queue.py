@@ -30,7 +30,6 @@ CLAIM_LATENCY_ALLOWANCE: Final = timedelta(seconds=0.25)
 """For the time from a claim's commit to its arrival, and from an attempt's start to the socket."""
 POLL_INTERVAL: Final = 0.05
 CLAIM_CHECK_LIMIT: Final = 500
-"""Deliveries per webhook that `wait_for_claims` examines."""
 ORDERED_CANDIDATE_LIMIT: Final = 2000
 """Due deliveries of a webhook with `ordering: "row"` that a claim examines, to find other rows behind those of one."""
 
@@ -40,8 +39,6 @@ MAX_CLAIM_BYTES: Final = 8 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class ClaimedDelivery:
-    """The columns of the statement `claim`, and when it returned."""
-
     delivery_id: str
     attempt: int
     attempts_of_schedule: int
@@ -99,19 +96,18 @@ def claim(
     using: str,
     limit: int,
     *,
-    host_limits: Mapping[str, int] = MappingProxyType({}),
-    initial_concurrency: int,
+    free_slots: Mapping[str, int] = MappingProxyType({}),
+    default_slots: int,
     lease: timedelta = LEASE,
     only: str | None = None,
 ) -> list[ClaimedDelivery]:
-    """Claim up to `limit` due attempts in one statement: at most `host_limits` per host, `initial_concurrency` for
-    others. With `only`, those of this webhook; else all but those of `webhooks listen`. With `ordering: "row"`, one
-    delivery of a row at a time. Skips suspended projects."""
+    """At most `limit` due deliveries, of each host `free_slots` or `default_slots`; with `only` those of this webhook,
+    else all but those of `webhooks listen`. With `ordering: "row"`, one delivery of a row at a time."""
     parameters: dict[str, Any] = {
         "window": ORDERED_CANDIDATE_LIMIT,
-        "hosts": list(host_limits),
-        "host_limits": list(host_limits.values()),
-        "initial_concurrency": initial_concurrency,
+        "hosts": list(free_slots),
+        "free_slots": list(free_slots.values()),
+        "default_slots": default_slots,
         "limit": limit,
         "bytes": MAX_CLAIM_BYTES,
         "lease": lease,
@@ -190,8 +186,7 @@ def record(using: str, results: Sequence[AttemptOutcome], *, disable_after: time
 
 
 def disable(using: str, failing: Failing) -> None:
-    """Disable the webhook and record a `webhook.disabled` event. A periodic job updates its deliveries, because the
-    caller serves a whole region."""
+    """A periodic job updates its deliveries, because the caller serves a whole region."""
     with transaction.atomic(using=using):
         webhook = Webhook.objects.using(using).select_for_update().filter(pk=failing.webhook_id).first()
         if webhook is None or not webhook.enabled or webhook.deleted_at is not None:

@@ -6,22 +6,22 @@ AND w.environment_id <> ALL (%(suspended)s::text[])
 
 -- name: open_webhooks
 -- Webhooks with due deliveries that may be sent, and the free concurrency of their receivers.
-SELECT w.id, w.host, w.ordering, of_each_webhook.first, coalesce(known.host_limit, %(initial_concurrency)s) AS host_limit
+SELECT w.id, w.host, w.ordering, of_each_webhook.first, coalesce(known.free_slots, %(default_slots)s) AS free_slots
   FROM of_each_webhook JOIN platform.webhooks_webhook w ON w.id = of_each_webhook.webhook_id
-  LEFT JOIN unnest(%(hosts)s::text[], %(host_limits)s::int[]) AS known (host, host_limit) ON known.host = w.host
+  LEFT JOIN unnest(%(hosts)s::text[], %(free_slots)s::int[]) AS known (host, free_slots) ON known.host = w.host
  WHERE of_each_webhook.first <= now() AND {may_be_sent_to}
    AND CASE WHEN %(only)s::text IS NULL THEN w.listens_until IS NULL ELSE w.id = %(only)s::text END
-   AND coalesce(known.host_limit, %(initial_concurrency)s) > 0
+   AND coalesce(known.free_slots, %(default_slots)s) > 0
 
 -- name: next_in_any_order
 -- The longest due deliveries of webhooks without ordering. The scan starts at the first pending one: before it are
 -- index entries of settled deliveries that vacuum has not removed yet.
-SELECT next.*, open_webhooks.id AS webhook_id, open_webhooks.host, open_webhooks.host_limit
+SELECT next.*, open_webhooks.id AS webhook_id, open_webhooks.host, open_webhooks.free_slots
   FROM open_webhooks, LATERAL (
        SELECT d.id, d.next_attempt_at, d.sequence, octet_length(d.body) AS size FROM platform.webhooks_delivery d
         WHERE d.webhook_id = open_webhooks.id AND open_webhooks.ordering = 'none'
           AND d.status = 'pending' AND d.next_attempt_at BETWEEN open_webhooks.first AND now() AND {unclaimed}
-        ORDER BY d.next_attempt_at LIMIT open_webhooks.host_limit) AS next
+        ORDER BY d.next_attempt_at LIMIT open_webhooks.free_slots) AS next
 
 -- name: first_unrelayed
 (SELECT sequence FROM platform.rows_outboxevent WHERE relayed_at IS NULL ORDER BY sequence LIMIT 1)
@@ -29,7 +29,7 @@ SELECT next.*, open_webhooks.id AS webhook_id, open_webhooks.host, open_webhooks
 -- name: next_of_rows
 -- For webhooks with ordering by row: the first pending event of each row that has a due delivery. That event itself
 -- may not be due yet: a retry is due later than the deliveries that wait behind it.
-SELECT next.*, open_webhooks.id AS webhook_id, open_webhooks.host, open_webhooks.host_limit
+SELECT next.*, open_webhooks.id AS webhook_id, open_webhooks.host, open_webhooks.free_slots
   FROM open_webhooks, LATERAL (
        SELECT d.id, d.next_attempt_at, d.sequence, octet_length(d.body) AS size
          FROM (SELECT subject, CASE WHEN subject IS NULL THEN id END AS alone, min(next_attempt_at) AS since
@@ -51,7 +51,7 @@ SELECT next.*, open_webhooks.id AS webhook_id, open_webhooks.host, open_webhooks
               SELECT 1 FROM platform.rows_outboxevent unrelayed
                WHERE unrelayed.relayed_at IS NULL AND unrelayed.sequence < d.sequence
                  AND unrelayed.environment_id = d.environment_id AND unrelayed.subject = d.subject))
-        ORDER BY due_rows.since LIMIT open_webhooks.host_limit) AS next
+        ORDER BY due_rows.since LIMIT open_webhooks.free_slots) AS next
 
 -- name: chosen
 -- As many as were asked for and fit into memory: first one of each receiver, then a second of each, and so on.
@@ -60,7 +60,7 @@ SELECT id, webhook_id FROM (
               sum(size) OVER (ORDER BY place, next_attempt_at, id ROWS UNBOUNDED PRECEDING) AS size_so_far
          FROM (SELECT *, row_number() OVER (PARTITION BY host ORDER BY next_attempt_at, sequence) AS place
                  FROM next_of_webhooks) AS of_receivers
-        WHERE place <= host_limit) AS in_turn
+        WHERE place <= free_slots) AS in_turn
  WHERE size_so_far - size < %(bytes)s ORDER BY place, next_attempt_at LIMIT %(limit)s
 
 -- name: state
