@@ -26,7 +26,6 @@ class WebhookQuerySet(models.QuerySet["Webhook"]):
         return self.filter(environment_id=environment_id, deleted_at__isnull=True)
 
     def with_health(self) -> "WebhookQuerySet":
-        """Adds `success_rate`: of the last 100 attempted deliveries, by their latest attempt; 1.0 before the first.
-        Reads a hundred index entries per webhook. Contract section 2."""
+        """Adds `success_rate` of the last attempted deliveries, by their latest attempt; 1.0 before the first."""
         rate = RawSQL(_SUCCESS_RATE, [HEALTH_WINDOW], models.FloatField())  # noqa: S611 - a constant
         return self.annotate(success_rate=rate)

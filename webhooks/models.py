@@ -25,9 +25,9 @@ class Webhook(models.Model):
     events = ArrayField(models.CharField(max_length=120))
     """`tasks.insert`, `tasks.*`, `*.insert`, `*`, or a system event."""
     filter = models.JSONField(null=True)
-    """A filter over `record` and `old_record`, in the grammar of rows; null: all."""
+    """Over `record` and `old_record`; null: all."""
     columns = models.JSONField(null=True)
-    """`{"tasks": ["title"]}`; null: all that role `server` may read."""
+    """`{"tasks": ["title"]}`; null: all."""
     ordering = models.CharField(max_length=10, choices=Ordering.choices, default=Ordering.NONE)
     description = models.CharField(max_length=500, blank=True, default="")
     enabled = models.BooleanField(default=True)
@@ -38,7 +38,7 @@ class Webhook(models.Model):
     sealed_previous_secret = models.BinaryField(null=True)
     previous_secret_until = models.DateTimeField(null=True)
     listens_until = models.DateTimeField(null=True)
-    """Set for a terminal's subscription (`webhooks.cli_listener`), which makes its attempts, and renews it."""
+    """Set for the subscription of a `webhooks.cli_listener`, which makes its attempts and renews it."""
     drop_before = models.DateTimeField(null=True)
     """Waiting deliveries from before are to be dropped; nothing is sent until then (`webhooks.delivery.reconciler`)."""
     recover_from = models.DateTimeField(null=True)
@@ -46,7 +46,6 @@ class Webhook(models.Model):
     recover_until = models.DateTimeField(null=True)
     """… if their last attempt was before this time."""
     deleted_at = models.DateTimeField(null=True)
-    """No attempt starts any more; a periodic job removes it."""
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     updated_at = models.DateTimeField(db_default=Now())
 
@@ -78,8 +77,6 @@ class Webhook(models.Model):
 
 
 class Delivery(models.Model):
-    """One event at one webhook; unique per pair."""
-
     class Status(models.TextChoices):
         PENDING = "pending"
         DELIVERED = "delivered"
@@ -122,7 +119,6 @@ class Delivery(models.Model):
             models.UniqueConstraint(fields=["webhook", "event_id"], name="delivery_once_per_event")
         ]
         indexes: ClassVar = [
-            # Finds the webhooks with pending deliveries, and the due ones of each (`webhooks.delivery.queue`).
             models.Index(
                 fields=["webhook", "next_attempt_at"], condition=models.Q(status="pending"), name="delivery_waiting"
             ),
@@ -135,7 +131,6 @@ class Delivery(models.Model):
                 condition=models.Q(status__in=["exhausted", "dropped"]),
                 name="delivery_failed",
             ),
-            # The health of a webhook reads its last 100 attempted deliveries from this index alone.
             models.Index(
                 fields=["webhook", "-last_attempt_at"],
                 include=["has_succeeded"],
@@ -149,7 +144,7 @@ class Delivery(models.Model):
                 name="delivery_subject_order",
             ),
             models.Index(fields=["environment_id", "event_id"], name="delivery_of_event"),
-            # In the order in which they are released (`webhooks.delivery.reconciler`), and in which they expire.
+            # For their release (`webhooks.delivery.reconciler`), and for their expiry.
             models.Index(fields=["webhook", "sequence"], condition=models.Q(status="held"), name="delivery_held_order"),
             models.Index(
                 "webhook",

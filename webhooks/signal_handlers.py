@@ -101,7 +101,7 @@ def warn_of_invalid_filters(
 def _planned(
     environment: EnvironmentRef, actor: Caller | Actor | None, beside: Mapping[str, Any]
 ) -> Iterator[tuple[str, Selection]]:
-    """The path and the selection of each webhook, as the configuration `beside` makes it, if `actor` may read them."""
+    """The path and selection of each webhook, as the configuration `beside` makes it, if `actor` may read them."""
     if isinstance(actor, Caller) and not actor.may("webhooks:read"):
         return
     for webhook in Webhook.objects.using(environment.cluster).live(environment.environment_id).order_by("id"):
@@ -144,7 +144,6 @@ def follow_reset(*, source: EnvironmentRef, target: EnvironmentRef, using: str, 
 
 
 def close_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
-    """Nothing is sent after the response to the deletion."""
     # If the region is unavailable, its deliveries are not claimed, and `delete_environment` marks the webhooks later.
     after_commit(f"the webhooks of {environment_id}", deletion.close, environment_id, cluster, using=cluster)
 

@@ -1,5 +1,3 @@
-"""Request and response bodies of `webhooks`. Contract sections 2, 4.9."""
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -74,8 +72,8 @@ class Recovery(Serializer):
 def event_warnings(
     environment: EnvironmentRef, patterns: Sequence[str], *, may_read_schema: bool
 ) -> Iterator[FieldError]:
-    """One for each table of `patterns` that is not there. To callers without `schema:read`, tables that role `server`
-    cannot read are not there either, and no name is suggested."""
+    """One for each unknown table. To callers without `schema:read`, tables that role `server` cannot read are unknown,
+    and no name is suggested."""
     if not any(map(event_types.table_of, patterns)):
         return
     compiled = schema_cache.current(environment)

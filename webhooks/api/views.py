@@ -31,7 +31,7 @@ TRIES_SHOWN: Final = 20
 
 
 def _resolve_url(view: ApiViewSet) -> None:
-    """Resolves the host of the body's `url`, which may wait for a name server."""
+    """Outside of the transaction, since it may wait for a name server."""
     body = view.request.data
     url = body.get("url") if isinstance(body, dict) else None
     if isinstance(url, str):

@@ -1,5 +1,3 @@
-"""One delivery attempt: signs, sends through the guarded client, classifies the outcome. No database."""
-
 import random
 import time
 from dataclasses import replace

@@ -34,7 +34,7 @@ SELECT (SELECT count(*) FROM page), (SELECT max(next_attempt_at) FROM page), (SE
 
 
 def repair_future_times(using: str, *, lease: timedelta = LEASE) -> int:
-    """Make retries due now, and leases last for `lease`. Returns how many. Scans everything pending."""
+    """Make retries due now, and leases last for `lease`. Returns how many."""
     return sum(_repair(using, webhook_id, lease) for webhook_id in statements.column(using, _WAITING))
 
 

@@ -31,7 +31,7 @@ SELECT event.event_id, event.environment_id, event.type, event.data, event.reque
 
 
 def move_to_region(using: str) -> int:
-    """Move due events to the region `using`; returns how many, at most BATCH. Raises DatabaseError."""
+    """Returns how many events were moved, at most BATCH. Raises DatabaseError."""
     with transaction.atomic(using=DEFAULT_DB_ALIAS):
         # A range of one cluster in the order of (cluster, sequence), and no sorting: only one index can serve that, so
         # the planner never reads the events of other regions, whatever its statistics say.

@@ -1,5 +1,3 @@
-"""One dispatcher thread per region in each worker process, with its own database connection."""
-
 import logging
 import threading
 import time
@@ -54,7 +52,6 @@ class DispatcherThread(threading.Thread):
 
 
 def wake(using: str) -> None:
-    """Notify this process's thread of the region. Returns at once."""
     with _lock:
         thread = _threads.get(using)
         if thread is None or not thread.is_alive():

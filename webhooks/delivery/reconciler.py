@@ -1,7 +1,6 @@
-"""Applies a change of a webhook to its pending deliveries, in interruptible batches; claims check the webhook itself
-from the change's commit on. In this order: `drop_before` (older waiting ones are dropped), `recover_from` (failed ones
-become pending), disabled (pending ones become held) or enabled (held ones become pending, in order, with all attempts).
-Also repairs races with a relay or a dead worker."""
+"""Applies a change of a webhook to its deliveries, in interruptible batches; claims check the webhook itself from the
+change's commit on. In this order: `drop_before` (older waiting ones are dropped), `recover_from` (failed ones become
+pending), disabled (pending ones become held) or enabled (held ones become pending, in order, with all attempts)."""
 
 import time
 from collections import deque
@@ -31,14 +30,13 @@ SQL: Final = sql_files.load(
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One batch of a webhook: how many deliveries it changed, and whether no other batch is due."""
-
     changed: int
+    """Deliveries."""
     is_last: bool
 
 
 def reconcile(using: str, *, batch: int = BATCH, seconds: float = SECONDS) -> int:
-    """Update deliveries of changed webhooks in batches, until done or out of time. Returns how many."""
+    """Returns how many deliveries it changed."""
     waiting = deque(statements.column(using, SQL["webhooks_to_reconcile"]))
     changed, end = 0, time.monotonic() + seconds
     while waiting and time.monotonic() < end:
@@ -51,7 +49,7 @@ def reconcile(using: str, *, batch: int = BATCH, seconds: float = SECONDS) -> in
 
 
 def reconcile_webhook(using: str, webhook_id: str, *, batch: int) -> Step:
-    """One batch of one webhook, in a transaction. Does nothing if the webhook is locked or deleted."""
+    """Does nothing if the webhook is locked or deleted."""
     parameters: dict[str, Any] = {"webhook": webhook_id, "batch": batch, "most": MAX_ATTEMPTS}
     with transaction.atomic(using=using):
         found = statements.dicts(using, SQL["state"], parameters)

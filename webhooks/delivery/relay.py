@@ -1,6 +1,5 @@
-"""Turns committed outbox events into deliveries, one per event and subscribed webhook, concurrently (SKIP LOCKED;
-unique pairs), in one transaction of the region per pass. A filtered event leaves a `filtered` delivery; one hidden from
-role `server` leaves none. Other consumers (`rows.outbox.subscriptions`) join the transaction."""
+"""Turns committed outbox events into deliveries, one per event and subscribed webhook. Several processes may relay at
+once (SKIP LOCKED, unique pairs). Other consumers (`rows.outbox.subscriptions`) join the transaction."""
 
 import json
 import logging
@@ -32,10 +31,8 @@ BATCH: Final = 200
 MAX_CHARACTERS_PER_STATEMENT: Final = 4 * 2**20
 """Characters of bodies per statement: more could exceed the statement timeout at every pass and block the region."""
 MAX_CHARACTERS_PER_PASS: Final = 4 * MAX_CHARACTERS_PER_STATEMENT
-"""A pass takes no further event after this many characters."""
 MAX_EVENTS_PER_PASS: Final = 5_000
 EXPENSIVE_BATCH: Final = 50
-"""Events per pass of an environment with expensive events."""
 LARGE_PAYLOAD_BYTES: Final = 64 * 1024
 """Larger events are read one by one."""
 MAX_PAYLOAD_BYTES: Final = 8 * 2**20
@@ -47,8 +44,7 @@ _last: Final[dict[str, str]] = {}
 
 
 def relay_batch(using: str, *, batch: int = BATCH) -> int:
-    """Relay up to `batch` events of the region. Returns how many. Environments with expensive events come after all
-    others, one per pass. Four statements per part, unless events are large."""
+    """Returns how many events were relayed. Environments with expensive events come after all others, one per pass."""
     relayed = _relay_or_isolate(using, batch)
     for environment_id in _expensive[using]:
         further = _relay_or_isolate(using, min(batch, EXPENSIVE_BATCH), only=environment_id)
@@ -170,7 +166,6 @@ def _webhooks_of(environment_ids: Iterable[str], using: str) -> dict[str, list[W
 
 
 def _subscribed(event: OutboxEvent, webhooks: Iterable[Webhook]) -> list[Webhook]:
-    """A test is for the webhook that it names."""
     if event.type == "webhook.test":
         tested = json.loads(event.data).get("webhook_id")
         return [webhook for webhook in webhooks if webhook.id == tested]
@@ -178,7 +173,6 @@ def _subscribed(event: OutboxEvent, webhooks: Iterable[Webhook]) -> list[Webhook
 
 
 NewDelivery = dict[str, Any]
-"""A row of `_INSERT`."""
 
 # One parameter, whatever the number of rows: the ORM spends 100 µs on each in writing and reading placeholders.
 _INSERT = """
@@ -218,8 +212,7 @@ class _NewDeliveries:
 
 
 def _deliveries_of(event: OutboxEvent, subscribed: Iterable[Webhook], payloads: Payloads) -> Iterator[NewDelivery]:
-    """Yields a delivery of the event for each webhook, an exhausted one if its payload cannot be made. Yields nothing
-    if the row is hidden from role `server`."""
+    """One for each webhook, exhausted if its payload cannot be made; none if role `server` may not read the row."""
     data: dict[str, Any] | None = None
     for webhook in subscribed:
         try:

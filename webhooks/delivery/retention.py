@@ -1,5 +1,4 @@
-"""Drops deliveries held for too long, and deletes old deliveries and events and deleted webhooks, in batches. The time
-of a suspension does not count."""
+"""Drops deliveries held for too long, and deletes old deliveries, events and webhooks, in batches."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -17,7 +16,7 @@ _SQL: Final = sql_files.load(__file__, unclaimed=UNCLAIMED, holding=first_of_eac
 
 
 def expire_held(using: str, *, older_than: timedelta) -> int:
-    """Drop deliveries that a disabled webhook has held for too long. Returns how many."""
+    """Returns how many deliveries were dropped. The time of a suspension does not count."""
     parameters = {"age": older_than, "spared": suspended_or_recently_resumed(using, older_than)}
     return execute_in_batches(using, _SQL["expire"], parameters, batch=BATCH)
 

@@ -41,8 +41,7 @@ def seal_previous(previous: Sequence[PreviousSecret]) -> bytes:
 
 
 def unseal_previous(sealed: bytes | memoryview | None, until: datetime | None, now: datetime) -> list[PreviousSecret]:
-    """The previous secrets that still sign at `now`, newest first. `until` is the newest one's end. Raises
-    KeyringError."""
+    """Those that still sign at `now`, newest first. `until` is the newest one's end. Raises KeyringError."""
     if sealed is None or until is None or until <= now:
         return []
     listed = [PreviousSecret(text, datetime.fromisoformat(end)) for text, end in json.loads(unseal(sealed))]
@@ -50,7 +49,6 @@ def unseal_previous(sealed: bytes | memoryview | None, until: datetime | None, n
 
 
 def headers(signing_secrets: Sequence[str], message_id: str, sent_at: datetime, body: str) -> dict[str, str]:
-    """The signature headers of an attempt. `sent_at`: its time in UTC; `body`: the text that is sent."""
     return {
         "webhook-id": message_id,
         "webhook-timestamp": str(int(sent_at.timestamp())),

@@ -1,6 +1,5 @@
-"""Deletes what an environment has in its region: webhooks, events and deliveries, in batches. Idempotent. Webhooks are
-marked first; deleting events waits for relays that read them; deliveries are locked before their attempts are deleted,
-as when recording."""
+"""Deletes an environment's webhooks, events and deliveries, in batches. Idempotent. Webhooks are marked first; deleting
+events waits for relays that read them; deliveries are locked before their attempts, as when recording."""
 
 from typing import Any, Final
 
@@ -36,7 +35,7 @@ def close(environment_id: str, cluster: str) -> None:
 
 
 def mark_deleted(environment_id: str, using: str) -> list[str]:
-    """Stop the environment's webhooks. Returns their ids."""
+    """Returns the ids of the environment's webhooks."""
     webhooks = Webhook.objects.using(using).filter(environment_id=environment_id)
     webhooks.filter(deleted_at=None).update(deleted_at=Now())
     return list(webhooks.values_list("pk", flat=True))
@@ -58,7 +57,7 @@ def finish(environment_id: str, cluster: str) -> None:
 
 
 def _delete_batch(environment_id: str, cluster: str) -> bool:
-    """A batch of the environment's events and deliveries, at the end its webhooks. Returns whether that was all."""
+    """Returns whether that was all."""
     parameters: dict[str, Any] = {"env": environment_id, "batch": BATCH}
     events = statements.execute(cluster, _DELETE_EVENTS, parameters)
     is_all = events < BATCH and _delete_deliveries(cluster, parameters) < BATCH

@@ -1,5 +1,3 @@
-"""Whether a webhook's filter and columns are valid for a schema."""
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -22,7 +20,7 @@ MAX_COLUMNS: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What a webhook gets: event patterns, filter and columns, as in `webhooks.models.Webhook`."""
+    """Fields of a `Webhook`."""
 
     events: Sequence[str]
     filter: Mapping[str, Any] | None

@@ -1,6 +1,5 @@
-"""Services of webhooks: one change per transaction of the region. Subscriptions of the outbox change with them, under
-one lock per environment (`rows.outbox.subscriptions`). A change updates at most one batch of deliveries;
-`webhooks.delivery.reconciler` does the rest."""
+"""Services of webhooks. Subscriptions of the outbox change in the same transaction, under one lock per environment. A
+change updates at most one batch of deliveries; `webhooks.delivery.reconciler` does the rest."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,7 +45,7 @@ class Recovery:
 def create_webhook(
     environment: EnvironmentRef, values: Mapping[str, Any], *, actor: Caller | Actor
 ) -> tuple[Webhook, str]:
-    """Subscribe; returns webhook and signing secret. Raises QuotaExceeded, ValidationFailed (the name is taken)."""
+    """Returns webhook and signing secret. Raises QuotaExceeded, ValidationFailed (the name is taken)."""
     using = environment.cluster
     secret = signing.new_secret()
     with transaction.atomic(using=using):
@@ -153,8 +152,7 @@ def rotate_secret(environment: EnvironmentRef, webhook_id: str, *, actor: Caller
 
 
 def _previous_after_rotation(webhook: Webhook, now: datetime) -> list[signing.PreviousSecret]:
-    """The previous secrets that sign after a rotation; none if they cannot be decrypted. Raises Conflict if another
-    rotation would end the overlap of a secret early."""
+    """None if they cannot be decrypted. Raises Conflict if another rotation would end the overlap of a secret early."""
     try:
         older = signing.unseal_previous(webhook.sealed_previous_secret, webhook.previous_secret_until, now)
         current = signing.PreviousSecret(signing.unseal(webhook.sealed_secret), now + SECRET_OVERLAP)
@@ -211,8 +209,7 @@ def redeliver(environment: EnvironmentRef, webhook_id: str, delivery_id: str, *,
 
 
 def recover(environment: EnvironmentRef, webhook_id: str, since: datetime, *, actor: Caller | Actor) -> Recovery:
-    """Resend deliveries since then that are exhausted or dropped, except after MAX_ATTEMPTS attempts. Raises
-    NoSuchWebhook, Conflict for a disabled webhook."""
+    """Except deliveries with MAX_ATTEMPTS attempts. Raises NoSuchWebhook, Conflict for a disabled webhook."""
     using = environment.cluster
     with transaction.atomic(using=using):
         webhook = webhook_of(environment, webhook_id, lock=True)
@@ -261,7 +258,6 @@ def new_copy(environment: EnvironmentRef, values: Mapping[str, Any], *, disabled
 
 
 def _wait_until_no_attempt_starts(webhook_id: str, using: str) -> None:
-    """After the commit, wait until no earlier claim can start."""
     # The change is committed, so an error of the region during the wait is only logged.
     after_commit(f"claims of {webhook_id}", wait_for_claims, using, webhook_id, using=using, committed=using)
 
