@@ -169,6 +169,7 @@ class Run(models.Model):
     trigger = models.CharField(max_length=10, choices=Trigger.choices, db_default=Trigger.CALL)
     event_id = models.CharField(max_length=30, null=True)
     address_id = models.CharField(max_length=30, null=True)
+    """The inbound endpoint's id, named as in the input of its runs."""
     input = models.TextField()
     """JSON text as received; empty if too large to store."""
     output = models.TextField(null=True)

@@ -318,8 +318,8 @@ server_hints.on_shutdown.append(limiter.close)
 
 def _admission_of(new: NewRun) -> Admission:
     """The admission of an arriving call. Calls of an inbound endpoint or of a client network share its slots."""
-    if new.address_id is not None:
-        who = f"endpoint {new.address_id}"
+    if new.endpoint_id is not None:
+        who = f"endpoint {new.endpoint_id}"
     elif new.anonymous is not None:
         who = f"network {new.anonymous.network}"
     else:

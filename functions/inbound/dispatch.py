@@ -64,7 +64,7 @@ def dispatch(request: HttpRequest, token: str) -> InboundRequest:
                 each.check()
         record = _look_up(request, environment_id, token)
     _verified.put(name, True)
-    limit.settle(record.plan, record.address_id)
+    limit.settle(record.plan, record.endpoint_id)
     restored = restore_caller(record.runs_as_kind, record.runs_as_id, environment_id, ("functions:invoke",))
     if restored is None:
         raise NoSuchEndpoint

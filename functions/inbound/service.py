@@ -66,13 +66,13 @@ def all_of(environment: EnvironmentRef, function: Function) -> list[InboundEndpo
     return found
 
 
-def revoke(environment: EnvironmentRef, name: str, address_id: str, *, actor: Caller | Actor) -> None:
+def revoke(environment: EnvironmentRef, name: str, endpoint_id: str, *, actor: Caller | Actor) -> None:
     """Revoke the endpoint, from the next request on. Raises NoSuchFunction, NoSuchEndpoint."""
     using = environment.cluster
     with transaction.atomic(using=using):
         function = function_of(environment, name)
-        known = InboundEndpoint.objects.using(using).filter(function=function, pk=address_id)
-        endpoint = known.select_for_update().first() if ids.matches("inb", address_id) else None
+        known = InboundEndpoint.objects.using(using).filter(function=function, pk=endpoint_id)
+        endpoint = known.select_for_update().first() if ids.matches("inb", endpoint_id) else None
         if endpoint is None:
             raise NoSuchEndpoint("The function has no such inbound endpoint.")
         revocation.revoke(inbound_endpoints.names_of(bytes(endpoint.token_hash)), using=using)

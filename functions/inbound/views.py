@@ -149,15 +149,15 @@ class InboundViewSet(ApiViewSet):
         return response
 
     def _new_run(self, arrival: InboundRequest, token: str) -> NewRun:
-        request, address_id = self.http_request, arrival.record.address_id
-        facts = {"client": client_address(request), "address_id": address_id}
+        request, endpoint_id = self.http_request, arrival.record.endpoint_id
+        facts = {"client": client_address(request), "address_id": endpoint_id}
         return NewRun(
             arrival.environment,
             arrival.caller,
             arrival.record.function_name,
             request_message.input_of(request.META, request.body, token, facts),
             depth=call_depth.depth_of(request.META, arrival.environment.environment_id),
-            address_id=address_id,
+            endpoint_id=endpoint_id,
         )
 
 
@@ -181,10 +181,10 @@ def _response_to(started: CreatedRun, ended: Outcome) -> HttpResponse:
 def _note_use(arrival: InboundRequest) -> None:
     """Never raises: the call itself has succeeded."""
     try:
-        inbound_endpoints.note_use(arrival.environment, arrival.record.address_id)
+        inbound_endpoints.note_use(arrival.environment, arrival.record.endpoint_id)
     except Error as error:
         log.warning(
             "the use of an inbound endpoint was not recorded: %s",
             type(error).__name__,
-            extra={"address": arrival.record.address_id},
+            extra={"address": arrival.record.endpoint_id},
         )

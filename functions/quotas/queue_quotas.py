@@ -163,10 +163,10 @@ _recent_stats: Final[TTLCache[str, QueueStats]] = TTLCache(math.inf, CACHE_SECON
 _recent_stats_lock: Final = threading.Lock()
 
 
-def admit(environment: EnvironmentRef, caller: Caller, size: int, *, address_id: str | None = None) -> None:
+def admit(environment: EnvironmentRef, caller: Caller, size: int, *, endpoint_id: str | None = None) -> None:
     """Check the quota for one more queued run, with an input of `size` bytes. Usually without a statement. Not under a
     lock: concurrent calls may exceed a budget together. Raises TooManyQueued."""
-    kind, owner = _owner_of(caller, address_id)
+    kind, owner = _owner_of(caller, endpoint_id)
     limits = plan_limits(environment.plan)
     budget, wanted = Amount(limits.queued_runs, limits.queued_bytes), Amount(1, size)
     share = budget.part(SHARE)
@@ -191,9 +191,9 @@ def admit(environment: EnvironmentRef, caller: Caller, size: int, *, address_id:
     _budgets.renew(whole, budget, budget.without(stats.taken).without(wanted))
 
 
-def _owner_of(caller: Caller, address_id: str | None) -> tuple[Kind, str]:
-    if address_id is not None:
-        return Kind.INBOUND, address_id
+def _owner_of(caller: Caller, endpoint_id: str | None) -> tuple[Kind, str]:
+    if endpoint_id is not None:
+        return Kind.INBOUND, endpoint_id
     return (Kind.USERS, caller.id) if caller.kind == "user" else (Kind.KEYS, "")
 
 

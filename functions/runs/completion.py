@@ -85,7 +85,7 @@ def _facts_of_start(started: CreatedRun, *, stores_input: bool) -> dict[str, Val
         "request_id": current_request_id(),
         "depth": started.depth,
         "trigger": started.trigger,
-        "address_id": started.address_id,
+        "endpoint_id": started.endpoint_id,
     }
 
 

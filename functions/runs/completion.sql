@@ -23,7 +23,7 @@ WITH ended AS (
             sandbox_layers, not_stored, caller_kind, caller_id, request_id, depth, trigger, address_id, attempts,
             started_at, ended_at, duration_ms, weight)
     SELECT %(run_id)s::text, f.environment_id, f.id, %(version)s::int, %(status)s::text, 'ended', false, %(input)s::text, %(output)s::text, %(error)s::jsonb,
-           %(logs)s::jsonb, %(sandbox_layers)s::text[], %(not_stored)s::text[], %(caller_kind)s::text, %(caller_id)s::text, %(request_id)s::text, %(depth)s::smallint, %(trigger)s::text, %(address_id)s::text,
+           %(logs)s::jsonb, %(sandbox_layers)s::text[], %(not_stored)s::text[], %(caller_kind)s::text, %(caller_id)s::text, %(request_id)s::text, %(depth)s::smallint, %(trigger)s::text, %(endpoint_id)s::text,
            %(attempt)s::int, now() - %(duration_ms)s::int * interval '1 ms', now(), %(duration_ms)s::int, {weight_of_whole}
       FROM platform.functions_function f WHERE f.id = %(function_id)s::text AND f.environment_id IS NOT NULL
     ON CONFLICT (id) DO NOTHING

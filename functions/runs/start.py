@@ -63,7 +63,7 @@ class CreatedRun:
     caller_id: str
     cluster: str
     trigger: str = "call"
-    address_id: str | None = None
+    endpoint_id: str | None = None
     """The inbound endpoint of a synchronous call."""
 
     @property
@@ -138,12 +138,12 @@ class NewRun:
     depth: int = 0
     is_async: bool = False
     anonymous: AnonymousCall | None = None
-    address_id: str | None = None
+    endpoint_id: str | None = None
     """The inbound endpoint of the call."""
 
     @property
     def trigger(self) -> str:
-        return "call" if self.address_id is None else "inbound"
+        return "call" if self.endpoint_id is None else "inbound"
 
     @property
     def batcher(self) -> StatementBatcher:
@@ -187,7 +187,7 @@ def start_run(new: NewRun) -> CreatedRun:
         caller_id=new.caller.id,
         cluster=new.environment.cluster,
         trigger=new.trigger,
-        address_id=new.address_id,
+        endpoint_id=new.endpoint_id,
     )
 
 
@@ -216,7 +216,7 @@ def _parameters(new: NewRun, run_id: str, delay: str | None) -> dict[str, Value]
         "network": None if new.anonymous is None else new.anonymous.network,
         "delay": delay,
         "trigger": new.trigger,
-        "address_id": new.address_id,
+        "endpoint_id": new.endpoint_id,
     }
 
 
@@ -254,7 +254,7 @@ def _admit_to_queue(new: NewRun) -> str | None:
     if new.caller.kind == "anonymous":
         delay = anonymous_queue.admit(new.environment, new.anonymous, input_size)
         return f"{delay.total_seconds()} s" if delay else None
-    queue_quotas.admit(new.environment, new.caller, input_size, address_id=new.address_id)
+    queue_quotas.admit(new.environment, new.caller, input_size, endpoint_id=new.endpoint_id)
     return None
 
 

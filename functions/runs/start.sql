@@ -27,7 +27,7 @@ WITH chosen AS (
            (id, environment_id, function_id, version, status, phase, is_async, trigger, address_id, input, not_stored,
             logs, sandbox_layers, caller_kind, caller_id, network, turn_at, request_id, depth, concurrency, slot,
             attempts, created_at, started_at, claimed_until)
-    SELECT %(run_id)s::text, %(environment_id)s::text, id, active_version, 'running', %(phase)s::text, %(phase)s::text = 'queued', %(trigger)s::text, %(address_id)s::text,
+    SELECT %(run_id)s::text, %(environment_id)s::text, id, active_version, 'running', %(phase)s::text, %(phase)s::text = 'queued', %(trigger)s::text, %(endpoint_id)s::text,
            %(input)s::text, %(not_stored)s::text[], '[]'::jsonb, '{}', %(caller_kind)s::text, %(caller_id)s::text, %(network)s::bigint,
            statement_timestamp() + %(delay)s::interval, %(request_id)s::text, %(depth)s::smallint, %(may_take)s::int, slot,
            CASE WHEN %(phase)s::text = 'executing' THEN 1 ELSE 0 END,

@@ -22,7 +22,7 @@ from platform_site.redis.records import Format, types_of
 
 @dataclass(frozen=True, slots=True)
 class CachedEndpoint:
-    address_id: str
+    endpoint_id: str
     function_name: str
     is_async: bool
     runs_as_kind: str
@@ -103,8 +103,8 @@ UPDATE platform.functions_inboundendpoint SET uses = uses + 1, last_used_at = st
 """
 
 
-def note_use(environment: EnvironmentRef, address_id: str) -> None:
-    statements.execute(environment.cluster, _USED, [address_id])
+def note_use(environment: EnvironmentRef, endpoint_id: str) -> None:
+    statements.execute(environment.cluster, _USED, [endpoint_id])
 
 
 def set_run_as(function: Function, using: str, *, by: Caller | None) -> TriggerKind | None:

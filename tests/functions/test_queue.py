@@ -149,7 +149,7 @@ def test_synchronous_run_lost_in_postgresql_crash_is_recorded_at_its_end(
         "environment_id",
     )
     started = [
-        start_run(NewRun(environment, key_of(environment), "sum", '{"a":2}', address_id="inb_x")) for _ in range(2)
+        start_run(NewRun(environment, key_of(environment), "sum", '{"a":2}', endpoint_id="inb_x")) for _ in range(2)
     ]
     kept.filter(pk=started[0].run_id).delete()  # its commit had not reached the disk
     assert [completion.record_end(each, ending) for each in started] == [True, True]
