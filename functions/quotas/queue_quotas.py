@@ -1,39 +1,32 @@
-"""Quotas of an environment's run queue, in runs and in bytes of input. A caller could queue runs for days at its plan's
-request rate, with inputs of 1 MB. So each kind of caller has its own budget per environment (`queued_runs`,
-`queued_bytes` of the plan): keys and members; inbound endpoints; app users. Within a kind:
+"""Quotas of an environment's run queue, in runs and in bytes of input. Keys and members, inbound endpoints, and app
+users have a budget each (`queued_runs`, `queued_bytes` of the plan):
 
-* One user has at most an eighth of the users' budget, and a user with queued runs gets more only while half of the
-  budget is free, as networks do (`functions.quotas.client_networks`).
-* One endpoint has at most half of the endpoints' budget, and of the other half an eighth: there are few of them, and
-  providers send bursts.
+* One user has at most an eighth of it, and may add to its queued runs only while half of the budget is free.
+* One endpoint has at most half of it, and of the other half an eighth: there are few, and providers send bursts.
 
 Anonymous callers have their own limit (`functions.quotas.anonymous_queue`). Scheduled runs count as those of keys and
-are never refused, being one per function; pending events wait elsewhere (`functions.triggers.events`). Counting a long
-queue takes milliseconds, and queueing is one statement. So a process counts only now and then: of what it finds free it
-may use half without counting again, and at most a sixteenth of the budget. So each process may exceed a budget by a
-sixteenth; while little is free it counts each time. A refusal is cached briefly for all callers, so that repeated
-requests cause no counting."""
+are never refused, being one per function. Counting a long queue takes milliseconds, so a process counts again only
+after it has queued half of what it found free, or a sixteenth of the budget: by that it may exceed a budget."""
 
-import math
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from cachetools import LRUCache, TTLCache
+from cachetools import LRUCache
 
 from functions.errors import TooManyQueued
 from platform_site.identity.callers import Caller, EnvironmentRef
-from platform_site.identity.plans import plan_limits
+from platform_site.identity.plans import most_of, plan_limits
 from platform_site.postgres import statements
 from platform_site.postgres.transaction_settings import by_index
 
 SHARE: Final = 8
 STEPS: Final = 16
-"""A process counts again after it has admitted this part of a budget or share."""
 CACHE_SECONDS: Final = 2.0
-_MAX_ENTRIES: Final = 20_000
+"""A refusal is repeated for this time without counting."""
 
 
 class Kind(StrEnum):
@@ -66,7 +59,7 @@ SELECT {_OWNER_COLUMNS[kind]} AS owner, octet_length(input) AS size FROM platfor
 """  # noqa: S608 - constants
     for kind, condition in _CONDITIONS.items()
 }
-_QUEUE_STATS: Final = {
+_QUEUED_BY_OWNER: Final = {
     kind: f"SELECT owner, count(*), sum(size) FROM ({queued}) queued GROUP BY owner"  # noqa: S608 - constants
     for kind, queued in _QUEUED.items()
 }
@@ -82,7 +75,10 @@ class Amount:
     def part(self, parts: int) -> "Amount":
         return Amount(self.runs // parts, self.size // parts)
 
-    def without(self, other: "Amount") -> "Amount":
+    def plus(self, other: "Amount") -> "Amount":
+        return Amount(self.runs + other.runs, self.size + other.size)
+
+    def minus(self, other: "Amount") -> "Amount":
         return Amount(self.runs - other.runs, self.size - other.size)
 
     def covers(self, other: "Amount") -> bool:
@@ -98,97 +94,76 @@ class Amount:
 NOTHING: Final = Amount(0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class QueueStats:
-    """The queued runs of a kind at the last count."""
+class QueueCount:
+    """The queued runs of an environment and kind at the last count, and those that this process has queued since."""
 
-    taken: Amount
-    of: Mapping[str, Amount]
+    def __init__(self, kind: Kind, budget: Amount, by_owner: Mapping[str, Amount]) -> None:
+        self.kind, self.budget, self.by_owner = kind, budget, by_owner
+        self.taken = Amount(sum(each.runs for each in by_owner.values()), sum(each.size for each in by_owner.values()))
+        self.free = budget.minus(self.taken)
+        self.at = time.monotonic()
+        self._queued_since: dict[str, Amount] = {}
+        """By owner; under "" all of them."""
 
-    def available(self, kind: Kind, budget: Amount, owner: str) -> Amount:
-        """How much more this owner may queue."""
-        free = budget.without(self.taken)
-        left_of_half = budget.part(2).without(self.taken)
-        own = self.of.get(owner, NOTHING)
-        left_of_share = budget.part(SHARE).without(own)
-        if kind == Kind.USERS and own.runs:
+    def available(self, owner: str) -> Amount:
+        """How much more this owner might queue at the count."""
+        left_of_half = self.budget.part(2).minus(self.taken)
+        own = self.by_owner.get(owner, NOTHING)
+        left_of_share = self.budget.part(SHARE).minus(own)
+        if self.kind == Kind.USERS and own.runs:
             return left_of_half.minimum(left_of_share)
-        if kind == Kind.INBOUND:
-            return left_of_half.maximum(left_of_share.minimum(free))
-        return free
+        if self.kind == Kind.INBOUND:
+            return left_of_half.maximum(left_of_share.minimum(self.free))
+        return self.free
 
-    def refusal(self, kind: Kind, budget: Amount, owner: str, wanted: Amount) -> TooManyQueued | None:
-        """The error if `wanted` exceeds the quota, else None."""
-        free = budget.without(self.taken)
-        is_full = not free.covers(wanted)
-        available = free if is_full else self.available(kind, budget, owner)
+    def refusal(self, owner: str, wanted: Amount) -> TooManyQueued | None:
+        """The error if `wanted` exceeded the quota at the count, else None."""
+        is_full = not self.free.covers(wanted)
+        available = self.free if is_full else self.available(owner)
         if available.covers(wanted):
             return None
-        limit = f"{budget.runs:,}" if available.runs < wanted.runs else f"{budget.size:,} bytes of input in"
-        return TooManyQueued(limit, kind, "That many are waiting." if is_full else _SHARE_MESSAGES[kind])
+        limit = f"{self.budget.runs:,}" if available.runs < wanted.runs else f"{self.budget.size:,} bytes of input in"
+        return TooManyQueued(limit, self.kind, "That many are waiting." if is_full else _SHARE_MESSAGES[self.kind])
 
-    def only_refusable(self, kind: Kind, budget: Amount) -> "QueueStats":
-        """The same, without the many owners that could not be refused."""
-        most = Amount(1, budget.part(STEPS).size)
-        scarce = {owner: own for owner, own in self.of.items() if not self.available(kind, budget, owner).covers(most)}
-        return QueueStats(self.taken, scarce)
-
-
-class SpareQuota:
-    """The amounts that may be queued without counting, for the last _MAX_ENTRIES names. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._left: LRUCache[str, Amount] = LRUCache(_MAX_ENTRIES)
-
-    def take(self, name: str, wanted: Amount, *, default: Amount) -> bool:
-        """`default` is available for an unknown name."""
-        with self._lock:
-            left = self._left.get(name, default)
-            if not left.covers(wanted):
-                return False
-            self._left[name] = left.without(wanted)
-            return True
-
-    def renew(self, name: str, most: Amount, free: Amount) -> None:
-        """The count found `free` of the `most` of this name."""
-        with self._lock:
-            self._left[name] = most.part(STEPS).minimum(free.part(2))
+    def take(self, owner: str, wanted: Amount) -> bool:
+        """Whether the run may be queued without another count."""
+        allowed = {"": self.budget.part(STEPS).minimum(self.free.part(2))}
+        if owner:
+            share = self.budget.part(SHARE)
+            allowed[owner] = share.part(STEPS).minimum(self.available(owner).part(2))
+        queued = {name: self._queued_since.get(name, NOTHING).plus(wanted) for name in allowed}
+        if not all(allowed[name].covers(queued[name]) for name in allowed):
+            return False
+        self._queued_since |= queued
+        return True
 
 
-_budgets: Final = SpareQuota()
-_shares: Final = SpareQuota()
-"""Separate, so that entries of thousands of users do not evict budgets."""
-_recent_stats: Final[TTLCache[str, QueueStats]] = TTLCache(math.inf, CACHE_SECONDS)
-_recent_stats_lock: Final = threading.Lock()
+# Bounded by the number of owners: the largest queue may have one for each run.
+_counts: Final[LRUCache[str, QueueCount]] = LRUCache(
+    2 * most_of("queued_runs"), getsizeof=lambda count: 1 + len(count.by_owner)
+)
+_counts_lock: Final = threading.Lock()
 
 
 def admit(environment: EnvironmentRef, caller: Caller, size: int, *, endpoint_id: str | None = None) -> None:
-    """Check the quota for one more queued run, with an input of `size` bytes. Usually without a statement. Not under a
-    lock: concurrent calls may exceed a budget together. Raises TooManyQueued."""
+    """Check the quota for one more queued run, with an input of `size` bytes. Concurrent calls may exceed a budget
+    together. Raises TooManyQueued."""
     kind, owner = _owner_of(caller, endpoint_id)
-    limits = plan_limits(environment.plan)
-    budget, wanted = Amount(limits.queued_runs, limits.queued_bytes), Amount(1, size)
-    share = budget.part(SHARE)
-    whole = f"{environment.environment_id} {kind}"
-    own = f"{whole} {owner}"
-    with _recent_stats_lock:
-        recent = _recent_stats.get(whole)
-    if recent is not None and (refusal := recent.refusal(kind, budget, owner, wanted)):
+    wanted = Amount(1, size)
+    key = f"{environment.environment_id} {environment.plan} {kind}"
+    with _counts_lock:
+        last = _counts.get(key)
+        if last is not None:
+            is_recent = time.monotonic() - last.at < CACHE_SECONDS
+            if is_recent and (refusal := last.refusal(owner, wanted)):
+                raise refusal
+            if last.take(owner, wanted):
+                return
+    count = _count(environment, kind)
+    with _counts_lock:
+        _counts[key] = count
+    if refusal := count.refusal(owner, wanted):
         raise refusal
-    # The own share first: a caller that has used up its share takes nothing of the common budget.
-    has_share = not owner or _shares.take(own, wanted, default=share.part(STEPS))
-    if has_share and _budgets.take(whole, wanted, default=NOTHING):
-        return
-    stats = _queue_stats(environment, kind, budget.runs)
-    refusable = stats.only_refusable(kind, budget)
-    with _recent_stats_lock:
-        _recent_stats[whole] = refusable
-    if refusal := stats.refusal(kind, budget, owner, wanted):
-        raise refusal
-    if owner:
-        _shares.renew(own, share, stats.available(kind, budget, owner).without(wanted))
-    _budgets.renew(whole, budget, budget.without(stats.taken).without(wanted))
 
 
 def _owner_of(caller: Caller, endpoint_id: str | None) -> tuple[Kind, str]:
@@ -197,12 +172,13 @@ def _owner_of(caller: Caller, endpoint_id: str | None) -> tuple[Kind, str]:
     return (Kind.USERS, caller.id) if caller.kind == "user" else (Kind.KEYS, "")
 
 
-def _queue_stats(environment: EnvironmentRef, kind: Kind, most: int) -> QueueStats:
-    parameters = {"environment_id": environment.environment_id, "most": most}
+def _count(environment: EnvironmentRef, kind: Kind) -> QueueCount:
+    limits = plan_limits(environment.plan)
+    parameters = {"environment_id": environment.environment_id, "most": limits.queued_runs}
     with by_index(environment.cluster):
-        found = statements.rows(environment.cluster, _QUEUE_STATS[kind], parameters)
-    of = {owner: Amount(int(runs), int(size)) for owner, runs, size in found}
-    return QueueStats(Amount(sum(each.runs for each in of.values()), sum(each.size for each in of.values())), of)
+        found = statements.rows(environment.cluster, _QUEUED_BY_OWNER[kind], parameters)
+    by_owner = {owner: Amount(int(runs), int(size)) for owner, runs, size in found}
+    return QueueCount(kind, Amount(limits.queued_runs, limits.queued_bytes), by_owner)
 
 
 _SUM: Final = "SELECT count(*) AS runs, coalesce(sum(size), 0) AS size FROM ({queued}) queued"
