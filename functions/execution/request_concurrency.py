@@ -1,14 +1,11 @@
-"""The wait queue of synchronous calls in one process. An executing call holds a process of the pool, one of the plan's
-concurrency slots, and maybe a thread of the web process, so the number of executing calls is bounded: in all, for
-environments that execute some already (the last quarter is for others), and for anonymous callers (half, shared among
-their networks, `functions.quotas.client_networks`). A call that finds no slot waits in the queue, up to its function's
-timeout. It holds no thread meanwhile: it waits on the event loop, or is repeated later
-(`platform_site.concurrency.server_hints.Parked`). A slot that becomes free goes to the environment with the fewest
-executing calls, in it to the caller with the fewest, and among equals to the one that was served least recently. The
-queue is bounded by what its requests weigh; if it is full, the newest call of the environment that has most in it ends
-with TooManyCalls. The plan's slots are counted in PostgreSQL, over all processes (`functions.runs.start`). A call that
-finds none there returns to the front of its caller's queue. The process then tries one call every RETRY seconds, or
-when a call of its own ends."""
+"""The wait queue of synchronous calls in one process. An executing call holds a process of the pool, a slot of the plan
+and maybe a thread, so this process bounds their number. A call without a slot waits in the queue, up to its function's
+timeout, without a thread: on the event loop, or parked. A slot that becomes free goes to the environment with the
+fewest executing calls, in it to the caller with the fewest, and among equals to the one served least recently.
+
+The plan's slots are counted in PostgreSQL, over all processes (`functions.runs.start`). A call that finds none there
+returns to the front of its caller's queue. The process then tries one call every RETRY seconds, or when a call of its
+own ends."""
 
 import threading
 import time
@@ -50,7 +47,7 @@ class Full(Exception):
 
 
 class State(Enum):
-    """NEW: without a slot, and not in the queue. HELD: with a slot. OVER: ended, timed out or refused."""
+    """NEW: neither with a slot nor in the queue. HELD: with a slot. OVER: ended, timed out or refused."""
 
     NEW = "new"
     WAITING = "waiting"
@@ -60,17 +57,13 @@ class State(Enum):
 
 @dataclass(slots=True, eq=False)
 class Admission:
-    """One call, from its arrival until it ends."""
-
     environment_id: str
     caller: str = ""
     limit: int | None = None
-    """How many calls of this kind the plan allows at the same time; None: it takes none of the plan's slots."""
+    """How many calls of this kind the plan allows at the same time; None: it only waits for a queued run."""
     anonymous: AnonymousCall | None = None
     size: int = 0
     """Bytes of the request's body."""
-    only_waits: bool = False
-    """It executes nothing and waits for a queued run."""
     since: float = field(default_factory=time.monotonic)
     until: float = 0.0
     state: State = State.NEW
@@ -87,9 +80,8 @@ class Admission:
 
 
 class ConcurrencyLimiter:
-    """`slots` executing calls in all. None: 7/8 of the process's threads, and no more than the pool has processes. An
-    environment that has one executes another only while fewer than `shared` slots are taken (None: three quarters).
-    Thread-safe."""
+    """`slots` executing calls in all, by default 7/8 of the process's threads, and no more than the pool has processes.
+    An environment that has one executes another only while fewer than `shared` are taken. Thread-safe."""
 
     def __init__(self, slots: int | None = None, shared: int | None = None) -> None:
         threads, processes = settings.WEB_THREADS, settings.FUNCTION_POOL_SIZE
@@ -98,7 +90,7 @@ class ConcurrencyLimiter:
         self._lock = threading.Lock()
         self._taken = 0
         self._held: dict[str, list[Admission]] = {}
-        """Those that have a slot, by environment."""
+        """By environment."""
         self._queues: dict[str, dict[str, deque[Admission]]] = {}
         """Waiting calls by environment and caller; the ones served least recently come first."""
         self._weight = 0  # of all waiting calls
@@ -109,9 +101,8 @@ class ConcurrencyLimiter:
 
     @contextmanager
     def slot(self, environment_id: str, *, anonymous: AnonymousCall | None = None) -> Iterator[None]:
-        """A slot for a request that only waits: it holds a thread, for up to a minute. Such requests hold at most a
-        quarter of the slots, and leave one of these to another environment. Raises Full."""
-        admission = Admission(environment_id, anonymous=anonymous, only_waits=True)
+        """A slot for a request that only waits: it holds a thread, for up to a minute. Raises Full."""
+        admission = Admission(environment_id, anonymous=anonymous)
         with self._lock:
             if not self._has_free_slot(admission, time.monotonic()):
                 raise Full
@@ -122,13 +113,11 @@ class ConcurrencyLimiter:
             self.release(admission)
 
     def take(self, admission: Admission) -> None:
-        """Give `admission` a slot if one is free and no call of its environment waits."""
         with self._lock:
             if admission.environment_id not in self._queues and self._has_free_slot(admission, time.monotonic()):
                 self._take_slot(admission)
 
     def enqueue(self, admission: Admission) -> None:
-        """Put a new call at the end of its caller's queue, until `admission.until`."""
         with self._lock:
             self._enqueue(admission, at_front=False)
 
@@ -156,7 +145,6 @@ class ConcurrencyLimiter:
             recent_usage.record(admission.anonymous.network, now - admission.held_since)
 
     def when_decided(self, admission: Admission, callback: Callable[[], None]) -> None:
-        """Call `callback` once `admission` waits no longer."""
         with self._lock:
             if admission.state is State.WAITING:
                 admission.on_decision = callback
@@ -164,7 +152,6 @@ class ConcurrencyLimiter:
         callback()
 
     def close(self) -> None:
-        """End all waiting calls, as the process is about to end."""
         with self._lock:
             self._is_closed = True
             for admission in self._waiting():
@@ -183,21 +170,21 @@ class ConcurrencyLimiter:
         held = self._held.get(admission.environment_id, [])
         if self._taken >= (self._shared if held else self._slots):
             return False
-        if admission.only_waits and not self._may_only_wait(admission.environment_id):
-            return False
-        if admission.limit is not None and not self._may_try_plan(admission, admission.limit, held, now):
+        if admission.limit is None:
+            if not self._may_only_wait(admission.environment_id):
+                return False
+        elif not self._may_try_plan(admission, admission.limit, held, now):
             return False
         return admission.anonymous is None or self._has_network_share(admission.anonymous, held)
 
     def _may_only_wait(self, environment_id: str) -> bool:
-        waiting = [each.environment_id for each in chain(*self._held.values()) if each.only_waits]
+        waiting = [each.environment_id for each in chain(*self._held.values()) if each.limit is None]
         most = max(1, self._slots // 4)
         if environment_id in waiting:
             most = max(1, most - 1)  # one of these is left to another environment
         return len(waiting) < most
 
     def _may_try_plan(self, admission: Admission, limit: int, held: list[Admission], now: float) -> bool:
-        """Whether to try the plan's slots. Those of anonymous callers are some of them."""
         of_plan = [each for each in held if each.limit is not None]
         if admission.anonymous is not None:
             of_plan = [each for each in of_plan if each.anonymous is not None]
@@ -226,8 +213,7 @@ class ConcurrencyLimiter:
         self._taken -= 1
 
     def _pause(self, admission: Admission, now: float) -> None:
-        """Called after a call that had a slot of the plan: end the pause of its kind. After a long call begin a new
-        one, so that other processes can take the slot."""
+        """End the pause of a kind that has had a slot. After a long call begin one, for other processes."""
         self._paused.pop(admission.kind, None)
         pause = min(_MAX_PAUSE, (now - admission.held_since) * PAUSE_FRACTION)
         if admission.limit is not None and admission.limit <= self._shared and pause >= _MIN_PAUSE:
@@ -285,7 +271,6 @@ class ConcurrencyLimiter:
                     queues[caller] = queue
 
     def _next(self, now: float) -> Admission | None:
-        """The next call for which a slot is free: of the environment, and of the caller, with the fewest executing."""
         if self._taken >= self._slots:
             return None
         for environment_id in sorted(self._queues, key=lambda each: len(self._held.get(each, ()))):
@@ -297,7 +282,6 @@ class ConcurrencyLimiter:
         return None
 
     def _watch(self) -> None:
-        """Runs in its own thread while calls wait: ends those that waited too long, and tries the plan's slots."""
         while True:
             time.sleep(RETRY)
             with self._lock:
@@ -317,7 +301,6 @@ server_hints.on_shutdown.append(limiter.close)
 
 
 def _admission_of(new: NewRun) -> Admission:
-    """The admission of an arriving call. Calls of an inbound endpoint or of a client network share its slots."""
     if new.endpoint_id is not None:
         who = f"endpoint {new.endpoint_id}"
     elif new.anonymous is not None:
@@ -329,9 +312,8 @@ def _admission_of(new: NewRun) -> Admission:
 
 
 def with_slot(request: HttpRequest, new: NewRun, work: Callable[[], _T]) -> _T:
-    """Run `work`, which creates and executes the run, with a slot, and return its result. Waits for a slot up to the
-    function's timeout, which is looked up only then. Meanwhile a request in a server thread is parked and repeated from
-    its beginning; elsewhere it waits here. Raises TooManyCalls."""
+    """Run `work`, which creates and executes the run, with a slot. While it waits for one, a request in a server thread
+    is parked and repeated from its beginning; elsewhere it waits here. Raises TooManyCalls."""
     loop_connections.release()  # waiting calls must not hold connections that others need
     server_hints.will_call_function(request)
     admission = request.__dict__.pop(_ATTRIBUTE, None) or _admission_of(new)

@@ -32,7 +32,7 @@ def key_of(environment: EnvironmentRef) -> Caller:
 @contextmanager
 def held(room: ConcurrencyLimiter, *environment_ids: str, anonymous: AnonymousCall | None = None) -> Iterator[None]:
     """A slot of `room` for a call of each environment."""
-    calls = [Admission(each, anonymous=anonymous) for each in environment_ids]
+    calls = [Admission(each, limit=100, anonymous=anonymous) for each in environment_ids]
     for each in calls:
         room.take(each)
     assert all(each.state is State.HELD for each in calls)
