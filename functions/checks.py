@@ -1,5 +1,3 @@
-"""System checks of the function runtime: whether it is installed, and which sandbox layers this host lacks."""
-
 import subprocess
 from typing import Any, Final
 

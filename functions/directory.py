@@ -1,5 +1,3 @@
-"""Finds functions, in one query each."""
-
 import re
 from collections.abc import Collection
 from typing import Final
@@ -34,7 +32,7 @@ def public_functions(environment: EnvironmentRef) -> Exposure:
 
 
 def existing_functions(using: str, pairs: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
-    """The existing ones among pairs of environment id and name."""
+    """Of pairs of environment id and name."""
     functions = Function.objects.using(using).filter(
         environment_id__in={environment_id for environment_id, _ in pairs}, name__in={name for _, name in pairs}
     )

@@ -1,5 +1,3 @@
-"""Errors of functions and runs, mapped by `platform_site.http.errors`."""
-
 from platform_site.http.errors import Conflict, NotFound, RateLimited
 
 
@@ -32,8 +30,6 @@ class TooManyCalls(RateLimited):
 
 
 class TooManyAnonymousCalls(RateLimited):
-    """The plan's limit of anonymous callers' queued runs, in number or bytes."""
-
     def __init__(self, limit: str, *, is_share: bool) -> None:
         """`is_share`: the limit is that of this caller's network."""
         so_many = "half of them are waiting, some from your network" if is_share else "that many are waiting"
@@ -41,8 +37,6 @@ class TooManyAnonymousCalls(RateLimited):
 
 
 class TooManyQueued(RateLimited):
-    """The plan's limit of queued runs of one kind of caller, in number or bytes."""
-
     def __init__(self, limit: str, whose: str, why: str) -> None:
         super().__init__(10, f"The plan allows {limit} {whose}. {why}")
 

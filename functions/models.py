@@ -16,8 +16,6 @@ class FunctionQuerySet(models.QuerySet["Function"]):
 
 
 class Function(models.Model):
-    """A function with its schedule and event triggers (`functions.triggers`)."""
-
     class Stopped(models.TextChoices):
         CALLER_GONE = "caller_gone"
         COPIED = "copied"
@@ -26,7 +24,7 @@ class Function(models.Model):
 
     id = public_id("fn")
     environment_id = models.CharField(max_length=30, null=True)
-    """Null: deleted, its runs are being removed (`functions.deploy.deletion`)."""
+    """Null: deleted, its runs are being removed."""
     name = models.CharField(max_length=63)
     active_version = models.PositiveIntegerField()
     last_version = models.PositiveIntegerField()
@@ -90,7 +88,7 @@ class Version(models.Model):
     number = models.PositiveIntegerField()
     source = models.TextField()
     source_hash = models.CharField(max_length=64)
-    """SHA-256 of the source: with the function's id it identifies a warm process."""
+    """SHA-256 of the source."""
     author_kind = models.CharField(max_length=10)
     author_id = models.CharField(max_length=30, null=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
@@ -211,9 +209,8 @@ class Run(models.Model):
                 condition=models.Q(caller_kind="user"),
                 name="run_of_user",
             ),
-            # `false` comes first, so runs of anonymous callers and events are not scanned. The only index of queued
-            # runs: with a second one in another order, the planner would take the smaller one and sort the whole queue
-            # while the statistics are old.
+            # `false` comes first, so runs of anonymous callers and events are not scanned. With a second index of
+            # queued runs, the planner would take the smaller one and sort the queue while the statistics are old.
             models.Index(
                 "environment_id",
                 models.ExpressionWrapper(
@@ -233,7 +230,7 @@ class Run(models.Model):
                 condition=models.Q(weight__isnull=False),
                 name="run_size_sample",
             ),
-            # For the console: runs that ended in the last minutes, and the runs of a request.
+            # For the console.
             models.Index(fields=["ended_at"], condition=models.Q(ended_at__isnull=False), name="run_ended"),
             models.Index(fields=["request_id"], condition=models.Q(request_id__isnull=False), name="run_of_request"),
         ]
@@ -261,8 +258,8 @@ class Run(models.Model):
 
 
 class PendingEvent(models.Model):
-    """An event without a run so far (`functions.triggers.events`). Has no foreign key, so that deleting a function need
-    not wait for thousands of these; orphans are deleted later."""
+    """An event without a run so far (`functions.triggers.events`). No foreign key, so that deleting a function need not
+    wait for thousands of these; orphans are deleted later."""
 
     id = models.BigAutoField(primary_key=True)
     environment_id = models.CharField(max_length=30)

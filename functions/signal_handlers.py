@@ -1,5 +1,3 @@
-"""Receivers of signals from lower layers: branches and deletions."""
-
 from collections.abc import Mapping
 from typing import Any
 

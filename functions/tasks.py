@@ -1,5 +1,3 @@
-"""Celery tasks and periodic jobs of `functions`: execute queued runs on notification, and find lost notifications."""
-
 import logging
 import multiprocessing
 import threading
@@ -34,7 +32,6 @@ def _stop_working(**_: Any) -> None:
 
 @shared_task
 def work(using: str) -> None:
-    """For an unavailable region a periodic job continues."""
     if using not in settings.REGION_DATABASES:
         return
     with log_failures("queueing runs of events", using=using):
@@ -85,7 +82,6 @@ def queue_pending_events(using: str) -> None:
 
 @periodic_job_per_region(every=300)
 def repair_future_times(using: str) -> None:
-    """Repair times after the clock of the region's PostgreSQL was set back."""
     if repaired := leases.repair_future_times(using):
         logger.warning("region %s: the clock was set back: repaired %s runs", using, repaired)
         dispatch.send_now(work.name, using)
@@ -95,13 +91,11 @@ def repair_future_times(using: str) -> None:
 
 @periodic_job_per_region(every=300)
 def verify_endpoints(using: str) -> None:
-    """Restore the verification entries of Redis, which may have been emptied or unavailable."""
     inbound_endpoints.verify_all(using)
 
 
 @periodic_job_per_region(every=300)
 def purge_old_runs(using: str) -> None:
-    """Runs are kept for 7 days. Contract section 8."""
     run_retention.purge(using)
 
 
@@ -117,14 +111,12 @@ def shorten_histories(using: str) -> None:
 
 @shared_task
 def remove_deleted(using: str) -> None:
-    """For an unavailable region a later run continues."""
     if using in settings.REGION_DATABASES:
         remove_orphaned_rows(using)
 
 
 @periodic_job_per_region(every=60)
 def remove_orphaned_rows(using: str) -> None:
-    """Remove the rest of deleted functions with a long history."""
     for function_id in function_deletion.unfinished(using):
         with log_failures(f"what the deleted function {function_id} left", using=using):
             function_deletion.finish(using, function_id)
@@ -133,5 +125,4 @@ def remove_orphaned_rows(using: str) -> None:
 
 @periodic_job(every=300)
 def clear_scratch() -> None:
-    """Remove the directories of killed processes of this host."""
     scratch.remove_leftovers()

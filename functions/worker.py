@@ -1,6 +1,5 @@
-"""The worker loop: claims a queued run, resolves its caller, executes and records it, until the queue is empty. Several
-threads of a worker process do so side by side: those that Celery starts on notification, and a sibling that a thread
-starts while the queue has more than its own run. A thread mostly waits for Deno."""
+"""The worker loop: claims a queued run, resolves its caller, executes and records it, until the queue is empty. A
+thread starts another one while the queue has more than its own run, since it mostly waits for Deno."""
 
 import logging
 import threading
@@ -29,33 +28,29 @@ logger = logging.getLogger("platform.functions")
 
 ShouldStop = Callable[[], bool]
 
-_CALLER_NAMES: Final = {
+_CALLER_NAMES: Final = {  # of a run that fails as `CallerGone`
     Run.Trigger.CALL: "the caller",
     Run.Trigger.SCHEDULE: "the run-as identity of its schedule",
     Run.Trigger.INBOUND: "the run-as identity of its inbound endpoint",
     Run.Trigger.EVENT: "the run-as identity of its events",
 }
-"""The caller in the message of a run that fails as `CallerGone`, by trigger."""
 _STORED_TRIGGERS: Final = {
     Run.Trigger.SCHEDULE: ("scheduled", schedules.stop),
     Run.Trigger.EVENT: ("events", event_subscriptions.stop),
 }
 """The prefix of the columns with the run-as identity, and what stops the trigger."""
 _RETRY_SECONDS: Final = timedelta(seconds=2)
-"""Delay of a run whose caller could not be looked up."""
 _POLL_SECONDS: Final = 0.2
-"""Seconds without starting further siblings after one found nothing to do."""
+"""No thread starts a sibling this soon after one that found nothing to do."""
 
 
 class _Threads:
-    """The threads of one call of `Worker.run`."""
-
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.all: list[threading.Thread] = []
         self.executed = 0
         self.idle_at = -_POLL_SECONDS
-        """When a thread last found nothing to do (`time.monotonic()`)."""
+        """When a thread last found nothing to do."""
 
 
 class Worker:
@@ -100,15 +95,12 @@ class Worker:
                 threads.idle_at = time.monotonic()
 
     def _claim(self) -> tuple[CreatedRun, bool] | None:
-        """The next run. If none is due, queues runs of pending events first."""
         claimed = run_queue.claim(self.using)
         if claimed is None and event_triggers.queue(self.using):
             return run_queue.claim(self.using)
         return claimed
 
     def _start_sibling(self, should_stop: ShouldStop, threads: _Threads) -> threading.Thread:
-        """Start another thread of this loop. It starts siblings, too, so a backlog soon uses all threads."""
-
         def work_as_sibling() -> None:
             try:
                 self._work(should_stop, threads)
@@ -132,8 +124,7 @@ class Worker:
             if restored is None:
                 _stop_trigger(started)
         except Error:
-            # The control database is unavailable. If the lease just expired, the run would be lost at its third
-            # attempt.
+            # The control database is unavailable. If the lease just expired, the third attempt would be the last one.
             run_queue.release(started, _RETRY_SECONDS)
             raise
         if restored is None:

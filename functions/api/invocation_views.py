@@ -1,5 +1,3 @@
-"""REST endpoint that runs a function: now, queued, or once per Idempotency-Key. Contract section 4.11."""
-
 import re
 import time
 from collections.abc import Callable
@@ -131,8 +129,8 @@ class InvocationViewSet(FunctionScopedViewSet):
         return response
 
     def _create_with_key(self, ticket: idempotency.Ticket, make: Callable[[], str]) -> str:
-        """The id of this key's run: existing, or created by `make`. Repeated after a lost connection: the record of the
-        key, which is committed with the run, shows whether the commit succeeded."""
+        """The id of this key's run: existing, or created by `make`. Repeated after a lost connection: the key, which is
+        committed with the run, shows whether the commit succeeded."""
         try:
             return self._find_or_create(ticket, make)
         except Error as error:

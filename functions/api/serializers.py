@@ -1,5 +1,3 @@
-"""Request and response bodies of `functions`. Contract sections 2, 4.11, 4.12."""
-
 import re
 from datetime import UTC, datetime
 from typing import Any, Final

@@ -43,13 +43,12 @@ class FunctionScopedViewSet(ApiViewSet):
             raise NoSuchFunction(message) from error
 
     def _require_developer(self) -> None:
-        """App users may not read functions."""
         if self.caller.kind == "user":
             raise Forbidden("Users of an application may only invoke functions and read their own runs.")
 
     def _not_found_message(self, name: str) -> str:
-        """The same error for a missing function and an invisible one. It names the environment, because a missing
-        function is usually in another one, and suggests names only to callers that may list functions."""
+        """The same for a missing function and an invisible one. It names the environment, because a missing function is
+        usually in another one."""
         shown = f'no function "{name}"' if directory.NAME.fullmatch(name) else "no such function"
         known: list[str] = []
         if self.caller.kind != "user" and self.caller.may("functions:read"):
@@ -165,8 +164,6 @@ class RunFilter(FilterSet):  # type: ignore[misc]  # the library is not typed
 
 
 class NewestRuns(UnpagedList):
-    """The first page alone."""
-
     parameters = frozenset({"limit"})
 
     def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any]:

@@ -1,5 +1,4 @@
-"""The functions' part of a backup (`rows.transfer.backup`): all versions, names of secrets, and stopped schedules and
-events."""
+"""The functions' part of a backup: all versions, names of secrets, and stopped schedules and events."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final

@@ -1,5 +1,3 @@
-"""Copies the functions of an environment to a preview branch."""
-
 from typing import Any
 
 from functions.deploy import secrets

@@ -1,6 +1,5 @@
-"""Deletes a function with perhaps millions of runs: the request deletes versions, secrets, endpoints and one page of
-the newest runs, and detaches the function from its environment, so that nothing of it starts. A worker and a periodic
-job delete the rest page by page. Environments' functions are deleted in the same way."""
+"""Deletes a function with perhaps millions of runs: the request deletes all but the runs, and one page of these, and
+detaches the function from its environment, so that nothing of it starts. A worker deletes the rest page by page."""
 
 from datetime import datetime
 from typing import Any, Final
@@ -47,7 +46,6 @@ def start(using: str, function_id: str) -> None:
 
 
 def start_all(using: str, environment_id: str) -> None:
-    """Delete each function of the environment in a transaction."""
     found = Function.objects.using(using).filter(environment_id=environment_id)
     for function_id in list(found.values_list("pk", flat=True)):
         with transaction.atomic(using=using):
@@ -60,8 +58,7 @@ def unfinished(using: str) -> "QuerySet[Function, str]":
 
 
 def finish(using: str, function_id: str) -> None:
-    """Remove a deleted function's rows, a transaction per page; idempotent. Raises IntegrityError for a run that is
-    committed only now."""
+    """Idempotent; a transaction per page. Raises IntegrityError for a run that is committed only now."""
     after: Position | None = None
     while True:
         with transaction.atomic(using=using):

@@ -1,5 +1,3 @@
-"""The secrets of a function: values are sealed; a name may wait for its value."""
-
 from collections.abc import Collection, Mapping
 
 from django.db.models.functions import Now

@@ -1,5 +1,3 @@
-"""Service of functions, for the API, the console and commands."""
-
 import hashlib
 from collections.abc import Mapping
 from typing import Any, Final
@@ -33,10 +31,9 @@ def deploy(
     actor: Caller | Actor,
     runs_as: Caller | None = None,
 ) -> tuple[Function, bool]:
-    """Deploy a version of `name` and activate it; True if the function is new. The newest version's source creates
-    none. `values`: those of `serializers.Deployment`, or `secret_names` (all of them) in place of `secrets`. Omitted
-    ones stay. Triggered runs execute as `runs_as`, by default the actor. Call `trial.try_out` before. Raises
-    ValidationFailed, Forbidden, QuotaExceeded."""
+    """Deploy a version of `name` and activate it; True if the function is new. `values`: those of
+    `serializers.Deployment`, or `secret_names` (all of them) in place of `secrets`. Triggered runs execute as
+    `runs_as`, by default the actor. Call `trial.try_out` before. Raises ValidationFailed, Forbidden, QuotaExceeded."""
     using = environment.cluster
     source: str = values["source"]
     source_hash = hashlib.sha256(source.encode()).hexdigest()
@@ -57,7 +54,6 @@ def deploy(
 
 
 def _new_function(environment: EnvironmentRef, name: str) -> Function:
-    """Raises QuotaExceeded."""
     check_function_quota(environment)
     return Function(
         environment_id=environment.environment_id,
@@ -130,8 +126,7 @@ def _caller_of(actor: Caller | Actor) -> Caller | None:
 
 
 def _set_run_as(function: Function, using: str, by: Caller | None) -> None:
-    """All triggers execute as `by` from now on; None changes nothing. Raises Forbidden if `by` lacks a permission,
-    ValidationFailed."""
+    """None changes nothing. Raises Forbidden if `by` lacks a permission, ValidationFailed."""
     ways = (
         schedules.set_run_as(function, by=by),
         event_subscriptions.set_run_as(function, by=by),
@@ -204,7 +199,7 @@ def lock_functions(environment: EnvironmentRef) -> None:
 
 
 def _lock(environment: EnvironmentRef) -> None:
-    """Lock for quota and version count. Raises NoSuchEnvironment."""
+    """For quota and version count. Raises NoSuchEnvironment."""
     environment_locks.lock_shared_in_region(environment.environment_id, environment.cluster)
     advisory_locks.lock(environment.cluster, LockSpace.NAMED, f"functions:{environment.environment_id}")
 

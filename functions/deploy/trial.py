@@ -1,5 +1,3 @@
-"""Loads a module in the sandbox before it is deployed, so that a source that does not load is refused."""
-
 import hashlib
 import threading
 from collections.abc import Mapping
@@ -48,7 +46,6 @@ def _try_to_load(environment: EnvironmentRef, source: str, memory_mb: int, *, fi
 
 
 def warm(environment: EnvironmentRef, function: Function, source: str) -> None:
-    """Start a process of the active version in the background; failures only cost the first call its start."""
     source_hash = hashlib.sha256(source.encode()).hexdigest()
     key = start.program_key(function.pk, function.active_version, source_hash, function.memory_mb)
     program = Program(key, environment.environment_id, source.encode(), function.memory_mb)

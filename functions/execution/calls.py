@@ -1,5 +1,3 @@
-"""Service of calls, for the API, inbound endpoints and commands."""
-
 from dataclasses import replace
 
 from django.db import transaction
@@ -17,7 +15,7 @@ from rows.outbox import audit as audit_outbox
 
 
 def invoke(new: NewRun) -> tuple[CreatedRun, Outcome]:
-    """Raises the errors of `start_run`. Contract section 4.11."""
+    """Raises the errors of `start_run`."""
     started = start.start_run(new)
     return started, executor.execute(started, new.caller, new.environment)
 

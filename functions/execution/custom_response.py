@@ -2,11 +2,10 @@
 
     {"$response": {"status": 410, "headers": {"content-type": "text/xml", "retry-after": "60"}, "body": "<Response/>"}}
 
-The executor reads it when the call ends, so an invalid response is a failure of the run; `views` sends it. In other
-runs it is ordinary output. Endpoints are on the platform's own host, which has the console's cookies, and the function
-belongs to a tenant. So the response must not act in a browser: only content types that no browser executes or renders
-as a page are allowed, or XML under the sandbox of `CONTENT_POLICY`; only the headers that providers need; no redirects;
-no caching, which would outlive a revocation."""
+The executor checks it when the call ends, so an invalid response is a failure of the run. Endpoints are on the host
+that has the console's cookies, so the response of a tenant's function must not act in a browser: only content types
+that no browser executes or renders as a page are allowed, or XML under the sandbox of `CONTENT_POLICY`; only the
+headers that providers need; no redirects; no caching, which would outlive a revocation."""
 
 import base64
 import re
@@ -37,10 +36,9 @@ class BadResponse(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """Header names are in lower case."""
-
     status: int
     headers: Mapping[str, str]
+    """Names are in lower case."""
     body: bytes
 
 

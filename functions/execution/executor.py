@@ -1,6 +1,4 @@
-"""Executes a claimed run: loads its program and secrets, runs it in the process's pool, and records the outcome. Called
-in a request's thread for synchronous runs and by the worker's loop for queued ones. Every failure of the code becomes
-an `Outcome`; after a failure of the platform the lease expires (`functions.runs.leases.settle_lost`)."""
+"""Executes a run in the process's pool and records the outcome, for requests and for `functions.worker`."""
 
 import logging
 import os
@@ -37,7 +35,7 @@ logger = logging.getLogger("platform.functions")
 
 SECRET_PURPOSE: Final = "functions.secret"  # noqa: S105 - a purpose, not a secret
 _UNKNOWN_KEY_DELAY: Final = timedelta(seconds=5)
-"""Wait before a queued run is tried again whose secrets were sealed with a key that this process does not have."""
+"""Of a queued run whose secrets were sealed with a key that this process does not have."""
 _UNKNOWN_KEY_LIMIT: Final = timedelta(hours=1)
 """Since it was queued. By then every process should have the key."""
 _SOURCE_CACHE_BYTES: Final = 16 * 1024 * 1024
@@ -48,7 +46,6 @@ _sources: LRUCache[str, bytes] = LRUCache(_SOURCE_CACHE_BYTES, getsizeof=len)
 
 
 def pool() -> Pool:
-    """This process's pool of warm processes, created at first use."""
     global _pool
     if _pool is None:
         with _lock:
@@ -66,7 +63,6 @@ def pool() -> Pool:
 
 
 def close_pool() -> None:
-    """End the warm processes at the end of a command. The next call would create a new pool."""
     global _pool
     with _lock:
         closing, _pool = _pool, None
@@ -75,7 +71,6 @@ def close_pool() -> None:
 
 
 def _after_fork() -> None:
-    """A child has its own processes."""
     global _lock, _pool
     _lock, _pool = threading.Lock(), None
 
@@ -87,8 +82,7 @@ lease_renewer = LeaseRenewer(lambda run_id: pool().cancel(run_id))
 
 
 def execute(started: CreatedRun, caller: Caller, environment: EnvironmentRef) -> Outcome:
-    """Execute the run and record its outcome. Never raises for errors of the code; DatabaseError if the outcome cannot
-    be recorded (then the lease runs out and `functions.runs.leases.settle_lost` settles the run)."""
+    """Never raises for errors of the code; DatabaseError if the outcome cannot be recorded (then the lease expires)."""
     limits = plan_limits(environment.plan)
     host = RunHost(caller, environment, allowed_hosts=started.allowed_hosts, depth=started.depth)
     try:

@@ -1,6 +1,5 @@
-"""Host API: what a function may do outside its sandbox, with its caller's permissions. The code in the runtime has no
-token. It sends requests over its channel; each is answered here as the run's caller, so it can never read or write more
-than that caller. Only `fetch` uses the network."""
+"""What a function may do outside its sandbox. The code has no token: it sends requests over its channel, and each is
+answered here as the run's caller, so it can never read or write more than that caller."""
 
 import base64
 import binascii
@@ -53,8 +52,7 @@ _WRITES: Final = frozenset(
 
 
 class RunHost:
-    """The `functions.runtime.calls.Host` of one run. Used by the thread that executes it, except for `interrupt` and
-    fetches."""
+    """The `Host` of one run. Used by the thread that executes it, except for `interrupt` and fetches."""
 
     def __init__(
         self, caller: Caller, environment: EnvironmentRef, *, allowed_hosts: tuple[str, ...], depth: int
@@ -73,9 +71,8 @@ class RunHost:
         self._is_durable = False
 
     def answer(self, operation: str, arguments: bytes, *, seconds: float) -> _Answer:
-        """The reply to one request, as JSON text; for a fetch, a function that obtains it, within the call's `seconds`.
-        Raises HostError with the API's own code, message and fields; so does that function. `arguments` is parsed as
-        strictly as the body of an API request. `interrupt` ends statements and fetches."""
+        """As `Host.answer`. The HostError has the API's own code, message and fields. `arguments` is parsed as strictly
+        as the body of an API request."""
         self._call_count += 1
         if self._call_count > MAX_HOST_CALLS:
             raise HostError(
@@ -101,7 +98,6 @@ class RunHost:
 
     @contextlib.contextmanager
     def _as_host_errors(self, operation: str) -> Iterator[None]:
-        """Convert all exceptions; around a block, or as a decorator."""
         try:
             yield
         except HostError:
@@ -115,7 +111,6 @@ class RunHost:
             raise HostError("something went wrong on our side", code="internal", name="InternalError") from error
 
     def interrupt(self) -> None:
-        """The run is over: cancel its statement and fetches, and begin no others."""
         with self._lock:
             self._is_over = True
             for fetching in self._fetching:
@@ -127,8 +122,8 @@ class RunHost:
 
     @contextlib.contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """Wraps statements. The connection of an interrupted statement is closed, because the cancel request may reach
-        PostgreSQL after the statement and must not cancel another one."""
+        """The connection of an interrupted statement is closed, because the cancel request may reach PostgreSQL after
+        the statement and must not cancel another one."""
         connection = loop_connections.connection(self._environment.cluster, self._environment.project_id)
         with self._lock:
             self._require_running()

@@ -1,5 +1,4 @@
-"""Resolves the caller of a queued run when the run starts: a key that was revoked, a user that was disabled or a member
-that left in the meantime may no longer run anything."""
+"""Resolves the caller of a queued run when the run starts: it may have lost its permissions in the meantime."""
 
 from collections.abc import Iterable
 from dataclasses import replace

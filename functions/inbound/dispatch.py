@@ -1,12 +1,9 @@
-"""Resolves an inbound endpoint's token to its function and run-as identity, or to one uniform 404. The run-as identity
-is looked up each time (`functions.execution.run_as`), so the endpoint never has permissions that its creator lost.
-A token has 125 random bits, so it cannot be guessed; only the number of PostgreSQL lookups must be bounded. Malformed
-tokens cause none. Unknown tokens are cached as absent and count for the environment that they name, and a client with
-many of them is refused before the next lookup. This never affects real endpoints, although providers send for many
-customers from one network: a token proves that it was created here (`inbound_tokens.is_valid`). Revoked tokens prove it
-as well, so they are counted separately per environment. Redis also has a verification entry per endpoint
-(`inbound_endpoints`), for tokens whose key was removed. If Redis loses its data, a periodic job restores the entries;
-until then this process uses what it has verified itself."""
+"""Resolves an inbound endpoint's token to its function and run-as identity, or to one uniform 404. A token cannot be
+guessed; only the number of PostgreSQL lookups must be bounded. Unknown tokens are cached as absent and count for the
+environment that they name, and a client with many of them is refused before the next lookup. This never affects real
+endpoints, although providers send for many customers from one network: a token proves that it was created here
+(`inbound_tokens.is_valid`). Revoked tokens prove it as well, so they are counted separately per environment. For tokens
+whose key was removed, Redis has a verification entry per endpoint, or this process has verified it itself."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -73,8 +70,7 @@ def dispatch(request: HttpRequest, token: str) -> InboundRequest:
 
 
 def _counters(environment_id: str, token: str) -> Sequence[str]:
-    """The counters whose limits apply to a token without an endpoint: the one for its environment comes first, the one
-    for unknown environments last."""
+    """Of a token without an endpoint: the one for its environment first, the one for unknown environments last."""
     if inbound_tokens.is_valid(token):
         return (f"{_CREATED_HERE}\0{environment_id}",)
     return environment_id, _UNKNOWN_ENVIRONMENT

@@ -1,7 +1,6 @@
 """The input of a function that is called by an inbound endpoint. Signatures are computed over bytes, so nothing is
-parsed, decoded or sorted. A body that is not UTF-8, or that has control characters (six times as long in JSON), is
-`body_base64`. The input is stored with the run, so credentials are removed, also any header or query that repeats the
-endpoint's token. The path was decoded once already, so both spellings of a token are found."""
+parsed, decoded or sorted. The input is stored with the run, so credentials are removed, also any header or query that
+repeats the endpoint's token."""
 
 import base64
 import re
@@ -19,6 +18,7 @@ _HOP_BY_HOP: Final = frozenset(
     | {"upgrade"}
 )
 _LEFT_OUT: Final = _CREDENTIALS | _HOP_BY_HOP | {call_depth.HEADER.lower()}
+# Control characters, which are six times as long in JSON.
 _NO_TEXT: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
 

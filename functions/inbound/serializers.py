@@ -1,5 +1,3 @@
-"""Serializers of inbound endpoints."""
-
 from typing import Final
 
 from functions.models import Function

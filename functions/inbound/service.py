@@ -1,5 +1,3 @@
-"""Service of inbound endpoints. The view checks the scope."""
-
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -50,7 +48,7 @@ def create(
 
 
 def all_of(environment: EnvironmentRef, function: Function) -> list[InboundEndpoint]:
-    """The endpoints with `stopped`, oldest first. One query, and at most three for each run-as identity."""
+    """The endpoints with `stopped`, oldest first."""
     found = list(
         InboundEndpoint.objects.using(environment.cluster).filter(function=function).order_by("created_at", "id")
     )

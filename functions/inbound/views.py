@@ -1,5 +1,3 @@
-"""REST endpoints that manage inbound endpoints, and the inbound endpoints themselves."""
-
 import logging
 from functools import partial
 from typing import Any
@@ -60,8 +58,6 @@ _OUTPUTS = {
     )
 )
 class InboundEndpointViewSet(ListModelMixin, FunctionScopedViewSet, ResourceViewSet):
-    """`/v1/functions/{name}/inbound` and `/v1/functions/{name}/inbound/{address_id}`."""
-
     required_scopes = {
         "list": "functions:read",
         "create": ("functions:deploy", "functions:invoke"),

@@ -1,5 +1,3 @@
-"""The caller that a command acts as: an app user, a member or a key, by id."""
-
 from django.core.management.base import CommandError
 
 from functions.execution.run_as import restore_caller

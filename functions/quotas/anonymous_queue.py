@@ -1,5 +1,3 @@
-"""Quota of an environment's queued runs of anonymous callers, shared among their networks."""
-
 from datetime import timedelta
 from typing import Final
 
@@ -13,7 +11,6 @@ SPACING: Final = timedelta(seconds=10)
 """The distance of queued runs of one network: about the duration of one at the longest timeout, so that a new network
 waits behind one or two runs of each other network."""
 
-# Reads as many entries of the index `run_queue_order` as the limit, and the few of queued runs of events.
 _WAITING: Final = """
 SELECT count(*), coalesce(sum(octet_length(input)), 0), count(*) FILTER (WHERE network = %s)
   FROM (SELECT input, network FROM platform.functions_run
@@ -30,8 +27,7 @@ def waiting(environment: EnvironmentRef) -> tuple[int, int]:
 
 
 def admit(environment: EnvironmentRef, anonymous: AnonymousCall | None, input_size: int) -> timedelta:
-    """The delay of a new run, behind the queued ones of its network. Raises TooManyAnonymousCalls. Takes no lock:
-    concurrent calls may exceed the limits together."""
+    """The delay of a new run. Concurrent calls may exceed the limits together. Raises TooManyAnonymousCalls."""
     limits = plan_limits(environment.plan)
     count, size, own = _count(environment, None if anonymous is None else anonymous.network)
     if not has_share(limits.visitor_queued_runs, count, own):
@@ -45,7 +41,7 @@ def admit(environment: EnvironmentRef, anonymous: AnonymousCall | None, input_si
 
 
 def _count(environment: EnvironmentRef, network: int | None = None) -> tuple[int, int, int]:
-    """As `waiting`, and how many of the runs are this network's. Counts at most the plan's limit."""
+    """As `waiting`, and how many of the runs are this network's."""
     most = plan_limits(environment.plan).visitor_queued_runs
     count, size, own = statements.row(environment.cluster, _WAITING, [network, environment.environment_id, most])
     return int(count), int(size), int(own)

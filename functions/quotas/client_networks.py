@@ -1,14 +1,9 @@
-"""Fair shares of slots, threads and the queue between the client networks of anonymous callers. A publishable key is
-public, so only the client network distinguishes its callers (`platform_site.http.requests.site_of`). Two rules, as in
-`platform_site.concurrency.fair_semaphore`:
+"""Fair shares of slots and the queue between the client networks of anonymous callers: a publishable key is public, so
+only the network distinguishes its callers.
 
-1. **Shares.** A network that has a slot gets another one only while half of them are free. So one network has at most
-   half, and each further network gets one of the rest.
-2. **Recent usage.** A network that has recently used more than FREE_SECONDS of execution time may not take the last
-   quarter of the slots and threads. Usage decays by one second per minute and expires after an hour.
-
-Blocking all others would take as many networks as half of the slots plus one. Usage is counted per process. Slots and
-the queue are counted in PostgreSQL, in statements that read them anyway (`functions.runs.start`)."""
+1. **Shares.** A network that has a slot gets another one only while half of them are free.
+2. **Recent usage.** A network that has recently used more than FREE_SECONDS of execution time in this process may not
+   take the last quarter of the slots. Usage decays by one second per minute."""
 
 import threading
 import time
@@ -21,7 +16,6 @@ from cachetools import LRUCache
 from platform_site.security import keyring
 
 FREE_SECONDS: Final = 5.0
-"""Recent usage up to which a network is not heavy."""
 _DECAY_PER_SECOND: Final = 1 / 60
 _MAX_SECONDS: Final = 60.0
 """Decays within an hour."""
@@ -54,7 +48,7 @@ def has_share(most: int, taken: int, own: int) -> bool:
 
 
 class RecentUsage:
-    """Recent seconds of execution time per network. Thread-safe."""
+    """Seconds per network. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -67,7 +61,6 @@ class RecentUsage:
             return self._current(network) > FREE_SECONDS
 
     def record(self, network: int, seconds: float) -> None:
-        """The network has held a slot for `seconds`, until now."""
         with self._lock:
             self._usage[network] = min(_MAX_SECONDS, self._current(network) + seconds), self._clock()
 

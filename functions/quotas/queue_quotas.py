@@ -67,10 +67,9 @@ _QUEUED_BY_OWNER: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """A number of runs, and the bytes of their inputs."""
-
     runs: int
     size: int
+    """Bytes of their inputs."""
 
     def part(self, parts: int) -> "Amount":
         return Amount(self.runs // parts, self.size // parts)
@@ -106,7 +105,6 @@ class QueueCount:
         """By owner; under "" all of them."""
 
     def available(self, owner: str) -> Amount:
-        """How much more this owner might queue at the count."""
         left_of_half = self.budget.part(2).minus(self.taken)
         own = self.by_owner.get(owner, NOTHING)
         left_of_share = self.budget.part(SHARE).minus(own)
@@ -146,8 +144,7 @@ _counts_lock: Final = threading.Lock()
 
 
 def admit(environment: EnvironmentRef, caller: Caller, size: int, *, endpoint_id: str | None = None) -> None:
-    """Check the quota for one more queued run, with an input of `size` bytes. Concurrent calls may exceed a budget
-    together. Raises TooManyQueued."""
+    """`size`: bytes of the input. Concurrent calls may exceed a budget together. Raises TooManyQueued."""
     kind, owner = _owner_of(caller, endpoint_id)
     wanted = Amount(1, size)
     key = f"{environment.environment_id} {environment.plan} {kind}"

@@ -1,9 +1,6 @@
-"""What is stored of an anonymous caller's run, so that callers with a publishable key cannot fill the disk. Input,
-output and log of such a run are stored if they have at most MAX_STORED_BYTES each (of a log its first lines);
-`not_stored` of the run names the missing ones. A queued run needs its input until it has ended; the plan limits how
-many wait (`functions.runs.start`). `functions.runs.retention` limits the ended runs. For a run on an event this applies
-to the input only: callers write it, and it is stored once per function. The output and log are the deployer's. Pure
-computation, called when a run is recorded."""
+"""What is stored of an anonymous caller's run, so that callers with a publishable key cannot fill the disk: input,
+output and log of at most MAX_STORED_BYTES each (of a log its first lines). A queued run needs its input until it has
+ended. For a run on an event this applies to the input only, which callers write."""
 
 from typing import Final
 

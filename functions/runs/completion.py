@@ -1,6 +1,3 @@
-"""Ends a run with the outcome of its current attempt, or cancels it, and records the event of its end.
-`functions.runs.start` describes all transitions."""
-
 from typing import Final
 
 import orjson
@@ -34,9 +31,8 @@ _end_batcher: Final = StatementBatcher(PreparedStatement(_SQL["end"]), is_durabl
 
 
 def record_end(started: CreatedRun, outcome: Outcome) -> bool:
-    """Record the outcome, and its event if that has subscribers. Returns whether the outcome counts, which it does only
-    while the run belongs to this attempt. One statement; one more if PostgreSQL crashed and lost a synchronous run
-    (`start_run`). Raises DatabaseError if the outcome cannot be recorded; Unavailable for a synchronous run."""
+    """Returns whether the outcome counts, which it does only while the run belongs to this attempt. Raises
+    DatabaseError if the outcome cannot be recorded; Unavailable for a synchronous run."""
     output, logs, not_stored = stored_values(
         started.caller_kind, started.trigger, started.input_text, outcome.output, outcome.logs
     )

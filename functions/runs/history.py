@@ -1,6 +1,5 @@
-"""The newest runs of a function, with bounded work for any filter and history. One index has each function's runs in
-order, another those of each trigger and status. So a filter by status alone reads at most `limit` runs under each
-trigger, and takes the newest of those. A third index has those of each app user, who sees no others."""
+"""The newest runs of a function, with bounded work for any filter and history: an index has the runs of each function,
+trigger and status in order, so a filter by status alone reads at most `limit` runs under each trigger."""
 
 from collections.abc import Collection, Sequence
 from typing import Final
@@ -13,8 +12,7 @@ _ORDER: Final = ("-created_at", "-id")
 
 
 def newest_of(runs: QuerySet[Run], filtered_by: Collection[str], limit: int) -> QuerySet[Run]:
-    """The newest runs of one function. Each part has its own limit, before the union: else the planner reads and sorts
-    all of them."""
+    """Each part of the union has its own limit, else the planner reads and sorts all of them."""
     match sorted(filtered_by):
         case ["status"]:
             parts = [runs.filter(trigger=trigger) for trigger in Run.Trigger.values]
@@ -27,7 +25,7 @@ def newest_of(runs: QuerySet[Run], filtered_by: Collection[str], limit: int) -> 
 
 
 def last_of(cluster: str, environment_id: str, names: Sequence[str]) -> dict[str, Run]:
-    """The newest run of each of these functions, by the function's name. Inputs, outputs and logs are not read."""
+    """The newest run of each of these functions, by the function's name."""
     newest = Run.objects.filter(function=OuterRef("pk")).order_by(*_ORDER).values("pk")[:1]
     functions = Function.objects.using(cluster).filter(environment_id=environment_id, name__in=names)
     ids = dict(functions.values_list("name", Subquery(newest)))

@@ -1,7 +1,5 @@
-"""Renews the leases of the runs that this process executes, and ends cancelled ones. A thread per region checks every
-half second while runs execute, so most short runs end before a check. Because leases are renewed, a lease can be short
-however long a function may run, and any process can cancel a run. A run whose lease another process has taken over is
-ended here, since its outcome would not count any more."""
+"""Renews the leases of the runs that this process executes, and ends those that were cancelled, or whose lease another
+process has taken over. So leases can be short however long a function may run."""
 
 import logging
 import os
@@ -24,8 +22,7 @@ RENEW_SECONDS: Final = 0.5
 
 
 class LeaseRenewer:
-    """`cancel(run_id)` ends a run. Each region has its own thread, so that an unavailable region does not delay the
-    leases of others."""
+    """A thread per region, so that an unavailable region does not delay the leases of others."""
 
     def __init__(self, cancel: Callable[[str], object]) -> None:
         self._cancel = cancel
@@ -35,7 +32,6 @@ class LeaseRenewer:
     def _reset(self) -> None:
         self._lock = threading.Lock()
         self._executing: dict[str, dict[str, CreatedRun]] = defaultdict(dict)
-        """For each region, by run id."""
         self._threads: dict[str, threading.Thread] = {}
 
     def start_renewing(self, started: CreatedRun) -> None:
@@ -55,7 +51,6 @@ class LeaseRenewer:
             self._executing[started.cluster].pop(started.run_id, None)
 
     def _watch(self, using: str) -> None:
-        """Ends itself after a while without work."""
         renewed_at, idle_checks = time.monotonic(), 0
         while True:
             time.sleep(RENEW_SECONDS)

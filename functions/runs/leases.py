@@ -1,6 +1,3 @@
-"""Leases of executing runs: the executing process renews its lease, and a run whose lease ran out is settled. Called by
-`functions.runs.lease_renewer` and periodic jobs. `functions.runs.start` describes all transitions."""
-
 from collections.abc import Collection
 from datetime import timedelta
 from typing import Final
@@ -21,8 +18,7 @@ _SQL: Final = sql_files.load(__file__, end_without_outcome=end_without_outcome_s
 
 
 def renew(using: str, executing: Collection[CreatedRun]) -> set[str]:
-    """Returns the ids of those that are still ours: also of one that PostgreSQL lost in a crash (`start_run`), but not
-    of one that was deleted with its function."""
+    """Returns the ids of those that are still ours: also of one that PostgreSQL lost in a crash (`start_run`)."""
     parameters = {
         "lease": settings.FUNCTION_LEASE,
         "ids": [started.run_id for started in executing],
@@ -37,8 +33,7 @@ def cancelled_among(using: str, run_ids: list[str]) -> list[str]:
 
 
 def settle_lost(using: str) -> tuple[int, int]:
-    """Runs whose lease ran out are queued again if they are async, else they end as `worker_lost`. Returns how many
-    were queued again, and how many failed."""
+    """Returns how many runs whose lease ran out were queued again, and how many failed."""
     again, failed, events = statements.row(using, _SQL["lost"], {"most": LOST_ATTEMPTS})
     if events:
         signals.run_finished.send(sender=None, using=using)
@@ -46,7 +41,6 @@ def settle_lost(using: str) -> tuple[int, int]:
 
 
 def repair_future_times(using: str) -> int:
-    """After the database clock was set back, attempts become due now, and leases last as long as a new one, since their
-    workers may be alive. Returns how many. Reads all runs that have not ended."""
+    """Leases last as long as a new one, since their workers may be alive. Returns how many."""
     parameters = {"lease": settings.FUNCTION_LEASE, "longest": _MAX_LEASE}
     return statements.execute(using, _SQL["repair_future_times"], parameters)

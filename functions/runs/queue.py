@@ -1,6 +1,3 @@
-"""The queue of runs: a worker claims the next one, and puts it back if its attempt failed or did not begin. Called by
-`functions.worker`. `functions.runs.start` describes all transitions."""
-
 import threading
 from contextlib import suppress
 from datetime import timedelta
@@ -19,21 +16,17 @@ WAITING: Final = _SQL["waiting"]
 """A recursive common table expression: the environments with queued runs, except those in the parameter `suspended`."""
 _CLAIM: Final = PreparedStatement(_SQL["claim"])
 _claiming: Final[dict[str, threading.Lock]] = {}
-"""By region. Concurrent claims usually try the same slot: the second would wait for the first's commit, fail and retry.
-Between processes this is accepted."""
+"""By region. Concurrent claims usually try the same slot: the second would wait for the first's commit, and fail."""
 
 
 def claim(using: str) -> tuple[CreatedRun, bool] | None:
-    """Claim a queued run of the region that may execute now, and whether it was the last; None if there is none.
-    Environments take turns: first the one with the fewest queued runs executing, then the longest waiting, so that one
-    tenant's backlog never delays another's. Within an environment the oldest run comes first; runs of anonymous callers
-    and events come after all other due runs, and among them each network's runs are spaced out
-    (`functions.runs.start`). Suspended environments are skipped. The claim is on disk when this returns: after a crash
-    of PostgreSQL the run would otherwise be claimed again with the same attempt number."""
+    """Claim a queued run of the region that may execute now, and whether it was the last; None if there is none. First
+    come environments with few executing runs, in them the oldest run; those of anonymous callers and events come last.
+    The claim is on disk when this returns: after a crash of PostgreSQL the run would otherwise be claimed again with
+    the same attempt number."""
     parameters = lease_parameters() | {"suspended": f"{{{','.join(suspended_in(using))}}}"}
     found: list[Row] = []
     for _ in range(SLOT_ATTEMPTS):
-        # Another worker may take that slot at the same moment.
         with suppress(IntegrityError), _claiming.setdefault(using, threading.Lock()):
             found = prepared.run(using, *_CLAIM.bind(parameters))
             break
@@ -70,7 +63,6 @@ def retry_later(started: CreatedRun, wait: timedelta) -> bool:
 
 
 def release(started: CreatedRun, wait: timedelta) -> None:
-    """Put a claimed run whose attempt never began back into the queue. The attempt does not count. Call it once: the
-    next attempt has the same number."""
+    """For an attempt that never began. Call it once: the next attempt has the same number."""
     parameters = {"run_id": started.run_id, "attempt": started.attempt, "wait": wait}
     statements.execute(started.cluster, _SQL["release"], parameters)

@@ -1,7 +1,6 @@
-"""Retention of ended runs, in bounded batches. All runs are removed after 7 days. Earlier: anonymous callers' runs
-beyond the newest MAX_ANONYMOUS_RUNS of an environment; and the oldest other runs, if an environment's history exceeds
-the plan's `run_history_bytes`. In the last case the functions with the largest histories lose runs, down to a common
-level that fits the budget, so that a burst of one function only removes its own history."""
+"""Ended runs are removed after 7 days. Earlier: anonymous callers' runs beyond MAX_ANONYMOUS_RUNS of an environment;
+and the oldest runs, if an environment's history exceeds the plan's `run_history_bytes`. Then the largest histories
+shrink to a common level, so that a burst of one function only removes its own history."""
 
 import logging
 from datetime import UTC, datetime, timedelta
@@ -25,13 +24,11 @@ _SQL: Final = sql_files.load(__file__)
 
 
 def purge(using: str, *, older_than: timedelta = RETENTION) -> int:
-    """Returns how many were deleted."""
     oldest = ids.earliest("run", datetime.now(UTC) - older_than)
     return execute_in_batches(using, _SQL["purge"], {"oldest": oldest, "age": older_than}, batch=BATCH)
 
 
 def purge_anonymous_runs(using: str, *, keep: int = MAX_ANONYMOUS_RUNS) -> int:
-    """Delete all but the newest `keep` of each environment. Returns how many were deleted."""
     with by_index(using):
         over_limit = statements.rows(using, _SQL["over_limit"], [keep])
     return sum(
@@ -43,8 +40,7 @@ def purge_anonymous_runs(using: str, *, keep: int = MAX_ANONYMOUS_RUNS) -> int:
 
 
 def shorten_histories(using: str) -> int:
-    """Delete the oldest ended runs of environments whose history exceeds their plan. Returns how many. Reads plans from
-    the control database if needed. Raises OperationalError while it is unavailable."""
+    """Returns how many runs were deleted. Raises OperationalError while the control database is unavailable."""
     with by_index(using):
         found = statements.rows(using, _SQL["weighed"], [min(plan.run_history_bytes for plan in PLANS.values())])
     large = {environment_id: dict(zip(*weights, strict=True)) for environment_id, *weights in found}

@@ -1,9 +1,6 @@
-"""The size of an environment's run history, estimated from a sample. Summing up all runs would read them all, and a
-running total would serialise their ends. So a run that ends is sampled with a probability: once in UNIT / size times it
-represents UNIT bytes of history; a run larger than UNIT always represents its own size. The sum of the sample
-approximates the sum of all sizes (within some 5 % for 2 GB), and the index `run_size_sample` has about one entry per
-UNIT of history, however small the runs are. Anonymous callers' runs are not sampled: their number is limited
-(`functions.runs.retention`). The result is SQL, for the statements that end runs."""
+"""The size of an environment's run history, estimated from a sample: summing up all runs would read them all, and a
+running total would serialise their ends. Once in UNIT / size times a run that ends represents UNIT bytes of history.
+The sum is exact within some 5 % for 2 GB. The number of anonymous callers' runs is limited instead."""
 
 from typing import Final
 

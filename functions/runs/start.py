@@ -1,12 +1,9 @@
-"""The life of a run in PostgreSQL. `start_run` creates it, executing or queued.
-
-A queued run is claimed (`queue`), its executor holds the lease (`leases`), and it ends (`completion`). Each transition
-is one statement. `attempts` is the run's fencing token and `claimed_until` its lease, in database time: an outcome
-counts only for the current attempt of a run that has not ended. A periodic job finds expired leases. `slot` is the
-concurrency slot of an executing run, unique in its environment: 1 to the plan's limit for synchronous runs, -1 to
--limit for queued ones, so that queued runs never take the slot of a waiting caller. Anonymous callers may only use the
-first half of each, which other callers take last (`anonymous_slots`); so do runs of events
-(`functions.triggers.events`)."""
+"""The life of a run in PostgreSQL. `start_run` creates it, executing or queued. A queued run is claimed (`queue`), its
+executor holds the lease (`leases`), and it ends (`completion`). Each transition is one statement. `attempts` is the
+fencing token and `claimed_until` the lease, in database time. `slot` is the concurrency slot of an executing run,
+unique in its environment: 1 to the plan's limit for synchronous runs, -1 to -limit for queued ones, so that these never
+take the slot of a waiting caller. Runs of anonymous callers and events may only use the first half of each, which
+others take last."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -33,8 +30,7 @@ from platform_site.postgres import prepared, sql_files, sqlstates
 from platform_site.postgres.sql_files import PreparedStatement, Value
 
 LEASE_MARGIN: Final = timedelta(seconds=10)
-"""How long beyond its timeout a run may take before it is lost, unless `FUNCTION_LEASE` is shorter
-(`functions.runs.lease_renewer`)."""
+"""Beyond the timeout of a run, unless `FUNCTION_LEASE` is shorter."""
 
 
 def lease_parameters() -> dict[str, Value]:
@@ -43,8 +39,6 @@ def lease_parameters() -> dict[str, Value]:
 
 @dataclass(frozen=True, slots=True)
 class CreatedRun:
-    """A run, queued or executing, and what it executes."""
-
     run_id: str
     attempt: int
     environment_id: str
@@ -64,7 +58,6 @@ class CreatedRun:
     cluster: str
     trigger: str = "call"
     endpoint_id: str | None = None
-    """The inbound endpoint of a synchronous call."""
 
     @property
     def program_key(self) -> str:
@@ -72,7 +65,6 @@ class CreatedRun:
 
 
 def program_key(function_id: str, version: int, source_hash: str, memory_mb: int) -> str:
-    """The key of a version's warm processes."""
     return f"{function_id}:{version}:{source_hash}:{memory_mb}"
 
 
@@ -81,18 +73,15 @@ _SQL_OF_ANONYMOUS: Final = sql_files.load(__file__, network_check=_SQL["has_netw
 _START, _START_ANONYMOUS = PreparedStatement(_SQL["start"]), PreparedStatement(_SQL_OF_ANONYMOUS["start"])
 _FIND, _TIMEOUT, _SOURCE = (PreparedStatement(_SQL[name]) for name in ("find", "timeout", "source"))
 # A unique index on the slot enforces the limit: the second of two calls that try the same slot waits for the first's
-# commit and tries again. Each starts its search at a random slot, so that this is rare and the first one examined is
-# usually free: sorting all 64 slots would cost more than the insert.
+# commit and tries again. Each starts its search at a random slot, so that this is rare.
 SLOT_ATTEMPTS: Final = 50
 
 
 def anonymous_slots(limit: int) -> int:
-    """How many of the `limit` slots of an environment anonymous callers may take: the first ones."""
     return max(1, limit // 2)
 
 
 def slots_for(new: "NewRun") -> int:
-    """How many synchronous calls of such a caller the plan allows at the same time."""
     limit = plan_limits(new.environment.plan).function_concurrency
     if new.caller.kind != "anonymous":
         return limit
@@ -102,9 +91,8 @@ def slots_for(new: "NewRun") -> int:
 
 @cache
 def _slots(limit: int, may_take: int, start: int) -> str:
-    """Slots 1 to `may_take` of `limit` as a PostgreSQL array, each part rotated by `start`. Those of anonymous callers
-    come last, at the very end those that networks with high recent usage may take
-    (`functions.quotas.client_networks`)."""
+    """Slots 1 to `may_take` of `limit` as a PostgreSQL array, each part rotated by `start`. Those that fewer callers
+    may take come first."""
     shared = anonymous_slots(limit)
     for_all_networks = slots_for_all_networks(shared)
     parts = (
@@ -128,8 +116,6 @@ _queue_batcher: Final = StatementBatcher(_START, is_durable=True)
 
 @dataclass(frozen=True, slots=True)
 class NewRun:
-    """A call of a function, from which `start_run` creates a run."""
-
     environment: EnvironmentRef
     caller: Caller
     function_name: str
@@ -153,15 +139,11 @@ class NewRun:
 
 
 def start_run(new: NewRun) -> CreatedRun:
-    """Create the run, executing (with a lease of this process) or queued. One statement; one more for a queued run of
-    an anonymous caller, and now and then for others (`functions.quotas.queue_quotas`). An executing run is committed
-    when this returns, and on disk before it can have any effect: its row writes and its end come later in the same log,
-    and `wait_until_durable` precedes everything that leaves the database. So a synchronous call waits for the disk
-    once. If PostgreSQL crashes in between, `record_end` finds no run and writes all of it. In a transaction of the
-    caller, and for a queued run, the commit waits as usual. If the connection is lost before the response, the run is
-    looked up on a new connection by its id, and created if it does not exist: no one else would execute it, and it
-    would hold its slot until its lease ends. Raises NoSuchFunction (also if this kind of caller may not invoke it),
-    Conflict (a loop of calls), TooManyRuns, TooManyAnonymousCalls, TooManyQueued."""
+    """Create the run, executing (with a lease of this process) or queued. An executing run is committed when this
+    returns, and on disk before it can have any effect: its row writes and its end come later in the same log, and
+    `wait_until_durable` precedes everything that leaves the database. So a synchronous call waits for the disk once. If
+    PostgreSQL crashes in between, `record_end` writes the whole run. Raises NoSuchFunction (also if this kind of caller
+    may not invoke it), Conflict (a loop of calls), TooManyRuns, TooManyAnonymousCalls, TooManyQueued."""
     if not NAME.fullmatch(new.function_name):
         raise NoSuchFunction
     call_depth.refuse_loop(new.depth)
@@ -192,7 +174,6 @@ def start_run(new: NewRun) -> CreatedRun:
 
 
 def _invoker(caller: Caller) -> str:
-    """In the terms of a function's `invoke`."""
     return caller.kind if caller.kind in ("user", "anonymous") else "key"
 
 
@@ -235,7 +216,7 @@ def _insert(new: NewRun, parameters: dict[str, Value], limit: int, may_take: int
         except Error as error:
             if was_lost or connections[using].in_atomic_block or not sqlstates.lost_connection(error):
                 raise
-            was_lost = True
+            was_lost = True  # the run may exist, and no one else would execute it
             continue
         if not found:
             raise NoSuchFunction
@@ -248,8 +229,7 @@ def _insert(new: NewRun, parameters: dict[str, Value], limit: int, may_take: int
 
 
 def _admit_to_queue(new: NewRun) -> str | None:
-    """The delay of an anonymous caller's run behind others of its network. Raises TooManyAnonymousCalls,
-    TooManyQueued."""
+    """Returns the delay of an anonymous caller's run. Raises TooManyAnonymousCalls, TooManyQueued."""
     input_size = len(new.input_text.encode())
     if new.caller.kind == "anonymous":
         delay = anonymous_queue.admit(new.environment, new.anonymous, input_size)
@@ -273,7 +253,7 @@ def function_facts(row: Sequence[bytes | None]) -> dict[str, Any]:
 
 
 def timeout_of(new: NewRun) -> float:
-    """Seconds that the function may run, and that a call of it may wait. Raises NoSuchFunction as `start_run`."""
+    """In seconds. Raises NoSuchFunction as `start_run`."""
     if not NAME.fullmatch(new.function_name):
         raise NoSuchFunction
     parameters: dict[str, Value] = {
@@ -296,7 +276,7 @@ def number_of(value: bytes | None) -> int:
 
 
 def source_of(started: CreatedRun) -> bytes:
-    """Raises NoSuchFunction if the function was deleted meanwhile."""
+    """Raises NoSuchFunction for a deleted function."""
     parameters: dict[str, Value] = {"function_id": started.function_id, "version": started.version}
     found = prepared.retry_if_lost(connections[started.cluster], *_SOURCE.bind(parameters))
     if not found:

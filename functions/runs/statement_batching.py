@@ -1,7 +1,5 @@
-"""Group commit: while one call's statement runs, the same statements of others, in threads and on the event loop, are
-collected and sent together in the next round trip. A warm call is two short statements, each of which costs more for
-the round trip than for its work: task switches here, a server process there, and a wait for the disk. The first
-statement never waits. Each statement is its own transaction and fails by itself."""
+"""Group commit: while one call's statement runs, the same statements of others are collected and sent together in the
+next round trip, which costs more than their work. Each statement is its own transaction and fails by itself."""
 
 import os
 import threading
@@ -21,7 +19,6 @@ from platform_site.postgres.libpq import Row, Statement
 from platform_site.postgres.sql_files import PreparedStatement, Value
 
 MAX_BATCH: Final = 16
-"""All results are held in memory until the last one arrives."""
 _DURABLE: Final = b"SELECT pg_logical_emit_message(true, 'functions', '')"
 """Its commit waits for the disk, and so for all earlier records of the log."""
 
@@ -32,9 +29,9 @@ def wait_until_durable(using: str) -> None:
 
 
 class StatementBatcher:
-    """A statement with two parameters more than those of its callers: `is_asynchronous`, whether its commit need not
-    wait for the disk, and `mark`, which it returns in the last column of each row. Thread-safe. The mark proves that
-    each outcome goes to its own caller, since callers belong to different tenants."""
+    """A statement with two more parameters: `is_asynchronous`, whether its commit need not wait for the disk, and
+    `mark`, which it returns in the last column of each row. The mark proves that each outcome goes to its own caller,
+    since callers belong to different tenants. Thread-safe."""
 
     def __init__(self, statement: PreparedStatement, *, is_durable: bool) -> None:
         """`is_durable`: `run` returns when the commit is on disk; otherwise as soon as others can see it."""
@@ -47,8 +44,7 @@ class StatementBatcher:
         self._queues: defaultdict[str, _Queue] = defaultdict(_Queue)
 
     def run(self, using: str, parameters: Mapping[str, Value]) -> list[Row]:
-        """As `platform_site.postgres.prepared.run`, without the last column. In a transaction the statement is sent
-        alone, as a part of it."""
+        """As `prepared.run`, without the last column. In a transaction the statement is sent alone, as a part of it."""
         # A request on the loop is in no transaction, and borrows a connection only to lead.
         if loop_requests.current() is None and connections[using].in_atomic_block:
             return _rows_of(b"", prepared.run(using, *self._bound(parameters, b"f", b"")))
@@ -68,7 +64,6 @@ class StatementBatcher:
         return ticket.outcome
 
     def _lead(self, using: str, queue: "_Queue", batch: list["_Ticket"]) -> None:
-        """Send the whole batch, and make the first call that arrived meanwhile the next leader."""
         try:
             outcomes = self._outcomes(connections[using], batch)
         except BaseException as error:  # of the connection, or a bug: no thread may wait for ever
@@ -114,7 +109,6 @@ _marks: Final = count(1)
 
 
 def _rows_of(mark: bytes, rows: list[Row]) -> list[Row]:
-    """The rows without their mark. Raises RuntimeError, for the whole batch, if a mark is wrong."""
     for row in rows:
         if row[-1] != mark:
             raise RuntimeError("a statement got the rows of another one")
@@ -155,9 +149,8 @@ _all: Final[weakref.WeakSet[StatementBatcher]] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """After a fork: the child has none of the parent's threads, so it must not wait for them."""
     for each in _all:
-        each._reset()
+        each._reset()  # the child has none of the parent's threads, for which it would wait
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -1,6 +1,5 @@
-"""Asynchronous replies: requests of a call that need the network run in threads beside it, a few at a time. The thread
-of the call keeps serving the code, and writes the replies: only it writes to the channel. A pipe wakes it, since it
-waits for the process by `poll`. Used by `process`."""
+"""Requests of a call that need the network run in threads beside it. The thread of the call keeps serving the code and
+writes the replies; a pipe wakes it, since it waits for the process by `poll`."""
 
 import contextlib
 import contextvars
@@ -26,13 +25,11 @@ class AsyncReplies:
 
     @property
     def is_full(self) -> bool:
-        """Whether a further request has to wait until a reply is taken."""
         with self._changed:
             return self._working + len(self._replies) >= MAX_AT_ONCE
 
     @property
     def is_busy(self) -> bool:
-        """Whether any request is in progress."""
         with self._changed:
             return self._working > 0
 
@@ -49,7 +46,6 @@ class AsyncReplies:
             return replies
 
     def wait(self, deadline: float) -> None:
-        """Wait until no request is in progress, or until the deadline (of `time.monotonic`)."""
         with self._changed:
             self._changed.wait_for(lambda: self._working == 0, max(0.0, deadline - time.monotonic()))
 

@@ -1,5 +1,3 @@
-"""One call of a function: its input, the host that answers the requests of the code, and its outcome."""
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -20,8 +18,7 @@ class Host(Protocol):
 
 
 class HostError(Exception):
-    """A refused request, which the code sees as an exception with `name`, `message`, `code`, `fields` and, of a batch,
-    `operation`."""
+    """A refused request, which the code sees as an exception with these fields."""
 
     def __init__(
         self,

@@ -1,6 +1,5 @@
-"""Pipelining: calls that are sent to a process while another call runs there, so that it need not wait for the next.
-The runner begins each when the previous one has ended. One request at a time reads the channel. For requests on the
-event loop, which is one thread."""
+"""Pipelining on the event loop: calls are sent to a process while another one runs there. The runner begins each when
+the previous one has ended. One request at a time reads the channel."""
 
 import os
 from collections import deque
@@ -16,8 +15,6 @@ MAX_QUEUED: Final = 8
 
 
 class Sent:
-    """A call as a frame, with a random tag."""
-
     __slots__ = ("frame", "tag")
 
     def __init__(self, call: Call) -> None:
@@ -78,6 +75,5 @@ class CallsAhead:
         return True
 
     def reject_all(self) -> None:
-        """The process ends: all queued calls need another one."""
         while self._queue:
             self._queue.popleft().gate.open()

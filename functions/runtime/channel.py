@@ -1,7 +1,6 @@
-"""Frames to and from the runner, over the pipes of its process: a 4-byte little-endian length, and as many bytes.
-No operation blocks beyond its deadline (a time of `time.monotonic`), or deadlocks with a process that itself waits for
-its output to be read. At the deadline, and on a protocol violation, the process is killed. One thread, or request on
-the event loop, uses a channel; others only write to `wake`, once they have answered a request of the code."""
+"""Frames to and from the runner, over the pipes of its process: a 4-byte little-endian length, and as many bytes. No
+operation blocks beyond its deadline (of `time.monotonic`), or deadlocks with a process that waits for its output to be
+read. At the deadline, and on a protocol violation, the process is killed."""
 
 import contextlib
 import json
@@ -29,9 +28,8 @@ class Channel:
         self._buffer = bytearray()
         self._error_tail = b""
         self.replies: Callable[[], Iterable[bytes]] = tuple
-        """Returns the frames with replies that other threads have made since the last call."""
+        """Returns the frames with replies that other threads have made since the last call. They write to `wake`."""
         self._wake_reader, self.wake = os.pipe()
-        """Other threads write to `wake` when there are replies."""
         for descriptor in (self._in, self._out, self._errors, self._wake_reader, self.wake):
             os.set_blocking(descriptor, False)
         self._poll = select.epoll()
@@ -50,7 +48,6 @@ class Channel:
             self._readiness.close_soon()
 
     def stderr_tail(self) -> str:
-        """The end of what Deno wrote to stderr, for the platform's log."""
         self._discard_errors()
         return self._error_tail.decode(errors="replace").strip()
 
@@ -123,7 +120,7 @@ class Channel:
         self._buffer += more
 
     def _ready(self, deadline: float, wanted: set[int]) -> set[int]:
-        """Wait for one of the descriptors that are `wanted`. Raises ProcessGone at the deadline."""
+        """Raises ProcessGone at the deadline."""
         request = loop_requests.current()
         while True:
             left = max(0.0, deadline - time.monotonic())

@@ -1,15 +1,12 @@
-"""Errors of function processes, by their cause."""
-
 from typing import Literal
 
 Reason = Literal[
     "user_error", "timeout", "memory", "crashed", "protocol", "output_too_large", "cancelled", "platform", "caller_gone"
 ]
-"""Why a call failed."""
 
 
 class RuntimeFailed(RuntimeError):
-    """Base of what can go wrong with a process. Never raised itself."""
+    """Never raised itself."""
 
 
 class StartFailed(RuntimeFailed):

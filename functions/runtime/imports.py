@@ -1,8 +1,6 @@
-"""Which modules a function may import: the import map of its process, and the modules to load before its code. A
-function is bundled into one module, so it only imports Node's modules, which are built into Deno. Those that need no
-access to the host are allowed, under both spellings (`node:crypto`, `crypto`); the map refuses all others before any of
-their code is loaded. `tests/functions/test_imports.py` checks that the two lists cover all modules of this Deno. Pure
-computation. Used by `functions.runtime.process` and `launch`."""
+"""Which modules a function may import. It is bundled into one module, so it only imports Node's modules, which are
+built into Deno. Those that need no access to the host are allowed, under both spellings (`node:crypto`, `crypto`); the
+import map refuses all others before any of their code is loaded."""
 
 import base64
 import json
@@ -62,8 +60,7 @@ def preloaded(source: bytes) -> list[str]:
 
 
 def required(source: bytes) -> list[str]:
-    """The allowed modules that a bundle requires. CommonJS code in a bundle calls a global `require` if there is one
-    (`typeof require`)."""
+    """CommonJS code in a bundle calls a global `require` if there is one (`typeof require`)."""
     if b"typeof require" not in source:
         return []
     return sorted({name.decode() for name in _REQUIRED.findall(source)} & set(ALLOWED))

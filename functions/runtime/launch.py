@@ -1,5 +1,3 @@
-"""Starts Deno in the sandbox of this host: its flags, its uid, and `sandbox`, which runs before it."""
-
 import errno
 import json
 import os
@@ -41,10 +39,9 @@ _UIDS: Final = range(1_900_000_000, 2_000_000_000)
 
 
 class Uid:
-    """If this process is root, an unprivileged uid that no account has, exclusive to this process until `close`; else
-    `number` is None. It is reserved by a name of an abstract Unix socket, which the kernel removes when the process
-    dies. Platforms in other network namespaces (containers) do not see it: between those a collision has a chance of
-    one in 10^8."""
+    """If this process is root, an unprivileged uid that no account has, exclusive until `close`; else `number` is None.
+    It is reserved by a name of an abstract Unix socket, which the kernel removes when the process dies. Platforms in
+    other network namespaces do not see it: between those a collision has a chance of one in 10^8."""
 
     def __init__(self) -> None:
         """Raises OSError."""
@@ -56,7 +53,6 @@ class Uid:
                 return
 
     def _reserve(self) -> bool:
-        """False if another process has this uid."""
         name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
             name.bind(f"\0platform-functions-uid-{self.number}")
@@ -135,8 +131,7 @@ def _sandboxed(directory: Path, uid: int | None, report: int, limits: dict[str, 
 
 
 def sandbox_layers_of_this_host() -> list[str]:
-    """Applies the sandbox layers to a process that does nothing, in some 30 ms. Raises OSError,
-    subprocess.SubprocessError."""
+    """By a process that does nothing. Raises OSError, subprocess.SubprocessError."""
     directory, uid = scratch.make(), Uid()
     report_in, report_out = os.pipe()
     try:

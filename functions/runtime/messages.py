@@ -1,6 +1,3 @@
-"""Messages for developers about code that does not load, or a call that failed. Text from the code is cleaned of
-characters that PostgreSQL cannot store, so that every run can be recorded."""
-
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -28,7 +25,6 @@ _LOCATION: Final = re.compile(r"\n +at [^\n]*function\.ts:\d+:\d+\)?")
 
 
 def with_location(error: Mapping[str, Any]) -> str:
-    """The message of an error, with its name and its line where the message does not have them."""
     message: str = error["message"]
     if "function.ts:" in message:
         return message
@@ -38,7 +34,6 @@ def with_location(error: Mapping[str, Any]) -> str:
 
 
 def with_advice(message: str) -> str:
-    """Deno's message, with advice first where it addresses other readers."""
     if blocked := _BLOCKED.search(message):
         instead = imports.instead_of(blocked[1])
         advice = f": use {instead}" if instead else ", which has no files, processes and sockets"

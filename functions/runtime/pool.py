@@ -1,9 +1,6 @@
-"""The pool of warm function processes of one worker. It is bounded: the least used are evicted, idle ones end. A
-process belongs to one (environment, function, version) for life. Concurrent calls of one program queue for its few
-processes: a call is short, and starting a process costs as much as a hundred calls. Another process is started only for
-a call that has waited `QUEUE_SECONDS`, and at once if calls are known to be slow. One thread checks memory every 20 ms
-while calls run, and ends idle processes. Another thread starts all processes: a child that is killed with its parent is
-killed when the *thread* that started it ends, and server threads come and go."""
+"""The pool of warm function processes of one worker. A process belongs to one (environment, function, version) for
+life. Concurrent calls of one program queue for its few processes: starting a process costs as much as a hundred calls.
+So another one is started only for a call that has waited `QUEUE_SECONDS`, and at once if calls are known to be slow."""
 
 import threading
 import time
@@ -37,7 +34,7 @@ class Pool:
     MAX_CHECKS = 3
     """Concurrent checks of deployments. Their processes are in addition to `size`, so they are few."""
     SLOW_CHECK = 3.0
-    """Seconds that a check may always take, even if others wait (`platform_site.concurrency.fair_semaphore`)."""
+    """Seconds that a check may always take, even if others wait."""
     MAX_WAITING_CHECKS = 4
 
     def __init__(
@@ -59,7 +56,6 @@ class Pool:
         self.required_sandbox_layers = required_sandbox_layers
         self.clock = clock
         self._lock = threading.RLock()
-        # Always entered through the lock itself, which is faster (no Python call).
         self._changed = threading.Condition(self._lock)
         self._idle: OrderedDict[Process, tuple[str, float]] = OrderedDict()  # oldest use first
         self._running: dict[str, Running] = {}
@@ -69,6 +65,7 @@ class Pool:
         self._waits_long = False
         self._wake_up = threading.Event()
         self._closed = False
+        # A child that is killed with its parent is killed when the thread that started it ends. Server threads end.
         self._starter = ThreadPoolExecutor(1, "function-starter")
         self._checks = FairSemaphore(
             self.MAX_CHECKS,
@@ -79,8 +76,8 @@ class Pool:
 
     # ── calls ───────────────────────────────────────────────────────────────────────────────────────────────────────
     def call(self, program: Program, call: Call, host: Host) -> Outcome:
-        """Run `call` in a warm process of `program`, or in a new one. Raises Busy if no process became free within
-        `wait_seconds`, LoadFailed for a module that does not load, StartFailed where Deno does not start."""
+        """Run `call` in a warm or new process. Raises Busy if none became free within `wait_seconds`, LoadFailed for a
+        module that does not load, StartFailed where Deno does not start."""
         for _ in range(3):
             process, queued = self._acquire(program, call)
             if process is None or (queued is not None and not process.ahead.wait(queued, self.QUEUE_SECONDS)):
@@ -107,7 +104,7 @@ class Pool:
         raise Busy("no process took the call")
 
     def cancel(self, run_id: str) -> bool:
-        """End a run of this pool. False if it is not running here."""
+        """False if it is not running here."""
         with self._lock:  # held until it is killed: the process may run another call right after
             running = self._running.get(run_id)
             if running is not None:
@@ -127,9 +124,8 @@ class Pool:
         self._add_idle(self._start(program), program.key)
 
     def check(self, program: Program) -> None:
-        """Load a program in its own process, which does not count towards `size`, and end it. Raises LoadFailed,
-        StartFailed, and Busy: if no check could start within `SLOW_CHECK + wait_seconds`, or if this one took longer
-        than `SLOW_CHECK` while others waited."""
+        """Load a program in a process beyond `size`, and end it. Raises LoadFailed, StartFailed, and Busy: if no check
+        could start, or if this one took longer than `SLOW_CHECK` while others waited."""
         ending = Ending()
         try:
             with self._checks.slot(
@@ -151,12 +147,12 @@ class Pool:
             raise Busy("too many other deployments are being checked") from None
 
     def sizes(self) -> tuple[int, int]:
-        """How many processes are idle, and how many run."""
+        """Idle and running processes."""
         with self._lock:
             return len(self._idle), len(self._running)
 
     def close(self) -> None:
-        """End everything. Running calls end as crashed."""
+        """Running calls end as crashed."""
         with self._lock:
             self._closed = True
             processes = [*self._idle, *(running.process for running in self._running.values())]
@@ -172,7 +168,7 @@ class Pool:
     # ── processes ─────────────────────────────────────────────────────────────────────────────────────────────────────
     def _acquire(self, program: Program, call: Call) -> tuple[Process | None, QueuedCall | None]:
         """A process of the program: an idle one, one to which the call was sent ahead (then with the queued call), or a
-        new one. On the event loop no process instead of a new one: nothing may be started there. Raises as `call`."""
+        new one; on the event loop none instead of a new one. Raises as `call`."""
         on_loop = loop_requests.current() is not None
         began = time.monotonic()
         deadline, patient_until = began + self.wait_seconds, began + min(self.QUEUE_SECONDS, self.wait_seconds)
@@ -223,8 +219,8 @@ class Pool:
         return None if queued is None else (process, queued)
 
     def _wait_for_process(self, group: ProgramProcesses, seconds: float) -> None:
-        """Wait until one of its processes is free. Call with the lock held. A woken call may find the process taken by
-        a newer one and wait again: a running thread is cheaper than one that must be woken."""
+        """Call with the lock held. A woken call may find the process taken by a newer one and wait again: a running
+        thread is cheaper than one that must be woken."""
         gate = loop_requests.Gate()
         group.waiting.append(gate)
         self._lock.release()  # every request on the event loop would hold it
@@ -236,8 +232,7 @@ class Pool:
                 group.waiting.remove(gate)
 
     def _count_new(self, key: str) -> Process | None:
-        """Count a process that is about to start. In a full pool it replaces the returned one, which the caller closes.
-        Call with the lock held."""
+        """In a full pool the new process replaces the returned one, which is to be closed. Call with the lock held."""
         evicted: Process | None = None
         if self._process_count >= self.size:
             evicted = programs.least_used(self._idle, self.clock())
@@ -339,7 +334,6 @@ class Pool:
             self._wake_up.set()
 
     def _run_watcher(self) -> None:
-        """Runs until the pool is empty. If it fails, the next call starts it again."""
         try:
             self._check_periodically()
         except BaseException:

@@ -1,9 +1,7 @@
-"""One sandboxed Deno process, which exchanges frames with the platform (`channel`) and runs one call at a time. On the
-event loop the next calls are sent while one runs (`calls_ahead`), so that the process need not wait for them.
-`Process()` starts it (`launch`), `load` gives it one version's source, `call` runs the tenant's function and answers
-its requests to the `Host`. A process that misbehaves, times out or crashes is killed with its whole process group and
-never used again. Between calls it is stopped (SIGSTOP), so nothing that a call left behind can run. Inputs, outputs,
-requests and replies are passed on as JSON text without parsing: that is fast, and numbers stay as they were written."""
+"""One sandboxed Deno process, which exchanges frames with the platform (`channel`) and runs one call at a time. A
+process that misbehaves, times out or crashes is killed with its process group and never used again. Between calls it is
+stopped (SIGSTOP), so nothing that a call left behind can run. Inputs, outputs, requests and replies are passed on as
+JSON text without parsing: that is fast, and numbers stay as they were written."""
 
 import base64
 import contextlib
@@ -41,8 +39,7 @@ MAX_LOG_LINES: Final = 300  # the runner stops at 256
 
 
 class Process:
-    """See the module. Not thread-safe: one thread uses it at a time; only `kill`, `interrupt_late_host` and `rss_bytes`
-    may be called from others."""
+    """One thread uses it at a time; only `kill`, `interrupt_late_host` and `rss_bytes` may be called from others."""
 
     def __init__(
         self,
@@ -54,7 +51,7 @@ class Process:
         self._preloaded = preloaded
         self.calls = 0
         self.recent_uses = 0.0
-        """Decayed number of calls as of `uses_counted_at`, by which the pool evicts (`programs`)."""
+        """Decayed number of calls as of `uses_counted_at`."""
         self.uses_counted_at = 0.0
         self.started_at = time.monotonic()
         self.is_paused = False
@@ -129,7 +126,6 @@ class Process:
         return self._threads() > self.baseline_threads + 2
 
     def rss_bytes(self) -> int:
-        """Resident memory now, 0 if it is gone."""
         try:
             with open(f"/proc/{self.popen.pid}/statm", "rb") as file:
                 return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -137,13 +133,13 @@ class Process:
             return 0
 
     def kill(self, reason: Reason) -> None:
-        """End the whole group at once. Idempotent; `reason` of the first call counts."""
+        """Idempotent; `reason` of the first call counts."""
         self.killed_for = self.killed_for or reason
         self._signal(signal.SIGKILL)
 
     def interrupt_late_host(self) -> None:
-        """Interrupt a host that still answers a request of a call that is past its deadline or killed. Called every 20
-        ms, because the thread of the call itself is in the host."""
+        """Interrupt a host that still answers a call that is past its deadline or killed. Called by the pool's watcher,
+        because the thread of the call itself is in the host."""
         host = self._answering
         if host is None or not (self.killed_for or time.monotonic() >= self._deadline):
             return
@@ -181,8 +177,7 @@ class Process:
 
     # ── one call ────────────────────────────────────────────────────────────────────────────────────────────────────
     def call(self, call: Call, host: Host, sent_ahead: Sent | None = None) -> Outcome:
-        """Run the loaded function once; `sent_ahead`: it was sent already. Raises ProcessGone only if the process was
-        dead before it took the call."""
+        """`sent_ahead`: it was sent already. Raises ProcessGone if the process was dead before it took the call."""
         started = time.monotonic()
         deadline = started + call.timeout
         sent = sent_ahead or Sent(call)
@@ -234,7 +229,7 @@ class Process:
                 self._channel.replies = tuple
 
     def _finish_async_replies(self, host: Host, deadline: float) -> None:
-        """Complete the requests that the code did not wait for, as far as the call's time allows."""
+        """Complete the requests that the code did not wait for."""
         if self._async_replies is None:
             return
         self._answering = host
@@ -247,7 +242,6 @@ class Process:
             loop_requests.in_thread(host.interrupt)
 
     def _next_frame(self, tag: bytes, deadline: float) -> tuple[bytes, bytes]:
-        """The kind of the next frame, and the rest of it, unread."""
         found = _FRAME.fullmatch(self._channel.read_bytes(deadline))
         if found is None or found[2] != tag:
             raise self._channel.protocol_violation()
@@ -283,7 +277,6 @@ class Process:
         return Outcome(duration, output=output.decode(), logs=logs)
 
     def _reply(self, tag: bytes, rest: bytes, host: Host, deadline: float) -> None:
-        """Answer a request of the code, here or in another thread."""
         found = _HOST_CALL.fullmatch(rest)
         if found is None:
             raise self._channel.protocol_violation()

@@ -1,5 +1,3 @@
-"""A program, what the pool knows about its processes, and how another thread ends one."""
-
 import math
 import threading
 from collections import deque
@@ -18,9 +16,8 @@ _MAX_RECENT_USES: Final = 8.0
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What a warm process has loaded. `key` identifies the version and is never reused."""
-
     key: str
+    """Identifies the version, and is never reused."""
     owner: str
     """The environment: environments never share a process."""
     source: bytes
@@ -64,7 +61,7 @@ class Running:
 @dataclass(slots=True)
 class ProgramProcesses:
     alive: int = 0
-    """All of them: idle, starting, and those that run calls."""
+    """With the starting ones."""
     starting: int = 0
     mean_seconds: float = 0.0
     """Exponential moving average of the call duration."""
@@ -76,7 +73,7 @@ class ProgramProcesses:
         self.mean_seconds += (seconds - self.mean_seconds) / 4
 
     def wake_next(self) -> None:
-        """Wake the first waiting call, which leaves the queue: two free processes wake two calls."""
+        """Wake the first waiting call, which leaves the queue."""
         if self.waiting:
             self.waiting.popleft().open()
 

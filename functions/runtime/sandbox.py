@@ -1,11 +1,7 @@
-"""Apply the sandbox layers, then exec Deno: `python -I -S sandbox.py SPEC-JSON -- DENO ARGUMENTS…`. Deno's
-permissions are one layer, and not a complete one (docs/explanation/functions-internals.md). This program, standard
-library only, adds what the kernel gives: its own network namespace without an interface, Landlock (no file but Deno's
-own libraries and the scratch directory, no TCP, no signals to others), an unprivileged uid where we are root, no new
-privileges, hard limits, and death with the parent. What the host does not permit is left out, and the list of what is
-active goes to the parent as one JSON line on the descriptor `report`, so that runs can report their sandbox
-layers. Without a program after `--` that is all it does. SPEC: {"report": fd, "uid": int | null, "scratch": path,
-"limits": {"RLIMIT_X": value}, "parent": pid}"""
+"""Apply the sandbox layers (docs/explanation/functions-internals.md), then exec Deno, if it is given:
+`python -I -S sandbox.py SPEC-JSON -- DENO ARGUMENTS…`. This program uses the standard library alone. What the host does
+not permit is left out, and the list of what is active goes to the parent as one JSON line on the descriptor `report`.
+SPEC: {"report": fd, "uid": int | null, "scratch": path, "limits": {"RLIMIT_X": value}, "parent": pid}"""
 
 import contextlib
 import ctypes
@@ -31,7 +27,7 @@ SYSTEM_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cach
 DEVICES = ("/dev/null", "/dev/urandom", "/dev/random", "/dev/zero")
 
 SANDBOX_LAYERS = ("namespaces", "limits", "uid", "no_new_privileges", "landlock")
-"""All layers, in the order in which they are applied."""
+"""In the order in which they are applied."""
 
 libc = ctypes.CDLL(None, use_errno=True)
 

@@ -1,6 +1,5 @@
-"""The writable directories of function processes, below one per platform process. That has a file that its process
-keeps locked. The kernel releases the lock when the process dies, so `remove_leftovers` can tell abandoned directories
-from those in use, without process ids."""
+"""The writable directories of function processes, below one per platform process, which keeps a file in it locked. The
+kernel releases the lock when the process dies, so `remove_leftovers` finds abandoned directories."""
 
 import atexit
 import contextlib
@@ -39,7 +38,7 @@ def make() -> Path:
 
 
 def remove_leftovers() -> int:
-    """Remove the directories whose process is gone, except those of other users. Returns how many."""
+    """Returns how many were removed; not those of other users."""
     removed = 0
     for directory in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):

@@ -1,13 +1,7 @@
-"""Cron expressions: parses five fields in UTC into sets, and computes the next time that matches them. Pure.
-
-    minute hour day-of-month month day-of-week        */15 8-18 * * mon-fri
-
-A field is `*`, a number, a range, or a list of these separated by commas; `/n` takes every n-th value of `*` or a
-range. Months and days of the week have names; Sunday is 0 and 7. As in crontab(5) and pg_cron, one of the two day
-fields is enough if both are restricted; if one begins with `*`, both must match. Celery's `crontab` is not used: it
-always requires both days, does not know 7, accepts `jan` as a minute and `1_0` and `٣` as numbers, and ignores what
-follows a range (`1-5;`). The package `cronsim` accepts more (`L`, `LW`, `5#2`), which the API would then have to
-support, and has other error messages."""
+"""Cron expressions of five fields, in UTC, such as `*/15 8-18 * * mon-fri`. As in crontab(5) and pg_cron, one of the
+two day fields is enough if both are restricted; if one begins with `*`, both must match. Celery's `crontab` is not
+used: it always requires both days, does not know 7, accepts `jan` as a minute and `1_0` and `٣` as numbers, and ignores
+what follows a range (`1-5;`). The package `cronsim` accepts more (`L`, `5#2`), which the API would have to support."""
 
 import re
 from calendar import monthrange
@@ -28,7 +22,7 @@ ALIASES: Final = {
 _HORIZON: Final = timedelta(days=41 * 366)
 """Beyond the longest wait: a 29 February on a given day of the week, from 2072 to 2112 say."""
 _ZONE: Final = re.compile(r"[a-z_]+(?:/[a-z0-9_+-]+)+|(?:utc|gmt)(?:[+-][0-9:]+)?|[a-z]{2,4}t")
-"""`Europe/Berlin`, `UTC`, `UTC+2`, `CET`, in lower case, as `normal` returns them."""
+"""`europe/berlin`, `utc`, `utc+2`, `cet`."""
 _PART: Final = re.compile(r"(\*|([0-9]{1,2}|[a-z]{3})(?:-([0-9]{1,2}|[a-z]{3}))?)(?:/([0-9]{1,2}))?")
 
 
@@ -45,7 +39,6 @@ class _Field:
     """The names of the values from `low` on."""
 
     def number(self, text: str) -> int | None:
-        """None if it is not a value of this field."""
         if text in self.names:
             return self.low + self.names.index(text)
         return int(text) if text.isdigit() and self.low <= int(text) <= self.high else None
@@ -64,7 +57,7 @@ _FIELDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """`days_of_week` counts from Sunday, 0; with `either` one of the two day fields is enough."""
+    """`days_of_week` counts from Sunday, 0. `either`: one of the two day fields is enough."""
 
     minutes: tuple[int, ...]
     hours: tuple[int, ...]
@@ -74,7 +67,6 @@ class Schedule:
     either: bool
 
     def next_after(self, moment: datetime) -> datetime:
-        """A whole minute in UTC. About 50 µs, 10 ms if it is decades later."""
         first = moment.astimezone(UTC).replace(second=0, microsecond=0) + timedelta(minutes=1)
         for day in self._days(first.date()):
             earliest = first.time() if day == first.date() else time.min
@@ -153,7 +145,6 @@ def _is_zone(text: str) -> bool:
 
 
 def _what_is_wrong(fields: list[str]) -> str:
-    """A sentence that names the surplus part, or the first missing field."""
     if fields == [""]:
         return "This one is empty."
     if len(fields) < len(_FIELDS):

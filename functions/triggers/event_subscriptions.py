@@ -1,7 +1,5 @@
-"""Event triggers of functions: set with a deployment, stopped when their run-as identity loses its permissions
-(docs/reference/functions.md). Event interests are kept equal to `Function.events` (`rows.outbox.subscriptions`). Runs
-execute as those of `functions.triggers.schedules`. Their input is what a webhook would receive, so the deployer needs
-the scopes to create a webhook. `function.run.*` events cannot trigger functions: a function would trigger itself."""
+"""Event triggers of functions. Their input is what a webhook would receive, so the deployer needs the scopes to create
+a webhook. `function.run.*` events cannot trigger functions: a function would trigger itself."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -16,7 +14,6 @@ from rows.outbox import audit as audit_outbox
 from rows.outbox import event_types, subscriptions
 
 SCOPES: Final = ("functions:invoke", "rows:read")
-"""The run-as identity needs them, since events contain rows."""
 NOT_SUBSCRIBABLE: Final = frozenset({*event_types.OF_RUNS, "webhook.test"})
 _EVERYTHING: Final = (*event_types.OF_ROWS, *sorted(event_types.SYSTEM_EVENTS - NOT_SUBSCRIBABLE))
 """The events of `*` here. For webhooks it also covers `function.run.*`, for which each run would record an event."""
@@ -25,7 +22,6 @@ _NAMES_A_URL: Final = "webhook.disabled"
 
 
 def covers(patterns: Iterable[str], event_type: str) -> bool:
-    """Whether a function with these patterns runs on an event of this type."""
     return event_type not in NOT_SUBSCRIBABLE and event_types.matches(patterns, event_type)
 
 
@@ -49,8 +45,7 @@ def configure(
 
 
 def set_run_as(function: Function, *, by: Caller | None) -> TriggerKind | None:
-    """Runs of events execute as `by` from now on; unchanged if None. Returns the permissions that it needs, also to
-    receive the events. Raises ValidationFailed."""
+    """As `schedules.set_run_as`. The permissions include those to receive the events."""
     if not has_triggers(function):
         return None
     if function.invoke == "user":
@@ -67,7 +62,7 @@ def has_triggers(function: Function) -> bool:
 
 
 def copied(patterns: list[str] | None) -> dict[str, Any]:
-    """The fields of a copied function: stopped until they are set again."""
+    """The fields of a copied function."""
     return {} if patterns is None else {"events": patterns, "events_stopped": Function.Stopped.COPIED}
 
 
@@ -88,7 +83,7 @@ def count_subscriptions(environment: EnvironmentRef) -> int:
 
 
 def stop(function: Function, environment: EnvironmentRef, reason: Function.Stopped, *, actor: Actor) -> None:
-    """Stop active event triggers until they are set again. The caller holds the function's lock."""
+    """Until they are set again. The caller holds the function's lock."""
     if not has_triggers(function):
         return
     function.events_stopped = reason

@@ -1,15 +1,7 @@
-"""Event triggers: each event becomes one run of every function that subscribes to it.
-
-    the relay (`webhooks.delivery.relay`) ─▶ one `PendingEvent` per event and function, in the transaction that settles
-    the event
-                                    `queue` ─▶ a queued run, in the transaction that deletes the `PendingEvent`
-
-So one event is exactly one run, whatever process dies: both steps are transactions of the region's database, the event
-is settled once, and the row is deleted once. Unique indexes enforce both. There are two steps because the relay serves
-all webhooks of a region: it must not wait for the control database to learn a plan, nor create ten thousand runs of a
-bulk write before it continues. Pending events are small and wait in order, without a limit; at most MAX_QUEUED of them
-are queued as runs in one environment at a time, within the bytes of its plan. They use half of its slots and come after
-its calls (`functions.runs.queue`). Environments take turns."""
+"""Event triggers: each event becomes exactly one run of every function that subscribes to it. The relay
+(`webhooks.delivery.relay`) makes a `PendingEvent` in the transaction that settles the event; `queue` makes a queued run
+in the transaction that deletes it. There are two steps because the relay serves all webhooks of a region: it must not
+wait for the control database to learn a plan, nor create ten thousand runs of a bulk write before it continues."""
 
 import json
 import logging
@@ -52,16 +44,15 @@ MAX_QUEUED: Final = 200
 AT_ONCE: Final = 4 * 2**20
 """Bytes of events that one transaction reads."""
 ROUNDS: Final = 25
-"""Transactions of one environment per pass: thousands of events of deleted functions must not delay others."""
+"""Transactions of one environment per pass, so that its events do not delay others."""
 MAX_INPUT_BYTES: Final = 8 * 2**20
 """As for a delivery: an update has the row twice."""
 
 _plan_cache: Final[dict[str, tuple[str, float]]] = {}
-"""The plan of each environment, and when it was read (`time.monotonic()`)."""
+"""The plan of each environment, and when it was read."""
 _expensive: Final[dict[str, ExpensiveEnvironments]] = defaultdict(ExpensiveEnvironments)  # by region
 
-# Reads the index `run_queue_order`: at most MAX_QUEUED entries and the anonymous callers' runs. The size of an input
-# is known without reading it.
+# Reads the index `run_queue_order`: at most MAX_QUEUED entries and the anonymous callers' runs.
 _QUEUED_OF_ENVIRONMENT: Final = """
 SELECT count(*), coalesce(sum(octet_length(input)), 0)
   FROM (SELECT input FROM platform.functions_run r
@@ -76,15 +67,14 @@ _SQL: Final = sql_files.load(
     weight=sampled_size("octet_length(input)", "caller_kind"),
 )
 _FUNCTIONS: Final = _SQL["functions"]
-# Locked until the runs that reference them are committed, to serialize with deletions. This waits for concurrent
-# deployments: a function that is not found then is deleted, with its events.
+# Locked until the runs that reference them are committed, to serialize with deletions.
 _FUNCTIONS_LOCKED: Final = f"{_FUNCTIONS} FOR KEY SHARE"
 _COUNT_QUEUED: Final = _QUEUED_OF_ENVIRONMENT.format(environment="%s", most="%s")
 
 
 @dataclass(frozen=True, slots=True)
 class _Everything:
-    """Functions receive everything that role `server` may read (`rows.events.payloads.Subscriber`)."""
+    """A `rows.events.payloads.Subscriber` that receives all that role `server` may read."""
 
     id: str = ""
     filter: Mapping[str, Any] | None = None
@@ -114,9 +104,8 @@ class _Subscription(NamedTuple):
 
 
 def queue(using: str) -> int:
-    """Queue runs of pending events, in each environment as many as are allowed; of the environments with expensive
-    events in one, after the others. Returns how many. Raises OperationalError while the control database, which knows
-    the plans, is unavailable; then nothing changes."""
+    """Returns how many runs were queued: up to MAX_QUEUED in each environment; of those with expensive events in one,
+    after the others. Raises OperationalError while the control database, which knows the plans, is unavailable."""
     with by_index(using):
         facts = {"suspended": suspended_in(using), "half": MAX_QUEUED // 2}
         waiting = statements.column(using, _SQL["waiting"], facts)
@@ -141,7 +130,6 @@ def queue(using: str) -> int:
 
 
 def _plans(environment_ids: Collection[str]) -> dict[str, str]:
-    """The plans of the active environments among these, at most FRESH_SECONDS old. Raises OperationalError."""
     now = time.monotonic()
     for environment_id, (_, asked_at) in list(_plan_cache.items()):
         if now - asked_at >= FRESH_SECONDS:
@@ -170,8 +158,8 @@ def _queue_next(environment_id: str, limits: PlanLimits, using: str, *, most: in
 def _queue_batch(
     environment_id: str, limits: PlanLimits, using: str, *, most: int | None = None, is_unwritable: bool = False
 ) -> tuple[int, int]:
-    """One transaction. Returns how many pending events are processed, and how many runs are queued for them.
-    `is_unwritable`: no input can be made of its only event."""
+    """Returns how many pending events are processed, and how many runs are queued for them. `is_unwritable`: no input
+    can be made of its only event."""
     with transaction.atomic(using=using):
         # One worker at a time queues runs of an environment, so that they are created in order; others return.
         if not advisory_locks.try_lock(using, LockSpace.NAMED, f"pending-events:{environment_id}"):
@@ -212,7 +200,6 @@ def _queue_batch(
 
 
 def _next_pending(environment_id: str, limits: PlanLimits, using: str) -> list[PendingEvent]:
-    """The first pending events, as many as the environment may have runs of now."""
     count, size = statements.row(using, _COUNT_QUEUED, [environment_id, MAX_QUEUED])
     if count >= MAX_QUEUED or size >= limits.queued_bytes:
         return []
@@ -238,13 +225,11 @@ def _new_run(
 def _subscriptions_of(
     pending: Sequence[PendingEvent], environment_id: str, using: str, statement: str
 ) -> dict[str, _Subscription]:
-    """The active event triggers, by function."""
     found = statements.rows(using, statement, [list({each.function_id for each in pending}), environment_id])
     return {function_id: _Subscription(*rest) for function_id, *rest in found}
 
 
 def _is_subscribed(subscriptions: Mapping[str, _Subscription], each: PendingEvent, event_type: str | None) -> bool:
-    """Whether its function still subscribes to the event; `event_type` None: the event has expired."""
     found = subscriptions.get(each.function_id)
     return found is not None and (event_type is None or covers(found.patterns, event_type))
 
@@ -252,8 +237,8 @@ def _is_subscribed(subscriptions: Mapping[str, _Subscription], each: PendingEven
 def _read(
     pending: Sequence[PendingEvent], subscriptions: Mapping[str, _Subscription], using: str
 ) -> tuple[list[PendingEvent], dict[str, OutboxEvent | None]]:
-    """The first pending events, up to AT_ONCE bytes in all, and the subscribed events by id, None for an expired one,
-    without the `data` of those of more than MAX_INPUT_BYTES."""
+    """The first pending events, up to AT_ONCE bytes in all, and the subscribed events by id, None for an expired one.
+    `data` is deferred if it is longer than MAX_INPUT_BYTES."""
     known = OutboxEvent.objects.using(using).filter(event_id__in=[each.event_id for each in pending])
     kept = known.annotate(size=OctetLength("data")).values_list("event_id", "type", "size")
     types_and_sizes = {event_id: (event_type, size) for event_id, event_type, size in kept}

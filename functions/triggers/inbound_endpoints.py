@@ -1,8 +1,7 @@
-"""Cache and storage of inbound endpoints, and the effect of deployments on them. A change marks the cache entry in its
-transaction (`accounts.tokens.revocation`), as for keys: a revoked endpoint is gone with the next request. Beside it is
-a long-lived verification entry that the endpoint exists. It says nothing else, and exempts its requests from the limit
-on lookups (`functions.inbound.dispatch`). A wrong one (Redis was unavailable, a late reader wrote it) costs one lookup,
-which removes it. Runs execute as the creator of the endpoint or the last deployer (`functions.triggers.schedules`)."""
+"""Cache and storage of inbound endpoints. A change marks the cache entry in its transaction
+(`accounts.tokens.revocation`): a revoked endpoint is gone with the next request. A long-lived verification entry
+exempts an existing endpoint from the limit on lookups (`functions.inbound.dispatch`); a wrong one costs one lookup,
+which removes it."""
 
 from dataclasses import astuple, dataclass
 from typing import Final
@@ -50,12 +49,10 @@ def names_of(token_hash: bytes) -> list[str]:
 
 
 def verify(*token_hashes: bytes) -> None:
-    """Store verification entries. One round trip; never raises."""
     redis_client.current().put({verification_key(each): VERIFIED for each in token_hashes}, _VERIFICATION_TTL)
 
 
 def verify_all(using: str) -> None:
-    """Store all verification entries of a region, since Redis may have lost them."""
     endpoints, last = InboundEndpoint.objects.using(using).order_by("pk").values_list("pk", "token_hash"), ""
     while page := list(endpoints.filter(pk__gt=last)[:_AT_ONCE]):
         verify(*(bytes(token_hash) for _, token_hash in page))
@@ -63,7 +60,6 @@ def verify_all(using: str) -> None:
 
 
 def cache_absence(token_hash: bytes) -> None:
-    """Cache for a while that the endpoint does not exist in PostgreSQL. One round trip; never raises."""
     redis_client.current().put(dict.fromkeys(names_of(token_hash), revocation.REVOKED), redis_client.MARKER_TTL)
 
 
@@ -82,7 +78,6 @@ def from_bytes(data: bytes | None) -> CachedEndpoint | None:
 
 
 def look_up(environment: EnvironmentRef, token_hash: bytes) -> CachedEndpoint | None:
-    """The endpoint from PostgreSQL, which is then cached."""
     endpoints = InboundEndpoint.objects.using(environment.cluster).filter(
         token_hash=token_hash, function__environment_id=environment.environment_id
     )
@@ -108,8 +103,7 @@ def note_use(environment: EnvironmentRef, endpoint_id: str) -> None:
 
 
 def set_run_as(function: Function, using: str, *, by: Caller | None) -> TriggerKind | None:
-    """Its endpoints run as `by` from now on; unchanged if None. Returns the permissions that it needs. In the
-    transaction that holds the function's lock. Raises ValidationFailed."""
+    """As `schedules.set_run_as`, in the transaction that holds the function's lock."""
     endpoints = _of(function.pk, using)
     hashes = list(endpoints.values_list("token_hash", flat=True))
     if not hashes:

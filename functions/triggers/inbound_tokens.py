@@ -1,9 +1,7 @@
-"""Format of an inbound endpoint's token: `hk_`, the environment's id without its prefix, 21 random base62 characters
-(125 bits), 11 characters of a MAC over everything before it, 6 of a checksum. The environment id selects the region, so
-the URL needs no header. Only the SHA-256 of the token is stored. The MAC authorises nothing. It tells tokens of this
-platform from invented ones without a lookup, so that guessing does not use up the rate limits of real endpoints
-(`functions.inbound.dispatch`). A token whose key (`platform_site.security.keyring`) was removed still works, but counts
-as unverified."""
+"""An inbound endpoint's token: `hk_`, the environment's id without its prefix, 21 random base62 characters (125 bits),
+11 characters of a MAC over everything before it, 6 of a checksum. Only its SHA-256 is stored. The MAC authorises
+nothing: it tells tokens of this platform from invented ones without a lookup, so that guessing does not use up the rate
+limits of real endpoints. A token whose key was removed still works, but counts as unverified."""
 
 import hmac
 from typing import Final
@@ -13,7 +11,6 @@ from platform_site.identity import ids
 from platform_site.security import keyring
 
 digest: Final = token_format.digest
-"""What is stored of a token."""
 PREFIX: Final = "hk_"
 _OF_ENVIRONMENT: Final = "env_"
 _ID: Final = 26
@@ -37,8 +34,7 @@ def environment_of(token: str) -> str | None:
 
 
 def is_valid(token: str) -> bool:
-    """Whether `make` made this token under a key that the platform still has. It may be revoked since. `token` is one
-    of which `environment_of` knows the environment."""
+    """Whether `make` made this well-formed token under a key that the platform still has. It may be revoked."""
     end = len(PREFIX) + _ID + _RANDOM
     text, given = token[:end], token[end : end + _MAC]
     return any(hmac.compare_digest(given, _spelled(each)) for each in keyring.macs(text.encode(), purpose=_PURPOSE))

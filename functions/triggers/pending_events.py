@@ -1,5 +1,4 @@
-"""Pending events: one row per event and subscribed function, written by the relay (`webhooks.delivery.relay`) in the
-transaction that settles the event. `functions.triggers.events` makes runs of them."""
+"""The rows that `functions.triggers.events` describes."""
 
 from collections import defaultdict
 from collections.abc import Collection
@@ -18,7 +17,7 @@ REACHED: Final = _SQL["reached"]
 
 
 class PendingEventWriter:
-    """The event triggers' part of one pass of the relay (`rows.outbox.subscriptions.EventConsumer`)."""
+    """A `rows.outbox.subscriptions.EventConsumer` of the relay."""
 
     def __init__(self, environment_ids: Collection[str], using: str) -> None:
         self.count = 0

@@ -1,5 +1,3 @@
-"""Checks that the deployer has the permissions needed to be the run-as identity of the function's triggers."""
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

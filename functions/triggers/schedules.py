@@ -1,11 +1,7 @@
-"""Schedules of functions: set with a deployment, run when due, stopped when their run-as identity loses its
-permissions. `Function.next_run_at` has the next due time, in database time. A periodic job of the region claims due
-functions, inserts a queued run for each and sets the next due time, in one transaction: so a due time makes one run,
-however many workers there are. Missed times are made up for by one run. A function whose last scheduled run has not
-ended is skipped until its next time. `functions.triggers.cron` computes the times; docs/reference/functions.md
-describes the behaviour. A run executes as the last deployer, checked when it starts (`functions.execution.run_as`):
-code never runs with the permissions of someone who did not deploy it. Staff and commands are no run-as identity; what
-they activate keeps the present one."""
+"""Schedules of functions. `Function.next_run_at` has the next due time, in database time. A periodic job of the region
+claims due functions, inserts a queued run for each and sets the next due time, in one transaction: so a due time makes
+one run. A run executes as the last deployer, checked when it starts (`functions.execution.run_as`): code never runs
+with the permissions of someone who did not deploy it. What staff and commands activate keeps its run-as identity."""
 
 import logging
 from collections.abc import Mapping
@@ -40,8 +36,8 @@ _MIN_CLOCK_STEP: Final = timedelta(hours=2)
 
 
 def configure(function: Function, environment: EnvironmentRef, text: str | None, *, by: Caller | None) -> None:
-    """`text` is of `cron.normal`. The same one starts a stopped schedule again and keeps the due time of an active one.
-    The caller holds the function's lock, calls `set_run_as` and saves it. Raises ValidationFailed, QuotaExceeded."""
+    """The same text (of `cron.normal`) starts a stopped schedule again. The caller holds the function's lock, calls
+    `set_run_as` and saves it. Raises ValidationFailed, QuotaExceeded."""
     was_running = function.next_run_at is not None
     if was_running and text == function.schedule:
         return
@@ -71,7 +67,7 @@ def set_run_as(function: Function, *, by: Caller | None) -> TriggerKind | None:
 
 
 def copied(text: str | None) -> dict[str, Any]:
-    """The fields of a copied function: stopped until it is set again."""
+    """The fields of a copied function."""
     return {} if text is None else {"schedule": text, "schedule_stopped": Function.Stopped.COPIED}
 
 
@@ -83,8 +79,8 @@ def count_schedules(environment: EnvironmentRef) -> int:
 
 
 def queue_due(using: str) -> int:
-    """Queue a run of every due function. Returns how many. Raises OperationalError while the control database, which
-    knows the plans, is unavailable; the functions then stay due."""
+    """Returns how many runs were queued. Raises OperationalError while the control database, which knows the plans, is
+    unavailable; the functions then stay due."""
     due = Function.objects.using(using).filter(next_run_at__lte=Now())
     waiting = due.exclude(environment_id__in=suspended_in(using)).values_list("environment_id", flat=True).distinct()
     plans = plans_of_active([found for found in waiting if found is not None])
@@ -97,7 +93,7 @@ def queue_due(using: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Decided:
-    """The decision about a due function, in the order of `queue_runs`. Without `run_id` no run is queued."""
+    """In the order of `queue_runs`. Without `run_id` no run is queued."""
 
     function_id: str
     next_run_at: datetime | None = None
@@ -109,8 +105,8 @@ class _Decided:
 
 
 def _queue_batch(using: str, plans: Mapping[str, str]) -> tuple[int, bool]:
-    """One transaction. Returns how many runs were queued and whether nothing more is due. No key column changes, so
-    calls of these functions, whose runs reference them, are not blocked."""
+    """Returns how many runs were queued, and whether nothing more is due. No key column changes, so calls of these
+    functions, whose runs reference them, are not blocked."""
     last_run = Run.objects.filter(pk=OuterRef("scheduled_run_id")).exclude(phase=Run.Phase.ENDED)
     with transaction.atomic(using=using):
         now = sql_functions.now(using)
@@ -153,7 +149,7 @@ def _decide(function: Function, now: datetime, plans: Mapping[str, str], *, is_b
 
 
 def stop(function: Function, environment: EnvironmentRef, reason: Function.Stopped, *, actor: Actor) -> None:
-    """Stop an active schedule until it is set again. The caller holds the function's lock."""
+    """Until it is set again. The caller holds the function's lock."""
     if function.next_run_at is None:
         return
     function.next_run_at, function.schedule_stopped = None, reason
@@ -165,7 +161,6 @@ def stop(function: Function, environment: EnvironmentRef, reason: Function.Stopp
 
 
 def repair_future_times(using: str) -> int:
-    """Repair due times after the database clock was set back by hours. Returns how many."""
     now = sql_functions.now(using)
     repaired = 0
     waiting = Function.objects.using(using).filter(next_run_at__gt=now + _MIN_CLOCK_STEP).order_by("pk")
