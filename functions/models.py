@@ -180,7 +180,7 @@ class Run(models.Model):
     caller_kind = models.CharField(max_length=10)
     caller_id = models.CharField(max_length=30)
     weight = models.IntegerField(null=True)
-    """For an ended run in the sample, the bytes of history that it represents (`functions.runs.sampled_sizes`)."""
+    """For an ended run in the sample, the bytes of history that it represents (`functions.runs.storage`)."""
     network = models.BigIntegerField(null=True)
     turn_at = models.DateTimeField(null=True)
     """Its time in the queue instead of `created_at`: behind other runs of its network."""

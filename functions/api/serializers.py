@@ -6,8 +6,8 @@ import orjson
 from rest_framework.exceptions import ValidationError
 
 from functions.models import Function, Run
-from functions.runs.anonymous_retention import MAX_STORED_BYTES
 from functions.runs.retention import RETENTION
+from functions.runs.storage import MAX_STORED_BYTES
 from functions.triggers import cron, event_subscriptions
 from platform_site.http import fields
 from platform_site.http.fields import Serializer

@@ -3,10 +3,9 @@ from typing import Final
 import orjson
 from django.db import InterfaceError, OperationalError, connections
 
-from functions.runs.anonymous_retention import end_without_outcome_sql, stored_values
-from functions.runs.sampled_sizes import sampled_size
 from functions.runs.start import CreatedRun
 from functions.runs.statement_batching import StatementBatcher
+from functions.runs.storage import end_without_outcome_sql, sampled_size, stored_values
 from functions.runtime.calls import Outcome
 from platform_site.concurrency import loop_requests
 from platform_site.http.errors import Unavailable

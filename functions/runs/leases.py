@@ -4,9 +4,9 @@ from typing import Final
 
 from django.conf import settings
 
-from functions.runs.anonymous_retention import end_without_outcome_sql
 from functions.runs.completion import EVENT_OF_RUN
 from functions.runs.start import CreatedRun
+from functions.runs.storage import end_without_outcome_sql
 from platform_site.identity import signals
 from platform_site.postgres import sql_files, statements
 

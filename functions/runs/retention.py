@@ -18,7 +18,7 @@ logger = logging.getLogger("platform.functions")
 
 RETENTION: Final = timedelta(days=7)
 MAX_ANONYMOUS_RUNS: Final = 10_000
-"""Per environment. With `anonymous_retention.MAX_STORED_BYTES` it bounds the disk space of anonymous callers."""
+"""Per environment. With `storage.MAX_STORED_BYTES` it bounds the disk space of anonymous callers."""
 BATCH: Final = 1000
 _SQL: Final = sql_files.load(__file__)
 

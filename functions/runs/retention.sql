@@ -31,7 +31,7 @@ SELECT reached.environment_id, beyond.id
         ORDER BY r.environment_id DESC, r.id DESC OFFSET %s LIMIT 1) beyond
 
 -- name: weighed
--- A skip scan over the environments in the index `run_size_sample`, which has one entry per UNIT of history.
+-- A skip scan over the environments in the index `run_size_sample`, which has one entry per SAMPLE_UNIT of history.
 WITH RECURSIVE reached AS (
     (SELECT environment_id FROM platform.functions_run WHERE weight IS NOT NULL
       ORDER BY environment_id, function_id, id LIMIT 1)

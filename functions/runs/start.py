@@ -20,8 +20,8 @@ from functions.directory import NAME
 from functions.errors import NoSuchFunction, TooManyRuns
 from functions.quotas import anonymous_queue, queue_quotas
 from functions.quotas.client_networks import AnonymousCall, slots_for_all_networks
-from functions.runs.anonymous_retention import stores_input
 from functions.runs.statement_batching import StatementBatcher
+from functions.runs.storage import stores_input
 from platform_site.http.requests import current_request_id
 from platform_site.identity import call_depth, ids
 from platform_site.identity.callers import Caller, EnvironmentRef

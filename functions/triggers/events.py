@@ -17,8 +17,8 @@ from django.db.models import Case, F, When
 
 from functions.models import PendingEvent
 from functions.runs.completion import EVENT_OF_RUN
-from functions.runs.sampled_sizes import sampled_size
 from functions.runs.start import anonymous_slots
+from functions.runs.storage import sampled_size
 from functions.triggers.event_subscriptions import covers
 from functions.triggers.pending_events import REACHED
 from platform_site.background import advisory_locks

@@ -9,8 +9,8 @@ from django.db import connections
 from functions.models import Run
 from functions.runs import completion, leases
 from functions.runs import retention as run_retention
-from functions.runs.anonymous_retention import MAX_STORED_BYTES
 from functions.runs.start import NewRun, start_run
+from functions.runs.storage import MAX_STORED_BYTES
 from functions.runtime.calls import Outcome
 from functions.triggers import events as event_triggers
 from functions.worker import Worker

@@ -12,8 +12,8 @@ from hypothesis import strategies as some
 from functions.models import Function, Run
 from functions.runs import completion, leases
 from functions.runs import retention as run_retention
-from functions.runs.sampled_sizes import ROW, UNIT, sampled_size
 from functions.runs.start import NewRun, start_run
+from functions.runs.storage import ROW_SIZE, SAMPLE_UNIT, sampled_size
 from platform_site.http.fields import timestamp
 from platform_site.identity import ids
 from platform_site.identity.callers import EnvironmentRef
@@ -76,8 +76,8 @@ def test_a_large_run_stands_for_what_it_has(busy: Tracker, environment: Environm
         assert invoke(busy, "first", {"text": LARGE}, who=who).status == 200
     for run in kept(environment, "first"):
         assert run.weight is not None
-        told = ROW + len(run.input.encode()) + len((run.output or "").encode()) + 4000
-        assert UNIT < told < run.weight < told + 500, "and its log"
+        told = ROW_SIZE + len(run.input.encode()) + len((run.output or "").encode()) + 4000
+        assert SAMPLE_UNIT < told < run.weight < told + 500, "and its log"
 
 
 def test_a_run_that_ends_without_an_outcome_is_weighed_too(busy: Tracker, environment: EnvironmentRef) -> None:
@@ -86,19 +86,19 @@ def test_a_run_that_ends_without_an_outcome_is_weighed_too(busy: Tracker, enviro
         start_run(NewRun(environment, key_of(environment), "sum", "{}", is_async=True)).run_id for _ in range(2)
     )
     found = Run.objects.using(using)
-    found.filter(pk__in=(cancelled, lost)).update(input="x" * (2 * UNIT))
+    found.filter(pk__in=(cancelled, lost)).update(input="x" * (2 * SAMPLE_UNIT))
     completion.request_cancel(using, cancelled)
     gone_by = "2020-01-01T00:00:00Z"
     found.filter(pk=lost).update(
         phase="executing", attempts=leases.LOST_ATTEMPTS, claimed_until=gone_by, started_at=gone_by
     )
     assert leases.settle_lost(using)[1] == 1
-    assert [run.weight for run in kept(environment, "sum")] == [ROW + 2 * UNIT] * 2
+    assert [run.weight for run in kept(environment, "sum")] == [ROW_SIZE + 2 * SAMPLE_UNIT] * 2
 
 
 def test_one_that_has_not_ended_is_not(busy: Tracker, environment: EnvironmentRef) -> None:
     begun = start_run(NewRun(environment, key_of(environment), "sum", "{}"))
-    Run.objects.using(environment.cluster).filter(pk=begun.run_id).update(input="x" * (2 * UNIT))
+    Run.objects.using(environment.cluster).filter(pk=begun.run_id).update(input="x" * (2 * SAMPLE_UNIT))
     completion.request_cancel(environment.cluster, begun.run_id)
     [run] = kept(environment, "sum")
     assert (run.phase, run.weight) == ("executing", None)
@@ -109,12 +109,12 @@ def test_of_small_ones_so_many_are_weighed_that_the_sum_is_right(environment: En
     with connections[environment.cluster].cursor() as cursor:
         cursor.execute(
             f"SELECT count(weight), sum(weight), count(theirs) FROM (SELECT {sampled_size(str(size), kind('key'))} AS weight,"
-            f" {sampled_size(str(2 * UNIT), kind('anonymous'))} AS theirs FROM generate_series(1, {many})) sample"
+            f" {sampled_size(str(2 * SAMPLE_UNIT), kind('anonymous'))} AS theirs FROM generate_series(1, {many})) sample"
         )
         weighed_ones, total, theirs = cursor.fetchone()
-    right = many * (ROW + size)
+    right = many * (ROW_SIZE + size)
     assert abs(total - right) < 0.12 * right, "six times the deviation"
-    assert weighed_ones == total // UNIT, "an entry for each UNIT"
+    assert weighed_ones == total // SAMPLE_UNIT, "an entry for each SAMPLE_UNIT"
     assert theirs == 0, "anonymous runs have other limits"
 
 
