@@ -111,7 +111,7 @@ class FunctionViewSet(ListModelMixin, RetrieveModelMixin, FunctionScopedViewSet,
     def configure(self, request: HttpRequest, name: str) -> HttpResponseBase:
         """Change a function's settings, schedule, events or secrets. Its versions stay as they are."""
         values = self.read(serializers.Configuration)
-        trial.try_out_configuration(self.environment, name, values)
+        trial.try_out(self.environment, name, values)
         function = deploy_service.configure(self.environment, name, values, actor=self.caller)
         return respond(self.get_serializer(function).data)
 

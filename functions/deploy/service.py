@@ -92,7 +92,7 @@ def configure(
     runs_as: Caller | None = None,
 ) -> Function:
     """Change settings without a new version; `values` as in `deploy`. All triggers execute as `runs_as`, by default the
-    actor. Call `trial.try_out_configuration` before. Raises NoSuchFunction and the errors of `deploy`."""
+    actor. Call `trial.try_out` before. Raises NoSuchFunction and the errors of `deploy`."""
     using = environment.cluster
     with transaction.atomic(using=using):
         _lock(environment)

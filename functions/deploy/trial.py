@@ -18,23 +18,20 @@ DEFAULT_MEMORY_MB: Final = 128
 
 
 def try_out(environment: EnvironmentRef, name: str, values: Mapping[str, Any]) -> None:
-    """Load a new version's module. Raises ValidationFailed, Unavailable."""
-    check_ceilings(environment, values)
-    known = Function.objects.of(environment).filter(name=name).first()
-    memory = values.get("memory_mb", known.memory_mb if known else DEFAULT_MEMORY_MB)
-    _try_to_load(environment, values["source"], memory)
-
-
-def try_out_configuration(environment: EnvironmentRef, name: str, values: Mapping[str, Any]) -> None:
-    """Load the active version with a new memory limit. Raises ValidationFailed, Unavailable, NoSuchFunction."""
-    check_ceilings(environment, values)
-    if "memory_mb" in values:
+    """Load a new version's module, or the active one with a new memory limit. Raises ValidationFailed, Unavailable,
+    NoSuchFunction."""
+    _check_ceilings(environment, values)
+    if "source" in values:
+        known = Function.objects.of(environment).filter(name=name).first()
+        memory = values.get("memory_mb", known.memory_mb if known else DEFAULT_MEMORY_MB)
+        _load(environment, values["source"], memory, field="source")
+    elif "memory_mb" in values:
         function = function_of(environment, name)
         active = Version.objects.using(environment.cluster).get(function=function, number=function.active_version)
-        _try_to_load(environment, active.source, values["memory_mb"], field="memory_mb")
+        _load(environment, active.source, values["memory_mb"], field="memory_mb")
 
 
-def _try_to_load(environment: EnvironmentRef, source: str, memory_mb: int, *, field: str = "source") -> None:
+def _load(environment: EnvironmentRef, source: str, memory_mb: int, *, field: str) -> None:
     key = f"deployment:{hashlib.sha256(source.encode()).hexdigest()}:{memory_mb}"
     program = Program(key, environment.environment_id, source.encode(), memory_mb)
     try:
@@ -57,7 +54,7 @@ def warm(environment: EnvironmentRef, function: Function, source: str) -> None:
     threading.Thread(target=warm_pool, name="function-warming", daemon=True).start()
 
 
-def check_ceilings(environment: EnvironmentRef, values: Mapping[str, Any]) -> None:
+def _check_ceilings(environment: EnvironmentRef, values: Mapping[str, Any]) -> None:
     limits = plan_limits(environment.plan)
     for field, ceiling in (("timeout_ms", limits.function_timeout_ms), ("memory_mb", limits.function_memory_mb)):
         if values.get(field, 0) > ceiling:

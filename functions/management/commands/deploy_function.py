@@ -123,7 +123,7 @@ class Command(base.Command):
     ) -> None:
         if options["check"] or not (values or runs_as):
             raise CommandError("Name the module's FILE, or a setting to change.")
-        trial.try_out_configuration(environment, name, values)
+        trial.try_out(environment, name, values)
         function = deploy_service.configure(environment, name, values, actor=audit.SYSTEM, runs_as=runs_as)
         done = f"{name} is changed; version {function.active_version} stays active."
         self._answer(environment, function, done, as_json=options["json"])

@@ -28,9 +28,8 @@ def load_sources(changes: PlanChanges) -> None:
     """Loads each changed source in the sandbox. Not in a transaction. Raises ValidationFailed, Unavailable."""
     for each in changes.changed_items("functions"):
         if not each.is_removed:
-            try_out = trial.try_out if "source" in each.values else trial.try_out_configuration
             with errors_at(each.path):
-                try_out(changes.environment, each.name, each.values)
+                trial.try_out(changes.environment, each.name, each.values)
 
 
 def require_whole_urls(changes: PlanChanges) -> None:
