@@ -131,7 +131,7 @@ def test_flooded_endpoint_uses_only_the_budget_of_endpoints(busy: Tracker, envir
     assert shown == {"limit": MOST, "used": MOST}
 
 
-def test_of_the_addresses_one_takes_half_and_each_of_the_others_an_eighth(
+def test_of_the_endpoints_one_takes_half_and_each_of_the_others_an_eighth(
     busy: Tracker, environment: EnvironmentRef
 ) -> None:
     leaked, other, third = (create_endpoint(busy, "sum", label=label) for label in ("leaked", "other", "third"))
@@ -153,7 +153,7 @@ def test_of_the_addresses_one_takes_half_and_each_of_the_others_an_eighth(
     assert queued.filter(address_id=ids_of["other"]).count() == SHARE
 
 
-def test_an_address_alone_has_half_whatever_comes_at_once(busy: Tracker, environment: EnvironmentRef) -> None:
+def test_an_endpoint_alone_has_half_whatever_comes_at_once(busy: Tracker, environment: EnvironmentRef) -> None:
     path = create_endpoint(busy, "sum")
     [only] = listed(busy, "sum")
     pile_up(environment, MOST // 2 - 1, "account", "usr_x", trigger="inbound", address_id=only["id"])
@@ -162,7 +162,7 @@ def test_an_address_alone_has_half_whatever_comes_at_once(busy: Tracker, environ
     assert waiting(environment) == MOST // 2
 
 
-def test_the_bytes_of_addresses_are_shared_likewise(busy: Tracker, environment: EnvironmentRef) -> None:
+def test_the_bytes_of_endpoints_are_shared_likewise(busy: Tracker, environment: EnvironmentRef) -> None:
     leaked, other = (create_endpoint(busy, "sum", label=label) for label in ("leaked", "other"))
     ids_of = {each["label"]: each["id"] for each in listed(busy, "sum")}
     large = FREE.queued_bytes // 64

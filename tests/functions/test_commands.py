@@ -193,7 +193,7 @@ def test_settings_change_without_a_file(tracker: Tracker, deploy: Any, monkeypat
 
 
 @pytest.mark.exhaustive
-def test_inbound_addresses_are_made_listed_and_revoked(tracker: Tracker, deploy: Any) -> None:
+def test_inbound_endpoints_are_made_listed_and_revoked(tracker: Tracker, deploy: Any) -> None:
     owner = tracker.project.memberships.get(role="owner").user_id
     viewer = tracker.project.memberships.get(role="viewer").user_id
     deploy("sum", SUM)

@@ -74,7 +74,9 @@ def _nobody_was_met_before() -> None:
 
 
 @pytest.mark.exhaustive
-def test_an_address_is_shown_once_and_what_comes_by_it_is_queued(tracker: Tracker, environment: EnvironmentRef) -> None:
+def test_an_endpoint_is_shown_once_and_what_comes_by_it_is_queued(
+    tracker: Tracker, environment: EnvironmentRef
+) -> None:
     owner = tracker.project.memberships.get(role="owner").user_id
     deploy(tracker, "tell", TELL)
     made = make(tracker, "tell", label="Stripe")
@@ -253,7 +255,7 @@ def test_no_free_slot_is_429_and_leaves_no_run(tracker: Tracker, environment: En
     assert listed(tracker, "tell")[0]["uses"] == 0
 
 
-def test_get_waits_for_the_answer_whatever_the_address_says(tracker: Tracker) -> None:
+def test_get_waits_for_the_answer_whatever_the_endpoint_says(tracker: Tracker) -> None:
     deploy(tracker, "hub", 'export default ({query}) => new URLSearchParams(query).get("hub.challenge")')
     path = create_endpoint(tracker, "hub")
     got = tracker.api.get(f"{path}?hub.mode=subscribe&hub.challenge=1158201444")
@@ -373,7 +375,7 @@ def gone_key(tracker: Tracker, key_id: str) -> None:
     user_service.revoke_key(ServerKey.objects.get(pk=key_id), actor=audit.SYSTEM)
 
 
-def test_with_its_maker_an_address_ends_and_its_owner_is_told(tracker: Tracker, environment: EnvironmentRef) -> None:
+def test_with_its_maker_an_endpoint_ends_and_its_owner_is_told(tracker: Tracker, environment: EnvironmentRef) -> None:
     deploy(tracker, "tell", TELL)
     key_id = own_key(tracker, "maker", "functions:deploy", "functions:invoke")
     path, other = create_endpoint(tracker, "tell", "maker"), create_endpoint(tracker, "tell")
@@ -447,7 +449,7 @@ def test_what_staff_activate_runs_on_as_before(tracker: Tracker, environment: En
 
 
 @pytest.mark.exhaustive
-def test_a_function_for_users_alone_has_no_address(tracker: Tracker) -> None:
+def test_a_function_for_users_alone_has_no_endpoint(tracker: Tracker) -> None:
     deploy(tracker, "theirs", TELL, invoke="user")
     refused = make(tracker, "theirs")
     assert (refused.status, refused.error) == (409, "conflict")
@@ -510,7 +512,7 @@ def test_other_tenants_find_no_endpoints(tracker: Tracker) -> None:
     "body",
     [{"label": "x" * 101}, {"label": 5}, {"label": None}, {"async": "yes"}, {"async": None}, {"token": "mine"}],
 )
-def test_what_is_no_address_is_refused(tracker: Tracker, environment: EnvironmentRef, body: dict[str, Any]) -> None:
+def test_what_is_no_endpoint_is_refused(tracker: Tracker, environment: EnvironmentRef, body: dict[str, Any]) -> None:
     deploy(tracker, "tell", TELL)
     refused = make(tracker, "tell", **body)
     assert (refused.status, [*refused.fields]) == (422, [*body])
@@ -531,7 +533,7 @@ def test_a_function_has_so_many_at_most(tracker: Tracker, environment: Environme
     assert make(tracker, "missing").status == 404
 
 
-def test_an_address_made_twice_under_one_key_is_one(tracker: Tracker, environment: EnvironmentRef) -> None:
+def test_an_endpoint_made_twice_under_one_key_is_one(tracker: Tracker, environment: EnvironmentRef) -> None:
     deploy(tracker, "tell", TELL)
     first, again = (
         tracker.post("owner", "/functions/tell/inbound", {}, headers={"Idempotency-Key": "k-1234567890"})
@@ -544,7 +546,7 @@ def test_an_address_made_twice_under_one_key_is_one(tracker: Tracker, environmen
 # ── The end of one ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_revoked_address_is_gone_with_the_next_request(tracker: Tracker, environment: EnvironmentRef) -> None:
+def test_a_revoked_endpoint_is_gone_with_the_next_request(tracker: Tracker, environment: EnvironmentRef) -> None:
     deploy(tracker, "tell", TELL)
     made = make(tracker, "tell", label="old").json
     path, other = made["url"].removeprefix(configured.BASE_URL), create_endpoint(tracker, "tell")
@@ -645,11 +647,11 @@ def test_a_branch_has_none(tracker: Tracker, environment: EnvironmentRef) -> Non
 
 def test_a_backup_has_none(tracker: Tracker, environment: EnvironmentRef) -> None:
     deploy(tracker, "tell", TELL)
-    made = make(tracker, "tell", label="only-in-the-address").json
+    made = make(tracker, "tell", label="only-in-the-label").json
     written = json.dumps({name: list(records) for name, records in Functions().dump(environment).items()})
     assert TELL in json.loads(written)["function_versions"][0]["source"]
     assert made["id"] not in written
-    assert "only-in-the-address" not in written
+    assert "only-in-the-label" not in written
 
 
 def test_one_that_is_known_is_found_by_one_trip_to_redis(tracker: Tracker, trips: RoundTrips) -> None:  # noqa: F811
@@ -684,7 +686,7 @@ def with_unknown_mac(environment: EnvironmentRef, path: str) -> str:
     return old
 
 
-def test_what_is_no_address_gets_one_answer(tracker: Tracker) -> None:
+def test_what_is_no_endpoint_gets_one_answer(tracker: Tracker) -> None:
     deploy(tracker, "tell", TELL)
     path = create_endpoint(tracker, "tell")
     token = path.rpartition("/")[2]
@@ -745,7 +747,7 @@ def as_after_a_deployment(path: str) -> None:
 
 
 @pytest.mark.exhaustive
-def test_nobody_has_a_provider_kept_out_of_somebody_elses_address(
+def test_nobody_has_a_provider_kept_out_of_somebody_elses_endpoint(
     tracker: Tracker,
     settings: Any,
     trips: RoundTrips,  # noqa: F811
@@ -771,7 +773,7 @@ def test_nobody_has_a_provider_kept_out_of_somebody_elses_address(
 
 
 @pytest.mark.exhaustive
-def test_when_redis_was_emptied_guesses_keep_no_address_out(
+def test_when_redis_was_emptied_guesses_keep_no_endpoint_out(
     tracker: Tracker,
     settings: Any,
     trips: RoundTrips,  # noqa: F811
@@ -843,7 +845,7 @@ def test_no_part_of_a_token_can_be_changed(environment: EnvironmentRef) -> None:
 
 
 @pytest.mark.exhaustive
-def test_redis_is_told_again_which_addresses_there_are(
+def test_redis_is_told_again_which_endpoints_there_are(
     tracker: Tracker, environment: EnvironmentRef, settings: Any
 ) -> None:
     deploy(tracker, "tell", TELL)
@@ -878,7 +880,7 @@ def test_what_is_not_there_is_looked_up_once(tracker: Tracker, environment: Envi
 
 
 @pytest.mark.exhaustive
-def test_a_revoked_address_is_bounded_like_any_that_is_not_there(
+def test_a_revoked_endpoint_is_bounded_like_any_that_is_not_there(
     tracker: Tracker,
     settings: Any,
     trips: RoundTrips,  # noqa: F811

@@ -13,7 +13,7 @@ TELL = "export default (input) => input"
 
 
 @pytest.fixture(scope="module")
-def address(served: Up) -> str:
+def url(served: Up) -> str:
     """The URL of a new endpoint of a new function, whose callers wait."""
     with httpx.Client(base_url=served.base_url, headers={"X-Environment": _environment(served)}) as owner:
         grant = {"grant_type": "password", "email": served.facts["account"]["email"]}
@@ -45,32 +45,32 @@ def spoken(served: Up, request: bytes) -> bytes:
     return received
 
 
-def test_the_address_is_the_one_that_was_shown(served: Up, address: str) -> None:
-    assert address.startswith(f"{served.base_url}/v1/inbound/hk_{_environment(served).removeprefix('env_')}")
-    got = httpx.post(f"{address}?x=%2F&x=", content=b"\x00raw\xff", headers={"Content-Type": "a/b"}).json()
+def test_the_url_is_the_one_that_was_shown(served: Up, url: str) -> None:
+    assert url.startswith(f"{served.base_url}/v1/inbound/hk_{_environment(served).removeprefix('env_')}")
+    got = httpx.post(f"{url}?x=%2F&x=", content=b"\x00raw\xff", headers={"Content-Type": "a/b"}).json()
     assert (got["method"], got["query"], got["body_base64"]) == ("POST", "x=%2F&x=", "AHJhd/8=")
     assert got["headers"]["content-type"] == "a/b"
     assert got["client"] == "127.0.0.1"
 
 
-def test_a_body_in_pieces_arrives_whole(served: Up, address: str) -> None:
+def test_a_body_in_pieces_arrives_whole(served: Up, url: str) -> None:
     def pieces() -> Any:
         yield b'{"id":'
         yield b' "evt_1"}'
 
-    got = httpx.post(address, content=pieces()).json()
+    got = httpx.post(url, content=pieces()).json()
     assert got["body"] == '{"id": "evt_1"}'
     assert "transfer-encoding" not in got["headers"]
 
 
-def test_a_compressed_body_is_not_opened(address: str) -> None:
+def test_a_compressed_body_is_not_opened(url: str) -> None:
     """Its signature is over what was sent; and what unpacks to a gigabyte is not unpacked."""
-    got = httpx.post(address, content=b"\x1f\x8b\x08rest", headers={"Content-Encoding": "gzip"}).json()
+    got = httpx.post(url, content=b"\x1f\x8b\x08rest", headers={"Content-Encoding": "gzip"}).json()
     assert (got["body_base64"], got["headers"]["content-encoding"]) == ("H4sIcmVzdA==", "gzip")
 
 
-def test_headers_that_came_twice_are_joined_and_none_passes_for_another(served: Up, address: str) -> None:
-    path = httpx.URL(address).raw_path
+def test_headers_that_came_twice_are_joined_and_none_passes_for_another(served: Up, url: str) -> None:
+    path = httpx.URL(url).raw_path
     said = spoken(
         served,
         b"POST " + path + b" HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Length: 2\r\n"
@@ -83,17 +83,17 @@ def test_headers_that_came_twice_are_joined_and_none_passes_for_another(served: 
     assert not {"x-forwarded-for", "cookie", "connection"} & got["headers"].keys()
 
 
-def test_too_much_is_refused(served: Up, address: str) -> None:
-    large = httpx.post(address, content=b"x" * (1024 * 1024 + 1))
+def test_too_much_is_refused(served: Up, url: str) -> None:
+    large = httpx.post(url, content=b"x" * (1024 * 1024 + 1))
     assert (large.status_code, large.json()["error"]["code"]) == (413, "payload_too_large")
 
     def pieces() -> Any:
         for _ in range(17):
             yield b"x" * 65536
 
-    in_pieces = httpx.post(address, content=pieces())
+    in_pieces = httpx.post(url, content=pieces())
     assert (in_pieces.status_code, in_pieces.json()["error"]["code"]) == (413, "payload_too_large")
-    path = httpx.URL(address).raw_path
+    path = httpx.URL(url).raw_path
     flood = b"".join(b"X-%d: %s\r\n" % (number, b"y" * 4000) for number in range(90))
     refused = spoken(
         served, b"POST " + path + b" HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 2\r\n" + flood + b"\r\n{}"
@@ -113,8 +113,8 @@ def test_too_much_is_refused(served: Up, address: str) -> None:
 
 @pytest.mark.parametrize("spelling", ["//v1/inbound/{}", "/v1//inbound/{}", "/v1/inbound/{}/", "/V1/inbound/{}",
                                       "/v1/inbound/x/../{}",  "/v1/inbound/{}%00"])  # fmt: skip
-def test_another_spelling_is_another_address(served: Up, address: str, spelling: str) -> None:
-    path = spelling.format(address.rpartition("/")[2])
+def test_another_spelling_is_another_endpoint(served: Up, url: str, spelling: str) -> None:
+    path = spelling.format(url.rpartition("/")[2])
     said = spoken(
         served,
         f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{{}}".encode(),
@@ -122,12 +122,12 @@ def test_another_spelling_is_another_address(served: Up, address: str, spelling:
     assert b" 404 " in said.partition(b"\r\n")[0], said[:300]
 
 
-def test_head_says_that_it_is_there_and_runs_nothing(served: Up, address: str) -> None:
-    there, missing = httpx.head(address), httpx.head(address[:-1] + ("x" if address[-1] != "x" else "y"))
+def test_head_says_that_it_is_there_and_runs_nothing(served: Up, url: str) -> None:
+    there, missing = httpx.head(url), httpx.head(url[:-1] + ("x" if url[-1] != "x" else "y"))
     assert (there.status_code, there.content, missing.status_code, missing.content) == (200, b"", 404, b"")
 
 
-def test_a_queued_run_comes_about_by_the_workers(served: Up, address: str) -> None:
+def test_a_queued_run_comes_about_by_the_workers(served: Up, url: str) -> None:
     with httpx.Client(base_url=served.base_url) as owner:
         grant = {"grant_type": "password", "email": served.facts["account"]["email"]}
         grant["password"] = served.facts["account"]["password"]
@@ -141,9 +141,9 @@ def test_a_queued_run_comes_about_by_the_workers(served: Up, address: str) -> No
         assert (ended["status"], ended["trigger"], ended["output"]["body"]) == ("succeeded", "inbound", "later")
 
 
-def test_the_service_wrote_no_token_anywhere(served: Up, address: str) -> None:
-    token = address.rpartition("/")[2]
-    httpx.post(address, content=b"{}", headers={"X-Request-Id": "the-last-one"})
+def test_the_service_wrote_no_token_anywhere(served: Up, url: str) -> None:
+    token = url.rpartition("/")[2]
+    httpx.post(url, content=b"{}", headers={"X-Request-Id": "the-last-one"})
     wait_for("its line", lambda: "the-last-one" in served.output)
     assert "/v1/inbound/<str:token>" in served.output
     assert token not in served.output

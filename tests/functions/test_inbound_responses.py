@@ -258,7 +258,7 @@ def test_what_only_names_one_is_an_output(tracker: Tracker, returns: str, body: 
     assert {name: got.headers[name] for name in FRONT} == FRONT
 
 
-def test_it_is_an_output_wherever_nobody_waits_at_an_address(tracker: Tracker, environment: EnvironmentRef) -> None:
+def test_it_is_an_output_wherever_nobody_waits_at_an_endpoint(tracker: Tracker, environment: EnvironmentRef) -> None:
     """The documented invocation is unchanged; a queued run sends no response, whatever it returns."""
     source = 'export default () => ({$response: {status: 302, headers: {location: "https://example.com"}}})'
     deploy(tracker, "away", source)
