@@ -344,7 +344,7 @@ def with_slot(request: HttpRequest, new: NewRun, work: Callable[[], _T]) -> _T:
 
 def _wait(request: HttpRequest, admission: Admission) -> None:
     if loop_requests.current() is None and server_hints.can_be_repeated(request):
-        request.__dict__[_ATTRIBUTE] = admission
+        request.__dict__[_ATTRIBUTE] = admission  # for the repeated request
         raise server_hints.Parked(partial(limiter.when_decided, admission), partial(limiter.release, admission))
     loop_connections.release()
     decided = loop_requests.Gate()

@@ -1,3 +1,3 @@
-"""Runs as rows: start, queue, leases, completion, history, retention.
+"""Runs as rows: start, queue, leases, completion, history, storage, retention.
 Depends on: quotas.
-Used from outside: start, queue, leases, completion, history."""
+Used from outside: start, queue, leases, completion, history, storage."""

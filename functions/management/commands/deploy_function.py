@@ -1,5 +1,4 @@
-"""`manage.py deploy_function ENV NAME [FILE]`: deploys a version of a function, or changes its settings. Results go to
-standard output (JSON with `--json`), messages to standard error. Exit codes: 0 done, 1 refused."""
+"""Results go to standard output (JSON with `--json`), messages to standard error. Exit codes: 0 done, 1 refused."""
 
 import json
 import os

@@ -1,5 +1,4 @@
-"""`manage.py inbound_address ENV NAME`: creates, lists or revokes inbound endpoints of a function. Standard output has
-the new URL, or a line of JSON per endpoint; messages go to standard error. Exit codes: 0 done, 1 refused."""
+"""Standard output has the new URL, or a line of JSON per endpoint. Exit codes: 0 done, 1 refused."""
 
 from argparse import ArgumentParser
 from typing import Any, Final

@@ -1,6 +1,5 @@
-"""`manage.py run_function ENV NAME`: invokes a function as a caller. Standard output has its output as JSON (with
-`--json` the run); log and messages go to standard error. Exit codes: 0 succeeded or queued, 1 refused, 3 failed or
-timed out."""
+"""Standard output has the function's output as JSON (with `--json` the run); log and messages go to standard error.
+Exit codes: 0 succeeded or queued, 1 refused, 3 failed or timed out."""
 
 import json
 import sys
