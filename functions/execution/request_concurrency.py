@@ -307,8 +307,7 @@ def _admission_of(new: NewRun) -> Admission:
         who = f"network {new.anonymous.network}"
     else:
         who = f"{new.caller.kind} {new.caller.id}"
-    limit = start.slots_for(new)
-    return Admission(new.environment.environment_id, who, limit, new.anonymous, len(new.input_text))
+    return Admission(new.environment.environment_id, who, new.may_take, new.anonymous, len(new.input_text))
 
 
 def with_slot(request: HttpRequest, new: NewRun, work: Callable[[], _T]) -> _T:

@@ -81,19 +81,11 @@ def anonymous_slots(limit: int) -> int:
     return max(1, limit // 2)
 
 
-def slots_for(new: "NewRun") -> int:
-    limit = plan_limits(new.environment.plan).function_concurrency
-    if new.caller.kind != "anonymous":
-        return limit
-    kind_limit = anonymous_slots(limit)
-    return slots_for_all_networks(kind_limit) if new.anonymous is not None and new.anonymous.is_heavy else kind_limit
-
-
 @cache
-def _slots(limit: int, may_take: int, start: int) -> str:
-    """Slots 1 to `may_take` of `limit` as a PostgreSQL array, each part rotated by `start`. Those that fewer callers
-    may take come first."""
-    shared = anonymous_slots(limit)
+def _slots_in_order(plan_slots: int, may_take: int, start: int) -> str:
+    """The slots up to `may_take` as a PostgreSQL array, each part rotated by `start`. Those that fewer callers may take
+    come first."""
+    shared = anonymous_slots(plan_slots)
     for_all_networks = slots_for_all_networks(shared)
     parts = (
         range(shared + 1, may_take + 1),
@@ -132,6 +124,21 @@ class NewRun:
         return "call" if self.endpoint_id is None else "inbound"
 
     @property
+    def plan_slots(self) -> int:
+        return plan_limits(self.environment.plan).function_concurrency
+
+    @property
+    def kind_slots(self) -> int:
+        """Those of the plan's slots that callers of this kind may take."""
+        return anonymous_slots(self.plan_slots) if self.caller.kind == "anonymous" else self.plan_slots
+
+    @property
+    def may_take(self) -> int:
+        """Those that this call may take."""
+        is_heavy = not self.is_async and self.anonymous is not None and self.anonymous.is_heavy
+        return slots_for_all_networks(self.kind_slots) if is_heavy else self.kind_slots
+
+    @property
     def batcher(self) -> StatementBatcher:
         if self.is_async:
             return _queue_batcher
@@ -147,16 +154,11 @@ def start_run(new: NewRun) -> CreatedRun:
     if not NAME.fullmatch(new.function_name):
         raise NoSuchFunction
     call_depth.refuse_loop(new.depth)
-    limit = plan_limits(new.environment.plan).function_concurrency
-    is_anonymous = new.caller.kind == "anonymous"
-    kind_limit = anonymous_slots(limit) if is_anonymous else limit
-    may_take = kind_limit if new.is_async else slots_for(new)
     delay = _admit_to_queue(new) if new.is_async else None
     run_id = ids.new("run")
-    parameters = _parameters(new, run_id, delay) | {"may_take": may_take, "anonymous_slots": kind_limit}
-    function = _insert(new, parameters, limit, may_take)
+    function = _insert(new, _parameters(new, run_id, delay))
     if function is None:
-        raise TooManyRuns(kind_limit, of_anonymous=is_anonymous)
+        raise TooManyRuns(new.kind_slots, of_anonymous=new.caller.kind == "anonymous")
     return CreatedRun(
         **function_facts(function),
         run_id=run_id,
@@ -196,16 +198,20 @@ def _parameters(new: NewRun, run_id: str, delay: str | None) -> dict[str, Value]
         **lease_parameters(),
         "network": None if new.anonymous is None else new.anonymous.network,
         "delay": delay,
+        "may_take": new.may_take,
+        "anonymous_slots": new.kind_slots,
         "trigger": new.trigger,
         "endpoint_id": new.endpoint_id,
     }
 
 
-def _insert(new: NewRun, parameters: dict[str, Value], limit: int, may_take: int) -> Sequence[bytes | None] | None:
+def _insert(new: NewRun, parameters: dict[str, Value]) -> Sequence[bytes | None] | None:
     """The columns of the function; None if all of its slots are taken. Raises NoSuchFunction."""
     using, batcher, was_lost = new.environment.cluster, new.batcher, False
+    plan_slots, may_take = new.plan_slots, new.may_take
     for _ in range(SLOT_ATTEMPTS):
-        parameters["slots"] = _slots(limit, may_take, int(random.random() * limit))  # noqa: S311 - not a secret
+        start = int(random.random() * plan_slots)  # noqa: S311 - not a secret
+        parameters["slots"] = _slots_in_order(plan_slots, may_take, start)
         try:
             found = prepared.run(using, *_FIND.bind(parameters)) if was_lost else []
             found = found or batcher.run(using, parameters)

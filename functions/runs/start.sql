@@ -1,6 +1,6 @@
 -- name: start
--- `invoker` is the kind of caller that must be allowed, `may_take` how many slots it may take, `slots` those in the order
--- in which to try them (`_slots`), `not_stored` the fields that are not stored; of an anonymous caller, `network` its
+-- `invoker` is the kind of caller that must be allowed, `may_take` how many slots it may take, `slots` those in the
+-- order in which to try them, `not_stored` the fields that are not stored; of an anonymous caller, `network` its
 -- network, `delay` that in the queue. The last two columns are for `StatementBatcher`. OFFSET 0 keeps the order of the
 -- slots, which a join would not.
 --

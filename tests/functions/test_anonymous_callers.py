@@ -104,10 +104,10 @@ def test_each_slot_is_tried_once_from_any_start(limit: int) -> None:
     shared = runs_start.anonymous_slots(limit)
     assert 1 <= shared <= max(1, limit // 2)
     for start in range(limit):
-        order = [int(seat) for seat in runs_start._slots(limit, limit, start).strip("{}").split(",")]
+        order = [int(seat) for seat in runs_start._slots_in_order(limit, limit, start).strip("{}").split(",")]
         assert sorted(order) == [*range(1, limit + 1)]
         assert sorted(order[-shared:]) == [*range(1, shared + 1)]
-        visits = [int(seat) for seat in runs_start._slots(limit, shared, start).strip("{}").split(",")]
+        visits = [int(seat) for seat in runs_start._slots_in_order(limit, shared, start).strip("{}").split(",")]
         assert visits == order[-shared:]
 
 
