@@ -1,8 +1,6 @@
-"""Rate limits, in headers (draft-ietf-httpapi-ratelimit-headers-10) and by 429. django-ratelimit names a counter and
-its window of a minute; Redis counts in the request's round trip (`ratelimit_cache`); this module judges: per caller
-(`CallerLimit`), per client IP (`count_refused`, `count_anonymous`), at the token endpoint, and for emails.
-Without Redis only sign-in and emails are limited, per process. `RATE_LIMIT_FACTOR` multiplies all. Contract section
-8."""
+"""Rate limits, in headers (draft-ietf-httpapi-ratelimit-headers-10) and by 429. django-ratelimit names a counter for
+each window of time; Redis counts in the request's round trip. Without Redis only sign-in and emails are limited, per
+process. Contract section 8."""
 
 import threading
 import time
@@ -13,6 +11,8 @@ from typing import Any, Final
 from cachetools import LRUCache
 from django.conf import settings
 from django.core.cache import caches
+from django.core.cache.backends.base import DEFAULT_TIMEOUT
+from django.core.cache.backends.dummy import DummyCache
 from django.http import HttpRequest
 from django_ratelimit.core import get_usage
 
@@ -22,72 +22,75 @@ from platform_site.http.requests import add_header, network_of
 from platform_site.identity.email_addresses import normalize
 from platform_site.identity.plans import IP_ADDRESS_LIMITS, plan_limits
 from platform_site.redis import client as redis_client
-from platform_site.redis import round_trip
-from platform_site.redis.ratelimit_cache import ALIAS, CounterKey
+from platform_site.redis.round_trip import Counted, Fetched, RoundTrip
 
 PERIOD: Final = 60
 HOUR: Final = 3600
 _PLACEHOLDER_LIMIT: Final = 1_000_000
-"""Placeholder threshold: the plan is only known after the round trip."""
+"""The plan is only known after the round trip."""
 
 
 Outcome = tuple[str, str, int | None]
 """The values of RateLimit-Policy and RateLimit, and the seconds to wait if the limit is exceeded."""
 
-_windows: Final[dict[tuple[str, str, int, bool], tuple[int, CounterKey]]] = {}
-"""By counter, the end of its window and its key: computing them costs 15 µs."""
+_Window = tuple[int, str, int]
+"""When it ends, and the key and the lifetime of its counter."""
+_windows: Final[dict[tuple[str, str, int], _Window]] = {}
+"""By name, identity and period: computing one costs 15 µs."""
 _MAX_WINDOWS: Final = 10_000
+
+
+class CounterNames(DummyCache):
+    """The cache of django-ratelimit: only notes the key and the lifetime of the last counter. One of Redis would cost
+    127 µs per use."""
+
+    named: tuple[str, int]
+
+    def add(self, key: str, value: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None) -> bool:
+        self.named = key, timeout
+        return True
 
 
 class Counting:
     """One policy for one request: counted in a round trip, compared with its limit after it."""
 
     def __init__(
-        self, trip: round_trip.RoundTrip, name: str, identity: str, *, read_only: bool = False, period: int = PERIOD
+        self, trip: RoundTrip, name: str, identity: str, *, read_only: bool = False, period: int = PERIOD
     ) -> None:
         self._name, self._identity, self._period = name, identity, period
         now = int(time.time())
-        window = _windows.get((name, identity, period, read_only))
+        window = _windows.get((name, identity, period))
         # Not from before a clock was set back: such a window would last too long.
         if window is None or not window[0] - period <= now <= window[0]:
-            window = _new_window(name, identity, period, read_only, now)
-        ends, self._counter_key = window
-        self._count = self._counter_key.add_to(trip)
+            window = _new_window(name, identity, period, now)
+        ends, self._key, self._ttl = window
+        self._count: Counted | Fetched = trip.get(self._key) if read_only else trip.count(self._key, self._ttl)
         # The window named by second w still holds during that second: django-ratelimit's time_left is one too short.
         self._time_left = ends - now + 1
 
     def add(self, amount: int) -> None:
-        if self._counter_key.ttl is None:  # the request is repeated: it was counted before
-            _, self._counter_key = _new_window(self._name, self._identity, self._period, False, int(time.time()))
         trip = redis_client.round_trip()
-        self._count = self._counter_key.add_to(trip, amount)
+        self._count = trip.count(self._key, self._ttl, amount)
         trip.run()
 
     def settle(self, quota: int, *, fall_back: bool = False) -> Outcome:
         """Compare with `quota`. `fall_back`: count in this process while Redis is unavailable."""
         quota = max(1, int(quota * settings.RATE_LIMIT_FACTOR))
-        count, time_left = self._count.value, self._time_left
-        if count is None:
-            count = 0
-            if fall_back:
-                count, time_left = _process_limiters[self._period].count(f"{self._name}\0{self._identity}")
+        count, time_left = int(self._count.value or 0), self._time_left
+        if fall_back and self._count.value is None:
+            count, time_left = _process_limiters[self._period].count(f"{self._name}\0{self._identity}")
         policy = f'"{self._name}";q={quota};w={self._period}'
         state = f'"{self._name}";r={max(0, quota - count)};t={time_left}'
         return policy, state, time_left if count > quota else None
 
 
-def _new_window(name: str, identity: str, period: int, read_only: bool, now: int) -> tuple[int, CounterKey]:
-    usage = get_usage(
-        None,
-        group=name,
-        key=lambda group, request: identity,
-        rate=(_PLACEHOLDER_LIMIT, period),
-        increment=not read_only,
-    )
-    cache: Any = caches[ALIAS]
+def _new_window(name: str, identity: str, period: int, now: int) -> _Window:
+    usage = get_usage(None, group=name, key=lambda group, request: identity, rate=(_PLACEHOLDER_LIMIT, period))
+    cache: Any = caches[settings.RATELIMIT_USE_CACHE]
+    key, ttl = cache.named
     if len(_windows) >= _MAX_WINDOWS:
         _windows.clear()  # clients choose the names of counters, too: their IPs
-    window = _windows[name, identity, period, read_only] = now + usage["time_left"], cache.counter_key
+    window = _windows[name, identity, period] = now + usage["time_left"], key, ttl
     return window
 
 
@@ -109,9 +112,7 @@ _MORE_COUNTED: Final = "operations_counted"
 class CallerLimit:
     """`is_anonymous`: `identity` is a public key (publishable, or of an inbound endpoint), limited per client IP."""
 
-    def __init__(
-        self, request: HttpRequest, trip: round_trip.RoundTrip, identity: str, *, is_anonymous: bool = False
-    ) -> None:
+    def __init__(self, request: HttpRequest, trip: RoundTrip, identity: str, *, is_anonymous: bool = False) -> None:
         if is_anonymous:
             identity = f"{identity}\0{network_of(request)}"
         self._request = request
@@ -160,7 +161,7 @@ def count_refused(request: HttpRequest, about: str = "") -> None:
 class Refusals:
     """This IP's refused tokens, read in the request's round trip. `about` as in `count_refused`."""
 
-    def __init__(self, request: HttpRequest, trip: round_trip.RoundTrip, about: str = "") -> None:
+    def __init__(self, request: HttpRequest, trip: RoundTrip, about: str = "") -> None:
         self._request = request
         self._counting = Counting(trip, "refused", _network(request, about), read_only=True)
 

@@ -11,10 +11,9 @@ REDIS_TIMEOUT = 0.2
 """Seconds that one request waits for Redis in all (reliability: no request hangs on it)."""
 CACHES = {
     "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},  # not used by our own code
-    "ratelimit": {"BACKEND": "platform_site.redis.ratelimit_cache.RateLimitCache"},
+    "ratelimit": {"BACKEND": "platform_site.redis.rate_limits.CounterNames"},
 }
 RATE_LIMIT_FACTOR = env.number("RATE_LIMIT_FACTOR", 1, minimum=0, maximum=1_000_000)
-# Settings of django-ratelimit, which reads each of them on each request: an unset one costs more.
 RATELIMIT_ENABLE = True
 RATELIMIT_USE_CACHE = "ratelimit"
 RATELIMIT_CACHE_PREFIX = "rl:"
