@@ -1,5 +1,5 @@
 """Availability watch: when a database does not respond, waiting requests must not use up the threads of other regions.
-docs/explanation/reliability.md. A database is in one of two states:
+Statements run under it by `run`. docs/explanation/reliability.md. A database is in one of two states:
 
 - Available. At most three quarters of the threads wait for it without progress (`enter`). It becomes unavailable when a
   wait ends in silence (`lost`), or when there was no progress for DATABASE_SILENCE_SECONDS and a probe gets no response
@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import psycopg
 from django.conf import settings
@@ -23,6 +23,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from greenlet import getcurrent, greenlet
 
 logger = logging.getLogger("platform.databases")
+
+Result = TypeVar("Result")
 
 PROBE_SECONDS: Final = 0.5
 SILENT_SECONDS: Final = 0.5
@@ -61,14 +63,13 @@ class AvailabilityWatch:
         connects_for_loop: bool = False,
     ) -> bool:
         """Register a wait of this thread or loop request for the database. After True, call `leave` at its end, and
-        `lost` before that if no response came. False: it is registered already, by a caller further up. A helper
-        thread that `connects_for_loop` occupies no request thread. Raises psycopg's ConnectionTimeout if the database
-        is unavailable or too many threads wait without progress, unless `never_refuse`."""
+        `lost` before that if no response came. False: it is registered already, by a caller further up. Raises
+        psycopg's ConnectionTimeout if the database is unavailable or too many threads wait without progress."""
         waiter = getcurrent()
         waiting = self._waiting
         if waiter in waiting:
             return False
-        holds_thread = type(waiter) is greenlet and not connects_for_loop
+        holds_thread = type(waiter) is greenlet and not connects_for_loop  # that is done in a helper thread
         if not never_refuse:
             if self.is_unavailable:
                 raise psycopg.errors.ConnectionTimeout(f"database {self._alias} does not answer")
@@ -205,6 +206,35 @@ _watches: Final[dict[str, AvailabilityWatch]] = {}
 def watch(alias: str) -> AvailabilityWatch:
     found = _watches.get(alias)
     return found if found is not None else _watches.setdefault(alias, AvailabilityWatch(alias))
+
+
+def run(
+    wrapper: BaseDatabaseWrapper,
+    work: Callable[..., Result],
+    *arguments: Any,
+    never_refuse: bool = False,
+    reconnects: bool = True,
+) -> Result:
+    """Run `work(*arguments)`, which waits for the wrapper's database. If `reconnects`, a connection lost outside of a
+    transaction is closed, so that the next statement opens another one. Raises Django's errors."""
+    watched = watch(wrapper.alias)
+    try:
+        entered = watched.enter(wrapper, never_refuse=never_refuse)
+        try:
+            return work(*arguments)
+        except Exception:
+            if wrapper.connection is not None and wrapper.connection.closed:
+                watched.lost(wrapper.get_connection_params())
+                if reconnects and not wrapper.in_atomic_block:
+                    wrapper.close()
+            raise
+        finally:
+            if entered:
+                watched.leave()
+    except psycopg.Error:
+        # Converts it to Django's error. Around every statement, this would cost two more calls.
+        with wrapper.wrap_database_errors:
+            raise
 
 
 def limit_waiting_threads(threads: int) -> None:

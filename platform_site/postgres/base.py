@@ -3,16 +3,14 @@ that an idle connection's socket is readable and so unusable. Silent failures: T
 `platform_site.postgres.availability`, and one retry of reads in `platform_site.http.views`."""
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
 from django.db.backends.postgresql import base, schema
 
 from platform_site.concurrency import loop_requests
-from platform_site.postgres.availability import watch
-from platform_site.postgres.libpq import is_lost
+from platform_site.postgres import availability
 
 
 class _Commits(threading.local):
@@ -62,10 +60,10 @@ class DatabaseWrapper(base.DatabaseWrapper):
         super()._close()  # type: ignore[misc]
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
-        watched = watch(self.alias)
+        watched = availability.watch(self.alias)
         entered = watched.enter(connects_for_loop=self._connects_for_loop)
         try:
-            made = super().get_new_connection(conn_params)
+            return super().get_new_connection(conn_params)
         except psycopg.OperationalError as error:
             if error.sqlstate is None:
                 watched.lost(conn_params)
@@ -73,7 +71,6 @@ class DatabaseWrapper(base.DatabaseWrapper):
         finally:
             if entered:
                 watched.leave()
-        return made
 
     def is_usable(self) -> bool:
         connection: Any = self.connection
@@ -85,33 +82,18 @@ class DatabaseWrapper(base.DatabaseWrapper):
             return False
 
     def _commit(self) -> None:
-        with _watched(self, never_refuse=True):  # locks must be released; psycopg ends transactions without a cursor
-            super()._commit()  # type: ignore[misc]  # BaseDatabaseWrapper has it, django-stubs has not
+        # Never refused, since locks must be released. psycopg ends transactions without a cursor.
+        commit = super()._commit  # type: ignore[misc]  # BaseDatabaseWrapper has it, django-stubs has not
+        availability.run(self, commit, never_refuse=True, reconnects=False)
         _commits.count += 1
 
     def _rollback(self) -> None:
-        with _watched(self, never_refuse=True):
-            super()._rollback()  # type: ignore[misc]
+        rollback = super()._rollback  # type: ignore[misc]
+        availability.run(self, rollback, never_refuse=True, reconnects=False)
 
 
 def run_under_watch(
     execute: Callable[[Any, Any, bool, dict[str, Any]], Any], sql: Any, params: Any, many: bool, context: dict[str, Any]
 ) -> Any:
-    with _watched(context["connection"]):
-        return execute(sql, params, many, context)
-
-
-@contextmanager
-def _watched(wrapper: DatabaseWrapper, *, never_refuse: bool = False) -> Iterator[None]:
-    watched = watch(wrapper.alias)
-    with wrapper.wrap_database_errors:
-        entered = watched.enter(wrapper, never_refuse=never_refuse)
-    try:
-        yield
-    except Exception:
-        if is_lost(wrapper):
-            watched.lost(wrapper.get_connection_params())
-        raise
-    finally:
-        if entered:
-            watched.leave()
+    # Does not reconnect: the session may hold a lock, such as that of a periodic job.
+    return availability.run(context["connection"], execute, sql, params, many, context, reconnects=False)

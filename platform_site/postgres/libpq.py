@@ -324,7 +324,3 @@ def read_rows(result: pq.abc.PGresult) -> list[Row]:
     value = result.get_value
     width = range(result.nfields)
     return [tuple([value(row, column) for column in width]) for row in range(result.ntuples)]
-
-
-def is_lost(wrapper: BaseDatabaseWrapper) -> bool:
-    return wrapper.connection is not None and bool(wrapper.connection.closed)

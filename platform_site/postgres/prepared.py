@@ -2,21 +2,19 @@
 lost connection only reads outside a transaction are repeated."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import psycopg
 from django.db import DatabaseError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import pq
 
-from platform_site.postgres import replicas, sqlstates
-from platform_site.postgres.availability import watch
+from platform_site.postgres import availability, replicas, sqlstates
 from platform_site.postgres.libpq import (
     Row,
     Statement,
     checked,
     execute,
-    is_lost,
     opened,
     pipeline_each,
     pipeline_in_order,
@@ -25,8 +23,6 @@ from platform_site.postgres.libpq import (
 )
 from platform_site.postgres.replicas import Freshness
 
-Result = TypeVar("Result")
-
 
 def run(alias: str, sql: bytes, values: Sequence[bytes | None]) -> list[Row]:
     """Every row of `sql`, in the transaction of an enclosing `atomic()`, if any. Raises Django's errors."""
@@ -34,14 +30,14 @@ def run(alias: str, sql: bytes, values: Sequence[bytes | None]) -> list[Row]:
 
 
 def run_on(connection: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | None]) -> list[Row]:
-    return read_rows(_watched(connection, execute, sql, values))
+    return read_rows(availability.run(connection, execute, connection, sql, values))
 
 
 def run_each(connection: BaseDatabaseWrapper, statements: Sequence[Statement]) -> list[list[Row] | DatabaseError]:
     """As `run_on` for each statement, in one round trip with a transaction each, outside `atomic()`. A failed one's
     result is its error. Raises Django's OperationalError if the connection is lost: outcomes are unknown."""
     outcomes: list[list[Row] | DatabaseError] = []
-    for result in _watched(connection, pipeline_each, statements):
+    for result in availability.run(connection, pipeline_each, connection, statements):
         try:
             with connection.wrap_database_errors:
                 outcomes.append(read_rows(checked(connection, connection.connection.pgconn, result)))
@@ -52,51 +48,31 @@ def run_each(connection: BaseDatabaseWrapper, statements: Sequence[Statement]) -
 
 def run_in_transaction(connection: BaseDatabaseWrapper, statements: Sequence[Statement]) -> list[list[Row]]:
     """As `run_on` for each statement, in one round trip inside `atomic()`. Raises the first error."""
-    return [read_rows(result) for result in _watched(connection, pipeline_in_transaction, statements)]
-
-
-def _watched(connection: BaseDatabaseWrapper, work: Callable[..., Result], *arguments: Any) -> Result:
-    watched = watch(connection.alias)
-    try:
-        entered = watched.enter(connection)
-        try:
-            return work(connection, *arguments)
-        except psycopg.Error:
-            if is_lost(connection):
-                watched.lost(connection.get_connection_params())
-                if not connection.in_atomic_block:
-                    connection.close()  # inside a transaction its owner does
-            raise
-        finally:
-            if entered:
-                watched.leave()
-    except psycopg.Error:
-        # Converts it to Django's error. Around every statement, this would cost two more calls.
-        with connection.wrap_database_errors:
-            raise
+    results = availability.run(connection, pipeline_in_transaction, connection, statements)
+    return [read_rows(result) for result in results]
 
 
 def retry_if_lost(connection: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | None]) -> list[Row]:
     """As `run_on` for reads: repeated on a new connection."""
-    return _again_if_lost(connection, execute, sql, values)
+    return _again_if_lost(connection, execute, connection, sql, values)
 
 
 def run_limited(
     connection: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | None], limit_ms: int
 ) -> list[Row]:
     """As `retry_if_lost`, with a statement timeout, in one round trip."""
-    return _again_if_lost(connection, _run_limited, sql, values, limit_ms)
+    return _again_if_lost(connection, _run_limited, connection, sql, values, limit_ms)
 
 
 def _again_if_lost(connection: BaseDatabaseWrapper, work: Callable[..., pq.abc.PGresult], *arguments: Any) -> list[Row]:
     was_open = connection.connection is not None
     try:
-        return read_rows(_watched(connection, work, *arguments))
+        return read_rows(availability.run(connection, work, *arguments))
     except DatabaseError:
         # Not if the connection could not be opened: another attempt would double the wait.
         if connection.in_atomic_block or connection.connection is not None or not was_open:
             raise
-        return read_rows(_watched(connection, work, *arguments))
+        return read_rows(availability.run(connection, work, *arguments))
 
 
 def run_on_replica(
@@ -108,12 +84,11 @@ def run_on_replica(
     if chosen is None:
         return None
     replica, position = chosen
-    wrapper, watched, entered = replica.connection, watch(replica.name), False
+    wrapper = replica.connection
+    limit = [] if limit_ms is None else [_limit(limit_ms)]
+    statements = [(_REACHED, ()), *limit, (sql, values)]
     try:
-        with wrapper.wrap_database_errors:
-            entered = watched.enter(wrapper)
-            limit = [] if limit_ms is None else [_limit(limit_ms)]
-            reached, *_, result = pipeline_in_order(wrapper, [(_REACHED, ()), *limit, (sql, values)], replica.is_silent)
+        reached, *_, result = availability.run(wrapper, pipeline_in_order, wrapper, statements, replica.is_silent)
     except DatabaseError as error:
         state = sqlstates.sqlstate(error)
         if state == sqlstates.CANCELLED:
@@ -123,9 +98,6 @@ def run_on_replica(
             replica.is_out = True
         replica.count("failed")
         return None
-    finally:
-        if entered:
-            watched.leave()
     [[at]] = read_rows(reached)
     if at is None or int(at) < position:
         replica.count("behind")
