@@ -19,7 +19,7 @@ from accounts.tokens import signing_keys
 from accounts.users import passwords
 from platform_site.http.middleware import api as middleware
 from platform_site.management.commands import migrate
-from platform_site.postgres import libpq
+from platform_site.postgres import libpq_connection
 from projects.provisioning import suspension
 from tests.support.browser import browser, browser_errors, window  # noqa: F401 - fixtures
 from tests.support.client import Api
@@ -146,8 +146,8 @@ def _reset_session(connection: Any) -> None:
     connection.pgconn.exec_(b"DISCARD ALL")
     connection._prepared.clear()
     connection._prepared._to_flush.clear()
-    ours = libpq.prepared_on(connection)
-    for remembered in (ours.names, ours.seen, ours.tables):
+    ours = libpq_connection.of(connection)
+    for remembered in (ours.prepared, ours._seen, ours._tables):
         remembered.clear()
 
 

@@ -10,7 +10,7 @@ import psycopg
 from django.db.backends.postgresql import base, schema
 
 from platform_site.concurrency import loop_requests
-from platform_site.postgres import availability
+from platform_site.postgres import availability, libpq_connection
 
 
 class _Commits(threading.local):
@@ -55,8 +55,8 @@ class DatabaseWrapper(base.DatabaseWrapper):
         super()._set_autocommit(autocommit)  # type: ignore[misc]
 
     def _close(self) -> None:
-        if self.connection is not None and (prepared := self.connection.__dict__.get("_rows_prepared")) is not None:
-            prepared.close()
+        if self.connection is not None:
+            libpq_connection.of(self.connection).close()
         super()._close()  # type: ignore[misc]
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:

@@ -17,7 +17,7 @@ from psycopg import pq
 from platform_site.concurrency import loop_requests
 from platform_site.concurrency.loop_requests import Gate, LoopRequest
 from platform_site.http.errors import Unavailable
-from platform_site.postgres.libpq import prepared_on
+from platform_site.postgres import libpq_connection
 
 Result = TypeVar("Result")
 
@@ -52,7 +52,7 @@ class _Connections:
 
 
 def _is_open_and_idle(connection: Any) -> bool:
-    readiness = prepared_on(connection).readiness
+    readiness = libpq_connection.of(connection).readiness
     return readiness is not None and readiness.is_open
 
 

@@ -13,14 +13,13 @@ from platform_site.postgres import availability, replicas, sqlstates
 from platform_site.postgres.libpq import (
     Row,
     Statement,
-    checked,
     execute,
-    opened,
     pipeline_each,
     pipeline_in_order,
     pipeline_in_transaction,
     read_rows,
 )
+from platform_site.postgres.libpq_connection import checked, opened
 from platform_site.postgres.replicas import Freshness
 
 
@@ -130,7 +129,7 @@ def _run_limited(
         try:
             return pipeline_in_order(wrapper, statements)[-1]
         except psycopg.errors.InvalidSqlStatementName:
-            opened(wrapper)[1].names.clear()
+            opened(wrapper).prepared.clear()
             return pipeline_in_order(wrapper, statements)[-1]
     [[before]] = read_rows(execute(wrapper, _TIMEOUT, ()))
     execute(wrapper, *_limit(limit_ms))

@@ -10,7 +10,7 @@ from django.conf import settings
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg.sql import Composable
 
-from platform_site.postgres.libpq import note_tables, prepared_on
+from platform_site.postgres import libpq_connection
 
 
 class RowsClosed(RuntimeError):
@@ -42,7 +42,7 @@ def forbid_unruled_statements(
         if not _row_access_allowed.get():
             raise RowsClosed("read rows through the row manager: visible_to(role_view), or unruled")
         wrapper = context["connection"]
-        note_tables(wrapper, prepared_on(wrapper.connection), text.encode())
+        libpq_connection.of(wrapper.connection).note_tables(wrapper, text.encode())
     return execute(sql, params, many, context)
 
 

@@ -16,7 +16,7 @@ from psycopg import sql
 from platform_site.http.errors import FieldError, Unavailable
 from platform_site.identity import ids
 from platform_site.postgres import sqlstates, statements
-from platform_site.postgres.libpq import discard_when_idle
+from platform_site.postgres.libpq_connection import discard_when_idle
 from platform_site.postgres.row_access import row_access
 from projects.provisioning import failpoints
 from rows.migrate import existing_rows, stored_values

@@ -15,7 +15,7 @@ from django.core.management import load_command_class
 from functions.runtime.pool import Pool
 from platform_site.embedded.data_dir import REGIONS, region_variable
 from platform_site.identity.plans import PLANS
-from platform_site.postgres.libpq import PREPARED_PER_CONNECTION
+from platform_site.postgres.libpq_connection import PREPARED_PER_CONNECTION
 from platform_site.server.http_protocol import IDLE_SECONDS
 from tests.support.service import ROOT
 

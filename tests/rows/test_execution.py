@@ -10,7 +10,7 @@ import pytest
 from django.db import DataError, IntegrityError, OperationalError, ProgrammingError, connections, transaction
 from psycopg import sql
 
-from platform_site.postgres import libpq, prepared, row_access
+from platform_site.postgres import libpq, libpq_connection, prepared, row_access
 from tests.support.unavailable import terminate_own_backend
 
 REGION = "us-east-1"
@@ -102,7 +102,7 @@ def test_a_statement_is_prepared_at_its_second_appearance() -> None:
 
 def test_a_long_statement_is_not_prepared() -> None:
     text = b"SELECT 1 WHERE 0 = 0" + b" AND 0 = 0" * 1_700
-    assert len(text) > libpq.MAX_PREPARED
+    assert len(text) > libpq_connection.MAX_PREPARED
     for _ in range(3):
         assert prepared.run(REGION, text, []) == [(b"1",)]
     for _ in range(2):
