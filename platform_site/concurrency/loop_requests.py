@@ -103,14 +103,14 @@ def current() -> LoopRequest | None:
 
 
 def require_thread() -> None:
-    """Call before an operation that blocks. On the event loop it raises Parked, so that the request is repeated in a
-    thread; if the request has already written, it only logs a warning. In a thread it does nothing."""
+    """Call before an operation that blocks. On the event loop it raises NeedsThread, unless the request has written and
+    cannot be repeated: then it only logs a warning."""
     request = current()
     if request is not None:
         if request.has_written:
             logger.warning("a request on the event loop waits after it wrote", stack_info=True)
             return
-        raise server_hints.Parked(lambda resume: resume())
+        raise server_hints.NeedsThread
 
 
 def will_write() -> None:
@@ -137,7 +137,7 @@ def run_or_repeat_in_thread(call: Callable[[], Result], fallback: Callable[[], R
     had_written, request.has_written = request.has_written, False
     try:
         return call()
-    except server_hints.Parked:
+    except server_hints.NeedsThread:
         return request.in_thread(fallback)
     finally:
         request.has_written = request.has_written or had_written

@@ -143,7 +143,7 @@ class Application:
         here = loop_requests.current()
         try:
             self._answer(request)
-        except server_hints.Parked:
+        except server_hints.NeedsThread:
             again = Incoming.from_message(request.message)
             if here is not None and here.has_used_redis:
                 again.__dict__[server_hints.REPEATED] = True
@@ -167,7 +167,7 @@ class Application:
                 request.thread_share.leave()
             request.release = parked.release or request.release
             request.__dict__[server_hints.REPEATED] = True
-            parked.then(lambda: self._call_on_loop(partial(self._resume, request)))
+            parked.start_wait(lambda: self._call_on_loop(partial(self._resume, request)))
         except BaseException:
             request.end()
             raise
@@ -193,7 +193,7 @@ class Application:
                 self._call_on_loop(partial(EventStream, message, response))
             else:
                 message.respond(response)
-        except server_hints.Parked:
+        except (server_hints.NeedsThread, server_hints.Parked):
             raise
         except BaseException:
             logger.exception("Django failed to answer a request")

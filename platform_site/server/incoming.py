@@ -20,7 +20,7 @@ class Incoming(WSGIRequest):
     message: "Message"
     thread_share: ThreadShare | None = None
     release: Callable[[], None] | None = None
-    """That of `server_hints.Parked`, for the end."""
+    """That of `server_hints.Parked`."""
 
     def __init__(self, path: str, meta: dict[str, Any], body: bytes) -> None:
         # Without super().__init__, which would read the path and the body again, and without HttpRequest's, which would

@@ -1,7 +1,7 @@
 """Shares of a process's request threads, so that no owner can hold all of them. Owners are projects, accounts
 (for the console and their own endpoints), and the networks of clients without a caller. A request that finds the share
-of its owner taken gives its thread back (`server_hints.Parked`), waits for a place, and is repeated. Calls of functions
-are counted, but have limits of their own (`functions.execution.request_concurrency`)."""
+of its owner taken is parked (`server_hints.Parked`). Calls of functions are counted, but have limits of their own
+(`functions.execution.request_concurrency`)."""
 
 import math
 import threading

@@ -88,7 +88,7 @@ def test_a_transaction_goes_to_a_thread_and_nothing_of_it_was_sent(loop: Loop) -
         return connections[REGION].connection.pgconn.transaction_status
 
     [outcome, other] = loop.run(begin, ask(b"SELECT 1"))
-    assert isinstance(outcome, server_hints.Parked)
+    assert isinstance(outcome, server_hints.NeedsThread)
     assert other == [(b"1",)]
     [idle] = loop.run(lambda: (prepared.run(REGION, b"SELECT 1", ()), state())[1])
     assert idle == psycopg.pq.TransactionStatus.IDLE
@@ -103,7 +103,7 @@ def test_a_transaction_goes_to_a_thread_and_nothing_of_it_was_sent(loop: Loop) -
     ],
 )
 def test_what_would_stop_the_loop_goes_to_a_thread(loop: Loop, wait: Callable[[], Any]) -> None:
-    assert isinstance(loop.run(wait)[0], server_hints.Parked)
+    assert isinstance(loop.run(wait)[0], server_hints.NeedsThread)
 
 
 def test_a_request_that_has_written_is_not_repeated(loop: Loop, caplog: pytest.LogCaptureFixture) -> None:

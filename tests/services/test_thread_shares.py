@@ -41,7 +41,7 @@ class Server:
             share.enter(owner)
         except Parked as parked:
             share.leave()
-            parked.then(partial(self.resumed.append, share))
+            parked.start_wait(partial(self.resumed.append, share))
         return share
 
     def held(self, owner: str, attempts: int = 50) -> int:
@@ -89,7 +89,7 @@ def test_a_place_that_becomes_free_before_the_request_waits_is_its() -> None:
     with pytest.raises(Parked) as parked:
         share.enter("usr_a")
     held.leave()
-    parked.value.then(partial(server.resumed.append, share))
+    parked.value.start_wait(partial(server.resumed.append, share))
     assert (server.resumed, share.is_held) == ([share], True)
 
 
@@ -118,7 +118,7 @@ def test_no_place_is_lost_or_given_twice() -> None:
                 try:
                     share.enter(owner)
                 except Parked as parked:
-                    parked.then(resumed.set)
+                    parked.start_wait(resumed.set)
                     assert resumed.wait(10)
             with lock:
                 now[0] += 1
