@@ -79,7 +79,7 @@ class Application:
             work=self._work,
             refuse=self._refuse,
             on_retire=connections.close_all,
-            later=loop.call_later,
+            call_later=loop.call_later,
             client_of=_client_of,
             max_threads=settings.WEB_THREADS,
             max_waiting=min(settings.WEB_THREADS_WAITING, settings.WEB_THREADS - 1),

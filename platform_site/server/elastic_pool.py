@@ -1,7 +1,7 @@
-"""A thread pool with one active thread, because threads compete for the interpreter lock. While jobs are queued,
-another thread (of at most `max_threads`) becomes active when the current job has run for `stuck_after`, or at once when
-that job calls `will_wait`, unless `max_waiting` jobs already wait. Clients (`client_of`) take turns. Jobs that wait
-for `queue_timeout` are refused. `submit` is called on the event loop; `refuse` and the timer run there."""
+"""A thread pool in which one thread at a time is active, because threads compete for the interpreter lock. The active
+thread runs the queued jobs, one after the other. Another one becomes active when its job is stuck (has run for
+`stuck_after`), or calls `will_wait`. The thread that was replaced finishes its job, and then is idle, unless the active
+one is stuck. Clients (`client_of`) take turns. Jobs that have waited for `queue_timeout` are refused."""
 
 import logging
 import threading
@@ -20,16 +20,17 @@ Job = TypeVar("Job")
 
 @dataclass(eq=False, kw_only=True)
 class ElasticThreadPool(Generic[Job]):
-    """`work(job)` runs in a thread and must not raise; `refuse(job)` on the loop; `on_retire()` in an ending thread, to
-    close connections. Times in seconds."""
+    """`work(job)` runs in a thread; `on_retire()` in an ending thread, to close connections; `refuse(job)` on the event
+    loop, where `submit` is called. Times in seconds."""
 
     work: Callable[[Job], None]
     refuse: Callable[[Job], None]
     on_retire: Callable[[], None]
-    later: Callable[[float, Callable[[], None]], object]
+    call_later: Callable[[float, Callable[[], None]], object]
     client_of: Callable[[Job], str]
     max_threads: int = 16
     max_waiting: int = 4
+    """Jobs that are replaced because they called `will_wait`; further ones must be stuck."""
     stuck_after: float = 0.010
     queue_timeout: float = 2.0
     idle_seconds: float = 30.0
@@ -42,8 +43,8 @@ class ElasticThreadPool(Generic[Job]):
         self._idle: list[_Thread] = []
         self._threads: set[_Thread] = set()
         self._waiting_threads: set[threading.Thread] = set()
-        self._timer_set = False
-        self._stopping = False
+        self._has_timer = False
+        self._is_stopping = False
 
     def submit(self, job: Job, since: float | None = None) -> None:
         """`since` (`time.monotonic`): since when it waits, if it has waited elsewhere before."""
@@ -54,13 +55,13 @@ class ElasticThreadPool(Generic[Job]):
             insort(queue, (now if since is None else since, job), key=itemgetter(0))
             if self._active is None:
                 new = self._activate_another(now)
-            alarm, self._timer_set = not self._timer_set, True
+            had_timer, self._has_timer = self._has_timer, True
         self._start(new)
-        if alarm:
-            self.later(self.stuck_after, self._tick)
+        if not had_timer:
+            self.call_later(self.stuck_after, self._check_queue)
 
     def will_wait(self) -> None:
-        """In a job that will wait: another thread becomes active, up to `max_waiting`."""
+        """Called in a job."""
         thread = threading.current_thread()
         new = None
         with self._lock:
@@ -75,7 +76,7 @@ class ElasticThreadPool(Generic[Job]):
         """End running and queued jobs, then the threads, within `seconds`."""
         deadline = time.monotonic() + seconds
         with self._lock:
-            self._stopping = True
+            self._is_stopping = True
             idle, self._idle = self._idle, []
             threads = list(self._threads)
         for thread in idle:
@@ -85,7 +86,7 @@ class ElasticThreadPool(Generic[Job]):
                 thread.join(max(0.0, deadline - time.monotonic()))
 
     def _activate_another(self, now: float) -> "_Thread | None":
-        """A new thread is returned, to be started without the lock: a start can take long on a busy machine."""
+        """Returns a new thread, to be started without the lock: a start can take long on a busy machine."""
         if self._idle:
             active = self._idle.pop()  # the one that worked last: its caches are warm, and the others can end
             active.began = now
@@ -110,35 +111,36 @@ class ElasticThreadPool(Generic[Job]):
                 if self._active is new:
                     self._active = None
 
-    def _tick(self) -> None:
+    def _check_queue(self) -> None:
+        """Runs while jobs are queued: removes late ones, and replaces a stuck thread."""
         now = time.monotonic()
-        late: list[Job] = []
         new = None
+        late: list[Job] = []
         with self._lock:
             for client, queue in list(self._queues.items()):
                 while queue and now - queue[0][0] >= self.queue_timeout:
                     late.append(queue.popleft()[1])
                 if not queue:
                     del self._queues[client]
-            self._timer_set = bool(self._queues)
+            self._has_timer = bool(self._queues)
             due = now if self._active is None else self._active.began + self.stuck_after
             if self._queues and due <= now:
                 new, due = self._activate_another(now), now + self.stuck_after
         self._start(new)
-        if self._timer_set:
-            self.later(max(0.001, due - now), self._tick)
+        if self._has_timer:
+            self.call_later(max(0.001, due - now), self._check_queue)
         for job in late:
             self.refuse(job)
 
-    def _next(self, thread: "_Thread") -> Job | None:
-        """The next job of a thread, which waits for it; None to end the thread."""
+    def _next_job(self, thread: "_Thread") -> Job | None:
+        """Waits for a job; None to end the thread."""
         while True:
             with self._lock:
                 self._waiting_threads.discard(thread)
-                job = self._take(thread, time.monotonic())
+                job = self._take_job(thread, time.monotonic())
                 if job is not None:
                     return job
-                if self._stopping:
+                if self._is_stopping:
                     self._threads.discard(thread)
                     return None
                 self._idle.append(thread)
@@ -149,8 +151,8 @@ class ElasticThreadPool(Generic[Job]):
                         self._threads.discard(thread)
                         return None
 
-    def _take(self, thread: "_Thread", now: float) -> Job | None:
-        """A job for the active thread, which this one becomes if there is none or it is stuck. With the lock held."""
+    def _take_job(self, thread: "_Thread", now: float) -> Job | None:
+        """If this thread is the active one, or becomes it, since there is none or it is stuck. With the lock held."""
         active = self._active
         if active is not thread and active is not None and now - active.began < self.stuck_after:
             return None
@@ -178,10 +180,10 @@ class _Thread(threading.Thread):
     def run(self) -> None:
         pool = self.pool
         try:
-            while (job := pool._next(self)) is not None:
+            while (job := pool._next_job(self)) is not None:
                 try:
                     pool.work(job)
-                except BaseException:  # whatever it is, the thread must go on
+                except BaseException:  # the thread must go on
                     logger.exception("a job raised")
                 del job  # an idle thread must not keep it in memory
         finally:

@@ -26,7 +26,7 @@ class Jobs:
             work=self._work,
             refuse=self.refused.append,
             on_retire=self._retired,
-            later=asyncio.get_running_loop().call_later,
+            call_later=asyncio.get_running_loop().call_later,
             **({"client_of": lambda _: "", "stuck_after": STUCK_AFTER, "idle_seconds": 60.0} | options),
         )
 
