@@ -1,7 +1,6 @@
-"""Runs Django for the HTTP server. `/healthz` is answered at once. Short requests for rows and synchronous function
-calls run on the event loop (`platform_site.concurrency.loop_requests`), all others in threads. A request arrives
-complete, and its response is buffered, so slow clients occupy no thread. Errors before Django have the same envelope as
-the API's. Import this after `django.setup`."""
+"""Runs Django for the HTTP server: short requests for rows and synchronous function calls on the event loop
+(`platform_site.concurrency.loop_requests`), all others in threads. A request arrives complete, and its response is
+buffered, so slow clients occupy no thread. Import this after `django.setup`."""
 
 import asyncio
 import contextvars
@@ -12,7 +11,7 @@ import time
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from django.conf import settings
 from django.core.handlers.base import BaseHandler
@@ -42,19 +41,12 @@ from platform_site.server.watchdog import Watchdog
 logger = logging.getLogger(__name__)
 REPORT_SECONDS: Final = 2.0
 """How long a stopping worker writes its last metrics and entries of the request log."""
-_SLASHES_OF_TABLE: Final = "/v1/rows/tasks".count("/")
 
 
 class Application:
-    """Connections on one side, Django's handler on the other; loaded once, started in each worker."""
+    """Loaded once, started in each worker."""
 
     _handler: BaseHandler
-    _api_middleware: Callable[[Any], Any]
-    _loop: asyncio.AbstractEventLoop
-    _pool: ElasticThreadPool[Incoming]
-    _shares: ThreadShares
-    _reporters: list[Reporter | Writer]
-    _watchdog: Watchdog
 
     def load(self) -> None:
         """Import everything that the first request needs. Opens no connection, so it can run before a fork."""
@@ -72,7 +64,6 @@ class Application:
         self._handler = handler
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Called once per worker, in the thread of `loop`."""
         self._loop = loop
         availability.limit_waiting_threads(settings.WEB_THREADS)
         self._pool = ElasticThreadPool(
@@ -100,7 +91,7 @@ class Application:
         os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"  # our database backend has its own check
         loop_connections.install()
         open_metrics_file()
-        self._reporters = [Reporter(), *create_writers()]
+        self._reporters: list[Reporter | Writer] = [Reporter(), *create_writers()]
         for reporter in self._reporters:
             reporter.start()
         self._watchdog = Watchdog(loop)
@@ -119,7 +110,6 @@ class Application:
             reporter.join(max(0.0, deadline - time.monotonic()))
 
     def handle(self, message: Message) -> None:
-        """Answer a complete request: refuse it, or run it on the loop or in a thread."""
         if message.refusal is not None:
             _send_error(message, message.refusal)
             return
@@ -138,8 +128,7 @@ class Application:
         self._pool.submit(request)
 
     def _work_on_loop(self, request: Incoming) -> None:
-        """Run the request in its greenlet, and again in a thread if it would block. Never raises: the error would
-        surface in the callback of another request."""
+        """Never raises: the error would surface in the callback of another request."""
         here = loop_requests.current()
         try:
             self._answer(request)
@@ -197,7 +186,6 @@ class Application:
             raise
         except BaseException:
             logger.exception("Django failed to answer a request")
-            # Ignored if the response has begun.
             _send_error(message, errors.Internal())
         if response is not None:
             response.close()  # after the answer was handed over
@@ -208,23 +196,21 @@ class Application:
 
 
 def _client_of(request: Incoming) -> str:
-    """The credential of the request, not checked yet, or its address. Clients take turns for threads, so that one
-    account or key cannot fill the queue."""
+    """The credential, not checked yet, or the IP address. They take turns, so that none can fill the queue."""
     meta = request.META
     found: str = meta.get("HTTP_AUTHORIZATION") or meta.get("HTTP_COOKIE") or meta["REMOTE_ADDR"]
     return found
 
 
 def _runs_on_loop(message: Message) -> bool:
-    """Whether this is a short request: for rows without a transaction, or a synchronous function call without
-    Idempotency-Key and Prefer."""
+    """Whether this is a short request: for rows without a transaction, or a synchronous function call."""
     meta, path, method = message.meta, message.path, message.meta["REQUEST_METHOD"]
     if len(message.body) > MAX_ON_LOOP:
         return False
     if path.startswith("/v1/rows/"):
         if method in {"GET", "HEAD"}:
             return True
-        is_bulk = message.body.startswith(b"[") or (method == "PATCH" and path.count("/") == _SLASHES_OF_TABLE)
+        is_bulk = message.body.startswith(b"[") or (method == "PATCH" and path.count("/") == 3)  # of a table
         is_plain = method != "DELETE" and not is_bulk and "on_conflict" not in meta["QUERY_STRING"]
         return is_plain and not settings.REPLICAS and "HTTP_IDEMPOTENCY_KEY" not in meta
     is_call = path.startswith("/v1/functions/") and path.endswith("/invoke") and method == "POST"

@@ -1,4 +1,4 @@
-"""`Message`: one HTTP request as parsed, and the methods that send its response, once; and the event streams."""
+"""HTTP requests as parsed, with the methods that send their responses, and event streams."""
 
 import email.utils
 import logging
@@ -23,15 +23,15 @@ _PHRASES: Final = {each.value: each.phrase for each in HTTPStatus}
 
 class Message:
     connection: "HttpConnection"
-    """Set once it is the turn of this request."""
+    """Set when it is this request's turn."""
 
     def __init__(self) -> None:
         self.meta: dict[str, Any] = {}
         self.path = ""
         self.authority: str | None = None
-        """The request line's host, which precedes the header (RFC 9112, 3.2.2)."""
+        """The request line's host, which precedes the Host header (RFC 9112, 3.2.2)."""
         self.not_in_meta: Headers = []
-        """Those that proxies set, or with an underscore."""
+        """Headers that proxies set, or with an underscore."""
         self.repeated: set[str] = set()
         self.unreadable: set[str] = set()
         """Headers with bytes outside ASCII; not in META either."""
@@ -41,7 +41,7 @@ class Message:
         self.is_last = False
 
     def respond(self, response: HttpResponseBase) -> None:
-        """Send a response of Django, from any thread. Ignored if one was sent."""
+        """From any thread. Ignored if a response was sent."""
         if self.is_answered:
             return
         parts: Any = response  # those of a streaming response are a static file
@@ -55,7 +55,7 @@ class Message:
         self.connection.finish(self, b"".join(lines))
 
     def begin_stream(self, response: HttpResponseBase) -> bool:
-        """Send a head without length, and release the request. Returns whether the body is sent in chunks."""
+        """Send a head without length. Returns whether the body is sent in chunks."""
         is_chunked: bool = self.meta["SERVER_PROTOCOL"] == "HTTP/1.1"
         self.is_last = self.is_last or not is_chunked
         framing = b"transfer-encoding: chunked\r\n\r\n" if is_chunked else b"\r\n"
@@ -73,7 +73,7 @@ class Message:
 
 
 class EventStream:
-    """Answers `message` with Server-Sent Events, the messages of a queue, until one side ends it."""
+    """Answers `message` with Server-Sent Events from a queue, until one side ends it."""
 
     def __init__(self, message: Message, response: EventStreamResponse) -> None:
         self._message, self.queue = message, response.queue
@@ -83,7 +83,7 @@ class EventStream:
         self.send()
 
     def send(self) -> None:
-        """Send what is in the queue; called when it changes, and when the client disconnects or has read everything."""
+        """Called when the queue changes, and when the client disconnects or has read everything."""
         connection, queue = self._message.connection, self.queue
         if connection.stream is not self:  # it has ended
             return
@@ -111,8 +111,7 @@ class EventStream:
 
 
 def _headers_of(response: HttpResponseBase) -> Headers:
-    """With cookies; invalid values are left out and logged."""
-    # Not `items()`, which looks each up again by its name: four calls for each header.
+    # Not `items()`: four calls for each header.
     headers: Headers = [*response.headers._store.values()]
     if "cookies" in response.__dict__:  # our responses create the attribute only when it is read
         headers += [("Set-Cookie", cookie.output(header="").lstrip()) for cookie in response.cookies.values()]
@@ -121,7 +120,7 @@ def _headers_of(response: HttpResponseBase) -> Headers:
         return headers
     valid = []
     for name, value in headers:
-        # A control character could begin another header; what is beyond ASCII, clients read in different ways.
+        # A control character could begin another header. Clients read other characters in different ways.
         if value.isascii() and value.replace("\t", " ").isprintable():
             valid.append((name, value))
         else:

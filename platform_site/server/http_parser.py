@@ -30,24 +30,24 @@ class _HeadTooLarge(errors.ApiError):
 
 
 class RequestParser:
-    """Makes `messages` of what `feed` gets. The last one of a client that breaks the rules has a refusal. `check` gets
-    a message with its head; it completes META, or raises ApiError."""
+    """Makes `messages` of what `feed` gets. The last one of a client that breaks the rules has a refusal. `check`
+    completes META of a message with its head, or raises ApiError."""
 
     def __init__(self, check: Callable[[Message], None]) -> None:
         self._check = check
         self._parser = httptools.HttpRequestParser(self)
         self.messages: deque[Message] = deque()
         self.state = "idle"
-        """idle, head, body, done (nothing more is read)."""
+        """idle, head, body, or done: nothing more is read."""
         self.expects_continue = False
         self._upgrades = False
-        """Whether the head asks for another protocol: httptools then skips its body (`_head_without_upgrade`)."""
+        """The head asks for another protocol: httptools skips its body (`_head_without_upgrade`)."""
         self._message: Message | None = None
         self._url = b""
         self._head_bytes = 0
         """Of an unfinished head."""
         self._headers = self._headers_size = 0
-        """How many, and bytes of names and values."""
+        """Number, and bytes of names and values."""
         self._body = bytearray()
 
     def feed(self, data: bytes) -> None:
@@ -73,7 +73,6 @@ class RequestParser:
         self.state = "done"
 
     def _feed_parser(self, data: bytes) -> bytes:
-        """Returns what is still to be parsed."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:

@@ -30,7 +30,7 @@ _SECONDS_OF_STATE: Final = {"idle": IDLE_SECONDS, "head": HEAD_SECONDS, "body": 
 MAX_UNREAD: Final = 128 * 1024 * 1024
 """Bytes of all responses and event streams of a process that clients do not read."""
 SEND_BUFFER: Final = 256 * 1024
-"""Bytes that the kernel buffers for each connection besides; by default up to 4 MB."""
+"""Bytes that the kernel buffers besides for each connection; by default up to 4 MB."""
 _EXPIRY_CHECK_SECONDS: Final = 0.5
 _NEVER: Final = float("inf")
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -42,8 +42,7 @@ class RequestTimeout(errors.ApiError):
 
 @dataclass(eq=False)
 class HttpServer:
-    """All connections of a process, on its event loop. `handle(message)` answers a complete request, or its refusal.
-    Connections beyond `max_connections` are closed."""
+    """All connections of a process. `handle(message)` answers a complete request, or its refusal."""
 
     loop: asyncio.AbstractEventLoop
     forwarding: Forwarding
@@ -69,8 +68,8 @@ class HttpServer:
         self.loop.call_later(_EXPIRY_CHECK_SECONDS, self._expire_connections)
 
     def _limit_unread(self) -> None:
-        """Close connections until the others have at most MAX_UNREAD, those with the most first. Bytes of a client that
-        reads count as a tenth; connections without unread bytes come last, so they are never closed."""
+        """Close connections, those with the most first, until the others have at most MAX_UNREAD. Bytes of a client
+        that reads count as a tenth. Connections without unread bytes come last, so they are never closed."""
         unread = [(each.count_unread(), each) for each in self.connections]
         total = sum(size for size, _ in unread)
         if total <= MAX_UNREAD:
@@ -97,13 +96,13 @@ class HttpServer:
 
 
 def return_memory() -> None:
-    """Return freed memory to the system: glibc keeps it, several times MAX_UNREAD after many large responses."""
+    """glibc keeps freed memory: several times MAX_UNREAD after many large responses."""
     if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
         trim(0)
 
 
 class HttpConnection(asyncio.Protocol):
-    """Deadlines, order of responses and flow control of one connection. `finish` alone is called in other threads."""
+    """Only `finish` is called in other threads, too."""
 
     _parser: RequestParser
     _transport: Any
@@ -114,9 +113,9 @@ class HttpConnection(asyncio.Protocol):
         self.stream: EventStream | None = None
         self._unread = 0
         self.reads = False
-        """Whether the client has read some of what was unread before."""
+        """Whether the client has read some of the bytes that were unread before."""
         self._unwritten = 0
-        """Bytes that were in the buffer when its deadline was set; by the next one the client must have read some."""
+        """In the buffer when its deadline was set: by then the client must have read some."""
         self.deadline = server.loop.time() + HEAD_SECONDS
         self.is_gone = False
         self.is_paused = False
@@ -186,7 +185,6 @@ class HttpConnection(asyncio.Protocol):
             self._transport.write(data)
 
     def finish(self, message: Message, data: bytes) -> None:
-        """Send the end of a response, from any thread."""
         if threading.get_ident() == self.server.thread:
             self._finish(message, data)
         else:
@@ -208,7 +206,7 @@ class HttpConnection(asyncio.Protocol):
             self._go_on()
 
     def _go_on(self) -> None:
-        """Go on with the next request, once the client has read the response."""
+        """Begin the next request, once the client has read the response."""
         if self.is_paused:
             self._unwritten = self._transport.get_write_buffer_size()
             self.deadline = self.server.loop.time() + WRITE_SECONDS

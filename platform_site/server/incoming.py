@@ -1,5 +1,3 @@
-"""The request as Django sees it, with its body read."""
-
 from collections.abc import Callable
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
@@ -15,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Incoming(WSGIRequest):
-    """Its text is UTF-8, whatever charset the client names; Django would decode the query by it."""
+    """The request as Django sees it. Its text is UTF-8, whatever charset the client names."""
 
     message: "Message"
     thread_share: ThreadShare | None = None
@@ -23,14 +21,13 @@ class Incoming(WSGIRequest):
     """That of `server_hints.Parked`."""
 
     def __init__(self, path: str, meta: dict[str, Any], body: bytes) -> None:
-        # Without super().__init__, which would read the path and the body again, and without HttpRequest's, which would
-        # set what is computed lazily (Django's own subclasses do not call it either).
+        # Without super().__init__, which would read the path and the body again.
         self.path = self.path_info = path
         self.environ = self.META = meta
         self.method = meta["REQUEST_METHOD"]
         self.resolver_match = None
         self._read_started = False
-        self._body = body  # Django would read it from the stream, and check its limit five times
+        self._body = body
         self._stream = BytesIO(body)
         stated = meta.get("CONTENT_TYPE")
         try:

@@ -1,6 +1,5 @@
-"""The head of a request: its META, and what is refused. Unlike in a WSGI server, repeated headers are joined by commas,
-headers with an underscore are dropped (`X_Forwarded_For`), and forwarding headers never reach META: those of
-`TRUSTED_PROXIES` become IP and scheme."""
+"""The head of a request: its META, and what is refused. Headers with an underscore (`X_Forwarded_For`) and forwarding
+headers never reach META: those of `TRUSTED_PROXIES` become IP and scheme."""
 
 import ipaddress
 import re
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from platform_site.server.http_message import Headers, Message
 
 UNREADABLE: Final = "\N{REPLACEMENT CHARACTER}"
-"""Replaces a value with bytes above 0x7F, which every reader then refuses."""
+"""Replaces a value with bytes outside ASCII: every reader refuses it."""
 _USED_HEADERS: Final = frozenset(
     {
         "authorization",
@@ -38,7 +37,7 @@ MAX_CACHED_NAME: Final = 64
 
 
 class Forwarding:
-    """Trusted proxies' networks. Raises ValueError."""
+    """Networks of trusted proxies. Raises ValueError."""
 
     def __init__(self, trusted: Iterable[str]) -> None:
         self._networks = [ipaddress.ip_network(text, strict=False) for text in trusted]
@@ -53,8 +52,7 @@ class Forwarding:
         return any(parsed in network for network in self._networks)
 
     def client(self, peer: str, headers: "Headers") -> tuple[str, str]:
-        """The client's IP and scheme. Reads `X-Forwarded-For` from its end: each trusted proxy vouches for the entry
-        before; the first untrusted IP is the client."""
+        """The client's IP and scheme. Each trusted proxy vouches for the entry of `X-Forwarded-For` before its own."""
         if not self._networks or not self.trusts(peer):
             return peer, "http"
         client = peer
@@ -84,7 +82,7 @@ def host_of(endpoint: str) -> str:
 
 
 def check_head(forwarding: Forwarding, peer: tuple[str, str, int], message: "Message") -> None:
-    """Complete META from the head of a request. Raises ApiError for one that is refused."""
+    """Complete META. Raises ApiError for a request that is refused."""
     meta, path, unreadable = message.meta, message.path, message.unreadable
     client, server, port = peer
     for header in _USED_HEADERS.intersection(unreadable):  # others are ignored (RFC 9110, 5.5)

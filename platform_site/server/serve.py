@@ -1,8 +1,6 @@
-"""The main process of the web server. Each listening socket has a worker process: with one socket (no SO_REUSEPORT), a
-single worker takes all connections. The sockets are held here or by `manage.py up`, so that clients wait for the next
-worker instead of being reset. A worker that ends is started again, unless five in a row end before they serve. SIGHUP
-replaces the workers one after the other: a worker stops when its successor serves, after finishing its requests.
-Workers end with the main process."""
+"""The main process of the web server, with a worker process for each listening socket. Sockets stay open here, so that
+clients wait for the next worker instead of being reset. A worker that ends is started again, unless five in a row end
+before they serve. SIGHUP replaces one after the other: each finishes its requests when its successor serves."""
 
 import contextlib
 import gc
@@ -23,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 STOP_SECONDS: Final = 8
 REPLACED_SECONDS: Final = worker.FINISH_SECONDS + 15
-"""When a replaced worker is killed: one whose event loop is blocked does not end by itself."""
+"""Then a replaced worker is killed: one whose event loop is blocked does not end by itself."""
 START_SECONDS: Final = 60
 _FALSE_START_SECONDS: Final = 0.3
 _MAX_FALSE_STARTS: Final = 5
@@ -34,12 +32,12 @@ _STOP_SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
 class _Worker:
     process: Any
     ready: Any
-    """A pipe that is readable once the worker serves, or has ended."""
+    """A pipe that is readable once it serves, or has ended."""
     _served_at: float | None = None
 
     @property
     def served_at(self) -> float | None:
-        """Since when it serves, by `time.monotonic`; None before."""
+        """By `time.monotonic`; None before it serves."""
         if self._served_at is None and self.ready.poll():
             with contextlib.suppress(EOFError):
                 self._served_at = self.ready.recv()
@@ -55,14 +53,13 @@ class _MainProcess:
         self._context: Any = multiprocessing.get_context(start_method)
         self._workers: list[_Worker] = []
         self._replaced: dict[Any, float] = {}
-        """Processes that finish their requests, and when to kill each (`time.monotonic`)."""
+        """When to kill each (`time.monotonic`)."""
         self._false_starts = 0
         self._received: set[int] = set()
         self._signals, self._signals_writer = socket.socketpair()
         self._signals_writer.setblocking(False)
 
     def run(self) -> None:
-        """Until SIGTERM or SIGINT. Raises SystemExit(1) if workers end before they serve."""
         for number in worker.SIGNALS:
             signal.signal(number, lambda *_: None)
         signal.set_wakeup_fd(self._signals_writer.fileno())
@@ -89,14 +86,14 @@ class _MainProcess:
         is_forked = self._context.get_start_method() == "fork"
         others = [each for each in self._listeners if each is not listener] if is_forked else []
         process = self._context.Process(target=worker.work, args=(listener, others, writer, os.getpid()))
-        signal.pthread_sigmask(signal.SIG_BLOCK, worker.SIGNALS)  # Python loses those that arrive while it forks
+        signal.pthread_sigmask(signal.SIG_BLOCK, worker.SIGNALS)  # Python loses signals while it forks
         process.start()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, worker.SIGNALS)
         writer.close()
         return _Worker(process, ready)
 
     def _wait(self, others: list[Any], seconds: float | None = None) -> bool:
-        """Wait for a signal or one of `others`, for `seconds` at most. Returns whether one of `others` is ready."""
+        """Whether one of `others` is ready. Ends with a signal, too."""
         ready = wait([self._signals, *others], seconds)
         if self._signals in ready:
             ready.remove(self._signals)
@@ -152,7 +149,7 @@ class _MainProcess:
         processes = multiprocessing.active_children()
         for process in processes:
             process.terminate()
-        # Or the kernel would accept connections until this process ends, and reset them unanswered.
+        # Until then, the kernel accepts connections.
         for listener in self._listeners:
             listener.close()
         until = time.monotonic() + STOP_SECONDS
@@ -165,12 +162,11 @@ class _MainProcess:
 
 
 def serve(listeners: list[socket.socket], *, preload: bool) -> None:
-    """Serve with one worker per socket until SIGTERM or SIGINT; SIGHUP replaces workers one by one. Raises
-    SystemExit(1). `preload`: import the application here, for fast starts and shared memory; a reload then keeps the
-    code."""
+    """Serve until SIGTERM or SIGINT. Raises SystemExit(1). `preload`: import the application here, for fast starts and
+    shared memory; SIGHUP then keeps the code."""
     if preload:
         application.load()
         gc.collect()
-        gc.freeze()  # objects from loading stay: no collection visits them and copies shared pages
-    # Spawned without preloading: a fork would keep the code that this process has imported.
+        gc.freeze()  # so that no collection visits these objects and copies shared pages
+    # A fork would keep the code that this process has imported.
     _MainProcess(listeners, start_method="fork" if preload else "spawn").run()

@@ -24,17 +24,17 @@ class OverShare(Unavailable):
 @dataclass(eq=False)
 class ThreadShares:
     """An owner may have half of the threads that no other holds, and at least one. A request waits for at most
-    `timeout` seconds, including its wait for a thread. `later(seconds, call)` is called in threads."""
+    `timeout` seconds, including its wait for a thread. `call_later` is called in threads."""
 
     threads: int
     timeout: float
-    later: Callable[[float, Callable[[], None]], object]
+    call_later: Callable[[float, Callable[[], None]], object]
     lock: threading.Lock = field(default_factory=threading.Lock)
     waiting: dict[str, deque["ThreadShare"]] = field(default_factory=dict)
     _held: Counter[str] = field(default_factory=Counter)
 
     def grant(self) -> None:
-        """Give free places to those who wait, first to the owner that holds the fewest."""
+        """Give free places to those that wait, first to the owner that holds the fewest."""
         granted = []
         with self.lock:
             for owner in sorted(self.waiting, key=self._held.__getitem__):
@@ -80,7 +80,7 @@ class ThreadShare:
     resume: Callable[[], None] = lambda: None
 
     def enter(self, owner: str) -> None:
-        """Called once the owner is known. Raises Parked, and OverShare after waiting."""
+        """Raises Parked, and OverShare after waiting."""
         shares = self.shares
         with shares.lock:
             if self.is_held:  # it has waited, or runs again
@@ -95,7 +95,6 @@ class ThreadShare:
         raise Parked(self._wait)
 
     def count_as_call(self) -> None:
-        """Called before the request waits for a function, also if its owner is not known."""
         with self.shares.lock:
             self.shares.release(self)
             self.owner = _CALLS
@@ -115,7 +114,7 @@ class ThreadShare:
             self.resume = resume
             self.shares.waiting.setdefault(self.owner, deque()).append(self)
         self.shares.grant()  # a place may have become free meanwhile
-        self.shares.later(max(0.0, self._seconds_left()), self._expire)
+        self.shares.call_later(max(0.0, self._seconds_left()), self._expire)
 
     def _expire(self) -> None:
         with self.shares.lock:

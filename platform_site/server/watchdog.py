@@ -1,6 +1,5 @@
 """Logs what blocks the event loop for more than 50 ms, with its stack: its thread computes, or sleeps outside of the
-loop's own wait. A thread that only waits for a CPU core or for the interpreter lock, for which it wakes every 5 ms, is
-not reported."""
+loop's own wait. A wait for a CPU core or for the interpreter lock, for which it wakes every 5 ms, is not reported."""
 
 import asyncio
 import logging
@@ -16,11 +15,10 @@ from typing import Final
 from platform_site.observability.metrics import LOOP_STOPS
 
 INTERVAL: Final = 0.025
-"""Seconds between checks; without a response at two, the loop has stopped."""
-MAX_CPU: Final = 0.05
-"""CPU seconds before a response."""
+"""Seconds between checks."""
+MAX_CPU_SECONDS: Final = 0.05
 _STATUS: Final = re.compile(r"^State:\s+(\S).*^voluntary_ctxt_switches:\s+(\d+)", re.MULTILINE | re.DOTALL)
-"""The state of a thread (S: sleeping), and how often it has waited."""
+"""S: sleeping; and how often it has waited."""
 
 logger = logging.getLogger(__name__)
 
@@ -60,13 +58,13 @@ class Watchdog:
                 found = _STATUS.search(self._status.read_text())
                 state = found.groups() if found else None
                 is_sleeping = state is not None and state[0] == "S" and state == before
-                is_computing = self._now()[1] - self._asked[1] > MAX_CPU
+                is_computing = self._now()[1] - self._asked[1] > MAX_CPU_SECONDS
                 before = state
                 frame = sys._current_frames().get(self._watched)
                 if (is_computing or is_sleeping) and frame is not self._between_callbacks:
                     is_reported = True
                     LOOP_STOPS.inc()
-                    # The stack has lines of code and no values, so no secrets.
+                    # Lines of code without values, so without secrets.
                     stack = "".join(traceback.format_stack(frame))
                     doing = "it computes" if is_computing else "it sleeps"
                     logger.warning("the event loop is blocked: %s\n%s", doing, stack)

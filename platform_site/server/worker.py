@@ -28,23 +28,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 GRACE_SECONDS: Final = 0.5
-"""How long a stopping worker still answers, closing connections."""
+"""How long a stopping worker still answers."""
 FINISH_SECONDS: Final = 330
-"""How long it may then take to finish its requests: a function may run for 300 s."""
+"""How long it then finishes its requests: a function may run for 300 s."""
 MAX_CONNECTIONS: Final = 16_384
-"""Of one worker; 16 KB each."""
+"""16 KB each."""
 _OTHER_FILES: Final = 512
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""Those that the main process handles. A worker starts with them blocked."""
+"""A worker starts with them blocked."""
 FULL_COLLECTIONS: Final = 100
-"""Collections of the middle generation per full one, which takes 20 ms with 200 environments. With Python's default of
-10, every hundredth request would wait for one."""
+"""Collections of the middle generation per full one, which takes 20 ms. By default, every hundredth request waits."""
 
 
 def work(listener: socket.socket, others: list[socket.socket], ready: Any, parent: int) -> None:
-    """Serve until SIGTERM. Sends the time (`time.monotonic`) over the pipe `ready` once it serves. Closes `others`, the
-    inherited listeners of other workers."""
-    for other in others:
+    """Serve until SIGTERM. Sends the time (`time.monotonic`) over the pipe `ready` once it serves."""
+    for other in others:  # inherited listeners of other workers
         other.close()
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -71,7 +69,7 @@ def work(listener: socket.socket, others: list[socket.socket], ready: Any, paren
 
 
 def _allow_connections() -> int:
-    """A worker's maximum connections (streams count), and as many files."""
+    """Allow as many files. Returns the number of connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_CONNECTIONS + _OTHER_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -87,7 +85,7 @@ async def _serve(
     ended = asyncio.Event()
 
     def stop() -> None:
-        """Refuse new connections, and close busy ones with their response: closing an idle one could lose a request."""
+        """Busy connections close with their response. Closing an idle one now could lose a request."""
         if not server.is_stopping:
             for end in server_hints.on_shutdown:
                 end()
@@ -96,7 +94,7 @@ async def _serve(
 
     application.start(loop)
     await server.start(listener)
-    # Only in the running loop: uvloop loses earlier signals. Until here, a signal ends the process.
+    # Only in the running loop: uvloop loses earlier signals.
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     ready.send(time.monotonic())
