@@ -1,8 +1,8 @@
 """A fair semaphore for operations whose duration a tenant controls. An owner's share shrinks with the slots that others
-hold. An owner is slow for a minute, doubling up to an hour, after an operation longer than `slow_after` seconds; it is
+hold. An owner is slow for a minute, doubling up to an hour, after an operation longer than `slow_after` seconds, and
 proven after a fast one. Slow owners cannot take the last half of the slots, and only proven owners the last quarter. A
-slot held for `slow_after` seconds can be reclaimed for another owner (`on_reclaim`). The bounded queue is served by
-reputation, slots held and age."""
+slot held for `slow_after` seconds can be reclaimed for another owner. The queue is served by reputation, slots held and
+age."""
 
 import math
 import threading
@@ -61,8 +61,7 @@ class Slot:
 
 
 class FairSemaphore:
-    """`capacity` slots; one owner may have `per_owner` while there are no others. A slot can be reclaimed after
-    `slow_after` seconds. At most `max_waiting` operations wait. Thread-safe."""
+    """One owner may have `per_owner` slots while there are no others. Thread-safe."""
 
     def __init__(
         self,
@@ -179,7 +178,6 @@ class FairSemaphore:
             self._changed.notify_all()
 
     def _reclaim_slot(self, name: str, now: float) -> None:
-        """Reclaim at most one slot per waiting operation of an owner without one."""
         owner = self._owner(name)
         if owner.held or sum(slot.is_reclaimed for slot in self._slots) >= len(self._queue):
             return

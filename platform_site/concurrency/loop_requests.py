@@ -29,19 +29,17 @@ logger = logging.getLogger(__name__)
 
 
 class LoopRequest:
-    """A request on the loop; `connections` are the borrowed ones, by alias."""
-
     def __init__(self, loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
         self.loop, self.work = loop, work
         self._worker: _Worker | None = None
         self.connections: dict[str, Any] = {}
         self.project_id = ""
         self.has_used_redis = False
-        """Whether a round trip to Redis has begun, so that rate limits may have counted the request."""
+        """Rate limits may have counted the request."""
         self.has_written = False
 
     def switch(self, outcome: Any = None) -> None:
-        """On the loop: start or resume the work, with `outcome` as the result of `wait`. Does nothing after its end."""
+        """Start or resume the work, with `outcome` as the result of `wait`. Does nothing after its end."""
         worker = self._worker
         if worker is None:
             worker = _idle.workers.pop() if _idle.workers else _Worker()
@@ -129,8 +127,8 @@ def in_thread(call: Callable[[], Result]) -> Result:
 
 
 def run_or_repeat_in_thread(call: Callable[[], Result], fallback: Callable[[], Result]) -> Result:
-    """Run `call()`, one part of a request that cannot be repeated as a whole, and return its result. If it would block
-    the loop before it has written anything, `fallback()` is run in a thread instead."""
+    """For a part of a request that cannot be repeated as a whole: if `call()` would block the loop before it has
+    written anything, `fallback()` runs in a thread instead."""
     request = current()
     if request is None:
         return call()
@@ -154,7 +152,6 @@ class Gate:
             self._lock.acquire()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Whether it was opened within `seconds`."""
         request = self._request
         if request is None:
             return self._lock.acquire(timeout=-1 if seconds is None else max(0.0, seconds))
@@ -203,10 +200,10 @@ class Readiness:
     def wait(
         self, request: LoopRequest, *, writable: bool = False, again: bool = False, seconds: float | None = None
     ) -> bool:
-        """False after `seconds`. `again`: after another wait for the same response."""
+        """False after `seconds`. `again`: not the first wait for a response."""
         descriptor, loop = self._descriptor, self._loop
-        # uvloop never again calls the reader of a socket that had an error, such as that of a server which ended with
-        # unread input. What the server sent before its end is read first, so the error itself would not be noticed.
+        # uvloop never again calls the reader of a socket that had an error, as of a server that ended with unread
+        # input. What it sent before is read first, so the error itself would not be noticed.
         if descriptor is None or (again and is_readable(descriptor)):
             return True
         timer = loop.call_later(seconds, self._wake, _TIMED_OUT) if seconds is not None else None
@@ -229,7 +226,6 @@ class Readiness:
             self.close()
 
     def close_soon(self) -> None:
-        """From any thread."""
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self.close)
 

@@ -1,5 +1,3 @@
-"""A bounded cache in memory."""
-
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
@@ -8,9 +6,8 @@ V = TypeVar("V")
 
 
 class Memo(Generic[K, V]):
-    """Keeps the last `size` to 2 × `size` used entries: when the young generation is full, it becomes the old one, and
-    the previous old one is dropped. Thread-safe without a lock, because it only uses single dictionary operations; a
-    race can at worst lose an entry."""
+    """A cache of the last `size` to 2 × `size` used entries: when the young generation is full, it becomes the old one.
+    Thread-safe without a lock, by single dictionary operations; a race can at worst lose an entry."""
 
     def __init__(self, size: int) -> None:
         self.size = size

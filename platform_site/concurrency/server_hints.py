@@ -17,7 +17,6 @@ SHARE = "thread_share"
 
 
 def will_block() -> None:
-    """Called before I/O. As cheap as a lock."""
     if on_will_block is not None:
         on_will_block()
 

@@ -83,7 +83,6 @@ _all: Final["weakref.WeakSet[Batch[Any]]"] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """The child has no threads; the items are the parent's."""
     for each in _all:
         each._reset()
 

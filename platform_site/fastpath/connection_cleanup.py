@@ -1,6 +1,5 @@
-"""Cleans up a thread's database connections once per request, by `close_if_unusable_or_obsolete`. Django's receivers
-look up each database and cache at the start and end of each request (25 µs). The server calls it after each response
-(`platform_site.server.application`); tests, commands and workers keep Django's signals."""
+"""Cleans up a thread's database connections once per request. Django's receivers look up each database and cache at the
+start and end of each request (25 µs). Only for the server; tests, commands and workers keep Django's signals."""
 
 import threading
 from typing import Any
@@ -22,7 +21,6 @@ _opened = _Opened()
 
 
 def disconnect_django_signals() -> None:
-    """Replace Django's receivers in this process; idempotent."""
     if not settings.FASTPATH:
         return
     signals.request_started.disconnect(db.reset_queries)

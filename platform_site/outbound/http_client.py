@@ -1,6 +1,5 @@
 """The HTTP client of webhooks, functions (`ctx.fetch`) and sign-in: checks the URL, connects to the checked IP, and
-reads a bounded response. Thread-safe; reuses connections. A call ends within `total` seconds (15), connecting within
-`connect` (5)."""
+reads a bounded response. Thread-safe; reuses connections."""
 
 import contextlib
 import http.client
@@ -38,7 +37,7 @@ REPEATABLE: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 
 
 Key = tuple[str, str, str, int]
-"""Owner, scheme, host and port."""
+"""Owner, scheme, host, port."""
 
 
 @dataclass(slots=True, eq=False)
@@ -57,13 +56,12 @@ class Interruption:
         self._connection: socket.socket | None = None
 
     def interrupt(self) -> None:
-        """End or prevent the call. Idempotent."""
+        """Also prevents a call."""
         with self._lock:
             self.is_interrupted = True
             if self._connection is not None:
                 with contextlib.suppress(OSError):
-                    # Wakes the waiting thread, which closing would not; a TLS socket's own shutdown would remove its
-                    # state.
+                    # Wakes the waiting thread, unlike closing; a TLS socket's own shutdown would remove its state.
                     socket.socket.shutdown(self._connection, socket.SHUT_RDWR)
 
     @contextlib.contextmanager
@@ -113,10 +111,9 @@ class Client:
         is_repeatable: bool | None = None,
         interruption: Interruption | None = None,
     ) -> Response:
-        """One call. `headers` must not set length, host or connection. `owner` (an environment's id, `""` for the
-        platform) has its own connections, since a host that misreads a request's end would mix tenants' secrets, and a
-        share of name lookups. On a dead idle connection it is repeated if `is_repeatable` (None: by method). Raises an
-        OutboundError (ConnectionBroken if interrupted), ValueError."""
+        """`owner` (an environment's id, `""` for the platform) has its own connections, since a host that misreads a
+        request's end would mix tenants' secrets, and a share of name lookups. On a dead idle connection it is repeated
+        if `is_repeatable` (None: by method). Raises an OutboundError (ConnectionBroken if interrupted), ValueError."""
         deadline = time.monotonic() + total
         interruption = interruption or Interruption()
         try:
@@ -158,8 +155,7 @@ class Client:
         for index, address in enumerate(allowed):
             is_last = index == len(allowed) - 1
             left = by - time.monotonic()
-            # With several IP addresses, an unreachable one leaves time for the next.
-            share = left if is_last else left / 2
+            share = left if is_last else left / 2  # an unreachable address leaves time for the next
             try:
                 connection = self._connect_to(plain(address), target, share, interruption)
                 break

@@ -1,5 +1,3 @@
-"""Writes HTTP requests and reads bounded responses."""
-
 import http.client
 import re
 from collections.abc import Mapping

@@ -1,6 +1,5 @@
-"""Name resolution with a deadline, which `getaddrinfo` lacks: in abandonable threads, at most MAX_PENDING and
-MAX_PER_OWNER per owner, by `platform_site.concurrency.fair_semaphore`, so that owners of unresolvable names get few
-slots."""
+"""Name resolution with a deadline, which `getaddrinfo` lacks: in threads that can be abandoned, shared fairly, so that
+owners of unresolvable names get few."""
 
 import ipaddress
 import os

@@ -17,15 +17,12 @@ class ResponseTooLarge(OSError):
 
 
 class _Bounded(_Socket):
-    """A mixin of plain and TLS sockets; `until` sets the limits."""
-
     deadline = float("inf")
     allowance = 0
     has_received = False
     has_ended = False
 
     def until(self, deadline: float, allowance: int) -> None:
-        """Set the deadline (`time.monotonic()`) and the bytes to receive."""
         self.deadline, self.allowance, self.has_received, self.has_ended = deadline, allowance, False, False
 
     def left(self) -> float:

@@ -1,6 +1,5 @@
 """SSRF protection: which IPs may be called, by the IANA special-purpose registries as of 2026 (`ipaddress.is_global` of
-Python 3.11 treats 6to4, NAT64, multicast and site-local as public). IPv6: only 2000::/3 without reserved prefixes and
-those that embed IPv4. Pure."""
+Python 3.11 treats 6to4, NAT64, multicast and site-local as public). Of IPv6 only 2000::/3, without embedded IPv4."""
 
 import ipaddress
 from collections.abc import Iterable

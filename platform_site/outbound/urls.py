@@ -20,7 +20,7 @@ DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 LOWEST_FREE_PORT: Final = 1024
 FORBIDDEN_PORTS: Final = frozenset(
     {
-        # Databases, queues, caches and cluster management: other protocols that listen in internal networks.
+        # Databases, queues, caches and cluster management.
         *(1099, 1433, 1434, 1521, 1719, 1720, 1723, 1883, 2049, 2181, 2375, 2376, 2377, 2379, 2380, 3268, 3269),
         *(3306, 3389, 3659, 4045, 4190, 4369, 5060, 5061, 5432, 5672, 5984, 5985, 5986, 6000, 6379, 6443, 6566),
         *(6665, 6666, 6667, 6668, 6669, 6679, 6697, 7474, 7687, 8086, 8200, 8300, 8301, 8302, 8500, 9042, 9092),
@@ -29,7 +29,6 @@ FORBIDDEN_PORTS: Final = frozenset(
 )
 RESOLVE_SECONDS: Final = 2.0
 _CHECK_OWNER: Final = "check_url"
-"""The owner of lookups when a URL is stored."""
 
 _REFUSED: Final = re.compile(r"[\x00-\x20\x7f\\<>\"^`{|}]")
 _NAME: Final = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(?:\.(?!-)[a-z0-9_-]{1,63}(?<!-))*\.?", re.ASCII)
@@ -133,8 +132,8 @@ def _host(netloc: str) -> str:
 
 
 def check_url(text: str) -> None:
-    """The host is resolved within RESOLVE_SECONDS. Raises ValidationFailed (field `url`) if the URL is malformed or
-    has only private IPs; an unresolvable name is accepted, since calls check again. Not inside a transaction."""
+    """Raises ValidationFailed (field `url`) if the URL is malformed or has only private IPs; an unresolvable name is
+    accepted, since calls check again. Not inside a transaction, as it resolves the host."""
     try:
         target = parse_url(text)
     except BadUrl as error:

@@ -29,10 +29,10 @@ Result = TypeVar("Result")
 PROBE_SECONDS: Final = 0.5
 SILENT_SECONDS: Final = 0.5
 MIN_WAIT_SECONDS: Final = 0.05
-"""So long without progress is normal. At 60 ms the pool has added six of eight threads (`WEB_THREAD_STUCK_MS`)."""
+"""So long without progress is normal."""
 USUAL_LATENCY_FACTOR: Final = 8
 ANSWER_SECONDS: Final = 2
-"""Seconds to connect in a probe, and for an empty statement."""
+"""To connect in a probe, and for an empty statement."""
 
 _TO_PROBE: Final = frozenset(
     {"dbname", "user", "password", "host", "port", "sslmode", "sslrootcert", "sslcert", "sslkey"}
@@ -47,8 +47,8 @@ class AvailabilityWatch:
         self._alias = alias
         self._lock = threading.Lock()
         self._waiting: dict[greenlet, tuple[float, BaseDatabaseWrapper | None, bool]] = {}
-        """By waiting thread or loop request: the start of the wait (monotonic), the connection (None: connecting), and
-        whether the wait occupies a request thread, which those on the event loop do not."""
+        """By thread or loop request: the start of the wait (monotonic), the connection (None: connecting), and whether
+        the wait occupies a request thread."""
         self._progress_at = 0.0
         self._usual = 0.0
         """Moving average of a statement's seconds."""
@@ -88,7 +88,7 @@ class AvailabilityWatch:
             self._usual += (now - waited[0] - self._usual) / 32
 
     def lost(self, parameters: dict[str, Any]) -> None:
-        """The wait ended without a response. `parameters` are for probes."""
+        """`parameters` are for probes."""
         with self._lock:
             waited = self._waiting.pop(getcurrent(), None)
         if waited is not None and time.monotonic() - waited[0] >= SILENT_SECONDS:
@@ -112,7 +112,7 @@ class AvailabilityWatch:
         return self._seconds_without_progress() > max(MIN_WAIT_SECONDS, USUAL_LATENCY_FACTOR * self._usual)
 
     def _seconds_without_progress(self) -> float:
-        """Seconds since a wait ended, or since the oldest one began; 0 without one."""
+        """Since a wait ended, or since the oldest one began; 0 without one."""
         try:
             since = max(self._progress_at, min(began for began, _, _ in self._waiting.values()))
         except (ValueError, RuntimeError):  # a thread has just left
@@ -120,7 +120,6 @@ class AvailabilityWatch:
         return time.monotonic() - since
 
     def _shut_down_waiting(self, timeout: float) -> None:
-        """Shut down the connections that have waited for `timeout`. Their threads close them."""
         for waiter, waited in list(self._waiting.items()):
             began, connection, _ = waited
             if connection is None or time.monotonic() - began < timeout:
@@ -166,7 +165,7 @@ class AvailabilityWatch:
         logger.warning("database %s responds again", self._alias)
 
     def _probe(self, parameters: dict[str, Any]) -> bool | None:
-        """Whether the database responds; None if the probe itself failed."""
+        """None if the probe itself failed."""
         try:
             return _responds(parameters)
         except Exception:  # psycopg's wait for an answer takes a descriptor, and there may be none

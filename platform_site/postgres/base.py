@@ -1,6 +1,5 @@
-"""The database backend. In place of Django's health check, a round trip per request, `poll` finds in two microseconds
-that an idle connection's socket is readable and so unusable. Silent failures: TCP timers,
-`platform_site.postgres.availability`, and one retry of reads in `platform_site.http.views`."""
+"""The database backend. In place of Django's health check, a round trip, `poll` finds in two microseconds that an idle
+connection's socket is readable and so unusable."""
 
 import threading
 from collections.abc import Callable
@@ -27,7 +26,7 @@ def commits_of_this_thread() -> int:
 
 class SchemaEditor(schema.DatabaseSchemaEditor):
     def _create_like_index_sql(self, model: Any, field: Any) -> None:
-        """Creates no LIKE index: it would slow down every insert, and no such column is searched by prefix."""
+        """Creates no LIKE index, since no such column is searched by prefix."""
 
 
 class DatabaseWrapper(base.DatabaseWrapper):

@@ -91,7 +91,7 @@ def pipeline_each(wrapper: BaseDatabaseWrapper, statements: Sequence[Statement])
 
 
 def pipeline_in_transaction(wrapper: BaseDatabaseWrapper, statements: Sequence[Statement]) -> list[pq.abc.PGresult]:
-    """The results of the statements, pipelined inside `atomic()` on a region's database. Raises the first error."""
+    """The results of statements inside `atomic()` on a region's database. Raises the first error."""
     if not wrapper.in_atomic_block or wrapper.alias == DEFAULT_DB_ALIAS:
         raise RuntimeError("a pipeline in a transaction needs atomic() on a region's database")
     connection = opened(wrapper)
@@ -107,8 +107,8 @@ def pipeline_in_transaction(wrapper: BaseDatabaseWrapper, statements: Sequence[S
 def pipeline_in_order(
     wrapper: BaseDatabaseWrapper, statements: Sequence[Statement], is_silent: Callable[[], bool] | None = None
 ) -> list[pq.abc.PGresult]:
-    """The results of pipelined statements; outside a transaction each sees what is committed before. Raises the first
-    error; OperationalError once the server `is_silent`."""
+    """Outside a transaction, each statement sees what is committed before. Raises the first error, and OperationalError
+    once the server `is_silent`."""
     connection = opened(wrapper)
     libpq, prepared = connection.libpq, connection.prepared
     preparations: list[bytes | None] = []

@@ -1,4 +1,4 @@
-"""psycopg's connection as `platform_site.postgres.libpq` uses it: its prepared statements, the tables that its backend
+"""psycopg's connection as `platform_site.postgres.libpq` uses it: prepared statements, the tables that its backend
 caches (20 KB each), and the wait for results, during which other requests on the event loop run."""
 
 import re
@@ -80,7 +80,7 @@ class LibpqConnection:
             checked(wrapper, libpq, self.run(libpq.close_prepared, libpq.send_close_prepared, oldest))
 
     def run(self, call: Callable[..., pq.abc.PGresult], send: Callable[..., None], *arguments: Any) -> pq.abc.PGresult:
-        """The result of one statement: of `call`, which blocks, in a thread; of `send` and a wait on the loop."""
+        """The result of `call`, which blocks, in a thread; of `send` and a wait on the loop."""
         request = loop_requests.current()
         if request is None:
             return call(*arguments)
@@ -165,7 +165,7 @@ def checked(wrapper: BaseDatabaseWrapper, libpq: Any, result: pq.abc.PGresult) -
     if result.status in DONE:
         return result
     if result.error_field(pq.DiagnosticField.SQLSTATE) is None:
-        # Without SQLSTATE the error is libpq's: the connection is broken, even if its status does not show that yet.
+        # The error is libpq's: the connection is broken, even if its status does not show that yet.
         libpq.finish()
         wrapper.errors_occurred = True
         raise psycopg.OperationalError(_LOST)

@@ -64,8 +64,8 @@ class _Waiter:
 
 
 class _Pool:
-    """At most `most` connections. One project can hold three quarters of them, so that its slow statements do not
-    keep all others out. A free connection goes to the project that holds the fewest."""
+    """One project can hold three quarters of the connections, so that its slow statements do not keep all others out. A
+    free connection goes to the project that holds the fewest."""
 
     def __init__(self, create: Callable[[], BaseDatabaseWrapper], most: int, timeout: float) -> None:
         self._create, self._most, self._timeout = create, most, timeout
@@ -140,7 +140,7 @@ _pools: Final[dict[str, _Pool]] = {}
 
 
 def install() -> None:
-    """Before any connection is opened."""
+    """Call before any connection is opened."""
     connections._connections = _Connections()  # type: ignore[attr-defined]
     connections.create_connection = _create_connection  # type: ignore[method-assign]
 
@@ -173,8 +173,8 @@ def create_or_borrow(alias: str, create: Callable[[], BaseDatabaseWrapper]) -> B
 
 
 def release() -> None:
-    """Call before a wait that needs no database. Returns the connections that the current request has borrowed to the
-    pool. In a thread, connections stay open and are checked before their next statement."""
+    """Call before a wait without the database. A thread keeps its connections; they are checked before their next
+    use."""
     request = loop_requests.current()
     if request is not None:
         give_back(request)

@@ -1,7 +1,6 @@
-"""Sends the reads that requests on the event loop make in the same iteration of the loop through one connection, in one
-pipeline. Each read is its own transaction, so it sees everything committed before and fails alone. Only reads with the
-same statement share a pipeline, so that none waits behind a slower read or one that waits for a lock on another
-table."""
+"""Sends the reads that requests make in the same iteration of the event loop through one connection, in one pipeline.
+Each is its own transaction, so it sees everything committed before and fails alone. Only reads with the same statement
+share a pipeline, so that none waits behind a slower read, or one that waits for a lock on another table."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ _gathering: Final[dict[tuple[str, bytes], list[_Read]]] = {}
 
 
 def run(connection: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | None]) -> list[Row]:
-    """As `prepared.retry_if_lost`, which a thread or transaction uses directly. Raises Django's errors."""
+    """As `prepared.retry_if_lost`. Raises Django's errors."""
     request = loop_requests.current()
     if request is None or connection.in_atomic_block:
         return prepared.retry_if_lost(connection, sql, values)
@@ -56,7 +55,6 @@ def run(connection: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | No
 
 
 def _read_all(connection: BaseDatabaseWrapper, sql: bytes, reads: list[_Read]) -> None:
-    """On the first one's connection. The other requests are resumed in the next iteration, also after an error."""
     try:
         outcomes = prepared.run_each(connection, [(sql, each.values) for each in reads])
         for each, outcome in zip(reads, outcomes, strict=True):

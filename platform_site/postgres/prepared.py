@@ -1,5 +1,5 @@
-"""Runs prepared statements (`$1`, `$2`, …) with values as text bytes, and returns rows of bytes, by `libpq`. After a
-lost connection only reads outside a transaction are repeated."""
+"""Runs statements (`$1`, `$2`, …) with values as text bytes, and returns rows of bytes. After a lost connection only
+reads outside a transaction are repeated."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -33,8 +33,8 @@ def run_on(connection: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes |
 
 
 def run_each(connection: BaseDatabaseWrapper, statements: Sequence[Statement]) -> list[list[Row] | DatabaseError]:
-    """As `run_on` for each statement, in one round trip with a transaction each, outside `atomic()`. A failed one's
-    result is its error. Raises Django's OperationalError if the connection is lost: outcomes are unknown."""
+    """In one round trip with a transaction each, outside `atomic()`. The result of a failed statement is its error.
+    Raises Django's OperationalError if the connection is lost: outcomes are unknown."""
     outcomes: list[list[Row] | DatabaseError] = []
     for result in availability.run(connection, pipeline_each, connection, statements):
         try:
@@ -46,13 +46,12 @@ def run_each(connection: BaseDatabaseWrapper, statements: Sequence[Statement]) -
 
 
 def run_in_transaction(connection: BaseDatabaseWrapper, statements: Sequence[Statement]) -> list[list[Row]]:
-    """As `run_on` for each statement, in one round trip inside `atomic()`. Raises the first error."""
+    """In one round trip inside `atomic()`. Raises the first error."""
     results = availability.run(connection, pipeline_in_transaction, connection, statements)
     return [read_rows(result) for result in results]
 
 
 def retry_if_lost(connection: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | None]) -> list[Row]:
-    """As `run_on` for reads: repeated on a new connection."""
     return _again_if_lost(connection, execute, connection, sql, values)
 
 
@@ -77,8 +76,7 @@ def _again_if_lost(connection: BaseDatabaseWrapper, work: Callable[..., pq.abc.P
 def run_on_replica(
     alias: str, freshness: Freshness, sql: bytes, values: Sequence[bytes | None], limit_ms: int | None = None
 ) -> list[Row] | None:
-    """As `run`, for a read on a replica of `alias` that is fresh enough. None: use the primary (no fit replica, or a
-    failure that is the replica's). Raises only timeouts."""
+    """As `run`, on a replica. None: use the primary, since no replica is fit, or it failed. Raises only timeouts."""
     chosen = replicas.region(alias).choose(freshness)
     if chosen is None:
         return None
@@ -123,7 +121,6 @@ def _limit(milliseconds: int) -> Statement:
 def _run_limited(
     wrapper: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | None], limit_ms: int
 ) -> pq.abc.PGresult:
-    """Under its own timeout, which ends with the transaction."""
     if not wrapper.in_atomic_block:
         statements = [_limit(limit_ms), (sql, values)]
         try:

@@ -1,8 +1,7 @@
 """Read replicas (`REGION_*_REPLICA_URLS`). A replica serves a read only if it has replayed the primary's log up to both
-the environment's mark (its last acknowledged write, raised in Redis by `raise_mark_on_commit`, read with the caller's
-record; without it the primary is used) and the end of the log REPLICA_LAG_LIMIT ago. The replica itself is asked in the
-read's round trip (`platform_site.postgres.prepared.run_on_replica`), because earlier knowledge may concern another
-server. A thread per replica watches it. Positions need no clocks."""
+the environment's mark (its last acknowledged write, in Redis; without it the primary is used) and the end of the log
+REPLICA_LAG_LIMIT ago. The read's round trip asks for its position (`platform_site.postgres.prepared.run_on_replica`),
+because earlier knowledge may concern another server. Positions need no clocks."""
 
 import itertools
 import logging
@@ -26,7 +25,7 @@ from platform_site.redis import client as redis_client
 logger = logging.getLogger("platform.databases")
 
 REACHED: Final = "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() - '0/0' END"
-"""Replayed position; null if it is no replica."""
+"""The replayed position; null if it is no replica."""
 _WRITTEN: Final = "SELECT pg_current_wal_insert_lsn() - '0/0'"
 """Written position, beyond every acknowledged commit."""
 _IDENTITY: Final = "SELECT system_identifier || '/' || current_database() FROM pg_control_system()"
@@ -34,7 +33,6 @@ _REPLICA_STATE: Final = f"SELECT ({_IDENTITY}), ({REACHED})"
 _PRIMARY_STATE: Final = f"SELECT ({_IDENTITY}), ({_WRITTEN})"
 _CHECKS_PER_LAG_LIMIT: Final = 4
 _SAMPLE_SECONDS: Final = 60.0
-"""How long a region keeps written positions."""
 _MARK_SECONDS: Final = 3600
 
 State = Literal["ok", "lagging", "down", "primary", "foreign"]
@@ -52,7 +50,7 @@ class Replica:
         self.name = name
         self._region = region
         self._as_of = -inf
-        """It had replayed everything by then (monotonic)."""
+        """By then it had replayed everything (monotonic)."""
         self._answered_at = -inf
         self.is_out = False
         self._fault: State | None = None
@@ -215,7 +213,6 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def states() -> dict[str, dict[str, Any]]:
-    """`{"state", "lag_seconds"}` by replica; None if unknown."""
     found: dict[str, dict[str, Any]] = {}
     for alias in settings.REPLICAS:
         for replica in region(alias).replicas:
@@ -225,7 +222,6 @@ def states() -> dict[str, dict[str, Any]]:
 
 
 def mark_name(alias: str, environment_id: str) -> str | None:
-    """Redis' key of an environment's mark; None without replicas."""
     return f"pos:{alias}:{environment_id}" if alias in settings.REPLICAS else None
 
 

@@ -1,5 +1,3 @@
-"""Database router. A region's models need `using(environment.cluster)`: a query without it raises."""
-
 from typing import Any
 
 from django.conf import settings

@@ -35,8 +35,7 @@ def row_access() -> Generator[None]:
 def forbid_unruled_statements(
     execute: Callable[[Any, Any, bool, dict[str, Any]], Any], sql: Any, params: Any, many: bool, context: dict[str, Any]
 ) -> Any:
-    """Execute wrapper of region connections. Raises RowsClosed for tenant tables outside `row_access`. Definitions
-    (CREATE SCHEMA, DROP TABLE) pass: they show no rows."""
+    """Raises RowsClosed for tenant tables outside `row_access`. Definitions pass: they show no rows."""
     text = sql if isinstance(sql, str) else _text_of(sql)
     if _TENANT_TABLE.search(text) and not _DEFINES.match(text):
         if not _row_access_allowed.get():

@@ -37,8 +37,7 @@ class PreparedStatement:
         self._sql = _PARAMETER.sub(lambda found: numbers[found[1]], text).encode()
 
     def bind(self, parameters: Mapping[str, Value]) -> tuple[bytes, list[bytes | None]]:
-        """The numbered statement and its values in this order, as text. Parameters that it does not name are ignored.
-        Raises KeyError for a missing one."""
+        """The numbered statement and its values. Other parameters are ignored. Raises KeyError for a missing one."""
         values = [parameters[name] for name in self._names]
         return self._sql, [
             value if value is None or isinstance(value, bytes) else str(value).encode() for value in values

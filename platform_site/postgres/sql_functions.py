@@ -1,5 +1,3 @@
-"""Functions of PostgreSQL that Django has no expression for, and the current time of a database."""
-
 from datetime import datetime
 
 from django.db.models import Func, IntegerField
@@ -13,6 +11,6 @@ class OctetLength(Func):
 
 
 def now(using: str) -> datetime:
-    """In UTC, for comparisons with rows. One query."""
+    """The database's time, for comparisons with rows. One query."""
     moment: datetime = statements.value(using, "SELECT statement_timestamp()")
     return moment

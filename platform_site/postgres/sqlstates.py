@@ -48,7 +48,6 @@ def add_extra(error: BaseException, **extra: Any) -> None:
 
 
 def _causes(error: BaseException) -> Iterator[psycopg.Error]:
-    """psycopg's errors behind `error`, which Django wraps."""
     at: BaseException | None = error
     for _ in range(5):
         if at is None:
@@ -94,7 +93,6 @@ def is_unavailable(error: BaseException) -> bool:
 
 
 def error_for(error: BaseException) -> ApiError:
-    """The response's error; 500 for unknown ones."""
     found = _error_for(error)
     cause = error.__cause__ if isinstance(error, RetriesExhausted) else error
     found.extra.update(getattr(cause, _EXTRA, {}))

@@ -1,5 +1,5 @@
-"""Single statements that are not the ORM's, each on a cursor of its own and in the current transaction, if any, and
-changes of many rows in batches, each in a transaction of its own, so that locks are held briefly."""
+"""Statements that are not the ORM's, in the current transaction, if any. `row`, `value` and `column` expect one row or
+one column. Changes in batches have a transaction for each batch, so that locks are held briefly."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,7 +20,6 @@ def rows(using: str, statement: Statement, parameters: Parameters = None) -> lis
 
 
 def dicts(using: str, statement: Statement, parameters: Parameters = None) -> list[dict[str, Any]]:
-    """The rows by the names of their columns."""
     with connections[using].cursor() as cursor:
         cursor.execute(statement, parameters)
         names = [column.name for column in cursor.description or ()]
@@ -28,32 +27,28 @@ def dicts(using: str, statement: Statement, parameters: Parameters = None) -> li
 
 
 def row(using: str, statement: Statement, parameters: Parameters = None) -> tuple[Any, ...]:
-    """The only row."""
     [found] = rows(using, statement, parameters)
     return found
 
 
 def value(using: str, statement: Statement, parameters: Parameters = None) -> Any:
-    """The only column of the only row."""
     [found] = row(using, statement, parameters)
     return found
 
 
 def column(using: str, statement: Statement, parameters: Parameters = None) -> list[Any]:
-    """The values of the only column."""
     return [value for (value,) in rows(using, statement, parameters)]
 
 
 def execute(using: str, statement: Statement, parameters: Parameters = None) -> int:
-    """Returns how many rows were changed."""
+    """Returns how many rows were changed, as `execute_in_batches` does."""
     with connections[using].cursor() as cursor:
         cursor.execute(statement, parameters)
         return int(cursor.rowcount)
 
 
 def execute_in_batches(using: str, statement: str, parameters: Mapping[str, Any], *, batch: int) -> int:
-    """Repeat a statement that changes at most about `batch` rows (a parameter) until it changes fewer. Returns how many
-    rows were changed."""
+    """Repeat a statement that changes at most about `batch` rows (a parameter) until it changes fewer."""
     changed = 0
     while True:
         in_batch = execute(using, statement, {**parameters, "batch": batch})
@@ -63,7 +58,7 @@ def execute_in_batches(using: str, statement: str, parameters: Mapping[str, Any]
 
 
 def delete_in_batches(rows: QuerySet[Any], batch: int = 1000) -> int:
-    """Delete these rows, with Django's cascades. Returns how many rows, cascaded ones too."""
+    """With Django's cascades. Returns how many rows, cascaded ones too."""
     deleted = 0
     while keys := list(rows.values_list("pk", flat=True)[:batch]):
         # By key alone: with the conditions, the planner might choose an index of theirs, and scan all rows each time.

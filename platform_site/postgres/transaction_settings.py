@@ -1,5 +1,3 @@
-"""PostgreSQL settings for the current transaction: timeouts of long work, and reads that must use an index."""
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -23,7 +21,7 @@ def lift_limits(using: str) -> None:
 
 
 def prevent_sorts_and_scans(using: str, *, prevented: bool) -> None:
-    """For the statements that follow in this transaction. One statement."""
+    """For the statements that follow in this transaction."""
     statements.execute(using, _SET, ["off", "off"] if prevented else ["on", "on"])
 
 
@@ -37,7 +35,7 @@ def limited(using: str, milliseconds: int) -> Iterator[None]:
 
 @contextmanager
 def by_index(using: str) -> Iterator[None]:
-    """A transaction for pages by index: prevents sorts and scans that old statistics would suggest. Two statements."""
+    """A transaction without sorts and scans, which old statistics would suggest for pages."""
     with transaction.atomic(using=using):
         prevent_sorts_and_scans(using, prevented=True)
         yield

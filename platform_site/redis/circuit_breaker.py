@@ -14,8 +14,6 @@ logger = logging.getLogger(__name__)
 
 
 class CircuitBreaker:
-    """Thread-safe."""
-
     def __init__(self) -> None:
         self.is_open = False
         self._probe_at = 0.0
@@ -31,7 +29,7 @@ class CircuitBreaker:
             return True
 
     def open(self, error: Exception) -> bool:
-        """Called after a failure. Whether the breaker was closed."""
+        """Returns whether the breaker was closed."""
         with self._lock:
             was_open, self.is_open = self.is_open, True
             self._probe_at = time.monotonic() + SECONDS

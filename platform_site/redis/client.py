@@ -1,8 +1,7 @@
-"""Redis client: one pipelined `RoundTrip` per request, within `settings.REDIS_TIMEOUT`, and optional: it only has
-cached callers and counters. If Redis is unavailable (or read-only), `run` returns False and the caller continues, and
-the `circuit_breaker` opens. Records stay current because `fill` only writes absent keys and `mark` overwrites
-*inside* the changing transaction; an unwritten mark is written later, so a stale record lives for at most RECORD_TTL.
-hiredis takes 22 µs of CPU, redis-py's pipeline 60."""
+"""Redis client: one pipelined `RoundTrip` per request, within `settings.REDIS_TIMEOUT`. Redis only has cached callers
+and counters: if it is unavailable (or read-only), `run` returns False and the caller continues. Records stay current
+because `fill` only writes absent keys and `mark` overwrites *inside* the changing transaction; an unwritten mark is
+written later, so a stale record lives for at most RECORD_TTL. hiredis takes 22 µs of CPU, redis-py's pipeline 60."""
 
 import asyncio
 import logging
@@ -37,12 +36,12 @@ class Store:
         self._reset()
 
     def _reset(self) -> None:
-        """Called after a fork, too: without the parent's connections and threads."""
+        """Called after a fork, too."""
         self._connections = ConnectionPool(self._url)
         self._lock = threading.Lock()
         self.breaker = circuit_breaker.CircuitBreaker()
         self._pending: dict[str, tuple[float, bytes]] = {}
-        """By key, commands of unwritten marks, with their expiry."""
+        """Unwritten marks by key, with their expiry."""
         self._writer: threading.Thread | None = None
         self._marks_failed_slowly_at = -math.inf
         self.lost_at = 0.0
@@ -54,13 +53,12 @@ class Store:
         return RoundTrip(self.exchange)
 
     def fill(self, key: str, value: bytes) -> None:
-        """Store a record unless the key exists. Never raises."""
         trip = self.trip()
         trip.fill(key, value)
         trip.run()
 
     def put(self, values: Mapping[str, bytes], ttl: int) -> bool:
-        """Store values for `ttl` seconds. False on failure. Never raises."""
+        """False on failure. Never raises."""
         return not values or _try(self.exchange, _pack_sets(values, ttl), len(values))
 
     def mark(self, marks: Mapping[str, bytes]) -> bool:
@@ -87,8 +85,8 @@ class Store:
         return _try(self.exchange, b"".join(commands), len(commands))
 
     def _write_marks(self, packed: bytes, expected: int) -> bool:
-        """Even with the circuit breaker open: this process was late once, but others still read the records. Not for a
-        second after a slow failure. A refused connection need not delay the next mark."""
+        """Even with the circuit breaker open, since other processes still read the records. Not for a second after a
+        slow failure."""
         began = time.monotonic()
         if began < self._marks_failed_slowly_at + circuit_breaker.SECONDS:
             return _try(self.exchange, packed, expected)
@@ -165,8 +163,7 @@ class Store:
             except OSError as error:
                 if connection.is_new or isinstance(error, TimeoutError):
                     raise
-                # Closed while idle: Redis was restarted, which is no failure. Commands that had arrived are run twice:
-                # at worst a counter is one too high.
+                # Redis was restarted, which is no failure. At worst, a command is run twice: a counter is too high.
                 self._connections.close(connection)
                 connection = None
                 self._drop_idle()
@@ -192,7 +189,6 @@ class Store:
 
 
 def _try(exchange: Callable[[bytes, int], list[Any]], packed: bytes, expected: int) -> bool:
-    """Whether Redis executed all commands."""
     try:
         replies = exchange(packed, expected)
     except Unavailable:

@@ -14,7 +14,7 @@ from redis.connection import parse_url
 _CONNECT_SECONDS: Final = 2.0
 _MAX_CONNECTIONS: Final = 8
 _POLL_SECONDS: Final = 0.001
-"""Interval of checks for a free connection, while all are in use or the first one is being opened."""
+"""Between checks for a free connection."""
 UNUSABLE: Final = ("OOM ", "READONLY ", "MISCONF ", "NOREPLICAS ", "MASTERDOWN ", "LOADING ")
 """Prefixes of errors that do not depend on the command: Redis cannot be used."""
 
@@ -65,7 +65,7 @@ class Connection:
             raise TimeoutError("Redis is late") from None
 
     def _wait_until(self, deadline: float) -> None:
-        """Set the socket's timeout, unless it changes by less than 10 ms: it costs a system call."""
+        """Not for less than 10 ms: setting the socket's timeout costs a system call."""
         left = deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError("Redis is late")
@@ -89,13 +89,12 @@ class Connection:
 
 
 class ConnectionPool:
-    """At most _MAX_CONNECTIONS. They are opened in other threads, since resolvers and handshakes ignore deadlines.
-    Thread-safe."""
+    """Connections are opened in other threads, since resolvers and handshakes ignore deadlines."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._idle: SimpleQueue[Connection | tuple[Exception, float]] = SimpleQueue()
-        """And failures to connect, with their times, for the threads that wait."""
+        """And failures to connect, with their times."""
         self._count = 0
         """Idle, in use or connecting."""
         self._lock = threading.Lock()

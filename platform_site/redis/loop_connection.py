@@ -77,7 +77,7 @@ class LoopConnection(asyncio.Protocol):
             self._transport.write(packed)
 
     def _check_deadline(self, late: _Exchange | None = None) -> None:
-        """One timer, for the first deadline. `late` was late at the last check: its replies may be unread."""
+        """`late` was late at the last check: then its replies might have been unread."""
         self._timer = None
         if not self._pending:
             return

@@ -1,6 +1,6 @@
-"""Rate limits, in headers (draft-ietf-httpapi-ratelimit-headers-10) and by 429. django-ratelimit names a counter for
-each window of time; Redis counts in the request's round trip. Without Redis only sign-in and emails are limited, per
-process. Contract section 8."""
+"""Rate limits, in headers (draft-ietf-httpapi-ratelimit-headers-10) and by 429: `count_*` and `settle` raise
+RateLimited. django-ratelimit names a counter for each window of time, and Redis counts in the request's round trip.
+Without Redis only sign-in and emails are limited, per process. Contract section 8."""
 
 import threading
 import time
@@ -74,7 +74,7 @@ class Counting:
         trip.run()
 
     def settle(self, quota: int, *, fall_back: bool = False) -> Outcome:
-        """Compare with `quota`. `fall_back`: count in this process while Redis is unavailable."""
+        """`fall_back`: count in this process while Redis is unavailable."""
         quota = max(1, int(quota * settings.RATE_LIMIT_FACTOR))
         count, time_left = int(self._count.value or 0), self._time_left
         if fall_back and self._count.value is None:
@@ -95,7 +95,6 @@ def _new_window(name: str, identity: str, period: int, now: int) -> _Window:
 
 
 def _apply(request: HttpRequest, *outcomes: Outcome, message: str | None = None) -> None:
-    """Add both headers of all outcomes to the response. Raises RateLimited if a limit is exceeded."""
     policies, states, longest_wait = outcomes[0]
     for policy, state, wait in outcomes[1:]:
         policies, states = f"{policies}, {policy}", f"{states}, {state}"
@@ -121,7 +120,7 @@ class CallerLimit:
         request.__dict__["rate_limit"] = self
 
     def count_more(self, amount: int, plan: str, caller_id: str | None = None) -> None:
-        """Count a request as `amount` more. Raises RateLimited; then those are not counted."""
+        """After RateLimited, these are not counted."""
         if amount <= 0 or _MORE_COUNTED in self._request.__dict__:
             return
         self._counting.add(amount)
@@ -134,7 +133,6 @@ class CallerLimit:
         self._request.__dict__[_MORE_COUNTED] = True  # not again if the request is repeated
 
     def settle(self, plan: str, caller_id: str | None = None) -> None:
-        """Compare the count with the plan's limit, once it is known. Raises RateLimited."""
         allowed = plan_limits(plan)
         quota = allowed.visitor_requests_per_minute if self._is_anonymous else allowed.requests_per_minute
         try:
@@ -146,20 +144,20 @@ class CallerLimit:
 
 
 def count_operations(request: HttpRequest, operations: int, plan: str, caller_id: str | None) -> None:
-    """Count a request as `operations`. One round trip. Raises RateLimited."""
+    """One round trip."""
     limit: CallerLimit | None = request.__dict__.get("rate_limit")
     if limit is not None:
         limit.count_more(operations - 1, plan, caller_id)
 
 
 def count_refused(request: HttpRequest, about: str = "") -> None:
-    """Count a refused token against the client's IP, or with `about` (such as an environment) against that IP there
-    only, since one IP of a provider serves many customers. One round trip. Raises RateLimited."""
+    """Count a refused token against the client's IP: with `about` (such as an environment) only there, since one IP of
+    a provider serves many customers. One round trip."""
     _count_ip_address(request, "refused", IP_ADDRESS_LIMITS.refused_requests_per_minute, about)
 
 
 class Refusals:
-    """This IP's refused tokens, read in the request's round trip. `about` as in `count_refused`."""
+    """Reads what `count_refused` has counted, in the request's round trip."""
 
     def __init__(self, request: HttpRequest, trip: RoundTrip, about: str = "") -> None:
         self._request = request
@@ -205,7 +203,6 @@ def _sign_ins_of_network(request: HttpRequest) -> _Limit:
 
 
 def count_token_request(request: HttpRequest, *, pool_id: str | None = None, email: str | None = None) -> None:
-    """Count an attempt at the token endpoint, for client IP and (pool, email). Raises RateLimited."""
     if email is None:
         limits = [_Limit("refresh", network_of(request), IP_ADDRESS_LIMITS.refreshes_per_minute)]
     else:
@@ -218,9 +215,8 @@ def count_token_request(request: HttpRequest, *, pool_id: str | None = None, ema
 def count_email_request(
     request: HttpRequest, *, kind: str, pool_id: str | None, email: str, plan: str = "free"
 ) -> None:
-    """Count a request for an email, per hour for the recipient and the client IP, and as a sign-in attempt, whether or
-    not an account exists. Each kind has its own count: otherwise sign-ups could use up a person's password resets.
-    Counted in this process while Redis is unavailable. Raises RateLimited."""
+    """Also as a sign-in attempt, whether or not an account exists. Each kind has its own count: otherwise sign-ups
+    could use up a person's password resets."""
     recipient = f"{pool_id or ''}\0{kind}\0{normalize(email)}"
     outcomes = _count(
         _Limit("emails", recipient, plan_limits(plan).emails_per_recipient_per_hour, HOUR),
@@ -231,14 +227,14 @@ def count_email_request(
 
 
 def count_pool_email(request: HttpRequest, *, pool_id: str | None, plan: str) -> None:
-    """Count an email to an entered address, for the pool; after all other checks. Raises RateLimited."""
+    """Count an email to an entered address; after all other checks."""
     outcomes = _count(_Limit("emails-pool", pool_id or "", plan_limits(plan).emails_per_hour, HOUR))
     _apply(request, *outcomes, message="The plan's limit of emails per hour is reached.")
 
 
 def wait_to_send(*, kind: str, pool_id: str | None, recipient: str, plan: str) -> int | None:
-    """Count an email to an account, by hour for pool and recipient; returns seconds to wait, or None. Called by the
-    worker, so requests for unknown emails do not count. Counted in this process while Redis is unavailable."""
+    """Count an email to an account; returns seconds to wait, or None. Called by the worker, so requests for unknown
+    emails do not count."""
     limits, account = plan_limits(plan), f"{pool_id or ''}\0{kind}\0{normalize(recipient)}"
     outcomes = _count(
         _Limit("emails-to-users", pool_id or "", limits.emails_to_users_per_hour, HOUR),
@@ -252,12 +248,11 @@ def count_invitation(request: HttpRequest, *, pool_id: str, plan: str) -> None:
 
 
 def count_member_request(request: HttpRequest, account_id: str) -> None:
-    """Count a request that reveals whether an email has an account, as a sign-in. Raises RateLimited."""
+    """Count a request that reveals whether an email has an account, as a sign-in."""
     _apply(request, *_count(_Limit("members", account_id, plan_limits("free").token_requests_per_minute)))
 
 
 def count_known_browser(request: HttpRequest, browser: str) -> None:
-    """Count a sign-in attempt from a known browser, for it alone. Raises RateLimited."""
     _apply(request, *_count(_Limit("sign-in-browser", browser, IP_ADDRESS_LIMITS.known_browser_requests_per_minute)))
 
 
@@ -281,7 +276,7 @@ def limited_callers() -> dict[str, int]:
 
 
 class ProcessLimiter:
-    """Counts while Redis is unavailable, in fixed windows: at most `most` keys, the least recently counted dropped."""
+    """Counts while Redis is unavailable, in fixed windows, for at most `most` keys."""
 
     def __init__(self, period: int, most: int = 20_000) -> None:
         self._period = period

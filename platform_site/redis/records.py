@@ -23,7 +23,6 @@ class Format:
         return self._mark + orjson.dumps(value, default=sorted)
 
     def load(self, record: bytes) -> Any:
-        """Raises ValueError for a record of another format."""
         if not record.startswith(self._mark):
             raise ValueError("not a record of this format")
         return orjson.loads(record[_MARK_BYTES:])

@@ -41,8 +41,6 @@ def _count(key: str, ttl: int, amount: int = 1) -> bytes:
 
 
 class RoundTrip:
-    """For one thread; runs once, by `Store.exchange`."""
-
     def __init__(self, exchange: Callable[[bytes, int, Sequence[bytes]], list[Any]]) -> None:
         self._exchange = exchange
         self._fills: list[bytes] = []
@@ -56,7 +54,6 @@ class RoundTrip:
         return fetched
 
     def highest(self, key: str) -> Fetched:
-        """The number of `Store.raise_to`, as text."""
         self._packed.append(pack(("ZSCORE", key, HIGHEST)))
         fetched = Fetched()
         self._replies.append(fetched)

@@ -61,7 +61,7 @@ class ElasticThreadPool(Generic[Job]):
             self.call_later(self.stuck_after, self._check_queue)
 
     def will_wait(self) -> None:
-        """Called in a job."""
+        """Called in a job, before it waits."""
         thread = threading.current_thread()
         new = None
         with self._lock:

@@ -96,13 +96,13 @@ class HttpServer:
 
 
 def return_memory() -> None:
-    """glibc keeps freed memory: several times MAX_UNREAD after many large responses."""
+    """Return freed memory to the system: glibc keeps it, several times MAX_UNREAD after many large responses."""
     if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
         trim(0)
 
 
 class HttpConnection(asyncio.Protocol):
-    """Only `finish` is called in other threads, too."""
+    """Deadlines, order of responses and flow control of one connection. `finish` alone is called in other threads."""
 
     _parser: RequestParser
     _transport: Any

@@ -18,7 +18,7 @@ INTERVAL: Final = 0.025
 """Seconds between checks."""
 MAX_CPU_SECONDS: Final = 0.05
 _STATUS: Final = re.compile(r"^State:\s+(\S).*^voluntary_ctxt_switches:\s+(\d+)", re.MULTILINE | re.DOTALL)
-"""S: sleeping; and how often it has waited."""
+"""The state of a thread (S: sleeping), and how often it has waited."""
 
 logger = logging.getLogger(__name__)
 

@@ -69,7 +69,7 @@ def work(listener: socket.socket, others: list[socket.socket], ready: Any, paren
 
 
 def _allow_connections() -> int:
-    """Allow as many files. Returns the number of connections."""
+    """A worker's maximum connections (streams count), and as many files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_CONNECTIONS + _OTHER_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:

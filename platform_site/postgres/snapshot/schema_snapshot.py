@@ -1,6 +1,5 @@
-"""The SQL of all migrations for an empty database, recorded in `control.sql` and `region.sql` (computing it is most of
-a migration's time), without what receivers of `post_migrate` write. A hash of migrations and PostgreSQL's version is
-the first line; if it differs, migrations run. tests/upgrade/test_structure.py checks that the files are current."""
+"""The SQL of all migrations for an empty database, in `control.sql` and `region.sql`, since computing it is most of a
+migration's time. The first line has a hash of migrations and PostgreSQL's version: if it differs, migrations run."""
 
 import re
 import sys
@@ -25,7 +24,7 @@ def file_of(alias: str) -> Path:
 
 
 def recorded(connection: Any, loader: MigrationLoader) -> str | None:
-    """The recorded statements; None if they do not match."""
+    """None if the recorded statements do not match."""
     first, _, statements = file_of(connection.alias).read_text().partition("\n")
     return statements if first == _first_line(connection, loader) else None
 
@@ -56,14 +55,11 @@ def _first_line(connection: Any, loader: MigrationLoader) -> str:
 
 @contextmanager
 def _recording(connection: Any, statements: list[str]) -> Iterator[None]:
-    """Records changes of the block, without queries, locks and settings."""
-
     def record_statement(execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
         if not str(sql).lstrip().upper().startswith(_SESSION_STATEMENTS):
             for values in params if many else [params]:
                 text = connection.ops.compose_sql(str(sql), values).strip().rstrip(";")
-                # A new database has no traffic, and all of this runs in one transaction, where CONCURRENTLY is not
-                # allowed.
+                # All of this runs in one transaction, where CONCURRENTLY is not allowed.
                 statements.append(_APPLIED.sub(r"\1now())", _CONCURRENTLY.sub(r"\1", text)))
         return execute(sql, params, many, context)
 
