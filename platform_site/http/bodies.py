@@ -1,6 +1,5 @@
 """Reads request bodies as strict JSON. orjson refuses invalid UTF-8, byte order marks, lone surrogates, NaN, Infinity,
-1e400 and deep nesting; then the standard library finds duplicate keys and keeps large integers exact.
-docs/reference/http.md."""
+1e400 and deep nesting; then the standard library finds duplicate keys and keeps large integers exact."""
 
 import json
 import re
@@ -30,7 +29,7 @@ _STRING: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"?+', re.DOTALL)
 
 
 class DuplicateName(ValueError):
-    """A duplicate key: JSON would silently ignore the first one."""
+    """JSON would silently ignore the first one."""
 
 
 def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -50,7 +49,7 @@ _DECODERS: Final[dict[LongFloats, json.JSONDecoder]] = {
 
 
 def read(body: bytes, *, long_floats: LongFloats = "rounded") -> Any:
-    """Raises InvalidRequest for ill-formed JSON, duplicate names, NUL, or more than MAX_DEPTH levels."""
+    """Raises InvalidRequest."""
     if not body or body.isspace():
         raise InvalidRequest("The body is empty; a JSON value is needed.")
     try:
@@ -101,7 +100,6 @@ def _explain(body: bytes, error: orjson.JSONDecodeError) -> NoReturn:
 
 
 def check_content_type(meta: Mapping[str, Any]) -> None:
-    """Raise UnsupportedMediaType unless it is `application/json` in UTF-8, uncompressed."""
     declared: str = meta.get("CONTENT_TYPE") or ""
     media_type, _, parameters = declared.partition(";")
     if media_type.strip().lower() != MEDIA_TYPE:
@@ -116,7 +114,6 @@ def check_content_type(meta: Mapping[str, Any]) -> None:
 
 
 def declared_length(meta: Mapping[str, Any]) -> int:
-    """The Content-Length or 0. Raises PayloadTooLarge or InvalidRequest."""
     text = meta.get("CONTENT_LENGTH")
     if not text:
         return 0

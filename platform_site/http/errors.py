@@ -42,7 +42,6 @@ class ApiError(Exception):
         super().__init__(self.text)
 
     def body(self, request_id: str | None) -> dict[str, Any]:
-        """`{"error": {"code", "message", "fields"?, …, "request_id"}}`."""
         error: dict[str, Any] = {"code": self.code, "message": self.text}
         if self.fields:
             error["fields"] = [field.as_dict() for field in self.fields]
@@ -112,14 +111,12 @@ class QuotaExceeded(ApiError):
 
     @classmethod
     def check(cls, used: int, limit: int, what: str, *, more: int = 1) -> None:
-        """Raise this unless there is room for `more`. `what`: such as "webhooks in an environment"."""
+        """`what`: such as "webhooks in an environment"."""
         if more > 0 and used + more > limit:
             raise cls(f"The plan allows {limit} {what}.")
 
 
 class RateLimited(ApiError):
-    """`retry_after` is whole seconds, at least 1."""
-
     status, code, message = 429, "rate_limited", "Too many requests."
 
     def __init__(self, retry_after: int, message: str | None = None, **rest: Any) -> None:

@@ -1,5 +1,4 @@
-"""Server-Sent Events with messages from other threads.
-https://html.spec.whatwg.org/multipage/server-sent-events.html"""
+"""Server-Sent Events: https://html.spec.whatwg.org/multipage/server-sent-events.html"""
 
 import threading
 from collections.abc import Callable
@@ -8,7 +7,7 @@ from typing import Final
 from django.http import StreamingHttpResponse
 
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-"""`X-Accel-Buffering`: nginx must not buffer the stream."""
+"""Of nginx: not to buffer the stream."""
 
 
 def message(event: str, data: str, last_id: str | None = None) -> bytes:

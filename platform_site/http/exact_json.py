@@ -37,7 +37,7 @@ class RoundedNumber(ValueError):
 
 
 def read_exact_float(text: str) -> float:
-    """As `parse_float` of a decoder. Raises RoundedNumber."""
+    """As `read_float`. Raises RoundedNumber."""
     number = read_float(text)
     if not isinstance(number, LongFloat):
         return number
@@ -65,7 +65,7 @@ def loads(text: bytes | str, *, parse_float: Callable[[str], float] | None = Non
 
 
 def dumps(value: Any, *, indent: bool = False, default: Callable[[Any], Any] | None = None) -> str:
-    """On one line, or indented by two spaces. Raises TypeError for what `default` cannot convert."""
+    """Raises TypeError for what `default` cannot convert."""
     try:
         return orjson.dumps(value, default, orjson.OPT_INDENT_2 if indent else None).decode()
     except TypeError:  # an integer beyond 64 bits
@@ -76,10 +76,9 @@ def dumps(value: Any, *, indent: bool = False, default: Callable[[Any], Any] | N
 
 
 def canonical(value: Any) -> bytes:
-    """Equal bytes for equal values, whatever the order of keys."""
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Whether two values are the same JSON. For Python true is equal to 1, and 1 to 1.0."""
+    """For Python true is equal to 1, and 1 to 1.0."""
     return one is other or canonical(one) == canonical(other)

@@ -1,6 +1,5 @@
-"""Turns every exception into an error response: `to_api_error` chooses the error, `respond` writes the envelope. Apps
-`register` their errors. An unexpected exception is `internal` with a request id; only the log has the rest. Contract
-section 7."""
+"""Turns every exception into an error response. Apps `register` their errors. An unexpected exception is `internal`
+with a request id; only the log has the rest. Contract section 7."""
 
 import logging
 from collections.abc import Callable
@@ -52,7 +51,6 @@ def register(error: type[Exception], api_error: Callable[[Any], ApiError]) -> No
 
 
 def to_api_error(error: Exception) -> ApiError:
-    """`Internal` for unexpected ones, which the caller logs."""
     if isinstance(error, ApiError):
         return error
     for kind in type(error).__mro__:

@@ -1,4 +1,4 @@
-"""Serializer fields without DRF's coercion (`"5"` is no integer), with DRF's names. Error codes are stable."""
+"""Serializer fields without DRF's coercion (`"5"` is no integer). Error codes are stable."""
 
 import re
 from collections.abc import Mapping
@@ -37,8 +37,8 @@ class CharField(serializers.CharField):
 
 
 class NameField(CharField):
-    """Without control characters, which a terminal that shows the name obeys. Tabs and line breaks may be in it. The
-    name of the serializer's instance, which may be older than this rule, can be sent unchanged."""
+    """Without control characters, which a terminal obeys, except tabs and line breaks. The serializer's instance may
+    have an older name, which can be sent unchanged."""
 
     default_error_messages: ClassVar = {"malformed": "Must not have control characters."}
 
@@ -81,8 +81,6 @@ class IntegerField(serializers.IntegerField):
 
 
 class FloatField(serializers.FloatField):
-    """Without integers that a float cannot hold."""
-
     default_error_messages: ClassVar = {"invalid": "Must be a number."}
 
     def to_internal_value(self, data: Any) -> float:
@@ -117,8 +115,6 @@ class ChoiceField(serializers.ChoiceField):
 
 
 class DateTimeField(serializers.DateTimeField):
-    """ISO 8601 with an offset or `Z`."""
-
     default_error_messages: ClassVar = {
         "invalid": "Must be an ISO 8601 timestamp, such as 2026-01-31T12:00:00Z.",
         "no_zone": "Must have an offset from UTC, such as Z or +01:00.",
@@ -167,8 +163,6 @@ class ListField(serializers.ListField):
 
 
 class JSONField(serializers.JSONField):
-    """Any JSON value with integers of at most 64 bits."""
-
     default_error_messages: ClassVar = {"too_large": "Contains an integer of more than 64 bits."}
 
     def to_internal_value(self, data: Any) -> Any:
@@ -241,7 +235,7 @@ _OWN_CODES: Final = {
     "min_value": "out_of_range",
     "invalid_choice": "not_among",
 }
-"""Of DRF's and Django's codes (docs/reference/errors.md)."""
+"""For those of DRF and Django (docs/reference/errors.md)."""
 
 
 class WarningResponse(Serializer):

@@ -25,8 +25,6 @@ class FilterBackend(DjangoFilterBackend):  # type: ignore[misc]  # the library i
 
 
 class ParameterField(forms.Field):
-    """A form field that validates as a field of a serializer."""
-
     def __init__(self, *, validator: serializers.Field[Any, Any, Any, Any], **options: Any) -> None:
         super().__init__(**options)
         self.validator = validator

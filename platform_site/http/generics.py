@@ -22,8 +22,6 @@ from platform_site.identity import ids
 
 
 class UnpagedList(BasePagination):
-    """`{"data": […]}` with all items."""
-
     parameters: ClassVar[frozenset[str]] = frozenset()
 
     def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any]:
@@ -34,8 +32,7 @@ class UnpagedList(BasePagination):
 
 
 class CursorPagination(BasePagination):
-    """`{"data": […], "next_cursor": …}` of `platform_site.http.pagination`, by the view's `ordering`, `cursor_kind`,
-    `cursor_facts`, `index_ranges` and `heavy_field`."""
+    """By the view's `ordering`, `cursor_kind`, `cursor_facts`, `index_ranges` and `heavy_field`."""
 
     parameters: ClassVar[frozenset[str]] = frozenset({"limit", "cursor"})
     page: Page[Any]
@@ -62,18 +59,17 @@ class ResourceViewSet(ApiViewSet, GenericViewSet[Any]):
     filter_backends = (FilterBackend,)
     filterset_class: ClassVar[type[FilterSet] | None] = None
     filterset: FilterSet
-    """The filterset of the current list request; `form.cleaned_data` has the values."""
+    """Of the current list request; `form.cleaned_data` has the values."""
     pagination_class: type[UnpagedList | CursorPagination] = CursorPagination
     cursor_kind: ClassVar[str]
     ordering: ClassVar[Sequence[str]]
     heavy_field: ClassVar[str | None] = None
     id_prefix: ClassVar[str | None] = None
-    """Prefix of the ids: `get_object` raises `not_found` for an id without it."""
+    """`get_object` raises `not_found` for an id without it."""
     not_found: ClassVar[type[ApiError]] = NotFound
     format_kwarg = None
 
     def _run(self, request: HttpRequest, action: Callable[..., HttpResponseBase]) -> HttpResponseBase:
-        """Renders the responses of DRF's mixins."""
         response = super()._run(request, action)
         if isinstance(response, Response):
             return no_content() if response.data is None else respond(response.data, response.status_code)
@@ -87,7 +83,6 @@ class ResourceViewSet(ApiViewSet, GenericViewSet[Any]):
         return cls.pagination_class.parameters.union(filters)
 
     def cursor_facts(self) -> Sequence[cursors.Fact]:
-        """What a cursor of the list is bound to: the arguments in the path and the filters."""
         filters = self.filterset_class.base_filters if self.filterset_class is not None else ()
         return [*self.kwargs.values(), *(self.query.get(name, "") for name in filters)]
 

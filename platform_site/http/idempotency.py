@@ -1,7 +1,7 @@
 """Idempotency-Key: a repeated request has its effect once and gets the same response, for 24 h. The record is inserted
-first and commits with the effect, so a concurrent repetition waits. Another query or body is 422. Only 2xx is stored,
-up to MAX_STORED and sealed under the key, which is not stored; of a larger response with one row, the row's id. Actions
-use `@idempotent(using=…)`, or `claim` and `store_reference`."""
+first and commits with the effect, so a concurrent repetition waits. Only 2xx is stored, up to MAX_STORED and sealed
+under the key, which is not stored; of a larger response with one row, the row's id. Actions use `@idempotent(using=…)`,
+or `claim` and `store_reference`."""
 
 import hashlib
 import hmac
@@ -31,8 +31,7 @@ REPLAYED: Final = "Idempotency-Replayed"
 HOURS: Final = 24
 MAX_STORED: Final = 64 * 1024
 """Bytes of a response: a small write can make a large one, and many of them would fill the disk."""
-_OF_ANONYMOUS: Final = 16 * 1024
-"""The same for a publishable key."""
+_MAX_STORED_OF_ANONYMOUS: Final = 16 * 1024
 _KEY: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,253}[\x21-\x7e])?", re.ASCII)
 
 # A record that has expired but was not purged yet is taken over as if it were not there.
@@ -58,14 +57,14 @@ _PURGE: Final = """
 class Ticket:
     digest: bytes
     fingerprint: bytes
-    """HMAC of query and body by the Idempotency-Key, so that passwords in a body cannot be guessed from it."""
+    """HMAC by the Idempotency-Key, so that passwords in a body cannot be guessed from it."""
     key: bytes
 
 
 def read_ticket(request: HttpRequest, caller: Caller | None) -> Ticket | None:
-    """The request's ticket; None without the header. Raises ValidationFailed, PayloadTooLarge. Unrelated clients of a
-    public endpoint, or with the same publishable key, may choose the same Idempotency-Key. So the query and body are
-    part of the identity there, and for a publishable key also the client's network."""
+    """None without the header. Raises ValidationFailed, PayloadTooLarge. Unrelated clients of a public endpoint, or
+    with the same publishable key, may choose the same Idempotency-Key. So the query and body are part of the identity
+    there, and for a publishable key also the client's network."""
     key: str | None = request.META.get("HTTP_IDEMPOTENCY_KEY")
     if key is None:
         return None
@@ -100,8 +99,8 @@ def _canonical(body: bytes) -> bytes:
 
 
 def claim(ticket: Ticket, *, using: str) -> IdempotencyRecord | None:
-    """Claim the ticket as the transaction's first statement; None for a new request. Waits for a concurrent one up to
-    `lock_timeout`, then raises Conflict. Raises ValidationFailed for another query or body."""
+    """The transaction's first statement; None for a new request. Waits for a concurrent one up to `lock_timeout`, then
+    raises Conflict. Raises ValidationFailed for another query or body."""
     try:
         if statements.rows(using, _CLAIM, [ticket.digest, ticket.fingerprint, HOURS]):
             return None
@@ -142,20 +141,18 @@ def store(ticket: Ticket, response: HttpResponse, *, using: str, row_id: str | N
 
 
 def store_reference(ticket: Ticket, reference: str, *, using: str) -> None:
-    """The object `reference` (1-64 characters) answers for this ticket. In the transaction of `claim`."""
     IdempotencyRecord.objects.using(using).filter(digest=ticket.digest).update(reference=reference)
 
 
 def discard(ticket: Ticket, *, using: str) -> None:
-    """Store nothing. In the transaction of `claim`."""
     IdempotencyRecord.objects.using(using).filter(digest=ticket.digest).delete()
 
 
 def replay(
     ticket: Ticket, kept: IdempotencyRecord, read_row: Callable[[str], HttpResponse] | None = None
 ) -> HttpResponse:
-    """The stored response, with `Idempotency-Replayed`; `read_row(row_id)` makes its content if only the row is stored.
-    Raises Conflict if it cannot be opened or was not stored."""
+    """`read_row(row_id)` makes the content if only the row is stored. Raises Conflict if the response was not
+    stored."""
     try:
         if kept.sealed_answer is None:
             raise keyring.Tampered("no answer was kept")
@@ -179,7 +176,6 @@ Action = TypeVar("Action", bound=Callable[..., Any])
 
 
 def in_region(view: ApiViewSet) -> str | None:
-    """The database of the caller's environment; None without one."""
     return view.caller.environment.cluster if view.caller.environment else None
 
 
@@ -189,9 +185,8 @@ def idempotent(
     before: Callable[[Any], None] = lambda view: None,
     read_row: Callable[[Any, str], HttpResponse] | None = None,
 ) -> Callable[[Action], Action]:
-    """Makes an action of an ApiViewSet honour the Idempotency-Key, in `atomic(using)`; `using` is an alias or a
-    function. Without the header there is no transaction. `before` is called first, outside of it. `read_row(view,
-    row_id)` is for actions whose responses with an ETag have one row."""
+    """Makes an action of an ApiViewSet honour the Idempotency-Key, in `atomic(using)`. Without the header there is no
+    transaction. `before` is called first, outside of it. `read_row(view, row_id)` is for responses with one row."""
 
     def decorate(action: Action) -> Action:
         @wraps(action)
@@ -227,11 +222,9 @@ def idempotent(
 
 
 def _is_stored(view: ApiViewSet, response: HttpResponse) -> bool:
-    """Whether the response is small enough. Without it and a row, a repetition learns only that it was done."""
     is_anonymous = not view.public and view.caller.kind == "anonymous"
-    return len(response.content) <= (_OF_ANONYMOUS if is_anonymous else MAX_STORED)
+    return len(response.content) <= (_MAX_STORED_OF_ANONYMOUS if is_anonymous else MAX_STORED)
 
 
 def purge_expired(*, using: str, batch: int = 1_000) -> int:
-    """Delete expired records in batches, each in a transaction. Returns how many."""
     return statements.execute_in_batches(using, _PURGE, {}, batch=batch)

@@ -16,10 +16,8 @@ def public_id(prefix: str) -> "models.CharField[str, str]":
 
 
 class IdempotencyRecord(models.Model):
-    """One request under an Idempotency-Key, and its response (`idempotency`)."""
-
     digest = models.BinaryField(primary_key=True, max_length=32)
-    """SHA-256 of caller, environment, method, path and key (`idempotency.read_ticket`)."""
+    """Of caller, environment, method, path and key (`idempotency.read_ticket`)."""
     fingerprint = models.BinaryField(max_length=32)
     sealed_answer = models.BinaryField(null=True)
     """Status, headers and body, under keys of the Idempotency-Key and the platform."""

@@ -1,5 +1,5 @@
-"""Keyset pagination: one query per page, whose cost does not grow with depth, and without repeated or skipped rows.
-Tenant rows have their own statements with the same cursors. Contract section 8."""
+"""Keyset pagination: the cost does not grow with depth, and no row is repeated or skipped. Tenant rows have their own
+statements with the same cursors. Contract section 8."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +28,6 @@ class Page(Generic[Item]):
 
 
 def read_limit(text: str | None, most: int = MAX_LIMIT) -> int:
-    """`limit`: 1 to `most`, DEFAULT_LIMIT if absent. Raises ValidationFailed. Contract section 8."""
     if text is None:
         return DEFAULT_LIMIT
     if text.isascii() and text.isdigit() and len(text) <= 6 and 1 <= int(text) <= most:
@@ -47,10 +46,9 @@ def paginate(
     heavy: str | None = None,
     merged_with: Sequence[QuerySet[Any, Item]] = (),
 ) -> Page[Item]:
-    """The page of `queryset` after `cursor`, at most `limit` items, in one query. `order` names non-null columns, `-`
-    for descending, the last unique (`["-created_at", "-id"]`). `heavy` names a large text column, which is read by a
-    second query and may end the page early. Items of disjoint `merged_with` are merged in: of each no more than a page
-    is read. The cursor is bound to `kind`, `facts` and `order`. Raises ValidationFailed on `cursor`."""
+    """One query. `order` names non-null columns, `-` for descending, the last unique (`["-created_at", "-id"]`).
+    `heavy` names a large text column, which is read by a second query and may end the page early. Items of disjoint
+    `merged_with` are merged in: of each no more than a page is read. Raises ValidationFailed on `cursor`."""
     bound = [list(order), *facts]
     parts = [queryset, *merged_with]
     if cursor is not None:
@@ -81,7 +79,7 @@ def _fitting(octets: Sequence[int]) -> int:
 
 
 def _after(order: Sequence[str], values: Sequence[Any]) -> Any:
-    """The condition "after this row": a row comparison if all directions agree."""
+    """A row comparison if all directions agree."""
     names = [name.removeprefix("-") for name in order]
     if len(order) > 1 and len({name.startswith("-") for name in order}) == 1:
         compare = TupleLessThan if order[0].startswith("-") else TupleGreaterThan

@@ -1,8 +1,6 @@
 """The current request: its id, response headers, environment, client IP and parameters. It is opened by middleware
-(`platform_site.http.middleware.api`) and by Celery's hooks (`platform_site.observability.logs`), so the id is in each
-log line, error, event and run.
-
-What its parts tell each other is in the request's `__dict__`:
+(`platform_site.http.middleware.api`) and by Celery's hooks (`platform_site.observability.logs`). Modules pass values in
+the request's `__dict__`:
 
 | Name | Set by | For |
 |---|---|---|
@@ -46,7 +44,7 @@ def current_request_id() -> str | None:
 
 
 def open_request(offered: str | None = None) -> Token[str | None]:
-    """Begin a request or task, with the id `offered` if valid, else a new `req_…`; returns a token."""
+    """Begin a request or task, with the id `offered` if valid, else a new one."""
     return _current.set(offered if offered is not None and _ID.fullmatch(offered) else ids.new("req"))
 
 
@@ -80,9 +78,8 @@ def environment_of_host(host: str) -> str | None:
 
 
 def client_address(request: HttpRequest) -> str | None:
-    """The client's IP address; None on a Unix socket. `REMOTE_ADDR` is the client's, since the server
-    (`platform_site.server.request_head`) has evaluated and dropped the `X-Forwarded-For` of `TRUSTED_PROXIES`. An
-    IPv4-mapped IPv6 address becomes IPv4, a zone is dropped."""
+    """None on a Unix socket. `REMOTE_ADDR` is the client's, since the server (`platform_site.server.request_head`) has
+    evaluated and dropped the `X-Forwarded-For` of `TRUSTED_PROXIES`. An IPv4-mapped address becomes IPv4."""
     try:
         address = ipaddress.ip_address(request.META.get("REMOTE_ADDR") or "")
     except ValueError:
@@ -108,9 +105,8 @@ def site_of(request: HttpRequest) -> str:
 
 
 def read_parameters(query_string: str, allowed: frozenset[str] | None) -> dict[str, str]:
-    """The query parameters by name. Raises ValidationFailed for a parameter that is repeated, is not UTF-8, contains
-    NUL, or is not in `allowed` (a misspelled filter would widen a result). Unknown names that begin with `_` are
-    ignored. With `allowed` None every name is accepted."""
+    """Raises ValidationFailed, also for a parameter that is not in `allowed`: a misspelled filter would widen a result.
+    Unknown names that begin with `_` are ignored. With `allowed` None every name is accepted."""
     if not query_string:
         return {}
     if len(query_string) <= _MAX_CACHED_LENGTH:
@@ -125,7 +121,7 @@ def _cached(query_string: str, allowed: frozenset[str] | None) -> dict[str, str]
 
 def _read(query_string: str, allowed: frozenset[str] | None) -> dict[str, str]:
     try:
-        # Bytes that are not UTF-8 become lone surrogates, so that the parameter that has them can be named.
+        # Bytes that are not UTF-8 become lone surrogates, so that their parameter can be named.
         pairs = parse_qsl(query_string, keep_blank_values=True, errors="surrogateescape", max_num_fields=MAX_PARAMETERS)
     except ValueError:
         raise ValidationFailed.of("query", "too_many", f"At most {MAX_PARAMETERS} query parameters.") from None

@@ -1,6 +1,6 @@
 """`ApiViewSet`: the base class of all API endpoints, a DRF viewset without negotiation, renderers and browsable pages.
-A request is processed as method → caller → scope → query parameters → action, which returns finished bytes (`respond`,
-`created`, `no_content`). docs/how-to/extend.md, docs/explanation/performance.md."""
+A request is processed as method → caller → scope → query parameters → action, which returns finished bytes.
+docs/how-to/extend.md, docs/explanation/performance.md."""
 
 from collections.abc import Callable, Mapping
 from functools import update_wrapper
@@ -73,7 +73,7 @@ def no_content() -> HttpResponse:
 
 
 def is_replaced(error: ApiError | type[ApiError]) -> bool:
-    """Whether `client_errors_as` replaces this error: every 4xx except 404, 405, 429 and `project_suspended`."""
+    """Whether `client_errors_as` replaces this error."""
     kind = error if isinstance(error, type) else type(error)
     return 400 <= error.status < 500 and error.status not in (404, 405, 429) and not issubclass(kind, ProjectSuspended)
 
@@ -84,7 +84,7 @@ def no_store(response: HttpResponse) -> HttpResponse:
 
 
 class ApiRequest(Request):
-    """DRF's request with `data` of `platform_site.http.bodies`, without negotiation and authentication."""
+    """Without DRF's negotiation and authentication."""
 
     def __init__(self, request: HttpRequest, view: "ApiViewSet") -> None:
         self._request = request
@@ -123,7 +123,7 @@ class ApiViewSet(ViewSet):
     query_parameters: ClassVar[Mapping[str, frozenset[str]]] = {}
     """By action; others are 422. Default for `list`: `limit` and `cursor`; otherwise every name is accepted."""
     third_party_queries: ClassVar[bool] = False
-    """Another party writes the query string, and the action reads it."""
+    """Another party writes the query string; the action reads it."""
     also_raises: ClassVar[Mapping[str, tuple[type[ApiError], ...]]] = {}
     unsafe_reads: ClassVar[frozenset[str]] = frozenset()
     """GET actions that change something and cannot be repeated."""
@@ -147,15 +147,14 @@ class ApiViewSet(ViewSet):
 
     @property
     def caller(self) -> Caller:
-        """The authenticated caller. Raises RuntimeError in a public viewset."""
+        """Raises RuntimeError in a public viewset."""
         if self._caller is None:
             raise RuntimeError(f"{type(self).__name__} is public and has no caller")
         return self._caller
 
     @property
     def environment(self) -> EnvironmentRef:
-        """The caller's environment. Raises RuntimeError if there is none, which cannot happen if `environment_use` is
-        "required"."""
+        """Raises RuntimeError if there is none, which cannot happen if `environment_use` is "required"."""
         environment = None if self._caller is None else self._caller.environment
         if environment is None:
             raise RuntimeError(f"{type(self).__name__} does not require an environment, and this request has none")
@@ -163,12 +162,12 @@ class ApiViewSet(ViewSet):
 
     @property
     def freshness(self) -> Freshness | None:
-        """What a replica must have replayed to serve this request's reads; None: only the primary may."""
+        """What a replica must have replayed; None: only the primary may serve reads."""
         found: Freshness | None = self.http_request.__dict__.get("freshness")
         return found
 
     def read(self, serializer: type[BaseSerializer[Any]], **options: Any) -> dict[str, Any]:
-        """The body, validated by `serializer` with `options` (`partial=True`, `context=…`). Raises InvalidRequest,
+        """The body, validated with `options` of the serializer (`partial=True`, `context=…`). Raises InvalidRequest,
         UnsupportedMediaType, PayloadTooLarge, and DRF's ValidationError naming all invalid fields."""
         checked = serializer(data=self.read_object(), **options)
         checked.is_valid(raise_exception=True)
@@ -220,8 +219,8 @@ class ApiViewSet(ViewSet):
         return exception_handler.respond(MethodNotAllowed(f"This endpoint supports {allow}.", headers={"Allow": allow}))
 
     def _answer(self, request: HttpRequest, action: Callable[..., HttpResponseBase]) -> HttpResponseBase:
-        """Run the action. A read on a dead connection runs once more; a transaction aborted by PostgreSQL up to
-        MAX_RUNS times, unless something was committed."""
+        """A read on a dead connection runs once more; a transaction aborted by PostgreSQL up to MAX_RUNS times, unless
+        something was committed."""
         runs = 1
         is_get = request.method in ("GET", "HEAD")
         safe = self.action not in self.unsafe_reads if is_get else self.action in self.safe_posts
@@ -256,7 +255,6 @@ class ApiViewSet(ViewSet):
         return action(self.request, *self.args, **self.kwargs)
 
     def _share_owner(self) -> str:
-        """Whose share of the server's threads the request takes: a project, an account, or a client network."""
         caller = self._caller
         if caller is None:
             return site_of(self.http_request)
@@ -283,7 +281,7 @@ class ApiViewSet(ViewSet):
 
     @classmethod
     def parameters_of(cls, action: str) -> frozenset[str] | None:
-        """The query parameters of an action; None accepts all."""
+        """None accepts all."""
         return cls.query_parameters.get(action, LIST_PARAMETERS if action == "list" else None)
 
     def _refuse(self, error: Exception) -> HttpResponseBase:

@@ -1,8 +1,6 @@
 """CORS; django-cors-headers writes the headers. A preflight has no token: the allowed origins of the host's environment
-decide; for another host it is granted, because no cookie gives access to /v1. A response to a caller may be read by the
-allowed origins of its environment, and for a platform account also by `PLATFORM_ORIGINS`. On a public endpoint the
-named environment decides, or else `PLATFORM_ORIGINS`. Other responses, such as a 401, contain no caller's data, so
-every origin may read them."""
+decide; for another host it is granted, because no cookie gives access to /v1. Responses without a caller's data, such
+as a 401, may be read by every origin."""
 
 import logging
 import re

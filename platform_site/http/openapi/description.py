@@ -1,8 +1,6 @@
-"""The API description: OpenAPI 3.1 by drf-spectacular at `/v1/openapi.json`, generated once per process.
-
-An action is described by its docstring (the summary is the text up to the first full stop or colon) and its bodies by
-`extend_schema`. Scope, query parameters, and further errors (`also_raises`) are read from the viewset; errors that
-follow from the shape of an operation are added. tests/api/test_openapi.py calls each operation anonymously."""
+"""The API description: OpenAPI 3.1 by drf-spectacular at `/v1/openapi.json`. An action is described by its docstring
+(the summary is the text up to the first full stop or colon) and its bodies by `extend_schema`. Scope, query parameters,
+and further errors (`also_raises`) are read from the viewset; errors follow from the shape of an operation, too."""
 
 import inspect
 import json
@@ -33,8 +31,6 @@ from platform_site.observability.metrics import reads_only
 def listing(
     item: type[BaseSerializer[Any]], *, paged: bool = True, name: str | None = None
 ) -> type[BaseSerializer[Any]]:
-    """`{"data": [item], "next_cursor"}`, or `{"data": [item]}` without pages."""
-
     members: dict[str, Any] = {"data": item(many=True)}
     if paged:
         members["next_cursor"] = fields.CharField(allow_null=True, help_text="Pass it as `cursor`; null at the end.")
@@ -113,7 +109,7 @@ class ApiSchema(AutoSchema):
         return re.split(r"[.:](?:\s|$)", self.get_description(), maxsplit=1)[0].replace("\n", " ") or None
 
     def get_description(self) -> str:  # type: ignore[override]  # drf-spectacular's own signature
-        """The docstring of the action; `extend_schema_view` gives inherited actions another description."""
+        """`extend_schema_view` gives inherited actions another description."""
         return inspect.getdoc(getattr(self.view, getattr(self.view, "action", ""), None)) or ""
 
     def _is_list_view(self, serializer: Any = None) -> bool:

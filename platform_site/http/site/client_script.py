@@ -29,7 +29,6 @@ def urlpatterns() -> list[URLPattern]:
 
 @require_safe
 def serve(request: HttpRequest, name: str, cache_control: str) -> HttpResponse:
-    """304 if `If-None-Match` matches."""
     text, tag = _read(name)
     whole = HttpResponse(text, content_type=_MEDIA_TYPES[name], headers={"ETag": tag, "Cache-Control": cache_control})
     response = get_conditional_response(request, etag=tag, response=whole) or whole

@@ -1,6 +1,5 @@
 """`/healthz`: this process answers. `/readyz`: 503 only if it can serve no request (no control database or no region);
-other failures make it `degraded`, because with 503 a load balancer would remove every host. `?require=workers` returns
-503 unless a worker runs. Checks run in parallel, for at most LIMIT seconds; results are cached for a second."""
+other failures make it `degraded`, because with 503 a load balancer would remove every host."""
 
 import threading
 import time
@@ -58,7 +57,7 @@ _dependencies: Final[dict[str, _Dependency]] = {}
 
 
 def register(name: str, check: Check) -> None:
-    """Report `name` in `/readyz`. `check` may take LIMIT seconds."""
+    """`check` may take LIMIT seconds."""
     _dependencies[name] = _Dependency(check)
 
 
@@ -87,9 +86,8 @@ def dependency_states() -> Mapping[str, str]:
 
 
 def readyz(request: HttpRequest) -> HttpResponse:
-    """`{"status": "ready" | "degraded" | "unavailable", "dependencies": {name: "ok" | "slow" | "down"}}`, 200 or 503.
-    `?require=` names dependencies, or `all`, that must be ok. Raises ValidationFailed for an unknown one. `"replicas":
-    {name: {"state", "lag_seconds"}}` do not count, since primaries replace them."""
+    """`?require=` names dependencies, or `all`, that must be ok. Replicas do not count, since primaries replace
+    them."""
     reads_only(request)
     required = _required(request)
     found = dependency_states()

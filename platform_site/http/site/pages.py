@@ -1,5 +1,3 @@
-"""Pages for people: errors, the API reference, and their content security policy."""
-
 import sys
 from functools import cache
 from pathlib import Path
@@ -61,7 +59,6 @@ def page_not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
-    """503 where the API would respond so."""
     error = sys.exception()
     if isinstance(error, Exception):
         api_error = exception_handler.to_api_error(error)
