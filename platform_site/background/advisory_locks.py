@@ -12,14 +12,13 @@ class LockSpace(IntEnum):
     SCHEMA = 1
     INDEXES = 2
     UNIQUE_INDEXES = 3
-    """Build unique indexes for a schema change."""
     POOL = 4
     """Shared: delete a user. Exclusive: show a new branch of the pool."""
     ENVIRONMENT = 5
     """Shared: write rows that name the environment. Exclusive: mark it as deleted, or drop its schema."""
     ORPHANED_SCHEMA = 6
     REPEATED_BATCHES = 7
-    """Run a batch again after a deadlock, in this environment."""
+    """Run a batch again after a deadlock."""
 
 
 def lock(using: str, space: LockSpace, key: str) -> None:

@@ -11,12 +11,11 @@ from django.db import transaction
 
 PAUSE: Final = 0.02
 _MAX_FACTOR: Final = 4
-"""While commits keep coming, the pause doubles up to this factor: the receiver is busy anyway."""
+"""While commits keep coming, the pause doubles: the receiver is busy anyway."""
 
 
 class Debouncer:
-    """Debounces the notifications of one kind. `send` receives a region's alias, at most once per `pause` seconds, and
-    must not raise."""
+    """`send` receives a region's alias, at most once per `pause` seconds, and must not raise."""
 
     def __init__(self, name: str, send: Callable[[str], object], pause: float = PAUSE) -> None:
         self._name, self._send, self._pause = name, send, pause

@@ -22,7 +22,7 @@ _silent_until = 0.0
 
 
 def send(task: str, *ids: str, using: str = DEFAULT_DB_ALIAS) -> None:
-    """Send a task after the commit of `using` (now, outside a transaction), by name, to avoid imports. Never raises."""
+    """After the commit of `using` (now, outside a transaction), by name, to avoid imports. Never raises."""
     transaction.on_commit(partial(send_now, task, *ids), using=using)
 
 

@@ -35,9 +35,8 @@ from platform_site.postgres.direct import session
 logger = logging.getLogger(__name__)
 
 _LATE_PERIODS: Final = 3
-"""Periods without a run until a scheduler thread runs the job, and a session that has its lock counts as stalled."""
-_STALL_SECONDS: Final = 5.0
-"""The least time after which a session that holds a job's lock counts as stalled."""
+"""Periods without a run until a scheduler thread runs the job, and the session that has its lock counts as stalled."""
+_MIN_STALL_SECONDS: Final = 5.0
 _FREQUENT: Final = 15.0
 """Seconds; jobs with at most this period share a task, and those of a region run in its scheduler thread."""
 _STALE: Final = 3600.0
@@ -57,7 +56,7 @@ class PeriodicJob:
 
     def run(self) -> bool:
         with _run_exclusively(
-            self.name, self.using, timeout=max(_STALL_SECONDS, self.every * _LATE_PERIODS)
+            self.name, self.using, timeout=max(_MIN_STALL_SECONDS, self.every * _LATE_PERIODS)
         ) as may_run:
             self.seen_at = self.ran_at = time.monotonic()
             if may_run:
@@ -69,7 +68,7 @@ _jobs: Final[dict[str, PeriodicJob]] = {}
 
 
 def periodic_job(*, every: float, at_start: bool = False) -> Callable[[Callable[[], object]], Callable[[], object]]:
-    """Run a function every `every` seconds, on one process; with `at_start` also when a worker starts."""
+    """Every `every` seconds, on one process; with `at_start` also when a worker starts."""
 
     def register(function: Callable[[], object]) -> Callable[[], object]:
         name = f"{function.__module__}.{function.__qualname__}"
@@ -96,8 +95,8 @@ def periodic_job_per_region(
 
 @contextmanager
 def log_failures(what: str, *expected: type[Exception], using: str | None = None) -> Iterator[None]:
-    """Log database errors (also psycopg's InterfaceError) and `expected` ones as warnings that name `what`, others in
-    full; then close the connection to `using`. The next part of the job continues."""
+    """Log database errors and `expected` ones as warnings that name `what`, others in full; then close the connection
+    to `using`. The next part of the job continues."""
     warned: tuple[type[Exception], ...] = (Error, psycopg.Error, *expected)
     try:
         yield
@@ -114,7 +113,7 @@ def log_failures(what: str, *expected: type[Exception], using: str | None = None
 def after_commit(
     what: str, do: Callable[..., object], *args: Any, using: str, committed: str = DEFAULT_DB_ALIAS
 ) -> None:
-    """Call `do(*args)` after the commit of `committed`, logging errors: Django's robust hooks fail for a `partial`."""
+    """After the commit of `committed`, logging errors: Django's robust hooks fail for a `partial`."""
 
     def hook() -> None:
         with log_failures(what, using=using):
@@ -259,8 +258,7 @@ def _run_exclusively(name: str, using: str, timeout: float) -> Iterator[bool]:
     key = f"job:{name}"
     with session(using) as connection:
         with connection.cursor() as cursor:
-            # The session's lock, not a transaction's: a job has many transactions, and a lost connection releases the
-            # lock.
+            # The session's lock: a job has many transactions, and a lost connection releases the lock.
             locked = may_run = advisory_locks.try_lock_session(cursor, LockSpace.NAMED, key)
             if not locked:
                 cursor.execute(_STALLED, [key, timeout])
@@ -269,6 +267,5 @@ def _run_exclusively(name: str, using: str, timeout: float) -> Iterator[bool]:
             yield may_run
         finally:
             if locked:
-                # A connection that broke meanwhile has released it already.
                 with suppress(Error), connection.cursor() as cursor:
                     advisory_locks.unlock_session(cursor, LockSpace.NAMED, key)

@@ -1,11 +1,9 @@
-"""A skip scan: SQL that jumps from webhook to webhook in a partial index, past large backlogs."""
-
 from typing import Literal
 
 
 def first_of_each(name: str, status: Literal["pending", "held"], order: str) -> str:
-    """A recursive CTE `name (webhook_id, first)`: each webhook with a delivery in that status, and its minimum `order`.
-    Needs a partial index on (webhook_id, `order`); ordering by both makes the planner use it."""
+    """A skip scan, past large backlogs: the CTE `name (webhook_id, first)` has each webhook with a delivery in that
+    status, and its minimum `order`. Ordering by both makes the planner use the partial index."""
     return f"""{name} AS (
     (SELECT d.webhook_id, d.{order} AS first FROM platform.webhooks_delivery d
       WHERE d.status = '{status}' ORDER BY d.webhook_id, d.{order} LIMIT 1)

@@ -23,7 +23,7 @@ _SOCKET_PATH_LIMIT = 100  # sockaddr_un holds 108 bytes on Linux, 104 on macOS; 
 
 
 def write_private(path: Path, content: Mapping[str, Any]) -> None:
-    """Replace the JSON file atomically; mode 0600."""
+    """Atomically; mode 0600."""
     partial = path.with_suffix(".new")
     with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         json.dump(content, file, indent=2)
@@ -73,7 +73,7 @@ class Layout:
             return {}
 
     def ensure_secrets(self) -> dict[str, str]:
-        """The secrets, created or completed, never changed."""
+        """Created or completed, never changed."""
         self.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         known = self.read_secrets()
         passwords = ("postgres_superuser_password", "postgres_password", "redis_password")

@@ -13,8 +13,8 @@ _BLOCKED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class ForkedProcess:
-    """Runs `run()` in a session of its own, named `name` (at most 15 characters), with its output in `output`. It dies
-    with this process. `before` is called first in the child, and must release what only the parent may hold."""
+    """Runs `run()` in a session of its own, and dies with this process. `before` is called first in the child, and must
+    release what only the parent may hold."""
 
     def __init__(self, name: str, run: Callable[[], object], output: IO[bytes], before: Callable[[], object]) -> None:
         def main() -> None:

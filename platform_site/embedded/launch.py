@@ -54,7 +54,7 @@ def die_with_parent(parent: int, death_signal: int) -> None:
 
 
 def name_process(name: str) -> None:
-    """For `ps -o comm` and `top`: at most 15 characters (Linux)."""
+    """At most 15 characters (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode(), 0, 0, 0)
 
@@ -66,7 +66,7 @@ def adopt_orphans() -> None:
 
 
 def launcher(death_signal: signal.Signals | None = None, user: str | None = None) -> list[str]:
-    """The command prefix that runs a command by this program, as `user` with DAC_OVERRIDE."""
+    """The command prefix that runs a command by this program."""
     options = ["--user", user] if user else []
     if death_signal:
         options += ["--signal", str(int(death_signal))]

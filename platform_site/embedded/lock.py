@@ -16,7 +16,7 @@ _MAX_WAIT_SECONDS: Final = 10.0
 
 
 class DataDirLock:
-    """`with DataDirLock(path) as lock: …`. Raises CannotStart."""
+    """A context manager. Raises CannotStart."""
 
     port: int | None = None
 
@@ -71,7 +71,7 @@ def _started_at(pid: int) -> float | None:
 
 
 def _end_leftovers(children: list[tuple[int, float]]) -> None:
-    """End the children of a killed `up`; PostgreSQL gets time for a clean shutdown."""
+    """PostgreSQL gets time for a clean shutdown."""
     alive = []
     for pid, started in children:
         with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):

@@ -1,6 +1,5 @@
-"""Minimum versions of servers and runtime: older ones lack a feature or have public vulnerabilities. Checked once at
-start, against the real servers, since PostgreSQL and Redis may be external. A development machine gets a log message;
-with PLATFORM_MODE=production the service does not start."""
+"""Minimum versions of servers and runtime, checked at start, since PostgreSQL and Redis may be external. A development
+machine gets a log message; with PLATFORM_MODE=production the service does not start."""
 
 import importlib.metadata
 import re
@@ -29,7 +28,7 @@ DENO: Final[Version] = (2, 9, 0)
 
 
 def is_below(version: Version, floors: Mapping[Version, Version]) -> bool:
-    """Whether `version` is older than its release line's minimum; a newer line is not, an unlisted older one is."""
+    """By the minimum of its release line. A newer line is not below, an unlisted older one is."""
     for line, floor in floors.items():
         if version[: len(line)] == line:
             return version < floor

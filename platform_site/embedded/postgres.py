@@ -25,7 +25,7 @@ from platform_site.embedded.data_dir import REGIONS, CannotStart, Layout, region
 _CONNECTIONS_EACH: Final = 64
 """Of one web process: 16 threads with four databases each."""
 _CONNECTIONS_OF_OTHERS: Final = 244
-"""The worker's 44 threads, its scheduler and periodic jobs, and commands."""
+"""44 threads of the worker, its scheduler and periodic jobs, and commands."""
 START_SECONDS: Final = 60.0
 
 
@@ -42,7 +42,7 @@ def binaries() -> Path:
 
 
 def server_user(layout: Layout) -> str | None:
-    """The server's system user if this is root; else None."""
+    """None unless this is root."""
     if os.geteuid() != 0:
         return None
     if initialised(layout) and (owner := layout.postgres.stat().st_uid) != 0:
@@ -134,7 +134,7 @@ def spawn(
 
 
 def start(layout: Layout, *, durable: bool = True, log: Path | None = None) -> subprocess.Popen[bytes]:
-    """`spawn`, wait, and `provision`. Raises CannotStart."""
+    """Raises CannotStart."""
     with open(log, "ab") if log else contextlib.nullcontext() as output:
         server = spawn(layout, durable=durable, output=output)
     deadline = time.monotonic() + START_SECONDS
@@ -163,7 +163,7 @@ def _quoted(directory: Path) -> str:
 
 
 def _remove_stale_locks(layout: Layout) -> None:
-    """Remove a killed server's lock files: the server refuses to start while any process has its old id."""
+    """Of a killed server: PostgreSQL refuses to start while any process has its old id."""
     for path in (layout.postgres / "postmaster.pid", layout.sockets / ".s.PGSQL.5432.lock"):
         try:
             pid = int(path.read_text().split("\n", 1)[0])
@@ -189,7 +189,7 @@ def connect(layout: Layout, database: str = "postgres") -> psycopg.Connection[tu
 
 
 def provision(layout: Layout) -> None:
-    """Create the role `platform` and its databases; idempotent."""
+    """Idempotent."""
     password = layout.read_secrets()["postgres_password"]
     with connect(layout) as connection:
         if not connection.execute("SELECT 1 FROM pg_roles WHERE rolname = 'platform'").fetchone():

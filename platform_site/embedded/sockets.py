@@ -1,5 +1,3 @@
-"""The listening sockets of the service: one per web worker, of one port."""
-
 import socket
 from typing import Final
 
@@ -10,7 +8,7 @@ BACKLOG: Final = 1024
 
 
 def listen(host: str, port: int, count: int) -> list[socket.socket]:
-    """`count` sockets that share connections; port 0 finds a free one. Raises OSError: EADDRINUSE."""
+    """`count` sockets of one port, which share connections. Raises OSError: EADDRINUSE."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # With SO_REUSEPORT, other processes of this user could listen on the same port. The first socket is bound without
     # it, which fails if the port has any listener.

@@ -34,8 +34,6 @@ class ProcessFailed(RuntimeError):
 
 @dataclass(slots=True)
 class SupervisedProcess:
-    """`spawn(output)` starts a child without waiting."""
-
     name: str
     spawn: Spawn
     stop_signal: signal.Signals
@@ -66,7 +64,6 @@ class Supervisor:
     """Runs parts until stopped. For the main thread: children die with it."""
 
     def __init__(self, write: Callable[[str], object], *, colour: bool, changed: Callable[[list[int]], None]) -> None:
-        """`changed(pids)` receives the running children."""
         self._write, self._colour, self._changed = write, colour, changed
         self._parts: list[SupervisedProcess] = []
         self._selector = selectors.DefaultSelector()
@@ -105,7 +102,7 @@ class Supervisor:
         self._changed([p.process.pid for p in self._parts if p.process is not None and p.runs])
 
     def run_until(self, done: Callable[[], bool], *, seconds: float, every: float = 0.02) -> bool:
-        """Serve output until `done()`; False if stopped or out of time. Raises ProcessFailed instead of restarting."""
+        """False if stopped or out of time. Raises ProcessFailed instead of restarting."""
         deadline = time.monotonic() + seconds
         while not self.stopping and time.monotonic() < deadline:
             if done():
@@ -120,7 +117,7 @@ class Supervisor:
         return False
 
     def run(self) -> None:
-        """Serve output and restart parts, until stopped. Raises ProcessFailed for a part that never worked."""
+        """Raises ProcessFailed for a part that never worked."""
         while not self.stopping:
             self._pump(0.5)
             now = time.monotonic()
@@ -134,7 +131,7 @@ class Supervisor:
                     self._restart(part, now)
 
     def stop(self, order: Iterable[Iterable[SupervisedProcess]]) -> None:
-        """End the parts, group after group: ask, wait, kill. A second signal skips the wait."""
+        """Group after group: ask, wait, kill. A second signal skips the wait."""
         for group in order:
             waiting = [part for part in group if part.process is not None]
             for part in waiting:

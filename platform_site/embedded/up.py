@@ -1,7 +1,6 @@
-"""`manage.py up`: lock and port; PostgreSQL and Valkey (unless URLs replace them), while this process imports the code;
-roles and databases; the web, which migrates, completes the demo and serves; the worker; then supervision until Ctrl-C
-or SIGTERM. Web and worker are forked from here and share the memory of the code. Django is imported late: its settings
-read secrets that are created here."""
+"""`manage.py up` starts PostgreSQL and Valkey (unless URLs replace them), while it imports the code; then the web,
+which migrates, completes the demo and serves; then the worker. Web and worker are forked from here and share the memory
+of the code. Django is imported late: its settings read secrets that are created here."""
 
 import argparse
 import contextlib
@@ -52,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: list[str], load: Load, run_command: RunCommand) -> int:
-    """Returns the exit code. `load` imports the code of web and worker; `run_command` is for `manage.py`."""
+    """`load` imports the code of web and worker; `run_command` is for `manage.py`."""
     parser = argparse.ArgumentParser(prog="manage.py up", description="Starts the whole service in this terminal.")
     add_arguments(parser)
     options, begun = parser.parse_args(arguments), time.monotonic()
@@ -73,7 +72,7 @@ def main(arguments: list[str], load: Load, run_command: RunCommand) -> int:
 
 
 def _listen(host: str, port: int, workers: int) -> list[socket.socket]:
-    """The service's sockets, which outlive web processes. Raises CannotStart."""
+    """Raises CannotStart."""
     try:
         return listen(host, port, workers)
     except OSError as error:
@@ -98,7 +97,7 @@ class _ImportThread(threading.Thread):
             self._error = error
 
     def prepare_forks(self) -> None:
-        """Call after the import. Raises the import's error; CannotStart for that of an invalid setting."""
+        """Raises the import's error; CannotStart for that of an invalid setting."""
         from django.core.exceptions import ImproperlyConfigured
 
         if isinstance(self._error, ImproperlyConfigured):
@@ -212,7 +211,7 @@ class _Run:
         self._show_urls()
 
     def _await(self, done: Any, otherwise: str, every: float = 0.02, seconds: float = READY_SECONDS) -> bool:
-        """Serve output until `done()`; False if stopped. Raises CannotStart(otherwise)."""
+        """False if stopped. Raises CannotStart(otherwise)."""
         is_done = self._supervisor.run_until(done, seconds=seconds, every=every)
         if not is_done and not self._supervisor.stopping:
             raise CannotStart(otherwise)

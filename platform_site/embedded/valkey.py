@@ -28,7 +28,7 @@ def binary() -> Path:
 
 
 def spawn(layout: Layout, *, output: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
-    """Start the server process; it dies with the calling thread. Does not wait. Raises CannotStart."""
+    """Does not wait. The server dies with the calling thread. Raises CannotStart."""
     known = layout.ensure_secrets()
     layout.valkey.mkdir(parents=True, exist_ok=True, mode=0o700)
     layout.valkey_socket.unlink(missing_ok=True)
@@ -61,7 +61,7 @@ user platform on #{digest} {ACL}
 
 
 def answers(layout: Layout) -> bool:
-    """Whether it responds. Without the client library, which `up` does not import."""
+    """Without the client library, which `up` does not import."""
     password = layout.read_secrets()["redis_password"]
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

@@ -1,6 +1,6 @@
 """Call depth: the number of webhooks and functions that led to a call, in a header with a MAC over depth, minute and
-environment (`X-Platform-Depth: 3.29948640.q83vEjRWeJCrze8SNFZ4kA`), so that loops through external servers end. Invalid
-or old values count as absent. Loops through two environments are not detected."""
+environment (`X-Platform-Depth: 3.29948640.q83vEjRWeJCrze8SNFZ4kA`), so that loops through external servers end. Loops
+through two environments are not detected."""
 
 import base64
 import re
@@ -16,7 +16,6 @@ from platform_site.security import keyring
 HEADER: Final = "X-Platform-Depth"
 META: Final = "HTTP_X_PLATFORM_DEPTH"
 MAX_DEPTH: Final = 8
-"""A chain of webhooks, functions and row writes ends here."""
 VALID_MINUTES: Final = 60
 """Enough for a receiver with a queue, and clock differences."""
 _PURPOSE: Final = "platform.chain"
@@ -33,7 +32,7 @@ def sign(depth: int, environment_id: str) -> str:
 
 
 def depth_of(meta: Mapping[str, Any], environment_id: str) -> int:
-    """The header's depth; 0 unless signed for this environment within VALID_MINUTES."""
+    """0 unless signed for this environment within VALID_MINUTES."""
     return _read(meta.get(META), environment_id)
 
 
@@ -58,13 +57,11 @@ def at(depth: int) -> Generator[None]:
 
 
 def depth_here(environment_id: str) -> int:
-    """The depth of the current request, or of the block of `at`; 0 otherwise."""
     here = _here.get()
     return here if isinstance(here, int) else _read(here, environment_id)
 
 
 def refuse_loop(depth: int) -> None:
-    """Raises Conflict at the end of a chain."""
     if depth >= MAX_DEPTH:
         raise Conflict(f"Refused, to prevent a loop: a chain of {depth} functions and webhooks led to this call.")
 

@@ -8,7 +8,7 @@ from platform_site.http.errors import Forbidden, ProjectSuspended
 CallerKind = Literal["account", "user", "key", "anonymous", "staff"]
 """`anonymous` has a publishable key; `staff` a grant (`projects.staff_access`)."""
 APP_USERS: Final[frozenset[CallerKind]] = frozenset({"user", "anonymous"})
-"""Whom the application serves; all other kinds act for its project."""
+"""All other kinds act for the project."""
 ProjectRole = Literal["owner", "developer", "viewer"]
 
 SCOPES: Final = (
@@ -35,7 +35,6 @@ ACCOUNT_SCOPES: Final = frozenset({"projects:read", "projects:create", "projects
 ENVIRONMENT_SCOPES: Final = frozenset(SCOPES) - {"projects:create", "projects:delete"}
 PUBLISHABLE_KEY_PREFIX: Final = "pk_"
 PUBLISHABLE_SCOPES: Final = frozenset({"rows:read", "rows:write", "functions:invoke"})
-"""Scopes of endpoints with rules for anonymous callers."""
 
 _LACKED_BY: Final[dict[CallerKind, str]] = {
     "key": "",
@@ -44,12 +43,12 @@ _LACKED_BY: Final[dict[CallerKind, str]] = {
     "account": ", which your role in the project does not give",
     "staff": ", which staff access does not give",
 }
-"""The end of a refusal: those who chose no scopes learn why they lack one."""
+"""For those who chose no scopes."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentRef:
-    """A resolved environment. `role` is the account's; None for users and keys."""
+    """`role` is the account's; None for users and keys."""
 
     environment_id: str
     environment_name: str
@@ -75,8 +74,7 @@ class EnvironmentRef:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """One request's principal. `scopes` is the effective set: a key's, an account's by role, an app user's fixed ones.
-    `environment` is None if an account's call needs no environment."""
+    """`scopes` is the effective set. `environment` is None if an account's call needs none."""
 
     kind: CallerKind
     id: str

@@ -22,21 +22,19 @@ _last = 0
 
 
 def _uuid7() -> int:
-    """RFC 9562 UUIDv7, strictly increasing in this process (by `rand_a` and `rand_b`)."""
+    """RFC 9562, strictly increasing in this process."""
     global _last
     now = time.time_ns() // 1_000_000
     random = int.from_bytes(os.urandom(10), "big")
     candidate = (now << 80) | (7 << 76) | (((random >> 62) & 0xFFF) << 64) | (2 << 62) | (random & ((1 << 62) - 1))
     with _lock:
         if candidate <= _last:
-            # Same millisecond (or a clock set back): step the 62 random low bits on by a random stride.
             candidate = _last + 1 + (random & 0xFFFFFFFF)
         _last = candidate
     return candidate
 
 
 def new(prefix: str) -> str:
-    """Such as `prj_01k6…`. Raises ValueError for an unknown prefix."""
     if prefix not in PREFIXES:
         raise ValueError(f"unknown id prefix {prefix!r}")
     return f"{prefix}_{suffix()}"
@@ -59,7 +57,7 @@ def matches(prefix: str, value: object) -> bool:
 
 
 def created_at(value: str) -> datetime:
-    """When it was created, to the millisecond, in UTC. Raises ValueError."""
+    """To the millisecond, in UTC. Raises ValueError."""
     found = _PATTERN.fullmatch(value)
     if found is None:
         raise ValueError("not an id")

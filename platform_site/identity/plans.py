@@ -1,5 +1,4 @@
-"""The plans' limits, for `GET /v1/limits` and docs/reference/limits.md (a test compares them). Rates are per minute and
-caller, multiplied by `RATE_LIMIT_FACTOR` (`platform_site.redis.rate_limits`). Contract section 8."""
+"""The plans' limits (docs/reference/limits.md). Contract section 8."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -82,7 +81,6 @@ class IpAddressLimits:
     refused_requests_per_minute: int = 120
     anonymous_requests_per_minute: int = 300
     email_requests_per_hour: int = 100
-    """So that one client does not use up the pool's limit."""
     known_browser_requests_per_minute: int = 10
 
 

@@ -1,6 +1,5 @@
-"""Queue lag, delivery results and the last worker heartbeat, for `/metrics` and `/readyz`. A worker writes them to the
-control database every few seconds. Items that waited then count as still waiting: without a worker, the lag grows and
-alerts fire."""
+"""Queue lag, delivery results and the last worker heartbeat, for `/metrics` and `/readyz`, as a worker has written them
+to the control database. What waited then counts as still waiting: without a worker, the lag grows and alerts fire."""
 
 import math
 from collections.abc import Iterator
@@ -48,7 +47,7 @@ def record_heartbeat() -> None:
 
 
 def ping_workers() -> None:
-    """The check of `/readyz`. Raises NoWorker, or database errors."""
+    """Raises NoWorker, or database errors."""
     try:
         found = statements.column(DEFAULT_DB_ALIAS, _HEARTBEAT_AGE, [WORKERS])
     finally:
@@ -105,7 +104,6 @@ class Lag(Collector):
 
 
 def _waits(sample: dict[str, Any], what: str) -> float:
-    """Seconds that the oldest has been waiting; 0 if there was none."""
     return 0.0 if sample[what] is None else float(sample[what] + sample["measured"])
 
 

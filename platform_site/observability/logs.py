@@ -37,7 +37,7 @@ _CONTROLS: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u
 
 
 def redact(text: str) -> str:
-    """`text` with secrets replaced by their kind, as valid UTF-8."""
+    """Secrets are replaced by their kind."""
     text = text.encode("utf-8", "replace").decode()
     return _SECRETS.sub(
         lambda found: (found["kind"] or found["scheme"] or found["url"] or found["pair"] or "") + REDACTED, text
@@ -45,8 +45,6 @@ def redact(text: str) -> str:
 
 
 class JsonFormatter(logging.Formatter):
-    """`{"at", "level", "logger", "message", "request_id"?, …extras, "trace"?}`."""
-
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
             "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds"),
@@ -199,7 +197,7 @@ _open_tasks: Final[dict[str, Token[str | None]]] = {}
 
 
 def connect_celery() -> None:
-    """A task has the id of the request that sent it. Called at start."""
+    """A task has the id of the request that sent it."""
     from celery import signals
 
     signals.before_task_publish.connect(_stamp, dispatch_uid="request-id", weak=False)

@@ -1,6 +1,6 @@
-"""Prometheus metrics over all processes of this machine, and `/metrics`. Each process that called `open_metrics_file`
-keeps a memory-mapped file in `PROMETHEUS_MULTIPROC_DIR`, which a scrape adds up; files of ended processes stay until
-`reset`. The directory must be set before the library is imported, so all users import it from here."""
+"""Prometheus metrics over all processes of this machine, and `/metrics`. Each process has a memory-mapped file in
+`PROMETHEUS_MULTIPROC_DIR`, which a scrape adds up; files of ended processes stay until `reset`. The directory must be
+set before the library is imported, so all users import it from here."""
 
 import atexit
 import hmac
@@ -40,7 +40,7 @@ from platform_site.fastpath.batching import Batch  # noqa: E402
 from platform_site.http.errors import MethodNotAllowed, NotFound  # noqa: E402
 
 BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, float("inf"))
-"""Seconds: upper bounds of durations."""
+"""Seconds."""
 REQUESTS: Final = Counter("platform_requests", "Answered requests.", ["method", "route", "status"])
 SECONDS: Final = Histogram(
     "platform_request_seconds", "Time from the front to the finished answer.", ["method", "route"], buckets=BOUNDS
@@ -117,7 +117,7 @@ def count_now() -> None:
 
 
 def own_counts() -> dict[tuple[str, str], EndpointCounts]:
-    """This process's counts by (method, route), read from the library's internals."""
+    """By (method, route), read from the library's internals."""
     count_now()
     found: dict[tuple[str, str], EndpointCounts] = {}
     for (method, route, status), counter in list(_requests.items()):
@@ -146,7 +146,7 @@ def _remove_own_files() -> None:
 
 
 def reset() -> None:
-    """Remove the metrics of ended processes, before web workers start."""
+    """Removes the files of ended processes."""
     for file in _directory.glob("*_*.db"):
         pid = file.stem.rpartition("_")[2]
         if not (pid.isdigit() and psutil.pid_exists(int(pid))):

@@ -31,7 +31,6 @@ class Reporter(threading.Thread):
         connection.close()
 
     def stop(self) -> None:
-        """Write what is left, then end."""
         self._stopped.set()
 
     def _try(self) -> None:
@@ -46,7 +45,7 @@ class Reporter(threading.Thread):
             logger.exception("metrics were not written")
 
     def write(self) -> int:
-        """Write the counts since the last call. Returns the requests; raises DatabaseError and loses nothing."""
+        """Returns the number of requests since the last call; raises DatabaseError and loses nothing."""
         current = metrics.own_counts()
         rows = [row for key, counts in current.items() if (row := self._row(key, counts)) is not None]
         callers = rate_limits.limited_callers()

@@ -1,5 +1,3 @@
-"""Tables of the request log, in the control database and in each region."""
-
 from typing import ClassVar, Final
 
 from django.contrib.postgres.fields import ArrayField

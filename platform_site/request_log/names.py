@@ -20,7 +20,7 @@ def register(kind: str, lookup: Lookup) -> None:
 
 
 def without_unknown(using: str, batch: Sequence[Entry]) -> Sequence[Entry]:
-    """The batch without unknown names. At most one query per kind."""
+    """At most one query per kind."""
     doubtful = [each for each in batch if each.status >= ERROR and (each.table or each.function)]
     if not doubtful:
         return batch

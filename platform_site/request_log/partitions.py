@@ -26,7 +26,6 @@ _ATTACH: Final = sql.SQL("ALTER TABLE {parent} ATTACH PARTITION {partition} FOR 
 
 
 def create(using: str) -> None:
-    """From yesterday to DAYS_AHEAD."""
     with transaction.atomic(using=using):
         advisory_locks.lock(using, LockSpace.NAMED, "request_log partitions")
         today = _today(using)
@@ -38,7 +37,7 @@ def create(using: str) -> None:
 
 
 def drop_old(using: str) -> None:
-    """Drop expired partitions, each in a transaction, since that locks the parent."""
+    """Each in a transaction, since that locks the parent."""
     today = _today(using)
     for name in [name for name in _existing(using) if _is_old(name, today)]:
         statements.execute(using, sql.SQL("DROP TABLE {}").format(sql.Identifier(name)).as_string(None))

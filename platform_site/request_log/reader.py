@@ -53,9 +53,8 @@ class LogPage:
 
 
 def page(environment: EnvironmentRef, wanted: Mapping[str, Any], limit: int, cursor: str | None) -> LogPage:
-    """The entries that match `wanted`: `since` (inclusive), `until` (exclusive), `request_id`, `status`,
-    `status_class`, `method`, `route`, `table`, `caller`, `function`, within the plan's `request_log_days`. Up to five
-    indexed statements. Raises ValidationFailed on `cursor`."""
+    """`wanted` has conditions of _TESTED, `request_id`, `since` (inclusive) and `until` (exclusive). Up to five indexed
+    statements. Raises ValidationFailed on `cursor`."""
     bound = [environment.environment_id, *(f"{name}={_text(value)}" for name, value in sorted(wanted.items()))]
     oldest = datetime.now(UTC) - timedelta(days=plan_limits(environment.plan).request_log_days)
     values = {

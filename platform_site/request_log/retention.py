@@ -1,5 +1,3 @@
-"""Deletes expired entries, and those of deleted environments."""
-
 from datetime import timedelta
 from typing import Any, Final
 

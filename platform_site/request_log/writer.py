@@ -61,7 +61,6 @@ class Writer(threading.Thread):
             connections[self._using].close()
 
     def write(self) -> None:
-        """If the database is unavailable, entries wait."""
         try:
             self._take()
             while self._batch or self._omitted:
@@ -76,7 +75,6 @@ class Writer(threading.Thread):
             logger.exception("entries of the request log were lost", extra={"database": self._using})
 
     def stop(self) -> None:
-        """Write what is left, then end."""
         self._stopped.set()
 
     def _take(self) -> None:
@@ -152,6 +150,6 @@ def template_of(route: str) -> str:
 
 
 def create_writers() -> list[Writer]:
-    """A writer for each database; this process records requests from now on."""
+    """This process records requests from now on."""
     queues.update({using: Queue() for using in (DEFAULT_DB_ALIAS, *settings.REGION_DATABASES)})
     return [Writer(using, queue) for using, queue in queues.items()]

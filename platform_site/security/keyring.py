@@ -1,7 +1,6 @@
 """Secrets at rest: AES-256-GCM under the platform's keys (`seal`; the purpose is associated data, so a value cannot
-move to another column), or under a key of a client's secret (`seal_under`), unreadable to a thief of the database; and
-MACs. The first of `settings.ENCRYPTION_KEYS` seals, all unseal (docs/how-to/operations/rotation.md); models register
-sealed columns.
+move to another column), or under a key of a client's secret (`seal_under`); and MACs. The first of
+`settings.ENCRYPTION_KEYS` seals, all unseal (docs/how-to/operations/rotation.md).
 
     sealed        = 0x01 | key id (8) | nonce (12) | ciphertext | tag (16)
     sealed under  = 0x02 | salt (16)  | nonce (12) | ciphertext | tag (16)"""
@@ -73,7 +72,7 @@ def _current() -> _Ring:
 
 
 def seal(plaintext: bytes, *, purpose: str) -> bytes:
-    """Encrypt with the first platform key. `purpose` names the column (`accounts.signing_key`)."""
+    """`purpose` names the column (`accounts.signing_key`)."""
     ring = _current()
     header = _SEALED + ring.sealing_id
     nonce = os.urandom(_NONCE)
@@ -81,7 +80,7 @@ def seal(plaintext: bytes, *, purpose: str) -> bytes:
 
 
 def unseal(sealed: bytes | memoryview, *, purpose: str) -> bytes:
-    """Decrypt with any platform key. Raises UnknownKey or Tampered."""
+    """Raises UnknownKey or Tampered."""
     sealed = bytes(sealed)  # a database driver may hand over a memoryview
     if len(sealed) < OVERHEAD or sealed[:1] != _SEALED:
         raise Tampered(f"not a sealed value ({purpose})")
@@ -100,7 +99,7 @@ def current_header() -> bytes:
 
 
 def rewrap(sealed: bytes, *, purpose: str) -> bytes:
-    """The plaintext under the first platform key; unchanged if it is already. Raises as `unseal`."""
+    """Unchanged if the first platform key has sealed it. Raises as `unseal`."""
     if bytes(sealed).startswith(current_header()):
         return bytes(sealed)
     return seal(unseal(sealed, purpose=purpose), purpose=purpose)
@@ -111,7 +110,7 @@ def mac(message: bytes, *, purpose: str) -> bytes:
 
 
 def is_mac(given: bytes, message: bytes, *, purpose: str) -> bool:
-    """Whether `given` is a MAC by any platform key, in constant time."""
+    """In constant time."""
     return any(hmac.compare_digest(given, known) for known in macs(message, purpose=purpose))
 
 
@@ -129,7 +128,7 @@ def _derived(secret: bytes, salt: bytes, purpose: str) -> AESGCM:
 
 
 def seal_under(secret: bytes, plaintext: bytes, *, purpose: str) -> bytes:
-    """Encrypt under a key of `secret` (HKDF-SHA256, salted). HKDF does not slow guessing down."""
+    """HKDF does not slow guessing down."""
     salt, nonce = os.urandom(_SALT), os.urandom(_NONCE)
     header = _SEALED_UNDER + salt
     return header + nonce + _derived(secret, salt, purpose).encrypt(nonce, plaintext, header)
@@ -148,8 +147,6 @@ def unseal_under(secret: bytes, sealed: bytes, *, purpose: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class SealedField:
-    """A column of sealed values, for `manage.py rotate_encryption_keys`."""
-
     model: str
     field: str
     purpose: str

@@ -47,7 +47,6 @@ def _sealed(column: Column) -> "QuerySet[Any, Any]":
 
 
 def outdated(column: Column) -> "QuerySet[Any, Any]":
-    """Reads the table once."""
     binary, header = BinaryField(), keyring.current_header()
     sealed_by = Func(F(column.sealed.field), 1, len(header), function="substring", output_field=binary)
     rows: QuerySet[Any, Any] = _sealed(column).alias(sealed_by=sealed_by)
@@ -62,7 +61,7 @@ def _in_batches(rows: "QuerySet[Any, Any]") -> Iterator[Any]:
 
 
 def check(column: Column) -> Counter[Problem]:
-    """Decrypts every value, and counts those that the first key alone does not decrypt."""
+    """Counts the values that the first key alone does not decrypt."""
     found: Counter[Problem] = Counter()
     for row in _in_batches(_sealed(column)):
         sealed = bytes(getattr(row, column.sealed.field))
@@ -78,7 +77,7 @@ def check(column: Column) -> Counter[Problem]:
 
 
 def rotate(column: Column, *, on_row: Callable[[], object] = lambda: None) -> Outcome:
-    """Rewrap outdated values, one transaction per row; `on_row` is called for each."""
+    """One transaction per row."""
     outcome = Outcome()
     for row in _in_batches(outdated(column)):
         old = bytes(getattr(row, column.sealed.field))

@@ -98,7 +98,6 @@ REPLICA_LAG_LIMIT = env.number("REPLICA_LAG_LIMIT_MS", 1000, minimum=100) / 1000
 
 
 def _replicas(region: str) -> dict[str, dict[str, Any]]:
-    """By name in logs and metrics."""
     name = region_variable(region).removesuffix("_URL") + "_REPLICA_URLS"
     session = {
         "default_transaction_read_only": "on",
