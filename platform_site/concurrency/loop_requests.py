@@ -85,8 +85,7 @@ class _Worker(greenlet.greenlet):  # type: ignore[misc]  # it has no types
 
 
 class _Idle(threading.local):
-    """A greenlet belongs to its thread."""
-
+    # By thread: a greenlet cannot be switched to from another one.
     def __init__(self) -> None:
         self.workers: list[_Worker] = []
 

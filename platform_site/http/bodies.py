@@ -49,7 +49,6 @@ _DECODERS: Final[dict[LongFloats, json.JSONDecoder]] = {
 
 
 def read(body: bytes, *, long_floats: LongFloats = "rounded") -> Any:
-    """Raises InvalidRequest."""
     if not body or body.isspace():
         raise InvalidRequest("The body is empty; a JSON value is needed.")
     try:

@@ -64,7 +64,6 @@ def _plain(value: Value) -> Any:
 
 
 def encode(kind: str, facts: Sequence[Fact], values: Sequence[Value]) -> str:
-    """Raises CursorTooLong, TypeError."""
     text = urlsafe_b64encode(
         _cipher(settings.SECRET_KEY).encrypt(
             orjson.dumps([_plain(value) for value in values]), [kind.encode(), orjson.dumps(facts)]
@@ -76,7 +75,6 @@ def encode(kind: str, facts: Sequence[Fact], values: Sequence[Value]) -> str:
 
 
 def decode(kind: str, facts: Sequence[Fact], text: str) -> list[Value]:
-    """Raises ValidationFailed on `cursor`."""
     values = decode_if_of(kind, facts, text)
     if values is None:
         message = "This is not a next_cursor of this list, order and filter."

@@ -40,7 +40,6 @@ class MessageQueue:
             self.notify()
 
     def overflow(self) -> None:
-        """Drop the messages and close: the client reads too slowly."""
         with self._lock:
             self._messages.clear()
             self.size = 0

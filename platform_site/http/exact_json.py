@@ -65,7 +65,6 @@ def loads(text: bytes | str, *, parse_float: Callable[[str], float] | None = Non
 
 
 def dumps(value: Any, *, indent: bool = False, default: Callable[[Any], Any] | None = None) -> str:
-    """Raises TypeError for what `default` cannot convert."""
     try:
         return orjson.dumps(value, default, orjson.OPT_INDENT_2 if indent else None).decode()
     except TypeError:  # an integer beyond 64 bits

@@ -46,7 +46,6 @@ _converters: Final[dict[type, Callable[[Any], ApiError]]] = {
 
 
 def register(error: type[Exception], api_error: Callable[[Any], ApiError]) -> None:
-    """Called in `ready` of `rows.apps`."""
     _converters[error] = api_error
 
 

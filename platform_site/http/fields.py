@@ -235,7 +235,6 @@ _OWN_CODES: Final = {
     "min_value": "out_of_range",
     "invalid_choice": "not_among",
 }
-"""For those of DRF and Django (docs/reference/errors.md)."""
 
 
 class WarningResponse(Serializer):

@@ -151,8 +151,7 @@ def discard(ticket: Ticket, *, using: str) -> None:
 def replay(
     ticket: Ticket, kept: IdempotencyRecord, read_row: Callable[[str], HttpResponse] | None = None
 ) -> HttpResponse:
-    """`read_row(row_id)` makes the content if only the row is stored. Raises Conflict if the response was not
-    stored."""
+    """`read_row(row_id)` makes the content if only the row is stored. Raises Conflict if nothing was stored."""
     try:
         if kept.sealed_answer is None:
             raise keyring.Tampered("no answer was kept")

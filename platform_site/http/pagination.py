@@ -79,7 +79,6 @@ def _fitting(octets: Sequence[int]) -> int:
 
 
 def _after(order: Sequence[str], values: Sequence[Any]) -> Any:
-    """A row comparison if all directions agree."""
     names = [name.removeprefix("-") for name in order]
     if len(order) > 1 and len({name.startswith("-") for name in order}) == 1:
         compare = TupleLessThan if order[0].startswith("-") else TupleGreaterThan

@@ -1,17 +1,12 @@
 """The current request: its id, response headers, environment, client IP and parameters. It is opened by middleware
-(`platform_site.http.middleware.api`) and by Celery's hooks (`platform_site.observability.logs`). Modules pass values in
-the request's `__dict__`:
+(`platform_site.http.middleware.api`) and by Celery's hooks (`platform_site.observability.logs`). Its `__dict__` has:
 
-| Name | Set by | For |
-|---|---|---|
-| `can_be_repeated`, `is_repeated`, `thread_share` | the server (`platform_site.concurrency.server_hints`) | waits |
-| `staff_grant_id` | calls of the console (`projects.staff_access`) | authentication |
-| `rate_limit` | authentication (`platform_site.redis.rate_limits`) | requests that count as several |
-| `freshness` | authentication (`projects.api.replica_freshness`) | reads by replicas, the access log |
-| `users_version` | authentication (`projects.api.users_version`) | users embedded in rows |
-| `caller`, `api_public` | the viewset (`platform_site.http.views`) | CORS and the logs |
-| `answer_headers` | `add_header` | the middleware, which sends them |
-"""
+- `can_be_repeated`, `is_repeated`, `thread_share`: of the server, for waits (`platform_site.concurrency.server_hints`);
+- `staff_grant_id`: of calls of the console, for authentication (`projects.staff_access`);
+- `rate_limit`: of authentication, for requests that count as several (`platform_site.redis.rate_limits`);
+- `freshness`: of authentication, for reads by replicas and the access log (`projects.api.replica_freshness`);
+- `users_version`: of authentication, for users embedded in rows (`projects.api.users_version`);
+- `caller`, `api_public`: of the viewset, for CORS and the logs; `answer_headers`: of `add_header`."""
 
 import ipaddress
 import re

@@ -73,7 +73,6 @@ def no_content() -> HttpResponse:
 
 
 def is_replaced(error: ApiError | type[ApiError]) -> bool:
-    """Whether `client_errors_as` replaces this error."""
     kind = error if isinstance(error, type) else type(error)
     return 400 <= error.status < 500 and error.status not in (404, 405, 429) and not issubclass(kind, ProjectSuspended)
 
@@ -84,7 +83,7 @@ def no_store(response: HttpResponse) -> HttpResponse:
 
 
 class ApiRequest(Request):
-    """Without DRF's negotiation and authentication."""
+    """Without negotiation and authentication."""
 
     def __init__(self, request: HttpRequest, view: "ApiViewSet") -> None:
         self._request = request
@@ -147,14 +146,12 @@ class ApiViewSet(ViewSet):
 
     @property
     def caller(self) -> Caller:
-        """Raises RuntimeError in a public viewset."""
         if self._caller is None:
             raise RuntimeError(f"{type(self).__name__} is public and has no caller")
         return self._caller
 
     @property
     def environment(self) -> EnvironmentRef:
-        """Raises RuntimeError if there is none, which cannot happen if `environment_use` is "required"."""
         environment = None if self._caller is None else self._caller.environment
         if environment is None:
             raise RuntimeError(f"{type(self).__name__} does not require an environment, and this request has none")
@@ -281,7 +278,6 @@ class ApiViewSet(ViewSet):
 
     @classmethod
     def parameters_of(cls, action: str) -> frozenset[str] | None:
-        """None accepts all."""
         return cls.query_parameters.get(action, LIST_PARAMETERS if action == "list" else None)
 
     def _refuse(self, error: Exception) -> HttpResponseBase:

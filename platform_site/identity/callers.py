@@ -8,7 +8,6 @@ from platform_site.http.errors import Forbidden, ProjectSuspended
 CallerKind = Literal["account", "user", "key", "anonymous", "staff"]
 """`anonymous` has a publishable key; `staff` a grant (`projects.staff_access`)."""
 APP_USERS: Final[frozenset[CallerKind]] = frozenset({"user", "anonymous"})
-"""All other kinds act for the project."""
 ProjectRole = Literal["owner", "developer", "viewer"]
 
 SCOPES: Final = (
@@ -43,7 +42,6 @@ _LACKED_BY: Final[dict[CallerKind, str]] = {
     "account": ", which your role in the project does not give",
     "staff": ", which staff access does not give",
 }
-"""For those who chose no scopes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,6 @@ def new(prefix: str) -> str:
 
 
 def suffix() -> str:
-    """For ids with a tenant's prefix."""
     value = _uuid7()
     pairs = _PAIRS
     return "".join([pairs[(value >> shift) & 1023] for shift in range(120, -1, -10)])
@@ -57,7 +56,7 @@ def matches(prefix: str, value: object) -> bool:
 
 
 def created_at(value: str) -> datetime:
-    """To the millisecond, in UTC. Raises ValueError."""
+    """Raises ValueError."""
     found = _PATTERN.fullmatch(value)
     if found is None:
         raise ValueError("not an id")

@@ -40,7 +40,6 @@ from platform_site.fastpath.batching import Batch  # noqa: E402
 from platform_site.http.errors import MethodNotAllowed, NotFound  # noqa: E402
 
 BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, float("inf"))
-"""Seconds."""
 REQUESTS: Final = Counter("platform_requests", "Answered requests.", ["method", "route", "status"])
 SECONDS: Final = Histogram(
     "platform_request_seconds", "Time from the front to the finished answer.", ["method", "route"], buckets=BOUNDS
@@ -146,7 +145,6 @@ def _remove_own_files() -> None:
 
 
 def reset() -> None:
-    """Removes the files of ended processes."""
     for file in _directory.glob("*_*.db"):
         pid = file.stem.rpartition("_")[2]
         if not (pid.isdigit() and psutil.pid_exists(int(pid))):

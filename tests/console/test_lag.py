@@ -82,7 +82,7 @@ def test_what_became_of_the_last_attempts(api: Api) -> None:
 def test_workers_without_heartbeat_are_down(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "_dependencies", {})
     health.register(lag.WORKERS, lag.ping_workers)
-    monkeypatch.setattr(health, "FRESH", 0)
+    monkeypatch.setattr(health, "CACHED_SECONDS", 0)
     Sample.objects.filter(name=lag.WORKERS).delete()
     assert api.get("/readyz").json == {"status": "degraded", "workers": "down", "dependencies": {"workers": "down"}}
     assert read_metrics(api)["platform_workers_up"] == 0, "also if there never was one"

@@ -113,7 +113,7 @@ class ApiSchema(AutoSchema):
         return inspect.getdoc(getattr(self.view, getattr(self.view, "action", ""), None)) or ""
 
     def _is_list_view(self, serializer: Any = None) -> bool:
-        """Lists declare their shape (`listing`)."""
+        """Lists have a serializer of their own (`listing`)."""
         return False if isinstance(self.view, ApiViewSet) else super()._is_list_view(serializer)
 
     def get_tags(self) -> list[str]:

@@ -22,10 +22,9 @@ from platform_site.observability.metrics import reads_only
 from platform_site.postgres import replicas
 
 LIMIT: Final = 2.0
-"""Seconds per dependency."""
+"""Seconds for each check."""
 WORKERS: Final = "workers"
-FRESH: Final = 1.0
-"""Seconds that a result is cached."""
+CACHED_SECONDS: Final = 1.0
 
 Check = Callable[[], None]
 
@@ -39,7 +38,7 @@ class _Dependency:
 
     def start_check(self) -> "Future[bool]":
         with self.lock:
-            if self.is_ok is None or (self.is_ok.done() and time.monotonic() - self.started_at > FRESH):
+            if self.is_ok is None or (self.is_ok.done() and time.monotonic() - self.started_at > CACHED_SECONDS):
                 self.started_at, self.is_ok = time.monotonic(), Future()
                 threading.Thread(target=self._run, args=(self.is_ok,), daemon=True, name="readiness").start()
             return self.is_ok
@@ -57,7 +56,6 @@ _dependencies: Final[dict[str, _Dependency]] = {}
 
 
 def register(name: str, check: Check) -> None:
-    """`check` may take LIMIT seconds."""
     _dependencies[name] = _Dependency(check)
 
 
@@ -86,8 +84,7 @@ def dependency_states() -> Mapping[str, str]:
 
 
 def readyz(request: HttpRequest) -> HttpResponse:
-    """`?require=` names dependencies, or `all`, that must be ok. Replicas do not count, since primaries replace
-    them."""
+    """`?require=` names dependencies that must be ok. Replicas do not count, since primaries replace them."""
     reads_only(request)
     required = _required(request)
     found = dependency_states()
