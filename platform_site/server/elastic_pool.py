@@ -1,7 +1,7 @@
 """A thread pool in which one thread at a time is active, because threads compete for the interpreter lock. The active
 thread runs the queued jobs, one after the other. Another one becomes active when its job is stuck (has run for
-`stuck_after`), or calls `will_wait`. The thread that was replaced finishes its job, and then is idle, unless the active
-one is stuck. Clients (`client_of`) take turns. Jobs that have waited for `queue_timeout` are refused."""
+`stuck_after`), or calls `will_wait`; the thread that was replaced finishes its job, and is idle then if the other one
+is still active. Clients (`client_of`) take turns. Jobs that have waited for `queue_timeout` are refused."""
 
 import logging
 import threading
