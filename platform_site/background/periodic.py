@@ -137,14 +137,14 @@ def _steady_now() -> datetime:
 def beat_schedule() -> dict[str, dict[str, Any]]:
     """Frequent jobs of a database with one period share a task: most find nothing to do, and a task costs more CPU."""
     tasks: dict[tuple[str, float] | str, list[PeriodicJob]] = {}
-    for found in _jobs.values():
-        key = (found.using, found.every) if found.every <= _FREQUENT else found.name
-        tasks.setdefault(key, []).append(found)
+    for job in _jobs.values():
+        key = (job.using, job.every) if job.every <= _FREQUENT else job.name
+        tasks.setdefault(key, []).append(job)
     return {
         jobs[0].name: {
             "task": run_jobs.name,
             "schedule": schedule(jobs[0].every, nowfun=_steady_now),
-            "args": tuple(found.name for found in jobs),
+            "args": tuple(job.name for job in jobs),
             "options": {"expires": _STALE, "queue": "default"},
         }
         for jobs in tasks.values()
@@ -156,7 +156,7 @@ def beat_schedule() -> dict[str, dict[str, Any]]:
 def run_jobs(*names: str) -> None:
     """Run those that are due, of one database and period. Other versions may name jobs that are unknown."""
     now = time.monotonic()
-    due = [found for name in names if (found := _jobs.get(name)) is not None and now - found.ran_at >= found.every / 2]
+    due = [job for name in names if (job := _jobs.get(name)) is not None and now - job.ran_at >= job.every / 2]
     if not due:
         return
     first = due[0]
@@ -164,21 +164,21 @@ def run_jobs(*names: str) -> None:
     scheduler = _schedulers.get(first.using) if is_regional else None
     if scheduler is not None and scheduler.take(due):
         return
-    for found in due:
-        _run(found)
+    for job in due:
+        _run(job)
 
 
-def _run(found: PeriodicJob) -> None:
+def _run(job: PeriodicJob) -> None:
     try:
         close_old_connections()
-        found.run()
+        job.run()
     except (OperationalError, InterfaceError) as error:
-        found.seen_at = time.monotonic()
-        logger.warning("a periodic job waits for PostgreSQL", extra={"job": found.name, "why": type(error).__name__})
+        job.seen_at = time.monotonic()
+        logger.warning("a periodic job waits for PostgreSQL", extra={"job": job.name, "why": type(error).__name__})
         close_old_connections()
     except Exception:
-        found.seen_at = time.monotonic()  # tried: not again before its time
-        logger.exception("a periodic job failed", extra={"job": found.name})
+        job.seen_at = time.monotonic()  # tried: not again before its time
+        logger.exception("a periodic job failed", extra={"job": job.name})
         close_old_connections()
 
 
@@ -191,16 +191,16 @@ class SchedulerThread(threading.Thread):
     def __init__(self, using: str = DEFAULT_DB_ALIAS, tick: float = 1.0) -> None:
         super().__init__(name=f"jobs-{using}", daemon=True)
         self._using, self._tick = using, tick
-        self._turn = threading.Condition()
+        self._changed = threading.Condition()
         self._is_stopped = self._is_waiting = False
         self._taken: list[PeriodicJob] = []
 
     def take(self, due: list[PeriodicJob]) -> bool:
-        with self._turn:
+        with self._changed:
             if not self._is_waiting or self._is_stopped or self._taken:
                 return False
             self._taken = due
-            self._turn.notify()
+            self._changed.notify()
             return True
 
     def start(self) -> None:
@@ -210,29 +210,29 @@ class SchedulerThread(threading.Thread):
     def run(self) -> None:
         try:
             while not self._is_stopped:
-                for taken in self._wait():
-                    _run(taken)
+                for job in self._wait():
+                    _run(job)
                 now = time.monotonic()
-                for found in all_jobs():
-                    is_late = found.using == self._using and now - found.seen_at >= found.every * _LATE_PERIODS
+                for job in all_jobs():
+                    is_late = job.using == self._using and now - job.seen_at >= job.every * _LATE_PERIODS
                     if is_late and not self._is_stopped:
-                        _run(found)
+                        _run(job)
         finally:
             _schedulers.pop(self._using, None)
 
     def _wait(self) -> list[PeriodicJob]:
         """About one tick, or until `take`. Random, so that workers that start together do not check together."""
-        with self._turn:
+        with self._changed:
             self._is_waiting = True
-            self._turn.wait_for(lambda: self._is_stopped or self._taken, self._tick * random.uniform(0.75, 1.25))  # noqa: S311
+            self._changed.wait_for(lambda: self._is_stopped or self._taken, self._tick * random.uniform(0.75, 1.25))  # noqa: S311
             self._is_waiting = False
             taken, self._taken = self._taken, []
             return [] if self._is_stopped else taken
 
     def stop(self) -> None:
-        with self._turn:
+        with self._changed:
             self._is_stopped = True
-            self._turn.notify()
+            self._changed.notify()
 
 
 def stop_schedulers(seconds: float) -> None:

@@ -27,12 +27,12 @@ DENO: Final[Version] = (2, 9, 0)
 """CVE-2026-49860, and the permission fixes of 2.7.12."""
 
 
-def is_below(version: Version, floors: Mapping[Version, Version]) -> bool:
+def is_below(version: Version, minimums: Mapping[Version, Version]) -> bool:
     """By the minimum of its release line. A newer line is not below, an unlisted older one is."""
-    for line, floor in floors.items():
+    for line, minimum in minimums.items():
         if version[: len(line)] == line:
-            return version < floor
-    return version < max(floors.values())
+            return version < minimum
+    return version < max(minimums.values())
 
 
 def parse(text: str) -> Version:
@@ -65,10 +65,10 @@ def _redis() -> Iterable[str]:
     finally:
         client.close()
     if "valkey_version" in facts:
-        name, version, floors = "Valkey", parse(str(facts["valkey_version"])), VALKEY
+        name, version, minimums = "Valkey", parse(str(facts["valkey_version"])), VALKEY
     else:
-        name, version, floors = "Redis", parse(str(facts["redis_version"])), REDIS
-    if is_below(version, floors):
+        name, version, minimums = "Redis", parse(str(facts["redis_version"])), REDIS
+    if is_below(version, minimums):
         yield f"{name} {'.'.join(map(str, version))} has known vulnerabilities: update it."
 
 

@@ -23,7 +23,7 @@ SILENT_AFTER: Final = 30.0
 """Seconds without a heartbeat; without beat a worker's scheduler writes one every 15."""
 
 _AGES: Final = """
-SELECT name, extract(epoch FROM now() - sample.at)::float8 AS heard,
+SELECT name, extract(epoch FROM now() - sample.at)::float8 AS heartbeat_age,
        extract(epoch FROM now() - measured_at)::float8 AS measured, arrived, tried - arrived AS failed,
        (values ->> 'unrelayed_age')::float8 AS event, (values ->> 'due_age')::float8 AS delivery,
        (values ->> 'queued_age')::float8 AS run, (values ->> 'email_age')::float8 AS email
@@ -64,13 +64,13 @@ class Lag(Collector):
             samples = {sample["name"]: sample for sample in statements.dicts(DEFAULT_DB_ALIAS, _AGES)}
         except Error:
             return
-        is_up = WORKERS in samples and samples[WORKERS]["heard"] <= SILENT_AFTER
+        is_up = WORKERS in samples and samples[WORKERS]["heartbeat_age"] <= SILENT_AFTER
         yield GaugeMetricFamily(
             "platform_workers_up", f"1 if a worker responded within {SILENT_AFTER:g} seconds, else 0.", value=int(is_up)
         )
         if WORKERS in samples:
             text = "Seconds since a worker was last heard of."
-            yield GaugeMetricFamily("platform_worker_heard_seconds", text, value=samples[WORKERS]["heard"])
+            yield GaugeMetricFamily("platform_worker_heard_seconds", text, value=samples[WORKERS]["heartbeat_age"])
         seen = GaugeMetricFamily(
             "platform_region_measured_seconds",
             "Seconds since a worker saw the queues of a region; infinite if none ever did.",

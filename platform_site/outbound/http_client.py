@@ -19,7 +19,7 @@ from django.conf import settings
 from platform_site.outbound import errors, resolver
 from platform_site.outbound.messages import Response, read_response, request_message
 from platform_site.outbound.sockets import Bounded, BoundedSocket, BoundedTLSSocket, ResponseTooLarge, is_stale
-from platform_site.outbound.ssrf import Address, Network, is_allowed, networks, plain
+from platform_site.outbound.ssrf import Address, Network, is_allowed, networks, unmapped
 from platform_site.outbound.urls import BadUrl, Target, parse_url
 
 CONNECT_SECONDS: Final = 5.0
@@ -65,7 +65,7 @@ class Interruption:
                     socket.socket.shutdown(self._connection, socket.SHUT_RDWR)
 
     @contextlib.contextmanager
-    def reaching(self, connection: socket.socket) -> Iterator[None]:
+    def waiting_for(self, connection: socket.socket) -> Iterator[None]:
         """While the call waits for this connection. Raises ConnectionError if it has ended."""
         with self._lock:
             if self.is_interrupted:
@@ -157,7 +157,7 @@ class Client:
             left = by - time.monotonic()
             share = left if is_last else left / 2  # an unreachable address leaves time for the next
             try:
-                connection = self._connect_to(plain(address), target, share, interruption)
+                connection = self._connect_to(unmapped(address), target, share, interruption)
                 break
             except TimeoutError:
                 if is_last:
@@ -178,7 +178,7 @@ class Client:
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.settimeout(seconds)
-            with interruption.reaching(connection):
+            with interruption.waiting_for(connection):
                 connection.connect((str(address), target.port))
         except BaseException:
             connection.close()
@@ -235,7 +235,7 @@ class Client:
         connection.until(deadline, _HEAD_ALLOWANCE + _BODY_ALLOWANCE * limit)
         may_keep = False
         try:
-            with interruption.reaching(connection):
+            with interruption.waiting_for(connection):
                 connection.sendall(message)
                 response = http.client.HTTPResponse(connection, method=method)
                 with response:

@@ -55,7 +55,7 @@ def networks(texts: tuple[str, ...]) -> tuple[Network, ...]:
     return tuple(ipaddress.ip_network(text) for text in texts)
 
 
-def plain(address: Address) -> Address:
+def unmapped(address: Address) -> Address:
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped
     return address
@@ -65,7 +65,7 @@ def is_allowed(address: Address, opened: Iterable[Network] = ()) -> bool:
     """Whether it is public, or in one of the `opened` networks."""
     if isinstance(address, ipaddress.IPv6Address) and address.scope_id is not None:
         return False
-    address = plain(address)
+    address = unmapped(address)
     if any(address in network for network in opened):
         return True
     if isinstance(address, ipaddress.IPv4Address):
