@@ -58,7 +58,7 @@ def _is_open_and_idle(connection: Any) -> bool:
 
 @dataclass(slots=True, eq=False)
 class _Waiter:
-    owner: str
+    project_id: str
     gate: Gate = field(default_factory=Gate)
     given: BaseDatabaseWrapper | None = None
 
@@ -67,18 +67,20 @@ class _Pool:
     """One project can hold three quarters of the connections, so that its slow statements do not keep all others out. A
     free connection goes to the project that holds the fewest."""
 
-    def __init__(self, create: Callable[[], BaseDatabaseWrapper], most: int, timeout: float) -> None:
-        self._create, self._most, self._timeout = create, most, timeout
-        self._most_each = max(1, most * 3 // 4)
+    def __init__(self, create: Callable[[], BaseDatabaseWrapper], capacity: int, timeout: float) -> None:
+        self._create, self._capacity, self._timeout = create, capacity, timeout
+        self._per_project = max(1, capacity * 3 // 4)
         self._idle: list[BaseDatabaseWrapper] = []
         self._made = 0
         self._waiting: deque[_Waiter] = deque()
-        self._owners: dict[BaseDatabaseWrapper, str] = {}
+        self._borrowed: dict[BaseDatabaseWrapper, str] = {}
+        """By requests of a known project."""
 
-    def borrow(self, owner: str) -> BaseDatabaseWrapper:
-        """A connection of the pool, which may not be open yet. `owner` is the project, if known. Raises Unavailable."""
-        if countOf(self._owners.values(), owner) >= self._most_each or (not self._idle and self._made >= self._most):
-            wrapper = self._await_one(owner)
+    def borrow(self, project_id: str) -> BaseDatabaseWrapper:
+        """A connection of the pool, which may not be open yet. `project_id` is "" if unknown. Raises Unavailable."""
+        is_exhausted = not self._idle and self._made >= self._capacity
+        if is_exhausted or countOf(self._borrowed.values(), project_id) >= self._per_project:
+            wrapper = self._await_one(project_id)
         else:
             if self._idle:
                 wrapper = self._idle.pop()
@@ -86,15 +88,15 @@ class _Pool:
                 self._made += 1
                 wrapper = self._create()
                 wrapper.inc_thread_sharing()  # opened in a helper thread
-            if owner:
-                self._owners[wrapper] = owner
+            if project_id:
+                self._borrowed[wrapper] = project_id
         if wrapper.connection is not None and not _is_open_and_idle(wrapper.connection) and not wrapper.is_usable():
             wrapper.close()
         wrapper.health_check_done = True  # type: ignore[attr-defined]
         return wrapper
 
-    def _await_one(self, owner: str) -> BaseDatabaseWrapper:
-        waiter = _Waiter(owner)
+    def _await_one(self, project_id: str) -> BaseDatabaseWrapper:
+        waiter = _Waiter(project_id)
         self._waiting.append(waiter)
         waiter.gate.wait(self._timeout)
         if waiter.given is None:
@@ -113,22 +115,22 @@ class _Pool:
         ):
             wrapper.in_atomic_block = False
             wrapper.close()
-        self._owners.pop(wrapper, None)
+        self._borrowed.pop(wrapper, None)
         waiter = self._next_waiter() if self._waiting else None
         if waiter is None:
             self._idle.append(wrapper)
             return
         self._waiting.remove(waiter)
-        if waiter.owner:
-            self._owners[wrapper] = waiter.owner
+        if waiter.project_id:
+            self._borrowed[wrapper] = waiter.project_id
         waiter.given = wrapper
         waiter.gate.open()
 
     def _next_waiter(self) -> _Waiter | None:
         """Of the project that holds the fewest, the one that waits longest."""
-        held = Counter(self._owners.values())
-        chosen = min(self._waiting, key=lambda waiter: held[waiter.owner])
-        return chosen if held[chosen.owner] < self._most_each else None
+        held = Counter(self._borrowed.values())
+        chosen = min(self._waiting, key=lambda waiter: held[waiter.project_id])
+        return chosen if held[chosen.project_id] < self._per_project else None
 
     def close(self) -> None:
         while self._idle:
