@@ -148,7 +148,7 @@ def test_a_thread_replaces_a_connection_lost_while_it_waits() -> None:
     def before_and_after() -> tuple[int, int]:
         mine = backend()
         loop_connections.release()
-        _terminate(mine)
+        _terminate(mine, wait_ms=5_000)
         return mine, backend()
 
     with ThreadPoolExecutor(1) as thread:
@@ -176,10 +176,10 @@ def test_a_server_that_ends_before_it_reads_a_statement_is_noticed(loop: Loop, c
     assert loop.run(backend)[0] != pid
 
 
-def _terminate(pid: int) -> None:
+def _terminate(pid: int, wait_ms: int = 0) -> None:
     time.sleep(0.2)
     with psycopg.connect(**_parameters()) as other:
-        other.execute("SELECT pg_terminate_backend(%s)", [pid])
+        other.execute("SELECT pg_terminate_backend(%s, %s)", [pid, wait_ms])
 
 
 def _parameters() -> dict[str, Any]:
