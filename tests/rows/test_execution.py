@@ -159,7 +159,7 @@ def test_lost_prepared_statement_in_a_transaction_fails_it_once() -> None:
 
 
 def test_the_least_recently_used_statement_is_deallocated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(libpq, "PREPARED_PER_CONNECTION", 2)
+    monkeypatch.setattr(libpq_connection, "PREPARED_PER_CONNECTION", 2)
     for text in (b"SELECT 1", b"SELECT 2", b"SELECT 1", b"SELECT 3"):
         for _ in range(2):
             prepared.run(REGION, text, [])
@@ -169,7 +169,7 @@ def test_the_least_recently_used_statement_is_deallocated(monkeypatch: pytest.Mo
 
 
 def test_prepared_statements_are_limited_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(libpq, "PREPARED_BYTES_PER_CONNECTION", 30)
+    monkeypatch.setattr(libpq_connection, "PREPARED_BYTES_PER_CONNECTION", 30)
     for text in (b"SELECT 1", b"SELECT 2", b"SELECT 3", b"SELECT 'longer text'"):
         for _ in range(2):
             assert len(prepared.run(REGION, text, [])) == 1

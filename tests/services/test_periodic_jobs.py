@@ -74,7 +74,7 @@ def test_job_running_in_another_process_is_skipped(monkeypatch: pytest.MonkeyPat
     assert running.wait(10)
     assert periodic.PeriodicJob("tests.slow", 1, slow).run() is False
     assert periodic.PeriodicJob("tests.other", 1, lambda: None).run() is True, "another job has a lock of its own"
-    monkeypatch.setattr(periodic, "_STALL_SECONDS", 0.0)
+    monkeypatch.setattr(periodic, "_MIN_STALL_SECONDS", 0.0)
     assert periodic.PeriodicJob("tests.slow", 60, slow).run() is False, "it may take its time"
     time.sleep(0.2)
     past: list[int] = []
