@@ -2,13 +2,16 @@
 reads outside a transaction are repeated."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import psycopg
-from django.db import DatabaseError, connections
+from django.db import DatabaseError, Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import pq
 
+from platform_site.concurrency import loop_requests
+from platform_site.concurrency.loop_requests import LoopRequest
 from platform_site.postgres import availability, replicas, sqlstates
 from platform_site.postgres.libpq import (
     Row,
@@ -53,6 +56,60 @@ def run_in_transaction(connection: BaseDatabaseWrapper, statements: Sequence[Sta
 
 def retry_if_lost(connection: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | None]) -> list[Row]:
     return _again_if_lost(connection, execute, connection, sql, values)
+
+
+_MOST_IN_PIPELINE: Final = 16
+"""The results of all are in memory together."""
+
+
+@dataclass(eq=False)
+class _Read:
+    request: LoopRequest
+    values: Sequence[bytes | None]
+    outcome: list[Row] | DatabaseError | None = None
+    """None: it is repeated on its own connection."""
+
+
+_gathering: Final[dict[tuple[str, bytes], list[_Read]]] = {}
+"""By database and statement; changed on the event loop only."""
+
+
+def read_pipelined(connection: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | None]) -> list[Row]:
+    """As `retry_if_lost`. Requests that read by the same statement in one iteration of the event loop share a pipeline
+    on one connection. Each read is its own transaction, so it sees everything committed before and fails alone. Other
+    statements do not share it, so that none waits behind a slower one, or for a lock on another table."""
+    request = loop_requests.current()
+    if request is None or connection.in_atomic_block:
+        return retry_if_lost(connection, sql, values)
+    key, mine = (connection.alias, sql), _Read(request, values)
+    others = _gathering.get(key)
+    if others is not None and len(others) < _MOST_IN_PIPELINE:
+        others.append(mine)
+        request.wait()
+    else:
+        reads = _gathering[key] = [mine]
+        request.pause(0)
+        if _gathering.get(key) is reads:
+            del _gathering[key]
+        if len(reads) > 1:
+            _read_all(connection, sql, reads)
+    if mine.outcome is None:
+        return retry_if_lost(connection, sql, values)
+    if isinstance(mine.outcome, DatabaseError):
+        raise mine.outcome
+    return mine.outcome
+
+
+def _read_all(connection: BaseDatabaseWrapper, sql: bytes, reads: list[_Read]) -> None:
+    try:
+        outcomes = run_each(connection, [(sql, each.values) for each in reads])
+        for each, outcome in zip(reads, outcomes, strict=True):
+            each.outcome = outcome
+    except Error:
+        pass  # the connection failed: each request repeats its read
+    finally:
+        for each in reads[1:]:
+            each.request.call_soon(each.request.switch)
 
 
 def run_limited(

@@ -17,9 +17,16 @@ from platform_site.concurrency.fair_semaphore import FairSemaphore, Full
 from platform_site.concurrency.memo import Memo
 from platform_site.http.errors import ApiError, NotFound, Unavailable, ValidationFailed
 from platform_site.identity.callers import EnvironmentRef
-from platform_site.postgres import loop_connections, pipelined_reads, replicas, sqlstates
+from platform_site.postgres import loop_connections, replicas, sqlstates
 from platform_site.postgres.libpq import Row
-from platform_site.postgres.prepared import retry_if_lost, run_in_transaction, run_limited, run_on, run_on_replica
+from platform_site.postgres.prepared import (
+    read_pipelined,
+    retry_if_lost,
+    run_in_transaction,
+    run_limited,
+    run_on,
+    run_on_replica,
+)
 from platform_site.postgres.replicas import Freshness
 from rows.query import schema_cache
 from rows.query.role_view import CLOCK, RoleView
@@ -148,7 +155,7 @@ class QueryContext:
         if limit_ms is not None:
             return run_limited(self.connection, statement.sql, values, limit_ms)
         if is_short and loop_requests.current() is not None:
-            return pipelined_reads.run(self.connection, statement.sql, values)
+            return read_pipelined(self.connection, statement.sql, values)
         return retry_if_lost(self.connection, statement.sql, values)
 
     def write(

@@ -27,7 +27,7 @@ from functions.runs import start
 from platform_site.concurrency import loop_requests, server_hints
 from platform_site.http.errors import Unavailable
 from platform_site.identity.callers import Caller, EnvironmentRef
-from platform_site.postgres import loop_connections, pipelined_reads, prepared
+from platform_site.postgres import loop_connections, prepared
 from platform_site.redis import client as redis_client
 from platform_site.redis.loop_connection import LoopConnection
 from rows.query import schema_cache
@@ -168,7 +168,7 @@ def test_a_server_that_ends_before_it_reads_a_statement_is_noticed(loop: Loop, c
         os.kill(pid, signal.SIGCONT)
 
     def read(number: int) -> Any:
-        return pipelined_reads.run(connections[REGION], b"SELECT $1::text", [b"%d" % number])
+        return prepared.read_pipelined(connections[REGION], b"SELECT $1::text", [b"%d" % number])
 
     threading.Thread(target=end_it).start()
     outcomes = loop.run(*[partial(read, number) for number in range(count)])

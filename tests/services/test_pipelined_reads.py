@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.db import DataError, OperationalError, connections, transaction
 
-from platform_site.postgres import pipelined_reads, prepared
+from platform_site.postgres import prepared
 from tests.support.event_loop import Loop
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
@@ -16,7 +16,7 @@ _WHO = b"SELECT $1::text, pg_backend_pid()::text, pg_current_xact_id()::text"
 
 
 def read(sql: bytes, *values: bytes) -> Callable[[], Any]:
-    return lambda: pipelined_reads.run(connections[REGION], sql, values)
+    return lambda: prepared.read_pipelined(connections[REGION], sql, values)
 
 
 def test_reads_of_one_turn_share_a_connection_and_no_transaction(loop: Loop) -> None:
@@ -81,7 +81,7 @@ def test_a_read_in_a_transaction_is_part_of_it(loop: Loop) -> None:
     """Here in a thread: on the loop there are none."""
     with transaction.atomic(using=REGION):
         [[mine]] = prepared.run(REGION, b"SELECT pg_current_xact_id()::text", ())
-        [[_, _, seen]] = pipelined_reads.run(connections[REGION], _WHO, [b"1"])
+        [[_, _, seen]] = prepared.read_pipelined(connections[REGION], _WHO, [b"1"])
         assert seen == mine
         found = {rows[0][2] for rows in loop.run(*[read(_WHO, b"1") for _ in range(3)])}
         assert mine not in found
