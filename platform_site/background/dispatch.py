@@ -60,7 +60,7 @@ def _producers() -> ProducerPool:
 
 
 def _after_fork() -> None:
-    """Kombu closes inherited connections in a child, which needs a new pool."""
+    """Kombu closes inherited connections in a child."""
     global _silent_until
     _silent_until = 0.0
     _producers.cache_clear()

@@ -81,7 +81,7 @@ class FairSemaphore:
 
     @contextmanager
     def slot(self, owner: str, *, wait: float, on_reclaim: Callable[[], None] | None = None) -> Iterator[Slot]:
-        """A slot for the block; `is_reclaimed`: whether it was needed for another owner. Raises Full."""
+        """`is_reclaimed`: whether it was needed for another owner. Raises Full."""
         slot = self.acquire(owner, wait=wait, on_reclaim=on_reclaim)
         if slot is None:
             raise Full

@@ -29,7 +29,7 @@ def cores(groups: Path = _GROUPS, own_groups: Path = _OWN_GROUPS) -> int:
 
 
 def _and_above(mount: Path, path: str) -> list[Path]:
-    """The group and its ancestors, whose quotas apply too. In a container the path may not exist here."""
+    """The ancestors' quotas apply, too. In a container the path may not exist here."""
     group = mount / path.lstrip("/")
     return [group, *(above for above in group.parents if above.is_relative_to(mount))]
 

@@ -54,13 +54,11 @@ def die_with_parent(parent: int, death_signal: int) -> None:
 
 
 def name_process(name: str) -> None:
-    """At most 15 characters (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def adopt_orphans() -> None:
-    """Become the parent of orphaned descendants (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 

@@ -153,7 +153,7 @@ class Supervisor:
         self._changed([])
 
     def leave(self) -> None:
-        """In a forked child: give up the parent's signals and descriptors."""
+        """Called in a forked child."""
         signal.set_wakeup_fd(-1)
         for number in _HANDLED:
             signal.signal(number, signal.SIG_DFL)

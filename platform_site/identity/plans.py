@@ -27,7 +27,6 @@ class PlanLimits:
     """Per pool, to users. Further ones wait."""
     invitations_per_hour: int = _limits(100, 1_000, 10_000)
     projects_per_account: int = _limits(20, 100, 500)
-    """Owned projects on this plan."""
     members_per_project: int = _limits(5, 50, 500)
     preview_branches_per_project: int = _limits(3, 20, 100)
     keys_per_environment: int = _limits(20, 100, 500)

@@ -41,8 +41,6 @@ _max_waiting_threads: float = float("inf")
 
 
 class AvailabilityWatch:
-    """Of one database. Thread-safe."""
-
     def __init__(self, alias: str) -> None:
         self._alias = alias
         self._lock = threading.Lock()

@@ -1,5 +1,5 @@
-"""psycopg's connection as `platform_site.postgres.libpq` uses it: prepared statements, the tables that its backend
-caches (20 KB each), and the wait for results, during which other requests on the event loop run."""
+"""What `platform_site.postgres.libpq` keeps of psycopg's connection, in an attribute of it: prepared statements, the
+tables that its backend caches (20 KB each), and the wait for results, during which other requests on the loop run."""
 
 import re
 import select
@@ -31,8 +31,6 @@ _TABLE: Final = re.compile(rb'"env_[0-9a-z]{26}"\."[^"]+"')
 
 
 class LibpqConnection:
-    """An attribute of psycopg's connection."""
-
     def __init__(self, libpq: Any) -> None:
         self.libpq = libpq
         self.prepared: OrderedDict[bytes, bytes] = OrderedDict()

@@ -43,7 +43,6 @@ def is_database_error(error: BaseException) -> bool:
 
 
 def add_extra(error: BaseException, **extra: Any) -> None:
-    """Fields for the API error that `error` becomes."""
     setattr(error, _EXTRA, extra)
 
 

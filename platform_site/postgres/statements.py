@@ -1,5 +1,5 @@
 """Statements that are not the ORM's, in the current transaction, if any. `row`, `value` and `column` expect one row or
-one column. Changes in batches have a transaction for each batch, so that locks are held briefly."""
+one column. Changes return how many rows they changed; in batches, they have a transaction each, for brief locks."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -41,7 +41,6 @@ def column(using: str, statement: Statement, parameters: Parameters = None) -> l
 
 
 def execute(using: str, statement: Statement, parameters: Parameters = None) -> int:
-    """Returns how many rows were changed, as `execute_in_batches` does."""
     with connections[using].cursor() as cursor:
         cursor.execute(statement, parameters)
         return int(cursor.rowcount)
@@ -58,7 +57,7 @@ def execute_in_batches(using: str, statement: str, parameters: Mapping[str, Any]
 
 
 def delete_in_batches(rows: QuerySet[Any], batch: int = 1000) -> int:
-    """With Django's cascades. Returns how many rows, cascaded ones too."""
+    """With Django's cascades, which count, too."""
     deleted = 0
     while keys := list(rows.values_list("pk", flat=True)[:batch]):
         # By key alone: with the conditions, the planner might choose an index of theirs, and scan all rows each time.

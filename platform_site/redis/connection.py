@@ -14,7 +14,6 @@ from redis.connection import parse_url
 _CONNECT_SECONDS: Final = 2.0
 _MAX_CONNECTIONS: Final = 8
 _POLL_SECONDS: Final = 0.001
-"""Between checks for a free connection."""
 UNUSABLE: Final = ("OOM ", "READONLY ", "MISCONF ", "NOREPLICAS ", "MASTERDOWN ", "LOADING ")
 """Prefixes of errors that do not depend on the command: Redis cannot be used."""
 

@@ -144,7 +144,6 @@ class CallerLimit:
 
 
 def count_operations(request: HttpRequest, operations: int, plan: str, caller_id: str | None) -> None:
-    """One round trip."""
     limit: CallerLimit | None = request.__dict__.get("rate_limit")
     if limit is not None:
         limit.count_more(operations - 1, plan, caller_id)

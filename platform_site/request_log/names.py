@@ -15,7 +15,6 @@ _lookups: Final[dict[str, Lookup]] = {}
 
 
 def register(kind: str, lookup: Lookup) -> None:
-    """Called in `ready` of `rows.apps` and `functions.apps`."""
     _lookups[kind] = lookup
 
 

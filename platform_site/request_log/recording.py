@@ -58,7 +58,6 @@ class Queue:
         self.tallies: dict[str | None, Tally] = {}
 
     def admit(self, environment_id: str | None, *, is_read: bool) -> bool:
-        """False: the request is only counted."""
         tally = self.tallies.get(environment_id)
         if tally is None:
             if len(self.tallies) >= MAX_TALLIES:

@@ -156,5 +156,4 @@ sealed_fields: Final[list[SealedField]] = []
 
 
 def register_sealed_field(model: str, field: str, *, purpose: str) -> None:
-    """Called in `ready` of each app with such a column."""
     sealed_fields.append(SealedField(model, field, purpose))

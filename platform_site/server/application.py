@@ -44,8 +44,6 @@ REPORT_SECONDS: Final = 2.0
 
 
 class Application:
-    """Loaded once, started in each worker."""
-
     _handler: BaseHandler
 
     def load(self) -> None:

@@ -82,7 +82,6 @@ def host_of(endpoint: str) -> str:
 
 
 def check_head(forwarding: Forwarding, peer: tuple[str, str, int], message: "Message") -> None:
-    """Complete META. Raises ApiError for a request that is refused."""
     meta, path, unreadable = message.meta, message.path, message.unreadable
     client, server, port = peer
     for header in _USED_HEADERS.intersection(unreadable):  # others are ignored (RFC 9110, 5.5)

@@ -37,7 +37,6 @@ class _Worker:
 
     @property
     def served_at(self) -> float | None:
-        """By `time.monotonic`; None before it serves."""
         if self._served_at is None and self.ready.poll():
             with contextlib.suppress(EOFError):
                 self._served_at = self.ready.recv()

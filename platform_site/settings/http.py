@@ -1,5 +1,3 @@
-"""The web server: limits, TLS, cookies, content security policy and CORS."""
-
 from csp.constants import NONCE
 
 from platform_site import env

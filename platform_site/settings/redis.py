@@ -1,5 +1,3 @@
-"""Redis: rate limits and Celery's messages."""
-
 import socket
 from hashlib import sha256
 

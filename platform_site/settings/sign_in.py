@@ -1,5 +1,3 @@
-"""Passwords, access tokens and email."""
-
 from datetime import timedelta
 
 from platform_site import env

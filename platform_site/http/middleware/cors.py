@@ -27,7 +27,7 @@ _lookup: OriginsLookup | None = None
 
 
 def set_origins_lookup(lookup: OriginsLookup) -> None:
-    """Called in `ready` of `projects.apps`. `lookup` returns None for an unknown environment."""
+    """`lookup` returns None for an unknown environment."""
     global _lookup
     _lookup = lookup
 

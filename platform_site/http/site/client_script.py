@@ -19,7 +19,6 @@ _FOREVER: Final = "public, max-age=31536000, immutable"
 
 
 def urlpatterns() -> list[URLPattern]:
-    """Each file with and without version; other versions are not served."""
     return [
         path(url, serve, {"name": name, "cache_control": cache_control})
         for name in _MEDIA_TYPES
