@@ -7,7 +7,7 @@ from platform_site.observability import metrics
 from rows.changes import watched_tables
 from rows.changes.batches import encode
 from rows.changes.differences import changes
-from rows.changes.event_reader import Pass
+from rows.changes.event_reader import FetchedEvents
 from rows.changes.positions import Position
 from rows.changes.streams import Stream
 from rows.changes.tasks import PassEffort
@@ -16,7 +16,7 @@ PING_SECONDS: Final = 15
 SETTLE_SECONDS: Final = 10
 
 
-def advance(using: str, stream: Stream, found: Pass, effort: PassEffort) -> bool:
+def advance(using: str, stream: Stream, found: FetchedEvents, effort: PassEffort) -> bool:
     """Bring a stream to the snapshot of the pass. Whether only a part of its messages was sent, so that another pass is
     due. Raises ApiError if it must end."""
     environment_id = stream.environment.environment_id
@@ -55,7 +55,7 @@ def advance(using: str, stream: Stream, found: Pass, effort: PassEffort) -> bool
     return batch.position != now
 
 
-def _make_ready(stream: Stream, found: Pass, now: Position) -> None:
+def _make_ready(stream: Stream, found: FetchedEvents, now: Position) -> None:
     """Start at the snapshot of the pass, once all writes that began before the tables were watched are over."""
     is_settled = all((stream.environment.environment_id, table) not in found.unsettled for table in stream.tables)
     if not is_settled and time.monotonic() - stream.opened_at < SETTLE_SECONDS:
@@ -69,13 +69,13 @@ def _make_ready(stream: Stream, found: Pass, now: Position) -> None:
         stream.send("ready", has_id=True)
 
 
-def is_new(stream: Stream, found: Pass) -> bool:
+def is_new(stream: Stream, found: FetchedEvents) -> bool:
     """Whether it has to be compiled, for another schema or caller."""
     version = found.versions.get(stream.environment.environment_id, 0)
     return stream.compiled is None or stream.compiled.version != version
 
 
-def skip_unaffected(environment_id: str, stream: Stream, found: Pass, now: float) -> bool:
+def skip_unaffected(environment_id: str, stream: Stream, found: FetchedEvents, now: float) -> bool:
     """Bring a stream without events to the snapshot of the pass. False if it needs more; then it is unchanged."""
     seen, compiled = stream.position, stream.compiled
     if seen is None or compiled is None or found.events is None or stream.is_reset_due:

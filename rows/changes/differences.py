@@ -12,7 +12,7 @@ from platform_site.http import exact_json
 from platform_site.http.errors import ValidationFailed
 from platform_site.postgres.sqlstates import CANCELLED, sqlstate
 from rows.changes.batches import Message
-from rows.changes.event_reader import Event, Events, Pass
+from rows.changes.event_reader import Event, Events, FetchedEvents
 from rows.changes.streams import Stream, Subscription
 from rows.changes.tasks import PASS_SECONDS, PassEffort, from_anywhere
 from rows.events.payloads import Payloads
@@ -29,7 +29,7 @@ _costly_lock: Final = threading.Lock()
 _MIN_TIMEOUT_MS: Final = 100
 
 
-def changes(using: str, stream: Stream, found: Pass, effort: PassEffort) -> list[Message]:
+def changes(using: str, stream: Stream, found: FetchedEvents, effort: PassEffort) -> list[Message]:
     """The messages of a pass for a stream. Marks the subscriptions that need a reset, also those for which no time is
     left."""
     environment_id = stream.environment.environment_id

@@ -74,7 +74,7 @@ Messages = dict[Hashable, list[Message] | None]
 
 
 @dataclass(slots=True)
-class Pass:
+class FetchedEvents:
     """The events between two snapshots, for streams at the position of the first one."""
 
     snapshot: str
@@ -163,7 +163,7 @@ def by_environment(streams: Iterable[Stream]) -> dict[str, list[Stream]]:
     return groups
 
 
-def read(using: str, streams: Sequence[Stream], until: str | None) -> Iterator[tuple[list[Stream], Pass]]:
+def fetch(using: str, streams: Sequence[Stream], until: str | None) -> Iterator[tuple[list[Stream], FetchedEvents]]:
     """The events after the position of these streams (all at the same one), up to the snapshot `until` or to now. One
     round trip."""
     open_ones = [each for each in streams if not each.queue.is_closed]
@@ -172,15 +172,15 @@ def read(using: str, streams: Sequence[Stream], until: str | None) -> Iterator[t
     groups, interval = by_environment(open_ones), _interval(open_ones[0])
     if interval.since is not None and interval.until is None:  # else they are within a batch, and first get the rest
         interval = interval._replace(until=until)
-    found = _read(using, interval, sorted(groups))
+    found = _fetch(using, interval, sorted(groups))
     if interval.since is not None and found.events is None and len(groups) > 1:
         for of_one in groups.values():  # one environment has too much for a pass: read each by itself
-            yield from read(using, of_one, until)
+            yield from fetch(using, of_one, until)
     else:
         yield open_ones, found
 
 
-def _read(using: str, interval: Interval, environments: list[str]) -> Pass:
+def _fetch(using: str, interval: Interval, environments: list[str]) -> FetchedEvents:
     parameters: dict[str, Any] = {
         **interval._asdict(), "environments": environments, "limit": MAX_EVENTS + 1, "bytes": MAX_BYTES
     }  # fmt: skip
@@ -188,7 +188,7 @@ def _read(using: str, interval: Interval, environments: list[str]) -> Pass:
     watched: dict[str, dict[str, str]] = defaultdict(dict)
     for environment_id, table, generation in tables or ():
         watched[environment_id][table] = generation
-    found = Pass(snapshot, timeline, watched, unsettled=set(), versions=versions or {}, events=None)
+    found = FetchedEvents(snapshot, timeline, watched, unsettled=set(), versions=versions or {}, events=None)
     if interval.since is None:
         found.unsettled = set(statements.rows(using, _UNSETTLED, [environments]))
     elif is_past and len(ids or ()) <= MAX_EVENTS and None not in (data or ()):

@@ -16,7 +16,7 @@ from platform_site.observability import metrics
 from rows.changes import stream_counts, watched_tables
 from rows.changes.advance import advance, is_new, skip_unaffected
 from rows.changes.credentials import check_batch
-from rows.changes.event_reader import Pass, by_environment, by_position, current_snapshot, read
+from rows.changes.event_reader import FetchedEvents, by_environment, by_position, current_snapshot, fetch
 from rows.changes.notifications import POLL_SECONDS, Listener
 from rows.changes.streams import Stream
 from rows.changes.tasks import WORKERS, Task, TaskQueue, from_anywhere
@@ -54,14 +54,8 @@ class Feed:
         """Opened since the last pass."""
         self._counted_at = self._watched_at = 0.0
         self._tasks = TaskQueue()
-        self._busy: dict[str, float] = {}
-        """The environments that a worker serves, and since when."""
-        self._skipped: set[str] = set()
-        """Those of them whose streams a pass has skipped."""
         self._oldest_first: set[str] = set()
-        """Environments whose next task begins with the positions that the last one had no time for."""
-        self._lag = 0.0
-        """The longest time that an environment took since the last pass."""
+        """Environments whose next task begins with the oldest positions: the last one had no time for these."""
 
     # ── From other threads ──
 
@@ -147,11 +141,9 @@ class Feed:
             added, self._added = self._added, []
             if not streams:
                 self._thread = None
-            now = time.monotonic()
-            lag, self._lag = max([self._lag, *(now - since for since in self._busy.values())]), 0.0
         stream_counts.remove(ended)
         metrics.CHANGE_STREAMS.labels(self._using).set(len(streams))
-        metrics.CHANGE_LAG.labels(self._using).set(lag)
+        metrics.CHANGE_LAG.labels(self._using).set(self._tasks.take_lag())
         metrics.CHANGE_SLOW_READERS.labels(self._using).inc(sum(each.queue.is_overflowed for each in ended))
         return streams, added
 
@@ -164,30 +156,26 @@ class Feed:
         return True
 
     def _run_pass(self, streams: Sequence[Stream]) -> None:
+        """Queue a task for each environment whose last one is finished. Positions that several environments share are
+        read here, in one round trip; those of one environment by its worker."""
+        began = time.monotonic()
         groups = by_environment(streams)
-        with self._lock:
-            self._skipped = groups.keys() & self._busy.keys()
-            for environment_id in self._skipped:
-                del groups[environment_id]
-            self._busy |= dict.fromkeys(groups, time.monotonic())
+        for environment_id in self._tasks.skip_unfinished(groups.keys()):
+            del groups[environment_id]
         if not groups:
             return
-        try:
-            positions = by_position(stream for group in groups.values() for stream in group)
-            until = current_snapshot(self._using) if len(positions) > 1 else None
-            tasks = {environment_id: Task(environment_id, until) for environment_id in groups}
-            for of_position in positions:
-                of_environments = by_environment(of_position)
-                if len(of_environments) == 1:
-                    tasks[next(iter(of_environments))].unread.append(of_position)
-                    continue
-                for of_read, found in read(self._using, of_position, until):
-                    for environment_id, of_environment in by_environment(of_read).items():
-                        tasks[environment_id].read.append((of_environment, found))
-        except BaseException:
-            with self._lock:
-                self._busy = {each: since for each, since in self._busy.items() if each not in groups}
-            raise
+        positions = by_position(stream for group in groups.values() for stream in group)
+        until = current_snapshot(self._using) if len(positions) > 1 else None
+        tasks = {environment_id: Task(environment_id, until, began) for environment_id in groups}
+        for at_position in positions:
+            environment_ids = by_environment(at_position).keys()
+            if len(environment_ids) == 1:
+                [environment_id] = environment_ids
+                tasks[environment_id].unfetched.append(at_position)
+                continue
+            for fetched_for, found in fetch(self._using, at_position, until):
+                for environment_id, of_environment in by_environment(fetched_for).items():
+                    tasks[environment_id].fetched.append((of_environment, found))
         for task in tasks.values():
             self._tasks.put(task)
 
@@ -200,32 +188,29 @@ class Feed:
                 try:
                     self._serve_task(task)
                 finally:
-                    self._tasks.done(task)
-                    with self._lock:
-                        self._lag = max(self._lag, time.monotonic() - self._busy.pop(task.environment_id))
-                        if task.environment_id in self._skipped:
-                            self.wake()
+                    if self._tasks.finish(task):
+                        self.wake()
                 del task  # while idle, hold on to nothing: batches can have a megabyte for each stream
         finally:
             connections.close_all()
 
     def _serve_task(self, task: Task) -> None:
-        for streams, found in task.read:
+        for streams, found in task.fetched:
             self._serve_all(task, streams, found)
         is_reversed = task.environment_id in self._oldest_first
-        for number, streams in enumerate(reversed(task.unread) if is_reversed else task.unread):
+        for number, streams in enumerate(reversed(task.unfetched) if is_reversed else task.unfetched):
             if number and task.effort.is_over:
                 self._oldest_first ^= {task.environment_id}  # the next task begins at the other end
                 self.wake()
                 break
-            self._read_and_serve(task, streams)
+            self._fetch_and_serve(task, streams)
 
-    def _read_and_serve(self, task: Task, streams: Sequence[Stream]) -> None:
+    def _fetch_and_serve(self, task: Task, streams: Sequence[Stream]) -> None:
         """One position at a time: reconnecting clients each have their own, with much to read."""
         try:
-            for of_read, found in read(self._using, streams, task.until):
+            for fetched_for, found in fetch(self._using, streams, task.until):
                 task.effort.extend()
-                self._serve_all(task, of_read, found)
+                self._serve_all(task, fetched_for, found)
         except Error as error:
             self._record_failure(streams, error)
         except Exception:
@@ -233,7 +218,7 @@ class Feed:
             for stream in streams:
                 stream.end("internal")
 
-    def _serve_all(self, task: Task, streams: Sequence[Stream], found: Pass) -> None:
+    def _serve_all(self, task: Task, streams: Sequence[Stream], found: FetchedEvents) -> None:
         """Serve the streams of one position. Ten thousand unaffected ones must not take long."""
         now = time.monotonic()
         for number, stream in enumerate(from_anywhere(streams)):
@@ -244,7 +229,7 @@ class Feed:
             else:
                 self._serve(task, stream, found)
 
-    def _serve(self, task: Task, stream: Stream, found: Pass) -> None:
+    def _serve(self, task: Task, stream: Stream, found: FetchedEvents) -> None:
         try:
             caller = stream.credential.caller()  # raises if the request would be refused now
             if caller is not stream.caller:

@@ -2,12 +2,12 @@
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from random import randrange
 from typing import Final, TypeVar
 
-from rows.changes.event_reader import Pass
+from rows.changes.event_reader import FetchedEvents
 from rows.changes.streams import Stream
 from rows.events.payloads import MAX_EFFORT
 from rows.rules.evaluator import Effort, TooCostly
@@ -85,28 +85,43 @@ class Task:
     environment_id: str
     until: str | None
     """The snapshot up to which the pass reads for all streams; None if they are at one position."""
-    read: list[tuple[list[Stream], Pass]] = field(default_factory=list)
-    """Streams at a position shared with other environments: one round trip has read for all of them."""
-    unread: list[list[Stream]] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
+    fetched: list[tuple[list[Stream], FetchedEvents]] = field(default_factory=list)
+    """Streams at positions that other environments share: one round trip has read for all of them."""
+    unfetched: list[list[Stream]] = field(default_factory=list)
     """The others, by position."""
     effort: PassEffort = field(default_factory=PassEffort)
     is_slow: bool = False
+    was_skipped: bool = False
+    """A later pass found the task unfinished, and left its environment out."""
 
 
 class TaskQueue:
-    """Tasks in their order, except that slow environments have at most half of the workers. None ends a worker."""
+    """At most one task for each environment, in their order, except that slow environments have at most half of the
+    workers. None ends a worker."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._waiting: list[Task | None] = []
+        self._unfinished: dict[str, Task] = {}
+        """The tasks that wait or run, by environment."""
         self._slow_until: dict[str, float] = {}
-        self._slow_count = 0
-        """The tasks of slow environments that workers have."""
+        self._slow_running = 0
+        self._longest = 0.0
+
+    def skip_unfinished(self, environment_ids: Set[str]) -> Set[str]:
+        """Those whose last task is not finished. Their `finish` says that another pass is due."""
+        with self._changed:
+            skipped = environment_ids & self._unfinished.keys()
+            for environment_id in skipped:
+                self._unfinished[environment_id].was_skipped = True
+            return skipped
 
     def put(self, task: Task | None) -> None:
         with self._changed:
             if task is not None:
                 task.is_slow = self._slow_until.get(task.environment_id, 0.0) > time.monotonic()
+                self._unfinished[task.environment_id] = task
             self._waiting.append(task)
             self._changed.notify()
 
@@ -116,22 +131,33 @@ class TaskQueue:
                 self._changed.wait()
             task = self._waiting.pop(index)
             if task is not None:
-                self._slow_count += task.is_slow
+                self._slow_running += task.is_slow
                 task.effort.start(is_slow=task.is_slow)
             return task
 
     def _next(self) -> int | None:
-        has_room = self._slow_count < WORKERS // 2
+        has_room = self._slow_running < WORKERS // 2
         return next((at for at, task in enumerate(self._waiting) if has_room or task is None or not task.is_slow), None)
 
-    def done(self, task: Task) -> None:
+    def finish(self, task: Task) -> bool:
+        """Whether a pass has skipped the environment meanwhile, so that another one is due."""
         with self._changed:
-            self._slow_count -= task.is_slow
+            now = time.monotonic()
+            self._slow_running -= task.is_slow
             if task.effort.seconds_worked > _SLOW_SECONDS:
-                now = time.monotonic()
                 self._slow_until = {each: until for each, until in self._slow_until.items() if until > now}
                 self._slow_until[task.environment_id] = now + _SLOW_FOR
+            del self._unfinished[task.environment_id]
+            self._longest = max(self._longest, now - task.began)
             self._changed.notify()
+            return task.was_skipped
+
+    def take_lag(self) -> float:
+        """The longest time in seconds that a task took since the last call, or has taken so far."""
+        with self._changed:
+            now = time.monotonic()
+            lag, self._longest = max([self._longest, *(now - task.began for task in self._unfinished.values())]), 0.0
+            return lag
 
 
 def from_anywhere(items: Sequence[T]) -> list[T]:

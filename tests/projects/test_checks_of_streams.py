@@ -22,7 +22,7 @@ from projects.api import authentication, pending_records
 from projects.models import Environment
 from rows.api.change_views import _authenticate_again
 from rows.changes.credentials import SharedCredential, check_batch
-from rows.changes.event_reader import Pass
+from rows.changes.event_reader import FetchedEvents
 from rows.changes.feed import Feed
 from rows.changes.positions import Position, digest, seal_of
 from rows.changes.streams import Stream
@@ -147,7 +147,7 @@ def test_a_stream_ends_when_its_request_means_another_environment(holders: list[
     if reason == "forbidden":
         other = replace(caller, scopes=caller.scopes - {"rows:read"})
     shared.record_check(other, time.monotonic())
-    Feed("us-east-1")._serve(Task("env_a", None), stream, Pass("", 0, {}, set(), {}, None))
+    Feed("us-east-1")._serve(Task("env_a", None), stream, FetchedEvents("", 0, {}, set(), {}, None))
     assert f'"reason":"{reason}"'.encode() in (stream.queue.take() or b"")
     assert stream.queue.is_closed
 

@@ -194,8 +194,7 @@ class Found:
 
 def test_an_idle_worker_keeps_no_batch() -> None:
     feed, found = Feed("us-east-1"), Found()
-    feed._busy["env_a"] = 0.0
-    tasks, known = [Task("env_a", None, read=[([], found)])], weakref.ref(found)  # type: ignore[list-item]
+    tasks, known = [Task("env_a", None, fetched=[([], found)])], weakref.ref(found)  # type: ignore[list-item]
     del found
     kept: list[object] = []
 
@@ -205,7 +204,7 @@ def test_an_idle_worker_keeps_no_batch() -> None:
         kept.append(known())
         return None
 
-    feed._tasks = SimpleNamespace(get=get, done=lambda task: None)  # type: ignore[assignment]
+    feed._tasks = SimpleNamespace(get=get, finish=lambda task: False)  # type: ignore[assignment]
     worker = threading.Thread(target=feed._work)
     worker.start()
     worker.join(10)

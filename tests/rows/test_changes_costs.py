@@ -13,7 +13,7 @@ import pytest
 
 from rows.changes import differences, tasks
 from rows.changes.advance import advance
-from rows.changes.event_reader import Pass
+from rows.changes.event_reader import FetchedEvents
 from rows.changes.positions import Position, Seal
 from rows.changes.streams import Stream, Subscription
 from rows.changes.tasks import PassEffort, Task, TaskQueue
@@ -161,7 +161,7 @@ def test_slow_environments_have_half_of_the_workers() -> None:
         task = queue.get()
         assert task is not None
         task.effort._began -= 0.6  # so long it took
-        queue.done(task)
+        queue.finish(task)
     for each in [*slow, "env_fast1", "env_fast2"]:
         queue.put(Task(each, None))
     got = [queue.get() for _ in range(tasks.WORKERS)]
@@ -174,7 +174,7 @@ def test_slow_environments_have_half_of_the_workers() -> None:
     worker.join(0.2)
     assert worker.is_alive(), "no slow one begins while two others have workers"
     assert got[0] is not None
-    queue.done(got[0])
+    queue.finish(got[0])
     worker.join(5)
     assert [task.environment_id for task in later] == [slow[2]]
 
@@ -189,7 +189,7 @@ class Subscribed:
         self._events: Any = {"env_x": {"large": large, "small": small}}
         monkeypatch.setattr(differences, "_differences", self._differences)
         monkeypatch.setattr(differences, "from_anywhere", list)
-        monkeypatch.setattr(Pass, "position_of", lambda found, *_: Position(found.snapshot, 1, "g"))
+        monkeypatch.setattr(FetchedEvents, "position_of", lambda found, *_: Position(found.snapshot, 1, "g"))
         self.start(Position("10:10:", 1, "g"))
 
     def start(self, position: Position) -> None:
@@ -204,7 +204,7 @@ class Subscribed:
     def run_pass(self) -> list[str]:
         """What it sends: events, each with its row or subscription, and whether it has an id."""
         self.sent.clear()
-        found = Pass("20:20:", 1, {}, set(), {"env_x": 1}, self._events)
+        found = FetchedEvents("20:20:", 1, {}, set(), {"env_x": 1}, self._events)
         advance("x", self.stream, found, PassEffort())
         return re.findall(r"event: (\w+)\n", b"".join(self.sent).decode())
 
