@@ -17,8 +17,8 @@ SETTLE_SECONDS: Final = 10
 
 
 def advance(using: str, stream: Stream, found: FetchedEvents, effort: PassEffort) -> bool:
-    """Bring a stream to the snapshot of the pass. Whether only a part of its messages was sent, so that another pass is
-    due. Raises ApiError if it must end."""
+    """Returns whether only a part of its messages was sent, so that another pass is due. Raises ApiError if the stream
+    must end."""
     environment_id = stream.environment.environment_id
     must_compile = is_new(stream, found)
     if must_compile:
@@ -70,13 +70,13 @@ def _make_ready(stream: Stream, found: FetchedEvents, now: Position) -> None:
 
 
 def is_new(stream: Stream, found: FetchedEvents) -> bool:
-    """Whether it has to be compiled, for another schema or caller."""
+    """Whether its subscriptions have to be compiled."""
     version = found.versions.get(stream.environment.environment_id, 0)
     return stream.compiled is None or stream.compiled.version != version
 
 
 def skip_unaffected(environment_id: str, stream: Stream, found: FetchedEvents, now: float) -> bool:
-    """Bring a stream without events to the snapshot of the pass. False if it needs more; then it is unchanged."""
+    """`advance` for a stream without events and messages. False for others, which it leaves unchanged."""
     seen, compiled = stream.position, stream.compiled
     if seen is None or compiled is None or found.events is None or stream.is_reset_due:
         return False
@@ -87,5 +87,5 @@ def skip_unaffected(environment_id: str, stream: Stream, found: FetchedEvents, n
     position = found.position_of(environment_id, stream.tables)
     if position is None or (seen.timeline, seen.generations) != (position.timeline, position.generations):
         return False
-    stream.position, stream.failed_at = position, 0.0
+    stream.position, stream.failing_since = position, 0.0
     return True

@@ -1,4 +1,4 @@
-"""What a pass sends to one stream: messages, each with an id after which a disconnected client continues."""
+"""The messages of a pass for one stream, each with an id after which a disconnected client continues."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,18 +14,17 @@ PART_BYTES: Final = 2 * 2**20
 
 
 class Message(NamedTuple):
-    """`data` is JSON; `sequence` is that of the row's last event."""
-
     event: str
-    data: str
+    json: str
     sequence: int
+    """Of the row's last event."""
 
 
 class Batch(NamedTuple):
     encoded: bytes
     message_count: int
     position: Position
-    """The stream's position after this batch: the end of the pass, or an earlier one if the rest is too long."""
+    """After this batch: the end of the pass, or an earlier position if the rest is too long."""
 
 
 def encode(messages: Sequence[Message], seen: Position, end: Position, seal: Seal | None) -> Batch:
@@ -42,7 +41,7 @@ def encode(messages: Sequence[Message], seen: Position, end: Position, seal: Sea
         else:
             position = replace(seen, until=end.snapshot, sequence=each.sequence)
         last_id = None if seal is None or position is None else seal.write(position)
-        encoded.append(event_streams.message(each.event, each.data, last_id))
+        encoded.append(event_streams.message(each.event, each.json, last_id))
         size += len(encoded[-1])
         if size >= PART_BYTES and position is not None:
             return Batch(b"".join(encoded), len(encoded), position)

@@ -20,13 +20,13 @@ from projects.api.authentication import Lookup, caller_by_records
 from projects.directory import environments
 
 AUTHENTICATE_SECONDS: Final = 0.8
-"""How often a credential is checked: its streams end within a second after it is revoked."""
+"""Between two checks of a credential: its streams end within a second after it is revoked."""
 _BATCH: Final = 500
 
 
 class SharedCredential:
-    """A credential of streams. `authenticate` raises ApiError if a request with it would be refused. `lookup`: the
-    Redis records of its caller; None if they do not suffice."""
+    """`authenticate` raises ApiError if a request with it would be refused. `lookup`: the Redis records of its caller;
+    None if they do not suffice."""
 
     __slots__ = ("__weakref__", "_authenticate", "_caller", "_checked_at", "_lock", "_refused", "lookup")
 
@@ -37,7 +37,7 @@ class SharedCredential:
         self._refused: ApiError | None = None
 
     def caller(self) -> Caller:
-        """Its caller, checked at most AUTHENTICATE_SECONDS ago. Raises ApiError."""
+        """Checked at most AUTHENTICATE_SECONDS ago. Raises ApiError."""
         with self._lock:
             if time.monotonic() - self._checked_at >= AUTHENTICATE_SECONDS:
                 checked_at = time.monotonic()
@@ -59,7 +59,6 @@ class SharedCredential:
         return now - self._checked_at >= AUTHENTICATE_SECONDS / 2
 
     def record_check(self, caller: Caller, checked_at: float) -> None:
-        """Record the caller that a check without `authenticate` has found."""
         if self._lock.acquire(blocking=False):  # otherwise it is being checked
             try:
                 self._set_caller(caller)
@@ -68,9 +67,8 @@ class SharedCredential:
                 self._lock.release()
 
     def _set_caller(self, caller: Caller) -> None:
-        """Keeps the same object for an equal caller, so that its streams share it."""
         self._refused = None
-        if not _is_same(caller, self._caller):
+        if not _is_same(caller, self._caller):  # streams share the object of an equal caller
             self._caller = caller
 
     def shared_caller(self, caller: Caller) -> Caller:
@@ -94,8 +92,7 @@ _known: "Final[WeakValueDictionary[Hashable, SharedCredential]]" = WeakValueDict
 def shared_credential(
     key: Hashable, authenticate: Callable[[], Caller], caller: Caller, lookup: Lookup | None
 ) -> SharedCredential:
-    """This process's credential for `key`, created if necessary. `key` contains everything of the request that
-    `authenticate` depends on; `caller` is the request's caller."""
+    """This process's credential for `key`, which contains everything of the request that `authenticate` depends on."""
     with _lock:
         found = _known.get(key)
         if found is None:
@@ -136,8 +133,8 @@ def check_batch(credentials: Iterable[SharedCredential]) -> None:
 
 
 def _read_environment(lookup: Lookup) -> bytes | None:
-    """The environment's record that its users share, from PostgreSQL; None for other callers. One query. It is stored,
-    so that thousands of streams do not read it once each."""
+    """The environment's record from PostgreSQL; None if the caller is not one of its users. It is stored, so that
+    thousands of streams do not read it once each."""
     claims = lookup.credential.claims if isinstance(lookup.credential, SessionCredential) else None
     if claims is None or claims.environment_id is None or lookup.environment_key is None:
         return None

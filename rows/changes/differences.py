@@ -23,15 +23,14 @@ Difference = tuple[str, Mapping[str, Any] | None, int]
 """The id of a row, the row as the caller sees it (None: not visible), and the sequence of its last event."""
 _CHUNK: Final = 100
 _costly: Final[TTLCache[tuple[str, str], bool]] = TTLCache(10_000, 30.0)
-"""By environment and key the subscriptions of which few events took most of a pass. Until they are forgotten, their
-changes are resets: each write would use up the time of others, once for each of their streams."""
+"""By environment and key, subscriptions of which few events took most of a pass. Their changes are resets for a while:
+each write would use up the time of others, once for each of their streams."""
 _costly_lock: Final = threading.Lock()
 _MIN_TIMEOUT_MS: Final = 100
 
 
 def changes(using: str, stream: Stream, found: FetchedEvents, effort: PassEffort) -> list[Message]:
-    """The messages of a pass for a stream. Marks the subscriptions that need a reset, also those for which no time is
-    left."""
+    """Marks the subscriptions that need a reset, also those for which no time is left."""
     environment_id = stream.environment.environment_id
     events = (found.events or {})[environment_id]
     if not events:
@@ -98,7 +97,6 @@ def _message(subscription: str, row_id: str, row: Mapping[str, Any] | None, sequ
 def _differences(
     using: str, stream: Stream, subscription: Subscription, events: Sequence[Event], effort: PassEffort
 ) -> list[Difference]:
-    """The rows that look different to the caller now. Raises TooCostly."""
     of_row: dict[str, list[Event]] = defaultdict(list)
     for event in events:
         of_row[event["id"]].append(event)
@@ -123,14 +121,14 @@ def _differences(
 
 
 class _Viewer:
-    """The rows of a subscription as the caller of a stream sees them."""
+    """The rows of a subscription as the caller of a stream sees them. Its methods raise TooCostly."""
 
     def __init__(self, using: str, stream: Stream, subscription: Subscription, effort: PassEffort) -> None:
         self._stream, self._subscription, self._effort = stream, subscription, effort
         self._payloads = Payloads(using, stream.principal, effort)
 
     def cells(self, record: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """The visible cells of an event's record, by the current rule and filter. Raises TooCostly."""
+        """The cells that are visible by the current rule and filter."""
         compiled, subscription = self._stream.compiled, self._subscription
         if record is None or compiled is None:
             return None
@@ -144,7 +142,6 @@ class _Viewer:
         return cells if chosen is None else {name: cell for name, cell in cells.items() if name in chosen}
 
     def list(self, ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
-        """The matching rows among these ids, as the table is now. Raises TooCostly."""
         subscription, found = self._subscription, {}
         where = exact_json.loads(subscription.where) if isinstance(subscription.where, str) else subscription.where
         for start in range(0, len(ids), _CHUNK):

@@ -14,7 +14,7 @@ from rows.changes.streams import Stream, Subscription
 
 MAX_EVENTS: Final = 5_000
 MAX_BYTES: Final = 32 * 2**20
-"""Maximum bytes of one pass. A stream that is further behind gets a reset."""
+"""A stream with more events to read than these gets a reset."""
 
 # One statement, hence one snapshot, which it also returns. `unseen` is not sorted: a stream with more events than the
 # limit is sent none of them, so sorting them would be wasted. A position beyond the current snapshot is of another
@@ -63,37 +63,32 @@ Events = Mapping[str, list[Event]]
 
 
 class Interval(NamedTuple):
-    """The snapshots after and up to which a pass reads events. `since` None: of new streams, which get none yet."""
+    """The snapshots after and up to which events are read. `since` None: of new streams, which get none yet."""
 
     since: str | None
     until: str | None
 
 
-Messages = dict[Hashable, list[Message] | None]
-"""Messages by subscription, for equal streams of the same caller; None if they are too expensive to compute."""
-
-
 @dataclass(slots=True)
 class FetchedEvents:
-    """The events between two snapshots, for streams at the position of the first one."""
+    """The events between two snapshots, by environment and table, and what equal streams of a caller share."""
 
     snapshot: str
     timeline: int
-    watched: dict[str, dict[str, str]]
-    """By environment: the generations of its watched tables."""
+    generations: dict[str, dict[str, str]]
+    """Of watched tables, by environment and table."""
     unsettled: set[tuple[str, str]]
     """Tables with a running statement that began before they were watched, if a stream is not ready."""
     versions: dict[str, int]
     events: dict[str, Events] | None
-    """By environment; None if there are too many, or the position is not of this database."""
-    messages: Messages = field(default_factory=dict)
+    """None if there are too many, or the position is not of this database."""
+    messages: dict[Hashable, list[Message] | None] = field(default_factory=dict)
+    """None if they take too long."""
     encoded: dict[Hashable, Batch] = field(default_factory=dict)
-    """Batches for equal streams of the same caller and position."""
     _by_cell: dict[tuple[str, str, str], dict[str, list[Event]]] = field(default_factory=dict)
     _positions: dict[tuple[str, frozenset[str]], Position | None] = field(default_factory=dict)
 
     def concerns(self, environment_id: str, subscriptions: Sequence[Subscription]) -> bool:
-        """Whether any event may change the rows of these subscriptions."""
         events = (self.events or {})[environment_id]
         for each in subscriptions:
             if not events.keys().isdisjoint(each.related) or self.events_for(environment_id, each):
@@ -101,7 +96,7 @@ class FetchedEvents:
         return False
 
     def events_for(self, environment_id: str, subscription: Subscription) -> Sequence[Event]:
-        """The events of its table, without rows that its caller could read neither before nor after."""
+        """Those of its table, except of rows that its caller could read neither before nor after."""
         events = (self.events or {})[environment_id].get(subscription.table, [])
         if not events or subscription.required_cell is None:
             return events
@@ -117,10 +112,10 @@ class FetchedEvents:
         return self._by_cell[key].get(value, ())
 
     def position_of(self, environment_id: str, tables: frozenset[str]) -> Position | None:
-        """The position of a stream after this pass; None if one of its tables is not watched."""
+        """The position after these events; None if one of the tables is not watched."""
         key = environment_id, tables
         if key not in self._positions:
-            watched = self.watched.get(environment_id, {})
+            watched = self.generations.get(environment_id, {})
             self._positions[key] = None
             if watched.keys() >= tables:
                 of_tables = tuple((table, watched[table]) for table in sorted(tables))
@@ -148,7 +143,6 @@ def _next_transaction(interval: Interval) -> float:
 
 
 def current_snapshot(using: str) -> str:
-    """A common position for streams at different ones, so that one read suffices for all afterwards."""
     return str(statements.value(using, "SELECT pg_current_snapshot()::text"))
 
 
@@ -164,8 +158,7 @@ def by_environment(streams: Iterable[Stream]) -> dict[str, list[Stream]]:
 
 
 def fetch(using: str, streams: Sequence[Stream], until: str | None) -> Iterator[tuple[list[Stream], FetchedEvents]]:
-    """The events after the position of these streams (all at the same one), up to the snapshot `until` or to now. One
-    round trip."""
+    """The events for streams at one position, up to the snapshot `until` or to now. Usually one round trip."""
     open_ones = [each for each in streams if not each.queue.is_closed]
     if not open_ones:
         return
@@ -185,10 +178,10 @@ def _fetch(using: str, interval: Interval, environments: list[str]) -> FetchedEv
         **interval._asdict(), "environments": environments, "limit": MAX_EVENTS + 1, "bytes": MAX_BYTES
     }  # fmt: skip
     snapshot, timeline, is_past, tables, versions, ids, sequences, data = statements.row(using, _READ, parameters)
-    watched: dict[str, dict[str, str]] = defaultdict(dict)
+    generations: dict[str, dict[str, str]] = defaultdict(dict)
     for environment_id, table, generation in tables or ():
-        watched[environment_id][table] = generation
-    found = FetchedEvents(snapshot, timeline, watched, unsettled=set(), versions=versions or {}, events=None)
+        generations[environment_id][table] = generation
+    found = FetchedEvents(snapshot, timeline, generations, unsettled=set(), versions=versions or {}, events=None)
     if interval.since is None:
         found.unsettled = set(statements.rows(using, _UNSETTLED, [environments]))
     elif is_past and len(ids or ()) <= MAX_EVENTS and None not in (data or ()):

@@ -1,7 +1,6 @@
-"""Reads a region's events and sends each stream what its caller may see of them: one feed per process and region. A
-pass: read, up to one snapshot, the events that each stream has not seen; compare for each changed row what the caller
-could see before and what it sees now; send the difference. Between two passes it waits for a notification of a write,
-at most POLL_SECONDS. Without streams it has no thread and runs no query."""
+"""Reads a region's events and sends each stream what its caller may see of them, in passes: read, up to one snapshot,
+the events that each stream has not seen; compare for each changed row what the caller could see before and what it sees
+now; send the difference. The next pass follows a write, or POLL_SECONDS. Without streams it runs no query."""
 
 import logging
 import threading
@@ -26,19 +25,18 @@ logger = logging.getLogger("platform.changes")
 SETTLE_POLL_SECONDS: Final = 0.05
 PAUSE_SECONDS: Final = 0.01
 LONGEST_PAUSE_SECONDS: Final = 0.08
-"""The pause between the starts of two passes, so that under load one pass serves many writes: it costs as much as a
-write, in every web process. While writes keep coming the pause doubles from PAUSE_SECONDS up to
-LONGEST_PAUSE_SECONDS."""
+"""Between the starts of two passes, so that under load one serves many writes: it costs as much as a write, in every
+web process. While writes keep coming the pause doubles."""
 WATCH_SECONDS: Final = 60
-"""How often the watched tables are renewed. Each renewal lasts for `change_retention_seconds`, at least ten minutes."""
+"""How often the tables are watched again, each time for `change_retention_seconds`, at least ten minutes."""
 MAX_FAILURE_SECONDS: Final = 10
 """Streams that could not be read or sent for longer are closed."""
 
 
 class Feed:
     """The streams of one region in this process. Its thread reads for streams of several environments at once; WORKERS
-    other threads read the rest, and send. At most one of them works for an environment, about a second at a time, and
-    slow environments have only half of them, so slow streams of one environment do not delay those of others."""
+    other threads read the rest, and send. At most one of them works for an environment, about a second at a time, so
+    slow streams of one environment do not delay those of others."""
 
     def __init__(self, using: str) -> None:
         self._using = using
@@ -47,11 +45,9 @@ class Feed:
         self._thread: threading.Thread | None = None
         self._woken = threading.Event()
         self._is_notified = False
-        """There was a write, or a pass skipped streams: the next pass includes all streams."""
-        self._passed_at = 0.0
-        """When the last pass of all streams began."""
+        """There was a write, or streams are not finished: the next pass includes all streams."""
+        self._full_pass_at = 0.0
         self._added: list[Stream] = []
-        """Opened since the last pass."""
         self._counted_at = self._watched_at = 0.0
         self._tasks = TaskQueue()
         self._oldest_first: set[str] = set()
@@ -101,8 +97,7 @@ class Feed:
             connections.close_all()
 
     def _run_passes(self) -> None:
-        """Until no stream is open."""
-        failed_at, pause, began, gap = 0.0, POLL_SECONDS, 0.0, PAUSE_SECONDS
+        failing_since, pause, began, gap = 0.0, POLL_SECONDS, 0.0, PAUSE_SECONDS
         while True:
             self._woken.wait(pause)
             is_busy = time.monotonic() - began < 2 * gap
@@ -119,21 +114,21 @@ class Feed:
                 unsettled = [each for each in streams if each.position is None]
                 due = streams if self._is_full_pass_due() else list(dict.fromkeys([*unsettled, *added]))
                 check_batch(each.credential for each in due)
-                self._run_pass(due)
-                failed_at = 0.0
+                self._queue_tasks(due)
+                failing_since = 0.0
                 pause = SETTLE_POLL_SECONDS if unsettled else POLL_SECONDS
             except Error as error:
                 self._is_notified = True
                 logger.warning("region %s: changes could not be read: %s", self._using, type(error).__name__)
                 connections[self._using].close()
-                failed_at = failed_at or time.monotonic()
-                if time.monotonic() - failed_at > MAX_FAILURE_SECONDS:
+                failing_since = failing_since or time.monotonic()
+                if time.monotonic() - failing_since > MAX_FAILURE_SECONDS:
                     for stream in streams:
                         stream.end("unavailable")
                 time.sleep(POLL_SECONDS)
 
     def _take_streams(self) -> tuple[list[Stream], list[Stream]]:
-        """The open streams, and those of them that are new. If there are none, the feed ends."""
+        """The open streams, and those of them that are new. Without any, the feed ends."""
         with self._lock:
             ended = [each for each in self._streams if each.queue.is_closed]
             self._streams = [each for each in self._streams if not each.queue.is_closed]
@@ -150,12 +145,12 @@ class Feed:
     def _is_full_pass_due(self) -> bool:
         """Whether to serve all streams, not only new ones: opening a thousand one by one must not serve a million."""
         now = time.monotonic()
-        if not self._is_notified and now - self._passed_at < POLL_SECONDS:
+        if not self._is_notified and now - self._full_pass_at < POLL_SECONDS:
             return False
-        self._is_notified, self._passed_at = False, now
+        self._is_notified, self._full_pass_at = False, now
         return True
 
-    def _run_pass(self, streams: Sequence[Stream]) -> None:
+    def _queue_tasks(self, streams: Sequence[Stream]) -> None:
         """Queue a task for each environment whose last one is finished. Positions that several environments share are
         read here, in one round trip; those of one environment by its worker."""
         began = time.monotonic()
@@ -165,6 +160,7 @@ class Feed:
         if not groups:
             return
         positions = by_position(stream for group in groups.values() for stream in group)
+        # Up to a common snapshot, so that one read suffices for all in the next pass.
         until = current_snapshot(self._using) if len(positions) > 1 else None
         tasks = {environment_id: Task(environment_id, until, began) for environment_id in groups}
         for at_position in positions:
@@ -219,9 +215,9 @@ class Feed:
                 stream.end("internal")
 
     def _serve_all(self, task: Task, streams: Sequence[Stream], found: FetchedEvents) -> None:
-        """Serve the streams of one position. Ten thousand unaffected ones must not take long."""
         now = time.monotonic()
         for number, stream in enumerate(from_anywhere(streams)):
+            # Ten thousand unaffected streams must not take long.
             if skip_unaffected(task.environment_id, stream, found, now):
                 continue
             if number and task.effort.is_over and is_new(stream, found):
@@ -236,7 +232,7 @@ class Feed:
                 stream.set_caller(caller)
             if not stream.queue.is_closed and advance(self._using, stream, found, task.effort):
                 self.wake()
-            stream.failed_at = 0.0
+            stream.failing_since = 0.0
         except ApiError as error:
             stream.end(error.code)
         except Error as error:
@@ -246,13 +242,12 @@ class Feed:
             stream.end("internal")
 
     def _record_failure(self, streams: Sequence[Stream], error: Error) -> None:
-        """The position is unchanged: the next pass tries again."""
         logger.warning("region %s: changes could not be sent: %s", self._using, type(error).__name__)
         connections.close_all()
         now = time.monotonic()
         for stream in streams:
-            stream.failed_at = stream.failed_at or now
-            if now - stream.failed_at > MAX_FAILURE_SECONDS:
+            stream.failing_since = stream.failing_since or now
+            if now - stream.failing_since > MAX_FAILURE_SECONDS:
                 stream.end("unavailable")
 
     def _renew(self, streams: Sequence[Stream]) -> None:
@@ -268,7 +263,6 @@ class Feed:
 
 
 _feeds: Final[dict[str, Feed]] = {}
-"""By region."""
 
 
 def feed_of(using: str) -> Feed:
@@ -279,12 +273,11 @@ _is_ending: Final = threading.Event()
 
 
 def is_ending() -> bool:
-    """Whether this process opens no more streams."""
     return _is_ending.is_set()
 
 
 def end_all() -> None:
-    """End all streams, also those that are opened later: this process is about to end."""
+    """End all streams, also those that are opened later: this process ends."""
     _is_ending.set()
     for feed in _feeds.values():
         streams = feed.open_streams()

@@ -15,7 +15,6 @@ from platform_site.background.debounce import Debouncer
 logger = logging.getLogger("platform.changes")
 
 POLL_SECONDS: Final = 0.5
-"""How often a feed polls."""
 _RETRY_SECONDS: Final = 2.0
 _LISTEN_SECONDS: Final = 1.0
 

@@ -19,10 +19,9 @@ def open_stream(
     network: str,
     credential: SharedCredential,
 ) -> Stream:
-    """A stream for the `subscriptions` of `body`, after the position `last_id`, to a client of `network`. `credential`
-    has just authenticated `caller` in a request to `environment`. Raises ValidationFailed naming the subscription or
-    `Last-Event-ID`, NotFound (a table that the caller cannot read), RateLimited (too many streams), and Unavailable if
-    this process is about to end."""
+    """`credential` has just authenticated `caller` in a request to `environment`. Raises ValidationFailed naming the
+    subscription or `Last-Event-ID`, NotFound (a table that the caller cannot read), RateLimited (too many streams), and
+    Unavailable if this process is about to end."""
     if is_ending():
         raise Unavailable
     caller = credential.shared_caller(caller)

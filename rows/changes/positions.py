@@ -17,15 +17,14 @@ HEADER: Final = "Last-Event-ID"
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """`snapshot` is PostgreSQL's `pg_snapshot`: the events of transactions that are visible in it have been seen.
-    Within a batch also those of the transactions visible in `until`, for rows whose last event is at most
-    `sequence`. Transactions commit in another order than their events, so both are needed."""
+    """The events of transactions that are visible in `snapshot`, a `pg_snapshot`, have been seen. Within a batch also
+    those of the transactions visible in `until`, for rows whose last event is at most `sequence`. Transactions commit
+    in another order than their events, so both are needed. The server's `timeline`, and the `generations` of the
+    watched tables and the schema, show whether the position is still valid."""
 
     snapshot: str
     timeline: int
-    """Of the server. With `generations` it shows whether the position is still valid."""
     generations: str
-    """Of the watched tables and the schema."""
     until: str | None = None
     sequence: int = 0
 
@@ -33,15 +32,14 @@ class Position:
 @dataclass(frozen=True, slots=True)
 class Seal:
     """Binds positions to environment, caller and subscriptions, with which alone they can be read, and to the caller's
-    rights, whose change makes a reset due."""
+    rights, whose change makes a reset due. `rights` is a hash of what rules know of the caller, written at the end of
+    `generations`, so that processes of an earlier release, too, find that the position is not theirs."""
 
     facts: tuple[cursors.Fact, ...]
     rights: str
-    """A hash of what rules know of the caller. Written at the end of `generations`, so that processes of an earlier
-    release, too, find that the position is not theirs."""
 
     def write(self, position: Position) -> str | None:
-        """The sealed position; None if it would be too long, because very many transactions are open."""
+        """None if it would be too long, because very many transactions are open."""
         return _sealed(self, position)
 
     def read(self, text: str) -> Position | None:
@@ -61,7 +59,6 @@ class Seal:
 
 @lru_cache(maxsize=1_024)
 def _sealed(seal: Seal, position: Position) -> str | None:
-    """Cached, since equal streams of one caller have the same."""
     values: list[cursors.Value] = [position.snapshot, position.timeline, position.generations + seal.rights]
     if position.until is not None:
         values += [position.until, position.sequence]
@@ -84,7 +81,6 @@ def rights_of(principal: Principal) -> str:
 
 @lru_cache(maxsize=1_024)
 def digest(version: int, generations: tuple[tuple[str, str], ...]) -> str:
-    """A hash of the schema's version and the generations of tables, in the order of the tables."""
     return _short_hash([version, generations])
 
 

@@ -1,6 +1,5 @@
-"""Counts the open streams of all web processes in Redis, by environment, caller, and client network of an anonymous
-caller. Without Redis there is no limit. Each stream is in sorted sets, by the time when its process last reported it
-open."""
+"""Counts the open streams of all web processes, by environment, caller, and client network of an anonymous caller, in
+sorted sets in Redis by the time when their process last reported them open. Without Redis there is no limit."""
 
 import logging
 import time
@@ -34,7 +33,7 @@ def _keys(stream: Stream) -> list[str]:
 
 
 def count_all() -> int | None:
-    """The open streams of all environments; None without Redis."""
+    """None without Redis."""
     try:
         return int(notifications.connect().zcount(_ALL, time.time() - _EXPIRY_SECONDS, "+inf"))
     except (redis.RedisError, OSError):
@@ -42,7 +41,7 @@ def count_all() -> int | None:
 
 
 def add(stream: Stream) -> None:
-    """Count a stream that is about to open. Raises RateLimited if the plan allows no more."""
+    """Raises RateLimited if the plan allows no more."""
     allowed = plan_limits(stream.environment.plan)
     own = allowed.streams_per_caller if stream.network is None else allowed.streams_per_environment // 2
     try:
@@ -82,7 +81,6 @@ def remove(streams: Iterable[Stream]) -> None:
 
 
 def _execute(streams: Iterable[Stream], command: Callable[[Any, str, list[str]], Any]) -> None:
-    """`command(pipe, key, stream_ids)` for each key, in one round trip."""
     ids: dict[str, list[str]] = defaultdict(list)
     for stream in streams:
         for key in _keys(stream):

@@ -1,5 +1,3 @@
-"""One stream: its subscriptions, compiled for its current caller, and its position."""
-
 import random
 import time
 import uuid
@@ -30,7 +28,7 @@ FIELDS: Final = frozenset({"table", "where", "columns", "with"})
 
 @dataclass(slots=True)
 class Subscription:
-    """One subscription as requested, and compiled for the current rules."""
+    """As requested, and as compiled for the current rules and caller."""
 
     name: str
     table: str
@@ -50,7 +48,7 @@ class Subscription:
     embedded: frozenset[str] = frozenset()
     """The fields of a row that `with` adds."""
     required_cell: tuple[str, str] | None = None
-    """A column, and the text that it has in every row that the caller may read; None if the rule has no such part."""
+    """A column, and the text that it has in every row that the caller may read."""
     needs_reset: bool = False
     reset_at: float = 0.0
     key: str = field(init=False)
@@ -80,15 +78,15 @@ class Subscription:
             self.reading |= columns_by_table([where.shape], self.table)[self.table]
 
     def _relate(self, table: str, conditions: Sequence[Condition]) -> None:
-        """Add the columns of other rows that conditions on `table` read, and of `table` itself if it is related."""
+        """Add the columns of related tables that conditions on `table` read."""
         asked = columns_by_table(conditions, table)
         reached = {hop.table for condition in conditions for hop in hops_of(condition)}
         for name in reached | ({table} & self.related.keys()):
             self.related[name] |= asked[name]
 
     def _relate_embedded(self, context: QueryContext, withs: params.Withs, columns: set[str]) -> None:
-        """Add the columns of other rows that `withs` embeds, and those that decide whether they are visible. To
-        `columns`, add those of the table of `withs` through which they are found."""
+        """Add the columns of other rows that `withs` embeds, and those that decide whether they are visible; to
+        `columns`, those through which they are found."""
         for one in withs:
             if isinstance(one, params.WithUser):
                 columns.add(one.column)
@@ -123,7 +121,7 @@ def _required_cell(context: QueryContext, table: str) -> tuple[str, str] | None:
 
 
 def read_subscriptions(body: Mapping[str, Any]) -> list[Subscription]:
-    """The `subscriptions` of a request. Raises ValidationFailed."""
+    """Raises ValidationFailed."""
     asked = body.get("subscriptions")
     if not isinstance(asked, dict) or not 1 <= len(asked) <= MAX_SUBSCRIPTIONS:
         message = f"Must be an object of 1 to {MAX_SUBSCRIPTIONS} subscriptions by name."
@@ -148,7 +146,7 @@ def read_subscriptions(body: Mapping[str, Any]) -> list[Subscription]:
 def compile_subscriptions(
     environment: EnvironmentRef, principal: Principal, subscriptions: Sequence[Subscription]
 ) -> CompiledSchema:
-    """Compile them for the current schema and caller. Returns that schema. Raises NotFound, ValidationFailed."""
+    """Returns the schema for which they are compiled now. Raises NotFound, ValidationFailed."""
 
     def compile_all(context: QueryContext) -> CompiledSchema:
         for each in subscriptions:
@@ -166,8 +164,7 @@ def compile_subscriptions(
 
 @dataclass(slots=True, eq=False)
 class Stream:
-    """One open stream. Only one thread at a time changes it: the feed's thread, or the worker that serves its
-    environment (`Feed`)."""
+    """Only one thread at a time changes a stream: the feed's thread, or the worker that serves its environment."""
 
     environment: EnvironmentRef
     caller: Caller
@@ -180,30 +177,29 @@ class Stream:
     position: Position | None
     """The events sent so far; None before it is ready."""
     network: str | None = None
-    """The client's, of an anonymous caller."""
+    """Of an anonymous caller."""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     queue: MessageQueue = field(default_factory=lambda: MessageQueue(MAX_WAITING_BYTES))
     must_relist: bool = False
-    """Whether it has missed events, so that its client must list the rows again."""
+    """It has missed events, so that its client must list the rows again."""
     opened_at: float = field(default_factory=time.monotonic)
     sent_at: float = field(default_factory=time.monotonic)
-    failed_at: float = 0.0
-    """Since when reading or sending has failed; 0 if it works."""
+    failing_since: float = 0.0
+    """0 if reading and sending work."""
 
     tables: frozenset[str] = field(init=False)
-    """All tables whose changes it depends on."""
 
     def __post_init__(self) -> None:
         self._update_tables()
 
     def compile(self) -> None:
-        """Compile for the current schema and caller. Raises as `compile_subscriptions`."""
+        """Raises as `compile_subscriptions`."""
         self.compiled = compile_subscriptions(self.environment, self.principal, self.subscriptions)
         self._update_tables()
 
     def set_caller(self, caller: Caller) -> None:
-        """Continue as `caller`. After a change of role, claims or email a reset follows. Raises Forbidden if it may not
-        read rows, NotFound if its request would now mean another environment."""
+        """After a change of role, claims or email a reset follows. Raises Forbidden if `caller` may not read rows,
+        NotFound if its request would now mean another environment."""
         if caller != self.caller:
             caller.need("rows:read")
             named = caller.environment

@@ -16,8 +16,7 @@ T = TypeVar("T")
 
 WORKERS: Final = 4
 PASS_SECONDS: Final = 1.0
-_LONGEST_SECONDS: Final = 4 * PASS_SECONDS
-"""With the pauses of a slow environment."""
+_SECONDS_WITH_RESTS: Final = 4 * PASS_SECONDS
 _SECONDS_AFTER_READ: Final = 0.2
 _SLOW_SECONDS: Final = 0.5
 """An environment whose task takes longer is slow for the next _SLOW_FOR seconds."""
@@ -25,11 +24,11 @@ _SLOW_FOR: Final = 600.0
 _STEPS_AT_ONCE: Final = 30_000
 _STEP_SECONDS: Final = 3e-7
 _RESTS: Final = 3
-"""How many times as long as it works in Python a slow environment pauses: threads share one interpreter."""
+"""How many times as long as it works in Python a slow environment rests: threads share one interpreter."""
 
 
 class PassEffort(Effort):
-    """What a pass may cost an environment: PASS_SECONDS without pauses, and MAX_EFFORT steps for each subscription."""
+    """What a pass may cost an environment: PASS_SECONDS without rests, and MAX_EFFORT steps for each subscription."""
 
     def __init__(self) -> None:
         super().__init__(MAX_EFFORT)
@@ -41,7 +40,7 @@ class PassEffort(Effort):
         self._steps_since_rest, self._rested = 0, 0.0
 
     def extend(self) -> None:
-        """Some time for streams whose events were just read, however long that took."""
+        """Leave time for streams whose events were just read, however long that took."""
         self._until = max(self._until, time.monotonic() + _SECONDS_AFTER_READ)
 
     def start_subscription(self) -> None:
@@ -71,7 +70,7 @@ class PassEffort(Effort):
             self.check()
             if self._is_slow:
                 rest = self._steps_since_rest * _STEP_SECONDS * _RESTS
-                self._until = min(self._until + rest, self._began + _LONGEST_SECONDS)
+                self._until = min(self._until + rest, self._began + _SECONDS_WITH_RESTS)
                 rest = max(0.0, min(rest, self.seconds_left))
                 self._rested += rest
                 time.sleep(rest)
@@ -84,7 +83,7 @@ class Task:
 
     environment_id: str
     until: str | None
-    """The snapshot up to which the pass reads for all streams; None if they are at one position."""
+    """The snapshot up to which events are read; None for the current one."""
     began: float = field(default_factory=time.monotonic)
     fetched: list[tuple[list[Stream], FetchedEvents]] = field(default_factory=list)
     """Streams at positions that other environments share: one round trip has read for all of them."""
@@ -153,7 +152,7 @@ class TaskQueue:
             return task.was_skipped
 
     def take_lag(self) -> float:
-        """The longest time in seconds that a task took since the last call, or has taken so far."""
+        """Seconds that the longest task took since the last call, or has taken so far."""
         with self._changed:
             now = time.monotonic()
             lag, self._longest = max([self._longest, *(now - task.began for task in self._unfinished.values())]), 0.0
@@ -161,6 +160,6 @@ class TaskQueue:
 
 
 def from_anywhere(items: Sequence[T]) -> list[T]:
-    """All items, from a random one on: if the time suffices for some only, they are others in each pass."""
+    """Starts at a random item, so that a pass that has no time for all begins with others than the last."""
     start = randrange(len(items)) if items else 0  # noqa: S311
     return [*items[start:], *items[:start]]

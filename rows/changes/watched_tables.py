@@ -24,7 +24,7 @@ def patterns_of(environment_id: str, using: str) -> Iterable[Sequence[str]]:
 
 
 def watch(environment: EnvironmentRef, tables: Collection[str]) -> None:
-    """Watch `tables` for the plan's `change_retention_seconds` from now, or a little longer."""
+    """For the plan's `change_retention_seconds` from now, or a little longer."""
     environment_id, using = environment.environment_id, environment.cluster
     keep = timedelta(seconds=plan_limits(environment.plan).change_retention_seconds)
     watched = WatchedTable.objects.using(using).filter(environment_id=environment_id)
@@ -50,13 +50,11 @@ def watch(environment: EnvironmentRef, tables: Collection[str]) -> None:
 
 
 def invalidate_positions(environment_id: str, using: str) -> None:
-    """Invalidate the positions of all streams of the environment, so that each sends a reset. Called in a transaction
-    that writes rows without recording events."""
+    """Each stream sends a reset. Called in a transaction that writes rows without recording events."""
     WatchedTable.objects.using(using).filter(environment_id=environment_id).update(generation=uuid.uuid4().hex)
 
 
 def expire(using: str) -> None:
-    """Delete expired watched tables, so that their writes record no more events for live changes."""
     over = WatchedTable.objects.using(using).filter(expires_at__lt=Now())
     watched = WatchedTable.objects.using(using).filter(environment_id=OuterRef("environment_id"))
     lost = EventInterest.objects.using(using).filter(~Exists(watched), is_for_relay=False)  # by a crash
