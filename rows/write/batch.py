@@ -25,9 +25,9 @@ from rows.rules.principal import Principal
 from rows.schema import column_values, values
 from rows.schema.model import ID, SQL_TYPES, Column, Schema
 from rows.schema.values import InvalidValue
-from rows.write import insert_pipeline, inserts, service, upserts
+from rows.write import inserts, service, upserts
 from rows.write.errors import check_answer_size
-from rows.write.insert_pipeline import NotInOneTrip
+from rows.write.insert_pipeline import NotInOneTrip, insert_in_one_trip
 from rows.write.pending_write import PendingInsert
 from rows.write.statements import writes
 from rows.write.statements.shapes import Action, Ids
@@ -204,14 +204,14 @@ class _Batch:
         if not self.in_one_trip or operation.op != "insert":
             return False
         pending, _ = inserts.new_row(self.context, operation.table, self._values(operation))
-        if not insert_pipeline.is_possible(self.context, pending):
+        if pending.needs_second_statement(self.context):
             return False
         self.waiting.append(pending)
         return True
 
     def _send(self) -> None:
         if self.waiting:
-            rows = insert_pipeline.insert_in_one_trip(self.context, self.waiting)
+            rows = insert_in_one_trip(self.context, self.waiting)
             self.results += [Result(201, row) for row in rows]
             self.waiting = []
             try:

@@ -23,7 +23,7 @@ from rows.write.execution import write
 from rows.write.pending_write import PendingUpdate, PendingWrite, announce
 from rows.write.references import referential_actions
 from rows.write.row_size import is_large
-from rows.write.statements import conditions, writes
+from rows.write.statements import writes
 from rows.write.statements.shapes import UpdateShape
 
 MAX_ROWS: Final = 1_000
@@ -80,18 +80,17 @@ def update(context: QueryContext, name: str, query: BulkQuery, body: Any) -> Cha
 
 def _update_at_once(context: QueryContext, pending: PendingUpdate, ids: Sequence[str]) -> frozenset[str]:
     """The rows that one statement wrote: none that is refused, and none at all if each has to be checked by itself."""
-    shape = pending.shape
-    role_view = context.compiled.role_view(context.role_key)
-    if not ids or is_large(pending.table, pending.named) or conditions.needs_second_statement(role_view, shape):
+    table = pending.table
+    if not ids or is_large(table, pending.named) or pending.needs_second_statement(context):
         return frozenset()
-    wants = context.compiled.wants_events(shape.table, "update")
-    current = pending.with_events(context, wants)
+    wants = context.compiled.wants_events(table.name, "update")
+    current = pending.with_event(context) if wants else pending
     named = current.named | referential_actions.rows_and_events(0, ids)
     rows = write(context, pending, context.statement(writes.bulk_update, current.shape), named)
     written = frozenset((cell or b"").decode() for (cell,) in rows)
     if wants:
         for row_id in written:
-            announce(context, shape.table, "update", row_id)
+            announce(context, table.name, "update", row_id)
     return written
 
 

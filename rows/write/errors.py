@@ -75,7 +75,7 @@ def raise_reason(context: QueryContext, pending: PendingWrite[WriteShape]) -> No
             raise too_large(row_size.shares(role_view, pending.table, _rule(pending).columns), grown)
     if unseen := _unseen(conditions.references_of(role_view, pending.shape), verdicts):
         raise ValidationFailed(fields=unseen)
-    if not conditions.needs_second_statement(role_view, pending.shape):  # else its checks come after the write
+    if not pending.needs_second_statement(context):  # else its checks come after the write
         _check(context, pending, verdicts)
 
 
@@ -144,7 +144,7 @@ def unseen_references(context: QueryContext, pending: PendingWrite[InsertShape |
     if not any(pending.named.get(Cell(column.name)) for column in references):
         return []
     try:
-        verdicts = run_probe(context, pending.with_events(context, True))
+        verdicts = run_probe(context, pending.with_event(context))
     except WriteRefused:
         return []
     next(verdicts)  # whether an event is missing

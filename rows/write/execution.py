@@ -22,7 +22,7 @@ def persist(context: QueryContext, pending: PendingWrite[WriteShape], compile: C
     it cannot. Raises Conflict if others kept changing the row."""
     for _ in range(MAX_RUNS):
         wants = context.compiled.wants_events(pending.table.name, pending.shape.action)
-        current = pending.with_events(context, wants)
+        current = pending.with_event(context) if wants else pending
         if rows := write(context, current, context.statement(compile, current.shape), current.named):
             announce_recorded(context, current, rows[0])
             return rows[0]
@@ -49,7 +49,7 @@ def lock(context: QueryContext, pending: PendingWrite[UpdateShape | DeleteShape]
         if rows := context.write(statement, pending.named):
             return rows[0]
         context.verify()
-        raise_reason(context, pending.with_events(context, True))
+        raise_reason(context, pending.with_event(context))
     raise Conflict
 
 

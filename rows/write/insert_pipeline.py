@@ -13,7 +13,7 @@ from rows.query.sql.statement import ROW_ID, Cell, Statement
 from rows.schema import values
 from rows.write.pending_write import Named, PendingInsert, announce_recorded, result_of
 from rows.write.statements import writes
-from rows.write.statements.conditions import depends_on_insert_order, needs_second_statement
+from rows.write.statements.conditions import depends_on_insert_order
 from rows.write.statements.shapes import EVENT_ID, EventIds
 
 
@@ -21,17 +21,13 @@ class NotInOneTrip(Exception):
     """A row was refused. The transaction has to be undone."""
 
 
-def is_possible(context: QueryContext, pending: PendingInsert) -> bool:
-    """Whether one statement inserts the row: no rule asks about the table as it is after the write."""
-    role_view = context.compiled.role_view(context.role_key)
-    return not needs_second_statement(role_view, pending.shape)
-
-
 def insert_in_one_trip(context: QueryContext, pending_writes: Sequence[PendingInsert]) -> list[RowResult]:
-    """The inserted rows, for each of which it `is_possible`. Inside of a transaction. Raises NotInOneTrip if a row is
-    refused, and OperationalError for a lost connection, a deadlock or a timeout."""
+    """In a transaction, for rows that need no second statement. Raises NotInOneTrip if a row is refused, and
+    OperationalError for a lost connection, a deadlock or a timeout."""
     wants = context.compiled.wants_events
-    current = [pending.with_events(context, wants(pending.table.name, "insert")) for pending in pending_writes]
+    current = [
+        pending.with_event(context) if wants(pending.table.name, "insert") else pending for pending in pending_writes
+    ]
     try:
         results = context.write_all([_statement(context, group) for group in _groups(context, current)])
     except DatabaseError as error:

@@ -18,7 +18,7 @@ from rows.query.sql.row_json import MAX_ANSWER_BYTES
 from rows.query.sql.statement import ROW_ID, Cell
 from rows.schema import column_values, literals, values
 from rows.schema.model import ID, MAX_ERRORS, NOW, SQL_TYPES, Column, Table
-from rows.write import body_parsing, insert_pipeline, row_size
+from rows.write import body_parsing, row_size
 from rows.write.errors import (
     WriteRefused,
     check_answer_size,
@@ -92,7 +92,7 @@ def insert_all(context: QueryContext, pending_writes: Mapping[int, PendingInsert
         with numbered(number):
             return {number: _insert_one(context, pending)}
     order = _insert_order(pending_writes)
-    if all(insert_pipeline.is_possible(context, pending) for pending in pending_writes.values()):
+    if not any(pending.needs_second_statement(context) for pending in pending_writes.values()):
         try:
             with transaction.atomic(using=context.compiled.alias):
                 rows = insert_in_one_trip(context, [pending_writes[number] for number in order])
@@ -199,7 +199,7 @@ def _default(column: Column) -> _Default:
 
 
 def _insert_one(context: QueryContext, pending: PendingInsert) -> RowResult:
-    if insert_pipeline.is_possible(context, pending):
+    if not pending.needs_second_statement(context):
         row = persist(context, pending, writes.insert)
         return result_of((row[1] or b"").decode(), row[0])
     with transaction.atomic(using=context.compiled.alias):

@@ -13,6 +13,7 @@ from rows.query.context import QueryContext
 from rows.query.service import RowResult, etag_of
 from rows.rules.access import Access
 from rows.schema.model import Table
+from rows.write.statements import conditions
 from rows.write.statements.shapes import DEPTH, EVENT_ID, REQUEST, InsertShape, UpdateShape, WriteShape
 from rows.write.update_operators import GROWING, Change
 
@@ -39,11 +40,12 @@ class PendingWrite(Generic[Shape]):
             named |= change.bounds
         return replace(self, shape=replace(self.shape, computed=operators, large=large), named=named)
 
-    def with_events(self, context: QueryContext, wanted: bool) -> "PendingWrite[Shape]":
-        """The same write, with an event of its own if `wanted`."""
-        if not wanted:
-            return self
+    def with_event(self, context: QueryContext) -> "PendingWrite[Shape]":
         return replace(self, shape=replace(self.shape, events=True), named=self.named | event_values(context))
+
+    def needs_second_statement(self: "PendingWrite[InsertShape | UpdateShape]", context: QueryContext) -> bool:
+        role_view = context.compiled.role_view(context.role_key)
+        return conditions.needs_second_statement(role_view, self.shape)
 
 
 PendingInsert = PendingWrite[InsertShape]

@@ -63,11 +63,12 @@ def update(
         pending = pending.with_computed_cells(changes)
     if not cells:
         return _unchanged(context, pending, row_id)
-    if not conditions.needs_second_statement(context.compiled.role_view(context.role_key), shape):
+    role_view = context.compiled.role_view(context.role_key)
+    if not conditions.needs_second_statement(role_view, shape):
         row = persist(context, pending, writes.update)
         return result_of(row_id, row[0])
     with transaction.atomic(using=context.compiled.alias):
-        columns = conditions.old_columns(context.compiled.role_view(context.role_key), shape)
+        columns = conditions.old_columns(role_view, shape)
         _, *cells_before = lock(context, pending, columns)
         persist(context, pending, writes.update)
         old: Named = {OldCell(column): cell for column, cell in zip(columns, cells_before, strict=True)}
@@ -77,7 +78,7 @@ def update(
 
 def _unchanged(context: QueryContext, pending: PendingUpdate, row_id: str) -> RowResult:
     """The response to an empty update: the row, if it may be updated and matches. Its check is not evaluated."""
-    run_probe(context, pending.with_events(context, True))
+    run_probe(context, pending.with_event(context))
     rows = context.read(context.statement(select.read, ReadShape(pending.table.name)), pending.named)
     if not rows:
         context.verify()

@@ -13,7 +13,6 @@ from platform_site.concurrency import server_hints
 from platform_site.postgres import libpq, prepared
 from rows.outbox.models import OutboxEvent
 from rows.write import batch as write_batch
-from rows.write import insert_pipeline
 from tests.projects.conftest import key_for
 from tests.rows.conftest import Tracker
 from tests.support.batches import batch, failed, insert, ref
@@ -146,13 +145,13 @@ def test_ten_inserts_and_the_begin_of_their_transaction_are_one_round_trip(
 
 def test_inserts_are_sent_together(app: Tracker, monkeypatch: pytest.MonkeyPatch) -> None:
     trips: list[int] = []
-    send = insert_pipeline.insert_in_one_trip
+    send = write_batch.insert_in_one_trip
 
     def counted(context: Any, attempts: Any) -> Any:
         trips.append(len(attempts))
         return send(context, attempts)
 
-    monkeypatch.setattr(insert_pipeline, "insert_in_one_trip", counted)
+    monkeypatch.setattr(write_batch, "insert_in_one_trip", counted)
     operations = [
         insert("teams", "red", name="Red"),
         insert("members", "one", team_id=ref("red.id")),
