@@ -169,7 +169,7 @@ def new_row(context: QueryContext, name: str, body: Any) -> tuple[PendingInsert,
             named[cell] = str(uuid.uuid4()).encode() if isinstance(default, str) else default
     named[ROW_ID] = given.get(ROW_ID) or f"{table.id_prefix}{ids.suffix()}".encode()
     lengths = row_size.stored_lengths(table, named)
-    if not row_size.new_fits(role_view, table, lengths, rule.columns):
+    if not row_size.new_row_fits(role_view, table, lengths, rule.columns):
         raise too_large(row_size.shares(role_view, table, rule.columns))
     pending = PendingWrite(table, access, InsertShape(table.name, tuple(stamped)), named)
     return pending, sum(lengths.values())

@@ -7,7 +7,7 @@ from rows.query.sql.conditions import CURRENT_ROW, GivenRow, RowSource
 from rows.query.sql.expressions import ALWAYS, Parameter, listed
 from rows.query.sql.statement import Statement, build_statement, is_row, verdict, verdicts
 from rows.schema.model import SQL_TYPES, Table
-from rows.write.row_size import fits
+from rows.write.row_size import updated_row_fits
 from rows.write.statements.conditions import (
     cells_of,
     computability_conditions,
@@ -53,7 +53,7 @@ def _after_write(
     computable = computability_conditions(role_view, write) if isinstance(write, UpdateShape) else []
     small = []
     if isinstance(write, UpdateShape) and write.large:
-        small = [fits(role_view, table, cells, rule_of(role_view, write).columns)]
+        small = [updated_row_fits(role_view, table, cells, rule_of(role_view, write).columns)]
     seen = visible_references(role_view, write, cells, before)
     return [*computable, *small, *seen, *_checks(role_view, write, GivenRow(cells, before), before)]
 

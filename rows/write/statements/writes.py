@@ -32,7 +32,7 @@ from rows.query.sql.statement import (
 )
 from rows.rules.conditions import TRUE, Condition
 from rows.schema.model import Table
-from rows.write.row_size import fits
+from rows.write.row_size import updated_row_fits
 from rows.write.statements.changes import delete_of, update_of, with_event
 from rows.write.statements.conditions import (
     STAMP,
@@ -128,7 +128,7 @@ def _updated(role_view: RoleView, table: Table, shape: UpdateShape, which: Sql) 
         )
     conditions += visible_references(role_view, shape, cells, CURRENT_ROW)
     if shape.large:
-        conditions.append(fits(role_view, table, cells, rule.columns))
+        conditions.append(updated_row_fits(role_view, table, cells, rule.columns))
     if conditions:
         rows = rows.filter(only_if_changeable(role_view, shape, conditions))
     rows = with_preconditions(role_view, rows, shape)
