@@ -76,7 +76,7 @@ class SchemaVersion(models.Model):
 
 
 class PendingUserReferences(models.Model):
-    """Imported rows whose user columns must be checked for deleted users (`rows.write.references.deleted_users`)."""
+    """Imported rows whose user columns must be checked for deleted users (`write.references.dangling_references`)."""
 
     environment_id = models.CharField(max_length=30)
     since = models.DateTimeField()
@@ -87,7 +87,7 @@ class PendingUserReferences(models.Model):
 
 
 class PendingUserDeletion(models.Model):
-    """The user's rows are gone, the control database has yet to commit (`rows.write.references.user_deletion`)."""
+    """The user's rows are gone, the control database has yet to commit (`write.references.pending_user_deletions`)."""
 
     user_id = models.CharField(primary_key=True, max_length=30)
     environment_id = models.CharField(max_length=30)

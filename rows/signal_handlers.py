@@ -13,7 +13,7 @@ from rows.changes import feed, notifications
 from rows.models import CurrentVersion, EventInterest, PendingUserReferences, SchemaVersion, WatchedTable
 from rows.query import schema_cache
 from rows.transfer import branch_copy, branch_reset
-from rows.write.references import deleted_users, user_deletion
+from rows.write.references import dangling_references, pending_user_deletions
 
 
 def connect() -> None:
@@ -47,10 +47,10 @@ def delete_user_references(*, user_id: str, pool_id: str | None, actor: Caller |
     branching.block_new_branches(pool_id)
     environments = Environment.objects.filter(pool_id=pool_id).values_list("pk", flat=True)
     refs = [ref for each in environments if (ref := environment_ref(each)) is not None]
-    user_deletion.apply_policies(refs, user_id, pool_id=pool_id, actor=actor)
+    pending_user_deletions.delete_rows(refs, user_id, pool_id=pool_id, actor=actor)
 
 
 def apply_user_deletions_since(*, environment: EnvironmentRef, since: datetime | None, **_: Any) -> None:
     """As above for users deleted while a branch was filled, before it becomes reachable."""
     if since is not None:
-        deleted_users.delete_references(environment, since)
+        dangling_references.remove(environment, since)

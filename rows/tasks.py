@@ -15,7 +15,7 @@ from rows.changes import watched_tables
 from rows.migrate import concurrent_indexes, concurrent_unique_indexes
 from rows.models import CurrentVersion, PendingUserDeletion, PendingUserReferences
 from rows.outbox import audit as audit_outbox
-from rows.write.references import deleted_users, user_deletion
+from rows.write.references import dangling_references, pending_user_deletions
 
 log = logging.getLogger("platform.rows")
 
@@ -65,7 +65,7 @@ def clear_new_uniques(cluster: str) -> None:
 
 @periodic_job(every=settings.JOB_SECONDS)
 def apply_pending_user_deletions() -> None:
-    """Apply `on_delete` for imports and restores that were interrupted before they did (`deleted_users`)."""
+    """Apply `on_delete` for imports and restores that were interrupted before they did (`dangling_references`)."""
     for cluster in settings.REGION_DATABASES:
         with log_failures(f"references to deleted users in {cluster}", using=cluster):
             for due in PendingUserReferences.objects.using(cluster).order_by("pk"):
@@ -74,7 +74,7 @@ def apply_pending_user_deletions() -> None:
                     if environment is None:  # the environment is deleted
                         due.delete()
                     else:
-                        deleted_users.settle(environment, due)
+                        dangling_references.remove_scheduled(environment, due)
 
 
 @periodic_job(every=settings.JOB_SECONDS)
@@ -83,7 +83,7 @@ def finish_user_deletions() -> None:
         with log_failures(f"pending user deletions in {cluster}", using=cluster):
             for each in PendingUserDeletion.objects.using(cluster).order_by("pk"):
                 with log_failures(f"{each}", Conflict, using=cluster):
-                    user_deletion.complete(cluster, each)
+                    pending_user_deletions.complete(cluster, each)
 
 
 @shared_task

@@ -32,7 +32,7 @@ from rows.transfer.backup_content import (
 )
 from rows.transfer.backup_file import Archive, DamagedArchive, Writer
 from rows.transfer.copy_lines import in_chunks
-from rows.write.references import deleted_users
+from rows.write.references import dangling_references
 
 
 class NotRestorable(Exception):
@@ -101,7 +101,7 @@ def _read_back(writer: Writer) -> None:
 @contextmanager
 def _snapshot(environment: EnvironmentRef) -> Iterator[datetime]:
     """The region's transaction of a backup, and its time by the control database's clock (not later)."""
-    taken_at = deleted_users.now()
+    taken_at = dangling_references.control_time()
     using = environment.cluster
     with transaction.atomic(using=using):
         statements.execute(using, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")

@@ -14,7 +14,7 @@ from rows.migrate import service as schema_service
 from rows.migrate.apply import LockNotAvailable
 from rows.outbox import audit as audit_outbox
 from rows.transfer import branch_copy
-from rows.write.references import deleted_users
+from rows.write.references import dangling_references
 
 
 def follow_reset(
@@ -27,7 +27,7 @@ def follow_reset(
     **_: Any,
 ) -> None:
     """Receiver of `environment_reset`. Raises TablesInUse, SourceGone, BranchDeleted."""
-    began = deleted_users.now()
+    began = dangling_references.control_time()
     try:
         branch_copy.lock_version(using, source.environment_id)
         wanted = versions.current(source).schema
@@ -40,10 +40,10 @@ def follow_reset(
         raise TablesInUse from error
     name = f"reset from {source.environment_id}"
     version = versions.add_replacement(target, row, old, wanted, name, actor=actor, indexes_due=indexes_due)
-    due = deleted_users.schedule(target, began)
+    due = dangling_references.schedule(target, began)
     after_commit(
         f"references to deleted users in {target.environment_id}",
-        deleted_users.settle,
+        dangling_references.remove_scheduled,
         target,
         due,
         using=using,

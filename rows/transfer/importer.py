@@ -27,7 +27,7 @@ from rows.transfer.copy_lines import LineEncoder, in_chunks
 from rows.transfer.exporter import json_cells
 from rows.transfer.file_formats import RecordFile
 from rows.transfer.import_report import BadLine, BadLines, ChangedDuringImport, NoSuchTable, Report, TooLong
-from rows.write.references import deleted_users
+from rows.write.references import dangling_references
 
 _USERS_AT_ONCE: Final = 5000
 _LONG_LINE: Final = MAX_ROW_BYTES // 64
@@ -51,13 +51,13 @@ def import_rows(
     table = state.schema.tables.get(table_name)
     if table is None:
         raise NoSuchTable(table_name, state.schema.tables)
-    since = deleted_users.now()
+    since = dangling_references.control_time()
     try:
         with transaction.atomic(using=environment.cluster), row_access():
             job = _Import(environment, state, table, skip_bad=skip_bad, events=events)
             report = job.run(source)
             replicas.raise_mark_on_commit(environment.cluster, environment.environment_id)
-            due = deleted_users.schedule(environment, since)
+            due = dangling_references.schedule(environment, since)
             transaction.set_rollback(dry_run, using=environment.cluster)
     except DatabaseError as error:
         if sqlstates.sqlstate(error) in sqlstates.INTERFERED:
@@ -65,7 +65,7 @@ def import_rows(
         raise
     if not dry_run:
         with log_failures(f"references to deleted users in {environment.environment_id}"):
-            deleted_users.settle(environment, due)
+            dangling_references.remove_scheduled(environment, due)
     return report
 
 

@@ -30,7 +30,7 @@ from rows.transfer.backup_content import (
     version_of,
 )
 from rows.transfer.backup_file import Archive, DamagedArchive, Progress
-from rows.write.references import deleted_users
+from rows.write.references import dangling_references
 
 
 class NotEmpty(Exception):
@@ -49,7 +49,7 @@ def restore_as_branch(
         if content.version:
             _restore_versions(environment, content, indexes_due)
         parts = {name: _load_part(environment, name, content) for name in registered_parts}
-        deleted_users.delete_references(environment, content.taken_at)
+        dangling_references.remove(environment, content.taken_at)
     is_ready = False
     with log_failures(f"whether {environment.environment_id} is ready"):
         is_ready = projects.is_ready(environment.environment_id)
@@ -67,7 +67,7 @@ def restore_into(
     """Make the backup the environment's next schema version: loaded beside the live tables, then exchanged. Resolves
     references to deleted users if possible; restores webhooks and functions only if there are none. Raises NotEmpty
     unless `replace`, DamagedArchive, QuotaExceeded, LockNotAvailable, DatabaseError."""
-    using, began = environment.cluster, deleted_users.now()
+    using, began = environment.cluster, dangling_references.control_time()
     try:
         with transaction.atomic(using=using):
             transaction_settings.lift_limits(using)
@@ -85,13 +85,13 @@ def restore_into(
             version = versions.add_replacement(
                 environment, row, old, content.schema, name, actor=actor, indexes_due=indexes_due
             )
-            deleted_users.delete_references(environment, content.taken_at)
+            dangling_references.remove(environment, content.taken_at)
             parts = {
                 name: _load_part(environment, name, content)
                 for name, part in registered_parts.items()
                 if part.is_empty(environment)
             }
-            due = deleted_users.schedule(environment, began)
+            due = dangling_references.schedule(environment, began)
             watched_tables.invalidate_positions(environment.environment_id, using)
             audit_outbox.record(
                 environment,
@@ -106,7 +106,7 @@ def restore_into(
         schema_cache.evict(environment.environment_id)  # which may know the version that was taken back
         raise
     with log_failures(f"references to deleted users in {environment.environment_id}"):
-        deleted_users.settle(environment, due)
+        dangling_references.remove_scheduled(environment, due)
     return Summary(version, rows, parts)
 
 

@@ -20,7 +20,7 @@ from rows.write import body_parsing
 from rows.write import service as write_service
 from rows.write.errors import WriteRefused, unknown_users
 from rows.write.execution import write
-from rows.write.pending_write import PendingUpdate, PendingWrite, announce
+from rows.write.pending_write import PendingUpdate, PendingWrite, announce, values_of_rows
 from rows.write.references import referential_actions
 from rows.write.row_size import is_large
 from rows.write.statements import writes
@@ -85,7 +85,7 @@ def _update_at_once(context: QueryContext, pending: PendingUpdate, ids: Sequence
         return frozenset()
     wants = context.compiled.wants_events(table.name, "update")
     current = pending.with_event(context) if wants else pending
-    named = current.named | referential_actions.rows_and_events(0, ids)
+    named = current.named | values_of_rows(ids)
     rows = write(context, pending, context.statement(writes.bulk_update, current.shape), named)
     written = frozenset((cell or b"").decode() for (cell,) in rows)
     if wants:

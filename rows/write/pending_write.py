@@ -1,7 +1,7 @@
 """A pending write of one row: its shape, the values of its statements, and its event. `service`, `inserts` and `bulk`
 create these; `errors` explains why one failed. Only recorded events are announced to higher layers."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
@@ -12,9 +12,19 @@ from platform_site.postgres.libpq import Row
 from rows.query.context import QueryContext
 from rows.query.service import RowResult, etag_of
 from rows.rules.access import Access
+from rows.schema import values
 from rows.schema.model import Table
 from rows.write.statements import conditions
-from rows.write.statements.shapes import DEPTH, EVENT_ID, REQUEST, InsertShape, UpdateShape, WriteShape
+from rows.write.statements.shapes import (
+    DEPTH,
+    EVENT_ID,
+    REQUEST,
+    EventIds,
+    Ids,
+    InsertShape,
+    UpdateShape,
+    WriteShape,
+)
 from rows.write.update_operators import GROWING, Change
 
 Named = dict[Any, bytes | None]
@@ -58,6 +68,14 @@ def event_values(context: QueryContext) -> Named:
         EVENT_ID: ids.new("evt").encode(),
         REQUEST: None if request_id is None else request_id.encode(),
         DEPTH: b"%d" % call_depth.depth_here(context.environment.environment_id),
+    }
+
+
+def values_of_rows(rows: Sequence[str], part: int = 0) -> Named:
+    """Of a statement that writes many rows, each with an event."""
+    return {
+        Ids(part): values.wire("text[]", tuple(rows)),
+        EventIds(part): values.wire("text[]", tuple(ids.new("evt") for _ in rows)),
     }
 
 

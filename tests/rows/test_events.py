@@ -14,7 +14,7 @@ from rows.changes import watched_tables
 from rows.models import EventInterest, OutboxEvent, WatchedTable
 from rows.outbox import subscriptions
 from rows.outbox.models import record
-from rows.write.references import referential_actions
+from rows.write.references import referential_actions, user_policies
 from tests.support.tenants import ALICE, BOB, KEY, OPERATOR, REGION, Tenant
 from tests.support.tracker import DOCUMENT
 
@@ -220,7 +220,7 @@ def test_new_listener_receives_rows_of_deleted_users(policy: str, action: str) -
     note = tenant.put("notes", owner_id=ALICE.user_id)
     assert not tenant.compiled.wants_events("notes", action)  # and this process remembers
     listen(tenant)
-    referential_actions.apply_user_deletion(tenant.environment, ALICE.user_id or "", pending=None)
+    user_policies.apply_user_deletion(tenant.environment, ALICE.user_id or "", pending=None)
     assert [(type_, data["id"]) for type_, data in events(tenant)] == [(f"notes.{action}", note)]
 
 

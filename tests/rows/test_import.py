@@ -44,7 +44,7 @@ from rows.schema.values import InvalidValue
 from rows.transfer import copy_lines, csv_reader, import_report, importer
 from rows.transfer.csv_reader import EndlessRecord, InvalidRecord
 from rows.transfer.file_formats import RecordFile
-from rows.write.references import deleted_users
+from rows.write.references import dangling_references
 from tests.projects.conftest import environment_of, make_project, schemas_in
 from tests.projects.conftest import make_account as make_account
 from tests.support import catalog
@@ -707,7 +707,7 @@ class TestAmongOthers:
         order = {"do": "import", "environment": environment.environment_id, "table": "tasks", "file": file}
         other = another_who_writes(environment)
         with ThreadPoolExecutor(1) as pool:
-            dying = pool.submit(run_and_kill, **order, failpoint="deleted_users.before_settle")
+            dying = pool.submit(run_and_kill, **order, failpoint="dangling_references.before_remove")
             wait_until(an_insert_waits)
             accounts.delete_user(User.objects.get(pk=gone.pk), actor=audit.SYSTEM)
             other.rollback()
@@ -727,10 +727,10 @@ class TestAmongOthers:
         file = str(tmp_path / "backup.zip")
         run("backup", environment.environment_id, "--to", file, "--no-progress")
         order = {"do": "restore into", "environment": environment.environment_id, "file": file}
-        began = deleted_users.now()
-        assert run_and_kill(**order, failpoint="deleted_users.before_settle")["signal"] == 9
+        began = dangling_references.control_time()
+        assert run_and_kill(**order, failpoint="dangling_references.before_remove")["signal"] == 9
         due = PendingUserReferences.objects.using(REGION).get(environment_id=environment.environment_id)
-        assert began <= due.since <= deleted_users.now()
+        assert began <= due.since <= dangling_references.control_time()
 
     def test_nothing_is_due_after_an_import_or_a_rehearsal_of_one(
         self, environment: EnvironmentRef, write: Any
@@ -742,9 +742,11 @@ class TestAmongOthers:
 
     def test_what_is_due_to_an_environment_that_is_gone_is_dropped(self, environment: EnvironmentRef) -> None:
         PendingUserReferences.objects.using(REGION).create(
-            environment_id=environment.environment_id, since=deleted_users.now()
+            environment_id=environment.environment_id, since=dangling_references.control_time()
         )
-        PendingUserReferences.objects.using(REGION).create(environment_id=ids.new("env"), since=deleted_users.now())
+        PendingUserReferences.objects.using(REGION).create(
+            environment_id=ids.new("env"), since=dangling_references.control_time()
+        )
         rows_tasks.apply_pending_user_deletions()
         assert not PendingUserReferences.objects.using(REGION).exists()
 

@@ -30,7 +30,7 @@ from rows.rules.rules import Ruleset
 from rows.schema.column_values import encode_cell
 from rows.schema.model import SQL_TYPES, InvalidDocument, Schema
 from rows.schema.parser import parse
-from rows.write.references import referential_actions
+from rows.write.references import user_policies
 from tests.rows.conftest import Tracker
 from tests.support import catalog, random_documents
 from tests.support.catalog import change, make, run
@@ -211,7 +211,7 @@ def test_what_a_deleted_user_left_behind_goes_as_far_as_the_checks_allow(hall: T
     hall.patch("key", "/rows/events/e1", {"host_id": hall.users["alice"]})
     environment = environment_ref(hall.environment_id)
     assert environment is not None
-    referential_actions.apply_user_deletion(environment, hall.users["alice"], pending=None)
+    user_policies.apply_user_deletion(environment, hall.users["alice"], pending=None)
     assert hall.get("key", "/rows/events/e1").json["host_id"] is None
     assert hall.get("key", "/rows/events/e2").json["host_id"] == hall.users["alice"]
 

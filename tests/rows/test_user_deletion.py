@@ -1,6 +1,6 @@
 """Deleting a user is in two databases, and whatever becomes of it in between, it is done or it is not.
 
-Rows go first, in their region (`rows.write.references.user_deletion`); the user goes with the commit of the control database.
+Rows go first, in their region (`rows.write.references.pending_user_deletions`); the user goes with the commit of the control database.
 """
 
 import threading
@@ -15,8 +15,8 @@ from accounts.models import AuditEntry, User
 from platform_site.identity import signals
 from rows import tasks
 from rows.models import PendingUserDeletion
-from rows.write.references import referential_actions
-from rows.write.references.user_deletion import complete
+from rows.write.references import user_policies
+from rows.write.references.pending_user_deletions import complete
 from tests.projects.conftest import token_of
 from tests.rows.conftest import Tracker
 from tests.support.tenants import REGION
@@ -148,7 +148,7 @@ def test_rest_of_a_committed_deletion_is_removed_by_the_periodic_job(tracker: Tr
 def test_who_was_told_that_a_row_keeps_the_user_finds_the_user_later(
     tracker: Tracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(referential_actions, "_BATCH", 1)
+    monkeypatch.setattr(user_policies, "_BATCH", 1)
     for _ in range(3):
         note(tracker, holder="alice")
     with cut_in_between():
@@ -167,7 +167,7 @@ def test_who_was_told_that_a_row_keeps_the_user_finds_the_user_later(
 def test_a_row_that_came_meanwhile_and_stays_keeps_the_user_from_the_sweep(
     tracker: Tracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(referential_actions, "_BATCH", 1)
+    monkeypatch.setattr(user_policies, "_BATCH", 1)
     note(tracker, holder="alice")
     with cut_in_between():
         assert delete(tracker) == 503

@@ -13,7 +13,7 @@ from platform_site.http.errors import NotFound, Unavailable, ValidationFailed
 from rows import services
 from rows.query import context, schema_cache
 from rows.write.bulk import BulkQuery
-from rows.write.references import referential_actions
+from rows.write.references import user_policies
 from tests.rows.conftest import Tracker
 from tests.support.client import Answer
 from tests.support.tenants import ALICE, BOB, KEY, OPERATOR, REGION, Tenant
@@ -195,7 +195,7 @@ def test_rows_of_a_user_who_is_gone_follow_the_policy_of_today(tenant: Tenant) -
     columns = {**NOTES["columns"], "owner": {"type": "user", "on_delete": "delete"}}
     tenant.apply({"tables": {"notes": {**NOTES, "columns": columns}}})
     assert schema_cache.compiled_schema(tenant.environment).version == 1
-    referential_actions.apply_user_deletion(tenant.environment, ALICE.user_id or "", pending=None)
+    user_policies.apply_user_deletion(tenant.environment, ALICE.user_id or "", pending=None)
     with pytest.raises(NotFound):
         tenant.get(KEY, "notes", note)
 

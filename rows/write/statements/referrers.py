@@ -9,7 +9,7 @@ from rows.write.statements.conditions import STAMP, is_among
 from rows.write.statements.shapes import Ids
 
 
-def children(role_view: RoleView, table: str, column: str, most: int) -> Statement:
+def lock_referrers(role_view: RoleView, table: str, column: str, most: int) -> Statement:
     """The ids of at most `most` rows whose `column` is among Ids, locked in the order of their ids."""
     rows = _among(role_view, table, column, Ids()).order_by("id").select_for_update()
     return build_statement(role_view.alias, rows.values_list("id")[:most])

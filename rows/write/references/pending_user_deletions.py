@@ -17,14 +17,12 @@ from platform_site.http.errors import Conflict
 from platform_site.http.requests import close_request, current_request_id, open_request
 from platform_site.identity.callers import Caller, EnvironmentRef
 from rows.models import PendingUserDeletion
-from rows.write.references import referential_actions
+from rows.write.references.user_policies import apply_user_deletion
 
 
-def apply_policies(
-    environments: Collection[EnvironmentRef], user_id: str, *, pool_id: str, actor: Caller | Actor
-) -> None:
-    """In the control transaction that deletes the user. Raises Conflict as `referential_actions.apply_user_deletion`;
-    then no deletion is pending."""
+def delete_rows(environments: Collection[EnvironmentRef], user_id: str, *, pool_id: str, actor: Caller | Actor) -> None:
+    """In the control transaction that deletes the user. Raises Conflict as `apply_user_deletion`; then no deletion is
+    pending."""
     pending = PendingUserDeletion(
         user_id=user_id,
         environment_id=pool_id,
@@ -35,7 +33,7 @@ def apply_policies(
     clusters = {environment.cluster for environment in environments}
     try:
         for environment in environments:
-            referential_actions.apply_user_deletion(environment, user_id, pending=pending)
+            apply_user_deletion(environment, user_id, pending=pending)
     except Conflict:
         for using in clusters:
             _delete_record(using, user_id)  # an earlier attempt may have recorded it, too
