@@ -1,7 +1,6 @@
-"""Batches: up to MAX_OPERATIONS writes on several tables in one transaction. docs/reference/rows.md. Each operation
-applies the same rules, checks and events as the single write that it stands for. A later operation can use a cell of an
-earlier one's response by `{"$ref": "name.column"}`: the cell as the caller sees it, so that a reference reveals nothing
-that the response does not."""
+"""Batches of writes in one transaction, each with the rules, checks and events of the single write. A later operation
+can use a cell of an earlier one's response by `{"$ref": "name.column"}`: the cell as the caller sees it, so that a
+reference reveals nothing that the response does not. docs/reference/rows.md."""
 
 import re
 from collections import defaultdict
@@ -48,7 +47,7 @@ _REFERENCE: Final = "$ref"
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One write. `id` and the members of `values` may be references. `matches` are the digests of `if_match`."""
+    """`id` and the fields of `values` may be references. `matches` are the digests of `if_match`."""
 
     op: Op
     table: str
@@ -106,8 +105,7 @@ def execute(
     *,
     dry_run: bool = False,
 ) -> list[Result]:
-    """All operations in their order, in one transaction, or none. Raises the error of the first one that fails, with
-    its number as `operation`. Runs again as a whole after a deadlock, at most three times."""
+    """Raises the error of the first operation that fails, with its number as `operation`."""
 
     def run_all(context: QueryContext, *, in_one_trip: bool) -> list[Result]:
         with transaction.atomic(using=context.compiled.alias):
@@ -149,8 +147,7 @@ class _Batch:
     in_one_trip: bool
     results: list[Result] = field(default_factory=list)
     waiting: list[PendingInsert] = field(default_factory=list)
-    """The inserts that follow the results, in their order."""
-    named: dict[str, int] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)
 
     def run(self) -> list[Result]:
         try:
@@ -175,14 +172,13 @@ class _Batch:
                     raise NotInOneTrip from error
                 raise _numbered(error, number) from error
             if operation.name is not None:
-                self.named[operation.name] = number
+                self.numbers[operation.name] = number
         self._send()
         return self.results
 
     def _lock(self, operations: Sequence[Operation]) -> None:
-        """Lock the rows that the operations update and delete, in one order for all batches, so that two with rows in
-        common wait for each other and do not deadlock. Rows that the caller may not change are left to their
-        operations."""
+        """Lock the rows to update and delete in one order for all batches, so that two with rows in common wait for
+        each other and do not deadlock. Rows that the caller may not change are left to their operations."""
         chosen: defaultdict[str, set[str]] = defaultdict(set)
         actions: defaultdict[str, set[Action]] = defaultdict(set)
         for each in operations:
@@ -249,7 +245,7 @@ class _Batch:
         return str(found)
 
     def _values(self, operation: Operation) -> Any:
-        """The values with their references replaced by cells. Only columns that the caller may know are looked at."""
+        """With cells in place of references. Only columns that the caller may know are looked at."""
         sent = operation.values
         if not isinstance(sent, dict) or not any(map(_is_reference, sent.values())):
             return sent
@@ -275,7 +271,7 @@ class _Batch:
     def _cell(self, reference: Any, target: Column) -> Any:
         """The cell that `name.column` means, in the response of the operation called `name`. Raises InvalidValue."""
         name, _, column = reference.partition(".") if isinstance(reference, str) else ("", "", "")
-        number = self.named.get(name)
+        number = self.numbers.get(name)
         if number is not None and number >= len(self.results):
             if column == ID.name and SQL_TYPES[ID.type] == SQL_TYPES[target.type]:
                 return (self.waiting[number - len(self.results)].named[ROW_ID] or b"").decode()
@@ -293,8 +289,8 @@ class _Batch:
 
 
 def _referenced_first(schema: Schema, tables: Iterable[str]) -> list[str]:
-    """The tables, by name, but each after those that it refers to, as a deletion locks the rows that refer to a row
-    after it. In a circle of references any is first."""
+    """By name, but each table after those that it refers to, as a deletion locks the rows that refer to a row after
+    it. In a cycle of references any is first."""
     order: dict[str, None] = {}
     visited: set[str] = set()
 

@@ -1,6 +1,5 @@
 """Parses the bodies of writes: an object of columns and values becomes wire text by column, or the list of all invalid
-fields. `rows.schema.column_values` defines what a column accepts. Errors only mention columns that the caller may
-know."""
+fields. Errors only mention columns that the caller may know."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -15,15 +14,13 @@ from rows.write import update_operators
 from rows.write.update_operators import Change
 
 Cells = Mapping[str, bytes | None]
-"""Columns as wire text, None for null."""
 
 
 def read_insert(
     table: Table, body: Any, *, writable: Collection[str], readable: Collection[str]
 ) -> tuple[dict[str, bytes | None], list[FieldError]]:
-    """The cells of a new row that `body` sets, and the errors of all invalid fields, at most MAX_ERRORS. `writable` is
-    without columns that rules `set`. An operator computes the cell from its default. Raises ValidationFailed for a body
-    that is no object."""
+    """The cells that `body` sets, and at most MAX_ERRORS errors. `writable` is without columns that rules `set`. An
+    operator computes the cell from its default. Raises ValidationFailed for a body that is no object."""
     cells, changes, errors = read_update(table, body, writable=writable, readable=readable, takes_id=True)
     for name, change in changes.items():
         try:
@@ -40,8 +37,7 @@ def read_insert(
 def read_update(
     table: Table, body: Any, *, writable: Collection[str], readable: Collection[str], takes_id: bool = False
 ) -> tuple[dict[str, bytes | None], dict[str, Change], list[FieldError]]:
-    """The cells that `body` changes, whose text is the operand if they are computed, and the errors. As `read_insert`.
-    An update never accepts `id`, even if it is `writable`."""
+    """As `read_insert`. The text of a computed cell is the operand. An update never accepts `id`."""
     if not isinstance(body, Mapping):
         raise ValidationFailed.of(WHOLE_BODY, "wrong_type", "Must be an object of columns and values.")
     cells: dict[str, bytes | None] = {}

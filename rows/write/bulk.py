@@ -1,6 +1,6 @@
-"""Bulk operations: update or delete all rows that match a filter. First the rows are found and locked in the order of
-their ids, by the filter as the caller may read it and the action's rule; then they are written, each with its event.
-One transaction: all or none. docs/reference/rows.md."""
+"""Updates or deletes all rows that match a filter, in one transaction. First the rows are found and locked in the order
+of their ids, by the filter as the caller may read it and the action's rule; then they are written, each with its
+event. docs/reference/rows.md."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -30,13 +30,12 @@ MAX_ROWS: Final = 1_000
 """Per request."""
 _KIND: Final = "rows to change"
 QUERY_FIELDS: Final = frozenset({"where", "limit", "cursor"})
-"""As `BulkQuery`."""
 
 
 @dataclass(frozen=True, slots=True)
 class BulkQuery:
-    """The rows to change. `where` is JSON text or an object, and required: an empty one matches all rows. With `limit`
-    (1 to MAX_ROWS) more rows may match; `cursor` continues."""
+    """`where` is JSON text or an object, and required: an empty one matches all rows. With `limit` (1 to MAX_ROWS) more
+    rows may match; `cursor` continues."""
 
     where: Any
     limit: int | None = None
@@ -45,16 +44,14 @@ class BulkQuery:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The ids of the changed rows. `next_cursor` is None if no more match."""
-
     ids: list[str]
     next_cursor: str | None
 
 
 def update(context: QueryContext, name: str, query: BulkQuery, body: Any) -> Changed:
-    """Change the columns in `body` in all matching rows that the principal sees and may update. Raises NotFound (no
-    such table for this principal, or no right to update it), and ValidationFailed naming `where` (missing, invalid, or
-    matching more than MAX_ROWS without a limit), `cursor` or a column. Messages about one row begin with its id."""
+    """Raises NotFound (no such table for this principal, or no right to update it), and ValidationFailed naming `where`
+    (missing, invalid, or matching more than MAX_ROWS without a limit), `cursor` or a column. Messages about one row
+    begin with its id."""
     table, access = context.table(name)
     if access.read is None or access.update is None:
         raise WriteRefused
@@ -103,8 +100,7 @@ def _update_one(context: QueryContext, name: str, row_id: str, body: Any) -> Non
 
 
 def delete(context: QueryContext, name: str, query: BulkQuery) -> Changed:
-    """Delete all matching rows that the principal sees and may delete, with their referrers as in
-    `write_service.delete`. Raises as `update`, and Conflict as `write_service.delete`."""
+    """With referrers. Raises as `update`, and Conflict as `write_service.delete`."""
     table, access = context.table(name)
     if access.read is None or access.delete is None:
         raise WriteRefused

@@ -1,6 +1,6 @@
-"""Finds the error of a write that was refused, or would be. A statement that wrote nothing gives no reason. The probe
-(`rows.write.statements.probes.probe`) evaluates each of its conditions separately, and its verdicts become 404, 412 or
-422; a violated constraint is recognized by its name. Errors only mention what this principal may know."""
+"""Finds the error of a write that was refused, or would be. A statement that wrote nothing gives no reason: a probe
+(`rows.write.statements.probes`) evaluates each of its conditions separately, and its verdicts become 404, 412 or 422. A
+violated constraint is recognized by its name. Errors only mention what this principal may know."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -39,15 +39,15 @@ from rows.write.update_operators import GROWING
 
 
 class WriteRefused(NotFound):
-    """A write of a row that does not exist, is hidden from the caller, or may be seen but not changed. The response is
-    the same for all three (contract 4.8), so its message must fit all of them."""
+    """The row does not exist, is hidden from the caller, or may be seen but not changed. The response is the same for
+    all three (contract 4.8)."""
 
     message = "Not found, or you have no permission to change it."
 
 
 def run_probe(context: QueryContext, pending: PendingWrite[WriteShape]) -> Iterator[bool]:
-    """Probe a write that has not been made. Returns the verdicts after the first one, in the order of `probes.probe`.
-    Raises WriteRefused and PreconditionFailed if the row cannot be changed."""
+    """The verdicts of a write that has not been made after that of If-Match, in the order of `probes.probe`. Raises
+    WriteRefused and PreconditionFailed."""
     rows = context.read(context.statement(probes.probe, pending.shape), pending.named)
     if not rows:
         raise WriteRefused
@@ -80,7 +80,6 @@ def raise_reason(context: QueryContext, pending: PendingWrite[WriteShape]) -> No
 
 
 def _not_computable(shape: UpdateShape, verdicts: Iterator[bool]) -> list[FieldError]:
-    """Errors for computed cells that this principal may not read, and for results that do not fit their columns."""
     found: list[FieldError] = []
     for column, operator in shape.computed:
         is_readable, has_room = next(verdicts), next(verdicts)
@@ -97,15 +96,15 @@ def _unseen(references: Sequence[Column], verdicts: Iterator[bool]) -> list[Fiel
 
 
 def check_written(context: QueryContext, pending: PendingWrite[InsertShape | UpdateShape], old: Named) -> None:
-    """Raise the error if the row, as the write left it, fails its checks."""
+    """Evaluates the checks on the row as the write left it."""
     statement = context.statement(probes.probe_afterwards, pending.shape)
     [row] = context.read(statement, pending.named | old)
     _check(context, pending, (cell == b"t" for cell in row))
 
 
 def _check(context: QueryContext, pending: PendingWrite[WriteShape], verdicts: Iterable[bool]) -> None:
-    """`verdicts` are those of the check's clauses, then that of the whole check. Raises 422 naming the columns that
-    this principal may know, 404 if there are none."""
+    """`verdicts`: of the check's clauses, then of the whole check. Raises 422 naming the columns that this principal
+    may know, 404 if there are none."""
     *clauses, passed = verdicts
     if passed:
         return
@@ -127,8 +126,8 @@ def _rule(pending: PendingWrite[WriteShape]) -> WriteRule:
 
 
 def _columns_of(condition: Condition) -> Iterable[str]:
-    """The columns of the row itself that a condition uses: of a path and of a to-one relation, the column where it
-    starts. Columns of other rows may have the same names."""
+    """The columns of the row itself: of a path and of a to-one relation, the column where it starts. Columns of other
+    rows may have the same names."""
     for part in parts(condition):
         if isinstance(part, Quantified) and not part.hop.many:
             yield part.hop.column
@@ -137,8 +136,7 @@ def _columns_of(condition: Condition) -> Iterable[str]:
 
 
 def unseen_references(context: QueryContext, pending: PendingWrite[InsertShape | UpdateShape]) -> list[FieldError]:
-    """Errors for the references of a write that fails for another reason. None of a row that does not exist for this
-    principal, which learns nothing about its references."""
+    """Further errors of a write that fails anyway. Of a row that does not exist for this principal, it learns none."""
     role_view = context.compiled.role_view(context.role_key)
     references = conditions.references_of(role_view, pending.shape)
     if not any(pending.named.get(Cell(column.name)) for column in references):
@@ -154,8 +152,8 @@ def unseen_references(context: QueryContext, pending: PendingWrite[InsertShape |
 def error_of_constraint(
     context: QueryContext, pending: PendingWrite[WriteShape], error: DatabaseError
 ) -> ApiError | None:
-    """The API error of a violated constraint or index; None for another kind of error. The constraint's name shows the
-    columns; PostgreSQL's text, which has values, is not sent."""
+    """None for other errors than of a constraint or index. Its name shows the columns; PostgreSQL's text, which has
+    values, is not sent."""
     table = pending.table
     name = sqlstates.constraint(error) or ""
     state = sqlstates.sqlstate(error)
@@ -178,7 +176,7 @@ def error_of_constraint(
 
 
 def _violated(context: QueryContext, table: Table, name: str, known: set[str]) -> ApiError:
-    """Of a check of the table, or of a column whose value the rules set or an operator computed."""
+    """A check of the table, or of a column whose value the rules set or an operator computed."""
     for check in table.checks:
         if name == constraint_name(table.name, check):
             condition = checks.read(table, check, context.compiled.rules.author)
@@ -198,8 +196,7 @@ def _taken(pending: PendingWrite[WriteShape], name: str, known: set[str]) -> Api
     """A unique also sees rows that the principal cannot: it is only named to one that may read all of its columns."""
     table = pending.table
     if name.startswith(identifiers.prefix("nu")):
-        # A running schema change already enforces its new unique constraint, which it may still have to abandon
-        # (`rows.migrate.concurrent_unique_indexes`).
+        # Of a running schema change that it may still have to abandon (`rows.migrate.concurrent_unique_indexes`).
         return Unavailable("The schema is changing. Try again shortly.")
     unique = next((unique for unique in table.unique if name == table_models.unique_name(table.name, unique)), None)
     if unique is None:
@@ -212,8 +209,7 @@ def _taken(pending: PendingWrite[WriteShape], name: str, known: set[str]) -> Api
 
 
 def unknown_users(context: QueryContext, table: Table, cells: body_parsing.Cells) -> list[FieldError]:
-    """Errors for user columns in `cells` that name no user of the environment. One query, unless they only name the
-    caller itself."""
+    """Errors for user columns that name no user of the environment. One query, unless they only name the caller."""
     own = context.principal.user_id if context.principal.kind == "user" else None
     named = {column: cell for column in table.user_columns if (cell := cells.get(column)) is not None}
     others = {user for user in named.values() if user.decode() != own}
@@ -225,7 +221,7 @@ def unknown_users(context: QueryContext, table: Table, cells: body_parsing.Cells
 
 
 def too_large(shared: Shares | None, grown: Iterable[str] = ()) -> ValidationFailed:
-    """`grown` are the columns that an operator makes longer."""
+    """`grown`: columns that an operator makes longer."""
     message = f"The row would be larger than {MAX_ROW_BYTES >> 20} MB."
     if shared is not None:
         message = (

@@ -1,4 +1,4 @@
-"""Repeats a write until it wrote or locked a row or a probe found the reason for its refusal; reads the row back."""
+"""Repeats a write until it wrote or locked a row, or a probe found the reason for its refusal."""
 
 from collections.abc import Callable, Sequence
 
@@ -18,8 +18,8 @@ from rows.write.statements.shapes import DeleteShape, UpdateShape, WriteShape
 
 
 def persist(context: QueryContext, pending: PendingWrite[WriteShape], compile: Callable[..., Statement]) -> Row:
-    """Run the statement that `compile` makes of the write until it wrote a row, which is returned, or a probe says why
-    it cannot. Raises Conflict if others kept changing the row."""
+    """The row that the statement of `compile` wrote. Raises the reason if it cannot, and Conflict if others kept
+    changing the row."""
     for _ in range(MAX_RUNS):
         wants = context.compiled.wants_events(pending.table.name, pending.shape.action)
         current = pending.with_event(context) if wants else pending
@@ -32,7 +32,6 @@ def persist(context: QueryContext, pending: PendingWrite[WriteShape], compile: C
 
 
 def write(context: QueryContext, pending: PendingWrite[WriteShape], statement: Statement, named: Named) -> list[Row]:
-    """Raises the API error of a violated constraint."""
     try:
         return context.write(statement, named)
     except DatabaseError as error:
@@ -42,8 +41,8 @@ def write(context: QueryContext, pending: PendingWrite[WriteShape], statement: S
 
 
 def lock(context: QueryContext, pending: PendingWrite[UpdateShape | DeleteShape], columns: Sequence[str] = ()) -> Row:
-    """Lock the row of an update or delete until the transaction ends. Its id, and its cells in `columns`: others are
-    not read, because the time that takes would reveal their length. Raises what keeps it from being changed."""
+    """The id of the row to update or delete, which is locked, and its cells in `columns`. Others are not read: the time
+    that takes would reveal their length. Raises what keeps it from being changed."""
     for _ in range(MAX_RUNS):
         statement = context.statement(writes.lock_row, pending.shape, tuple(columns))
         if rows := context.write(statement, pending.named):

@@ -1,6 +1,5 @@
 """Inserts several rows in one round trip, by libpq's pipeline mode; rows of the same shape by one statement. A pipeline
-cannot decide anything between two statements, so it serves the usual case that every row is inserted. After
-NotInOneTrip the caller rolls the transaction back and inserts one row after the other, which finds the reason."""
+cannot decide anything between two statements, so it serves the usual case that every row is inserted."""
 
 from collections.abc import Sequence
 
@@ -14,11 +13,11 @@ from rows.schema import values
 from rows.write.pending_write import Named, PendingInsert, announce_recorded, result_of
 from rows.write.statements import writes
 from rows.write.statements.conditions import depends_on_insert_order
-from rows.write.statements.shapes import EVENT_ID, EventIds
+from rows.write.statements.shapes import EVENT_ID, EventIds, InsertShape
 
 
 class NotInOneTrip(Exception):
-    """A row was refused. The transaction has to be undone."""
+    """A row was refused. Roll the transaction back and insert one row after the other, which finds the reason."""
 
 
 def insert_in_one_trip(context: QueryContext, pending_writes: Sequence[PendingInsert]) -> list[RowResult]:
@@ -46,16 +45,14 @@ def insert_in_one_trip(context: QueryContext, pending_writes: Sequence[PendingIn
 
 
 def _groups(context: QueryContext, pending_writes: Sequence[PendingInsert]) -> list[list[PendingInsert]]:
-    """The inserts of one statement each, in the order of the statements: those of the same shape, but a row behind
-    those that it refers to, and each by itself where their order matters. Raises NotInOneTrip if a row refers to a
-    later one."""
+    """The inserts of each statement: those of the same shape, but a row behind those that it refers to, and each by
+    itself where their order matters. Raises NotInOneTrip if a row refers to a later one."""
     if len(pending_writes) == 1 or depends_on_insert_order(
         context.compiled.role_view(context.role_key), {pending.table.name for pending in pending_writes}
     ):
         return [[pending] for pending in pending_writes]
     groups: list[list[PendingInsert]] = []
-    last: dict[object, int] = {}
-    """By shape, the number of its last group."""
+    last_of_shape: dict[InsertShape, int] = {}
     referred_to: set[bytes | None] = set()
     for pending in pending_writes:
         if pending.named[ROW_ID] in referred_to:
@@ -65,11 +62,11 @@ def _groups(context: QueryContext, pending_writes: Sequence[PendingInsert]) -> l
             if column.references is not None:
                 referred.add(column.references)
                 referred_to.add(pending.named.get(Cell(column.name)))
-        number = last.get(pending.shape)
+        number = last_of_shape.get(pending.shape)
         if number is not None and referred.isdisjoint(group[0].table.name for group in groups[number:]):
             groups[number].append(pending)
         else:
-            last[pending.shape] = len(groups)
+            last_of_shape[pending.shape] = len(groups)
             groups.append([pending])
     return groups
 

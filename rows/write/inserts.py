@@ -1,5 +1,3 @@
-"""Inserts of one row and of several: their cells and defaults, and the order of the inserts."""
-
 import uuid
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -57,7 +55,7 @@ def check_count(bodies: Sequence[Any]) -> None:
 
 
 def new_rows(context: QueryContext, name: str, bodies: Sequence[Any]) -> list[PendingInsert]:
-    """Not executed yet. Raises NotFound, and ValidationFailed with the numbered errors of all of `bodies`."""
+    """Raises NotFound, and ValidationFailed with the numbered errors of all of `bodies`."""
     pending_writes: list[PendingInsert] = []
     errors: list[FieldError] = []
     row_ids: set[bytes | None] = set()
@@ -86,7 +84,7 @@ def new_rows(context: QueryContext, name: str, bodies: Sequence[Any]) -> list[Pe
 
 
 def insert_all(context: QueryContext, pending_writes: Mapping[int, PendingInsert]) -> dict[int, RowResult]:
-    """Insert them in one transaction. Returns the rows by number."""
+    """In one transaction. Returns the rows by number."""
     if len(pending_writes) == 1:
         [(number, pending)] = pending_writes.items()
         with numbered(number):
@@ -111,7 +109,6 @@ def insert_all(context: QueryContext, pending_writes: Mapping[int, PendingInsert
 
 @contextmanager
 def numbered(number: int) -> Generator[None]:
-    """Puts the row's number before each field of an error: `3.title`."""
     try:
         yield
     except ValidationFailed as error:
@@ -120,8 +117,8 @@ def numbered(number: int) -> Generator[None]:
 
 
 def _insert_order(pending_writes: Mapping[int, PendingInsert]) -> list[int]:
-    """The order of the inserts: by id, so that two batches with common ids wait for each other and do not deadlock, but
-    a row before those of the batch that refer to it. Rows in a reference cycle come last, to be refused."""
+    """By id, so that two batches with common ids wait for each other and do not deadlock, but each row before those
+    that refer to it. Rows in a reference cycle come last, to be refused."""
     numbers = {pending.named[ROW_ID]: number for number, pending in pending_writes.items()}
     waits_for: dict[int, set[int]] = {}
     for number, pending in pending_writes.items():
@@ -140,7 +137,7 @@ def _insert_order(pending_writes: Mapping[int, PendingInsert]) -> list[int]:
 
 
 def new_row(context: QueryContext, name: str, body: Any) -> tuple[PendingInsert, int]:
-    """The insert, not executed yet, and the bytes of its long cells. Raises as `insert`."""
+    """The pending insert, and the bytes of its long cells. Raises as `insert`."""
     table, access = context.table(name)
     rule = access.insert
     if rule is None:
@@ -176,7 +173,7 @@ def new_row(context: QueryContext, name: str, body: Any) -> tuple[PendingInsert,
 
 
 _Default = bytes | str | None
-"""The cell of a column that is not sent: a value on the wire, or NOW or RANDOM, which differ by row."""
+"""A value on the wire, or NOW or RANDOM, which differ by row."""
 
 
 def _cells_of(

@@ -1,5 +1,4 @@
-"""A pending write of one row: its shape, the values of its statements, and its event. `service`, `inserts` and `bulk`
-create these; `errors` explains why one failed. Only recorded events are announced to higher layers."""
+"""A pending write of one row: its shape, the values of its statements, and its event."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -42,7 +41,6 @@ class PendingWrite(Generic[Shape]):
     named: Named
 
     def with_computed_cells(self: "PendingUpdate", changes: Mapping[str, Change]) -> "PendingUpdate":
-        """The same update, in which operators compute these cells."""
         operators = tuple(sorted((column, change.operator) for column, change in changes.items()))
         large = self.shape.large or any(operator in GROWING for _, operator in operators)
         named = dict(self.named)
@@ -72,7 +70,7 @@ def event_values(context: QueryContext) -> Named:
 
 
 def values_of_rows(rows: Sequence[str], part: int = 0) -> Named:
-    """Of a statement that writes many rows, each with an event."""
+    """For a statement that writes many rows, each with an event."""
     return {
         Ids(part): values.wire("text[]", tuple(rows)),
         EventIds(part): values.wire("text[]", tuple(ids.new("evt") for _ in rows)),
@@ -80,8 +78,7 @@ def values_of_rows(rows: Sequence[str], part: int = 0) -> Named:
 
 
 def announce(context: QueryContext, table: str, action: str, row_id: str, *, is_due: bool = True) -> None:
-    """Notify higher layers that the current statement has recorded an event. `is_due`: the relay may have to take it
-    up."""
+    """Notify higher layers of an event that the current statement has recorded. `is_due`: the relay may need it."""
     row_written.send(
         sender=None,
         environment=context.environment,
@@ -94,7 +91,7 @@ def announce(context: QueryContext, table: str, action: str, row_id: str, *, is_
 
 
 def announce_recorded(context: QueryContext, pending: PendingWrite[WriteShape], row: Row) -> None:
-    """Announce the event that the statement of `pending` recorded with `row`; remember if there were no subscribers."""
+    """Announce the event recorded with `row`; remember if there were no subscribers."""
     if not pending.shape.events:
         return
     is_due = row[-1]

@@ -22,8 +22,8 @@ from rows.schema.column_values import LONG_TYPES, MAX_ROW_BYTES, stored_size
 from rows.schema.model import Table
 
 LARGE_WRITE: Final = 16 * 1024
-"""Bytes, as stored, of an update's new cells above which the row's size is checked. Smaller updates of a table's 200
-columns exceed MAX_ROW_BYTES by at most 3 MB."""
+"""Bytes of an update's new cells above which the row's size is checked. Smaller updates of a table's 200 columns exceed
+MAX_ROW_BYTES by at most 3 MB."""
 
 _HALF: Final = MAX_ROW_BYTES // 2
 _MEGABYTE: Final = 2**20
@@ -62,7 +62,7 @@ def is_large(table: Table, named: Mapping[Any, bytes | None]) -> bool:
 
 
 def shares(role_view: RoleView, table: Table, writable: Collection[str]) -> Shares | None:
-    """None if the caller may read every long cell of a row that it may read."""
+    """None if the caller may read every long cell of the rows that it may read."""
     partial = [name for name in _long(table) if role_view.mask(table.name, name) is not None]
     unread = tuple(name for name in partial if name in writable)
     if not partial:

@@ -1,8 +1,6 @@
-"""Updates and deletes a row: one statement where the rules allow it, otherwise one transaction. A statement that
-returns no row wrote nothing. Then `rows.write.errors` finds the reason: 404 for a row that does not exist for this
-principal, 412 for another `If-Match`, 422 for a reference or value that the rules refuse. If there is no reason any
-more because of a concurrent change, the write is tried again. `rows.write.references` handles what else a deletion
-changes. Contract section 4.8."""
+"""Updates and deletes a row: one statement where the rules allow it, otherwise one transaction. If the statement wrote
+nothing, `rows.write.errors` finds the reason; if there is none any more because of a concurrent change, the write is
+tried again. Contract section 4.8."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -35,9 +33,8 @@ def update(
     *,
     matches: Sequence[str] | None = None,
 ) -> RowResult:
-    """`matches` are the hex digests of an If-Match, None without. An empty `body` changes nothing and records no event.
-    Raises NotFound (the row does not exist for this principal, or it may not be changed), PreconditionFailed and
-    ValidationFailed. Contract section 4.8."""
+    """`matches` are the hex digests of an If-Match. An empty `body` changes nothing and records no event. Raises
+    NotFound, PreconditionFailed and ValidationFailed."""
     table, access = context.table(name)
     if access.read is None or access.update is None or not column_values.ROW_ID.fullmatch(row_id):
         raise WriteRefused

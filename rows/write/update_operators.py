@@ -1,9 +1,8 @@
 """Update operators: compute a cell from its previous value (`{"$inc": 1}`, `{"$append": ["a"]}`, `{"$add": ["a"]}`).
-`read` makes a `Change` with the values to bind of an operator and its operand in JSON; `cell` is the expression for
-`rows.write.statements`: PostgreSQL computes it from the row whose lock it holds, so no other change is lost. The
-operator is part of a statement's shape, the operand a value. The previous value is the cell as the caller sees it:
-PostgreSQL may compute a cell before it refuses the write, and the duration would reveal the length of a hidden list. No
-expression here raises an error, whatever the cell contains. docs/reference/rows.md, "Operators in a write"."""
+PostgreSQL computes it from the row whose lock it holds, so no other change is lost. The operator is part of a
+statement's shape, the operand a value. The previous value is the cell as the caller sees it: PostgreSQL may compute a
+cell before it refuses the write, and the duration would reveal the length of a hidden list. No expression here raises
+an error, whatever the cell contains. docs/reference/rows.md, "Operators in a write"."""
 
 import math
 import sys
@@ -29,10 +28,10 @@ OPERATORS: Final[Mapping[ColumnType, tuple[Operator, ...]]] = {
     "float": _OF_NUMBERS,
     "text[]": _OF_LISTS,
 }
-"""By column type. The table in docs/reference/rows.md is checked against this."""
+"""docs/reference/rows.md is checked against this."""
 _ALL: Final = frozenset(_OF_NUMBERS + _OF_LISTS)
 GROWING: Final = frozenset[Operator]({"$append", "$add"})
-"""Operators that make a row longer than what is sent."""
+"""They make a row longer than what is sent."""
 MAX_TEXTS: Final = 1_000
 """In the operand of one operator, as in a list of a filter: each is searched for in the cell."""
 MAX_LIST_BYTES: Final = 2**20
@@ -54,8 +53,6 @@ class IncrementBound:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """`operand` is a Python value of the column's type."""
-
     column: Column
     operator: Operator
     operand: Any
@@ -77,7 +74,7 @@ class Change:
         }
 
     def initial_cell(self) -> bytes:
-        """The cell of a new row, computed from its column's default. Raises InvalidValue."""
+        """Computed from the column's default. Raises InvalidValue."""
         default, type_ = self.column.default, SQL_TYPES[self.column.type]
         if self.operator == "$inc":
             least, greatest = _increment_bounds(self.column, self.operand)
@@ -130,7 +127,6 @@ def _operand(column: Column, operator: Operator, value: Any) -> Any:
 
 
 def unreadable() -> InvalidValue:
-    """For a cell that the caller may not read: the same error, whatever it contains."""
     return InvalidValue("not_allowed", "An operator can only change a value that you may read.")
 
 
@@ -141,7 +137,6 @@ def too_large(operator: Operator) -> InvalidValue:
 
 
 def _increment_bounds(column: Column, operand: Any) -> tuple[Any, Any]:
-    """The least and the greatest number that `operand` can be added to."""
     least, greatest = column.min, column.max
     match column.type:
         case "integer":
@@ -173,9 +168,8 @@ def _greatest_below(bound: Fraction) -> float:
 
 
 def cell(column: Column, operator: Operator, seen: Any) -> Sql:
-    """The expression of the new cell; null if a sum does not fit. `seen` is the old cell as the caller sees it, null if
-    it may not read it. `NOT IN (SELECT …)` searches texts by hashing, `= ANY` of a list would not: the list may have 8
-    MB."""
+    """Null if a sum does not fit. `seen` is the old cell as the caller sees it. `NOT IN (SELECT …)` searches texts by
+    hashing, `= ANY` of a list would not: the list may have 8 MB."""
     operand = Parameter(Cell(column.name), SQL_TYPES[column.type])
     before = _before(column, seen)
     match operator:
@@ -196,7 +190,6 @@ def cell(column: Column, operator: Operator, seen: Any) -> Sql:
 
 
 def fits(column: Column, operator: Operator, seen: Any) -> Sql:
-    """Whether the new cell fits its column. The size of the whole row is checked by `row_size`."""
     if operator == "$remove":
         return ALWAYS
     if operator != "$inc":

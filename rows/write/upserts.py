@@ -1,7 +1,6 @@
-"""Upserts: insert rows, or update those whose key exists. A key is `id` or the columns of one of the table's uniques.
-Only rows that the caller sees and may update are updated: a key of a hidden row is taken, as for an insert, and
-unreadable values are not looked for. Each row is an insert or an update (`write_service`), with its rules and event;
-docs/reference/rows.md."""
+"""Inserts rows, or updates those whose key exists: `id` or the columns of one of the table's uniques. Only rows that
+the caller sees and may update are updated: a key of a hidden row is taken, as for an insert, and unreadable values are
+not looked for. docs/reference/rows.md."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +31,7 @@ class Upserted:
 
 
 def upsert(context: QueryContext, name: str, body: Any, key: str) -> Upserted:
-    """One row, as `upsert_many`. Fields of errors are not numbered."""
+    """As `upsert_many`. Fields of errors are not numbered."""
     try:
         [made] = upsert_many(context, name, [body], key)
     except ValidationFailed as error:
@@ -42,11 +41,9 @@ def upsert(context: QueryContext, name: str, body: Any, key: str) -> Upserted:
 
 
 def upsert_many(context: QueryContext, name: str, bodies: Sequence[Any], key: str) -> list[Upserted]:
-    """1 to MAX_BATCH rows, in their order, all or none: inserted, or updated if one with the same `key` exists. Each
-    body must be valid for an insert. `key`: `id` or the columns of a unique, such as `list_id,title`; an update changes
-    neither them nor columns that are not sent. A row with a null in its key, or without its `id`, is inserted. Raises
-    NotFound, ValidationFailed on `on_conflict` for another key and on the fields of rows as `insert_many`, and Conflict
-    for an existing row that may not be updated."""
+    """1 to MAX_BATCH rows, all or none. Each body must be valid for an insert. A row with a null in its key, or without
+    its `id`, is inserted. Raises NotFound, ValidationFailed on `on_conflict` for another key and on the fields of rows
+    as `insert_many`, and Conflict for an existing row that may not be updated."""
     inserts.check_count(bodies)
     columns = _key_columns(context, name, key)
     pending_writes = inserts.new_rows(context, name, bodies)
@@ -55,7 +52,7 @@ def upsert_many(context: QueryContext, name: str, bodies: Sequence[Any], key: st
 
 
 def _key_columns(context: QueryContext, name: str, key: str) -> tuple[str, ...]:
-    """Raises NotFound, and ValidationFailed if no unique that the caller may know has the columns that `key` names."""
+    """Raises NotFound, and ValidationFailed if no unique that the caller may know has these columns."""
     table, _ = context.table(name)
     known = frozenset(context.resolver.columns(name))
     keys = [(ID.name,), *(unique for unique in table.unique if known.issuperset(unique))]
@@ -99,7 +96,7 @@ class _Upsert:
         return self._write(existing)
 
     def _existing_ids(self) -> dict[int, str]:
-        """By the number of the body with their key. A query for each. Raises ValidationFailed if two have one key."""
+        """By the number of the body with their key. Raises ValidationFailed if two have one key."""
         existing: dict[int, str] = {}
         for number, pending in enumerate(self.pending_writes):
             if pending.access.read is None:
@@ -115,7 +112,6 @@ class _Upsert:
         return existing
 
     def _find(self, pending: PendingInsert) -> str | None:
-        """The id of the row that has the pending row's key, if the caller sees that it has."""
         key = self._key_of(pending)
         if key is None:
             return None
@@ -129,8 +125,7 @@ class _Upsert:
         return (row_id or b"").decode()
 
     def _still_has_key(self, pending: PendingInsert, row_id: str) -> bool:
-        """Lock the row that has the pending row's key and may be updated: whether it is this one. Another transaction
-        may have given it another key since it was found."""
+        """Locks the row that has the key now: another transaction may have changed it since it was found."""
         key = self._key_of(pending)
         if key is None or self.key == (ID.name,):  # an id is for good
             return True
@@ -140,7 +135,7 @@ class _Upsert:
         return rows == [(row_id.encode(),)]
 
     def _key_of(self, pending: PendingInsert) -> tuple[Condition, list[bytes]] | None:
-        """The condition that a row has the pending row's key, and its values; None where no row can have it."""
+        """The condition that a row has the key, and its values; None where no row can have it."""
         table, rule = pending.table, pending.access.insert
         forced: Mapping[str, Operand | None] = rule.set if rule else {}
         conditions: list[Condition] = []

@@ -1,8 +1,7 @@
-"""Pending user deletions: the user's rows are deleted in the regional database, the user itself is not yet deleted in
-the control database. Rows are deleted first, because a row can prevent the deletion, and in batches; the user's own row
-is deleted last, in another database. Each batch records in its transaction that the deletion is pending; the record is
-removed when the control database has committed or the deletion was refused. After a crash a periodic job completes the
-deletion, with the rows and sessions that were created meanwhile, in the name of its actor."""
+"""A user's rows are deleted first, because a row can prevent the deletion, and in batches; the user is deleted last, in
+the control database. Each batch records in its transaction that the deletion is pending; the record is removed when the
+control database has committed or the deletion was refused. After a crash a periodic job completes the deletion, with
+the rows and sessions that were created meanwhile, in the name of its actor."""
 
 from collections.abc import Collection
 from typing import cast
@@ -43,8 +42,8 @@ def delete_rows(environments: Collection[EnvironmentRef], user_id: str, *, pool_
 
 
 def complete(using: str, pending: PendingUserDeletion) -> None:
-    """Complete a pending user deletion, unless it is still running. May run twice. Raises Conflict if a row prevents
-    the deletion now; the user then stays."""
+    """Does nothing while the deletion is still running. May run twice. Raises Conflict if a row prevents the deletion
+    now; the user then stays."""
     users, records = User.objects.filter(pk=pending.pk), PendingUserDeletion.objects.using(using).filter(pk=pending.pk)
     with transaction.atomic(durable=True):
         user = users.select_for_update(skip_locked=True).first()

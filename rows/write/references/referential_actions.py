@@ -19,7 +19,7 @@ from rows.write.statements import referrers
 from rows.write.statements.shapes import Ids
 
 MAX_CASCADE: Final = 10_000
-"""Rows that one delete may take with it or change."""
+"""Rows that one delete may delete or change with it."""
 
 
 def referring_columns(context: QueryContext, name: str) -> list[tuple[Table, Column]]:
@@ -42,17 +42,16 @@ def delete_with_referrers(context: QueryContext, table: Table, rows: Sequence[st
     _delete(context, {name: list(gone) for name, gone in deleted.items() if gone})
 
 
-_Found = dict[str, None]
-"""Ids of rows in the order in which they were found, each once."""
+_OrderedSet = dict[str, None]
 
 
 def _find_referrers(
     context: QueryContext, table: Table, rows: Sequence[str]
-) -> tuple[defaultdict[str, _Found], dict[tuple[str, str], _Found]]:
-    """The rows to delete, by table, and those to detach, by table and column. All locked."""
-    deleted: defaultdict[str, _Found] = defaultdict(dict)
+) -> tuple[defaultdict[str, _OrderedSet], dict[tuple[str, str], _OrderedSet]]:
+    """The ids of the rows to delete, by table, and of those to detach, by table and column. All locked."""
+    deleted: defaultdict[str, _OrderedSet] = defaultdict(dict)
     deleted[table.name].update(dict.fromkeys(rows))
-    detached: defaultdict[tuple[str, str], _Found] = defaultdict(dict)
+    detached: defaultdict[tuple[str, str], _OrderedSet] = defaultdict(dict)
     referencing: defaultdict[str, set[str]] = defaultdict(set)
     budget = MAX_CASCADE
     waiting = [(table.name, list(rows))]
@@ -85,7 +84,7 @@ def _referenced_error() -> Conflict:
 
 
 def lock_referrers(context: QueryContext, table: Table, column: Column, targets: Sequence[str], most: int) -> list[str]:
-    """The rows of `table` whose `column` holds one of `targets`, locked."""
+    """The ids of the rows of `table` whose `column` holds one of `targets`, locked."""
     statement = context.statement(referrers.lock_referrers, table.name, column.name, most)
     rows = context.write(statement, {Ids(): values.wire("text[]", tuple(targets))})
     return [(cell or b"").decode() for (cell,) in rows]
@@ -98,7 +97,7 @@ def refresh_interests(context: QueryContext) -> None:
 
 
 def detach(context: QueryContext, table: str, column: str, rows: list[str]) -> None:
-    """Set the rows' `column` to null. Raises Conflict where a check of their table does not allow that."""
+    """Sets `column` to null. Raises Conflict where a check of the table does not allow that."""
     if not rows:
         return
     wants = context.compiled.wants_events(table, "update")

@@ -43,7 +43,7 @@ def _apply_batch(
     pending: PendingUserDeletion | None,
     kept: set[str],
 ) -> bool:
-    """Whether there may be more. Without `pending`, rows that may not be deleted or changed are added to `kept`."""
+    """Whether there may be more. Without `pending`, rows that cannot be deleted or changed are added to `kept`."""
     using = context.compiled.alias
     with transaction.atomic(using=using):
         found = lock_referrers(context, table, column, [user_id], _BATCH + len(kept))
@@ -68,7 +68,7 @@ def _delete_or_detach(context: QueryContext, table: Table, column: Column, rows:
 def _delete_or_detach_each(
     context: QueryContext, table: Table, column: Column, rows: list[str], kept: set[str]
 ) -> None:
-    """`_delete_or_detach` where possible: all at once or, if a row prevents that, each by itself."""
+    """All at once or, if a row prevents that, each by itself."""
     try:
         with transaction.atomic(using=context.compiled.alias):
             _delete_or_detach(context, table, column, rows)

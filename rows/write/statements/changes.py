@@ -1,5 +1,3 @@
-"""The INSERT, UPDATE or DELETE inside a statement, together with the insert of its event into the outbox."""
-
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -18,8 +16,7 @@ _OLD_PREFIX: Final = "_o_"
 
 
 def has_subscribers(table: str, action: str, *, for_relay: bool = False) -> Sql:
-    """Whether `action` on `table` has subscribers in the environment; `for_relay`: subscribers other than live
-    changes."""
+    """`for_relay`: subscribers other than live changes."""
     return boolean(
         '(EXISTS (SELECT FROM "platform"."rows_eventinterest" WHERE environment_id = ', Parameter(ENVIRONMENT, "text"),
         " AND table_name IN (", _constant(table), ", ", _constant(ANY), ") AND action IN (",
@@ -44,9 +41,9 @@ def delete_of(rows: RowQuerySet) -> Query:
 def with_event(
     table: Table, change: Any, action: str, events: bool, changed: tuple[str, ...], *, part: int | None = None
 ) -> Sql:
-    """`_w AS (the change), _e AS (its event)`, with the number `part` if several parts change many rows each. `_w` has
-    the columns of the changed row (of a deleted one, as it was) and, for an update with an event, the previous values
-    with a prefix. If there were subscribers, `_e` has a row with `is_due`: whether the relay must process the event."""
+    """`_w AS (the change), _e AS (its event)`, with the number `part` if it may be of many rows. `_w` has the columns
+    of the changed row (of a deleted one, as it was) and, for an update with an event, the previous values with a
+    prefix. If there were subscribers, `_e` has a row with `is_due`: whether the relay must process the event."""
     number = "" if part is None else str(part)
     kept = "_o" if action == "delete" else "_n"
     columns = [f'{kept}."{name}" AS "{name}"' for name in table.all_columns]

@@ -1,5 +1,3 @@
-"""The new cells of a row, and what must hold for them to be written: rules, references, If-Match, subscribers."""
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -22,7 +20,7 @@ STAMP: Final = Sql("statement_timestamp()")
 
 
 def cells_of(role_view: RoleView, shape: InsertShape | UpdateShape) -> dict[str, Any]:
-    """The new cells by column: of a new row all, of an update those that it changes."""
+    """By column: of a new row all, of an update those that it changes."""
     table = role_view.schema.tables[shape.table]
     if isinstance(shape, InsertShape):
         cells = _inserted_cells(table, shape)
@@ -77,8 +75,7 @@ def references_of(role_view: RoleView, shape: InsertShape | UpdateShape) -> list
 def visible_references(
     role_view: RoleView, shape: InsertShape | UpdateShape, cells: Mapping[str, Any], before: RowSource | None
 ) -> list[Sql]:
-    """For each of `references_of`, whether it is null, leads to a row that the caller can see, or stays what the caller
-    sees it to be."""
+    """For each of `references_of`, that it is null, leads to a visible row, or stays what the caller sees it to be."""
     found: list[Sql] = []
     for column in references_of(role_view, shape):
         cell = cells[column.name]
@@ -91,7 +88,7 @@ def visible_references(
 
 
 def computability_conditions(role_view: RoleView, shape: UpdateShape) -> list[Any]:
-    """Two for each computed column: whether the caller may read the old cell, and whether the result fits."""
+    """Two for each computed column: the caller may read the old cell, and the result fits."""
     table = role_view.schema.tables[shape.table]
     flags: list[Any] = []
     for name, operator in shape.computed:
@@ -102,8 +99,8 @@ def computability_conditions(role_view: RoleView, shape: UpdateShape) -> list[An
 
 
 def needs_second_statement(role_view: RoleView, shape: InsertShape | UpdateShape) -> bool:
-    """Whether a rule for the written row also reads other rows of its table. One statement sees the table as it was
-    before the write, so such a rule is evaluated by a second one."""
+    """If a rule for the written row also reads other rows of its table: a statement sees the table as it was before the
+    write."""
     key = "uses own table", shape.table, shape.action
     known = role_view.cache.get(key)
     if known is None:
@@ -115,8 +112,7 @@ def needs_second_statement(role_view: RoleView, shape: InsertShape | UpdateShape
 
 
 def depends_on_insert_order(role_view: RoleView, tables: Iterable[str]) -> bool:
-    """Whether the order of inserts into `tables` matters, because a rule may read rows of these tables that the new row
-    does not refer to."""
+    """Whether a rule may read rows of these tables that the new row does not refer to."""
     inserted = frozenset(tables)
     known = role_view.cache.get(("depends on insert order", inserted))
     if known is None:
@@ -130,7 +126,7 @@ def depends_on_insert_order(role_view: RoleView, tables: Iterable[str]) -> bool:
 
 
 def old_columns(role_view: RoleView, shape: UpdateShape) -> tuple[str, ...]:
-    """The columns whose previous cells the rule's checks read (`$old.…`)."""
+    """Those whose previous cells the rule's checks read (`$old.…`)."""
     rule = rule_of(role_view, shape)
     checks = [rule.check, *(clause.condition for clause in rule.check_clauses)]
     found = {operand.name for check in checks for operand in operands(check) if isinstance(operand, Variable)}
@@ -142,7 +138,6 @@ def is_among(column: str, ids: Ids) -> Sql:
 
 
 def with_preconditions(role_view: RoleView, rows: RowQuerySet, write: UpdateShape | DeleteShape) -> RowQuerySet:
-    """`rows` under the request's If-Match and, if no event is recorded, only without subscribers."""
     if write.matches:
         rows = rows.filter(only_if_changeable(role_view, write, [matches_etag(role_view, write)]))
     return rows if write.events else rows.filter(has_no_subscribers(write))
@@ -153,8 +148,8 @@ def has_no_subscribers(write: WriteShape) -> Sql:
 
 
 def only_if_changeable(role_view: RoleView, write: UpdateShape | DeleteShape, conditions: Sequence[Any]) -> Any:
-    """`conditions`, evaluated only for rows that may be changed. PostgreSQL would otherwise evaluate first what it
-    considers cheap, and the duration of a condition would reveal the length of a hidden row's cells."""
+    """PostgreSQL would otherwise evaluate first what it considers cheap, and the duration of a condition would reveal
+    the length of a hidden row's cells."""
     asked, may = joined(" AND ", conditions, ALWAYS), role_view.may_change(write.table, write.action)
     return asked if may == ALWAYS else boolean("(CASE WHEN ", may, " THEN ", asked, " END)")
 

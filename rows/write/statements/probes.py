@@ -1,5 +1,3 @@
-"""Finds out why a write was refused: evaluates each of its conditions separately."""
-
 from typing import Any
 
 from rows.query.role_view import RoleView
@@ -20,9 +18,9 @@ from rows.write.statements.shapes import InsertShape, OldCell, UpdateShape, Writ
 
 
 def probe(role_view: RoleView, shape: WriteShape) -> Statement:
-    """The result of each condition of a write that was not made: one row of booleans, or none if no changeable row has
-    that id, so that nothing about it is computed. The booleans: If-Match fits (an insert: true); no event is missing;
-    then, except for a delete, the conditions of the row after the write (`_after_write`)."""
+    """Each condition of a write that was not made: one row of booleans, or none if no changeable row has that id, so
+    that nothing about it is computed. They are: If-Match fits (an insert: true); no event is missing; then, except for
+    a delete, those of `_after_write`."""
     table = role_view.schema.tables[shape.table]
     needs_no_event = ALWAYS if shape.events else has_no_subscribers(shape)
     if isinstance(shape, InsertShape):
@@ -36,7 +34,7 @@ def probe(role_view: RoleView, shape: WriteShape) -> Statement:
 
 
 def probe_afterwards(role_view: RoleView, shape: InsertShape | UpdateShape) -> Statement:
-    """The verdicts of `_checks` on the row as a write has left it; what it was is known by its OldCells."""
+    """The verdicts of `_checks` on the row as a write has left it. Takes its OldCells."""
     table = role_view.schema.tables[shape.table]
     rows = role_view.models[table.name].unruled.using(role_view.alias)
     old = {name: Parameter(OldCell(name), SQL_TYPES[column.type]) for name, column in table.all_columns.items()}
@@ -47,8 +45,7 @@ def probe_afterwards(role_view: RoleView, shape: InsertShape | UpdateShape) -> S
 def _after_write(
     role_view: RoleView, table: Table, write: InsertShape | UpdateShape, before: RowSource | None
 ) -> list[Any]:
-    """Of an update two for each computed column; for a large one, whether the row stays small enough; one for each of
-    `references_of`; then `_checks`."""
+    """`computability_conditions`; for a large update, whether the row fits; `visible_references`; then `_checks`."""
     cells = cells_of(role_view, write)
     computable = computability_conditions(role_view, write) if isinstance(write, UpdateShape) else []
     small = []
@@ -61,7 +58,7 @@ def _after_write(
 def _checks(
     role_view: RoleView, write: InsertShape | UpdateShape, source: RowSource, before: RowSource | None
 ) -> list[Any]:
-    """One for each clause of the rule's check, and the whole check, of the row `source`."""
+    """One for each clause of the rule's check, and the whole check."""
     rule, translator = rule_of(role_view, write), role_view.rules_with(before)
     checks = [*(clause.condition for clause in rule.check_clauses), rule.check]
     return [translator.condition(check, write.table, source) for check in checks]

@@ -1,4 +1,4 @@
-"""Statements on the rows that refer to given rows: find, detach or delete them. They ignore rules."""
+"""Statements on the rows that refer to given rows. They ignore rules."""
 
 from rows.query.role_view import RoleView
 from rows.query.sql.expressions import Sql, listed
@@ -24,9 +24,8 @@ def detach(role_view: RoleView, table: str, column: str, events: bool) -> Statem
 
 
 def delete_with_events(role_view: RoleView, parts: tuple[tuple[str, bool], ...]) -> Statement:
-    """Deletes the rows with Ids of several tables; `parts` are these, and for each whether events are recorded. One
-    statement: rows that refer to each other in a cycle cannot be deleted one after the other, and rows deleted by
-    PostgreSQL's own cascade would have no event. Returns how many were deleted."""
+    """Deletes the rows with Ids of several tables; `parts` are these, and whether events are recorded. One statement,
+    because rows that refer to each other in a cycle cannot be deleted one after the other."""
     work = []
     for number, (name, events) in enumerate(parts):
         change = delete_of(_among(role_view, name, "id", Ids(number)))

@@ -1,5 +1,4 @@
-"""What writes are compiled for (their shapes) and the keys of their parameters. Several statements may be compiled for
-one shape: a write of several rows, and its probes, for that of the write."""
+"""What writes are compiled for (their shapes) and the keys of their parameters."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
@@ -25,9 +24,8 @@ class InsertShape:
 
 @dataclass(frozen=True, slots=True)
 class UpdateShape:
-    """`columns` are the sent ones, sorted. `matches`: there is an If-Match. `large`: the new cells may have more than
-    `row_size.LARGE_WRITE`, so the row's size must be checked. `computed`: the columns whose new cells an operator
-    computes from the old ones, sorted."""
+    """`columns` are the sent ones, sorted. `matches`: there is an If-Match. `large`: the row's size must be checked.
+    `computed`: the columns whose new cells an operator computes from the old ones, sorted."""
 
     action: ClassVar[Action] = "update"
     table: str

@@ -5,10 +5,9 @@
          _e AS (INSERT INTO platform.rows_outboxevent … SELECT … FROM _w)
     SELECT <the row as the caller sees it> FROM _w
 
-If no row is returned, nothing was written, and a `probe` finds the reason. The conditions about the row after the write
-are in its WHERE, with parameters in place of the changed cells, so that PostgreSQL evaluates them again for the row
-that it has locked. Without subscribers, the statement only tests that there are none (saves 20-40 µs). Compiled like
-reads (`rows.query.sql.select`); `rows.write.execution` runs them."""
+If no row is returned, nothing was written. The conditions about the row after the write are in its WHERE, with
+parameters in place of the changed cells, so that PostgreSQL evaluates them again for the row that it has locked.
+Without subscribers, the statement only tests that there are none (saves 20-40 µs)."""
 
 from dataclasses import replace
 from typing import Any
@@ -50,8 +49,6 @@ from rows.write.statements.shapes import Action, DeleteShape, Ids, InsertShape, 
 
 
 def insert(role_view: RoleView, shape: InsertShape) -> Statement:
-    """Inserts one row. Returns the columns of `_returning`, or no row if a check, a reference or the schema version
-    refused it."""
     table = role_view.schema.tables[shape.table]
     change = _inserted(role_view, table, shape, cells_of(role_view, shape))
     work = with_event(table, change, "insert", shape.events, tuple(table.columns))
@@ -81,7 +78,6 @@ def insert_many(role_view: RoleView, shape: InsertShape) -> Statement:
 def _inserted(
     role_view: RoleView, table: Table, shape: InsertShape, cells: dict[str, Any], source: Sql | str = ""
 ) -> Sql:
-    """The INSERT of these cells, of one row or of each of `source`, with all that must hold."""
     conditions: list[Any] = [is_current()]
     if not needs_second_statement(role_view, shape):
         check = rule_of(role_view, shape).check
@@ -100,8 +96,6 @@ def _inserted(
 
 
 def update(role_view: RoleView, shape: UpdateShape) -> Statement:
-    """Updates one row. Returns the columns of `_returning`, or no row if there is none to be changed or something
-    refused it."""
     table = role_view.schema.tables[shape.table]
     change, changed = _updated(role_view, table, shape, is_row())
     work = with_event(table, change, "update", shape.events, changed)
@@ -109,7 +103,7 @@ def update(role_view: RoleView, shape: UpdateShape) -> Statement:
 
 
 def bulk_update(role_view: RoleView, shape: UpdateShape) -> Statement:
-    """Updates those of the rows with Ids that nothing refuses. Returns their ids."""
+    """Returns the ids of the updated rows."""
     table = role_view.schema.tables[shape.table]
     change, changed = _updated(role_view, table, shape, is_among("id", Ids()))
     work = with_event(table, change, "update", shape.events, changed, part=0)
@@ -117,7 +111,7 @@ def bulk_update(role_view: RoleView, shape: UpdateShape) -> Statement:
 
 
 def _updated(role_view: RoleView, table: Table, shape: UpdateShape, which: Sql) -> tuple[Any, tuple[str, ...]]:
-    """The UPDATE of the rows that `which` is true of, with all that must hold, and the columns that it writes."""
+    """The UPDATE, and the columns that it writes."""
     cells = cells_of(role_view, shape)
     rows = role_view.models[table.name].objects.changeable_by(role_view, "update").filter(which, is_current())
     rule = rule_of(role_view, shape)
@@ -145,7 +139,6 @@ def delete(role_view: RoleView, shape: DeleteShape) -> Statement:
 
 
 def lock_row(role_view: RoleView, write: UpdateShape | DeleteShape, columns: tuple[str, ...]) -> Statement:
-    """The row that a write of this shape may take, locked: its id and its cells in `columns` as text."""
     rows = role_view.models[write.table].objects.changeable_by(role_view, write.action).filter(is_row(), is_current())
     rows = with_preconditions(role_view, rows, replace(write, events=True))
     cells = {f"_c{index}": Sql(F(name), AS_TEXT) for index, name in enumerate(columns)}
@@ -153,8 +146,8 @@ def lock_row(role_view: RoleView, write: UpdateShape | DeleteShape, columns: tup
 
 
 def select_rows(role_view: RoleView, table: str, action: Action, where: Condition, is_after: bool) -> Statement:
-    """Locks the rows that a bulk `action` may change and that match `where`, in the order of their ids, at most LIMIT.
-    `is_after`: only those with an id greater than the cursor's. Returns their ids."""
+    """The ids of the rows that a bulk `action` may change and that match `where`, locked in their order, at most LIMIT.
+    `is_after`: only those after the cursor's."""
     rows = role_view.models[table].objects.changeable_by(role_view, action).filter(is_current())
     if where != TRUE:
         rows = role_view.reading.narrowed(rows, where, table, role_view.may_change(table, action))
@@ -165,7 +158,7 @@ def select_rows(role_view: RoleView, table: str, action: Action, where: Conditio
 
 
 def lock_rows(role_view: RoleView, table: str, actions: tuple[Action, ...]) -> Statement:
-    """Locks those of the rows with Ids that one of `actions` may change, in the order of their ids."""
+    """Locks, in the order of their ids, those that one of `actions` may change."""
     may = boolean("(", joined(" OR ", [role_view.may_change(table, action) for action in actions], ALWAYS), ")")
     rows = role_view.models[table].unruled.using(role_view.alias).filter(may, is_among("id", Ids()), is_current())
     locked = rows.order_by("id").select_for_update(no_key="delete" not in actions)
@@ -173,8 +166,8 @@ def lock_rows(role_view: RoleView, table: str, actions: tuple[Action, ...]) -> S
 
 
 def _returning(role_view: RoleView, table: Table, work: Sql, events: bool, number: str = "") -> Statement:
-    """Selects the result of `work`, a `with_event` of one row, or of many under a `number`: the row as JSON (null if
-    the caller may no longer read it), its id, and with `events` whether its event is due (null without subscribers)."""
+    """Each row that `work` wrote as JSON (null if the caller may no longer read it), its id, and with `events` whether
+    its event is due (null without subscribers)."""
     row = AliasedRow("_r")
     read = role_view.access(table.name).read
     select, joins = select_list(role_view, table, row)
