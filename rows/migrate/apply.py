@@ -237,8 +237,8 @@ def _refuse_unfit_rows(alias: str, plan: Plan) -> None:
 
 
 def _run(alias: str, plan: Plan, large: Collection[str], made: Sequence[NewUnique]) -> Applied:
-    now_called = {was: name for name, was in plan.renamed.was_table.items()}
-    renamed_large = [now_called[name] for name in large if name in now_called]
+    names = {old_name: name for name, old_name in plan.renamed.old_tables.items()}
+    renamed_large = [names[old_name] for old_name in large if old_name in names]
     indexes = {unique.constraint: (unique.index, new_unique_sql(unique).as_string()) for unique in made}
     with RowSchemaEditor(connections[alias], renamed_large, indexes) as editor:
         for statement in plan.renamed.statements:

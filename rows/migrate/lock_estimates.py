@@ -79,7 +79,7 @@ def _work(plan: Plan, operations: Iterable[Operation]) -> Iterable[tuple[str, Wo
         if named is None or kind is None or _only_widens(plan, named[1], statement):
             continue
         is_online = _ONLINE.match(statement) is not None
-        yield plan.renamed.was_table.get(named[1], named[1]), kind, is_online
+        yield plan.renamed.old_tables.get(named[1], named[1]), kind, is_online
 
 
 def _only_widens(plan: Plan, table: str, statement: str) -> bool:
@@ -87,8 +87,8 @@ def _only_widens(plan: Plan, table: str, statement: str) -> bool:
     wider = _COLUMN_TYPE.search(statement)
     if wider is None:
         return False
-    was = plan.old.tables.get(plan.renamed.was_table.get(table, table))
-    column = None if was is None else was.columns.get(plan.renamed.was_column.get((table, wider[1]), wider[1]))
+    old = plan.old.tables.get(plan.renamed.old_tables.get(table, table))
+    column = None if old is None else old.columns.get(plan.renamed.old_columns.get((table, wider[1]), wider[1]))
     if column is None or column.type != "text":
         return False
     return wider[2] is None or (column.max_length is not None and column.max_length <= int(wider[2]))

@@ -99,7 +99,7 @@ def _answers(answers: Iterable[tuple[Any, Any]]) -> list[FieldError]:
 
 
 def _old_names(plan: Plan) -> OldNames:
-    becomes = {old: new for new, old in plan.renamed.tables.items()}
+    becomes = {old: new for new, old in plan.renamed.kept_tables.items()}
     tables = {old: becomes.get(old) for old in plan.old.tables if old not in plan.new.tables}
     columns = {old: _old_columns(plan, old, new) for old, new in becomes.items()}
     return OldNames(tables, {table: removed for table, removed in columns.items() if removed})
@@ -107,11 +107,11 @@ def _old_names(plan: Plan) -> OldNames:
 
 def _old_columns(plan: Plan, old_table: str, new_table: str) -> dict[str, str | None]:
     table = plan.new.tables[new_table]
-    becomes = {old: new for new, old in plan.renamed.columns.get(new_table, {}).items()}
+    becomes = {old: new for new, old in plan.renamed.kept_columns.get(new_table, {}).items()}
     removed: dict[str, str | None] = {}
-    for name, was in plan.old.tables[old_table].columns.items():
+    for name, old in plan.old.tables[old_table].columns.items():
         column = table.columns[becomes[name]] if name in becomes else None
         # A reference has two names: `list` in documents, `list_id` in rows.
-        removed[was.name] = None if column is None else column.name
-        removed[was.key] = None if column is None else column.key
+        removed[old.name] = None if column is None else column.name
+        removed[old.key] = None if column is None else column.key
     return {old: new for old, new in removed.items() if table.column(old) is None}

@@ -207,7 +207,7 @@ def _planned(
     if shows_more and environment.is_branch and isinstance(actor, Caller):
         actor.need("users:manage")  # they are the users of another environment
     plan = planner.plan(state.schema, schema)
-    if errors := rules.too_large(schema, state.schema, plan.renamed.tables):
+    if errors := rules.too_large(schema, state.schema, plan.renamed.kept_tables):
         raise InvalidDocument(errors)
     return _PlannedChange(state, plan, lint.of(schema), is_empty=_is_same(state, raw, schema, plan))
 

@@ -60,8 +60,8 @@ def _converted(plan: Plan, step: Step) -> tuple[str, Column] | None:
     if not isinstance(step.django, migrations.AlterField) or step.column is None:
         return None
     table: str = step.django.model_name
-    was = plan.renamed.schema.tables[table].columns[step.column.name]
-    return None if was.type == step.column.type else (table, step.column)
+    old = plan.renamed.schema.tables[table].columns[step.column.name]
+    return None if old.type == step.column.type else (table, step.column)
 
 
 def refuse_unreadable(editor: RowSchemaEditor, plan: Plan, step: Step) -> None:

@@ -69,7 +69,7 @@ def detect(renamed: renames.Renamed, new: Schema) -> list[DjangoOperation]:
         table_models.state_of(renamed.schema, unconstrained=renamed.unconstrained, checks=renamed.checks),
         table_models.state_of(new),
     )
-    made = [name for name in new.tables if name not in renamed.tables]
+    made = [name for name in new.tables if name not in renamed.kept_tables]
     created = list(_created(made, new, after))
     for name in made:
         before.add_model(after.models[table_models.LABEL, name].clone())

@@ -11,6 +11,7 @@ from django.db.migrations import operations as migrations
 from django.db.migrations.operations.base import Operation as DjangoOperation
 
 from rows.migrate.planning import renames
+from rows.migrate.planning.conversions import conversion
 from rows.migrate.planning.detection import column_of, detect, model_of
 from rows.migrate.planning.plan import Gap, NewCheck, NewUnique, Plan, Step
 from rows.query.tables import table_models
@@ -33,8 +34,7 @@ class _Planning:
     def __init__(self, old: Schema, new: Schema) -> None:
         self.old, self.new = old, new
         self.renamed = renames.rename(old, new)
-        self.middle = self.renamed.schema
-        tables = [*self.middle.tables.values(), *new.tables.values()]
+        tables = [*self.renamed.schema.tables.values(), *new.tables.values()]
         self.unique_names = {
             table_models.unique_name(table.name, columns): columns for table in tables for columns in table.unique
         }
@@ -56,7 +56,7 @@ class _Planning:
         operations = detect(self.renamed, self.new)
         self.dropped = {op.name for op in operations if isinstance(op, migrations.DeleteModel)}
         steps = tuple(self._step(operation) for operation in operations)
-        altered = {was for step in steps if (was := self.renamed.was_table.get(model_of(step.django)))}
+        altered = {name for step in steps if (name := self.renamed.old_tables.get(model_of(step.django)))}
         exclusive = altered | {statement.table for statement in self.renamed.statements}
         pointed_to, formerly_referenced = self._targets(operations)
         return Plan(
@@ -75,7 +75,7 @@ class _Planning:
 
     def _step(self, operation: DjangoOperation) -> Step:
         at = model_of(operation)
-        table = at if at in self.new.tables else self.renamed.was_table[at]  # a temporary name is not shown
+        table = at if at in self.new.tables else self.renamed.old_tables[at]  # a temporary name is not shown
         path = f"tables.{table}"
         added = isinstance(operation, migrations.AddField | migrations.AddIndex | migrations.AddConstraint)
         verb = "add" if added else "drop"
@@ -89,18 +89,19 @@ class _Planning:
                 verb = "add" if added else "alter"
                 return Step(operation, f"{verb} column {table}.{column.key}", f"{path}.columns.{column.key}", column)
             case migrations.RemoveField():
-                column = column_of(self.middle.tables[at], operation.name)
-                was = self.old.tables[self.renamed.was_table[at]].columns[self.renamed.was_column[at, column.name]]
-                return Step(operation, f"drop column {table}.{was.key}", f"{path}.columns.{was.key}")
+                column = column_of(self.renamed.schema.tables[at], operation.name)
+                old_table = self.old.tables[self.renamed.old_tables[at]]
+                old = old_table.columns[self.renamed.old_columns[at, column.name]]
+                return Step(operation, f"drop column {table}.{old.key}", f"{path}.columns.{old.key}")
             case migrations.AddIndex() | migrations.RemoveIndex():
                 spec = self.index_names[operation.index.name if added else operation.name]  # type: ignore[union-attr]
                 called = f"{verb} index {table} ({self._spelled(at, spec)})"
-                columns = tuple(self._was(at, key.column) for key in spec.keys if key.column != ID.name)
+                columns = tuple(self._shown(at, key.column) for key in spec.keys if key.column != ID.name)
                 return Step(operation, called, f"{path}.indexes", columns=columns)
             case migrations.AddConstraint() | migrations.RemoveConstraint():
                 name = operation.constraint.name if added else operation.name  # type: ignore[union-attr]
                 if name in self.unique_names:
-                    columns = tuple(self._was(at, column) for column in self.unique_names[name])
+                    columns = tuple(self._shown(at, column) for column in self.unique_names[name])
                     called = f"{verb} unique {table} ({', '.join(columns)})"
                     return Step(operation, called, f"{path}.unique", columns=columns)
                 if name in self.table_check_names:
@@ -108,69 +109,70 @@ class _Planning:
                     called = f"{verb} check {table}.{check}"
                     return Step(operation, called, f"{path}.checks.{check}")
                 key, new = self.check_names[name], self.new.tables.get(at)
-                column = (new.columns.get(key) if new else None) or self.middle.tables[at].columns[key]
+                column = (new.columns.get(key) if new else None) or self.renamed.schema.tables[at].columns[key]
                 return Step(operation, f"alter column {table}.{column.key}", f"{path}.columns.{column.key}")
             case _:
                 raise NotImplementedError(f"the autodetector planned {operation!r}")
 
-    def _was(self, at: str, column: str) -> str:
-        return self.renamed.was_column[at, column] if column.startswith("_") else column
+    def _shown(self, at: str, column: str) -> str:
+        return self.renamed.old_columns[at, column] if column.startswith("_") else column
 
     def _spelled(self, at: str, spec: IndexSpec) -> str:
-        return ", ".join(str(key).replace(key.column, self._was(at, key.column), 1) for key in spec.keys)
+        return ", ".join(str(key).replace(key.column, self._shown(at, key.column), 1) for key in spec.keys)
 
-    def _pairs(self) -> Iterator[tuple[Table, Table, Column, Column]]:
-        for name, was in self.renamed.tables.items():
-            old, new = self.old.tables[was], self.new.tables[name]
-            for column, column_was in self.renamed.columns[name].items():
-                yield old, new, old.columns[column_was], new.columns[column]
+    def _kept_columns(self) -> Iterator[tuple[Table, Table, Column, Column]]:
+        """The old and the new table and column."""
+        for name, old_name in self.renamed.kept_tables.items():
+            old, new = self.old.tables[old_name], self.new.tables[name]
+            for column, old_column in self.renamed.kept_columns[name].items():
+                yield old, new, old.columns[old_column], new.columns[column]
 
     def _destructive(self, steps: Collection[Step]) -> Iterator[str]:
         for step in steps:
             if step.name.startswith(("drop table ", "drop column ")):
                 yield step.name
-        for _, new, was, becomes in self._pairs():
-            if renames.conversion(was, becomes) == "lossy":
-                yield f"alter column {new.name}.{becomes.key}"
+        for _, table, old, new in self._kept_columns():
+            if conversion(old, new) == "lossy":
+                yield f"alter column {table.name}.{new.key}"
 
     def _gaps(self) -> Iterator[Gap]:
-        for name, was in self.renamed.tables.items():
+        for name, old_name in self.renamed.kept_tables.items():
             for column in self.new.tables[name].columns.values():
                 if column.null or column.default is not None or column.backfill is not None:
                     continue
-                continued = self.renamed.columns[name].get(column.name)
-                if continued is None or self.old.tables[was].columns[continued].null:
-                    yield Gap(was, continued, f"tables.{name}.columns.{column.key}")
+                old_column = self.renamed.kept_columns[name].get(column.name)
+                if old_column is None or self.old.tables[old_name].columns[old_column].null:
+                    yield Gap(old_name, old_column, f"tables.{name}.columns.{column.key}")
 
     def _added_constraints(self, steps: Collection[Step]) -> Iterator[tuple[Step, str, str]]:
         """Those of existing tables, with the table and the constraint's name."""
         for step in steps:
             at = model_of(step.django)
-            if isinstance(step.django, migrations.AddConstraint) and at in self.renamed.tables:
+            if isinstance(step.django, migrations.AddConstraint) and at in self.renamed.kept_tables:
                 yield step, at, step.django.constraint.name
 
     def _new_checks(self, steps: Collection[Step]) -> Iterator[NewCheck]:
         for step, at, name in self._added_constraints(steps):
-            was, table = self.renamed.columns[at], self.renamed.tables[at]
+            old_names, table = self.renamed.kept_columns[at], self.renamed.kept_tables[at]
             if name in self.check_names:
                 column = self.new.tables[at].columns[self.check_names[name]]
                 if self._keeps_type(at, column.name):
-                    yield NewCheck(table, replace(column, name=was[column.name]), step.path)
+                    yield NewCheck(table, replace(column, name=old_names[column.name]), step.path)
             elif name in self.table_check_names:
                 condition = self.new_table_checks[at][self.table_check_names[name]]
                 if all(self._keeps_type(at, column) for column in checks.columns_of(condition)):
-                    yield NewCheck(table, checks.renamed(condition, was), step.path)
+                    yield NewCheck(table, checks.renamed(condition, old_names), step.path)
 
-    def _continued(self, at: str, name: str) -> tuple[Column | None, Column]:
-        """The old column that a column of the existing table `at` continues, and that column."""
-        becomes, was = self.new.tables[at].all_columns[name], self.renamed.columns[at].get(name)
-        if becomes.implicit:
-            return becomes, becomes
-        return self.old.tables[self.renamed.tables[at]].columns[was] if was else None, becomes
+    def _old_and_new(self, at: str, name: str) -> tuple[Column | None, Column]:
+        """The column `name` of the kept table `at`, before and after."""
+        new, old_name = self.new.tables[at].all_columns[name], self.renamed.kept_columns[at].get(name)
+        if new.implicit:
+            return new, new
+        return self.old.tables[self.renamed.kept_tables[at]].columns[old_name] if old_name else None, new
 
     def _keeps_type(self, at: str, column: str) -> bool:
-        was, becomes = self._continued(at, column)
-        return was is not None and SQL_TYPES[was.type] == SQL_TYPES[becomes.type]
+        old, new = self._old_and_new(at, column)
+        return old is not None and SQL_TYPES[old.type] == SQL_TYPES[new.type]
 
     def _new_uniques(self, steps: Collection[Step]) -> Iterator[NewUnique]:
         for step, at, name in self._added_constraints(steps):
@@ -179,16 +181,16 @@ class _Planning:
                 yield NewUnique(
                     step=step,
                     constraint=name,
-                    table=self.renamed.tables[at],
-                    columns=tuple(self.renamed.columns[at].get(column, column) for column in columns),
+                    table=self.renamed.kept_tables[at],
+                    columns=tuple(self.renamed.kept_columns[at].get(column, column) for column in columns),
                     index=table_models.new_unique_name(at, columns),
                 )
 
     def _keeps_values(self, at: str, column: str) -> bool:
-        was, becomes = self._continued(at, column)
-        if was is None or (was.type, was.max_length) != (becomes.type, becomes.max_length):
+        old, new = self._old_and_new(at, column)
+        if old is None or (old.type, old.max_length) != (new.type, new.max_length):
             return False
-        return becomes.null or not was.null
+        return new.null or not old.null
 
     def _targets(self, operations: Collection[Any]) -> tuple[set[str], set[str]]:
         """Existing tables, by old name, that gain or lose foreign keys to them."""
@@ -199,21 +201,21 @@ class _Planning:
             table = schema.tables[model_of(operation)]
             is_table = isinstance(operation, migrations.CreateModel | migrations.DeleteModel)
             columns = table.columns.values() if is_table else [column_of(table, operation.name)]
-            return {was for column in columns if (was := self.renamed.was_table.get(column.references or ""))}
+            return {name for column in columns if (name := self.renamed.old_tables.get(column.references or ""))}
 
         for operation in operations:
             if isinstance(operation, migrations.CreateModel | migrations.AddField | migrations.AlterField):
                 pointed_to |= targets(self.new, operation)
             if isinstance(operation, migrations.DeleteModel | migrations.RemoveField | migrations.AlterField):
-                formerly_referenced |= targets(self.middle, operation)
-        for old, _, was, becomes in self._pairs():
-            if was.is_reference and not becomes.is_reference and was.references:
-                formerly_referenced |= {was.references, old.name}
+                formerly_referenced |= targets(self.renamed.schema, operation)
+        for old_table, _, old, new in self._kept_columns():
+            if old.is_reference and not new.is_reference and old.references:
+                formerly_referenced |= {old.references, old_table.name}
         return pointed_to, formerly_referenced
 
-    def _changed_condition(self, was: str, table: str, condition: str) -> str:
+    def _changed_condition(self, old_table: str, table: str, condition: str) -> str:
         before, after = self._rules_by_condition
-        listed = sorted({*before.get((was, condition), ()), *after.get((table, condition), ())})
+        listed = sorted({*before.get((old_table, condition), ()), *after.get((table, condition), ())})
         more = f" and {len(listed) - _RULES_SHOWN} more" if len(listed) > _RULES_SHOWN else ""
         affected = f"; affects {', '.join(listed[:_RULES_SHOWN])}{more}" if listed else ""
         return f"change condition {condition} of {table}{affected}"
@@ -224,21 +226,19 @@ class _Planning:
 
     def _notes(self) -> Iterator[str]:
         yield from _user_field_notes(self.old.users, self.new.users)
-        for name, table in self.new.tables.items():
-            was = self.old.tables.get(self.renamed.tables.get(name, ""))
-            if was is None:
-                continue
-            if was.rules != table.rules:
+        for name, old_name in self.renamed.kept_tables.items():
+            old_table, table = self.old.tables[old_name], self.new.tables[name]
+            if old_table.rules != table.rules:
                 yield f"change rules of {name}"
-            for condition in sorted(was.conditions.keys() | table.conditions.keys()):
-                if was.conditions.get(condition) != table.conditions.get(condition):
-                    yield self._changed_condition(was.name, name, condition)
-            if was.id_prefix != table.id_prefix:
+            for condition in sorted(old_table.conditions.keys() | table.conditions.keys()):
+                if old_table.conditions.get(condition) != table.conditions.get(condition):
+                    yield self._changed_condition(old_name, name, condition)
+            if old_table.id_prefix != table.id_prefix:
                 yield f"change id prefix of {name}"
-        for _, new, column_was, becomes in self._pairs():
-            facts = (column_was.on_user_delete, column_was.related_name, column_was.is_user)
-            if facts != (becomes.on_user_delete, becomes.related_name, becomes.is_user):
-                yield f"alter column {new.name}.{becomes.key}"
+        for _, table, old, new in self._kept_columns():
+            facts = (old.on_user_delete, old.related_name, old.is_user)
+            if facts != (new.on_user_delete, new.related_name, new.is_user):
+                yield f"alter column {table.name}.{new.key}"
 
 
 def user_field_changes(old: UserFields, new: UserFields) -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...]]]:
