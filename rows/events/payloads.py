@@ -27,20 +27,17 @@ from rows.schema.column_values import LONG_TYPES
 from rows.schema.model import Hop
 
 RELATED_ROWS: Final = 1000
-"""Maximum related rows of a rule; a rule that needs more is not met."""
+"""A rule that needs more is not met."""
 MAX_EFFORT: Final = 3_000_000
 """Steps of all rules and filters of one event: about a second."""
-_QUERY_STEPS: Final = 3_000
-"""Steps per query for a relation: about a millisecond."""
-_CACHED_STEPS: Final = 2
-"""Steps for a cached relation."""
-_ROW_STEPS: Final = 30
-"""Steps per related row."""
+_RELATION_STEPS: Final = 3_000
+"""Of a query: about a millisecond."""
+_CACHED_RELATION_STEPS: Final = 2
+_RELATED_ROW_STEPS: Final = 30
 _BYTES_PER_STEP: Final = 4
-"""Bytes of related rows' long cells per step: 12 MB per event."""
+"""Of related rows' long cells: 12 MB per event."""
 _SIZE: Final = "_size"
 _SERVER: Final = Principal("key")
-"""Role `server`: any key."""
 _SET_TIMEOUT: Final = "SELECT set_config('statement_timeout', %s, true)"
 _TIMEOUT_MS: Final = 1000
 """For measuring cells: JSON and arrays have to be unpacked."""
@@ -77,7 +74,7 @@ _Rows = Sequence[Mapping[str, Any]]
 
 
 class _Evaluation:
-    """The remaining steps of one event, and its related rows by hop and key (None: too many)."""
+    """Of one event, with related rows by hop and key (None: too many)."""
 
     def __init__(self, event: int | None = None, effort: Effort | None = None) -> None:
         self.event = event
@@ -130,7 +127,7 @@ class Payloads:
     def visible_cells(
         self, compiled: schema_cache.CompiledSchema, table: str, record: Mapping[str, Any]
     ) -> dict[str, Any] | None:
-        """`record` as the viewer sees it: unreadable cells null; None if the row is hidden. Raises TooCostly."""
+        """Unreadable cells are null; None if the row is hidden. Raises TooCostly."""
         rule = compiled.rules.access(table, compiled.rules.role_key(self._viewer)).read
         if rule is None:
             return None
@@ -181,7 +178,7 @@ class Payloads:
         return {name: value for name, value in record.items() if name in granted} if matched else None
 
     def _resolved(self, variable: Variable) -> Any:
-        """The value of a rule's variable: `$now` is fixed per batch. Webhooks have no other variables."""
+        """`$now` is fixed per batch. Webhooks have no other variables."""
         if variable.name == "now" and self._now is None:
             self._now = sql_functions.now(self._using)
         return resolve(variable, self._viewer, self._now)
@@ -189,12 +186,12 @@ class Payloads:
     def _related(
         self, compiled: schema_cache.CompiledSchema, hop: Hop, row: Mapping[str, Any], used: Mapping[str, set[str]]
     ) -> _Rows:
-        """The rows of a relation in a rule, queried once per event. Raises _TooManyRelated, TooCostly."""
+        """Queried once per event. Raises _TooManyRelated, TooCostly."""
         key = row.get("id") if hop.many else row.get(hop.column)
         if key is None:
             return []
         effort, known = self._evaluation.effort, self._evaluation.related
-        effort.spend(_CACHED_STEPS)
+        effort.spend(_CACHED_RELATION_STEPS)
         if (hop, key) not in known:
             try:
                 # In a savepoint: if this one read fails, it is this event that gets no payload, not all of the batch.
@@ -245,8 +242,8 @@ def columns_by_table(conditions: Iterable[Condition], table: str) -> Mapping[str
 
 
 def _read(compiled: schema_cache.CompiledSchema, hop: Hop, key: Any, used: set[str], effort: Effort) -> _Rows | None:
-    """The used columns of related rows, charged before reading; None: too many. Raises TooCostly."""
-    effort.spend(_QUERY_STEPS)
+    """Charged before reading. None: too many. Raises TooCostly."""
+    effort.spend(_RELATION_STEPS)
     rows = compiled.models[hop.table].unruled.using(compiled.alias)
     rows = rows.filter((hop.column if hop.many else "id", key))
     columns = compiled.schema.tables[hop.table].columns
@@ -258,10 +255,10 @@ def _read(compiled: schema_cache.CompiledSchema, hop: Hop, key: Any, used: set[s
             sizes = dict(sized.values_list("id", _SIZE)[: RELATED_ROWS + 1])
         if len(sizes) > RELATED_ROWS:
             return None
-        effort.spend(_QUERY_STEPS + sum(sizes.values()) // _BYTES_PER_STEP)
+        effort.spend(_RELATION_STEPS + sum(sizes.values()) // _BYTES_PER_STEP)
         rows = rows.filter(id__in=list(sizes))
     found = list(rows.values(*used)[: RELATED_ROWS + 1])
-    effort.spend(_ROW_STEPS * len(found))
+    effort.spend(_RELATED_ROW_STEPS * len(found))
     if len(found) > RELATED_ROWS:
         return None
     return [{name: str(cell) if isinstance(cell, UUID) else cell for name, cell in row.items()} for row in found]

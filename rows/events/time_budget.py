@@ -7,9 +7,8 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 SECONDS: Final = 1.0
-"""A budget takes no more events after this time."""
 SHARE: Final = 0.25
-"""Seconds after which it takes no more events of one environment."""
+"""Seconds for one environment."""
 
 
 class TimeBudget:
@@ -22,7 +21,7 @@ class TimeBudget:
         return self._charged_at - self._begun > SECONDS
 
     def charge(self, environment_id: str) -> None:
-        """Charge the time since the last call."""
+        """For the time since the last call."""
         now = time.monotonic()
         self._spent[environment_id] += now - self._charged_at
         self._charged_at = now

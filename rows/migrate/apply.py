@@ -42,7 +42,7 @@ class StatementTimeout(Unavailable):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation of a change. `name` confirms it; `sql` is empty for what is not in PostgreSQL."""
+    """`name` confirms it; `sql` is empty for what is not in PostgreSQL."""
 
     name: str
     sql: tuple[str, ...]
@@ -114,7 +114,7 @@ def new_unique_sql(unique: NewUnique, *, concurrently: bool = True) -> sql.Compo
 
 
 def new_uniques(cursor: Any, tables: Collection[str] | None = None) -> dict[str, bool]:
-    """Those of `tables` (None: of all) in the current schema, and whether they are valid."""
+    """Of `tables` (None: of all) in the current schema, with whether they are valid."""
     cursor.execute(
         "SELECT i.relname, x.indisvalid FROM pg_catalog.pg_index x JOIN pg_catalog.pg_class i ON i.oid = x.indexrelid"
         " JOIN pg_catalog.pg_class t ON t.oid = x.indrelid JOIN pg_catalog.pg_namespace n ON n.oid = i.relnamespace"
@@ -126,8 +126,7 @@ def new_uniques(cursor: Any, tables: Collection[str] | None = None) -> dict[str,
 
 
 def _check_prebuilt_indexes(alias: str, plan: Plan, made: Sequence[NewUnique]) -> None:
-    """Check the prebuilt indexes on the plan's tables: each is valid, or dropped if not in `made`. Raises
-    LockNotAvailable if one of `made` is missing."""
+    """Each is valid, or dropped if not in `made`. Raises LockNotAvailable if one of `made` is missing."""
     if not plan.exclusive:
         return
     with connections[alias].cursor() as cursor:
@@ -139,8 +138,8 @@ def _check_prebuilt_indexes(alias: str, plan: Plan, made: Sequence[NewUnique]) -
 
 
 def apply(alias: str, schema: str, plan: Plan, made: Sequence[NewUnique] = ()) -> Applied:
-    """Run `plan` on the tables of `schema`, in the current transaction. `made` are uniques with prebuilt indexes.
-    Raises LockNotAvailable, StatementTimeout, and InvalidDocument (existing rows do not fit); then roll back."""
+    """`made`: uniques with prebuilt indexes. Raises LockNotAvailable, StatementTimeout, and InvalidDocument (existing
+    rows do not fit); then roll back."""
     with use_schema(alias, schema):
         _lock(alias, plan)
         _check_prebuilt_indexes(alias, plan, made)
@@ -281,9 +280,8 @@ def _grouped(steps: Iterable[Step]) -> Iterator[list[Step]]:
 
 
 def exception_for(step: Step, error: DatabaseError) -> Exception | None:
-    """The exception for a failed statement of `step`: LockNotAvailable, StatementTimeout, or InvalidDocument for
-    existing rows that do not fit; None for another error. Without PostgreSQL's message, which contains values of
-    rows."""
+    """LockNotAvailable, StatementTimeout, or InvalidDocument for existing rows that do not fit; None for another error.
+    Without PostgreSQL's message, which contains values of rows."""
     state = sqlstates.sqlstate(error)
     if state in sqlstates.INTERFERED:
         return LockNotAvailable()

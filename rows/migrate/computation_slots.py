@@ -1,5 +1,5 @@
-"""Parsing and planning a schema can take seconds of CPU. A project gets one slot of a process at a time for
-it, so that it cannot take all threads from others. The rest waits in a short queue."""
+"""Parsing and planning a schema can take seconds of CPU. A project gets one slot of a process at a time for it, so that
+it cannot take all threads from others."""
 
 from collections.abc import Callable
 from functools import wraps

@@ -1,6 +1,5 @@
 """Builds indexes of large tables concurrently, after the schema change that declared them. `make_due` compares the
-document with the catalog, so it can be interrupted (`CREATE INDEX CONCURRENTLY` leaves an invalid index) and
-repeated."""
+document with the catalog, so it can be interrupted and repeated."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,8 +21,8 @@ Progress = Callable[[str], None]
 
 
 def make_due(environment: EnvironmentRef, progress: Progress = lambda name: None) -> bool:
-    """Build all missing indexes; True once none is missing, False if another process is at it. Without time limit: call
-    it from a worker or command, outside transactions."""
+    """True once none is missing, False if another process is at it. Without time limit: call it from a worker or
+    command, outside transactions."""
     with without_timeouts(environment.cluster) as connection:
         cursor = connection.cursor()
         if not advisory_locks.try_lock_session(cursor, LockSpace.INDEXES, environment.environment_id):

@@ -31,7 +31,7 @@ _CLEARING_MS: Final = 2_000
 
 
 def wanted(environment: EnvironmentRef, plan: Plan) -> tuple[NewUnique, ...]:
-    """The uniques of `plan` on large tables. At most one query."""
+    """At most one query."""
     if not plan.new_uniques:
         return ()
     large = apply.large_tables(environment.cluster, environment.environment_id)
@@ -75,7 +75,6 @@ def clear_all(cluster: str) -> None:
 
 
 def _clear_or_warn(cluster: str, environment_id: str) -> None:
-    """Drop an environment's leftover indexes, unless a build is running."""
     try:
         with suppress(_BuildRunning), _build_lock(cluster, environment_id) as cursor:
             _clear(cursor)
@@ -140,8 +139,7 @@ def _limit(cursor: Any, milliseconds: int) -> None:
 
 @contextmanager
 def _without_idle_timeout(alias: str) -> Generator[None]:
-    """Lift the idle timeout of the surrounding transaction, for example that of an Idempotency-Key: it waits for the
-    build."""
+    """The surrounding transaction, for example that of an Idempotency-Key, waits for the build."""
     if not connections[alias].in_atomic_block:
         yield
         return

@@ -1,6 +1,5 @@
-"""Impact of a rule change before it is applied: how many rows become visible or hidden, and to whom. Evaluates current
-and proposed rules over the same rows in one statement per table and subject, bounded by SAMPLES, a statement timeout
-and a deadline; the result says what was not evaluated."""
+"""How many rows a rule change would make visible or hidden, and to whom. Evaluates current and proposed rules over the
+same rows in one statement per table and subject, bounded by SAMPLES, a statement timeout and a deadline."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -66,8 +65,8 @@ class Impact:
 
 @in_slot
 def of_change(environment: EnvironmentRef, raw: Any, *, name_users: bool = True) -> list[Impact]:
-    """What the valid document `raw` would change: for each table with changed rules, for each role that these rules
-    name, and with `name_users` for some of the role's users. Also changes of the visible fields of users."""
+    """`raw` is valid. For each table with changed rules, for each role that these rules name, and with `name_users` for
+    some of the role's users. Also changes of the visible fields of users."""
     state = schema_versions.current(environment)
     if state.record is None:
         return []

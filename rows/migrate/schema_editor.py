@@ -66,9 +66,9 @@ class RowSchemaEditor(DatabaseSchemaEditor):
             self.execute(statement, None)
 
     def build(self, models_of_schema: Iterable[type[models.Model]], fill: Callable[[], None] | None = None) -> None:
-        """Create all tables of an empty schema at once, several times faster than one by one. `fill` adds rows before
-        indexes and foreign keys, so in any order. An index that cannot hold a row's value is postponed
-        (`rows.migrate.concurrent_indexes`)."""
+        """All tables of an empty schema at once, several times faster than one by one. `fill` adds rows before indexes
+        and foreign keys, so in any order. An index that cannot hold a row's value is postponed
+        (`concurrent_indexes`)."""
         waiting: list[tuple[str, Any]] = []
         for model in models_of_schema:
             self._operation = f"create table {model._meta.db_table}"
@@ -90,7 +90,7 @@ class RowSchemaEditor(DatabaseSchemaEditor):
                 self.postponed = True
 
     def _fits(self, statement: Any) -> bool:
-        """Create an index; False if PostgreSQL cannot index a value."""
+        """Creates an index; False if PostgreSQL cannot index a value."""
         try:
             with transaction.atomic(using=self.connection.alias):
                 self.execute(statement, None)

@@ -76,7 +76,7 @@ class Outcome:
 
 
 def read(raw: object) -> Schema:
-    """The schema of a document with its rules. Raises InvalidDocument."""
+    """Raises InvalidDocument."""
     return with_valid_rules(parser.parse(raw))
 
 
@@ -108,8 +108,8 @@ def rehearse(
     expected: int | None = None,
     beside: Mapping[str, Any] = MappingProxyType({}),
 ) -> Outcome:
-    """What `change` would do, without locks. `actor` limits the warnings, which are about functions and webhooks as the
-    configuration `beside` makes them. Raises as `change`, except Unconfirmed."""
+    """Without locks. `actor` limits the warnings, which are about functions and webhooks as the configuration `beside`
+    makes them. Raises as `change`, except Unconfirmed."""
     planned = _planned(environment, raw, expected, actor)
     if planned.is_empty:
         return planned.unchanged
@@ -302,8 +302,7 @@ def locked_version(environment: EnvironmentRef) -> CurrentVersion:
 
 @contextmanager
 def _status_migrating(environment: EnvironmentRef) -> Generator[None]:
-    """Show the environment's status `migrating` during the block. If resetting it fails, a periodic job resets it
-    (`rows.tasks`)."""
+    """If resetting the status fails, a periodic job does it (`rows.tasks`)."""
     status = Environment.Status
     environment_row = Environment.objects.filter(pk=environment.environment_id)
     environment_row.filter(status=status.READY).update(status=status.MIGRATING)

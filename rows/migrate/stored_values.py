@@ -39,7 +39,7 @@ def _unreadable(column: Column) -> sql.Composed:
 
 
 def unreadable_cell(alias: str, table: Table) -> tuple[str, str] | None:
-    """The id of a row and a column with a value that the API cannot show; None if there is none. One query."""
+    """The id of a row and a column with such a value; None if there is none. One query."""
     tests = {ID.name: _UNREACHABLE}
     tests |= {name: _unreadable(column) for name, column in table.all_columns.items() if column.type in _UNREADABLE}
     query = sql.SQL("SELECT id, ARRAY[{}] FROM {} WHERE {} LIMIT 1").format(
@@ -84,7 +84,6 @@ def refuse_large_rows(editor: RowSchemaEditor, plan: Plan) -> None:
 
 
 def is_row_too_large(columns: Iterable[Column]) -> sql.Composable:
-    """As a condition: whether these columns exceed the API's maximum row."""
     sizes = [
         sql.SQL("coalesce(octet_length({}::text), 0)").format(sql.Identifier(column.name))
         for column in columns

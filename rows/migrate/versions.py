@@ -116,7 +116,6 @@ def count_tables(environment: EnvironmentRef) -> int:
 
 
 def open_to_anonymous(environment: EnvironmentRef) -> Exposure:
-    """Tables whose rules name `anonymous`, and the fields of users that it sees. Two queries."""
     schema = current(environment).schema
     named = {table.name: table.rules.get(principal.ANONYMOUS, ()) for table in schema.tables.values()}
     tables = {name: [each for each in ACTIONS if each in actions] for name, actions in named.items() if actions}

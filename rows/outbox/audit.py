@@ -1,6 +1,6 @@
-"""Audit outbox: entries about changes in a region, written in the transaction of the change and moved to the audit log
-in the control database (`accounts.audit`) after its commit, by the same process or by `flush_oldest` in a periodic job.
-Moving an entry twice has no effect, because its id is the same."""
+"""Audit entries about changes in a region, written in the transaction of the change and moved to the control database
+(`accounts.audit`) after its commit, by the same process or a periodic job. Moving an entry twice has no effect, because
+its id is the same."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -21,7 +21,7 @@ _JOB: Final = "an audit entry"
 
 
 def record(environment: EnvironmentRef, action: str, *, actor: Caller | Actor, target_id: str, **detail: Any) -> None:
-    """Write one entry in the region's current transaction. Two statements, and two after the commit."""
+    """In the region's current transaction. Two statements, and two after the commit."""
     if audit.is_part_of_one_change():
         return
     using = environment.cluster
@@ -39,7 +39,7 @@ def record(environment: EnvironmentRef, action: str, *, actor: Caller | Actor, t
 
 
 def record_system(using: str, action: str, *, target_id: str, environment_id: str, **detail: Any) -> None:
-    """Write an entry of the system in one statement; a worker moves it, so that a region need not wait."""
+    """One statement; a worker moves the entry, so that a region need not wait."""
     _insert(
         using, action, actor=audit.SYSTEM, target_id=target_id, project_id=None, environment_id=environment_id,
         detail=detail,
@@ -67,7 +67,7 @@ def _flush_and_delete(using: str, entry: AuditOutboxEntry) -> None:
 
 
 def flush_oldest(using: str) -> int:
-    """Move at most BATCH entries; returns how many. Raises DatabaseError. Call it outside transactions."""
+    """Moves at most BATCH entries; returns how many. Raises DatabaseError. Call it outside transactions."""
     found = list(AuditOutboxEntry.objects.using(using).order_by("pk")[:BATCH])
     if found:
         _flush(found)

@@ -1,4 +1,4 @@
-"""The event types, their patterns, and the content of a delivery. Pure. Contract section 6."""
+"""The event types, their patterns, and the content of a delivery. Contract section 6."""
 
 import re
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
@@ -28,8 +28,7 @@ MAX_PATTERNS: Final = 50
 
 
 def problem_with(pattern: str) -> str | None:
-    """Why `pattern` is invalid, or None. Patterns are `<table>.<action>`, `*.<action>`, `<table>.*`, `*`, or a system
-    event. The table need not exist yet."""
+    """None for `<table>.<action>`, `*.<action>`, `<table>.*`, `*`, and system events. The table need not exist yet."""
     if pattern == "*" or pattern in SYSTEM_EVENTS or _ROW_PATTERN.fullmatch(pattern):
         return None
     return (
@@ -39,13 +38,12 @@ def problem_with(pattern: str) -> str | None:
 
 
 def table_of(pattern: str) -> str | None:
-    """The one table that `pattern` names."""
     found = _ROW_PATTERN.fullmatch(pattern)
     return found["table"] if found and found["table"] != "*" else None
 
 
 def unknown_tables(patterns: Iterable[str], tables: Container[str]) -> list[str]:
-    """The tables that `patterns` name and `tables` lacks: misspelled, or not created yet."""
+    """Misspelled, or not created yet."""
     named = dict.fromkeys(table for pattern in patterns if (table := table_of(pattern)) is not None)
     return [table for table in named if table not in tables]
 
@@ -65,8 +63,7 @@ def matches(patterns: Iterable[str], event_type: str) -> bool:
 
 
 def cover_runs(patterns: Collection[str]) -> bool:
-    """Whether `patterns` cover events of runs, which contain thrown errors: subscribers must be allowed to read
-    functions."""
+    """Events of runs contain thrown errors: subscribers must be allowed to read functions."""
     return any(matches(patterns, each) for each in OF_RUNS)
 
 

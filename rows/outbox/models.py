@@ -1,6 +1,5 @@
 """The transactional outbox: `rows.write.statements` inserts an event in the statement that writes a row with
-subscribers; system events use `record`. `rows.outbox.subscriptions` maintains `EventInterest`, `webhooks` relays and
-purges events."""
+subscribers; system events use `record`. `webhooks` relays and purges events."""
 
 import json
 from collections.abc import Mapping
@@ -28,7 +27,7 @@ class CurrentTransaction(models.Func):
 
 
 class OutboxEvent(models.Model):
-    """One committed event; only `relayed_at` changes."""
+    """Only `relayed_at` changes."""
 
     sequence = models.BigAutoField(primary_key=True)
     """In commit order for one row; across rows a lower number may commit later, so relays use `relayed_at`."""
@@ -47,7 +46,7 @@ class OutboxEvent(models.Model):
     relayed_at = models.DateTimeField(null=True)
     """When all deliveries existed; null is due."""
     transaction = TransactionIdField(null=True, db_default=CurrentTransaction(), editable=False)
-    """Its transaction: compared with a snapshot, it shows which events a reader has not seen (`rows.changes`)."""
+    """Compared with a snapshot, it shows which events a reader has not seen (`rows.changes`)."""
 
     class Meta:
         constraints: ClassVar = [models.UniqueConstraint(fields=["event_id"], name="outbox_event_once")]
@@ -128,8 +127,7 @@ def record(
     schema_version: int | None = None,
     depth: int | None = None,
 ) -> str:
-    """Write a system event, in the current transaction. `depth` is that of the request by default. Returns its
-    `evt_…`."""
+    """A system event, in the current transaction. `depth` is that of the request by default. Returns the `evt_…`."""
     event_id = ids.new("evt")
     OutboxEvent.objects.using(using).create(
         event_id=event_id,

@@ -15,7 +15,7 @@ PatternsOf = Callable[[str, str], Iterable[Sequence[str]]]
 
 
 class EventConsumer(Protocol):
-    """Takes part in one batch of the relay: `add` receives each event, `write` stores what was made of them."""
+    """Of one batch of the relay: `add` receives each event, `write` stores what was made of them."""
 
     count: int
 
@@ -48,7 +48,7 @@ def consumers_of(environment_ids: Collection[str], using: str) -> list[EventCons
 
 
 def refresh(environment_id: str, using: str) -> None:
-    """Update the event interests, with the `lock` held unless the environment is being created."""
+    """With the `lock` held unless the environment is being created."""
     wanted: dict[tuple[str, str], bool] = {}
     for patterns_of, is_for_relay in _sources:
         for patterns in patterns_of(environment_id, using):
@@ -71,7 +71,7 @@ def interests_of(environment_id: str, using: str) -> set[tuple[str, str]]:
 
 
 def is_wanted(event_type: str, environment_id: str, using: str) -> bool:
-    """Whether an event of this type has a subscriber. One query."""
+    """One query."""
     [(name, action)] = event_types.interests([event_type])
     interests = EventInterest.objects.using(using).filter(environment_id=environment_id)
     return interests.filter(table_name__in=(name, ANY), action__in=(action, ANY)).exists()

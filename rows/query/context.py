@@ -1,6 +1,6 @@
-"""Query context: one operation of one principal, against one schema version. Each compiled statement tests its version;
-if that differs, PostgreSQL reports a missing column, or an error depends on the cached schema, the schema is reloaded
-and the operation runs once more (`run`)."""
+"""One operation of one principal, against one schema version. Each compiled statement tests its version; if that
+differs, PostgreSQL reports a missing column, or an error depends on the cached schema, the schema is reloaded and the
+operation runs once more."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -92,7 +92,7 @@ class QueryContext:
         return table, access
 
     def _no_table(self, name: str) -> NotFound:
-        """The same error for a missing and a forbidden table, with the environment, often the wrong one."""
+        """The same for a missing and a forbidden table. Names the environment, which is often the wrong one."""
         rules = self.compiled.rules
         accesses = {known: rules.access(known, self.role_key) for known in self.compiled.schema.tables}
         open_ones = [known for known, access in accesses.items() if access.read or access.insert]
@@ -122,8 +122,7 @@ class QueryContext:
         return found
 
     def _compile_large(self, compile: Callable[[RoleView, *Shape], Statement], *shape: *Shape) -> Statement:
-        """Takes up to seconds of CPU: one at a time, shared fairly among projects, and not on the event loop.
-        Raises ValidationFailed, Unavailable."""
+        """Takes up to seconds of CPU: one at a time, not on the event loop. Raises ValidationFailed, Unavailable."""
         try:
             with (
                 _large_statements.slot(self.environment.project_id, wait=settings.WEB_QUEUE_TIMEOUT),
@@ -144,9 +143,8 @@ class QueryContext:
         *,
         is_short: bool = False,
     ) -> list[Row]:
-        """Run a reading statement, and again if the connection was lost. `limit_ms` is its timeout; with `is_short` it
-        may share a pipeline. Rows from a replica are final. If a replica returns none, the primary is asked, because
-        the replica may be at another schema version."""
+        """Runs again if the connection was lost. `limit_ms` is the timeout; with `is_short` the statement may share a
+        pipeline. If a replica returns no rows, the primary is asked: the replica may be at another schema version."""
         values = self._bound(statement, named, filter_values)
         if self.freshness is not None and CLOCK not in statement.sql:
             found = run_on_replica(self.compiled.alias, self.freshness, statement.sql, values, limit_ms)
@@ -170,7 +168,7 @@ class QueryContext:
         return found
 
     def write_all(self, writes: Sequence[tuple[Statement, Mapping[Any, bytes | None]]]) -> list[list[Row]]:
-        """As `write` for each, in one round trip of a transaction. Raises the first error."""
+        """In one round trip of a transaction. Raises the first error."""
         server_hints.will_block()
         found = run_in_transaction(
             self.connection, [(statement.sql, self._bound(statement, named, ())) for statement, named in writes]
@@ -187,7 +185,7 @@ class QueryContext:
         return statement.bind(known, filter_values, self.principal)
 
     def verify(self) -> None:
-        """Called for an empty result. Raises StaleVersion if the version is outdated. At most one query."""
+        """Called for an empty result. Raises StaleVersion. At most one query."""
         if not self.is_verified:
             if not schema_cache.is_current(self.compiled):
                 raise StaleVersion
@@ -201,8 +199,8 @@ def run(
     freshness: Freshness | None = None,
     users_version: bytes | None = None,
 ) -> T:
-    """Run `operation` with the cached schema, and again with a newer one if that was stale, or after a deadlock or
-    serialization failure outside a transaction. With `freshness` a replica may answer the first run."""
+    """Runs `operation` again with a newer schema if the cached one was stale, and after a deadlock or serialization
+    failure outside a transaction. With `freshness` a replica may answer the first run."""
     compiled, met_deadlock = schema_cache.compiled_schema(environment), False
     for runs_left in reversed(range(MAX_RUNS)):
         connection = loop_connections.connection(compiled.alias, environment.project_id)

@@ -18,8 +18,8 @@ _MARK: Final = re.compile(rb'\t"([^"\\]*(?:\\.[^"\\]*)*)"')
 
 
 def embed(context: QueryContext, body: bytes) -> bytes:
-    """`body` with each marker replaced by the fields of the user that are visible, or null. At most one query. Raises
-    ValidationFailed naming `with` beyond MAX_ANSWER_BYTES, and Django's database errors."""
+    """`body` with the visible fields of the user, or null, for each marker. At most one query. Raises ValidationFailed
+    naming `with` beyond MAX_ANSWER_BYTES, and Django's database errors."""
     parts: list[bytes] = _MARK.split(body)  # text, id, text, id, …, text
     users = _find(context, set(parts[1::2]))
     parts[1::2] = [users.get(one, b"null") for one in parts[1::2]]

@@ -38,7 +38,6 @@ class _Rule:
 
 
 def _rules_of(access: Access) -> list[_Rule]:
-    """The rules that a row can meet."""
     found = [_Rule("read", grant.where, grant.clauses) for grant in access.read.grants] if access.read else []
     for action, rule in (("update", access.update), ("delete", access.delete)):
         if rule is not None:
@@ -49,7 +48,7 @@ def _rules_of(access: Access) -> list[_Rule]:
 def explain(context: QueryContext, name: str, row_id: str, subject: Principal, *, knows_users: bool) -> dict[str, Any]:
     """`{"visible", "rules": [{"role", "action", "verdict", "clauses": [{"clause", "verdict", "why"}]}],
     "hidden_columns": [{"column", "why"}]}` for `subject`. `knows_users`: the caller may see users' email, role and
-    claims. Raises NotFound. Two or three statements."""
+    claims. Raises NotFound."""
     knows_users = knows_users or subject == context.principal
     table = context.readable(name)
     if not ROW_ID_PATTERN.fullmatch(row_id):
@@ -100,7 +99,7 @@ def _read_row(context: QueryContext, statement: Statement, row_id: str) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """What clauses refer to: visible cells and quantifiers, the verdicts, the principal and the time."""
+    """What clauses refer to."""
 
     cells: dict[Path, Any]
     quantifiers: Mapping[Clause, Mapping[str, Condition]]
@@ -179,7 +178,6 @@ def _quantifiers(
 
 
 def _is_fully_visible(context: QueryContext, table: str, condition: Condition) -> bool:
-    """Whether the caller sees each row and cell that decides the condition."""
     return all(
         _sees_all_rows(context, at, step) if isinstance(step, Hop) else _sees_column(context, at, step)
         for at, step in reads(condition, table)
@@ -187,7 +185,7 @@ def _is_fully_visible(context: QueryContext, table: str, condition: Condition) -
 
 
 def _sees_all_rows(context: QueryContext, table: str, hop: Hop) -> bool:
-    """Whether the caller may read every row that `hop` leads to, and the linking cell."""
+    """And the cell that links to them."""
     far = context.compiled.rules.access(hop.table, context.role_key).read
     return (
         context.resolver.relation(table, hop.relation) == hop

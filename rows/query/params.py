@@ -52,7 +52,7 @@ def _parse_cached(
     parse: Callable[[str, str, NameResolver], Made],
     max_length: int = _MAX_TEXT,
 ) -> Made:
-    """`parse` of a text of bounded length, cached. Raises ValidationFailed on `field`."""
+    """Raises ValidationFailed on `field`."""
     if not isinstance(text, str):
         raise ValidationFailed.of(field, "wrong_type", "Must be a string.")
     if len(text) > max_length:
@@ -69,7 +69,7 @@ def _parse_cached(
 
 
 def parse_order(order: Any, table: str, resolver: NameResolver) -> tuple[OrderKey, ...]:
-    """A caller's `order`, at most MAX_ORDER keys, made total by `id`. Raises ValidationFailed on `order`."""
+    """At most MAX_ORDER keys, made total by `id`. Raises ValidationFailed on `order`."""
     if order is None:
         return DEFAULT_ORDER
     return _parse_cached("order", order, table, resolver, _read_order)
@@ -85,7 +85,7 @@ def _read_order(order: str, table: str, resolver: NameResolver) -> tuple[OrderKe
 
 
 def order_keys(order: str, table: str, resolver: NameResolver) -> list[OrderKey]:
-    """The keys as they are written, at most MAX_ORDER. Raises ValidationFailed on `order`."""
+    """As written, at most MAX_ORDER. Raises ValidationFailed on `order`."""
     texts = order.split(",", MAX_ORDER + 1)
     if len(texts) > MAX_ORDER:
         raise ValidationFailed.of("order", "too_many", f"At most {MAX_ORDER} names.")
@@ -99,7 +99,7 @@ def order_keys(order: str, table: str, resolver: NameResolver) -> list[OrderKey]
 
 
 def order_key(text: str, table: str, resolver: NameResolver) -> OrderKey:
-    """One key, such as `due_on.desc.nullslast`. Raises ValidationFailed on `order`."""
+    """Such as `due_on.desc.nullslast`. Raises ValidationFailed on `order`."""
     parts = text.split(".", MAX_HOPS + 3)
     nulls = parts.pop() if len(parts) > 1 and parts[-1] in ("nullsfirst", "nullslast") else None
     direction = parts.pop() if len(parts) > 1 and parts[-1] in ("asc", "desc") else "asc"
@@ -155,8 +155,8 @@ Withs = tuple[With | WithUser, ...]
 
 
 def parse_with(text: Any, table: str, resolver: NameResolver) -> Withs:
-    """A caller's `with`: at most MAX_RELATIONS relations and users, MAX_HOPS deep. A path may not return to a table,
-    except by self-references (`parent.parent`). Raises ValidationFailed on `with`."""
+    """At most MAX_RELATIONS relations and users, MAX_HOPS deep. A path may not return to a table, except by
+    self-references (`parent.parent`). Raises ValidationFailed on `with`."""
     if text is None:
         return ()
     return _parse_cached("with", text, table, resolver, _read_with)
@@ -222,9 +222,8 @@ Chosen = Mapping[Hops, tuple[str, ...] | None]
 
 
 def parse_columns(text: Any, table: str, resolver: NameResolver, withs: Withs) -> tuple[tuple[str, ...] | None, Withs]:
-    """A caller's `columns`: those of a row, and `withs` narrowed. Names, `*`, and with `*` also `-name`, each with the
-    path of an embedded relation (`list.*,-list.notes`). Unnamed rows show all columns; `id` is always shown. Raises
-    ValidationFailed on `columns`."""
+    """The columns of a row, and `withs` narrowed. `text`: names, `*`, and with `*` also `-name`, each with the path of
+    an embedded relation (`list.*,-list.notes`). Unnamed rows show all columns. Raises ValidationFailed on `columns`."""
     if text is None:
         return None, withs
     chosen = _parse_cached("columns", text, table, resolver, _read_columns, MAX_COLUMNS_TEXT)
@@ -240,7 +239,7 @@ def parse_columns(text: Any, table: str, resolver: NameResolver, withs: Withs) -
 
 
 def _with_columns(withs: Withs, chosen: Chosen, path: Hops, found: set[Hops]) -> Withs:
-    """The tree with the chosen columns; adds all paths to `found`."""
+    """Adds all paths to `found`."""
     made: list[With | WithUser] = []
     for one in withs:
         if isinstance(one, WithUser):

@@ -1,6 +1,5 @@
-"""One role's view of one schema version, as expressions: which rows and cells it may read, and callers' conditions
-(`reading`) as opposed to rules' (`rules`). Operands are parameters, so a statement serves every principal of the
-role."""
+"""One role's view of one schema version, as expressions: the rows and cells that it may read, callers' conditions
+(`reading`) and rules' (`rules`). Operands are parameters, so a statement serves every principal of the role."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
@@ -63,7 +62,7 @@ class RoleView:
         return self.ruleset.access(table, self.role_key)
 
     def may_read(self, table: str) -> Expression:
-        """The condition to read the current row; no rule means no row."""
+        """No rule means no row."""
         rule = self.access(table).read
         return NEVER if rule is None else self.rules.condition(rule.where, table)
 

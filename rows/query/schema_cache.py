@@ -1,6 +1,5 @@
-"""Caches compiled schemas in this process: version, models, rules and interests, for the MAX_ENVIRONMENTS used
-last with at most MAX_COLUMNS. Never trusted: each statement tests its version, and `rows.query.context` checks
-`is_current` before refusing anything."""
+"""Compiled schemas of the environments used last, in this process. Never trusted: each statement tests its version, and
+`rows.query.context` checks `is_current` before refusing anything."""
 
 import threading
 from collections import OrderedDict
@@ -94,7 +93,7 @@ def reload(environment: EnvironmentRef) -> CompiledSchema:
 
 
 def current(environment: EnvironmentRef) -> CompiledSchema:
-    """The current schema, for statements that do not test it. One query, or those of `reload`."""
+    """For statements that do not test the version. One query, or those of `reload`."""
     known = compiled_schema(environment)
     return known if is_current(known) else reload(environment)
 

@@ -44,7 +44,7 @@ class ListQuery:
     columns: Any = None
     count: Count | None = None
     limit_ms: int | None = None
-    """The timeout of the statement that reads the rows."""
+    """Of the statement that reads the rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,9 @@ def list_rows(
     freshness: Freshness | None = None,
     users_version: bytes | None = None,
 ) -> Page:
-    """A page of the rows that `principal` may read: one statement, and one for a count. With `freshness` a replica may
-    answer; `users_version` is for `accounts.directory.user_cache`. Raises NotFound and ValidationFailed naming the
-    parameter, or `limit` if the response is too large. Contract section 4.6."""
+    """One statement, and one for a count. With `freshness` a replica may answer; `users_version` is for
+    `accounts.directory.user_cache`. Raises NotFound and ValidationFailed naming the parameter, or `limit` if the
+    response is too large. Contract section 4.6."""
     return run(environment, principal, lambda context: _list(context, table, query), freshness, users_version)
 
 
@@ -86,8 +86,7 @@ def retrieve_row(
     freshness: Freshness | None = None,
     users_version: bytes | None = None,
 ) -> RowResult:
-    """One row, with relations. `etag` is None if `columns` leave some out. One statement. Raises NotFound and
-    ValidationFailed naming `with` or `columns`. Contract section 4.7."""
+    """One statement. Raises NotFound and ValidationFailed naming `with` or `columns`. Contract section 4.7."""
     operation = lambda context: _retrieve(context, table, row_id, withs, columns)  # noqa: E731
     return run(environment, principal, operation, freshness, users_version)
 
@@ -160,7 +159,6 @@ def page_of(bodies: Iterable[bytes], next_cursor: str | None, count: bytes = b""
 
 
 def _check_response_size(rows: Sequence[Row], parameter: str, *, json_cells: int) -> None:
-    """Raise ValidationFailed naming `parameter` for too large a response; never for a single row."""
     cells = [cell for row in rows for cell in row[:json_cells]]
     if None in cells or sum(map(len, cells)) > MAX_ANSWER_BYTES:  # type: ignore[arg-type]
         message = (
@@ -179,7 +177,7 @@ def _with_relations(context: QueryContext, rows: Sequence[Row], shape: ReadShape
 
 
 def _joined(context: QueryContext, row: Row) -> bytes:
-    """Joins two JSON objects, a row and its relations. A truncated relation is followed by its cursor."""
+    """Joins two JSON objects. A truncated relation is followed by its cursor."""
     relations = row[1] or b""
     if b"\t" in relations:
         relations = row_json.CONTINUATION.sub(lambda found: _continued(context, found[1]), relations)
@@ -193,7 +191,6 @@ def _continued(context: QueryContext, values: bytes) -> bytes:
 
 
 def cursor_behind(kind: str, facts: list[cursors.Fact], keys: Row, field: str, message: str) -> str:
-    """Raises ValidationFailed with `message` on `field` for long keys."""
     try:
         return cursors.encode(kind, facts, [None if key is None else key.decode() for key in keys])
     except cursors.CursorTooLong:
@@ -212,7 +209,7 @@ def _relation_cursor(context: QueryContext, table: str, *position: str) -> str:
 
 
 def _open_relation_cursor(context: QueryContext, table: str, query: ListQuery) -> _RelationPosition | None:
-    """The position of a `<relation>_next` cursor; None for other cursors."""
+    """Of a `<relation>_next` cursor; None for others."""
     if query.cursor is None or query.where is not None or query.order is not None:
         return None
     position = cursors.decode_if_of(_RELATION_KIND, [context.compiled.environment_id, table], query.cursor)
@@ -245,8 +242,8 @@ def _digest(where: Filter) -> str:
 
 
 def _count(context: QueryContext, table: Table, where: Filter, how: Count) -> bytes:
-    """The response's fields of the row count. An estimate is exact up to COUNT_CEILING; beyond, the planner's, only for
-    callers that see all rows (statistics include hidden ones), else "at_least"."""
+    """An estimate is exact up to COUNT_CEILING; beyond, the planner's, only for callers that see all rows (statistics
+    include hidden ones), else "at_least"."""
     shape = ReadShape(table.name, where.shape)
     most = None if how == "exact" else COUNT_CEILING + 1
     found = context.read(context.statement(select.counted, shape, most), {}, where.wire)

@@ -31,8 +31,7 @@ _filters: Final[Memo[tuple[int, str, str], Filter]] = Memo(2_048)
 
 
 def parse_where(where: Any, table: str, resolver: NameResolver, field: str = "where") -> Filter:
-    """The filter of a query parameter's text, an object, or None. Raises ValidationFailed on `field`; the message
-    starts with the path of the node."""
+    """`where`: text, an object, or None. Raises ValidationFailed on `field`; messages start with the node's path."""
     if where is None:
         return NO_FILTER
     try:

@@ -36,7 +36,7 @@ class ReadRule:
         return (self.where, *self.partial.values())
 
     def cell(self, column: str) -> Condition:
-        """The condition to read the cell of a readable row: TRUE if all grants show the column, FALSE if none does."""
+        """Of a readable row: TRUE if all grants show the column, FALSE if none does."""
         return self.partial.get(column, TRUE) if column in self.columns else FALSE
 
 

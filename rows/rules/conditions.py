@@ -7,8 +7,7 @@ holds for a row without a priority. In SQL: `L IS TRUE`, `L IS NOT TRUE`. A path
 null.
 
 **Normal form.** `Not` only occurs above a leaf, `$every` is `none` of the negation, and `TRUE` and `FALSE` only occur
-alone or in a quantified condition: `all_of`, `any_of` and `negate` preserve it.
-"""
+alone or in a quantified condition: `all_of`, `any_of` and `negate` preserve it."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -68,9 +67,8 @@ OLD: Final = "old."
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A rule's variable (`user.id`, `now`, `old.status`), bound per request as `type` by `principal.bind`; None if
-    missing, null, empty or of another type. Its leaf is accompanied by `Present`. `old.x` is the cell `x` before the
-    write."""
+    """A rule's variable (`user.id`, `now`, `old.status` before the write), bound per request by `principal.bind`; None
+    if missing, null, empty or of another type. Its leaf is accompanied by `Present`."""
 
     name: str
     type: Type
@@ -79,7 +77,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A literal of the schema document, bound as `wire`; `value` is its Python form, ignored in equality."""
+    """A literal of the schema document; `value` is its Python form, ignored in equality."""
 
     wire: bytes
     type: Type
@@ -112,13 +110,11 @@ FALSE: Final = Always(False)
 
 @dataclass(frozen=True, slots=True)
 class Compare(_Hashed):
-    """Compares the cell at `path` with `operand`; false over null."""
-
     path: Path
     operator: Operator
     operand: Operand
     needs: tuple[Variable, ...] = ()
-    """Other variables of the clause that must be present (the other bound of `$between`), for `guarded`."""
+    """Other variables that must be present (the other bound of `$between`), for `guarded`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,10 +40,8 @@ _SEPARATOR: Final = "\x1f"
 _COMPARISONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "eq": operator.eq, "lt": operator.lt, "lte": operator.le, "gt": operator.gt, "gte": operator.ge
 }  # fmt: skip
-_NODE: Final = 3
-"""Steps per node of a condition."""
+_STEPS_PER_NODE: Final = 3
 _ITEMS_PER_STEP: Final = 2
-"""List items compared in one step."""
 
 
 def _no_variable(variable: Variable) -> Any:
@@ -59,7 +57,7 @@ class TooCostly(Exception):
 
 
 class Effort:
-    """The remaining steps (about 0.3 µs each). Counted, not timed: the limit is the same everywhere."""
+    """Remaining steps (about 0.3 µs each). Counted, not timed: the limit is the same everywhere."""
 
     def __init__(self, steps: float) -> None:
         self._left = steps
@@ -76,8 +74,7 @@ _UNLIMITED: Final = Effort(math.inf)
 @dataclass(frozen=True, slots=True)
 class Facts:
     """Inputs beside the row. `values`: a filter's. `variable`: a variable's value or None (`principal.resolve`).
-    `related`: a hop's rows as the caller sees them (for rules: all). `old`: the row before a write. `effort`: limits
-    the cost."""
+    `related`: a hop's rows as the caller sees them (for rules: all). `old`: the row before a write."""
 
     values: Sequence[Any] = ()
     variable: Callable[[Variable], Any] = _no_variable
@@ -87,8 +84,8 @@ class Facts:
 
 
 def holds(condition: Condition, row: Row, facts: Facts = Facts()) -> bool:
-    """Whether `condition` is true of `row`. Raises LookupError for missing facts, TooCostly."""
-    facts.effort.spend(_NODE)
+    """Raises LookupError for missing facts, TooCostly."""
+    facts.effort.spend(_STEPS_PER_NODE)
     match condition:
         case Always():
             return condition.holds
@@ -237,7 +234,7 @@ class _Piece:
         return at + self.length <= len(text) and all(text.startswith(word, at + begun) for begun, word in self._words)
 
     def match_end(self, text: str, start: int, end: int) -> int:
-        """The end of the first match from `start` on; -1 without one."""
+        """-1 without a match."""
         if end - start < self.length:
             return -1
         if self.is_plain:

@@ -64,7 +64,6 @@ class _Reader(OperandReader):
     def __init__(self, resolver: NameResolver, table: str, use: Use) -> None:
         super().__init__(resolver, table, use)
         self.expanding: list[str] = []
-        """The enclosing named conditions, outermost first."""
         self.nodes = 0
         self.is_loose = False
         """A condition became TRUE or FALSE, so values may be unused."""
@@ -344,7 +343,7 @@ def _not_quantified(path: str, relation: Hop, value: Any) -> InvalidCondition:
 
 
 def read_rule(document: Mapping[str, Any], table: str, resolver: NameResolver, use: Use = "rule") -> Condition:
-    """A rule's `where` or `check`, in normal form, unguarded (`conditions.guarded`). Raises InvalidCondition."""
+    """Unguarded (`conditions.guarded`). Raises InvalidCondition."""
     return _Reader(resolver, table, use).condition(table, document, "", 1)
 
 

@@ -33,14 +33,13 @@ class NameResolver:
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
         self.token = next(_tokens)
-        """A cache key for what was parsed: equal for equal resolvers of one schema version, never reused."""
+        """A cache key: equal for equal resolvers of one schema version, never reused."""
 
     def columns(self, table: str) -> Mapping[str, Column]:
         """The columns that are readable in some row; `null`: as the caller sees it."""
         return self.schema.tables[table].all_columns
 
     def relations(self, table: str) -> Mapping[str, Hop]:
-        """The relations whose table and linking column are readable."""
         return self.schema.tables[table].relations
 
     def column(self, table: str, name: str) -> Column | None:
@@ -56,7 +55,7 @@ class NameResolver:
         return self.schema.tables[table].conditions.get(name)
 
     def searchable(self, table: str) -> tuple[str, ...]:
-        """The readable text columns without `id`, for `$search`."""
+        """For `$search`."""
         return tuple(name for name, column in self.columns(table).items() if column.type == "text" and column is not ID)
 
 

@@ -1,4 +1,4 @@
-"""The operators of each column type, and their operands (docs/reference/filters.md)."""
+"""The operators of each column type, and their operands."""
 
 from collections.abc import Mapping
 from typing import Any, Final

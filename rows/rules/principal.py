@@ -26,8 +26,8 @@ VIEWER: Final[RoleKey] = "viewer"
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who reads or writes. `user_id`, `email`, `role` and `claims` are an app user's, as stored; an account has an id
-    and email; a key, also for `anonymous`, its `key_id`. `bypass`: the scope `rows:bypass_rules`, or an operator."""
+    """`user_id`, `email`, `role` and `claims` are an app user's, as stored; an account has an id and email; a key, also
+    for `anonymous`, its `key_id`. `bypass`: the scope `rows:bypass_rules`, or an operator."""
 
     kind: CallerKind
     user_id: str | None = None
@@ -55,8 +55,8 @@ class Principal:
 
 
 def resolve(variable: Variable, principal: Principal, now: datetime | None = None) -> Any:
-    """A variable's Python value, or None if missing, null, empty ("", [], {}) or of another type. `now` is the
-    database's time. Raises LookupError for `$old`, and for `$now` without a time."""
+    """The Python value, or None if missing, null, empty ("", [], {}) or of another type. Raises LookupError for `$old`,
+    and for `$now` without a time."""
     raw = _raw(variable.name, principal, now)
     if raw is None:
         return None
@@ -98,6 +98,6 @@ def _raw(name: str, principal: Principal, now: datetime | None) -> Any:
 
 
 def bind(variable: Variable, principal: Principal) -> bytes | None:
-    """A variable's wire value for its type; None as `resolve`. Never `$now`, which is the database's (`role_view`)."""
+    """The wire value; None as `resolve`. Never `$now`, which is the database's (`role_view`)."""
     value = resolve(variable, principal)
     return None if value is None else wire(variable.type, value)

@@ -102,7 +102,7 @@ class RuleCompiler:
         return whole, tuple(clauses)
 
     def columns(self, patterns: tuple[str, ...] | None, path: str, known: Mapping[str, Column]) -> frozenset[str]:
-        """The columns that patterns such as `["*", "-internal"]` choose from `known`; None chooses all."""
+        """`patterns` such as `["*", "-internal"]`; None chooses all."""
         if patterns is None:
             return frozenset(known)
         chosen: set[str] = set(known) if "*" in patterns else set()

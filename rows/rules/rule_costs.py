@@ -14,7 +14,7 @@ SUBQUERY_COST: Final = 5
 
 
 def is_too_large(access: Access) -> bool:
-    """Whether rules alone exceed MAX_CONDITIONS in a statement about all columns."""
+    """In a statement about all columns."""
     return any(
         total > MAX_CONDITIONS for conditions in by_statement(access) for total in accumulate(map(cost, conditions))
     )

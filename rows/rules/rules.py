@@ -65,7 +65,7 @@ class _Rights:
         self._known: dict[tuple[str, RoleKey], Access] = {}
 
     def access(self, table: str, role_key: RoleKey) -> Access:
-        """The access of `role_key` to an existing table. Raises InvalidRule."""
+        """Raises InvalidRule."""
         key = (table, role_key)
         found = self._known.get(key)
         if found is None:
@@ -153,8 +153,8 @@ _TOO_LARGE: Final = (
 
 
 def validate(schema: Schema) -> list[FieldError]:
-    """All errors of a document's rules and checks, each with its path such as
-    `tables.tasks.rules.user.read.where.$or.1.list.nme`. Raises InvalidDocument if there are too many."""
+    """Each error has its path such as `tables.tasks.rules.user.read.where.$or.1.list.nme`. Raises InvalidDocument if
+    there are too many."""
     author = NameResolver(schema)
     found = Errors()
     for table in schema.tables.values():
@@ -175,8 +175,8 @@ def validate(schema: Schema) -> list[FieldError]:
 
 
 def too_large(schema: Schema, current: Schema, old_names: Mapping[str, str]) -> list[FieldError]:
-    """An error for each role of a table whose rules alone no statement could evaluate. Those that are so in `current`,
-    too, may stay. `old_names` are those of the tables in it. Both schemas are valid."""
+    """An error for each role of a table whose rules alone no statement could evaluate. Those that are so in `current`
+    may stay. `old_names` are those of the tables in it."""
     return [
         FieldError(f"tables.{table.name}.rules.{role}", "too_large", _TOO_LARGE)
         for table in schema.tables.values()

@@ -30,8 +30,7 @@ def read_literal(value: Any, path: str) -> Any:
 def read_variable(
     resolver: NameResolver, table: str, name: str, type_: Type, form: Form, path: str, use: Use = "rule"
 ) -> Variable:
-    """The variable `name` (without `$`) as an operand of `type_`. Raises InvalidCondition if unknown or never of that
-    type. Claims are checked when bound."""
+    """`name`: without `$`. Raises InvalidCondition if unknown or never of this type. Claims are checked when bound."""
     if name.startswith(OLD) and use in ("check", "record"):
         column = resolver.column(table, name.removeprefix(OLD))
         if column is None:

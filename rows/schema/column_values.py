@@ -47,8 +47,8 @@ def stored_size(column: Column, cell: bytes) -> int:
 
 
 def read_operand(column: Column, value: Any) -> Any:
-    """The Python value to compare with `column`. Raises InvalidValue, also for null. Accepts any length, scale and
-    reference: comparing with an impossible value finds nothing."""
+    """Raises InvalidValue, also for null. Accepts any length, scale and reference: comparing with an impossible value
+    finds nothing."""
     read_value = read(SQL_TYPES[column.type], value)
     if column.type == "enum" and read_value not in column.values:
         raise _not_among(column)
@@ -142,7 +142,7 @@ def read_id(value: Any) -> str:
 
 
 def encode_cell(table: Table, column: Column, value: Any) -> bytes | None:
-    """The wire text of a cell, None for null. Raises InvalidValue."""
+    """Raises InvalidValue."""
     if column is ID:
         return read_id(value).encode()
     cell = read_cell(column, value)

@@ -22,7 +22,7 @@ def problem(column: Column, raw: Any) -> str | None:
 
 
 def value(column: Column, raw: Any) -> Any:
-    """`raw` as Django takes it, except `NOW` and `RANDOM`. Raises values.InvalidValue."""
+    """As Django takes it, except `NOW` and `RANDOM`. Raises values.InvalidValue."""
     if raw is not None and raw == WORDS.get(column.type):
         return raw
     if len(str(raw)) > _MAX_JSON:

@@ -1,5 +1,5 @@
-"""The parsed schema document, which `rows.schema.parser.parse` makes or raises `InvalidDocument`. All of `rows` reads
-these immutable classes and never the JSON. docs/reference/schema.md has the format."""
+"""The parsed schema document: all of `rows` reads these immutable classes and never the JSON.
+docs/reference/schema.md."""
 
 import hashlib
 import json
@@ -68,7 +68,7 @@ MAX_ERRORS: Final = 100
 
 
 class Errors(list[FieldError]):
-    """Collects errors. Raises InvalidDocument at MAX_ERRORS."""
+    """Raises InvalidDocument at MAX_ERRORS."""
 
     def append(self, error: FieldError) -> None:
         super().append(error)
@@ -79,8 +79,8 @@ class Errors(list[FieldError]):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. `name` is its name in PostgreSQL and rows (`list_id`), `key` in the document (`list`); they differ
-    for references and users. `default` is JSON (None: none), `NOW` or `RANDOM`."""
+    """`name` is used in PostgreSQL and rows (`list_id`), `key` in the document (`list`); they differ for references and
+    users. `default` is JSON (None: none), `NOW` or `RANDOM`."""
 
     name: str
     key: str

@@ -69,7 +69,7 @@ class Content:
 
 
 def verified(archive: Archive, progress: Progress = lambda count: None) -> Content:
-    """Read and verify the whole file. Raises DamagedArchive."""
+    """Reads the whole file. Raises DamagedArchive."""
     archive.verify(progress)
     return read_content(archive)
 
@@ -106,7 +106,7 @@ def read_content(archive: Archive) -> Content:
 
 
 def version_of(record: Mapping[str, Any], number: int) -> SchemaVersion:
-    """The version of a record, without an environment. Raises DamagedArchive for another number."""
+    """Without an environment. Raises DamagedArchive for another number."""
     try:
         made = SchemaVersion(
             **{name: _cell_of(SchemaVersion._meta.get_field(name), record[name]) for name in VERSION_FIELDS},

@@ -29,7 +29,7 @@ class DamagedArchive(Exception):
 
 
 class UnsupportedFormat(Exception):
-    """The file has a newer format."""
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,6 @@ class Writer:
         return count
 
     def finish(self, facts: Mapping[str, Any]) -> None:
-        """Write the manifest with `facts`; the last call."""
         members = {name: {"size": member.size, "sha256": member.sha256} for name, member in self._members.items()}
         manifest = {"format": FORMAT, "format_version": FORMAT_VERSION, **facts, "members": members}
         info = zipfile.ZipInfo(MANIFEST)
@@ -151,7 +150,7 @@ class Archive:
                 pass
 
     def read(self, name: str, progress: Progress = lambda count: None) -> Iterator[bytes]:
-        """A member in pieces. Raises DamagedArchive, at the latest after the last one."""
+        """In pieces. Raises DamagedArchive, at the latest after the last one."""
         expected = self.members.get(name)
         if expected is None:
             raise DamagedArchive(f"it has no {name}")

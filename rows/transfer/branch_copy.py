@@ -38,8 +38,8 @@ def follow_branch(
 def build_copy(
     using: str, source: EnvironmentRef, target: EnvironmentRef, schema: Schema, data: branching.Data, *, into: str
 ) -> bool:
-    """Build the tables of `source` in the empty PostgreSQL schema `into`, which is or becomes that of `target`. Returns
-    whether an index could not be made."""
+    """`into` is an empty PostgreSQL schema, which is or becomes that of `target`. Returns whether an index could not be
+    made."""
     fill = None
     if data == "full":
         lock_against_deletion(using, source.environment_id, schema)
@@ -56,7 +56,7 @@ def lock_version(using: str, environment_id: str) -> int:
 
 
 def lock_against_deletion(using: str, schema_name: str, schema: Schema) -> None:
-    """Lock all tables against being dropped; reads and writes continue."""
+    """Reads and writes continue."""
     if schema.tables:
         tables = sql.SQL(", ").join(sql.Identifier(schema_name, name) for name in sorted(schema.tables))
         with row_access():

@@ -34,7 +34,7 @@ def in_chunks(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class LineEncoder:
-    """Precomputes what it can: called for each row."""
+    """Precomputes what it can, because it is called for each row."""
 
     def __init__(self, table: Table, columns: Sequence[Column], now: datetime, *, events: bool) -> None:
         self.table, self.events = table, events

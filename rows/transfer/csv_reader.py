@@ -10,8 +10,7 @@ from rows.schema.column_values import MAX_ROW_BYTES
 MAX_RECORD_BYTES: Final = 7 * MAX_ROW_BYTES
 """An unclosed quote would make one record of the whole file. JSON has six bytes for a control character, and a seventh
 is for the rest of a row."""
-MAX_CELLS: Final = 1000
-"""More than the columns of any table."""
+MAX_CELLS: Final = 1000  # more than the columns of any table
 
 
 class InvalidRecord(Exception):
@@ -49,7 +48,6 @@ def cells(record: bytes, delimiter: str = ",") -> list[str | None]:
 
 
 def _with_quotes(text: str, delimiter: str) -> list[str | None]:
-    """The cells of a text, or more than MAX_CELLS."""
     found: list[str | None] = []
     at, ending = 0, delimiter
     while ending and len(found) <= MAX_CELLS:
@@ -73,7 +71,6 @@ def _has_open_cell(line: str, delimiter: str) -> bool:
 
 
 def _with_next_lines(number: int, line: bytes, following: Iterator[tuple[int, bytes]]) -> bytes:
-    """The line and those up to the end of its last cell."""
     record, quotes = bytearray(line), line.count(b'"')
     while quotes % 2:
         _, line = next(following, (0, b""))
@@ -86,6 +83,5 @@ def _with_next_lines(number: int, line: bytes, following: Iterator[tuple[int, by
 
 @cache
 def _cell_pattern(delimiter: str) -> re.Pattern[str]:
-    """A quoted or plain cell, and the delimiter or end behind it."""
     ending = re.escape(delimiter)
     return re.compile(rf'(?:"((?:[^"]|"")*+)"|([^"{ending}]*+))({ending}|\Z)')

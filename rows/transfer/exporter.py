@@ -39,7 +39,7 @@ def table_of(environment: EnvironmentRef, name: str) -> Table:
 def export_rows(
     environment: EnvironmentRef, table: Table, form: Format, columns: Collection[str] | None = None
 ) -> Iterator[tuple[bytes, int]]:
-    """The file in pieces, with their numbers of rows. `columns`: names or keys. Raises NoSuchColumn."""
+    """Pieces of the file, with their numbers of rows. `columns`: names or keys. Raises NoSuchColumn."""
     chosen = list(table.all_columns.values()) if columns is None else [_column(table, name) for name in columns]
     select = _csv(chosen) if form == "csv" else _ndjson(chosen)
     copy = sql.SQL("COPY (SELECT {} FROM {} r ORDER BY r.id) TO STDOUT {}").format(

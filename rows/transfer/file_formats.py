@@ -32,8 +32,7 @@ _Reader = tuple[str, Any, Callable[[str], Any] | None]
 _BETWEEN_REPORTS: Final = 1000
 _TRUTHS: Final = {"true": True, "t": True, "1": True, "yes": True, "false": False, "f": False, "0": False, "no": False}
 _INTEGER: Final = re.compile(r"[+-]?\d{1,30}", re.ASCII)
-_KEY: Final = re.compile(rb'"\s*:')
-"""Finds each key of an object, and perhaps texts with quotes."""
+_KEY: Final = re.compile(rb'"\s*:')  # also finds texts with quotes
 _BEFORE_TEXT: Final = re.compile(rb'([^"]*+)(?:"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z))?', re.DOTALL)
 """What is between two texts of JSON, and the second text, which may not be closed."""
 _MAX_VALUES: Final = MAX_ROW_BYTES + 2**20
@@ -160,8 +159,7 @@ def _loads(data: bytes, parse_float: Callable[[str], float] | None = None) -> An
 
 
 def _has_too_many_values(data: bytes) -> bool:
-    """Whether JSON is larger than a row although its texts and blanks are not counted. Its other values can take forty
-    times as much memory."""
+    """Texts and blanks are not counted: other values can take forty times as much memory."""
     size = 0
     for part in _BEFORE_TEXT.finditer(data):
         size += len(part[1].translate(None, b" \t\r\n")) + 1  # for the text

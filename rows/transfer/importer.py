@@ -44,9 +44,9 @@ def import_rows(
     events: bool = False,
     dry_run: bool = False,
 ) -> Report:
-    """Insert the rows of `source`. `skip_bad` skips and reports invalid lines; otherwise they raise BadLines. `events`
-    records events for subscribers. `dry_run` rolls back. References to deleted users are resolved by `on_delete`.
-    Raises NoSuchTable, BadLines, TooLong, ChangedDuringImport."""
+    """`skip_bad` skips and reports invalid lines; otherwise they raise BadLines. `events` records events for
+    subscribers. References to deleted users are resolved by `on_delete`. Raises NoSuchTable, BadLines, TooLong,
+    ChangedDuringImport."""
     state = schema_versions.current(environment)
     table = state.schema.tables.get(table_name)
     if table is None:
@@ -130,7 +130,7 @@ class _Import:
             yield line
 
     def _check(self) -> None:
-        """Report lines that PostgreSQL or the API would refuse, and remove them with dependent ones."""
+        """Removes lines that PostgreSQL or the API would refuse, with dependent ones."""
         self._reject_size()
         unique = [(ID.name,), *self.table.unique]
         for columns in unique:

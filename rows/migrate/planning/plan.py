@@ -19,7 +19,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class NewUnique:
-    """A unique over unchanged columns, whose index can be built before."""
+    """Over unchanged columns, so that its index can be built before."""
 
     step: Step
     constraint: str

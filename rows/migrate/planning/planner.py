@@ -1,6 +1,5 @@
-"""Plans the operations between two schemas. Renames come first, by our own SQL (`rows.migrate.planning.renames`), then
-what Django's autodetector finds, then what Django does not see (rules, id prefixes). Pure: `rows.migrate.apply` runs a
-plan. docs/adr/0002-schema-changes.md."""
+"""Plans the operations between two schemas. Renames come first, by our own SQL, then what Django's autodetector finds,
+then what Django does not see (rules, id prefixes). docs/adr/0002-schema-changes.md."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace

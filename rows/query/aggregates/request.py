@@ -1,6 +1,5 @@
-"""The body of an aggregate request: `group` (own columns, or date parts such as `created_at.month`), functions (`sum`,
-`avg`, …) over columns with results such as `sum_value`, `having` and `order` over result names. Unreadable columns are
-unknown, as in `where`."""
+"""The body of an aggregate request: `group` (own columns, or date parts such as `created_at.month`), functions over
+columns with results such as `sum_value`, `having` and `order` over result names. Unreadable columns are unknown."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -54,7 +53,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class AggregateRequest:
-    """A resolved request. `limit` None: all groups, at most MAX_GROUPS."""
+    """`limit` None: all groups, at most MAX_GROUPS."""
 
     outputs: tuple[Output, ...]
     where: Filter
@@ -66,7 +65,7 @@ class AggregateRequest:
 
 
 def parse(body: Mapping[str, Any], table: str, resolver: NameResolver) -> AggregateRequest:
-    """A request over the readable `table`. Raises ValidationFailed naming the field of the body."""
+    """`table` is readable. Raises ValidationFailed naming the field of the body."""
     results: dict[str, tuple[Output, Column]] = {}
     _add_keys(results, body.get("group"), table, resolver)
     keys = list(results)

@@ -32,9 +32,8 @@ def aggregate_rows(
     body: Mapping[str, Any],
     freshness: Freshness | None = None,
 ) -> Page:
-    """A page of groups of the rows that `principal` may read. One statement, at most AGGREGATE_STATEMENT_TIMEOUT_MS.
-    With `freshness` a replica may answer. An unreadable cell counts as null. Raises NotFound and ValidationFailed
-    naming a field of the body."""
+    """One statement, at most AGGREGATE_STATEMENT_TIMEOUT_MS. With `freshness` a replica may answer. An unreadable cell
+    counts as null. Raises NotFound and ValidationFailed naming a field of the body."""
     return run(environment, principal, lambda context: _aggregate(context, table, body), freshness)
 
 

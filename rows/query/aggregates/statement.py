@@ -33,7 +33,7 @@ class HavingValue:
 
 @dataclass(frozen=True, slots=True)
 class AggregateShape:
-    """A request without its values. `after`: None for a first page, else per order key whether it was null."""
+    """`after`: None for a first page, else per order key whether it was null."""
 
     table: str
     outputs: tuple[Output, ...]
@@ -44,8 +44,8 @@ class AggregateShape:
 
 
 def aggregated(role_view: RoleView, shape: AggregateShape) -> Statement:
-    """The statement of a request: the group as JSON (null beyond MAX_ANSWER_BYTES), and each order key for the cursor.
-    No rows for a stale version."""
+    """The group as JSON (null beyond MAX_ANSWER_BYTES), and each order key for the cursor. No rows for a stale
+    version."""
     table = role_view.schema.tables[shape.table]
     columns = {output.name: result_column(output, _source(table, output)) for output in shape.outputs}
     groups = _groups(role_view, table, shape)

@@ -1,9 +1,7 @@
 """Compiles conditions (filters and rules) to SQL expressions over one row, which a `RowSource` refers to. A *rule's*
 paths see all related rows, because its author wrote them and mutual rules would not terminate; a *caller's* paths see
-what the read rules show. `RoleView` creates both compilers.
-
-A short filter can make a long statement: each related table that it passes adds that table's rules. `compile_budget`
-bounds what one statement may cost to compile."""
+what the read rules show. A short filter can make a long statement, since each related table adds its rules:
+`compile_budget` bounds what one statement may cost to compile."""
 
 import math
 import threading
@@ -56,7 +54,7 @@ _JSON_INFIX: Final = {"has_any": " ?| ", "has_all": " ?& "}
 
 
 class TooLarge(Exception):
-    """A statement costs more than `compile_budget` allows."""
+    pass
 
 
 class _Budget(threading.local):
@@ -68,7 +66,7 @@ _budget: Final = _Budget()
 
 @contextmanager
 def compile_budget(cost: int = MAX_CONDITIONS) -> Generator[None]:
-    """What this thread compiles inside of it may cost `cost` in all (`rows.rules.rule_costs`). Raises TooLarge."""
+    """For what this thread compiles in the block, in conditions (`rows.rules.rule_costs`). Raises TooLarge."""
     before, _budget.left = _budget.left, cost
     try:
         yield
@@ -145,7 +143,6 @@ class ConditionCompiler:
 
     @classmethod
     def of_one_row(cls, table: Table, operand: Callable[[Operand], Any]) -> "ConditionCompiler":
-        """For conditions over the cells of one row, which are all readable."""
         return cls(Schema({table.name: table}, {}), _no_relations, always_readable, operand)
 
     def condition(self, node: Condition, table: str, source: RowSource = CURRENT_ROW, depth: int = 0) -> Expression:
@@ -170,9 +167,9 @@ class ConditionCompiler:
                 return self._leaf(node, table, source, depth)
 
     def narrowed(self, rows: RowQuerySet, node: Condition, table: str, rule: Expression, depth: int = 0) -> RowQuerySet:
-        """`rows` of `table` (those of `rule`) that meet `node`. PostgreSQL may evaluate a cheap filter before the rule,
-        and slow conditions would reveal hidden rows by their duration; so they are only evaluated for rows that the
-        rule shows. docs/explanation/row-isolation.md."""
+        """`rows` are those of `rule`. PostgreSQL may evaluate a cheap filter before the rule, and slow conditions would
+        reveal hidden rows by their duration; so they are only evaluated for rows that the rule shows.
+        docs/explanation/row-isolation.md."""
         if rule == ALWAYS:
             return rows.filter(self.condition(node, table, CURRENT_ROW, depth))
         quick: list[Condition] = []

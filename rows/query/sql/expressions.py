@@ -14,9 +14,9 @@ _TEXT = TextField()
 
 
 class Parameter(Expression):
-    """A value bound at execution, cast to `sql_type`. The same `key` is the same `$n`. `wire` (bytes of PostgreSQL's
-    text format) is a known value. The instance itself is Django's parameter, so nothing converts it; psycopg refuses
-    it, so that a queryset with one is compiled and never run."""
+    """A value bound at execution. The same `key` is the same `$n`. `wire` (PostgreSQL's text format) is a known value.
+    The instance itself is Django's parameter, so nothing converts it; psycopg refuses it, so that a queryset with one
+    is compiled and never run."""
 
     conditional = False
 

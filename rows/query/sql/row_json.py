@@ -33,8 +33,7 @@ class TrackedRow:
 
 
 def json_format(column: Column) -> tuple[str, str]:
-    """The SQL before and after a cell that makes it what `row_to_json` shows: PostgreSQL's own form, if that is exact
-    and stable."""
+    """The SQL before and after a cell. PostgreSQL's own form, if that is exact and stable."""
     if column.type == "decimal":
         # A JSON number would lose digits in every client that reads it as a float. Always the column's scale: "1.50".
         return "round(", f", {column.scale or 0:d})::text"
@@ -51,8 +50,8 @@ def cells(
     masked: Callable[[Condition], Any] | None = None,
     chosen: Collection[str] | None = None,
 ) -> Sql:
-    """The select list of a row's JSON: readable cells at `source`, as `json_format` renders them. `masked` applies a
-    read condition; `chosen` names the columns, `id` among them (None: all)."""
+    """The readable cells at `source`. `masked` applies a read condition; `chosen` names the columns, `id` among them
+    (None: all)."""
     ask = masked or (lambda mask: role_view.rules.condition(mask, table.name, source))
     made: list[Sql] = []
     for column in role_view.columns(table.name):
@@ -111,9 +110,8 @@ def relation_json(role_view: RoleView, one: With | WithUser, table: str, source:
 
 
 def _embedded(role_view: RoleView, one: With, table: str, source: RowSource, depth: int) -> Sql:
-    """The JSON of relation `one`: a row or null, or an array of at most MAX_EMBEDDED rows, with a CONTINUATION element
-    if there are more. If it exceeds MAX_ANSWER_BYTES, a text of that size replaces it, so that everything that contains
-    it is left out as well."""
+    """A row or null, or an array of at most MAX_EMBEDDED rows, with a CONTINUATION element if there are more. If it
+    exceeds MAX_ANSWER_BYTES, a text of that size replaces it, so that everything that contains it is left out too."""
     far = role_view.schema.tables[one.hop.table]
     seen, guard = role_view.reading.linked(one.hop, table, source)
     row, made = TrackedRow(f"_r{depth}"), f"_q{depth}"

@@ -1,6 +1,5 @@
-"""Compiles querysets into prepared statements, one per shape of a request: a `RoleView` and a shape
-without values become a `Statement`. The innermost select *is* the row manager's queryset, compiled by Django; JSON is
-rendered outside of the LIMIT (17 ms instead of 155 ms):
+"""Compiles querysets into prepared statements, one per shape of a request. The innermost select *is* the row manager's
+queryset, compiled by Django; JSON is rendered outside of the LIMIT (17 ms instead of 155 ms):
 
     SELECT row_to_json(_q), row_to_json(_w), _r."due_on"::text, …
     FROM (<the ruled queryset>) _r
@@ -27,8 +26,8 @@ from rows.schema.model import Table
 
 @dataclass(frozen=True, slots=True)
 class ReadShape:
-    """A reading request without its values. `after`: None for a first page, else per order key whether its value was
-    null. `order` None: one row, by `id`. `columns` None: all."""
+    """`after`: None for a first page, else per order key whether its value was null. `order` None: one row, by `id`.
+    `columns` None: all."""
 
     table: str
     where: Condition = TRUE
@@ -43,8 +42,8 @@ class ReadShape:
 
 
 def read(role_view: RoleView, shape: ReadShape) -> Statement:
-    """The statement of a list or row: the row as JSON; with `withs` the relations as JSON, or only users' ids; for a
-    list the text of each order key. JSON beyond MAX_ANSWER_BYTES is null."""
+    """Selects the row as JSON; with `withs` the relations as JSON, or only users' ids; for a list the text of each
+    order key. JSON beyond MAX_ANSWER_BYTES is null."""
     table = role_view.schema.tables[shape.table]
     row = TrackedRow("_r")
     select, joins = select_list(role_view, table, row, shape.columns)
@@ -87,7 +86,7 @@ def read(role_view: RoleView, shape: ReadShape) -> Statement:
 
 
 def _bounded(found: Sql, shape: ReadShape, texts_beside: int) -> Sql:
-    """The rows of `found` within MAX_ANSWER_BYTES. OFFSET 0 keeps the planner from making the JSON twice."""
+    """OFFSET 0 keeps the planner from making the JSON twice."""
     names, columns, size = ["_j"], ["_s._j"], "pg_column_size(_s._j)"
     if not shape.has_only_users:
         names.append("_k")
@@ -132,8 +131,8 @@ def _page(
     order: tuple[OrderKey, ...],
     after: tuple[bool, ...] | None,
 ) -> tuple[Sql, list[str]]:
-    """The rows of a page with `columns`, and the names of their order keys. Behind a cursor it is a UNION ALL of
-    ranges, each an index range with its own limit: one condition with OR would scan the index from its start."""
+    """The rows, and the names of their order keys. After a cursor a UNION ALL of index ranges, each with its limit: one
+    condition with OR would scan the index from its start."""
     keys: list[tuple[OrderKey, str, Any]] = []
     extra: dict[str, Any] = {}
     for index, key in enumerate(order):

@@ -1,5 +1,3 @@
-"""A compiled statement and the values that it takes."""
-
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -39,8 +37,8 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A text and its parameters: a constant (bytes), an index of the filter's values (int), a rule's `Variable`, or a
-    name that the request looks up (`After`, `Cell`, str)."""
+    """`keys` of parameters: a constant (bytes), an index of the filter's values (int), a rule's `Variable`, or a name
+    that the request looks up (`After`, `Cell`, str)."""
 
     sql: bytes
     keys: tuple[Key, ...]
@@ -62,8 +60,7 @@ class Statement:
 
 
 def build_statement(alias: str, *parts: Any) -> Statement:
-    """The statement of the parts of an `Sql`, for the database `alias`. `%s` becomes `$n`, one number for each (key,
-    type)."""
+    """`parts` are those of an `Sql`. `%s` becomes `$n`, one number for each (key, type)."""
     query = Query(None)
     compiler = query.get_compiler(connection=connections[alias])
     sql, params = compiler.compile(Sql(*parts).resolve_expression(query))
@@ -82,12 +79,10 @@ def build_statement(alias: str, *parts: Any) -> Statement:
 
 
 def verdict(condition: Any) -> Sql:
-    """True or false: null is false."""
     return boolean("(", condition, " IS TRUE)")
 
 
 def verdicts(rows: RowQuerySet, conditions: Iterable[Any]) -> QuerySet[Any, Any]:
-    """For each of the rows, the verdict of each condition by itself."""
     flags = {f"_f{index}": verdict(condition) for index, condition in enumerate(conditions)}
     found: QuerySet[Any, Any] = rows.annotate(**flags).values_list(*flags)
     return found

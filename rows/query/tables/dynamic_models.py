@@ -60,8 +60,8 @@ class RowApps(Apps):
 
 
 class RowModels:
-    """A model per table, by name, made on demand and not kept: requests use compiled statements, and idle models (90
-    objects each) would slow garbage collection. About 0.4 ms and 40 KB each; no query."""
+    """Models are made on demand and not kept: requests use compiled statements, and idle models (90 objects each) would
+    slow garbage collection. About 0.4 ms and 40 KB each."""
 
     __slots__ = ("_environment_id", "_lock", "_made", "_schema")
 

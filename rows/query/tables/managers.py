@@ -1,8 +1,7 @@
-"""Managers and querysets of tenant rows: rows are only read through `visible_to`, `changeable_by` or `unruled`.
-`RowManager.get_queryset` raises, so the models give no other access. SQL over tenant tables is refused unless a
-`RuledQuery`, or a migration or transfer, runs it (`platform_site.postgres.row_access`). Querysets of a role are
-compiled and never run, because a principal's values are bound to the compiled statement (`rows.query.sql`). Querysets
-only read; `rows.write` writes."""
+"""Rows are only read through `visible_to`, `changeable_by` or `unruled`: `RowManager.get_queryset` raises. SQL over
+tenant tables is refused unless a `RuledQuery`, or a migration or transfer, runs it
+(`platform_site.postgres.row_access`). Querysets of a role are compiled and never run, because a principal's values are
+bound to the compiled statement (`rows.query.sql`). Querysets only read; `rows.write` writes."""
 
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 

@@ -84,8 +84,8 @@ Checks = Mapping[str, Mapping[str, Condition]]
 def state_of(
     schema: Schema, *, unconstrained: Collection[tuple[str, str]] = (), checks: Checks | None = None
 ) -> ProjectState:
-    """The state of a schema; new each time, because the autodetector changes it. `unconstrained`: (table, column)
-    references without foreign key. `checks` replace those of the document."""
+    """New each time, because the autodetector changes it. `unconstrained`: (table, column) references without foreign
+    key. `checks` replace those of the document."""
     if checks is None:
         checks = checks_of(schema)
     state = ProjectState()
