@@ -27,7 +27,7 @@ def values(header: str) -> tuple[str, ...]:
 
 
 def refuse(meta: Mapping[str, Any], names: Sequence[str], advice: str) -> None:
-    """Raise ValidationFailed if the request has one of the headers `names`. `advice` says what to do instead."""
+    """Raises ValidationFailed if the request has one of the headers. `advice` says what to do instead."""
     if sent := [FieldError(name, "not_allowed", advice) for name in names if _META[name] in meta]:
         raise ValidationFailed(fields=sent)
 
@@ -36,7 +36,6 @@ _META: Final = {"If-Match": "HTTP_IF_MATCH", "If-None-Match": "HTTP_IF_NONE_MATC
 
 
 def not_modified(request: HttpRequest, headers: Mapping[str, str]) -> HttpResponseNotModified | None:
-    """The 304 if `If-None-Match` names the `ETag` of `headers`."""
     is_named = is_unchanged(request.META.get("HTTP_IF_NONE_MATCH"), headers["ETag"])
     return HttpResponseNotModified(headers=headers) if is_named else None
 

@@ -28,8 +28,7 @@ class Batch(NamedTuple):
 
 
 def encode(messages: Sequence[Message], seen: Position, end: Position, seal: Seal | None) -> Batch:
-    """The messages after the position `seen`, in the order of the events. Without `seal` no message has an id, since a
-    client must not continue after it."""
+    """In the order of the events. Without `seal` no message has an id, since a client must not continue after it."""
     due = sorted((each for each in messages if each.sequence > seen.sequence), key=attrgetter("sequence"))
     encoded: list[bytes] = []
     size = 0

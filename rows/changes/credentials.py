@@ -51,7 +51,7 @@ class SharedCredential:
             return self._caller
 
     def is_current(self, caller: Caller) -> bool:
-        """Whether the method `caller` would return this very object, without a check."""
+        """Whether the method `caller` would return this object without a check."""
         is_fresh = time.monotonic() - self._checked_at < AUTHENTICATE_SECONDS
         return is_fresh and self._refused is None and self._caller is caller
 

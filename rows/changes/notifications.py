@@ -54,8 +54,6 @@ def after_commit(*, using: str, **_: Any) -> None:
 
 
 class Listener(threading.Thread):
-    """Calls `wake` for each notification of a region, while `is_needed()`."""
-
     def __init__(self, using: str, wake: Callable[[], None], is_needed: Callable[[], bool]) -> None:
         super().__init__(name=f"changes-listener-{using}", daemon=True)
         self._using, self._wake, self._is_needed = using, wake, is_needed

@@ -33,7 +33,6 @@ def _keys(stream: Stream) -> list[str]:
 
 
 def count_all() -> int | None:
-    """None without Redis."""
     try:
         return int(notifications.connect().zcount(_ALL, time.time() - _EXPIRY_SECONDS, "+inf"))
     except (redis.RedisError, OSError):

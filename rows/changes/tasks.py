@@ -103,7 +103,6 @@ class TaskQueue:
         self._changed = threading.Condition()
         self._waiting: list[Task | None] = []
         self._unfinished: dict[str, Task] = {}
-        """The tasks that wait or run, by environment."""
         self._slow_until: dict[str, float] = {}
         self._slow_running = 0
         self._longest = 0.0

@@ -18,7 +18,6 @@ _EXTRA: Final = timedelta(seconds=5)
 
 
 def patterns_of(environment_id: str, using: str) -> Iterable[Sequence[str]]:
-    """For `subscriptions.refresh`."""
     watched = WatchedTable.objects.using(using).filter(environment_id=environment_id)
     return [[f"{table}.*"] for table in watched.values_list("table_name", flat=True)]
 

@@ -40,8 +40,7 @@ _stored: LRUCache[_Key, Generated] = LRUCache(MAX_BYTES, getsizeof=lambda found:
 
 
 def generated(environment: EnvironmentRef, principal: Principal, role: str | None, make: Make) -> Generated:
-    """What `make` generates of the current tables, as `role` or `principal` sees them. Raises ValidationFailed on
-    `role`, and Unavailable. One query."""
+    """Of the current tables, as `role` or `principal` sees them. Raises ValidationFailed on `role`, and Unavailable."""
     known = schema_cache.current(environment)
     role_key, name = role_named(known.rules, principal, role)
     key = (environment.environment_id, known.version, role_key, name, make)

@@ -123,7 +123,6 @@ def _contents(contents: Mapping[str, Json], table: RoleTable) -> Json:
 
 
 def _own(schema: Any, table: RoleTable) -> Any:
-    """A generic schema with references to the table's components."""
     if isinstance(schema, list):
         return [_own(each, table) for each in schema]
     if not isinstance(schema, dict):

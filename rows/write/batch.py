@@ -60,8 +60,6 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The status of the single write, and its row (None after a deletion)."""
-
     status: int
     row: RowResult | None
 
@@ -89,7 +87,7 @@ def read_operations(body: Any, read_tags: Any) -> list[Operation]:
 
 
 def require_scopes(caller: Caller, operations: Sequence[Operation]) -> None:
-    """All but inserts find rows that exist, and return them. Raises Forbidden."""
+    """All but inserts return rows that exist. Raises Forbidden."""
     number = next((number for number, operation in enumerate(operations) if operation.op != "insert"), None)
     if number is not None:
         try:
@@ -196,7 +194,7 @@ class _Batch:
                 context.write(context.statement(writes.lock_rows, table, allowed), named)
 
     def _defer(self, operation: Operation) -> bool:
-        """Whether the operation is an insert that now waits to be sent with others."""
+        """Whether the operation now waits to be sent with others."""
         if not self.in_one_trip or operation.op != "insert":
             return False
         pending, _ = inserts.new_row(self.context, operation.table, self._values(operation))

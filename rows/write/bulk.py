@@ -27,7 +27,6 @@ from rows.write.statements import writes
 from rows.write.statements.shapes import UpdateShape
 
 MAX_ROWS: Final = 1_000
-"""Per request."""
 _KIND: Final = "rows to change"
 QUERY_FIELDS: Final = frozenset({"where", "limit", "cursor"})
 

@@ -31,8 +31,7 @@ from rows.write.pending_write import Named, PendingInsert, PendingWrite, result_
 from rows.write.statements import writes
 from rows.write.statements.shapes import InsertShape
 
-MAX_BATCH: Final = 100
-"""Rows in one insert or upsert."""
+MAX_ROWS: Final = 100
 
 
 def insert(context: QueryContext, name: str, body: Any) -> RowResult:
@@ -42,7 +41,7 @@ def insert(context: QueryContext, name: str, body: Any) -> RowResult:
 
 
 def insert_many(context: QueryContext, name: str, bodies: Sequence[Any]) -> list[RowResult]:
-    """Insert 1 to MAX_BATCH rows, all or none. Fields of errors begin with the row's number: `3.title`."""
+    """1 to MAX_ROWS rows, all or none. Fields of errors begin with the row's number: `3.title`."""
     check_count(bodies)
     pending_writes = new_rows(context, name, bodies)
     made = insert_all(context, dict(enumerate(pending_writes)))
@@ -50,8 +49,8 @@ def insert_many(context: QueryContext, name: str, bodies: Sequence[Any]) -> list
 
 
 def check_count(bodies: Sequence[Any]) -> None:
-    if not 1 <= len(bodies) <= MAX_BATCH:
-        raise ValidationFailed.of(WHOLE_BODY, "out_of_range", f"Send 1 to {MAX_BATCH} rows at once.")
+    if not 1 <= len(bodies) <= MAX_ROWS:
+        raise ValidationFailed.of(WHOLE_BODY, "out_of_range", f"Send 1 to {MAX_ROWS} rows at once.")
 
 
 def new_rows(context: QueryContext, name: str, bodies: Sequence[Any]) -> list[PendingInsert]:

@@ -42,12 +42,12 @@ class Shares:
 
     @property
     def own(self) -> int:
-        """What the caller may read has so many, unless the rest has more than its half."""
+        """For what the caller may read, unless the rest has more than its half."""
         return self.known - _HALF
 
 
 def stored_lengths(table: Table, named: Mapping[Any, bytes | None]) -> dict[str, int]:
-    """Bytes, as stored, of the texts, arrays and JSON among the values of a write's parameters, by column."""
+    """Bytes of the texts, arrays and JSON among the values of a write, by column."""
     lengths: dict[str, int] = {}
     for key, cell in named.items():
         if cell is not None and type(key) is Cell:

@@ -45,7 +45,7 @@ _INFINITE: Final = 2**1024 - 2**970
 
 @dataclass(frozen=True, slots=True)
 class IncrementBound:
-    """The least or the greatest number of a column to which the operand of its $inc can be added."""
+    """The least or the greatest number to which the operand of a $inc can be added."""
 
     column: str
     end: Literal["least", "greatest"]
@@ -160,7 +160,6 @@ def _increment_bounds(column: Column, operand: Any) -> tuple[Any, Any]:
 
 
 def _greatest_below(bound: Fraction) -> float:
-    """The greatest finite float that is less."""
     if bound > sys.float_info.max:
         return sys.float_info.max
     nearest = float(bound)

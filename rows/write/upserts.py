@@ -41,7 +41,7 @@ def upsert(context: QueryContext, name: str, body: Any, key: str) -> Upserted:
 
 
 def upsert_many(context: QueryContext, name: str, bodies: Sequence[Any], key: str) -> list[Upserted]:
-    """1 to MAX_BATCH rows, all or none. Each body must be valid for an insert. A row with a null in its key, or without
+    """1 to MAX_ROWS rows, all or none. Each body must be valid for an insert. A row with a null in its key, or without
     its `id`, is inserted. Raises NotFound, ValidationFailed on `on_conflict` for another key and on the fields of rows
     as `insert_many`, and Conflict for an existing row that may not be updated."""
     inserts.check_count(bodies)

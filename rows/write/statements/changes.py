@@ -56,7 +56,6 @@ def with_event(
 
 
 def _event(table: Table, action: str, changed: tuple[str, ...], part: int | None) -> Sql:
-    """Inserts nothing if there are no subscribers any more."""
     here, before = AliasedRow("_r"), AliasedRow("_r", _OLD_PREFIX if action == "update" else "")
     none = ("NULL::json", Sql())
 

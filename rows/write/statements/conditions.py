@@ -20,7 +20,6 @@ STAMP: Final = Sql("statement_timestamp()")
 
 
 def cells_of(role_view: RoleView, shape: InsertShape | UpdateShape) -> dict[str, Any]:
-    """By column: of a new row all, of an update those that it changes."""
     table = role_view.schema.tables[shape.table]
     if isinstance(shape, InsertShape):
         cells = _inserted_cells(table, shape)
