@@ -2,7 +2,7 @@
 (`rows.write.statements.probes`) evaluates each of its conditions separately, and its verdicts become 404, 412 or 422. A
 violated constraint is recognized by its name. Errors only mention what this principal may know."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 
 from django.db import DatabaseError, IntegrityError
 
@@ -34,6 +34,7 @@ from rows.write import body_parsing, row_size, update_operators
 from rows.write.pending_write import Named, PendingWrite
 from rows.write.row_size import Shares
 from rows.write.statements import conditions, probes
+from rows.write.statements.probes import Verdicts
 from rows.write.statements.shapes import DeleteShape, InsertShape, UpdateShape, WriteShape
 from rows.write.update_operators import GROWING
 
@@ -45,14 +46,13 @@ class WriteRefused(NotFound):
     message = "Not found, or you have no permission to change it."
 
 
-def run_probe(context: QueryContext, pending: PendingWrite[WriteShape]) -> Iterator[bool]:
-    """The verdicts of a write that has not been made after that of If-Match, in the order of `probes.probe`. Raises
-    WriteRefused and PreconditionFailed."""
+def run_probe(context: QueryContext, pending: PendingWrite[WriteShape]) -> Verdicts:
+    """Raises WriteRefused and PreconditionFailed."""
     rows = context.read(context.statement(probes.probe, pending.shape), pending.named)
     if not rows:
         raise WriteRefused
-    verdicts = iter([cell == b"t" for cell in rows[0]])
-    if not next(verdicts):
+    verdicts = probes.verdicts_of(context.compiled.role_view(context.role_key), pending.shape, rows[0])
+    if not verdicts.matches_etag:
         raise PreconditionFailed
     return verdicts
 
@@ -60,8 +60,7 @@ def run_probe(context: QueryContext, pending: PendingWrite[WriteShape]) -> Itera
 def raise_reason(context: QueryContext, pending: PendingWrite[WriteShape]) -> None:
     """Raise why the write failed, unless nothing prevents it now."""
     verdicts = run_probe(context, pending)
-    needs_no_event = next(verdicts)
-    if not needs_no_event:  # a subscription began meanwhile: try again, with an event
+    if not verdicts.needs_no_event:  # a subscription began meanwhile: try again, with an event
         context.compiled.learn_interest(pending.table.name, pending.shape.action, True)
         return
     if isinstance(pending.shape, DeleteShape):
@@ -70,29 +69,27 @@ def raise_reason(context: QueryContext, pending: PendingWrite[WriteShape]) -> No
     if isinstance(pending.shape, UpdateShape):
         if errors := _not_computable(pending.shape, verdicts):
             raise ValidationFailed(fields=errors)
-        if pending.shape.large and not next(verdicts):
+        if not verdicts.row_fits:
             grown = (name for name, operator in pending.shape.computed if operator in GROWING)
             raise too_large(row_size.shares(role_view, pending.table, _rule(pending).columns), grown)
-    if unseen := _unseen(conditions.references_of(role_view, pending.shape), verdicts):
+    if unseen := _unseen(verdicts.unseen_references):
         raise ValidationFailed(fields=unseen)
-    if not pending.needs_second_statement(context):  # else its checks come after the write
-        _check(context, pending, verdicts)
+    if not conditions.needs_second_statement(role_view, pending.shape):  # else its checks come after the write
+        _check(context, pending, verdicts.check)
 
 
-def _not_computable(shape: UpdateShape, verdicts: Iterator[bool]) -> list[FieldError]:
+def _not_computable(shape: UpdateShape, verdicts: Verdicts) -> list[FieldError]:
     found: list[FieldError] = []
-    for column, operator in shape.computed:
-        is_readable, has_room = next(verdicts), next(verdicts)
+    for (column, operator), (is_readable, has_room) in zip(shape.computed, verdicts.computable, strict=True):
         if not (is_readable and has_room):
             problem = update_operators.too_large(operator) if is_readable else update_operators.unreadable()
             found.append(FieldError(column, problem.code, problem.message))
     return found
 
 
-def _unseen(references: Sequence[Column], verdicts: Iterator[bool]) -> list[FieldError]:
+def _unseen(references: Iterable[Column]) -> list[FieldError]:
     missing = column_values.missing_row()
-    unseen = [column for column in references if not next(verdicts)]
-    return [FieldError(column.name, missing.code, missing.message) for column in unseen]
+    return [FieldError(column.name, missing.code, missing.message) for column in references]
 
 
 def check_written(context: QueryContext, pending: PendingWrite[InsertShape | UpdateShape], old: Named) -> None:
@@ -137,16 +134,13 @@ def _columns_of(condition: Condition) -> Iterable[str]:
 
 def unseen_references(context: QueryContext, pending: PendingWrite[InsertShape | UpdateShape]) -> list[FieldError]:
     """Further errors of a write that fails anyway. Of a row that does not exist for this principal, it learns none."""
-    role_view = context.compiled.role_view(context.role_key)
-    references = conditions.references_of(role_view, pending.shape)
+    references = conditions.references_of(context.compiled.role_view(context.role_key), pending.shape)
     if not any(pending.named.get(Cell(column.name)) for column in references):
         return []
     try:
-        verdicts = run_probe(context, pending.with_event(context))
+        return _unseen(run_probe(context, pending.with_event(context)).unseen_references)
     except WriteRefused:
         return []
-    next(verdicts)  # whether an event is missing
-    return _unseen(references, verdicts)
 
 
 def error_of_constraint(

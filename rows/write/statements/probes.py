@@ -1,26 +1,42 @@
+from dataclasses import dataclass
 from typing import Any
 
+from platform_site.postgres.libpq import Row
 from rows.query.role_view import RoleView
 from rows.query.sql.conditions import CURRENT_ROW, GivenRow, RowSource
 from rows.query.sql.expressions import ALWAYS, Parameter, listed
 from rows.query.sql.statement import Statement, build_statement, is_row, verdict, verdicts
-from rows.schema.model import SQL_TYPES, Table
+from rows.schema.model import SQL_TYPES, Column, Table
 from rows.write.row_size import updated_row_fits
 from rows.write.statements.conditions import (
     cells_of,
     computability_conditions,
     has_no_subscribers,
     matches_etag,
+    references_of,
     rule_of,
     visible_references,
 )
-from rows.write.statements.shapes import InsertShape, OldCell, UpdateShape, WriteShape
+from rows.write.statements.shapes import DeleteShape, InsertShape, OldCell, UpdateShape, WriteShape
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """Of each condition of a write. Those of a delete end with `needs_no_event`."""
+
+    matches_etag: bool
+    needs_no_event: bool
+    computable: list[tuple[bool, bool]]
+    """For each computed column: the caller may read the old cell, and the result fits."""
+    row_fits: bool
+    unseen_references: list[Column]
+    check: list[bool]
+    """For each clause of the rule's check, then for the whole check."""
 
 
 def probe(role_view: RoleView, shape: WriteShape) -> Statement:
-    """Each condition of a write that was not made: one row of booleans, or none if no changeable row has that id, so
-    that nothing about it is computed. They are: If-Match fits (an insert: true); no event is missing; then, except for
-    a delete, those of `_after_write`."""
+    """Evaluates each condition of a write that was not made: one row for `verdicts_of`, or none if no changeable row
+    has that id, so that nothing about it is computed."""
     table = role_view.schema.tables[shape.table]
     needs_no_event = ALWAYS if shape.events else has_no_subscribers(shape)
     if isinstance(shape, InsertShape):
@@ -31,6 +47,21 @@ def probe(role_view: RoleView, shape: WriteShape) -> Statement:
         conditions += _after_write(role_view, table, shape, CURRENT_ROW)
     rows = role_view.models[table.name].objects.changeable_by(role_view, shape.action)
     return build_statement(role_view.alias, verdicts(rows.filter(is_row()), conditions))
+
+
+def verdicts_of(role_view: RoleView, shape: WriteShape, row: Row) -> Verdicts:
+    found = iter([cell == b"t" for cell in row])
+    computed = shape.computed if isinstance(shape, UpdateShape) else ()
+    is_large = isinstance(shape, UpdateShape) and shape.large
+    references = [] if isinstance(shape, DeleteShape) else references_of(role_view, shape)
+    return Verdicts(
+        matches_etag=next(found),
+        needs_no_event=next(found),
+        computable=[(next(found), next(found)) for _ in computed],
+        row_fits=next(found) if is_large else True,
+        unseen_references=[column for column in references if not next(found)],
+        check=list(found),
+    )
 
 
 def probe_afterwards(role_view: RoleView, shape: InsertShape | UpdateShape) -> Statement:
@@ -45,7 +76,7 @@ def probe_afterwards(role_view: RoleView, shape: InsertShape | UpdateShape) -> S
 def _after_write(
     role_view: RoleView, table: Table, write: InsertShape | UpdateShape, before: RowSource | None
 ) -> list[Any]:
-    """`computability_conditions`; for a large update, whether the row fits; `visible_references`; then `_checks`."""
+    """In the order of `Verdicts`."""
     cells = cells_of(role_view, write)
     computable = computability_conditions(role_view, write) if isinstance(write, UpdateShape) else []
     small = []
