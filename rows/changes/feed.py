@@ -97,12 +97,12 @@ class Feed:
             connections.close_all()
 
     def _run_passes(self) -> None:
-        failing_since, pause, began, gap = 0.0, POLL_SECONDS, 0.0, PAUSE_SECONDS
+        failing_since, max_wait, began, pause = 0.0, POLL_SECONDS, 0.0, PAUSE_SECONDS
         while True:
-            self._woken.wait(pause)
-            is_busy = time.monotonic() - began < 2 * gap
-            gap = min(2 * gap, LONGEST_PAUSE_SECONDS) if is_busy else PAUSE_SECONDS
-            time.sleep(max(0.0, began + gap - time.monotonic()))
+            self._woken.wait(max_wait)
+            is_busy = time.monotonic() - began < 2 * pause
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS) if is_busy else PAUSE_SECONDS
+            time.sleep(max(0.0, began + pause - time.monotonic()))
             self._woken.clear()
             began = time.monotonic()
             streams, added = self._take_streams()
@@ -116,7 +116,7 @@ class Feed:
                 check_batch(each.credential for each in due)
                 self._queue_tasks(due)
                 failing_since = 0.0
-                pause = SETTLE_POLL_SECONDS if unsettled else POLL_SECONDS
+                max_wait = SETTLE_POLL_SECONDS if unsettled else POLL_SECONDS
             except Error as error:
                 self._is_notified = True
                 logger.warning("region %s: changes could not be read: %s", self._using, type(error).__name__)
@@ -170,8 +170,8 @@ class Feed:
                 tasks[environment_id].unfetched.append(at_position)
                 continue
             for fetched_for, found in fetch(self._using, at_position, until):
-                for environment_id, of_environment in by_environment(fetched_for).items():
-                    tasks[environment_id].fetched.append((of_environment, found))
+                for environment_id, group in by_environment(fetched_for).items():
+                    tasks[environment_id].fetched.append((group, found))
         for task in tasks.values():
             self._tasks.put(task)
 
