@@ -100,8 +100,8 @@ class RowViewSet(ApiViewSet):
     @extend_schema(parameters=_LIST_PARAMETERS, responses=serializers.RowPage)
     def list(self, request: HttpRequest, table: str) -> HttpResponseBase:
         """The rows of a table that the caller may read, one page at a time."""
-        asked = self.query
-        return self._list(table, asked, asked.get("limit"))
+        query = self.query
+        return self._list(table, query, query.get("limit"))
 
     @extend_schema(operation_id="queryRows", request=serializers.RowQuery, responses=serializers.RowPage)
     def search(self, request: HttpRequest, table: str) -> HttpResponseBase:
@@ -116,17 +116,17 @@ class RowViewSet(ApiViewSet):
             raise ValidationFailed.of("cursor", "wrong_type", "cursor must be a string.")
         return self._list(table, body, None if limit is None else str(limit))
 
-    def _list(self, table: str, asked: Mapping[str, Any], limit: str | None) -> HttpResponse:
-        most, count = read_limit(limit), asked.get("count")
+    def _list(self, table: str, parameters: Mapping[str, Any], limit: str | None) -> HttpResponse:
+        most, count = read_limit(limit), parameters.get("count")
         if count is not None and count not in COUNTS:
             raise ValidationFailed.of("count", "not_among", "count must be exact or estimated.")
         query = ListQuery(
-            where=asked.get("where"),
-            order=asked.get("order"),
+            where=parameters.get("where"),
+            order=parameters.get("order"),
             limit=most,
-            cursor=asked.get("cursor"),
-            withs=asked.get("with"),
-            columns=asked.get("columns"),
+            cursor=parameters.get("cursor"),
+            withs=parameters.get("with"),
+            columns=parameters.get("columns"),
             count=count,
         )
         version = None if query.withs is None else self._users_version()
@@ -237,11 +237,11 @@ class RowViewSet(ApiViewSet):
     def explain(self, request: HttpRequest, table: str) -> HttpResponseBase:
         """Why a row is visible to a caller or not: a verdict for each rule and clause, and the columns hidden from the
         caller."""
-        asked = self.read(serializers.ExplainRequest)
-        seen_as = principal_named(self.environment.pool_id, asked["as"]) if asked.get("as") else self._principal()
+        body = self.read(serializers.ExplainRequest)
+        seen_as = principal_named(self.environment.pool_id, body["as"]) if body.get("as") else self._principal()
         knows_users = self.caller.may("users:manage")
         explanation = services.explain_row(
-            self.environment, self._principal(), table, asked["id"], seen_as, knows_users=knows_users
+            self.environment, self._principal(), table, body["id"], seen_as, knows_users=knows_users
         )
         return respond(explanation)
 

@@ -118,12 +118,12 @@ def check_batch(credentials: Iterable[SharedCredential]) -> None:
         some = due[start : start + _BATCH]
         trip = redis_client.round_trip()
         pending_records.put_on(trip)
-        asked = [
+        lookups = [
             (each, lookup, trip.get(lookup.identity_key), trip.get(lookup.environment_key or lookup.identity_key))
             for each, lookup in some
         ]
         trip.run()
-        for each, lookup, identity, environment in asked:
+        for each, lookup, identity, environment in lookups:
             if identity.value is None:  # as while Redis is unavailable
                 continue
             with contextlib.suppress(ApiError, Error):

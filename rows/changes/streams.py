@@ -79,10 +79,10 @@ class Subscription:
 
     def _relate(self, table: str, conditions: Sequence[Condition]) -> None:
         """Add the columns of related tables that conditions on `table` read."""
-        asked = columns_by_table(conditions, table)
+        used = columns_by_table(conditions, table)
         reached = {hop.table for condition in conditions for hop in hops_of(condition)}
         for name in reached | ({table} & self.related.keys()):
-            self.related[name] |= asked[name]
+            self.related[name] |= used[name]
 
     def _relate_embedded(self, context: QueryContext, withs: params.Withs, columns: set[str]) -> None:
         """Add the columns of other rows that `withs` embeds, and those that decide whether they are visible; to
@@ -122,12 +122,12 @@ def _required_cell(context: QueryContext, table: str) -> tuple[str, str] | None:
 
 def read_subscriptions(body: Mapping[str, Any]) -> list[Subscription]:
     """Raises ValidationFailed."""
-    asked = body.get("subscriptions")
-    if not isinstance(asked, dict) or not 1 <= len(asked) <= MAX_SUBSCRIPTIONS:
+    requested = body.get("subscriptions")
+    if not isinstance(requested, dict) or not 1 <= len(requested) <= MAX_SUBSCRIPTIONS:
         message = f"Must be an object of 1 to {MAX_SUBSCRIPTIONS} subscriptions by name."
         raise ValidationFailed.of("subscriptions", "invalid", message)
     errors, found = [], []
-    for name, each in asked.items():
+    for name, each in requested.items():
         path = f"subscriptions.{name[:64]}"
         if not name.isascii() or not name.isidentifier() or len(name) > 64:
             errors.append(FieldError(path, "invalid", "A name has at most 64 letters, digits and underscores."))

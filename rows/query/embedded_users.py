@@ -29,13 +29,13 @@ def embed(context: QueryContext, body: bytes) -> bytes:
 def append(context: QueryContext, rows: Sequence[Row], names: Sequence[str]) -> list[bytes]:
     """Each row's JSON with its users under `names`, whose ids are the cells after the JSON. As `embed`."""
     end = 1 + len(names)
-    asked = {row[1:end] for row in rows}
-    ids = {one for each in asked for one in each if one is not None}
-    users = _find(context, ids) if ids else {}
+    ids_of_rows = {row[1:end] for row in rows}
+    user_ids = {one for ids in ids_of_rows for one in ids if one is not None}
+    users = _find(context, user_ids) if user_ids else {}
     keys = [b',"%b":' % name.encode() for name in names]
     members = {
-        each: b"".join([key + users.get(one or b"", b"null") for key, one in zip(keys, each, strict=True)]) + b"}"
-        for each in asked
+        ids: b"".join([key + users.get(one or b"", b"null") for key, one in zip(keys, ids, strict=True)]) + b"}"
+        for ids in ids_of_rows
     }
     return _bounded([(row[0] or b"")[:-1] + members[row[1:end]] for row in rows])
 

@@ -90,8 +90,8 @@ class Change:
             case "$add":
                 return wire(type_, tuple(dict.fromkeys(texts + self.operand)))
             case _:
-                gone = frozenset(self.operand)
-                return wire(type_, tuple(text for text in texts if text not in gone))
+                removed = frozenset(self.operand)
+                return wire(type_, tuple(text for text in texts if text not in removed))
 
 
 def read(column: Column, value: Mapping[str, Any]) -> Change | None:

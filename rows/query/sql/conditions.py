@@ -179,8 +179,8 @@ class ConditionCompiler:
         if quick:
             rows = rows.filter(self.condition(all_of(quick), table, CURRENT_ROW, depth))
         if slow:
-            asked = self.condition(all_of(slow), table, CURRENT_ROW, depth)
-            rows = rows.filter(boolean("(CASE WHEN ", rule, " THEN ", asked, " END)"))
+            condition = self.condition(all_of(slow), table, CURRENT_ROW, depth)
+            rows = rows.filter(boolean("(CASE WHEN ", rule, " THEN ", condition, " END)"))
         return rows
 
     def _is_quick(self, node: Condition, table: str) -> bool:

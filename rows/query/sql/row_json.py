@@ -25,10 +25,10 @@ class TrackedRow:
     """Records the used columns, so that no others are read."""
 
     alias: str
-    asked: set[str] = field(default_factory=set)
+    used: set[str] = field(default_factory=set)
 
     def column(self, name: str, depth: int = 0) -> Any:
-        self.asked.add(name)
+        self.used.add(name)
         return AliasedRow(self.alias).column(name, depth)
 
 
@@ -92,11 +92,11 @@ def select_list(
     select = cells(role_view, table, source, flag, chosen)
     if not masks:
         return select, Sql()
-    asked = [
+    conditions = [
         Sql(role_view.rules.condition(mask, table.name, source), f" AS _m{number}") for mask, number in masks.items()
     ]
     # OFFSET 0 keeps the planner from copying each condition into each cell that asks for it.
-    return select, Sql(" CROSS JOIN LATERAL (SELECT ", listed(asked), f" OFFSET 0) {flags}")
+    return select, Sql(" CROSS JOIN LATERAL (SELECT ", listed(conditions), f" OFFSET 0) {flags}")
 
 
 def relation_json(role_view: RoleView, one: With | WithUser, table: str, source: RowSource, depth: int = 1) -> Sql:
@@ -165,7 +165,7 @@ CONTINUATION: Final = re.compile(rb",\t(\[[^\t]*\])\t\]")
 
 def needed_columns(table: Table, row: TrackedRow, chosen: Collection[str] | None) -> list[str]:
     """The innermost select's columns, known once all above is written: all, or those that `row` recorded."""
-    return [name for name in table.all_columns if chosen is None or name in row.asked]
+    return [name for name in table.all_columns if chosen is None or name in row.used]
 
 
 _TOO_LARGE: Final = f"to_json(repeat('.', {MAX_ANSWER_BYTES} + 0 * count(*)::int))"

@@ -7,9 +7,9 @@ from platform_site.postgres import statements
 
 _EXISTING: Final = """
 SELECT n.nspname, c.relname
-  FROM unnest(%s::text[], %s::text[]) AS asked (environment_id, name)
-  JOIN pg_namespace n ON n.nspname = asked.environment_id
-  JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = asked.name AND c.relkind = 'r'
+  FROM unnest(%s::text[], %s::text[]) AS wanted (environment_id, name)
+  JOIN pg_namespace n ON n.nspname = wanted.environment_id
+  JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = wanted.name AND c.relkind = 'r'
 """
 _SIZES: Final = """
 SELECT c.relname, greatest(0, c.reltuples, pg_catalog.pg_stat_get_live_tuples(c.oid))::bigint,

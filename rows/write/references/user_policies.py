@@ -30,8 +30,8 @@ def _apply_user_deletion(context: QueryContext, user_id: str, pending: PendingUs
         for table in tables:
             for column in table.columns.values():
                 if column.on_user_delete == policy:
-                    kept: set[str] = set()
-                    while _apply_batch(context, table, column, user_id, pending, kept):
+                    blocked: set[str] = set()
+                    while _apply_batch(context, table, column, user_id, pending, blocked):
                         pass
 
 
@@ -41,20 +41,20 @@ def _apply_batch(
     column: Column,
     user_id: str,
     pending: PendingUserDeletion | None,
-    kept: set[str],
+    blocked: set[str],
 ) -> bool:
-    """Whether there may be more. Without `pending`, rows that cannot be deleted or changed are added to `kept`."""
+    """Whether there may be more. Without `pending`, rows that cannot be deleted or changed are added to `blocked`."""
     using = context.compiled.alias
     with transaction.atomic(using=using):
-        found = lock_referrers(context, table, column, [user_id], _BATCH + len(kept))
-        rows = [row_id for row_id in found if row_id not in kept]
+        found = lock_referrers(context, table, column, [user_id], _BATCH + len(blocked))
+        rows = [row_id for row_id in found if row_id not in blocked]
         if rows and column.on_user_delete == "null":
             refresh_interests(context)
         if rows and pending is not None:
             PendingUserDeletion.objects.using(using).bulk_create([pending], ignore_conflicts=True)
             _delete_or_detach(context, table, column, rows)
         elif rows:
-            _delete_or_detach_each(context, table, column, rows, kept)
+            _delete_or_detach_each(context, table, column, rows, blocked)
     return len(rows) == _BATCH
 
 
@@ -66,7 +66,7 @@ def _delete_or_detach(context: QueryContext, table: Table, column: Column, rows:
 
 
 def _delete_or_detach_each(
-    context: QueryContext, table: Table, column: Column, rows: list[str], kept: set[str]
+    context: QueryContext, table: Table, column: Column, rows: list[str], blocked: set[str]
 ) -> None:
     """All at once or, if a row prevents that, each by itself."""
     try:
@@ -74,7 +74,7 @@ def _delete_or_detach_each(
             _delete_or_detach(context, table, column, rows)
     except Conflict:
         if len(rows) == 1:
-            kept.update(rows)
+            blocked.update(rows)
         else:
             for row_id in rows:
-                _delete_or_detach_each(context, table, column, [row_id], kept)
+                _delete_or_detach_each(context, table, column, [row_id], blocked)

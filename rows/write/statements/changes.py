@@ -45,8 +45,8 @@ def with_event(
     of the changed row (of a deleted one, as it was) and, for an update with an event, the previous values with a
     prefix. If there were subscribers, `_e` has a row with `is_due`: whether the relay must process the event."""
     number = "" if part is None else str(part)
-    kept = "_o" if action == "delete" else "_n"
-    columns = [f'{kept}."{name}" AS "{name}"' for name in table.all_columns]
+    version = "_o" if action == "delete" else "_n"
+    columns = [f'{version}."{name}" AS "{name}"' for name in table.all_columns]
     if events and action == "update":
         columns += [f'_o."{name}" AS "{_OLD_PREFIX}{name}"' for name in table.all_columns]
     work = Sql(f"_w{number} AS (", change, " RETURNING WITH (OLD AS _o, NEW AS _n) ", ", ".join(columns), ")")

@@ -104,8 +104,8 @@ def needs_second_statement(role_view: RoleView, shape: InsertShape | UpdateShape
     known = role_view.cache.get(key)
     if known is None:
         read = role_view.access(shape.table).read
-        asked = [rule_of(role_view, shape).check, *(read.conditions if read else ())]
-        known = any(hop.table == shape.table for condition in asked for hop in hops_of(condition))
+        conditions = [rule_of(role_view, shape).check, *(read.conditions if read else ())]
+        known = any(hop.table == shape.table for condition in conditions for hop in hops_of(condition))
         role_view.cache[key] = known
     return bool(known)
 
@@ -115,11 +115,11 @@ def depends_on_insert_order(role_view: RoleView, tables: Iterable[str]) -> bool:
     inserted = frozenset(tables)
     known = role_view.cache.get(("depends on insert order", inserted))
     if known is None:
-        asked = [access.insert.check for name in inserted if (access := role_view.access(name)).insert is not None]
+        conditions = [access.insert.check for name in inserted if (access := role_view.access(name)).insert is not None]
         for name in role_view.schema.tables:
             if read := role_view.access(name).read:
-                asked += read.conditions
-        known = any(hop.many and hop.table in inserted for condition in asked for hop in hops_of(condition))
+                conditions += read.conditions
+        known = any(hop.many and hop.table in inserted for condition in conditions for hop in hops_of(condition))
         role_view.cache["depends on insert order", inserted] = known
     return bool(known)
 
@@ -149,8 +149,8 @@ def has_no_subscribers(write: WriteShape) -> Sql:
 def only_if_changeable(role_view: RoleView, write: UpdateShape | DeleteShape, conditions: Sequence[Any]) -> Any:
     """PostgreSQL would otherwise evaluate first what it considers cheap, and the duration of a condition would reveal
     the length of a hidden row's cells."""
-    asked, may = joined(" AND ", conditions, ALWAYS), role_view.may_change(write.table, write.action)
-    return asked if may == ALWAYS else boolean("(CASE WHEN ", may, " THEN ", asked, " END)")
+    condition, may = joined(" AND ", conditions, ALWAYS), role_view.may_change(write.table, write.action)
+    return condition if may == ALWAYS else boolean("(CASE WHEN ", may, " THEN ", condition, " END)")
 
 
 def matches_etag(role_view: RoleView, write: UpdateShape | DeleteShape) -> Sql:

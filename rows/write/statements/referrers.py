@@ -30,8 +30,8 @@ def delete_with_events(role_view: RoleView, parts: tuple[tuple[str, bool], ...])
     for number, (name, events) in enumerate(parts):
         change = delete_of(_among(role_view, name, "id", Ids(number)))
         work.append(with_event(role_view.schema.tables[name], change, "delete", events, (), part=number))
-    gone = listed((f"SELECT FROM _w{number}" for number in range(len(work))), " UNION ALL ")
-    return build_statement(role_view.alias, "WITH ", listed(work), " SELECT count(*) FROM (", gone, ") _r")
+    deleted = listed((f"SELECT FROM _w{number}" for number in range(len(work))), " UNION ALL ")
+    return build_statement(role_view.alias, "WITH ", listed(work), " SELECT count(*) FROM (", deleted, ") _r")
 
 
 def _among(role_view: RoleView, table: str, column: str, ids: Ids) -> RowQuerySet:
