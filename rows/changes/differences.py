@@ -97,26 +97,26 @@ def _message(subscription: str, row_id: str, row: Mapping[str, Any] | None, sequ
 def _differences(
     using: str, stream: Stream, subscription: Subscription, events: Sequence[Event], effort: PassEffort
 ) -> list[Difference]:
-    of_row: dict[str, list[Event]] = defaultdict(list)
+    by_row: dict[str, list[Event]] = defaultdict(list)
     for event in events:
-        of_row[event["id"]].append(event)
+        by_row[event["id"]].append(event)
     viewer = _Viewer(using, stream, subscription, effort)
     current: Mapping[str, Mapping[str, Any] | None]
     if subscription.is_decided_by_record:
-        current = {row_id: viewer.cells(written[-1]["record"]) for row_id, written in of_row.items()}
+        current = {row_id: viewer.cells(row_events[-1]["record"]) for row_id, row_events in by_row.items()}
     else:
-        current = viewer.list([row_id for row_id, written in of_row.items() if written[-1]["record"] is not None])
+        current = viewer.list([row_id for row_id, row_events in by_row.items() if row_events[-1]["record"] is not None])
     differing: list[Difference] = []
-    for row_id, written in of_row.items():
+    for row_id, row_events in by_row.items():
         now = current.get(row_id)
         # Also what was visible only in between: a client that listed its rows since the last pass may have seen that.
-        records = [written[0]["old_record"], *(event["record"] for event in written[:-1])]
+        records = [row_events[0]["old_record"], *(event["record"] for event in row_events[:-1])]
         cells = None if now is None else {name: now[name] for name in now if name not in subscription.embedded}
-        reads_changed = now is not None and any(
-            not subscription.reading.isdisjoint(event["changed"] or ()) for event in written
+        indirect_changed = now is not None and any(
+            not subscription.indirect_columns.isdisjoint(event["changed"] or ()) for event in row_events
         )
-        if reads_changed or any(viewer.cells(record) != cells for record in records):
-            differing.append((row_id, now, written[-1]["sequence"]))
+        if indirect_changed or any(viewer.cells(record) != cells for record in records):
+            differing.append((row_id, now, row_events[-1]["sequence"]))
     return differing
 
 

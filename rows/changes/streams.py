@@ -42,7 +42,7 @@ class Subscription:
     """Whether neither the rule nor `where` nor `with` depends on other rows."""
     related: dict[str, set[str]] = field(default_factory=dict)
     """The columns of other rows that the rule and `where` read or `with` embeds, by table."""
-    reading: set[str] = field(default_factory=set)
+    indirect_columns: set[str] = field(default_factory=set)
     """The columns of its own rows through which `with` reads, and of `where` if that depends on other rows. A row whose
     shown cells are equal may look different, or match now, after a change of these."""
     embedded: frozenset[str] = frozenset()
@@ -68,14 +68,14 @@ class Subscription:
         self._relate(self.table, [where.shape, *_rule(context, self.table)])
         for hop in hops_of(where.shape):  # a filter sees what the caller may read there
             self._relate(hop.table, _rule(context, hop.table))
-        self.reading = set()
-        self._relate_embedded(context, withs, self.reading)
+        self.indirect_columns = set()
+        self._relate_embedded(context, withs, self.indirect_columns)
         self.is_decided_by_record = not self.related and not withs
         self.required_cell = _required_cell(context, self.table)
         has_hops = any(hops_of(where.shape))
         self.filter = NO_FILTER if has_hops else where
         if has_hops:
-            self.reading |= columns_by_table([where.shape], self.table)[self.table]
+            self.indirect_columns |= columns_by_table([where.shape], self.table)[self.table]
 
     def _relate(self, table: str, conditions: Sequence[Condition]) -> None:
         """Add the columns of related tables that conditions on `table` read."""
