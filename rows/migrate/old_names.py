@@ -82,7 +82,7 @@ def _columns_of_value(value: Any) -> Iterator[str]:
 def warnings(
     environment: EnvironmentRef, plan: Plan, actor: Caller | Actor | None, beside: Mapping[str, Any]
 ) -> tuple[FieldError, ...]:
-    """As far as `actor` may read it."""
+    """Uses of removed names, and what becomes invalid otherwise, as far as `actor` may read it."""
     old_names = _old_names(plan)
     facts: dict[str, Any] = {"sender": Plan, "environment": environment, "actor": actor, "beside": beside}
     named: list[FieldError] = []

@@ -108,8 +108,8 @@ def rehearse(
     expected: int | None = None,
     beside: Mapping[str, Any] = MappingProxyType({}),
 ) -> Outcome:
-    """Without locks. `actor` limits the warnings, which are about functions and webhooks as the configuration `beside`
-    makes them. Raises as `change`, except Unconfirmed."""
+    """What `change` would do, without locks. `actor` limits the warnings, which are about functions and webhooks as
+    `beside` makes them. Raises as `change`, except Unconfirmed."""
     planned = _planned(environment, raw, expected, actor)
     if planned.is_empty:
         return planned.unchanged

@@ -22,7 +22,7 @@ def used_by_rules(schema: Schema) -> Mapping[Name, list[str]]:
 
 
 def uses(schema: Schema, table: Table, document: Any) -> frozenset[Name]:
-    """Directly, or by a condition that they name."""
+    """Directly, or by a named condition that it uses."""
     found: set[Name] = set()
     waiting = [(table, document)]
     while waiting:
