@@ -60,9 +60,9 @@ class Feed:
             self._streams.append(stream)
             self._added.append(stream)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=f"changes-{self._using}", daemon=True)
-                self._thread.start()
-                Listener(self._using, self.wake, lambda: self._thread is not None).start()
+                thread = self._thread = threading.Thread(target=self._run, name=f"changes-{self._using}", daemon=True)
+                thread.start()
+                Listener(self._using, self.wake, lambda: self._thread is thread).start()
         if is_ending():
             stream.end("restarting")
             stream_counts.remove([stream])

@@ -23,8 +23,8 @@ def _channel(using: str) -> str:
     return f"changes:{using}"
 
 
-_silent_until = 0.0
-"""No notifications until then: Redis is unavailable, or no process is subscribed."""
+_silent_until: Final[dict[str, float]] = {}
+"""By region, no notifications until then: Redis is unavailable, or no process is subscribed."""
 
 
 @cache
@@ -34,14 +34,13 @@ def connect() -> "redis.Redis":
 
 
 def _publish(using: str) -> None:
-    global _silent_until
-    if time.monotonic() < _silent_until:
+    if time.monotonic() < _silent_until.get(using, 0.0):
         return
     try:
         if connect().publish(_channel(using), b"") == 0:
-            _silent_until = time.monotonic() + POLL_SECONDS
+            _silent_until[using] = time.monotonic() + POLL_SECONDS
     except (redis.RedisError, OSError) as error:
-        _silent_until = time.monotonic() + _RETRY_SECONDS
+        _silent_until.update(dict.fromkeys(settings.REGION_DATABASES, time.monotonic() + _RETRY_SECONDS))
         logger.warning("feeds were not notified of changes: %s", type(error).__name__)
 
 

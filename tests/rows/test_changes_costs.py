@@ -153,28 +153,6 @@ def test_slow_environments_rest_between_steps() -> None:
     assert effort.seconds_worked < 0.05, "rests are no work"
 
 
-def test_a_skipped_environment_gets_another_pass_also_if_passes_of_others_follow() -> None:
-    queue = TaskQueue()
-    queue.put(Task("env_busy", None))
-    task = queue.get()
-    assert task is not None
-    assert queue.skip_unfinished({"env_busy", "env_other"}) == {"env_busy"}
-    assert queue.skip_unfinished({"env_other"}) == set()
-    assert queue.finish(task)
-    assert queue.skip_unfinished({"env_busy"}) == set()
-
-
-def test_the_lag_is_of_running_tasks_and_of_those_that_finished_since() -> None:
-    queue = TaskQueue()
-    queue.put(Task("env_busy", None, began=time.monotonic() - 3))
-    task = queue.get()
-    assert task is not None
-    assert 3 <= queue.take_lag() < 4
-    assert not queue.finish(task)
-    assert 3 <= queue.take_lag() < 4
-    assert queue.take_lag() == 0
-
-
 def test_slow_environments_have_half_of_the_workers() -> None:
     queue = TaskQueue()
     slow = [f"env_slow{number}" for number in range(5)]
