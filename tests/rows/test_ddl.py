@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from django.db import DatabaseError, connections, transaction
+from django.db.migrations.operations import RemoveField
 from django.db.migrations.state import ModelState
 
 from rows.migrate import apply
@@ -214,6 +215,19 @@ def test_a_rename_that_may_have_been_done_before_is_asked_about() -> None:
     assert [e.field for e in caught.value.errors] == ["tables.a.columns.y.renamed_from"]
     done_before = schema(a={"x": TEXT, "y": {**TEXT, "renamed_from": "gone_long_ago"}})
     assert planner.plan(first, done_before).is_empty
+
+
+def test_the_order_of_a_plan_does_not_depend_on_the_process() -> None:
+    def references(to: str) -> dict[str, Any]:
+        return {
+            key: {"type": "reference", "to": to, "on_delete": "restrict", "related_name": f"by_{key}"} for key in keys
+        }
+
+    keys = [f"r{number}" for number in range(8)]
+    added = planner.plan(EMPTY, schema(a=references("b"), b={"a": {**TO_LISTS, "to": "a"}})).steps
+    assert [step.name for step in added if step.column] == [f"add column a.{key}" for key in keys]
+    dropped = planner.plan(schema(a={"x": TEXT}, z=references("a")), EMPTY).steps
+    assert [step.django.name for step in dropped if isinstance(step.django, RemoveField)] == keys
 
 
 def test_two_columns_cannot_be_renamed_from_the_two_names_of_a_reference() -> None:

@@ -44,7 +44,7 @@ class _Detector(MigrationAutodetector):
             sorter: TopologicalSorter[Any] = TopologicalSorter()
             for operation in found:
                 sorter.add(operation)
-                for needed in operation._auto_deps:
+                for needed in sorted(operation._auto_deps, key=repr):  # Django passes some through a set
                     if needed.app_label == label:
                         others = by_model.get(needed.model_name_lower, ())
                         sorter.add(operation, *(other for other in others if self.check_dependency(other, needed)))
@@ -124,7 +124,7 @@ def _created(names: Collection[str], new: Schema, state: ProjectState) -> Iterat
         ready = [name for name in waiting if _targets_of(new.tables[name]) <= {*made, name}] or waiting[:1]
         for name in ready:
             model = state.models[table_models.LABEL, name]
-            missing = {c.key for c in new.tables[name].columns.values() if c.references not in {None, *made, name}}
+            missing = [c.key for c in new.tables[name].columns.values() if c.references not in {None, *made, name}]
             fields = [(key, field) for key, field in model.fields.items() if key not in missing]
             options = dict(model.options)
             if missing:
