@@ -219,9 +219,9 @@ def security(request: HttpRequest) -> HttpResponse:
 
 
 def _change(request: HttpRequest, user: User) -> dict[str, Any]:
-    what = request.POST.get("what")
+    action = request.POST.get("action")
     form: forms.Form
-    if what == "confirm":
+    if action == "confirm":
         form = CodeForm(request.POST)
         if form.is_valid():
             try:
@@ -242,11 +242,11 @@ def _change(request: HttpRequest, user: User) -> dict[str, Any]:
             _count_password_try(request, user)
             if not passwords.is_correct(form.cleaned_data["password"], user.password):
                 form.add_error("password", "This is not your password.")
-            elif what == "begin":
+            elif action == "begin":
                 second_factor.begin_enrolment(user)
-            elif what == "codes":
+            elif action == "codes":
                 return {"codes": second_factor.renew_recovery_codes(user)}
-            elif what == "disable" and second_factor.disable(user, actor=Actor.staff(user)):
+            elif action == "disable" and second_factor.disable(user, actor=Actor.staff(user)):
                 messages.success(request, "Your second factor is off.")
         except ApiError as error:
             form.add_error("password", _error_text(error))

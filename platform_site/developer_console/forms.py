@@ -101,7 +101,7 @@ class Form:
 
 def form_of(console: Console, name: str, fields: Sequence[Field], values: Mapping[str, Any], *, seen: str = "") -> Form:
     """With errors and submitted values, if this form was refused."""
-    if console.failed != name:
+    if console.refused_action != name:
         return Form(name, fields, values, seen=seen)
     return Form(name, fields, values, console.refusal, console.request.POST, seen)
 

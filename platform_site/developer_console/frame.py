@@ -39,7 +39,7 @@ SECTIONS: Final = {
     "branches": "Branches",
     "settings": "Settings",
 }
-Change = Callable[..., dict[str, Any] | HttpResponse]
+Action = Callable[..., dict[str, Any] | HttpResponse]
 """Called with the page's arguments. Returns more context of the template, or a response instead of the page."""
 
 
@@ -53,11 +53,10 @@ class Console:
     me: Mapping[str, Any]
     refusal: ApiError | None = None
     """Shown by the page."""
-    failed: str = ""
-    """The refused form."""
+    refused_action: str = ""
     next_cursor: str | None = None
     done: dict[str, Any] = field(default_factory=dict)
-    """Context of the template from a form's change."""
+    """Context of the template from a form's action."""
 
     def api(self, method: str, path: str, body: Any = None, **options: Any) -> dict[str, Any]:
         """Call an API operation about this environment. Raises ApiError. Options: those of `ApiClient.respond`."""
@@ -76,15 +75,15 @@ class Console:
         self.next_cursor = found["next_cursor"]
         return found
 
-    def submit(self, changes: Mapping[str, Change], arguments: Mapping[str, Any]) -> HttpResponse | None:
-        """Make the change that the form names by `what`. The page shows why one was refused."""
-        what = self.request.POST.get("what", "")
+    def submit(self, actions: Mapping[str, Action], arguments: Mapping[str, Any]) -> HttpResponse | None:
+        """Run the action that the form names. The page shows why one was refused."""
+        action = self.request.POST.get("action", "")
         try:
-            if what not in changes:
+            if action not in actions:
                 raise InvalidRequest("The page has no such form.")
-            done = changes[what](self, **arguments)
+            done = actions[action](self, **arguments)
         except ApiError as refusal:
-            self.refusal, self.failed = refusal, what if what in changes else ""
+            self.refusal, self.refused_action = refusal, action if action in actions else ""
             return None
         if isinstance(done, HttpResponse):
             return done
@@ -96,7 +95,7 @@ class Console:
             "console": self,
             "sections": SECTIONS,
             "refusal": self.refusal,
-            "failed": self.failed,
+            "refused_action": self.refused_action,
             "next_cursor": self.next_cursor,
         }
         if status is None:
@@ -191,9 +190,9 @@ def signed_in_page(view: Callable[..., HttpResponse]) -> Page:
     return wrapped
 
 
-def page(section: str, changes: Mapping[str, Change] | None = None) -> Callable[[Callable[..., HttpResponse]], Page]:
-    """A page of a section: `view(console, …)`, at a path with project and environment. `changes` are made by its forms
-    (`Console.submit`) before it is shown."""
+def page(section: str, actions: Mapping[str, Action] | None = None) -> Callable[[Callable[..., HttpResponse]], Page]:
+    """A page of a section: `view(console, …)`, at a path with project and environment. Its forms run `actions` before
+    it is shown (`Console.submit`)."""
 
     def decorate(view: Callable[..., HttpResponse]) -> Page:
         @signed_in_page
@@ -211,8 +210,8 @@ def page(section: str, changes: Mapping[str, Change] | None = None) -> Callable[
                 )
             try:
                 response = None
-                if changes is not None and request.method == "POST":
-                    response = console.submit(changes, kwargs)
+                if actions is not None and request.method == "POST":
+                    response = console.submit(actions, kwargs)
                 return response or view(console, **kwargs)
             except (Forbidden, NotFound, ProjectSuspended) as refusal:
                 return console.render("console/not_shown.html", {"refusal": refusal}, refusal.status)
@@ -224,11 +223,11 @@ def page(section: str, changes: Mapping[str, Change] | None = None) -> Callable[
 
 def operation(
     method: str, path: str, notice: str = "", body: Mapping[str, Any] | None = None, *, then: str = ""
-) -> Change:
-    """A change by one call of the API, after which the page `then` is opened, or this page shows the notice. `:name` in
-    path and body is an argument of the page, or a field of the form."""
+) -> Action:
+    """An action by one call of the API. Then the page `then` is opened, or this page shows the notice. `:name` in path
+    and body is an argument of the page, or a field of the form."""
 
-    def change(console: Console, **arguments: str) -> dict[str, Any] | HttpResponse:
+    def action(console: Console, **arguments: str) -> dict[str, Any] | HttpResponse:
         given = {**console.request.POST.dict(), "project": console.project["id"], **arguments}
 
         def filled(each: Any) -> Any:
@@ -238,7 +237,7 @@ def operation(
         console.api(method, path_to(*map(filled, path.split("/"))), sent)
         return go_to(console.request, console.url(then)) if then else {"notice": notice}
 
-    return change
+    return action
 
 
 def environment_of(project: Mapping[str, Any], environment_id: str) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from platform_site.developer_console.tables.pages import schema_tables
 from platform_site.http.errors import ProjectSuspended
 
 
-@page("home", keys.CHANGES)
+@page("home", keys.ACTIONS)
 def home(console: Console) -> HttpResponse:
     try:
         tables = list(schema_tables(console))

@@ -3,7 +3,7 @@ from typing import Any, Final, NamedTuple
 from accounts.models import ServerKey
 from platform_site.developer_cli import key_presets
 from platform_site.developer_console.forms import expiry_of
-from platform_site.developer_console.frame import Change, Console, operation
+from platform_site.developer_console.frame import Action, Console, operation
 from platform_site.http.errors import ApiError
 
 
@@ -49,7 +49,7 @@ def create(console: Console) -> dict[str, Any]:
     return {"new_key": console.api("POST", "/v1/keys", body), "new_key_preset": preset}
 
 
-CHANGES: Final[dict[str, Change]] = {
+ACTIONS: Final[dict[str, Action]] = {
     "create-key": create,
     "revoke-key": operation("DELETE", "keys/:key", "The key is revoked."),
 }

@@ -10,7 +10,7 @@ from accounts.models.registration import SignUpMode
 from accounts.registration import pool_settings
 from platform_site.developer_console import keys
 from platform_site.developer_console.forms import invalid
-from platform_site.developer_console.frame import Change, Console, go_to, operation, page
+from platform_site.developer_console.frame import Action, Console, go_to, operation, page
 from platform_site.http.errors import Forbidden, ValidationFailed
 from platform_site.templatetags.developer_console import isolated
 from projects import staff_access
@@ -91,7 +91,7 @@ def _delete(console: Console) -> HttpResponse:
     return go_to(console.request, reverse("developer_console:start"))
 
 
-_CHANGES: Final[dict[str, Change]] = {
+_ACTIONS: Final[dict[str, Action]] = {
     "add-member": _add_member,
     "change-role": operation("PATCH", "projects/:project/members/:member", "The role is changed.", {"role": ":role"}),
     "remove-member": _remove_member,
@@ -100,11 +100,11 @@ _CHANGES: Final[dict[str, Change]] = {
     "origins": _change_origins,
     "rename": _rename,
     "delete": _delete,
-    **keys.CHANGES,
+    **keys.ACTIONS,
 }
 
 
-@page("settings", _CHANGES)
+@page("settings", _ACTIONS)
 def settings(console: Console) -> HttpResponse:
     shown = {
         "members": console.listed(console.project_path("members"), {"limit": "100"}),

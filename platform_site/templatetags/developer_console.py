@@ -49,7 +49,7 @@ def page_url(context: Any, name: str, *arguments: str) -> str:
 @register.inclusion_tag("console/one_button.html", takes_context=True)
 def one_button(
     context: Any,
-    what: str,
+    action: str,
     label: str,
     *,
     about: object = "",
@@ -59,7 +59,7 @@ def one_button(
     to: str = "",
     **fields: Any,
 ) -> dict[str, Any]:
-    """A form of one button for the change `what`, with hidden `fields`. It asks the `question` first, if there is one;
+    """A form of one button for `action`, with hidden `fields`. It asks the `question` first, if there is one;
     screen readers read the `hint`. {} in both is `about`."""
     texts = {"label": label, "hint": hint.format(about), "question": question.format(about)}
-    return {"what": what, "css": css, "to": to, "fields": fields, **texts}
+    return {"action": action, "css": css, "to": to, "fields": fields, **texts}

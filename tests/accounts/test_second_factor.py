@@ -53,9 +53,9 @@ def code_of(user: User, *, steps: int = 0) -> str:
 def enrol(browser: Client, user: User) -> list[str]:
     """Turn the second factor on by its page; the recovery codes. The code is the step before's, so that the present one
     is still unused."""
-    page = browser.post(SECURITY, {"what": "begin", "password": PASSWORD}).content.decode()
+    page = browser.post(SECURITY, {"action": "begin", "password": PASSWORD}).content.decode()
     assert "<svg" in page
-    done = browser.post(SECURITY, {"what": "confirm", "code": code_of(user, steps=-1)}).content.decode()
+    done = browser.post(SECURITY, {"action": "confirm", "code": code_of(user, steps=-1)}).content.decode()
     codes = re.findall(r"<li>([a-z2-7]{4}(?:-[a-z2-7]{4}){3})</li>", done)
     assert len(codes) == 10
     return codes
@@ -74,12 +74,12 @@ def test_without_a_second_factor_the_password_is_enough(boss: User) -> None:
 def test_enrolling_needs_the_password_and_the_first_code(boss: User) -> None:
     browser = Client()
     enter(browser, boss)
-    assert "is not your password" in browser.post(SECURITY, {"what": "begin", "password": "wrong"}).content.decode()
+    assert "is not your password" in browser.post(SECURITY, {"action": "begin", "password": "wrong"}).content.decode()
     assert not TotpDevice.objects.exists()
-    page = browser.post(SECURITY, {"what": "begin", "password": PASSWORD})
+    page = browser.post(SECURITY, {"action": "begin", "password": PASSWORD})
     assert "no-store" in page.headers["Cache-Control"]
     assert second_factor.secret_text(TotpDevice.objects.get()) in page.content.decode()
-    assert "The code is wrong" in browser.post(SECURITY, {"what": "confirm", "code": "000000"}).content.decode()
+    assert "The code is wrong" in browser.post(SECURITY, {"action": "confirm", "code": "000000"}).content.decode()
     assert second_factor.device_of(boss) is None
     other = Client()
     enter(other, boss)
@@ -150,7 +150,7 @@ def test_a_recovery_code_opens_once(boss: User, make_user: Callable[..., User]) 
         assert is_in(one) is opens, spelling
     assert second_factor.recovery_codes_left(boss) == 8
     assert AuditEntry.objects.filter(action="totp.recovery_code_used", target_id=boss.pk).count() == 2
-    again = browser.post(SECURITY, {"what": "codes", "password": PASSWORD}).content.decode()
+    again = browser.post(SECURITY, {"action": "codes", "password": PASSWORD}).content.decode()
     assert codes[2] not in again
     TotpDevice.objects.update(throttling_failure_count=0)
     one = Client()
@@ -177,7 +177,7 @@ def test_a_second_factor_is_not_replaced_by_beginning_another(boss: User) -> Non
     browser = Client()
     enter(browser, boss)
     enrol(browser, boss)
-    page = browser.post(SECURITY, {"what": "begin", "password": PASSWORD}).content.decode()
+    page = browser.post(SECURITY, {"action": "begin", "password": PASSWORD}).content.decode()
     assert "There is an authenticator already" in page
     assert second_factor.device_of(boss) is not None
 
@@ -222,11 +222,11 @@ def test_without_its_encryption_key_a_recovery_code_still_opens(boss: User, sett
 def test_an_enrolment_without_its_encryption_key_begins_again(boss: User, settings: Any) -> None:
     browser = Client()
     enter(browser, boss)
-    browser.post(SECURITY, {"what": "begin", "password": PASSWORD})
+    browser.post(SECURITY, {"action": "begin", "password": PASSWORD})
     code = code_of(boss)
     settings.ENCRYPTION_KEYS = ["7c" * 32]
     assert "Second factor: off" in browser.get(SECURITY).content.decode()
-    page = browser.post(SECURITY, {"what": "confirm", "code": code}).content.decode()
+    page = browser.post(SECURITY, {"action": "confirm", "code": code}).content.decode()
     assert "There is no authenticator to confirm. Begin again." in page
     assert len(enrol(browser, boss)) == 10
 
@@ -335,9 +335,9 @@ def test_turning_it_off_needs_the_password_and_the_command_needs_nothing(boss: U
     browser = Client()
     enter(browser, boss)
     enrol(browser, boss)
-    browser.post(SECURITY, {"what": "disable", "password": "wrong"})
+    browser.post(SECURITY, {"action": "disable", "password": "wrong"})
     assert second_factor.device_of(boss) is not None
-    browser.post(SECURITY, {"what": "disable", "password": PASSWORD})
+    browser.post(SECURITY, {"action": "disable", "password": PASSWORD})
     assert second_factor.device_of(boss) is None
     assert not RecoveryCode.objects.exists()
     assert is_in(browser)
@@ -465,6 +465,6 @@ def test_the_password_is_not_guessed_by_the_page_of_the_second_factor(boss: User
     browser = Client()
     enter(browser, boss)
     settings.RATE_LIMIT_FACTOR = 1
-    assert tries_until_limited(lambda n: browser.post(SECURITY, {"what": "begin", "password": f"guess {n}"})) >= 9
-    browser.post(SECURITY, {"what": "begin", "password": PASSWORD})
+    assert tries_until_limited(lambda n: browser.post(SECURITY, {"action": "begin", "password": f"guess {n}"})) >= 9
+    browser.post(SECURITY, {"action": "begin", "password": PASSWORD})
     assert not TotpDevice.objects.exists()

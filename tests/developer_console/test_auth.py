@@ -40,7 +40,7 @@ def test_a_user_is_added_and_found(tracker: Tracker, desk: Desk) -> None:
         "email": "Ada@Example.com", "name": "<b>Ada</b>", "role": "editor", "claims": '{"team": 1}',
         "password": PASSWORD, "email_verified": "on",
     }  # fmt: skip
-    made = desk.post("auth/", {"what": "new", **values})
+    made = desk.post("auth/", {"action": "new", **values})
     page = desk.browser.get(made["Location"])
     assert "ada@example.com" in text_of(page)
     assert "<b>Ada</b>" not in page.content.decode()
@@ -72,7 +72,7 @@ def test_a_user_is_added_and_found(tracker: Tracker, desk: Desk) -> None:
 def test_an_error_of_a_new_user_is_at_its_field(
     tracker: Tracker, desk: Desk, values: dict[str, str], field: str
 ) -> None:
-    answer = desk.post("auth/", {"what": "new", **values})
+    answer = desk.post("auth/", {"action": "new", **values})
     assert answer.status_code in (409, 422)
     assert f'id="new-{field}-problem"' in answer.content.decode()
     assert "short" not in re.findall(r'type="password" value="([^"]*)"', answer.content.decode())
@@ -81,7 +81,7 @@ def test_an_error_of_a_new_user_is_at_its_field(
 
 def test_a_user_is_edited_and_a_stale_form_is_not_saved(tracker: Tracker, desk: Desk) -> None:
     path = f"auth/users/{tracker.users['alice']}"
-    values = {"what": "edit", "email": "alice@tracker.example", "name": "Alice", "role": "editor", "claims": ""}
+    values = {"action": "edit", "email": "alice@tracker.example", "name": "Alice", "role": "editor", "claims": ""}
     values["seen"] = seen(desk.get(path))
     assert "The user is saved." in text_of(desk.post(path, values))
     assert user(tracker)["role"] == "editor"
@@ -100,14 +100,14 @@ def test_a_user_is_edited_and_a_stale_form_is_not_saved(tracker: Tracker, desk: 
 def test_disabling_and_a_new_password_end_sessions(tracker: Tracker, desk: Desk) -> None:
     path = f"auth/users/{tracker.users['alice']}"
     assert tracker.get("alice", "/rows/tasks").status == 200
-    assert "The user is disabled." in text_of(desk.post(path, {"what": "disable"}))
+    assert "The user is disabled." in text_of(desk.post(path, {"action": "disable"}))
     assert tracker.get("alice", "/rows/tasks").status == 401
-    assert "The user is enabled" in text_of(desk.post(path, {"what": "enable"}))
+    assert "The user is enabled" in text_of(desk.post(path, {"action": "enable"}))
     assert tracker.get("bob", "/rows/tasks").status == 200
     other = f"auth/users/{tracker.users['bob']}"
-    weak = desk.post(other, {"what": "password", "password": "short"})
+    weak = desk.post(other, {"action": "password", "password": "short"})
     assert 'id="password-password-problem"' in weak.content.decode()
-    assert "The password is set." in text_of(desk.post(other, {"what": "password", "password": PASSWORD}))
+    assert "The password is set." in text_of(desk.post(other, {"action": "password", "password": PASSWORD}))
     assert tracker.get("bob", "/rows/tasks").status == 401
 
 
@@ -115,7 +115,7 @@ def test_a_form_sends_a_name_with_control_characters_unchanged(tracker: Tracker,
     """From before they were refused."""
     User.objects.filter(pk=tracker.users["alice"]).update(name="Al\x1bice")
     path = f"auth/users/{tracker.users['alice']}"
-    values = {"what": "edit", "email": "alice@tracker.example", "name": "Al\x1bice", "role": "editor", "claims": ""}
+    values = {"action": "edit", "email": "alice@tracker.example", "name": "Al\x1bice", "role": "editor", "claims": ""}
     assert "The user is saved." in text_of(desk.post(path, values | {"seen": seen(desk.get(path))}))
     assert (user(tracker)["name"], user(tracker)["role"]) == ("Al\x1bice", "editor")
 
@@ -131,11 +131,11 @@ def test_sessions_of_a_user_are_listed_and_ended(tracker: Tracker, desk: Desk, d
     found = re.findall(r'name="session" value="(ses_\w+)"', page)
     assert len(found) == 2
     assert tracker.get("alice", "/rows/tasks").status == 200
-    assert desk_of("viewer").post(path, {"what": "end-sessions"}).status_code == 403
-    assert desk.post(path, {"what": "end-session", "session": "ses_none"}).status_code == 404
-    assert "The session has ended." in text_of(desk.post(path, {"what": "end-session", "session": found[0]}))
+    assert desk_of("viewer").post(path, {"action": "end-sessions"}).status_code == 403
+    assert desk.post(path, {"action": "end-session", "session": "ses_none"}).status_code == 404
+    assert "The session has ended." in text_of(desk.post(path, {"action": "end-session", "session": found[0]}))
     assert tracker.get("alice", "/rows/tasks").status == 200
-    ended = text_of(desk.post(path, {"what": "end-sessions"}))
+    ended = text_of(desk.post(path, {"action": "end-sessions"}))
     assert "The sessions have ended." in ended
     assert "The user is not signed in." in ended
     assert tracker.get("alice", "/rows/tasks").status == 401
@@ -143,7 +143,7 @@ def test_sessions_of_a_user_are_listed_and_ended(tracker: Tracker, desk: Desk, d
 
 
 def test_a_branch_has_sessions_of_its_own(tracker: Tracker, desk: Desk) -> None:
-    desk.post("branches/", {"what": "create", "name": "blue", "from": desk.environment_id, "data": "none"})
+    desk.post("branches/", {"action": "create", "name": "blue", "from": desk.environment_id, "data": "none"})
     branch = Environment.objects.get(project=tracker.project, name="blue")
     page = text_of(Desk(desk.browser, desk.project_id, branch.pk).get(f"auth/users/{tracker.users['alice']}"))
     assert "No sessions here." in page
@@ -151,7 +151,7 @@ def test_a_branch_has_sessions_of_its_own(tracker: Tracker, desk: Desk) -> None:
 
 
 def test_a_password_reset_is_sent_to_the_user(tracker: Tracker, desk: Desk) -> None:
-    answer = desk.post(f"auth/users/{tracker.users['alice']}", {"what": "send-reset"})
+    answer = desk.post(f"auth/users/{tracker.users['alice']}", {"action": "send-reset"})
     assert "sent by email" in text_of(answer)
     email = AccountEmail.objects.get()
     assert (email.recipient, email.environment_id) == ("alice@tracker.example", tracker.environment_id)
@@ -159,33 +159,33 @@ def test_a_password_reset_is_sent_to_the_user(tracker: Tracker, desk: Desk) -> N
 
 def test_a_user_is_deleted_by_its_email(tracker: Tracker, desk: Desk) -> None:
     path = f"auth/users/{tracker.users['alice']}"
-    assert desk.post(path, {"what": "delete", "confirm": "bob@tracker.example"}).status_code == 422
-    assert desk.post(path, {"what": "odd"}).status_code == 400
-    gone = desk.post(path, {"what": "delete", "confirm": "alice@tracker.example"})
+    assert desk.post(path, {"action": "delete", "confirm": "bob@tracker.example"}).status_code == 422
+    assert desk.post(path, {"action": "odd"}).status_code == 400
+    gone = desk.post(path, {"action": "delete", "confirm": "alice@tracker.example"})
     assert gone["Location"] == desk.url("auth/")
     assert desk.get(path).status_code == 404
 
 
 def test_a_user_is_invited_and_the_invitation_withdrawn(tracker: Tracker, desk: Desk) -> None:
     assert "No open invitation." in text_of(desk.get("auth/invitations"))
-    invited = {"what": "invite", "email": "eve@x.example", "role": "editor"}
+    invited = {"action": "invite", "email": "eve@x.example", "role": "editor"}
     assert "is invited by email" in text_of(desk.post("auth/invitations", invited))
     invitation = tracker.get("owner", "/invitations").json["data"][0]
     assert invitation["role"] == "editor"
-    withdrawn = desk.post("auth/invitations", {"what": "withdraw", "invitation": invitation["id"]})
+    withdrawn = desk.post("auth/invitations", {"action": "withdraw", "invitation": invitation["id"]})
     assert "The invitation is withdrawn." in text_of(withdrawn)
-    assert desk.post("auth/invitations", {"what": "withdraw", "invitation": "../users"}).status_code == 404
-    wrong = desk.post("auth/invitations", {"what": "invite", "email": "nothing"})
+    assert desk.post("auth/invitations", {"action": "withdraw", "invitation": "../users"}).status_code == 404
+    wrong = desk.post("auth/invitations", {"action": "invite", "email": "nothing"})
     assert 'id="invite-email-problem"' in wrong.content.decode()
 
 
 def test_sign_up_and_redirect_uris_are_saved(tracker: Tracker, desk: Desk) -> None:
     page = desk.get("auth/sign-up")
     values = {
-        "what": "settings", "seen": seen(page), "sign_up": "open", "app_name": "Tasks",
+        "action": "settings", "seen": seen(page), "sign_up": "open", "app_name": "Tasks",
         "link_urls.reset_password": "https://app.example.com/reset?token={token}",
     }  # fmt: skip
-    uris = {"what": "redirects", "seen": seen(page, 1), "redirect_uris": "https://a.example/in\r\n"}
+    uris = {"action": "redirects", "seen": seen(page, 1), "redirect_uris": "https://a.example/in\r\n"}
     assert "The sign-up settings are saved." in text_of(desk.post("auth/sign-up", values))
     found = tracker.get("owner", "/auth/settings").json
     assert (found["sign_up"], found["app_name"]) == ("open", "Tasks")
@@ -211,7 +211,7 @@ def test_sign_up_and_redirect_uris_are_saved(tracker: Tracker, desk: Desk) -> No
 
 def test_a_provider_is_added_by_preset_and_edited(tracker: Tracker, desk: Desk) -> None:
     values = {"preset": "github", "name": "", "client_id": "id", "client_secret": "swordfish"}
-    made = desk.post("auth/providers", {"what": "new", **values})
+    made = desk.post("auth/providers", {"action": "new", **values})
     page = desk.browser.get(made["Location"])
     provider = tracker.get("owner", "/identity-providers").json["data"][0]
     assert (provider["name"], provider["display_name"]) == ("github", "GitHub")
@@ -219,7 +219,7 @@ def test_a_provider_is_added_by_preset_and_edited(tracker: Tracker, desk: Desk) 
     assert "swordfish" not in text_of(page)
     path = f"auth/providers/{provider['id']}"
     edit = {
-        "what": "edit", "seen": seen(page), "display_name": "Hub", "client_id": "other", "client_secret": "",
+        "action": "edit", "seen": seen(page), "display_name": "Hub", "client_id": "other", "client_secret": "",
         "scopes": "read:user\nuser:email", "sign_up": "on",
     }  # fmt: skip
     assert "The provider is saved." in text_of(desk.post(path, edit))
@@ -227,11 +227,11 @@ def test_a_provider_is_added_by_preset_and_edited(tracker: Tracker, desk: Desk) 
     assert (now["display_name"], now["client_id"], now["enabled"]) == ("Hub", "other", False)
     assert now["has_client_secret"]
     assert desk.post(path, edit).status_code == 412
-    again = desk.post("auth/providers", {"what": "new", **values})
+    again = desk.post("auth/providers", {"action": "new", **values})
     assert again.status_code == 422
     assert 'id="new-name-problem"' in again.content.decode()
     assert "swordfish" not in text_of(again)
-    assert desk.post(path, {"what": "delete"})["Location"] == desk.url("auth/providers")
+    assert desk.post(path, {"action": "delete"})["Location"] == desk.url("auth/providers")
     assert desk.get(path).status_code == 404
 
 
@@ -245,7 +245,7 @@ def test_a_provider_is_added_by_preset_and_edited(tracker: Tracker, desk: Desk) 
     ],
 )
 def test_an_error_of_a_new_provider_is_at_its_field(desk: Desk, values: dict[str, str], field: str) -> None:
-    answer = desk.post("auth/providers", {"what": "new", **values})
+    answer = desk.post("auth/providers", {"action": "new", **values})
     assert answer.status_code == 422
     assert f'id="new-{field}-problem"' in answer.content.decode()
     assert "no key" not in text_of(answer)
@@ -272,14 +272,14 @@ def test_a_viewer_sees_no_user_and_changes_none(tracker: Tracker, desk_of: Calla
         assert "alice@tracker.example" not in text_of(page)
     before = user(tracker)
     for path, values in (
-        ("auth/", {"what": "new", "email": "x@x.example"}),
-        ("auth/invitations", {"what": "invite", "email": "x@x.example"}),
-        ("auth/sign-up", {"what": "settings", "sign_up": "open"}),
-        ("auth/sign-up", {"what": "redirects", "redirect_uris": "https://evil.example/"}),
-        ("auth/providers", {"what": "new", "preset": "github", "client_id": "id", "client_secret": "s"}),
-        (alice, {"what": "disable"}),
-        (alice, {"what": "send-reset"}),
-        (alice, {"what": "delete", "confirm": "alice@tracker.example"}),
+        ("auth/", {"action": "new", "email": "x@x.example"}),
+        ("auth/invitations", {"action": "invite", "email": "x@x.example"}),
+        ("auth/sign-up", {"action": "settings", "sign_up": "open"}),
+        ("auth/sign-up", {"action": "redirects", "redirect_uris": "https://evil.example/"}),
+        ("auth/providers", {"action": "new", "preset": "github", "client_id": "id", "client_secret": "s"}),
+        (alice, {"action": "disable"}),
+        (alice, {"action": "send-reset"}),
+        (alice, {"action": "delete", "confirm": "alice@tracker.example"}),
     ):
         answer = viewer.post(path, values)
         assert answer.status_code == 403, (path, values)
@@ -295,9 +295,9 @@ def test_members_of_other_projects_find_no_user(tracker: Tracker, make_tracker: 
     alice = f"auth/users/{tracker.users['alice']}"
     for path in (*PAGES, alice):
         assert theirs.get(path).status_code == 404
-        assert theirs.post(path, {"what": "disable", "email": "x@x.example"}).status_code == 404
+        assert theirs.post(path, {"action": "disable", "email": "x@x.example"}).status_code == 404
     assert stranger.get(alice).status_code == 404
-    assert stranger.post(alice, {"what": "disable"}).status_code == 404
+    assert stranger.post(alice, {"action": "disable"}).status_code == 404
     found = stranger.get("auth/", data={"find": "alice@tracker.example"})
     assert "No user's email or name begins with" in text_of(found)
     assert user(tracker)["disabled_at"] is None
@@ -306,6 +306,6 @@ def test_members_of_other_projects_find_no_user(tracker: Tracker, make_tracker: 
 def test_a_form_without_its_token_is_refused(tracker: Tracker, desk: Desk) -> None:
     strict = without_token(desk)
     for path in (*PAGES, f"auth/users/{tracker.users['alice']}"):
-        assert strict.post(path, {"what": "disable", "email": "x@x.example"}).status_code == 403
+        assert strict.post(path, {"action": "disable", "email": "x@x.example"}).status_code == 403
     assert user(tracker)["disabled_at"] is None
     assert json.dumps(tracker.get("owner", "/invitations").json["data"]) == "[]"

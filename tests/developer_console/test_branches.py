@@ -57,7 +57,7 @@ class Branched:
     def __init__(self, tracker: Tracker, desk: Desk) -> None:
         self.tracker, self.desk = tracker, desk
         self.deploy(desk.environment_id, SOURCE)
-        desk.post("branches/", {"what": "create", "name": "blue", "from": desk.environment_id, "data": "none"})
+        desk.post("branches/", {"action": "create", "name": "blue", "from": desk.environment_id, "data": "none"})
         self.branch = Environment.objects.get(project=tracker.project, name="blue").pk
 
     def call(self, method: str, path: str, body: Any, environment: str) -> Any:
@@ -83,8 +83,8 @@ class Branched:
         found = self.call("GET", "/config?parts=functions", None, self.desk.environment_id)
         return found["config"]["functions"]["digest"]
 
-    def ask(self, what: str = "plan", **more: Any) -> Any:
-        values = {"what": what, "from": self.branch, "into": self.desk.environment_id, **more}
+    def ask(self, action: str = "plan", **more: Any) -> Any:
+        values = {"action": action, "from": self.branch, "into": self.desk.environment_id, **more}
         return self.desk.post("branches/merge", values)
 
 
@@ -105,22 +105,22 @@ def branched(tracker: Tracker, desk: Desk) -> Branched:
 
 def test_a_branch_is_created_and_deleted_by_its_name(tracker: Tracker, desk: Desk) -> None:
     assert desk.get("branches/").content.decode().count("Delete branch") == 0
-    made = desk.post("branches/", {"what": "create", "name": "fix/login", "from": desk.environment_id, "data": "full"})
+    made = desk.post("branches/", {"action": "create", "name": "fix/login", "from": desk.environment_id, "data": "full"})
     assert "The branch fix/login is created." in text_of(made)
     assert re.search(r"fix/login branch production (ready|creating)", text_of(made))
     branch = Environment.objects.get(project=tracker.project, name="fix/login")
-    wrong = desk.post("branches/", {"what": "delete", "branch": branch.pk, "confirm": "production"})
+    wrong = desk.post("branches/", {"action": "delete", "branch": branch.pk, "confirm": "production"})
     assert wrong.status_code == 422
     assert "This is not the branch's name." in text_of(wrong)
     assert "was branched from it" not in text_of(made)
-    desk.post("branches/", {"what": "create", "name": "more", "from": branch.pk, "data": "none"})
+    desk.post("branches/", {"action": "create", "name": "more", "from": branch.pk, "data": "none"})
     assert "more was branched from it" in text_of(desk.get("branches/"))
-    gone = desk.post("branches/", {"what": "delete", "branch": branch.pk, "confirm": "fix/login"})
+    gone = desk.post("branches/", {"action": "delete", "branch": branch.pk, "confirm": "fix/login"})
     assert "The branch is deleted." in text_of(gone)
     more = Environment.objects.get(project=tracker.project, name="more")
-    gone = desk.post("branches/", {"what": "delete", "branch": more.pk, "confirm": "more"})
+    gone = desk.post("branches/", {"action": "delete", "branch": more.pk, "confirm": "more"})
     assert "Delete branch" not in text_of(gone)
-    fixed = desk.post("branches/", {"what": "delete", "branch": desk.environment_id, "confirm": "production"})
+    fixed = desk.post("branches/", {"action": "delete", "branch": desk.environment_id, "confirm": "production"})
     assert fixed.status_code == 409
     assert desk.get("branches/").status_code == 200
 
@@ -133,14 +133,14 @@ def test_the_users_of_a_branch_are_changed_at_its_source(branched: Branched) -> 
         page = branch.get(path).content.decode()
         assert f'<a href="{source}"><bdi>production</bdi></a>' in page, path
         main = page.partition("<main")[2]
-        assert re.findall(r'name="what" value="([^"]*)"', main) == (["redirects"] if "sign-up" in path else []), path
+        assert re.findall(r'name="action" value="([^"]*)"', main) == (["redirects"] if "sign-up" in path else []), path
         assert f'<a href="{source}"><bdi>production' not in branched.desk.get(path).content.decode()
     assert "alice@" in branch.get("auth/").content.decode()
 
 
 def test_a_branch_is_reset_by_its_name(branched: Branched) -> None:
     desk = branched.desk
-    values = {"what": "reset", "branch": branched.branch, "data": "full"}
+    values = {"action": "reset", "branch": branched.branch, "data": "full"}
     wrong = desk.post("branches/", {**values, "confirm": "production"})
     assert wrong.status_code == 422
     assert "This is not the branch's name." in text_of(wrong)
@@ -150,7 +150,7 @@ def test_a_branch_is_reset_by_its_name(branched: Branched) -> None:
 
 
 def test_a_branch_expires(tracker: Tracker, desk: Desk) -> None:
-    values = {"what": "create", "name": "short", "from": desk.environment_id, "data": "none"}
+    values = {"action": "create", "name": "short", "from": desk.environment_id, "data": "none"}
     wrong = desk.post("branches/", {**values, "expires": "2"})
     assert wrong.status_code == 422
     assert "Choose one of the times." in text_of(wrong)
@@ -158,7 +158,7 @@ def test_a_branch_expires(tracker: Tracker, desk: Desk) -> None:
     branch = Environment.objects.get(project=tracker.project, name="short")
     assert branch.expires_at is not None
     assert text_of(made).count(f"{branch.expires_at:%Y-%m-%d %H:%M:%S}") == 2, "in the list and above the form"
-    asked = {"what": "expire", "branch": branch.pk}
+    asked = {"action": "expire", "branch": branch.pk}
     assert "does not expire" in text_of(desk.post("branches/", {**asked, "expires": ""}))
     branch.refresh_from_db()
     assert branch.expires_at is None
@@ -178,7 +178,7 @@ def test_a_merge_shows_the_impact_of_its_rules(branched: Branched) -> None:
 
 def test_deleting_the_current_branch_opens_another_environment(branched: Branched) -> None:
     there = Desk(branched.desk.browser, branched.desk.project_id, branched.branch)
-    gone = there.post("branches/", {"what": "delete", "branch": branched.branch, "confirm": "blue"})
+    gone = there.post("branches/", {"action": "delete", "branch": branched.branch, "confirm": "blue"})
     assert gone.status_code == 302
     assert branched.desk.browser.get(gone["Location"]).status_code == 200
 
@@ -194,7 +194,7 @@ def test_deleting_the_current_branch_opens_another_environment(branched: Branche
     ],
 )
 def test_an_error_of_a_new_branch_is_at_its_field(desk: Desk, values: dict[str, str], field: str) -> None:
-    given = {"what": "create", "name": "blue", "from": desk.environment_id, "data": "none", **values}
+    given = {"action": "create", "name": "blue", "from": desk.environment_id, "data": "none", **values}
     answer = desk.post("branches/", given)
     assert answer.status_code in (409, 422)
     assert f'id="create-{field}-problem"' in answer.content.decode()
@@ -219,11 +219,11 @@ def test_a_merge_with_a_rename_and_the_way_back(branched: Branched) -> None:
     title = rf"\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d UTC, schema version 1 \({version}\)"
     assert re.search(rf'<option value="{version}" >{title}</option>', merging)
     into = {"into": branched.desk.environment_id, "version": version}
-    back = branched.desk.post("branches/merge", {"what": "plan", **into})
+    back = branched.desk.post("branches/merge", {"action": "plan", **into})
     assert "Back to" in text_of(back)
-    assert branched.desk.post("branches/merge", {"what": "apply", **into, **hidden(back)}).status_code == 200
+    assert branched.desk.post("branches/merge", {"action": "apply", **into, **hidden(back)}).status_code == 200
     assert "title" in branched.columns()
-    assert branched.desk.post("branches/merge", {"what": "plan", **into, "version": "cfg_none"}).status_code == 404
+    assert branched.desk.post("branches/merge", {"action": "plan", **into, "version": "cfg_none"}).status_code == 404
 
 
 @pytest.mark.parametrize(("choice", "value"), [("ours", "1;"), ("theirs", "2;")])
@@ -309,7 +309,7 @@ def test_a_stale_plan_is_not_applied(branched: Branched) -> None:
 
 
 def test_errors_of_a_plan_are_shown(branched: Branched) -> None:
-    nothing = branched.desk.post("branches/merge", {"what": "plan", "into": branched.desk.environment_id})
+    nothing = branched.desk.post("branches/merge", {"action": "plan", "into": branched.desk.environment_id})
     assert nothing.status_code == 422
     assert 'id="from-problem"' in nothing.content.decode()
     same = branched.ask(**{"from": branched.desk.environment_id})
@@ -339,16 +339,16 @@ def test_a_viewer_sees_branches_and_changes_nothing(branched: Branched, desk_of:
     before = branched.tracker.project.environments.count()
     into = {"from": branched.branch, "into": viewer.environment_id}
     for path, values in (
-        ("branches/", {"what": "create", "name": "red", "from": viewer.environment_id, "data": "none"}),
-        ("branches/", {"what": "delete", "branch": branched.branch, "confirm": "blue"}),
-        ("branches/", {"what": "reset", "branch": branched.branch, "confirm": "blue", "data": "full"}),
-        ("branches/", {"what": "expire", "branch": branched.branch, "expires": "1"}),
-        ("branches/merge", {"what": "plan", **into}),
-        ("branches/merge", {"what": "plan", "into": viewer.environment_id, "version": "cfg_none"}),
+        ("branches/", {"action": "create", "name": "red", "from": viewer.environment_id, "data": "none"}),
+        ("branches/", {"action": "delete", "branch": branched.branch, "confirm": "blue"}),
+        ("branches/", {"action": "reset", "branch": branched.branch, "confirm": "blue", "data": "full"}),
+        ("branches/", {"action": "expire", "branch": branched.branch, "expires": "1"}),
+        ("branches/merge", {"action": "plan", **into}),
+        ("branches/merge", {"action": "plan", "into": viewer.environment_id, "version": "cfg_none"}),
     ):
         assert viewer.post(path, values).status_code in (403, 404), values
     planned = hidden(branched.ask())
-    assert viewer.post("branches/merge", {"what": "apply", **into, **planned}).status_code in (403, 404)
+    assert viewer.post("branches/merge", {"action": "apply", **into, **planned}).status_code in (403, 404)
     assert branched.tracker.project.environments.count() == before
 
 
@@ -357,16 +357,16 @@ def test_environments_of_other_projects_are_not_found(branched: Branched, make_t
     theirs = Desk(stranger.browser, branched.desk.project_id, branched.desk.environment_id)
     for path in ("branches/", "branches/merge"):
         assert theirs.get(path).status_code == 404
-        assert theirs.post(path, {"what": "plan", "from": branched.branch}).status_code == 404
+        assert theirs.post(path, {"action": "plan", "from": branched.branch}).status_code == 404
     for values in ({"from": branched.branch}, {"into": branched.branch, "from": stranger.environment_id}):
-        assert stranger.post("branches/merge", {"what": "plan", **values}).status_code == 404
-    for what in (
-        {"what": "delete", "branch": branched.branch, "confirm": "blue"},
-        {"what": "reset", "branch": branched.branch, "confirm": "blue", "data": "full"},
-        {"what": "expire", "branch": branched.branch, "expires": "1"},
+        assert stranger.post("branches/merge", {"action": "plan", **values}).status_code == 404
+    for values in (
+        {"action": "delete", "branch": branched.branch, "confirm": "blue"},
+        {"action": "reset", "branch": branched.branch, "confirm": "blue", "data": "full"},
+        {"action": "expire", "branch": branched.branch, "expires": "1"},
     ):
-        assert stranger.post("branches/", what).status_code == 404
-    made = stranger.post("branches/", {"what": "create", "name": "x", "from": branched.branch, "data": "none"})
+        assert stranger.post("branches/", values).status_code == 404
+    made = stranger.post("branches/", {"action": "create", "name": "x", "from": branched.branch, "data": "none"})
     assert made.status_code in (404, 422)
     assert "blue" not in text_of(made)
 
@@ -374,5 +374,5 @@ def test_environments_of_other_projects_are_not_found(branched: Branched, make_t
 def test_a_form_without_its_token_is_refused(branched: Branched) -> None:
     strict = without_token(branched.desk)
     for path in ("branches/", "branches/merge"):
-        assert strict.post(path, {"what": "delete", "branch": branched.branch, "confirm": "blue"}).status_code == 403
+        assert strict.post(path, {"action": "delete", "branch": branched.branch, "confirm": "blue"}).status_code == 403
     assert Environment.objects.filter(pk=branched.branch).exists()

@@ -40,11 +40,11 @@ def configured(tracker: Tracker) -> Tracker:
 
 def test_the_first_function_is_deployed_from_the_empty_list(tracker: Tracker, desk: Desk) -> None:
     assert "No function yet." in text_of(desk.get("functions/"))
-    made = desk.post("functions/", {"what": "new", "name": "hello", "source": HELLO.replace("\n", "\r\n")})
+    made = desk.post("functions/", {"action": "new", "name": "hello", "source": HELLO.replace("\n", "\r\n")})
     assert made["Location"] == desk.url("functions/hello")
     assert tracker.get("owner", "/functions/hello/versions").json["data"][0]["source"] == HELLO
     assert "hello" in text_of(desk.get("functions/"))
-    again = desk.post("functions/", {"what": "new", "name": "hello", "source": THROWS})
+    again = desk.post("functions/", {"action": "new", "name": "hello", "source": THROWS})
     assert again.status_code == 422
     assert "There is a function hello already." in text_of(again)
 
@@ -94,7 +94,7 @@ def test_the_list_shows_the_last_run_of_each_function(
 def test_an_error_is_at_its_field_and_the_source_stays(
     tracker: Tracker, desk: Desk, name: str, source: str, field: str
 ) -> None:
-    answer = desk.post("functions/", {"what": "new", "name": name, "source": source})
+    answer = desk.post("functions/", {"action": "new", "name": name, "source": source})
     assert answer.status_code == 422
     assert f'id="new-{field}-problem"' in answer.content.decode()
     assert source in unescape(answer.content.decode())
@@ -104,26 +104,26 @@ def test_an_error_is_at_its_field_and_the_source_stays(
 @pytest.mark.exhaustive
 def test_a_new_version_is_deployed_and_rolled_back(configured: Tracker, desk: Desk) -> None:
     page = desk.get("functions/hello")
-    values = {"what": "deploy", "source": THROWS, "newest": hidden(page, "newest")}
+    values = {"action": "deploy", "source": THROWS, "newest": hidden(page, "newest")}
     assert "Version 2 is deployed and active." in text_of(desk.post("functions/hello", values))
     late = desk.post("functions/hello", values | {"source": HELLO + "// late"})
     assert late.status_code == 412
     assert "Version 2 was deployed meanwhile." in text_of(late)
     assert "// late" in text_of(late)
     assert "Version 1 is active." in text_of(
-        desk.post("functions/hello/versions", {"what": "activate", "version": "1"})
+        desk.post("functions/hello/versions", {"action": "activate", "version": "1"})
     )
     assert configured.get("owner", "/functions/hello").json["active_version"] == 1
     assert "called" in text_of(desk.get("functions/hello")), "the editor shows the active version"
     assert "broken" in text_of(desk.get("functions/hello?version=2"))
     for wrong, status in (("9", 404), ("x", 422), ("", 422), ("9" * 40, 422)):
-        assert desk.post("functions/hello/versions", {"what": "activate", "version": wrong}).status_code == status
+        assert desk.post("functions/hello/versions", {"action": "activate", "version": wrong}).status_code == status
     assert desk.get("functions/hello?version=9").status_code == 404
 
 
 @pytest.mark.exhaustive
 def test_a_run_shows_its_output_and_log(configured: Tracker, desk: Desk) -> None:
-    answer = desk.post("functions/hello", {"what": "run", "input": '{"name": "<i>Ada</i>"}'})
+    answer = desk.post("functions/hello", {"action": "run", "input": '{"name": "<i>Ada</i>"}'})
     page = text_of(answer)
     assert answer.status_code == 200
     assert '"hello": "<i>Ada</i>"' in page
@@ -140,7 +140,7 @@ def test_a_run_shows_its_output_and_log(configured: Tracker, desk: Desk) -> None
 @pytest.mark.exhaustive
 def test_a_failed_run_shows_its_error_as_text(configured: Tracker, desk: Desk) -> None:
     deploy(configured, source=THROWS)
-    answer = desk.post("functions/hello", {"what": "run", "input": ""})
+    answer = desk.post("functions/hello", {"action": "run", "input": ""})
     assert text_of(answer).count("TypeError: <b>broken</b>") == 1
     assert "at default (function.ts:1:" in text_of(answer)
     assert "<b>broken</b>" not in answer.content.decode()
@@ -148,7 +148,7 @@ def test_a_failed_run_shows_its_error_as_text(configured: Tracker, desk: Desk) -
 
 @pytest.mark.parametrize("given", ["{", "[1]", '"text"', "{'a': 1}", "[" * 3000])
 def test_an_input_that_is_none_runs_nothing(configured: Tracker, desk: Desk, given: str) -> None:
-    answer = desk.post("functions/hello", {"what": "run", "input": given})
+    answer = desk.post("functions/hello", {"action": "run", "input": given})
     assert answer.status_code == 422
     assert 'id="run-problem"' in answer.content.decode()
     assert given in unescape(answer.content.decode())
@@ -158,20 +158,20 @@ def test_an_input_that_is_none_runs_nothing(configured: Tracker, desk: Desk, giv
 @pytest.mark.exhaustive
 def test_a_timeout_shows_the_run(configured: Tracker, desk: Desk) -> None:
     deploy(configured, source="export default () => { while (true); };", timeout_ms=200)
-    answer = desk.post("functions/hello", {"what": "run", "input": "{}"})
+    answer = desk.post("functions/hello", {"action": "run", "input": "{}"})
     assert "failed" in text_of(answer)
     assert configured.get("owner", "/functions/hello/runs").json["data"][0]["id"] in text_of(answer)
 
 
 def test_a_queued_run_is_followed_and_cancelled(configured: Tracker, desk: Desk) -> None:
-    answer = desk.post("functions/hello", {"what": "run", "how": "background", "input": "{}"})
+    answer = desk.post("functions/hello", {"action": "run", "how": "background", "input": "{}"})
     run_url = answer["Location"]
     page = desk.browser.get(run_url)
     assert 'hx-trigger="every 1s"' in page.content.decode()
-    cancelled = desk.browser.post(run_url, {"what": "cancel"})
+    cancelled = desk.browser.post(run_url, {"action": "cancel"})
     assert "The run is cancelled." in text_of(cancelled)
     assert 'hx-trigger="every 1s"' not in cancelled.content.decode()
-    assert desk.browser.post(run_url, {"what": "cancel"}).status_code == 409
+    assert desk.browser.post(run_url, {"action": "cancel"}).status_code == 409
 
 
 @pytest.mark.exhaustive
@@ -185,15 +185,15 @@ def test_settings_are_saved_and_their_errors_shown(configured: Tracker, desk: De
         "invoke": "key",
         "allowed_hosts": "a.example\n",
     }
-    assert "The limits are saved." in text_of(desk.post("functions/hello/settings", {"what": "limits", **limits}))
+    assert "The limits are saved." in text_of(desk.post("functions/hello/settings", {"action": "limits", **limits}))
     assert "The schedule is saved." in text_of(
-        desk.post("functions/hello/settings", {"what": "schedule", "schedule": "0 6 * * *"})
+        desk.post("functions/hello/settings", {"action": "schedule", "schedule": "0 6 * * *"})
     )
-    stale = desk.post("functions/hello/settings", {"what": "limits", **limits, "timeout_ms": "800"})
+    stale = desk.post("functions/hello/settings", {"action": "limits", **limits, "timeout_ms": "800"})
     assert stale.status_code == 412
     assert "Someone else changed this in the meantime." in text_of(stale)
     limits["seen"] = hidden(stale, "seen")
-    events = {"what": "events", "on": "tasks.insert\r\n\r\ntasks.delete"}
+    events = {"action": "events", "on": "tasks.insert\r\n\r\ntasks.delete"}
     assert "The event triggers are saved." in text_of(desk.post("functions/hello/settings", events))
     found = configured.get("owner", "/functions/hello").json
     assert (found["timeout_ms"], found["invoke"], found["allowed_hosts"]) == (900, "key", ["a.example"])
@@ -201,38 +201,38 @@ def test_settings_are_saved_and_their_errors_shown(configured: Tracker, desk: De
     assert desk.get("functions/hello/settings").content.decode().count(runs_as) == 2, "the schedule and the events"
     assert (found["schedule"], found["on"]) == ("0 6 * * *", ["tasks.insert", "tasks.delete"])
     for values, field in (
-        (limits | {"what": "limits", "timeout_ms": "many"}, "limits-timeout_ms"),
-        (limits | {"what": "limits", "allowed_hosts": "not a host"}, "limits-allowed_hosts"),
-        (limits | {"what": "limits", "invoke": "anyone"}, "limits-invoke"),
-        ({"what": "schedule", "schedule": "every day"}, "schedule-schedule"),
-        ({"what": "events", "on": "tasks"}, "events-on"),
-        ({"what": "secret", "secret_name": "lower", "secret_value": "x"}, "secret-secret_name"),
-        ({"what": "secret", "secret_name": "EMPTY", "secret_value": ""}, "secret-secret_value"),
+        (limits | {"action": "limits", "timeout_ms": "many"}, "limits-timeout_ms"),
+        (limits | {"action": "limits", "allowed_hosts": "not a host"}, "limits-allowed_hosts"),
+        (limits | {"action": "limits", "invoke": "anyone"}, "limits-invoke"),
+        ({"action": "schedule", "schedule": "every day"}, "schedule-schedule"),
+        ({"action": "events", "on": "tasks"}, "events-on"),
+        ({"action": "secret", "secret_name": "lower", "secret_value": "x"}, "secret-secret_name"),
+        ({"action": "secret", "secret_name": "EMPTY", "secret_value": ""}, "secret-secret_value"),
     ):
         refused = desk.post("functions/hello/settings", values)
         assert refused.status_code == 422, values
         assert f'id="{field}-problem"' in refused.content.decode(), values
-    desk.post("functions/hello/settings", {"what": "schedule", "schedule": ""})
-    desk.post("functions/hello/settings", {"what": "events", "on": ""})
+    desk.post("functions/hello/settings", {"action": "schedule", "schedule": ""})
+    desk.post("functions/hello/settings", {"action": "events", "on": ""})
     found = configured.get("owner", "/functions/hello").json
     assert (found["timeout_ms"], found["schedule"], found["on"]) == (900, None, None)
 
 
 def test_a_secret_is_set_and_never_shown(configured: Tracker, desk: Desk) -> None:
-    values = {"what": "secret", "secret_name": "API_TOKEN", "secret_value": "swordfish"}
+    values = {"action": "secret", "secret_name": "API_TOKEN", "secret_value": "swordfish"}
     answer = desk.post("functions/hello/settings", values)
     assert "The secret API_TOKEN is set." in text_of(answer)
     assert "swordfish" not in text_of(answer)
     refused = desk.post("functions/hello/settings", values | {"secret_name": "lower"})
     assert "swordfish" not in text_of(refused)
-    gone = desk.post("functions/hello/settings", {"what": "delete-secret", "secret": "API_TOKEN"})
+    gone = desk.post("functions/hello/settings", {"action": "delete-secret", "secret": "API_TOKEN"})
     assert "The secret API_TOKEN is deleted." in text_of(gone)
     assert configured.get("owner", "/functions/hello").json["secrets"] == []
 
 
 @pytest.mark.exhaustive
 def test_an_inbound_endpoint_is_shown_once(configured: Tracker, desk: Desk) -> None:
-    made = text_of(desk.post("functions/hello/settings", {"what": "inbound", "label": "Stripe", "async": "on"}))
+    made = text_of(desk.post("functions/hello/settings", {"action": "inbound", "label": "Stripe", "async": "on"}))
     url = re.search(r'id="new-endpoint">([^<]+)<', made)
     assert url
     page = text_of(desk.get("functions/hello/settings"))
@@ -240,18 +240,18 @@ def test_an_inbound_endpoint_is_shown_once(configured: Tracker, desk: Desk) -> N
     assert url[1] not in page
     endpoint = configured.get("owner", "/functions/hello/inbound").json["data"][0]
     assert endpoint["async"] is True
-    values = {"what": "delete-endpoint", "endpoint": endpoint["id"]}
+    values = {"action": "delete-endpoint", "endpoint": endpoint["id"]}
     assert "The inbound endpoint is deleted" in text_of(desk.post("functions/hello/settings", values))
     assert desk.post("functions/hello/settings", values).status_code == 404
 
 
 def test_a_function_is_deleted_by_its_name(configured: Tracker, desk: Desk) -> None:
-    assert desk.post("functions/hello/settings", {"what": "delete", "confirm": "other"}).status_code == 422
+    assert desk.post("functions/hello/settings", {"action": "delete", "confirm": "other"}).status_code == 422
     assert desk.get("functions/hello").status_code == 200
-    gone = desk.post("functions/hello/settings", {"what": "delete", "confirm": "hello"})
+    gone = desk.post("functions/hello/settings", {"action": "delete", "confirm": "hello"})
     assert gone["Location"] == desk.url("functions/")
     assert desk.get("functions/hello").status_code == 404
-    assert desk.post("functions/hello", {"what": "run", "input": "{}"}).status_code == 404
+    assert desk.post("functions/hello", {"action": "run", "input": "{}"}).status_code == 404
 
 
 @pytest.mark.exhaustive
@@ -262,15 +262,15 @@ def test_a_viewer_reads_functions_and_changes_nothing(configured: Tracker, desk_
         assert '<form method="post" hx-post' not in viewer.get(path).content.decode()
     before = configured.get("owner", "/functions/hello").json
     for path, values in (
-        ("functions/", {"what": "new", "name": "mine", "source": HELLO}),
-        ("functions/hello", {"what": "deploy", "source": THROWS, "newest": "1"}),
-        ("functions/hello", {"what": "run", "input": "{}"}),
-        ("functions/hello/versions", {"what": "activate", "version": "1"}),
-        ("functions/hello/settings", {"what": "limits", "timeout_ms": "10"}),
-        ("functions/hello/settings", {"what": "schedule", "schedule": "@daily"}),
-        ("functions/hello/settings", {"what": "secret", "secret_name": "A", "secret_value": "x"}),
-        ("functions/hello/settings", {"what": "inbound"}),
-        ("functions/hello/settings", {"what": "delete", "confirm": "hello"}),
+        ("functions/", {"action": "new", "name": "mine", "source": HELLO}),
+        ("functions/hello", {"action": "deploy", "source": THROWS, "newest": "1"}),
+        ("functions/hello", {"action": "run", "input": "{}"}),
+        ("functions/hello/versions", {"action": "activate", "version": "1"}),
+        ("functions/hello/settings", {"action": "limits", "timeout_ms": "10"}),
+        ("functions/hello/settings", {"action": "schedule", "schedule": "@daily"}),
+        ("functions/hello/settings", {"action": "secret", "secret_name": "A", "secret_value": "x"}),
+        ("functions/hello/settings", {"action": "inbound"}),
+        ("functions/hello/settings", {"action": "delete", "confirm": "hello"}),
     ):
         answer = viewer.post(path, values)
         assert answer.status_code == 403, (path, values)
@@ -287,7 +287,7 @@ def test_members_of_other_projects_find_no_function(configured: Tracker, make_tr
     for path in ("functions/", "functions/hello", "functions/hello/runs", "functions/hello/settings"):
         for desk in (theirs, mixed):
             assert desk.get(path).status_code == 404
-            values = {"what": "run", "input": "{}", "name": "x", "source": HELLO}
+            values = {"action": "run", "input": "{}", "name": "x", "source": HELLO}
             assert desk.post(path, values).status_code == 404
     assert stranger.get("functions/hello").status_code == 404
     assert not Run.objects.using(configured.project.cluster).exists()
@@ -296,5 +296,5 @@ def test_members_of_other_projects_find_no_function(configured: Tracker, make_tr
 def test_a_form_without_its_token_is_refused(configured: Tracker, desk: Desk) -> None:
     strict = without_token(desk)
     for path in ("functions/", "functions/hello", "functions/hello/versions", "functions/hello/settings"):
-        assert strict.post(path, {"what": "run", "input": "{}"}).status_code == 403
+        assert strict.post(path, {"action": "run", "input": "{}"}).status_code == 403
     assert not Run.objects.using(configured.project.cluster).exists()

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(transaction=True, da
 def test_a_key_of_each_preset_is_shown_once_and_works(
     desk: Desk, api: Api, preset: str, mark: str, allowed: int
 ) -> None:
-    page = desk.post("", {"what": "create-key", "preset": preset})
+    page = desk.post("", {"action": "create-key", "preset": preset})
     assert page.status_code == 200
     assert "no-store" in page["Cache-Control"]
     found = re.search(rf'<code id="new-key">({mark}[0-9A-Za-z]+)</code>', page.content.decode())
@@ -56,7 +56,7 @@ def test_another_environment_opens_at_the_same_page(tracker: Tracker, desk: Desk
 
 
 def test_a_key_has_a_name_and_an_expiry(desk: Desk) -> None:
-    values = {"what": "create-key", "preset": "server", "name": "Billing", "expires": "30"}
+    values = {"action": "create-key", "preset": "server", "name": "Billing", "expires": "30"}
     assert desk.post("", values).status_code == 200
     made = ServerKey.objects.filter(environment_id=desk.environment_id).latest("created_at")
     assert made.name == "Billing"
@@ -71,16 +71,16 @@ def member_id(desk: Desk) -> str:
 
 
 def test_a_browser_key_says_what_it_opens(tracker: Tracker, desk: Desk) -> None:
-    assert "nothing yet" in desk.post("", {"what": "create-key", "preset": "browser"}).content.decode()
+    assert "nothing yet" in desk.post("", {"action": "create-key", "preset": "browser"}).content.decode()
     document = {**DOCUMENT, "tables": {**DOCUMENT["tables"]}}
     document["tables"]["tasks"] = {**document["tables"]["tasks"], "rules": {"anonymous": {"read": {}}}}
     tracker.apply(document)
-    page = desk.post("", {"what": "create-key", "preset": "browser"}).content.decode()
+    page = desk.post("", {"action": "create-key", "preset": "browser"}).content.decode()
     assert "table <code>tasks</code>: read" in page
 
 
 def test_the_code_names_the_first_table_and_the_new_key(desk: Desk) -> None:
-    page = desk.post("", {"what": "create-key", "preset": "server"}).content.decode()
+    page = desk.post("", {"action": "create-key", "preset": "server"}).content.decode()
     assert page.count("/v1/rows/tasks") + page.count("&quot;/rows/tasks&quot;") == 2
     assert not re.search("YOUR_[A-Z]+_KEY", page)
     assert re.findall("YOUR_[A-Z]+_KEY", desk.get().content.decode()) == [
@@ -94,7 +94,7 @@ def test_a_viewer_is_shown_no_forms_and_gets_no_key(desk_of: Callable[[str], Des
     assert "Only owners and developers" in page
     assert "New Server key" not in page
     before = ServerKey.objects.count()
-    refused = viewer.post("", {"what": "create-key", "preset": "server"})
+    refused = viewer.post("", {"action": "create-key", "preset": "server"})
     assert refused.status_code == 403
     assert "Only owners and developers" in refused.content.decode()
     assert ServerKey.objects.count() == before
@@ -105,7 +105,7 @@ def test_a_suspended_project_says_so_and_why(tracker: Tracker, desk: Desk) -> No
     page = desk.get()
     assert page.status_code == 200
     assert "The &lt;b&gt;bill&lt;/b&gt; is open" in page.content.decode()
-    assert desk.post("", {"what": "create-key", "preset": "server"}).status_code == 403
+    assert desk.post("", {"action": "create-key", "preset": "server"}).status_code == 403
 
 
 def test_names_are_text_and_isolated(tracker: Tracker, desk: Desk) -> None:

@@ -176,7 +176,7 @@ def test_a_filtered_event_has_no_payload_and_a_system_event_all(tracker: Tracker
     )  # fmt: skip
     assert hook.status == 200
     change(tracker)
-    sent = desk.post(path.removesuffix("/deliveries"), {"what": "test"})
+    sent = desk.post(path.removesuffix("/deliveries"), {"action": "test"})
     assert sent.status_code == 302
     found = pages(tracker, desk, path)
     assert "No payload was made for this delivery." in found["tasks.update"]

@@ -12,10 +12,10 @@ HTMX = {"HX-Request": "true"}
 
 
 def test_too_many_requests_leave_the_form_on_the_page(desk: Desk, settings: Any) -> None:
-    assert desk.post("settings", {"what": "rename", "name": ""}, headers=HTMX).status_code == 422
+    assert desk.post("settings", {"action": "rename", "name": ""}, headers=HTMX).status_code == 422
     settings.RATE_LIMIT_FACTOR = 0.0001  # one request
     for _ in range(2):
-        refused = desk.post("settings", {"what": "rename", "name": "Other"}, headers=HTMX)
+        refused = desk.post("settings", {"action": "rename", "name": "Other"}, headers=HTMX)
     assert (refused.status_code, refused.content) == (429, b"")
     assert refused["HX-Reswap"] == "none"
     assert "Too many requests." in json.loads(refused["HX-Trigger"])["console:refused"]

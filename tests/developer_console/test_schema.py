@@ -32,13 +32,13 @@ def hidden(answer: Any, name: str) -> str:
 def plan(desk: Desk, document: Any, **more: Any) -> Any:
     text = document if isinstance(document, str) else json.dumps(document, indent=2)
     version = hidden(desk.get("schema"), "version")
-    return desk.post("schema", {"what": "plan", "document": text, "version": version, **more})
+    return desk.post("schema", {"action": "plan", "document": text, "version": version, **more})
 
 
 def apply(desk: Desk, document: Any, planned: Any, **more: Any) -> Any:
     text = json.dumps(document, indent=2)
     values = {"document": text, "version": hidden(planned, "version"), "planned": hidden(planned, "planned")}
-    return desk.post("schema", {"what": "apply", **values, **more})
+    return desk.post("schema", {"action": "apply", **values, **more})
 
 
 def version_of(tracker: Tracker) -> int:
@@ -88,15 +88,15 @@ def test_of_two_tabs_the_second_is_told(tracker: Tracker, desk: Desk) -> None:
 @pytest.mark.exhaustive
 def test_going_back_is_planned_too(tracker: Tracker, desk: Desk) -> None:
     apply(desk, LARGER, plan(desk, LARGER))
-    planned = desk.post("schema", {"what": "plan", "revert": "1", "version": "2"})
+    planned = desk.post("schema", {"action": "plan", "revert": "1", "version": "2"})
     assert "drop column tasks.note" in text_of(planned)
     assert version_of(tracker) == 2
-    values = {"what": "apply", "revert": "1", "version": "2", "planned": hidden(planned, "planned")}
+    values = {"action": "apply", "revert": "1", "version": "2", "planned": hidden(planned, "planned")}
     applied = desk.post("schema", {**values, "confirm": "drop column tasks.note"})
     assert "The schema is at version 3." in text_of(applied)
     assert "Back to version 1" in text_of(applied)
     for wrong in ("99", "x", "-1", "1" * 30):
-        assert desk.post("schema", {"what": "plan", "revert": wrong, "version": "3"}).status_code in (404, 422)
+        assert desk.post("schema", {"action": "plan", "revert": wrong, "version": "3"}).status_code in (404, 422)
 
 
 def test_going_back_asks_for_the_values_of_existing_rows(tracker: Tracker, desk: Desk) -> None:
@@ -106,21 +106,21 @@ def test_going_back_asks_for_the_values_of_existing_rows(tracker: Tracker, desk:
     apply(desk, DOCUMENT, plan(desk, DOCUMENT), confirm="drop column tasks.price")
     assert version_of(tracker) == 3
     assert tracker.post("key", "/rows/tasks", {"title": "Tea"}).status == 201
-    refused = desk.post("schema", {"what": "plan", "revert": "2", "version": "3"})
+    refused = desk.post("schema", {"action": "plan", "revert": "2", "version": "3"})
     assert refused.status_code == 422
     assert 'name="backfill.tasks.price"' in text_of(refused)
     filled = {"revert": "2", "version": "3", "backfill.tasks.price": "<7>"}
-    wrong = desk.post("schema", {"what": "plan", **filled})
+    wrong = desk.post("schema", {"action": "plan", **filled})
     assert wrong.status_code == 422
     assert 'name="backfill.tasks.price" value="&lt;7&gt;"' in wrong.content.decode()
     filled["backfill.tasks.price"] = "7"
-    planned = desk.post("schema", {"what": "plan", **filled})
+    planned = desk.post("schema", {"action": "plan", **filled})
     assert "add column tasks.price" in text_of(planned)
     mark = hidden(planned, "planned")
-    other = desk.post("schema", {"what": "apply", **filled, "backfill.tasks.price": "8", "planned": mark})
+    other = desk.post("schema", {"action": "apply", **filled, "backfill.tasks.price": "8", "planned": mark})
     assert "The document has changed since its plan." in text_of(other)
     assert version_of(tracker) == 3
-    applied = desk.post("schema", {"what": "apply", **filled, "planned": mark})
+    applied = desk.post("schema", {"action": "apply", **filled, "planned": mark})
     assert "The schema is at version 4." in text_of(applied)
     assert 'name="backfill.' not in text_of(applied)
 
@@ -169,7 +169,7 @@ def test_a_table_is_added_by_form(desk: Desk) -> None:
         "title text\ndue date?\ntask reference tasks\nparent reference(notes)?\ntotal decimal(10, 2)?\n"
         "state enum (open, in progress)\n"
     )
-    planned = plan(desk, DOCUMENT, what="add-table", table="notes", columns=columns)
+    planned = plan(desk, DOCUMENT, action="add-table", table="notes", columns=columns)
     assert "create table notes" in text_of(planned)
     made = json.loads(re.search(r"<textarea id=\"document\"[^>]*>(.*?)</textarea>", text_of(planned), re.S)[1])  # type: ignore[index]
     assert made["tables"]["notes"]["columns"] == {
@@ -183,13 +183,13 @@ def test_a_table_is_added_by_form(desk: Desk) -> None:
     assert 'name="table" type="text" value=""' in text_of(planned)
 
 
-@pytest.mark.parametrize("what", ["plan", "apply"])
-def test_a_table_that_was_only_typed_is_planned(tracker: Tracker, desk: Desk, what: str) -> None:
-    typed = {"what": what, "table": "notes", "columns": "title text"}
+@pytest.mark.parametrize("action", ["plan", "apply"])
+def test_a_table_that_was_only_typed_is_planned(tracker: Tracker, desk: Desk, action: str) -> None:
+    typed = {"action": action, "table": "notes", "columns": "title text"}
     planned = apply(desk, LARGER, plan(desk, LARGER), **typed)
     for operation in ("add column tasks.note", "create table notes"):
         assert operation in text_of(planned)
-    assert ("The table notes was not in the document." in text_of(planned)) == (what == "apply")
+    assert ("The table notes was not in the document." in text_of(planned)) == (action == "apply")
     assert version_of(tracker) == 1
 
 
@@ -212,7 +212,7 @@ def test_a_table_that_was_only_typed_is_planned(tracker: Tracker, desk: Desk, wh
 def test_a_refused_table_keeps_its_form(
     tracker: Tracker, desk: Desk, table: str, columns: str, field: str, said: str
 ) -> None:
-    refused = plan(desk, DOCUMENT, what="add-table", table=table, columns=columns)
+    refused = plan(desk, DOCUMENT, action="add-table", table=table, columns=columns)
     assert refused.status_code == 422
     page = text_of(refused)
     assert re.search(rf'id="new-table-{field}-problem"[^>]*>\s*<p><bdi>[^<]*{re.escape(said)}', page)
@@ -230,5 +230,5 @@ def test_a_viewer_reads_it_and_changes_nothing(tracker: Tracker, desk_of: Callab
     assert '"tasks"' in page
     assert "Apply" not in page
     assert plan(viewer, LARGER).status_code == 403
-    assert viewer.post("schema", {"what": "plan", "revert": "0"}).status_code == 403
+    assert viewer.post("schema", {"action": "plan", "revert": "0"}).status_code == 403
     assert version_of(tracker) == 1

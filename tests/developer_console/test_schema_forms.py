@@ -144,7 +144,7 @@ def opened(desk: Desk, *part: str, document: Any = DOCUMENT) -> dict[str, str]:
 @pytest.mark.exhaustive
 def test_an_open_form_stays_and_changes_nothing_by_itself(tracker: Tracker, desk: Desk) -> None:
     for part in PARTS:
-        planned = desk.post("schema", opened(desk, *part, document=FULL) | {"what": "plan"})
+        planned = desk.post("schema", opened(desk, *part, document=FULL) | {"action": "plan"})
         assert planned.status_code == 200, part
         assert draft_of(planned) == FULL, part
         assert text_of(planned).count('class="part-form"') == 1, part
@@ -154,37 +154,37 @@ def test_an_open_form_stays_and_changes_nothing_by_itself(tracker: Tracker, desk
 def test_what_is_typed_into_an_open_form_is_planned_and_not_lost(tracker: Tracker, desk: Desk) -> None:
     typed = opened(desk, "column", "tasks") | {"part_name": "due", "part_type": "date", "part_null": "on"}
     due = {"type": "date", "null": True}
-    for what in ("plan", "apply"):
-        planned = desk.post("schema", typed | {"what": what})
+    for action in ("plan", "apply"):
+        planned = desk.post("schema", typed | {"action": action})
         assert table_after(planned)["columns"]["due"] == due
         assert "add column tasks.due" in text_of(planned)
-        assert ("The column due of tasks was not in the document." in text_of(planned)) == (what == "apply")
+        assert ("The column due of tasks was not in the document." in text_of(planned)) == (action == "apply")
         assert 'class="part-form"' not in text_of(planned)
     assert tracker.get("owner", "/schema").json["version"] == 1
-    other = desk.post("schema", typed | {"what": f"edit {code('column', 'tasks', 'title')}"})
+    other = desk.post("schema", typed | {"action": f"edit {code('column', 'tasks', 'title')}"})
     assert table_after(other)["columns"]["due"] == due
     assert "Column title of tasks" in text_of(other)
-    removed = desk.post("schema", typed | {"what": f"remove {code('column', 'tasks', 'done')}"})
+    removed = desk.post("schema", typed | {"action": f"remove {code('column', 'tasks', 'done')}"})
     assert table_after(removed)["columns"].keys() >= {"title", "due"}
     assert "done" not in table_after(removed)["columns"]
-    added = desk.post("schema", typed | {"what": "add-table", "table": "lists", "columns": "name text"})
+    added = desk.post("schema", typed | {"action": "add-table", "table": "lists", "columns": "name text"})
     assert table_after(added)["columns"]["due"] == due
     assert table_after(added, "lists")["columns"] == {"name": {"type": "text"}}
-    closed = desk.post("schema", typed | {"what": "close"})
+    closed = desk.post("schema", typed | {"action": "close"})
     assert draft_of(closed) == DOCUMENT
 
 
 def test_a_refused_form_stays_open_whatever_button_is_pressed(tracker: Tracker, desk: Desk) -> None:
     typed = opened(desk, "column", "tasks", "title") | {"part_name": "", "part_max_length": "9"}
-    for what in ("plan", "apply", f"edit {code('table', 'tasks')}", f"remove {code('column', 'tasks', 'done')}"):
-        refused = desk.post("schema", typed | {"what": what})
-        assert refused.status_code == 422, what
+    for action in ("plan", "apply", f"edit {code('table', 'tasks')}", f"remove {code('column', 'tasks', 'done')}"):
+        refused = desk.post("schema", typed | {"action": action})
+        assert refused.status_code == 422, action
         assert draft_of(refused) == DOCUMENT
         assert re.search(r'name="part_max_length"[^>]*value="9"', text_of(refused))
         assert 'id="part-part_name-problem"' in text_of(refused)
-    removed = desk.post("schema", typed | {"what": f"remove {code('column', 'tasks', 'title')}"})
+    removed = desk.post("schema", typed | {"action": f"remove {code('column', 'tasks', 'title')}"})
     assert "title" not in draft_of(removed)["tables"]["tasks"]["columns"]
-    wrong = desk.post("schema", typed | {"what": "plan", "part_name": "title", "part_max_length": "many"})
+    wrong = desk.post("schema", typed | {"action": "plan", "part_name": "title", "part_max_length": "many"})
     assert wrong.status_code == 422
     assert 'id="part-part_max_length-problem"' in text_of(wrong)
 
@@ -200,26 +200,26 @@ def again(answer: Any, **typed: str) -> dict[str, str]:
     return form_values(answer.content.decode(), "document") | typed
 
 
-@pytest.mark.parametrize("what", ["plan", "apply", "save", f"edit {code('column', 'tasks', 'points')}"])
-def test_an_open_form_follows_the_json(tracker: Tracker, desk: Desk, what: str) -> None:
+@pytest.mark.parametrize("action", ["plan", "apply", "save", f"edit {code('column', 'tasks', 'points')}"])
+def test_an_open_form_follows_the_json(tracker: Tracker, desk: Desk, action: str) -> None:
     sent = opened(desk, "column", "tasks", "title")
     longer = with_json(sent, lambda table: table["columns"]["title"].update(max_length=200))
-    planned = desk.post("schema", longer | {"what": what})
+    planned = desk.post("schema", longer | {"action": action})
     assert table_after(planned)["columns"]["title"] == {"type": "text", "max_length": 200}
-    if what in ("plan", "apply"):
+    if action in ("plan", "apply"):
         assert again(planned)["part_max_length"] == "200"
     gone = with_json(opened(desk, "column", "tasks", "done"), lambda table: table["columns"].pop("done"))
-    planned = desk.post("schema", gone | {"what": what})
+    planned = desk.post("schema", gone | {"action": action})
     assert "done" not in table_after(planned)["columns"]
     wrong = with_json(sent, lambda table: table["columns"]["title"].update(max_length="many"))
-    refused = desk.post("schema", wrong | {"what": "plan"})
+    refused = desk.post("schema", wrong | {"action": "plan"})
     assert again(refused)["part_max_length"] == "many"
     assert 'id="part-part_max_length-problem"' in text_of(refused)
 
 
-@pytest.mark.parametrize("what", ["plan", "apply", "save", f"remove {code('column', 'tasks', 'done')}"])
-def test_what_changed_in_the_form_and_in_the_json_is_kept_in_both(tracker: Tracker, desk: Desk, what: str) -> None:
-    sent = opened(desk, "column", "tasks", "title") | {"part_min_length": "2", "what": what}
+@pytest.mark.parametrize("action", ["plan", "apply", "save", f"remove {code('column', 'tasks', 'done')}"])
+def test_what_changed_in_the_form_and_in_the_json_is_kept_in_both(tracker: Tracker, desk: Desk, action: str) -> None:
+    sent = opened(desk, "column", "tasks", "title") | {"part_min_length": "2", "action": action}
     sent = with_json(sent, lambda table: table["columns"]["title"].update(max_length=200))
     refused = desk.post("schema", sent)
     assert refused.status_code == 412
@@ -227,33 +227,33 @@ def test_what_changed_in_the_form_and_in_the_json_is_kept_in_both(tracker: Track
     assert draft_of(refused) == json.loads(sent["document"])
     kept = again(refused)
     assert (kept["part_min_length"], kept["part_max_length"]) == ("2", "")
-    used = desk.post("schema", kept | {"what": what})
+    used = desk.post("schema", kept | {"action": action})
     assert table_after(used)["columns"]["title"] == {"type": "text", "min_length": 2}
-    closed = desk.post("schema", kept | {"what": "close"})
+    closed = desk.post("schema", kept | {"action": "close"})
     assert draft_of(closed) == json.loads(sent["document"])
 
 
 def test_the_form_of_a_part_that_is_gone_is_kept(tracker: Tracker, desk: Desk) -> None:
-    sent = opened(desk, "column", "tasks", "title") | {"part_max_length": "9", "what": "plan"}
+    sent = opened(desk, "column", "tasks", "title") | {"part_max_length": "9", "action": "plan"}
     refused = desk.post("schema", with_json(sent, lambda table: table["columns"].pop("title")))
     assert refused.status_code == 412
     assert "This part is gone from the JSON, but was changed in the form." in text_of(refused)
     assert "title" not in draft_of(refused)["tables"]["tasks"]["columns"]
     kept = again(refused)
     assert kept["part_max_length"] == "9"
-    assert table_after(desk.post("schema", kept | {"what": "plan"}))["columns"]["title"]["max_length"] == 9
+    assert table_after(desk.post("schema", kept | {"action": "plan"}))["columns"]["title"]["max_length"] == 9
     without = {**sent, "document": '{"tables": {}}'}
     for _ in range(2):
         refused = desk.post("schema", without)
         assert refused.status_code in (412, 422)
         assert draft_of(refused) == {"tables": {}}
-        without = again(refused, what="plan")
+        without = again(refused, action="plan")
         assert without["part_max_length"] == "9"
 
 
 def test_an_error_of_the_plan_is_corrected_in_the_json(tracker: Tracker, desk: Desk) -> None:
     sent = opened(desk, "rule", "tasks", "user", "read")
-    sent |= {"part_rows": "json", "part_where": '{"ownr_id":1}', "what": "plan"}
+    sent |= {"part_rows": "json", "part_where": '{"ownr_id":1}', "action": "plan"}
     refused = desk.post("schema", sent)
     assert refused.status_code == 422
     kept = again(refused)
@@ -264,7 +264,7 @@ def test_an_error_of_the_plan_is_corrected_in_the_json(tracker: Tracker, desk: D
 
 
 def test_the_form_of_a_table_changes_only_what_it_shows(tracker: Tracker, desk: Desk) -> None:
-    typed = opened(desk, "table", "tasks") | {"part_id_prefix": "task_", "what": "plan"}
+    typed = opened(desk, "table", "tasks") | {"part_id_prefix": "task_", "action": "plan"}
     planned = desk.post("schema", with_json(typed, lambda table: table["columns"].pop("done")))
     assert table_after(planned)["id_prefix"] == "task_"
     assert "done" not in table_after(planned)["columns"]
@@ -272,23 +272,23 @@ def test_the_form_of_a_table_changes_only_what_it_shows(tracker: Tracker, desk: 
 
 def test_a_button_follows_the_renamed_table(tracker: Tracker, desk: Desk) -> None:
     typed = opened(desk, "table", "tasks") | {"part_name": "jobs"}
-    removed = desk.post("schema", typed | {"what": f"remove {code('column', 'tasks', 'done')}"})
+    removed = desk.post("schema", typed | {"action": f"remove {code('column', 'tasks', 'done')}"})
     assert "done" not in table_after(removed, "jobs")["columns"]
-    edited = desk.post("schema", typed | {"what": f"edit {code('column', 'tasks', 'done')}"})
+    edited = desk.post("schema", typed | {"action": f"edit {code('column', 'tasks', 'done')}"})
     assert table_after(edited, "jobs")["renamed_from"] == "tasks"
     assert again(edited)["part"] == code("column", "jobs", "done")
 
 
 def test_what_was_typed_is_kept_while_the_json_cannot_be_read(tracker: Tracker, desk: Desk) -> None:
     typed = opened(desk, "column", "tasks") | {"part_name": "due", "part_type": "date", "part_null": "on"}
-    typed |= {"table": "lists", "columns": "name text\r\nsize integer", "what": "plan"}
+    typed |= {"table": "lists", "columns": "name text\r\nsize integer", "action": "plan"}
     unreadable = desk.post("schema", typed | {"document": "{"})
     assert unreadable.status_code == 422
     assert "What was typed into the form is kept." in text_of(unreadable)
-    planned = desk.post("schema", again(unreadable, document=typed["document"], what="plan"))
+    planned = desk.post("schema", again(unreadable, document=typed["document"], action="plan"))
     assert table_after(planned)["columns"]["due"] == {"type": "date", "null": True}
     assert list(table_after(planned, "lists")["columns"]) == ["name", "size"]
-    closed = desk.post("schema", typed | {"document": "{", "what": "close"})
+    closed = desk.post("schema", typed | {"document": "{", "action": "close"})
     assert "part" not in again(closed)
 
 
@@ -333,19 +333,19 @@ def test_a_part_that_cannot_be_saved_changes_nothing(
     assert tracker.get("owner", "/schema").json["version"] == 1
 
 
-@pytest.mark.parametrize("what", ["save", "edit x", "remove []", 'edit ["column",1,2,3]', "open null", "save x"])
-def test_a_made_up_button_is_refused(desk: Desk, what: str) -> None:
-    assert submit(desk, what).status_code == 422
+@pytest.mark.parametrize("action", ["save", "edit x", "remove []", 'edit ["column",1,2,3]', "open null", "save x"])
+def test_a_made_up_button_is_refused(desk: Desk, action: str) -> None:
+    assert submit(desk, action).status_code == 422
 
 
 @pytest.mark.parametrize(
     "document", ["{", "[]", '{"tables": []}', '{"tables": {"tasks": {"columns": 1, "rules": [2]}}}']
 )
 def test_a_broken_draft_breaks_no_form(desk: Desk, document: str) -> None:
-    for what in (f"edit {code('column', 'tasks')}", "save", f"remove {code('rule', 'tasks', 'user', 'read')}", "plan"):
-        values = {"what": what, "version": "1", "document": document, "part": code("unique", "tasks"), "part_name": "x"}
+    for action in (f"edit {code('column', 'tasks')}", "save", f"remove {code('rule', 'tasks', 'user', 'read')}", "plan"):
+        values = {"action": action, "version": "1", "document": document, "part": code("unique", "tasks"), "part_name": "x"}
         answer = desk.post("schema", {**values, "part_columns": "title"})
-        assert answer.status_code in (200, 400, 422), (what, document)
+        assert answer.status_code in (200, 400, 422), (action, document)
 
 
 def test_names_of_a_draft_are_text(desk: Desk) -> None:

@@ -194,7 +194,7 @@ def test_a_sign_in_leads_to_pages_of_the_console_alone(ada: User, target: str) -
 def test_forms_need_the_token_of_their_page(desk: Desk) -> None:
     strict = Client(enforce_csrf_checks=True)
     strict.cookies["console_session"] = desk.browser.cookies["console_session"].value
-    values = {"what": "create-key", "preset": "server"}
+    values = {"action": "create-key", "preset": "server"}
     assert strict.post(desk.url(), values).status_code == 403
     assert strict.post("/console/sign-out").status_code == 403
     page = strict.get(desk.url()).content.decode()
@@ -209,7 +209,7 @@ def test_a_removed_member_with_an_open_tab_gets_nothing(tracker: Tracker, desk_o
     user = member(tracker.project, "viewer")
     services.remove_member(tracker.project.pk, user.pk, actor=audit.SYSTEM)
     assert viewer.get().status_code == 404
-    assert viewer.post("", {"what": "create-key", "preset": "server"}).status_code == 404
+    assert viewer.post("", {"action": "create-key", "preset": "server"}).status_code == 404
 
 
 def test_other_projects_and_mixed_ids_are_not_found(tracker: Tracker, desk: Desk, ada: User) -> None:
@@ -236,9 +236,9 @@ def test_a_member_of_two_projects_changes_the_one_of_the_url(tracker: Tracker, d
     there = Desk(desk.browser, theirs.pk, theirs.environments.get(name="development").pk)
     sign_in(member(tracker.project, "owner"), desk.browser)
     assert "Theirs" in desk.get().content.decode()
-    refused = there.post("", {"what": "create-key", "preset": "server"})
+    refused = there.post("", {"action": "create-key", "preset": "server"})
     assert refused.status_code == 403
-    assert desk.post("", {"what": "create-key", "preset": "server"}).status_code == 200
+    assert desk.post("", {"action": "create-key", "preset": "server"}).status_code == 200
 
 
 @pytest.mark.exhaustive

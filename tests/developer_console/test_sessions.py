@@ -35,7 +35,7 @@ def test_one_session_is_ended_and_the_others_stay(tracker: Tracker, desk: Desk) 
     assert page.count(">this session</span>") == 1
     assert ">&lt;b&gt;Phone&lt;/b&gt;<" in page
     assert f'title="{agent}">Chrome on Linux<' in page
-    ended = desk.post("sessions", {"what": "end", "session": newest})
+    ended = desk.post("sessions", {"action": "end", "session": newest})
     assert "The session has ended." in ended.content.decode()
     assert newest not in others(desk)
     assert (is_in(laptop, desk), is_in(phone, desk), is_in(desk.browser, desk)) == (False, True, True)
@@ -63,7 +63,7 @@ def test_a_session_says_what_it_was_started_for(tracker: Tracker, desk: Desk, mo
 def test_all_other_sessions_are_ended_at_once(tracker: Tracker, desk: Desk) -> None:
     phone = sign_in(member(tracker.project, "owner"))
     assert others(desk)
-    answer = desk.post("sessions", {"what": "end-others"}).content.decode()
+    answer = desk.post("sessions", {"action": "end-others"}).content.decode()
     assert "All other sessions have ended." in answer
     assert "Sign out everywhere else" not in answer
     assert others(desk) == []
@@ -76,9 +76,9 @@ def test_sessions_of_others_stay(tracker: Tracker, desk: Desk) -> None:
     assert before
     assert set(others(viewer)).isdisjoint(before)
     for wrong in (before[0], "", "ses_nothing", "../keys"):
-        assert viewer.post("sessions", {"what": "end", "session": wrong}).status_code in (404, 405), wrong
-    viewer.post("sessions", {"what": "end-others"})
-    assert without_token(desk).post("sessions", {"what": "end-others"}).status_code == 403
+        assert viewer.post("sessions", {"action": "end", "session": wrong}).status_code in (404, 405), wrong
+    viewer.post("sessions", {"action": "end-others"})
+    assert without_token(desk).post("sessions", {"action": "end-others"}).status_code == 403
     assert others(desk) == before
     assert is_in(desk.browser, desk)
 
@@ -87,7 +87,7 @@ def test_the_password_is_changed_and_other_sessions_end(tracker: Tracker, desk: 
     owner = member(tracker.project, "owner")
     other = sign_in(owner)
     assert f'href="{desk.url("sessions")}#password"' in desk.get().content.decode()
-    values = {"what": "password", "current_password": PASSWORD, "password": "another horse battery"}
+    values = {"action": "password", "current_password": PASSWORD, "password": "another horse battery"}
     for wrong, field in (({"current_password": "wrong"}, "current_password"), ({"password": "short"}, "password")):
         refused = desk.post("sessions", values | wrong)
         assert refused.status_code == 422

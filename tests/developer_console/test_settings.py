@@ -24,18 +24,18 @@ def roles(tracker: Tracker) -> dict[str, str]:
 
 def test_members_are_added_changed_and_removed(tracker: Tracker, desk: Desk) -> None:
     viewer = member(tracker.project, "viewer")
-    changed = desk.post("settings", {"what": "change-role", "member": viewer.pk, "role": "developer"})
+    changed = desk.post("settings", {"action": "change-role", "member": viewer.pk, "role": "developer"})
     assert "The role is changed." in text_of(changed)
     assert roles(tracker)[viewer.email] == "developer"
-    assert "The member is removed." in text_of(desk.post("settings", {"what": "remove-member", "member": viewer.pk}))
+    assert "The member is removed." in text_of(desk.post("settings", {"action": "remove-member", "member": viewer.pk}))
     assert viewer.email not in roles(tracker)
-    added = desk.post("settings", {"what": "add-member", "email": viewer.email, "role": "viewer"})
+    added = desk.post("settings", {"action": "add-member", "email": viewer.email, "role": "viewer"})
     assert "is a member now" in text_of(added)
     assert AuditEntry.objects.filter(action__startswith="member.", project_id=tracker.project.pk).count() == 3
 
 
 def test_a_refused_member_stays_in_the_form_which_says_who_can_invite(desk: Desk) -> None:
-    values = {"what": "add-member", "email": "new@x.example", "role": "viewer"}
+    values = {"action": "add-member", "email": "new@x.example", "role": "viewer"}
     refused = text_of(desk.post("settings", values))
     assert "The operator can invite them: manage.py invite_user --platform EMAIL" in refused
     assert 'value="new@x.example"' in refused
@@ -47,16 +47,16 @@ def test_a_refused_member_stays_in_the_form_which_says_who_can_invite(desk: Desk
 @pytest.mark.parametrize(
     ("values", "status"),
     [
-        ({"what": "add-member", "email": "no address", "role": "viewer"}, 422),
-        ({"what": "add-member", "email": "x@x.example", "role": "emperor"}, 422),
-        ({"what": "change-role", "member": "usr_nobody", "role": "viewer"}, 404),
-        ({"what": "remove-member", "member": "../../keys"}, 404),
-        ({"what": "withdraw", "invitation": "inv_x"}, 404),
-        ({"what": "revoke-key", "key": "key_x"}, 404),
-        ({"what": "origins", "origins": "not an origin"}, 422),
-        ({"what": "rename", "name": ""}, 422),
-        ({"what": "delete", "confirm": "Other"}, 422),
-        ({"what": "nothing"}, 400),
+        ({"action": "add-member", "email": "no address", "role": "viewer"}, 422),
+        ({"action": "add-member", "email": "x@x.example", "role": "emperor"}, 422),
+        ({"action": "change-role", "member": "usr_nobody", "role": "viewer"}, 404),
+        ({"action": "remove-member", "member": "../../keys"}, 404),
+        ({"action": "withdraw", "invitation": "inv_x"}, 404),
+        ({"action": "revoke-key", "key": "key_x"}, 404),
+        ({"action": "origins", "origins": "not an origin"}, 422),
+        ({"action": "rename", "name": ""}, 422),
+        ({"action": "delete", "confirm": "Other"}, 422),
+        ({"action": "nothing"}, 400),
         ({}, 400),
     ],
 )
@@ -73,7 +73,7 @@ def test_what_is_wrong_is_said_and_changes_nothing(
 
 def test_the_last_owner_stays(tracker: Tracker, desk: Desk) -> None:
     owner = member(tracker.project, "owner")
-    for values in ({"what": "change-role", "role": "viewer"}, {"what": "remove-member"}):
+    for values in ({"action": "change-role", "role": "viewer"}, {"action": "remove-member"}):
         assert desk.post("settings", {**values, "member": owner.pk}).status_code == 409
     assert roles(tracker)[owner.email] == "owner"
 
@@ -85,22 +85,22 @@ def test_a_viewer_may_leave_and_nothing_else(tracker: Tracker, desk_of: Callable
     assert "Danger zone" not in page
     assert "Add member" not in page
     for values in (
-        {"what": "add-member", "email": "x@x.example", "role": "owner"},
-        {"what": "change-role", "member": user.pk, "role": "owner"},
-        {"what": "remove-member", "member": owner.pk},
-        {"what": "origins", "origins": "https://evil.example"},
-        {"what": "rename", "name": "Mine"},
-        {"what": "delete", "confirm": "Tracker"},
-        {"what": "revoke-key", "key": ServerKey.objects.first().pk},  # type: ignore[union-attr]
+        {"action": "add-member", "email": "x@x.example", "role": "owner"},
+        {"action": "change-role", "member": user.pk, "role": "owner"},
+        {"action": "remove-member", "member": owner.pk},
+        {"action": "origins", "origins": "https://evil.example"},
+        {"action": "rename", "name": "Mine"},
+        {"action": "delete", "confirm": "Tracker"},
+        {"action": "revoke-key", "key": ServerKey.objects.first().pk},  # type: ignore[union-attr]
     ):
         assert viewer.post("settings", values).status_code in (403, 404), values
-    left = viewer.post("settings", {"what": "remove-member", "member": user.pk})
+    left = viewer.post("settings", {"action": "remove-member", "member": user.pk})
     assert left["Location"] == "/console/"
     assert viewer.get("settings").status_code == 404
 
 
 def test_origins_are_saved(tracker: Tracker, desk: Desk) -> None:
-    answer = desk.post("settings", {"what": "origins", "origins": "https://a.example\r\nhttps://b.example\r\n"})
+    answer = desk.post("settings", {"action": "origins", "origins": "https://a.example\r\nhttps://b.example\r\n"})
     assert answer.status_code == 200
     assert Environment.objects.get(pk=tracker.environment_id).allowed_origins == [
         "https://a.example",
@@ -109,17 +109,17 @@ def test_origins_are_saved(tracker: Tracker, desk: Desk) -> None:
 
 
 def test_a_key_is_revoked(tracker: Tracker, desk: Desk) -> None:
-    desk.post("settings", {"what": "create-key", "preset": "server"})
+    desk.post("settings", {"action": "create-key", "preset": "server"})
     key = ServerKey.objects.filter(environment_id=tracker.environment_id).latest("created_at")
     assert key.pk in text_of(desk.get("settings"))
-    assert "The key is revoked." in text_of(desk.post("settings", {"what": "revoke-key", "key": key.pk}))
+    assert "The key is revoked." in text_of(desk.post("settings", {"action": "revoke-key", "key": key.pk}))
     assert key.pk not in text_of(desk.get("settings"))
 
 
 def test_a_project_is_renamed_and_deleted_by_its_name(tracker: Tracker, desk: Desk) -> None:
-    assert 'value="Renamed"' in text_of(desk.post("settings", {"what": "rename", "name": "Renamed"}))
-    assert desk.post("settings", {"what": "delete", "confirm": "Tracker"}).status_code == 422
+    assert 'value="Renamed"' in text_of(desk.post("settings", {"action": "rename", "name": "Renamed"}))
+    assert desk.post("settings", {"action": "delete", "confirm": "Tracker"}).status_code == 422
     assert Project.objects.filter(pk=tracker.project.pk).exists()
-    gone = desk.post("settings", {"what": "delete", "confirm": "Renamed"})
+    gone = desk.post("settings", {"action": "delete", "confirm": "Renamed"})
     assert gone["Location"] == "/console/"
     assert desk.get("settings").status_code == 404

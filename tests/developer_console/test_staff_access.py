@@ -52,7 +52,7 @@ def hired() -> Hire:
 def desk_with(user: User, tracker: Tracker, **asked: str) -> Desk:
     """The desk of staff that has asked for access."""
     desk = Desk(sign_in(user), tracker.project.pk, tracker.environment_id)
-    values = {"what": "ask", "environment": tracker.environment_id, "reason": "ticket 7", **asked}
+    values = {"action": "ask", "environment": tracker.environment_id, "reason": "ticket 7", **asked}
     answer = desk.browser.post("/console/staff", values)
     assert answer.status_code == 302, answer.content
     assert answer["Location"] == desk.url()
@@ -75,10 +75,10 @@ def test_staff_see_nothing_before_they_say_why(tracker: Tracker, hired: Hire) ->
     answer = desk.get("tables/tasks")
     assert answer["Location"] == f"/console/staff?environment={tracker.environment_id}"
     for reason in ("", "  ", "two\nlines", "x" * 501):
-        values = {"what": "ask", "environment": tracker.environment_id, "reason": reason}
+        values = {"action": "ask", "environment": tracker.environment_id, "reason": reason}
         assert desk.browser.post("/console/staff", values).status_code == 422, reason
     for environment in ("", "env_x", "env_00000000000000000000000000"):
-        values = {"what": "ask", "environment": environment, "reason": "why"}
+        values = {"action": "ask", "environment": environment, "reason": "why"}
         assert desk.browser.post("/console/staff", values).status_code == 404
     assert not StaffGrant.objects.exists()
     assert is_out(desk)
@@ -96,7 +96,7 @@ def test_a_grant_reads_and_its_owner_sees_it(tracker: Tracker, hired: Hire, desk
         assert theirs.get(path).status_code == 403, path
     passwords = {"current_password": PASSWORD, "password": "a different horse"}
     assert "The password is changed." in unescape(
-        theirs.post("sessions", {"what": "password", **passwords}).content.decode()
+        theirs.post("sessions", {"action": "password", **passwords}).content.decode()
     )
     shown = unescape(desk.get("logs/audit").content.decode())
     assert "staff_access.granted" in shown
@@ -117,13 +117,13 @@ def test_a_read_only_grant_writes_nothing(tracker: Tracker, hired: Hire) -> None
     desk = desk_with(hired(StaffRole.OPERATOR), tracker)
     assert new_row(desk).status_code == 403
     for path, values in (
-        ("schema", {"what": "apply", "document": '{"tables": {}}'}),
-        ("functions/", {"what": "new", "name": "f", "source": "export default () => 1"}),
-        ("webhooks/", {"what": "new", "url": "https://x.example", "events": "row.*"}),
-        ("", {"what": "create-key", "preset": "server"}),
-        ("branches/", {"what": "create", "name": "b", "from": tracker.environment_id, "data": "none"}),
-        ("settings", {"what": "rename", "name": "Mine"}),
-        ("settings", {"what": "revoke-staff", "grant": StaffGrant.objects.get().pk}),
+        ("schema", {"action": "apply", "document": '{"tables": {}}'}),
+        ("functions/", {"action": "new", "name": "f", "source": "export default () => 1"}),
+        ("webhooks/", {"action": "new", "url": "https://x.example", "events": "row.*"}),
+        ("", {"action": "create-key", "preset": "server"}),
+        ("branches/", {"action": "create", "name": "b", "from": tracker.environment_id, "data": "none"}),
+        ("settings", {"action": "rename", "name": "Mine"}),
+        ("settings", {"action": "revoke-staff", "grant": StaffGrant.objects.get().pk}),
     ):
         assert desk.post(path, values).status_code in (400, 403), path
     assert "by staff" not in desk.get("tables/tasks").content.decode()
@@ -132,7 +132,7 @@ def test_a_read_only_grant_writes_nothing(tracker: Tracker, hired: Hire) -> None
 @pytest.mark.exhaustive
 def test_a_writing_grant_is_for_operators_and_stops_at_keys_and_code(tracker: Tracker, hired: Hire) -> None:
     support = Desk(sign_in(hired(StaffRole.SUPPORT)), tracker.project.pk, tracker.environment_id)
-    values = {"what": "ask", "environment": tracker.environment_id, "reason": "why", "may_write": "on"}
+    values = {"action": "ask", "environment": tracker.environment_id, "reason": "why", "may_write": "on"}
     assert support.browser.post("/console/staff", values).status_code == 403
     desk = desk_with(hired(StaffRole.OPERATOR), tracker, may_write="on")
     assert "may change rows and the schema" in desk.get().content.decode()
@@ -140,8 +140,8 @@ def test_a_writing_grant_is_for_operators_and_stops_at_keys_and_code(tracker: Tr
     assert "by staff" in desk.get("tables/tasks").content.decode()
     entries = AuditEntry.objects.filter(actor_kind="staff", action="staff_access.granted")
     assert entries.get().detail["may_write"] is True
-    assert desk.post("", {"what": "create-key", "preset": "server"}).status_code == 403
-    deploy = {"what": "new", "name": "f", "source": "export default () => 1"}
+    assert desk.post("", {"action": "create-key", "preset": "server"}).status_code == 403
+    deploy = {"action": "new", "name": "f", "source": "export default () => 1"}
     assert desk.post("functions/", deploy).status_code == 403
 
 
@@ -153,13 +153,13 @@ def test_a_grant_ends_by_time_by_hand_and_by_the_owner(tracker: Tracker, hired: 
     assert is_out(theirs, "tables/tasks")
     theirs = desk_with(user, tracker)
     grant = staff_access.active().get()
-    theirs.browser.post("/console/staff", {"what": "end", "grant": grant.pk})
+    theirs.browser.post("/console/staff", {"action": "end", "grant": grant.pk})
     assert is_out(theirs)
     theirs = desk_with(user, tracker)
     grant = staff_access.active().get()
-    assert desk.post("settings", {"what": "revoke-staff", "grant": grant.pk}).status_code == 200
+    assert desk.post("settings", {"action": "revoke-staff", "grant": grant.pk}).status_code == 200
     assert is_out(theirs)
-    assert desk.post("settings", {"what": "revoke-staff", "grant": grant.pk}).status_code == 404
+    assert desk.post("settings", {"action": "revoke-staff", "grant": grant.pk}).status_code == 404
     assert AuditEntry.objects.filter(action="staff_access.revoked", project_id=tracker.project.pk).count() == 2
 
 
@@ -192,7 +192,7 @@ def test_a_grant_is_for_one_environment_and_one_account(tracker: Tracker, hired:
     there = Desk(desk.browser, tracker.project.pk, other.pk)
     assert is_out(there, "tables/")
     assert desk.get("branches/merge", data={"from": other.pk}).status_code in (200, 404)
-    assert desk.post("branches/merge", {"from": other.pk, "what": "plan"}).status_code == 422  # there is none
+    assert desk.post("branches/merge", {"from": other.pk, "action": "plan"}).status_code == 422  # there is none
     colleague = Desk(sign_in(hired(StaffRole.OPERATOR)), tracker.project.pk, tracker.environment_id)
     assert is_out(colleague)
 
@@ -223,7 +223,7 @@ def test_owners_end_no_grants_of_other_projects(tracker: Tracker, hired: Hire, d
         account_id=hired(StaffRole.OPERATOR).pk, name="Other", region="us-east-1", plan="free", actor=audit.SYSTEM
     )
     made = staff_access.grant(hired(StaffRole.SUPPORT), other.environments.first().pk, reason="why", may_write=False)
-    assert desk.post("settings", {"what": "revoke-staff", "grant": made.pk}).status_code == 404
+    assert desk.post("settings", {"action": "revoke-staff", "grant": made.pk}).status_code == 404
     with pytest.raises(NotFound):
         staff_access.revoke(made.pk, actor=audit.SYSTEM, project_id=tracker.project.pk)
     assert staff_access.active().count() == 1
@@ -250,9 +250,9 @@ def test_accounts_that_are_no_staff_get_no_access(tracker: Tracker, hired: Hire)
     )
     desk = Desk(sign_in(give_password(stranger)), tracker.project.pk, tracker.environment_id)
     assert desk.browser.get("/console/staff").status_code == 403
-    values = {"what": "ask", "environment": tracker.environment_id, "reason": "let me in"}
+    values = {"action": "ask", "environment": tracker.environment_id, "reason": "let me in"}
     assert desk.browser.post("/console/staff", values).status_code == 403
-    assert desk.browser.post("/console/staff", {"what": "end", "grant": made.pk}).status_code == 403
+    assert desk.browser.post("/console/staff", {"action": "end", "grant": made.pk}).status_code == 403
     assert desk.get().status_code == 404
     assert staff_access.active().count() == 1
 
@@ -317,7 +317,7 @@ def test_a_session_that_has_ended_asks_for_no_access(tracker: Tracker, hired: Hi
     copied.cookies = deepcopy(desk.browser.cookies)
     desk.browser.post("/console/sign-out")
     for method in (copied.get, copied.post):
-        answer = method("/console/staff", {"what": "ask", "environment": tracker.environment_id, "reason": "mine"})
+        answer = method("/console/staff", {"action": "ask", "environment": tracker.environment_id, "reason": "mine"})
         assert answer.status_code == 302
         assert "/console/sign-in" in answer["Location"]
     assert not StaffGrant.objects.filter(reason="mine").exists()
@@ -355,10 +355,10 @@ class Stopped:
     def press(self, desk: Desk) -> list[int]:
         """Every button that stops something."""
         return [
-            desk.post(f"functions/slow/runs/{self.run_id}", {"what": "cancel"}).status_code,
-            desk.post(f"webhooks/{self.webhook_id}", {"what": "disable"}).status_code,
-            desk.post("functions/slow/settings", {"what": "schedule", "schedule": ""}).status_code,
-            desk.post("functions/slow/settings", {"what": "events", "on": ""}).status_code,
+            desk.post(f"functions/slow/runs/{self.run_id}", {"action": "cancel"}).status_code,
+            desk.post(f"webhooks/{self.webhook_id}", {"action": "disable"}).status_code,
+            desk.post("functions/slow/settings", {"action": "schedule", "schedule": ""}).status_code,
+            desk.post("functions/slow/settings", {"action": "events", "on": ""}).status_code,
         ]
 
     @property
@@ -391,20 +391,20 @@ def test_a_writing_grant_stops_what_a_tenant_runs_and_its_owner_sees_it(
     # Nothing else of these pages is theirs.
     webhook, function = f"webhooks/{target.webhook_id}", "functions/slow/settings"
     for path, values in (
-        (webhook, {"what": "enable"}),
-        (webhook, {"what": "edit", "url": "https://staff.example/", "events": "*"}),
-        (webhook, {"what": "rotate"}),
-        (webhook, {"what": "delete"}),
-        (function, {"what": "schedule", "schedule": "@hourly"}),
-        (function, {"what": "events", "on": "*"}),
-        (function, {"what": "secret", "secret_name": "A", "secret_value": "b"}),
-        (function, {"what": "delete", "confirm": "slow"}),
+        (webhook, {"action": "enable"}),
+        (webhook, {"action": "edit", "url": "https://staff.example/", "events": "*"}),
+        (webhook, {"action": "rotate"}),
+        (webhook, {"action": "delete"}),
+        (function, {"action": "schedule", "schedule": "@hourly"}),
+        (function, {"action": "events", "on": "*"}),
+        (function, {"action": "secret", "secret_name": "A", "secret_value": "b"}),
+        (function, {"action": "delete", "confirm": "slow"}),
     ):
         assert theirs.post(path, values).status_code in (403, 412), values
     assert target.webhook()["url"] == "https://example.com/hook"
     other = "run_01h455vb4pex5vsknk084sn02q"
-    assert theirs.post(f"functions/slow/runs/{other}", {"what": "cancel"}).status_code == 404
-    assert theirs.post("webhooks/wh_01h455vb4pex5vsknk084sn02q", {"what": "disable"}).status_code == 404
+    assert theirs.post(f"functions/slow/runs/{other}", {"action": "cancel"}).status_code == 404
+    assert theirs.post("webhooks/wh_01h455vb4pex5vsknk084sn02q", {"action": "disable"}).status_code == 404
 
 
 @pytest.mark.exhaustive
@@ -418,7 +418,7 @@ def test_no_other_grant_stops_anything(tracker: Tracker, hired: Hire, desk: Desk
     StaffGrant.objects.update(expires_at=Now())
     assert target.press(writing) == [302] * 4
     writing = desk_with(user, tracker, may_write="on")
-    desk.post("settings", {"what": "revoke-staff", "grant": staff_access.active().get().pk})
+    desk.post("settings", {"action": "revoke-staff", "grant": staff_access.active().get().pk})
     assert target.press(writing) == [302] * 4
     writing = desk_with(user, tracker, may_write="on")
     roles.set_role(user, StaffRole.SUPPORT, actor=audit.SYSTEM)

@@ -57,7 +57,7 @@ def test_the_first_webhook_shows_its_secret_once(tracker: Tracker, desk: Desk, r
     assert "tasks.*" in page, "an example of the first table"
     made = desk.post(
         "webhooks/",
-        {"what": "new", "url": receiver.url(), "events": "tasks.insert\r\n\r\ntasks.delete", "description": ""},
+        {"action": "new", "url": receiver.url(), "events": "tasks.insert\r\n\r\ntasks.delete", "description": ""},
     )
     secret = re.search(r'id="secret">(whsec_[^<]+)<', text_of(made))
     assert secret
@@ -72,14 +72,14 @@ def test_the_first_webhook_shows_its_secret_once(tracker: Tracker, desk: Desk, r
 
 
 def test_a_webhook_of_an_unknown_table_says_so(tracker: Tracker, desk: Desk, receiver: Receiver) -> None:
-    made = desk.post("webhooks/", {"what": "new", "url": receiver.url(), "events": "task.insert", "description": ""})
+    made = desk.post("webhooks/", {"action": "new", "url": receiver.url(), "events": "task.insert", "description": ""})
     warning = 'There is no table task; did you mean "tasks"?'
     assert warning in text_of(made)
     path = f"webhooks/{tracker.get('owner', '/webhooks').json['data'][0]['id']}"
     page = desk.get(path)
     assert warning in text_of(page)
     values = {
-        "what": "edit", "name": "", "url": receiver.url(), "events": "tasks.insert", "description": "", "filter": "",
+        "action": "edit", "name": "", "url": receiver.url(), "events": "tasks.insert", "description": "", "filter": "",
         "columns": "", "ordering": "none", "seen": seen(page),
     }  # fmt: skip
     saved = text_of(desk.post(path, values))
@@ -88,9 +88,9 @@ def test_a_webhook_of_an_unknown_table_says_so(tracker: Tracker, desk: Desk, rec
 
 
 def test_a_name_is_the_host_and_no_secret_of_the_url(tracker: Tracker, desk: Desk) -> None:
-    desk.post("webhooks/", {"what": "new", "url": "https://Example.com?key=c4n4ryc4n4ry", "events": "tasks.insert"})
+    desk.post("webhooks/", {"action": "new", "url": "https://Example.com?key=c4n4ryc4n4ry", "events": "tasks.insert"})
     assert Webhook.objects.using(tracker.project.cluster).get().name == "example-com"
-    refused = desk.post("webhooks/", {"what": "new", "url": "https://[x", "events": "tasks.insert"})
+    refused = desk.post("webhooks/", {"action": "new", "url": "https://[x", "events": "tasks.insert"})
     assert refused.status_code == 422
 
 
@@ -98,7 +98,7 @@ def test_a_name_is_the_host_and_no_secret_of_the_url(tracker: Tracker, desk: Des
 def test_a_new_webhook_is_named_after_its_host(tracker: Tracker, desk: Desk) -> None:
     hooks = [("https://Hooks.example.com/a", ""), ("https://hooks.example.com:8443/b", ""), ("https://127.0.0.1/", "")]
     for url, name in [*hooks, ("https://hooks.example.com/c", ""), ("https://example.com/", "crm")]:
-        made = desk.post("webhooks/", {"what": "new", "url": url, "events": "*", "name": name})
+        made = desk.post("webhooks/", {"action": "new", "url": url, "events": "*", "name": name})
         assert made.status_code == 200, text_of(made)
     found = Webhook.objects.using(tracker.project.cluster).live(tracker.environment_id).order_by("created_at")
     names = ["hooks-example-com", "hooks-example-com-8443", "host-127-0-0-1", "hooks-example-com-2", "crm"]
@@ -121,7 +121,7 @@ def test_a_new_webhook_is_named_after_its_host(tracker: Tracker, desk: Desk) -> 
 def test_an_error_of_a_new_webhook_is_at_its_field(
     tracker: Tracker, desk: Desk, values: dict[str, str], field: str
 ) -> None:
-    answer = desk.post("webhooks/", {"what": "new", **values})
+    answer = desk.post("webhooks/", {"action": "new", **values})
     assert answer.status_code == 422
     assert f'id="new-{field}-problem"' in answer.content.decode()
     assert tracker.get("owner", "/webhooks").json["data"] == []
@@ -133,7 +133,7 @@ def test_a_webhook_is_edited_and_a_stale_form_is_not_saved(
 ) -> None:
     path = f"webhooks/{webhook['id']}"
     values = {
-        "what": "edit", "name": "crm", "url": webhook["url"], "events": "tasks.update", "description": "<b>CRM</b>",
+        "action": "edit", "name": "crm", "url": webhook["url"], "events": "tasks.update", "description": "<b>CRM</b>",
         "filter": '{"done": true}', "columns": '{"tasks": ["title"]}', "ordering": "row",
         "seen": seen(desk.get(path)),
     }  # fmt: skip
@@ -164,9 +164,9 @@ def test_a_webhook_is_edited_and_a_stale_form_is_not_saved(
 
 def test_a_webhook_is_disabled_and_enabled(tracker: Tracker, desk: Desk, webhook: dict[str, Any]) -> None:
     path = f"webhooks/{webhook['id']}"
-    assert "The webhook is disabled." in text_of(desk.post(path, {"what": "disable"}))
+    assert "The webhook is disabled." in text_of(desk.post(path, {"action": "disable"}))
     assert not found_in(tracker, webhook)["enabled"]
-    assert "are dropped." in text_of(desk.post(path, {"what": "enable", "held": "drop"}))
+    assert "are dropped." in text_of(desk.post(path, {"action": "enable", "held": "drop"}))
     assert found_in(tracker, webhook)["enabled"]
 
 
@@ -174,7 +174,7 @@ def test_a_webhook_is_disabled_and_enabled(tracker: Tracker, desk: Desk, webhook
 def test_a_test_event_arrives_and_is_sent_again(
     tracker: Tracker, desk: Desk, webhook: dict[str, Any], receiver: Receiver
 ) -> None:
-    sent = desk.post(f"webhooks/{webhook['id']}", {"what": "test"})
+    sent = desk.post(f"webhooks/{webhook['id']}", {"action": "test"})
     page = desk.browser.get(sent["Location"])
     assert "Test event sent. Status below." in text_of(page)
     assert 'hx-trigger="every 1s"' in page.content.decode()
@@ -188,12 +188,12 @@ def test_a_test_event_arrives_and_is_sent_again(
     path = f"webhooks/{webhook['id']}/deliveries"
     delivery = tracker.get("owner", f"/{path}").json["data"][0]
     assert "Delivery queued for redelivery." in text_of(
-        desk.post(path, {"what": "redeliver", "delivery": delivery["id"]})
+        desk.post(path, {"action": "redeliver", "delivery": delivery["id"]})
     )
     Dispatcher(tracker.project.cluster).run(linger=0)
     assert "2 attempts" in text_of(desk.get(path))
     assert len(receiver.requests) == 2
-    assert desk.post(path, {"what": "redeliver", "delivery": "dlv_none"}).status_code == 404
+    assert desk.post(path, {"action": "redeliver", "delivery": "dlv_none"}).status_code == 404
     assert "No delivery matches this filter." in text_of(desk.get(f"{path}?status=exhausted"))
     assert desk.get(f"{path}?status=odd").status_code == 422
     assert desk.get(f"{path}?cursor=odd").status_code == 422
@@ -201,14 +201,14 @@ def test_a_test_event_arrives_and_is_sent_again(
 
 def test_failed_deliveries_are_sent_again(desk: Desk, webhook: dict[str, Any]) -> None:
     path = f"webhooks/{webhook['id']}"
-    assert "Queued for redelivery: 0." in text_of(desk.post(path, {"what": "recover", "since": "2026-11-26T10:00"}))
-    wrong = desk.post(path, {"what": "recover", "since": "yesterday"})
+    assert "Queued for redelivery: 0." in text_of(desk.post(path, {"action": "recover", "since": "2026-11-26T10:00"}))
+    wrong = desk.post(path, {"action": "recover", "since": "yesterday"})
     assert wrong.status_code == 422
     assert "since" in text_of(wrong)
 
 
 def test_a_secret_is_rotated(desk: Desk, webhook: dict[str, Any]) -> None:
-    rotated = desk.post(f"webhooks/{webhook['id']}", {"what": "rotate"})
+    rotated = desk.post(f"webhooks/{webhook['id']}", {"action": "rotate"})
     secret = re.search(r'id="secret">(whsec_[^<]+)<', text_of(rotated))
     assert secret
     assert secret[1] != webhook["secret"]
@@ -216,10 +216,10 @@ def test_a_secret_is_rotated(desk: Desk, webhook: dict[str, Any]) -> None:
 
 
 def test_a_webhook_is_deleted(tracker: Tracker, desk: Desk, webhook: dict[str, Any]) -> None:
-    gone = desk.post(f"webhooks/{webhook['id']}", {"what": "delete"})
+    gone = desk.post(f"webhooks/{webhook['id']}", {"action": "delete"})
     assert gone["Location"] == desk.url("webhooks/")
     assert desk.get(f"webhooks/{webhook['id']}").status_code == 404
-    assert desk.post(f"webhooks/{webhook['id']}", {"what": "test"}).status_code == 404
+    assert desk.post(f"webhooks/{webhook['id']}", {"action": "test"}).status_code == 404
 
 
 @pytest.mark.exhaustive
@@ -234,14 +234,14 @@ def test_a_viewer_reads_webhooks_and_changes_nothing(
         assert "hx-post" not in page.content.decode()
     before = found_in(tracker, webhook)
     for each, values in (
-        ("webhooks/", {"what": "new", "url": "https://example.com/", "events": "*"}),
-        (path, {"what": "edit", "url": "https://evil.example/", "events": "*", "seen": before["updated_at"]}),
-        (path, {"what": "disable"}),
-        (path, {"what": "test"}),
-        (path, {"what": "rotate"}),
-        (path, {"what": "recover", "since": "2026-11-26T10:00"}),
-        (path, {"what": "delete"}),
-        (f"{path}/deliveries", {"what": "redeliver", "delivery": "dlv_none"}),
+        ("webhooks/", {"action": "new", "url": "https://example.com/", "events": "*"}),
+        (path, {"action": "edit", "url": "https://evil.example/", "events": "*", "seen": before["updated_at"]}),
+        (path, {"action": "disable"}),
+        (path, {"action": "test"}),
+        (path, {"action": "rotate"}),
+        (path, {"action": "recover", "since": "2026-11-26T10:00"}),
+        (path, {"action": "delete"}),
+        (f"{path}/deliveries", {"action": "redeliver", "delivery": "dlv_none"}),
     ):
         answer = viewer.post(each, values)
         assert answer.status_code == 403, (each, values)
@@ -259,7 +259,7 @@ def test_members_of_other_projects_find_no_webhook(
     for desk, paths in ((theirs, ("webhooks/", path, f"{path}/deliveries")), (stranger, (path, f"{path}/deliveries"))):
         for each in paths:
             assert desk.get(each).status_code == 404
-            values = {"what": "delete", "url": "https://example.com/", "events": "*", "delivery": "dlv_none"}
+            values = {"action": "delete", "url": "https://example.com/", "events": "*", "delivery": "dlv_none"}
             assert desk.post(each, values).status_code == 404
     assert found_in(tracker, webhook)["enabled"]
 
@@ -267,5 +267,5 @@ def test_members_of_other_projects_find_no_webhook(
 def test_a_form_without_its_token_is_refused(tracker: Tracker, desk: Desk, webhook: dict[str, Any]) -> None:
     strict = without_token(desk)
     for path in ("webhooks/", f"webhooks/{webhook['id']}", f"webhooks/{webhook['id']}/deliveries"):
-        assert strict.post(path, {"what": "delete"}).status_code == 403
+        assert strict.post(path, {"action": "delete"}).status_code == 403
     assert Webhook.objects.using(tracker.project.cluster).live(tracker.environment_id).count() == 1

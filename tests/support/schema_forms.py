@@ -22,8 +22,8 @@ def code(*part: str) -> str:
     return json.dumps([*part, "", "", ""][:4], separators=(",", ":"))
 
 
-def submit(desk: Desk, what: str, document: Any = DOCUMENT, **values: str) -> Any:
-    return desk.post("schema", {"what": what, "version": "1", "document": json.dumps(document), **values})
+def submit(desk: Desk, action: str, document: Any = DOCUMENT, **values: str) -> Any:
+    return desk.post("schema", {"action": action, "version": "1", "document": json.dumps(document), **values})
 
 
 def save(desk: Desk, part: str, document: Any = DOCUMENT, **values: str) -> Any:

@@ -5,7 +5,7 @@ from django.http import HttpResponse
 from platform_site.developer_console import forms
 from platform_site.developer_console.api_calls import path_to
 from platform_site.developer_console.forms import Field, Form
-from platform_site.developer_console.frame import Change, Console, environment_of, go_to, operation, page
+from platform_site.developer_console.frame import Action, Console, environment_of, go_to, operation, page
 from platform_site.developer_console.sessions import program_of
 from platform_site.identity import ids
 from platform_site.templatetags.developer_console import isolated
@@ -69,7 +69,7 @@ def _delete(console: Console, user_id: str) -> HttpResponse:
     return go_to(console.request, console.url("auth"))
 
 
-_CHANGES: Final[dict[str, Change]] = {
+_ACTIONS: Final[dict[str, Action]] = {
     "edit": _edit,
     "password": operation(
         "PATCH",
@@ -88,7 +88,7 @@ _CHANGES: Final[dict[str, Change]] = {
 }
 
 
-@page("auth", _CHANGES)
+@page("auth", _ACTIONS)
 def user(console: Console, user_id: str) -> HttpResponse:
     current = console.api("GET", path_to("users", user_id))
     values = _shown(current)

@@ -51,7 +51,7 @@ class _Asked:
 @page("branches")
 def merge(console: Console) -> HttpResponse:
     asked = _asked(console)
-    is_apply = console.request.POST.get("what") == "apply"
+    is_apply = console.request.POST.get("action") == "apply"
     context: dict[str, Any] = {}
     if console.request.method == "POST":
         try:

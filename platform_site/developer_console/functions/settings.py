@@ -7,7 +7,7 @@ from functions.deploy import service as deploy_service
 from platform_site.developer_console import forms
 from platform_site.developer_console.api_calls import path_to
 from platform_site.developer_console.forms import Field, form_of
-from platform_site.developer_console.frame import Change, Console, go_to, operation, page
+from platform_site.developer_console.frame import Action, Console, go_to, operation, page
 from platform_site.developer_console.functions.pages import render
 from platform_site.developer_console.staff import grants as staff
 from platform_site.http.errors import ApiError, FieldError
@@ -120,7 +120,7 @@ def _delete(console: Console, name: str) -> HttpResponse:
     return go_to(console.request, console.url("functions"))
 
 
-_CHANGES: Final[dict[str, Change]] = {
+_ACTIONS: Final[dict[str, Action]] = {
     "limits": _change_limits,
     "schedule": _change_schedule,
     "events": _change_events,
@@ -134,7 +134,7 @@ _CHANGES: Final[dict[str, Change]] = {
 }
 
 
-@page("functions", _CHANGES)
+@page("functions", _ACTIONS)
 def settings(console: Console, name: str) -> HttpResponse:
     detail = console.api("GET", path_to("functions", name))
     emails = console.emails_of([detail["scheduled_as"], detail["on_as"]])

@@ -85,7 +85,7 @@ def _history(console: Console) -> list[dict[str, Any]]:
 def _submit(console: Console, current: Any, shown: _Shown) -> None:
     """Save what was typed into the open form of a part to the draft, then do what the button says."""
     asked = console.request.POST
-    action, _, code = asked.get("what", "").partition(" ")
+    action, _, code = asked.get("action", "").partition(" ")
     has_open_form = action == "save" or ("part" in asked and action != "close")
     part = part_of(asked.get("part", "")) if has_open_form else None
     saved = _save_open_form(current, shown, part, action, code, asked) if part else None
@@ -93,7 +93,7 @@ def _submit(console: Console, current: Any, shown: _Shown) -> None:
         return
     if part and saved:
         code = _code_after(code, part, saved)
-    if asked.get("what") in ("plan", "apply") and any(asked.get(each.name, "").strip() for each in new_table.FIELDS):
+    if asked.get("action") in ("plan", "apply") and any(asked.get(each.name, "").strip() for each in new_table.FIELDS):
         action = "add-table"  # it was typed into its form and not added, so that a plan would lack it
     match action:
         case "save":
@@ -147,7 +147,7 @@ def _code_after(code: str, part: Part, saved: Part) -> str:
 
 def _submit_draft(console: Console, shown: _Shown, part: Part | None, saved: Part | None) -> None:
     """Errors of the open form's part are shown in it. A form that was saved only now is planned, and not applied."""
-    action = console.request.POST.get("what")
+    action = console.request.POST.get("action")
     shown.was_open = part is not None
     if saved:
         shown.at = saved.table
@@ -166,7 +166,7 @@ def _submit_draft(console: Console, shown: _Shown, part: Part | None, saved: Par
 def _apply_if_planned(console: Console, shown: _Shown) -> None:
     """Apply the draft if this is what was planned, else plan it."""
     asked = console.request.POST
-    is_apply = asked.get("what") == "apply"
+    is_apply = asked.get("action") == "apply"
     if not is_apply or asked.get("planned") != plans.fingerprint(console, shown.text):
         _plan(console, shown)
         if is_apply:
@@ -208,7 +208,7 @@ def _add_table(console: Console, shown: _Shown) -> None:
             shown.table_refusal, shown.status = own, refusal.status
         return
     shown.at, shown.is_added = name, True
-    if asked.get("what") == "apply":
+    if asked.get("action") == "apply":
         shown.notice = f"The table {name} was not in the document. It is now, and this is the new plan."
 
 
@@ -282,7 +282,7 @@ def _part_form(console: Console, draft: dict[str, Any], part: Part, shown: _Show
 def _kept(asked: Any) -> dict[str, str]:
     """What was typed into the forms, until the JSON can be read again."""
     names = {"at", *(each.name for each in new_table.FIELDS)}
-    if asked.get("what") != "close":
+    if asked.get("action") != "close":
         names |= {"part", "seen", *part_forms.sent(asked)}
     return {name: asked[name] for name in asked if name in names}
 

@@ -25,7 +25,7 @@ def access(request: HttpRequest, client: ApiClient) -> HttpResponse:
     refusal: ApiError | None = None
     if request.method == "POST":
         try:
-            if request.POST.get("what") == "end":
+            if request.POST.get("action") == "end":
                 grant_id = request.POST.get("grant", "")
                 if user.has_perm(OPERATE) or staff_access.active().filter(pk=grant_id, user=user).exists():
                     staff_access.revoke(grant_id, actor=Actor.staff(user))

@@ -84,7 +84,7 @@ def grid(console: Console, table: str, found: dict[str, Any], columns: list[Colu
         seen = _seen_by(console, table, asked["as"], [row["values"]["id"] for row in rows]) if asked["as"] else None
     except (InvalidRequest, ValidationFailed) as refusal:
         console.refusal = refusal
-        console.failed = "as" if any(each.field == "as" for each in refusal.fields) else ""
+        console.refused_action = "as" if any(each.field == "as" for each in refusal.fields) else ""
         return context | {"headers": _headers(columns, asked["order"])}
     if rows:
         columns = [column for column in columns if column.key in rows[0]["values"]]

@@ -12,7 +12,7 @@ from django.utils.http import urlencode
 from platform_site.developer_console import forms
 from platform_site.developer_console.api_calls import path_to
 from platform_site.developer_console.forms import Field
-from platform_site.developer_console.frame import Change, Console, go_to, operation, page
+from platform_site.developer_console.frame import Action, Console, go_to, operation, page
 from platform_site.developer_console.staff import grants as staff
 from platform_site.developer_console.tables.pages import schema_tables
 from platform_site.developer_console.webhooks.payloads import payload_of
@@ -147,7 +147,7 @@ def webhooks(console: Console) -> HttpResponse:
     return console.render("console/webhooks.html", context)
 
 
-_CHANGES: Final[dict[str, Change]] = {
+_ACTIONS: Final[dict[str, Action]] = {
     "edit": _edit,
     "disable": _disable,
     "enable": _enable,
@@ -158,7 +158,7 @@ _CHANGES: Final[dict[str, Change]] = {
 }
 
 
-@page("webhooks", _CHANGES)
+@page("webhooks", _ACTIONS)
 def webhook(console: Console, webhook_id: str) -> HttpResponse:
     return _show(console, console.api("GET", path_to("webhooks", webhook_id)))
 
