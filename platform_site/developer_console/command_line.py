@@ -21,7 +21,7 @@ _STATE: Final = re.compile(r"[A-Za-z0-9_-]{22,128}", re.ASCII)
 
 @signed_in_page
 def command_line(request: HttpRequest, client: ApiClient) -> HttpResponse:
-    origin, state, code_challenge = _asked(request)
+    origin, state, code_challenge = _parameters(request)
     me = client.call("GET", "/v1/auth/me")  # raises ApiError if the session has ended
     if request.method == "POST":
         answer = {"error": "access_denied"}
@@ -44,7 +44,7 @@ def command_line(request: HttpRequest, client: ApiClient) -> HttpResponse:
     return response
 
 
-def _asked(request: HttpRequest) -> tuple[str, str, str]:
+def _parameters(request: HttpRequest) -> tuple[str, str, str]:
     """The command's origin, state and code challenge."""
     port, state, challenge = (request.GET.get(name, "") for name in ("port", "state", "code_challenge"))
     well_formed = _PORT.fullmatch(port) and 1024 <= int(port) <= 65535 and _STATE.fullmatch(state)

@@ -43,11 +43,11 @@ class Field:
             return "\n".join(map(str, value))
         return "" if value is None else value
 
-    def read(self, asked: Mapping[str, str]) -> Any:
+    def read(self, submitted: Mapping[str, str]) -> Any:
         """The submitted value, as the API has it."""
-        text = asked.get(self.name, "")
+        text = submitted.get(self.name, "")
         if self.kind == "checkbox":
-            return self.name in asked
+            return self.name in submitted
         if self.kind == "textarea":
             return lines_of(text)
         if self.kind == "code" and self.language == "json":
@@ -67,21 +67,21 @@ class BoundField:
 
 @dataclass
 class Form:
-    """Shows `asked` after an error, else `values`."""
+    """Shows `submitted` after an error, else `values`."""
 
     name: str
     fields: Sequence[Field]
     values: Mapping[str, Any] = field(default_factory=dict)
     refusal: ApiError | None = None
-    asked: Mapping[str, str] | None = None
-    seen: str = ""
+    submitted: Mapping[str, str] | None = None
+    fingerprint: str = ""
     """For `refuse_stale`."""
 
     def __iter__(self) -> Iterator[BoundField]:
         for each in self.fields:
             value = each.shown(self.values.get(each.name))
-            if self.asked is not None and each.kind not in ("password", "secret"):
-                value = each.name in self.asked if each.kind == "checkbox" else self.asked.get(each.name, "")
+            if self.submitted is not None and each.kind not in ("password", "secret"):
+                value = each.name in self.submitted if each.kind == "checkbox" else self.submitted.get(each.name, "")
             yield BoundField(each, f"{self.name}-{each.name}", value, self._errors_of(each.name))
 
     def _errors_of(self, name: str) -> list[str]:
@@ -99,23 +99,29 @@ class Form:
         return [each for each in found if not f"{each.field}.".startswith(shown)]
 
 
-def form_of(console: Console, name: str, fields: Sequence[Field], values: Mapping[str, Any], *, seen: str = "") -> Form:
+def form_of(console: Console, name: str, fields: Sequence[Field], values: Mapping[str, Any]) -> Form:
     """With errors and submitted values, if this form was refused."""
     if console.refused_action != name:
-        return Form(name, fields, values, seen=seen)
-    return Form(name, fields, values, console.refusal, console.request.POST, seen)
+        return Form(name, fields, values)
+    return Form(name, fields, values, console.refusal, console.request.POST)
+
+
+def edit_form_of(console: Console, name: str, fields: Sequence[Field], values: Mapping[str, Any]) -> Form:
+    """A form whose action calls `refuse_stale`."""
+    form = form_of(console, name, fields, values)
+    form.fingerprint = fingerprint_of(fields, values)
+    return form
 
 
 def invalid(field_name: str, message: str, *, summary: str = "Some fields are invalid.") -> ValidationFailed:
     return ValidationFailed(summary, fields=[FieldError(field_name, "invalid", message)])
 
 
-def read(fields: Sequence[Field], asked: Mapping[str, str]) -> dict[str, Any]:
-    return {each.name: each.read(asked) for each in fields}
+def read(fields: Sequence[Field], submitted: Mapping[str, str]) -> dict[str, Any]:
+    return {each.name: each.read(submitted) for each in fields}
 
 
 def fingerprint(value: Any) -> str:
-    """For `refuse_stale`, without a time of change."""
     return sha256(exact_json.canonical(value)).hexdigest()
 
 
@@ -123,10 +129,10 @@ def fingerprint_of(fields: Sequence[Field], values: Mapping[str, Any]) -> str:
     return fingerprint({each.name: values.get(each.name) for each in fields})
 
 
-def refuse_stale(console: Console, current: str) -> None:
-    """Raise PreconditionFailed if somebody has changed it since `seen` of the form. Members who may not write get the
+def refuse_stale(console: Console, fields: Sequence[Field], values: Mapping[str, Any]) -> None:
+    """Raise PreconditionFailed if these are not the values that the form has shown. Members who may not write get the
     API's refusal."""
-    if console.may_write and console.request.POST.get("seen") != current:
+    if console.may_write and console.request.POST.get("fingerprint") != fingerprint_of(fields, values):
         message = "Someone else changed this in the meantime. Your values are below: save again to overwrite theirs."
         raise PreconditionFailed(message)
 
@@ -164,5 +170,5 @@ def lines_of(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
-def words(asked: Mapping[str, str], name: str) -> list[str]:
-    return [each for each in _WORD_ENDS.split(asked.get(name, "").strip()) if each]
+def words(submitted: Mapping[str, str], name: str) -> list[str]:
+    return [each for each in _WORD_ENDS.split(submitted.get(name, "").strip()) if each]

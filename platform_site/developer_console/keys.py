@@ -36,15 +36,15 @@ def panel(console: Console) -> dict[str, Any]:
 
 
 def create(console: Console) -> dict[str, Any]:
-    asked = console.request.POST
-    preset = next((each for each in PRESETS if each.name == asked.get("preset")), PRESETS[0])
+    submitted = console.request.POST
+    preset = next((each for each in PRESETS if each.name == submitted.get("preset")), PRESETS[0])
     body = {
-        "name": asked.get("name", "").strip() or preset.title,
+        "name": submitted.get("name", "").strip() or preset.title,
         "scopes": list(key_presets.SCOPES[preset.name]),
         "publishable": preset.name == key_presets.PUBLISHABLE,
         "environment_id": console.environment["id"],
     }
-    if days := asked.get("expires"):
+    if days := submitted.get("expires"):
         body["expires_at"] = expiry_of(days, _EXPIRY)
     return {"new_key": console.api("POST", "/v1/keys", body), "new_key_preset": preset}
 

@@ -37,7 +37,7 @@ _AUDIT: Final = (
     Field("environment", "Environment id", placeholder="env_…"),
     *_PERIOD,
 )
-_SEEN_WITH: Final = {"logs:read": {"request"}, "webhooks:read": {"event", "delivery"}, "functions:read": {"run"}}
+_KINDS_BY_SCOPE: Final = {"logs:read": {"request"}, "webhooks:read": {"event", "delivery"}, "functions:read": {"run"}}
 
 
 @page("logs")
@@ -58,19 +58,19 @@ def audit(console: Console) -> HttpResponse:
 
 @page("logs")
 def timeline(console: Console) -> HttpResponse:
-    asked = console.request.GET.get("id", "").strip().replace("\0", "")
+    wanted_id = console.request.GET.get("id", "").strip().replace("\0", "")
     environment_id = console.environment["id"]
     kinds = {"audit"} if console.is_owner else set()
-    for scope, shown in _SEEN_WITH.items():
-        kinds |= shown if scope in console.me["scopes"] else set()
-    found = timelines.of(asked or environment_id, environment_id, within=console.ref, kinds=frozenset(kinds))
+    for scope, readable in _KINDS_BY_SCOPE.items():
+        kinds |= readable if scope in console.me["scopes"] else set()
+    found = timelines.of(wanted_id or environment_id, environment_id, within=console.ref, kinds=frozenset(kinds))
     entries = []
     # The newest come first. Without attempts: their deliveries have the outcomes.
     newest = [entry for entry in reversed(found.entries) if entry.kind != "attempt"][: timelines.MAX_SHOWN]
-    for entry in found.entries if asked else newest:
+    for entry in found.entries if wanted_id else newest:
         links = [(name, value, _is_id(value)) for name, value in entry.facts if value != environment_id]
         entries.append({"entry": entry, "has_timeline": _is_id(entry.id), "facts": links})
-    context = {"tabs": _tabs(console), "asked": asked, "timeline": found, "entries": entries}
+    context = {"tabs": _tabs(console), "wanted_id": wanted_id, "timeline": found, "entries": entries}
     return console.render("console/timeline.html", context)
 
 
@@ -80,18 +80,18 @@ def _is_id(text: str) -> bool:
 
 def _listed(console: Console, path: str, fields: tuple[Field, ...], fixed: Mapping[str, str]) -> dict[str, Any]:
     given = console.request.GET
-    asked = {each.name: given[each.name].strip() for each in fields if given.get(each.name, "").strip()}
-    query = forms.read([each for each in fields if each.name in asked], asked)
+    filters = {each.name: given[each.name].strip() for each in fields if given.get(each.name, "").strip()}
+    query = forms.read([each for each in fields if each.name in filters], filters)
     found: dict[str, Any] = {"data": []}
     try:
         found = console.page_of(path, {**query, **fixed, "limit": "50"})
     except (InvalidRequest, ValidationFailed) as refusal:
         console.refusal = refusal
-    form = Form("logs", fields, asked, console.refusal)
+    form = Form("logs", fields, filters, console.refusal)
     return {
         "tabs": _tabs(console),
         "form": form,
-        "asked": asked,
+        "filters": filters,
         "entries": found["data"],
         "omitted": found.get("omitted"),
     }

@@ -43,19 +43,19 @@ class Found:
 @require_safe
 @page("")
 def search(console: Console) -> HttpResponse:
-    asked = console.request.GET.get("q", "").strip()[:200]
-    found = [*_by_id(console, asked), *_by_name(console, asked)] if asked else []
+    text = console.request.GET.get("q", "").strip()[:200]
+    found = [*_by_id(console, text), *_by_name(console, text)] if text else []
     return console.render(
-        "console/search.html", {"asked": asked, "found": found[:MAX_RESULTS], "is_cut": len(found) > MAX_RESULTS}
+        "console/search.html", {"text": text, "found": found[:MAX_RESULTS], "is_cut": len(found) > MAX_RESULTS}
     )
 
 
-def _by_name(console: Console, asked: str) -> Iterator[Found]:
-    wanted = asked.casefold()
+def _by_name(console: Console, text: str) -> Iterator[Found]:
+    wanted = text.casefold()
     for each in _named(console):
         if wanted in each.title.casefold():
             yield each
-    for user in _listed(console, "/v1/users", {"search": asked, "limit": str(MAX_RESULTS)}):
+    for user in _listed(console, "/v1/users", {"search": text, "limit": str(MAX_RESULTS)}):
         title = f"{user['email']} ({user['name']})" if user["name"] else user["email"]
         yield Found("User", title, console.url("user", user["id"]))
 
@@ -84,36 +84,36 @@ def _listed(console: Console, path: str, query: dict[str, str]) -> list[dict[str
     return []
 
 
-def _by_id(console: Console, asked: str) -> list[Found]:
-    prefix = asked.partition("_")[0]
-    if not (ids.matches(prefix, asked) or prefix == "req"):
+def _by_id(console: Console, text: str) -> list[Found]:
+    prefix = text.partition("_")[0]
+    if not (ids.matches(prefix, text) or prefix == "req"):
         return []
     with suppress(ApiError):
-        if url := _page_of(console, prefix, asked):
-            return [Found("Id", asked, url)]
+        if url := _page_of(console, prefix, text):
+            return [Found("Id", text, url)]
     return []
 
 
-def _page_of(console: Console, prefix: str, asked: str) -> str | None:
+def _page_of(console: Console, prefix: str, object_id: str) -> str | None:
     """Raises ApiError if there is no such object."""
     if prefix in _OBJECTS:
         resource, page_name = _OBJECTS[prefix]
-        console.api("GET", path_to(resource, asked))
-        return console.url(page_name, asked)
+        console.api("GET", path_to(resource, object_id))
+        return console.url(page_name, object_id)
     if prefix == "prj":
-        console.client.call("GET", f"/v1/projects/{asked}")
-        return reverse("developer_console:project", args=[asked])
-    if prefix == "env" and any(each["id"] == asked for each in console.project["environments"]):
-        return reverse("developer_console:home", args=[console.project["id"], asked])
-    if prefix == "key" and any(each["id"] == asked for each in _listed(console, "/v1/keys", {"limit": "100"})):
+        console.client.call("GET", f"/v1/projects/{object_id}")
+        return reverse("developer_console:project", args=[object_id])
+    if prefix == "env" and any(each["id"] == object_id for each in console.project["environments"]):
+        return reverse("developer_console:home", args=[console.project["id"], object_id])
+    if prefix == "key" and any(each["id"] == object_id for each in _listed(console, "/v1/keys", {"limit": "100"})):
         return f"{console.url('settings')}#keys"
     if prefix == "req" and "logs:read" in console.me["scopes"]:
-        return f"{console.url('logs')}?{urlencode({'request_id': asked})}"
-    if prefix == "run" and (run := _in_region(console, "functions:read", Run, "function__name", pk=asked)):
-        return console.url("function-run", run[0], asked)
+        return f"{console.url('logs')}?{urlencode({'request_id': object_id})}"
+    if prefix == "run" and (run := _in_region(console, "functions:read", Run, "function__name", pk=object_id)):
+        return console.url("function-run", run[0], object_id)
     if prefix in ("dlv", "evt"):
         column = "event_id" if prefix == "evt" else "pk"
-        if found := _in_region(console, "webhooks:read", Delivery, "webhook_id", "event_id", **{column: asked}):
+        if found := _in_region(console, "webhooks:read", Delivery, "webhook_id", "event_id", **{column: object_id}):
             return f"{console.url('deliveries', found[0])}?{urlencode({'event_id': found[1]})}"
     return None
 

@@ -51,8 +51,8 @@ def _limits(console: Console) -> dict[str, Any]:
 
 
 def _add_member(console: Console) -> dict[str, Any]:
-    asked = console.request.POST
-    body = {"email": asked.get("email", "").strip(), "role": asked.get("role", "")}
+    submitted = console.request.POST
+    body = {"email": submitted.get("email", "").strip(), "role": submitted.get("role", "")}
     try:
         made = console.api("POST", console.project_path("members"), body)
     except ValidationFailed as refusal:
@@ -109,7 +109,7 @@ def settings(console: Console) -> HttpResponse:
     shown = {
         "members": console.listed(console.project_path("members"), {"limit": "100"}),
         "invitations": console.listed(console.project_path("invitations")) if console.is_owner else [],
-        "asked": console.request.POST,
+        "submitted": console.request.POST,
         "roles": ROLES,
         "staff_grants": _staff_grants(console),
         "environment_detail": console.api("GET", console.project_path("environments", console.environment["id"])),

@@ -27,8 +27,8 @@ def text_of(answer: Any) -> str:
     return " ".join(unescape(answer.content.decode()).split())
 
 
-def seen(answer: Any, number: int = 0) -> str:
-    return re.findall(r'name="seen" value="(\w+)"', answer.content.decode())[number]
+def fingerprint(answer: Any, number: int = 0) -> str:
+    return re.findall(r'name="fingerprint" value="(\w+)"', answer.content.decode())[number]
 
 
 def user(tracker: Tracker, name: str = "alice") -> Any:
@@ -82,13 +82,13 @@ def test_an_error_of_a_new_user_is_at_its_field(
 def test_a_user_is_edited_and_a_stale_form_is_not_saved(tracker: Tracker, desk: Desk) -> None:
     path = f"auth/users/{tracker.users['alice']}"
     values = {"action": "edit", "email": "alice@tracker.example", "name": "Alice", "role": "editor", "claims": ""}
-    values["seen"] = seen(desk.get(path))
+    values["fingerprint"] = fingerprint(desk.get(path))
     assert "The user is saved." in text_of(desk.post(path, values))
     assert user(tracker)["role"] == "editor"
     stale = desk.post(path, values | {"role": "admin"})
     assert stale.status_code == 412
     assert user(tracker)["role"] == "editor"
-    values["seen"] = seen(stale)
+    values["fingerprint"] = fingerprint(stale)
     wrong = desk.post(path, values | {"email": "bob@tracker.example"})
     assert wrong.status_code in (409, 422)
     assert "bob@tracker.example" in wrong.content.decode()
@@ -116,7 +116,7 @@ def test_a_form_sends_a_name_with_control_characters_unchanged(tracker: Tracker,
     User.objects.filter(pk=tracker.users["alice"]).update(name="Al\x1bice")
     path = f"auth/users/{tracker.users['alice']}"
     values = {"action": "edit", "email": "alice@tracker.example", "name": "Al\x1bice", "role": "editor", "claims": ""}
-    assert "The user is saved." in text_of(desk.post(path, values | {"seen": seen(desk.get(path))}))
+    assert "The user is saved." in text_of(desk.post(path, values | {"fingerprint": fingerprint(desk.get(path))}))
     assert (user(tracker)["name"], user(tracker)["role"]) == ("Al\x1bice", "editor")
 
 
@@ -182,17 +182,17 @@ def test_a_user_is_invited_and_the_invitation_withdrawn(tracker: Tracker, desk: 
 def test_sign_up_and_redirect_uris_are_saved(tracker: Tracker, desk: Desk) -> None:
     page = desk.get("auth/sign-up")
     values = {
-        "action": "settings", "seen": seen(page), "sign_up": "open", "app_name": "Tasks",
+        "action": "settings", "fingerprint": fingerprint(page), "sign_up": "open", "app_name": "Tasks",
         "link_urls.reset_password": "https://app.example.com/reset?token={token}",
     }  # fmt: skip
-    uris = {"action": "redirects", "seen": seen(page, 1), "redirect_uris": "https://a.example/in\r\n"}
+    uris = {"action": "redirects", "fingerprint": fingerprint(page, 1), "redirect_uris": "https://a.example/in\r\n"}
     assert "The sign-up settings are saved." in text_of(desk.post("auth/sign-up", values))
     found = tracker.get("owner", "/auth/settings").json
     assert (found["sign_up"], found["app_name"]) == ("open", "Tasks")
     assert found["link_urls"] == {"reset_password": values["link_urls.reset_password"]}
     stale = desk.post("auth/sign-up", values | {"sign_up": "off"})
     assert stale.status_code == 412
-    now = values | {"seen": seen(stale)}
+    now = values | {"fingerprint": fingerprint(stale)}
     for wrong, field in (
         ({"sign_up": "sometimes"}, "settings-sign_up"),
         ({"app_url": "nothing"}, "settings-app_url"),
@@ -203,7 +203,7 @@ def test_sign_up_and_redirect_uris_are_saved(tracker: Tracker, desk: Desk) -> No
         assert f'id="{field}-problem"' in refused.content.decode(), field
     assert "The redirect URIs are saved." in text_of(desk.post("auth/sign-up", uris))
     assert desk.post("auth/sign-up", uris).status_code == 412
-    uris["seen"] = seen(desk.get("auth/sign-up"), 1)
+    uris["fingerprint"] = fingerprint(desk.get("auth/sign-up"), 1)
     refused = desk.post("auth/sign-up", uris | {"redirect_uris": "https://*.example/"})
     assert 'id="redirects-redirect_uris-problem"' in refused.content.decode()
     assert tracker.get("owner", "/redirect-uris").json["redirect_uris"] == ["https://a.example/in"]
@@ -219,7 +219,7 @@ def test_a_provider_is_added_by_preset_and_edited(tracker: Tracker, desk: Desk) 
     assert "swordfish" not in text_of(page)
     path = f"auth/providers/{provider['id']}"
     edit = {
-        "action": "edit", "seen": seen(page), "display_name": "Hub", "client_id": "other", "client_secret": "",
+        "action": "edit", "fingerprint": fingerprint(page), "display_name": "Hub", "client_id": "other", "client_secret": "",
         "scopes": "read:user\nuser:email", "sign_up": "on",
     }  # fmt: skip
     assert "The provider is saved." in text_of(desk.post(path, edit))

@@ -45,9 +45,11 @@ def test_the_list_costs_the_same_with_many_branches(tracker: Tracker, desk: Desk
 def hidden(answer: Any) -> dict[str, str]:
     """What the form of a plan carries besides the choices of the reader."""
     found = dict(
-        re.findall(r'<input type="hidden" name="(plan|planned|replaced|seen)" value="([^"]*)"', answer.content.decode())
+        re.findall(
+            r'<input type="hidden" name="(plan|planned|replaced|fingerprint)" value="([^"]*)"', answer.content.decode()
+        )
     )
-    assert {"plan", "planned", "seen"} <= found.keys(), text_of(answer)
+    assert {"plan", "planned", "fingerprint"} <= found.keys(), text_of(answer)
     return found
 
 
@@ -105,7 +107,9 @@ def branched(tracker: Tracker, desk: Desk) -> Branched:
 
 def test_a_branch_is_created_and_deleted_by_its_name(tracker: Tracker, desk: Desk) -> None:
     assert desk.get("branches/").content.decode().count("Delete branch") == 0
-    made = desk.post("branches/", {"action": "create", "name": "fix/login", "from": desk.environment_id, "data": "full"})
+    made = desk.post(
+        "branches/", {"action": "create", "name": "fix/login", "from": desk.environment_id, "data": "full"}
+    )
     assert "The branch fix/login is created." in text_of(made)
     assert re.search(r"fix/login branch production (ready|creating)", text_of(made))
     branch = Environment.objects.get(project=tracker.project, name="fix/login")

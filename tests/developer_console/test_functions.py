@@ -176,9 +176,9 @@ def test_a_queued_run_is_followed_and_cancelled(configured: Tracker, desk: Desk)
 
 @pytest.mark.exhaustive
 def test_settings_are_saved_and_their_errors_shown(configured: Tracker, desk: Desk) -> None:
-    seen = hidden(desk.get("functions/hello/settings"), "seen")
+    fingerprint = hidden(desk.get("functions/hello/settings"), "fingerprint")
     limits = {
-        "seen": seen,
+        "fingerprint": fingerprint,
         "timeout_ms": "900",
         "memory_mb": "64",
         "attempts": "2",
@@ -192,7 +192,7 @@ def test_settings_are_saved_and_their_errors_shown(configured: Tracker, desk: De
     stale = desk.post("functions/hello/settings", {"action": "limits", **limits, "timeout_ms": "800"})
     assert stale.status_code == 412
     assert "Someone else changed this in the meantime." in text_of(stale)
-    limits["seen"] = hidden(stale, "seen")
+    limits["fingerprint"] = hidden(stale, "fingerprint")
     events = {"action": "events", "on": "tasks.insert\r\n\r\ntasks.delete"}
     assert "The event triggers are saved." in text_of(desk.post("functions/hello/settings", events))
     found = configured.get("owner", "/functions/hello").json

@@ -342,8 +342,19 @@ def test_a_made_up_button_is_refused(desk: Desk, action: str) -> None:
     "document", ["{", "[]", '{"tables": []}', '{"tables": {"tasks": {"columns": 1, "rules": [2]}}}']
 )
 def test_a_broken_draft_breaks_no_form(desk: Desk, document: str) -> None:
-    for action in (f"edit {code('column', 'tasks')}", "save", f"remove {code('rule', 'tasks', 'user', 'read')}", "plan"):
-        values = {"action": action, "version": "1", "document": document, "part": code("unique", "tasks"), "part_name": "x"}
+    for action in (
+        f"edit {code('column', 'tasks')}",
+        "save",
+        f"remove {code('rule', 'tasks', 'user', 'read')}",
+        "plan",
+    ):
+        values = {
+            "action": action,
+            "version": "1",
+            "document": document,
+            "part": code("unique", "tasks"),
+            "part_name": "x",
+        }
         answer = desk.post("schema", {**values, "part_columns": "title"})
         assert answer.status_code in (200, 400, 422), (action, document)
 

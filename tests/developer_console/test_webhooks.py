@@ -41,8 +41,8 @@ def text_of(answer: Any) -> str:
     return " ".join(unescape(answer.content.decode()).split())
 
 
-def seen(answer: Any) -> str:
-    found = re.search(r'name="seen" value="([^"]+)"', answer.content.decode())
+def fingerprint(answer: Any) -> str:
+    found = re.search(r'name="fingerprint" value="([^"]+)"', answer.content.decode())
     assert found
     return found[1]
 
@@ -80,7 +80,7 @@ def test_a_webhook_of_an_unknown_table_says_so(tracker: Tracker, desk: Desk, rec
     assert warning in text_of(page)
     values = {
         "action": "edit", "name": "", "url": receiver.url(), "events": "tasks.insert", "description": "", "filter": "",
-        "columns": "", "ordering": "none", "seen": seen(page),
+        "columns": "", "ordering": "none", "fingerprint": fingerprint(page),
     }  # fmt: skip
     saved = text_of(desk.post(path, values))
     assert "The webhook is saved." in saved
@@ -135,7 +135,7 @@ def test_a_webhook_is_edited_and_a_stale_form_is_not_saved(
     values = {
         "action": "edit", "name": "crm", "url": webhook["url"], "events": "tasks.update", "description": "<b>CRM</b>",
         "filter": '{"done": true}', "columns": '{"tasks": ["title"]}', "ordering": "row",
-        "seen": seen(desk.get(path)),
+        "fingerprint": fingerprint(desk.get(path)),
     }  # fmt: skip
     saved = desk.post(path, values)
     assert "The webhook is saved." in text_of(saved)
@@ -147,9 +147,9 @@ def test_a_webhook_is_edited_and_a_stale_form_is_not_saved(
     assert "Someone else changed this in the meantime." in text_of(stale)
     assert "theirs" in text_of(stale)
     assert found_in(tracker, webhook)["description"] == "<b>CRM</b>"
-    again = desk.post(path, values | {"description": "theirs", "seen": seen(stale)})
+    again = desk.post(path, values | {"description": "theirs", "fingerprint": fingerprint(stale)})
     assert "The webhook is saved." in text_of(again)
-    fresh = values | {"seen": seen(again)}
+    fresh = values | {"fingerprint": fingerprint(again)}
     for wrong, field in (
         ({"filter": "{"}, "filter"),
         ({"filter": '{"nothing": 1}'}, "filter"),
@@ -235,7 +235,7 @@ def test_a_viewer_reads_webhooks_and_changes_nothing(
     before = found_in(tracker, webhook)
     for each, values in (
         ("webhooks/", {"action": "new", "url": "https://example.com/", "events": "*"}),
-        (path, {"action": "edit", "url": "https://evil.example/", "events": "*", "seen": before["updated_at"]}),
+        (path, {"action": "edit", "url": "https://evil.example/", "events": "*"}),
         (path, {"action": "disable"}),
         (path, {"action": "test"}),
         (path, {"action": "rotate"}),

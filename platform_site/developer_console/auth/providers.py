@@ -63,9 +63,9 @@ def _edit(console: Console, provider_id: str) -> dict[str, Any]:
     """Only differences are sent: a changed issuer is checked and clears the secret."""
     current = console.api("GET", path_to("identity-providers", provider_id))
     fields = _fields(current)
-    forms.refuse_stale(console, forms.fingerprint_of(fields, current))
-    asked = forms.read(fields, console.request.POST)
-    body = {name: value for name, value in asked.items() if value not in ("", current.get(name))}
+    forms.refuse_stale(console, fields, current)
+    values = forms.read(fields, console.request.POST)
+    body = {name: value for name, value in values.items() if value not in ("", current.get(name))}
     console.api("PATCH", path_to("identity-providers", provider_id), body)
     return {"notice": "The provider is saved."}
 
@@ -89,6 +89,6 @@ def provider(console: Console, provider_id: str) -> HttpResponse:
     current = console.api("GET", path_to("identity-providers", provider_id))
     fields = _fields(current)
     # The page shows every error in its one form.
-    asked = console.request.POST if console.refusal else None
-    form = Form("edit", fields, current, console.refusal, asked, forms.fingerprint_of(fields, current))
+    submitted = console.request.POST if console.refusal else None
+    form = Form("edit", fields, current, console.refusal, submitted, forms.fingerprint_of(fields, current))
     return render(console, "console/provider.html", "", {"provider": current, "form": form})

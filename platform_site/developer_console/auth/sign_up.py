@@ -23,10 +23,10 @@ _SETTINGS: Final = (
     ),
     Field("app_name", "Name of the application in emails"),
     Field("app_url", "URL of the application in emails", "url", placeholder="https://app.example.com"),
-)
-_PAGES: Final = tuple(
-    Field(f"link_urls.{name}", f"Your page to {title}", placeholder="https://app.example.com/page?token={token}")
-    for name, title in _LINKS.items()
+    *(
+        Field(f"link_urls.{name}", f"Your page to {title}", placeholder="https://app.example.com/page?token={token}")
+        for name, title in _LINKS.items()
+    ),
 )
 _REDIRECTS: Final = (
     Field(
@@ -40,38 +40,28 @@ _REDIRECTS: Final = (
 )
 
 
-def _shown(console: Console) -> dict[str, Any]:
+def _settings(console: Console) -> dict[str, Any]:
     found = console.api("GET", "/v1/auth/settings")
-    links = {f"link_urls.{name}": found["link_urls"].get(name, "") for name in _LINKS}
-    return {name: found[name] for name in ("sign_up", "app_name", "app_url")} | links
-
-
-def _redirect_uris(console: Console) -> list[str]:
-    return list(console.api("GET", "/v1/redirect-uris")["redirect_uris"])
+    return found | {f"link_urls.{name}": url for name, url in found["link_urls"].items()}
 
 
 def _save(console: Console) -> dict[str, Any]:
-    asked = console.request.POST
-    forms.refuse_stale(console, forms.fingerprint(_shown(console)))
-    links = {name: asked.get(f"link_urls.{name}", "").strip() for name in _LINKS}
-    body = {name: asked.get(name, "").strip() for name in ("sign_up", "app_name", "app_url")}
-    console.api("PATCH", "/v1/auth/settings", body | {"link_urls": {name: url for name, url in links.items() if url}})
+    forms.refuse_stale(console, _SETTINGS, _settings(console))
+    values = forms.read(_SETTINGS, console.request.POST)
+    links = {name: url for name in _LINKS if (url := values.pop(f"link_urls.{name}"))}
+    console.api("PATCH", "/v1/auth/settings", values | {"link_urls": links})
     return {"notice": "The sign-up settings are saved."}
 
 
 def _save_redirects(console: Console) -> dict[str, Any]:
-    forms.refuse_stale(console, forms.fingerprint(_redirect_uris(console)))
+    forms.refuse_stale(console, _REDIRECTS, console.api("GET", "/v1/redirect-uris"))
     console.api("PUT", "/v1/redirect-uris", forms.read(_REDIRECTS, console.request.POST))
     return {"notice": "The redirect URIs are saved."}
 
 
 @page("auth", {"settings": _save, "redirects": _save_redirects})
 def sign_up(console: Console) -> HttpResponse:
-    settings = _shown(console)
-    uris = _redirect_uris(console)
-    # One form in two parts: its errors without a field are shown in the first.
-    fields = (*_SETTINGS, *_PAGES)
-    form = forms.form_of(console, "settings", fields, settings, seen=forms.fingerprint(settings))
-    shown = {"redirect_uris": uris}
-    redirects = forms.form_of(console, "redirects", _REDIRECTS, shown, seen=forms.fingerprint(uris))
+    form = forms.edit_form_of(console, "settings", _SETTINGS, _settings(console))
+    uris = console.api("GET", "/v1/redirect-uris")
+    redirects = forms.edit_form_of(console, "redirects", _REDIRECTS, uris)
     return render(console, "console/sign_up.html", "Sign-up", {"form": form, "redirects": redirects})

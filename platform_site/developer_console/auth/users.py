@@ -35,21 +35,21 @@ def render(console: Console, template: str, tab: str, context: dict[str, Any]) -
     return console.render(template, shown | context)
 
 
-def _person_of(asked: Any) -> dict[str, Any]:
-    body = forms.read(_PERSON, asked)
+def _person_of(submitted: Any) -> dict[str, Any]:
+    body = forms.read(_PERSON, submitted)
     return body | {"role": body["role"] or None, "claims": body["claims"] or {}}
 
 
-def _shown(user: dict[str, Any]) -> dict[str, Any]:
+def _values_of(user: dict[str, Any]) -> dict[str, Any]:
     return user | {"claims": user["claims"] or None, "email_verified": user["email_verified_at"] is not None}
 
 
 def _edit(console: Console, user_id: str) -> dict[str, Any]:
     body = _person_of(console.request.POST)
     is_verified = "email_verified" in console.request.POST
-    shown = _shown(console.api("GET", path_to("users", user_id)))
-    forms.refuse_stale(console, forms.fingerprint_of(_EDIT, shown))
-    if is_verified != shown["email_verified"]:
+    current = _values_of(console.api("GET", path_to("users", user_id)))
+    forms.refuse_stale(console, _EDIT, current)
+    if is_verified != current["email_verified"]:
         body["email_verified"] = is_verified
     console.api("PATCH", path_to("users", user_id), body)
     return {"notice": "The user is saved."}
@@ -91,35 +91,35 @@ _ACTIONS: Final[dict[str, Action]] = {
 @page("auth", _ACTIONS)
 def user(console: Console, user_id: str) -> HttpResponse:
     current = console.api("GET", path_to("users", user_id))
-    values = _shown(current)
+    values = _values_of(current)
     sessions = console.api("GET", path_to("users", user_id, "sessions"), query={"limit": "100"})
     context = {
         "user": current,
         "sessions": [each | {"program": program_of(each["user_agent"])} for each in sessions["data"]],
         "are_more": sessions["next_cursor"] is not None,
-        "edit": forms.form_of(console, "edit", _EDIT, values, seen=forms.fingerprint_of(_EDIT, values)),
+        "edit": forms.edit_form_of(console, "edit", _EDIT, values),
         "password": forms.form_of(console, "password", _PASSWORD, {}),
     }
     return render(console, "console/user.html", "", context)
 
 
 def _add(console: Console) -> HttpResponse:
-    asked = console.request.POST
-    body = _person_of(asked) | {"email_verified": "email_verified" in asked}
-    if asked.get("password"):
-        body["password"] = asked["password"]
+    submitted = console.request.POST
+    body = _person_of(submitted) | {"email_verified": "email_verified" in submitted}
+    if submitted.get("password"):
+        body["password"] = submitted["password"]
     made = console.api("POST", "/v1/users", body)
     return go_to(console.request, console.url("user", made["id"]))
 
 
 @page("auth", {"new": _add})
 def users(console: Console) -> HttpResponse:
-    asked = console.request.GET.get("find", "").strip()[:200]
-    if ids.matches("usr", asked):
-        return go_to(console.request, console.url("user", asked))
-    found = console.page_of("/v1/users", {"limit": "50"} | ({"search": asked} if asked else {}))
+    search = console.request.GET.get("find", "").strip()[:200]
+    if ids.matches("usr", search):
+        return go_to(console.request, console.url("user", search))
+    found = console.page_of("/v1/users", {"limit": "50"} | ({"search": search} if search else {}))
     form = forms.form_of(console, "new", _NEW, {})
-    return render(console, "console/users.html", "Users", {"users": found["data"], "asked": asked, "form": form})
+    return render(console, "console/users.html", "Users", {"users": found["data"], "search": search, "form": form})
 
 
 def _invite(console: Console) -> dict[str, Any]:

@@ -30,7 +30,7 @@ _SIDES: Final = ("ours", "theirs")
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class MergeForm:
     into: Mapping[str, Any]
     source: Mapping[str, Any] | None
     version: str
@@ -50,12 +50,12 @@ class _Asked:
 
 @page("branches")
 def merge(console: Console) -> HttpResponse:
-    asked = _asked(console)
+    form = _read_form(console)
     is_apply = console.request.POST.get("action") == "apply"
     context: dict[str, Any] = {}
     if console.request.method == "POST":
         try:
-            context = _apply(console, asked) if is_apply else {"plan": _plan(console, asked)}
+            context = _apply(console, form) if is_apply else {"plan": _plan(console, form)}
         except ApiError as refusal:
             if refusal.status == 403:
                 raise
@@ -63,92 +63,91 @@ def merge(console: Console) -> HttpResponse:
             context = {"stale": is_apply and refusal.status == 412}
             if is_apply and refusal.status != 412:
                 with suppress(ApiError):
-                    context["plan"] = _plan(console, asked)
-    return console.render("console/merge.html", _shown(console, asked, context) | context)
+                    context["plan"] = _plan(console, form)
+    return console.render("console/merge.html", _context(console, form, context) | context)
 
 
-def _asked(console: Console) -> _Asked:
-    given = console.request.POST if console.request.method == "POST" else console.request.GET
-    into = environment_of(console.project, given.get("into") or console.environment["id"])
-    source = environment_of(console.project, given["from"]) if given.get("from") else None
+def _read_form(console: Console) -> MergeForm:
+    values = console.request.POST if console.request.method == "POST" else console.request.GET
+    into = environment_of(console.project, values.get("into") or console.environment["id"])
+    source = environment_of(console.project, values["from"]) if values.get("from") else None
     resolve = {
         path: choice
-        for number, path in enumerate(given.getlist("path"))
-        if (choice := given.get(f"choice-{number}")) in _SIDES
+        for number, path in enumerate(values.getlist("path"))
+        if (choice := values.get(f"choice-{number}")) in _SIDES
     }
-    return _Asked(into, source, given.get("version", ""), list(dict.fromkeys(given.getlist("include"))), resolve)
+    return MergeForm(into, source, values.get("version", ""), list(dict.fromkeys(values.getlist("include"))), resolve)
 
 
-def _plan(console: Console, asked: _Asked) -> dict[str, Any]:
-    if asked.source is None and not asked.version:
+def _plan(console: Console, form: MergeForm) -> dict[str, Any]:
+    if form.source is None and not form.version:
         raise forms.invalid("from", "Choose the environment to merge.")
-    body = {**asked.body, "impact": True}
-    plan: dict[str, Any] = console.client.call("POST", "/v1/config/plan", body, environment=asked.into["id"])
-    plan["seen"] = forms.fingerprint(plan["changes"])
-    given = console.request.POST
-    confirmed = given.getlist("confirm") if given.get("seen") == plan["seen"] else []
-    for change in plan["changes"]:
+    body = {**form.body, "impact": True}
+    plan: dict[str, Any] = console.client.call("POST", "/v1/config/plan", body, environment=form.into["id"])
+    plan["fingerprint"] = forms.fingerprint(plan["changes"])
+    submitted = console.request.POST
+    confirmed = submitted.getlist("confirm") if submitted.get("fingerprint") == plan["fingerprint"] else []
+    changes = plan["changes"]
+    for change in changes:
         change["name"] = change["operation"] or change["path"]
         change["is_confirmed"] = change["name"] in confirmed
-    changes = plan["changes"]
     plan["groups"] = [
         (title, of_kind) for kind, title in _GROUPS if (of_kind := [each for each in changes if each["kind"] == kind])
     ]
     return plan
 
 
-def _apply(console: Console, asked: _Asked) -> dict[str, Any]:
-    given = console.request.POST
-    if console.may_write and given.get("planned") != asked.fingerprint:
+def _apply(console: Console, form: MergeForm) -> dict[str, Any]:
+    submitted = console.request.POST
+    if console.may_write and submitted.get("planned") != form.fingerprint:
         message = "The form was changed after the plan. Nothing was applied: check the new plan."
         raise ValidationFailed(message)
-    body = {"plan": given.get("plan", ""), "confirm": [each.strip() for each in given.getlist("confirm") if each]}
+    confirmed = [each.strip() for each in submitted.getlist("confirm") if each]
+    body = {"plan": submitted.get("plan", ""), "confirm": confirmed}
     try:
-        done = console.client.call("POST", "/v1/config/apply", body, environment=asked.into["id"])
+        done = console.client.call("POST", "/v1/config/apply", body, environment=form.into["id"])
     except ValidationFailed as refusal:
         if not any(each.code == "unconfirmed" for each in refusal.fields):
             raise
         text = "Nothing was changed. Confirm each marked change of the plan below: type its name or tick its box."
         raise ValidationFailed(text, fields=refusal.fields) from None
     follows = " Sign-in and origins follow within two minutes." if done["status"] == "completing" else ""
-    return {"notice": f"All changes of the plan are applied.{follows}", "undo": given.get("replaced", "")}
+    return {"notice": f"All changes of the plan are applied.{follows}", "undo": submitted.get("replaced", "")}
 
 
-def _shown(console: Console, asked: _Asked, context: dict[str, Any]) -> dict[str, Any]:
+def _context(console: Console, form: MergeForm, context: dict[str, Any]) -> dict[str, Any]:
     plan = context.get("plan") or {}
     refused_fields = [] if console.refusal is None else console.refusal.fields
     open_paths = [each["path"] for each in plan.get("conflicts", [])]
     return {
-        "asked": asked,
+        "form": form,
         "here": console.url("merge"),
-        "planned": asked.fingerprint,
+        "planned": form.fingerprint,
         "from_errors": [each.message for each in refused_fields if each.field == "from"],
         "environments": console.project["environments"],
-        "includes": _includes(console, asked),
-        "stored": _stored(console, asked),
+        "includes": _includes(console, form),
+        "stored": _stored(console, form),
         "resolved": [
             (len(open_paths) + number, path, choice)
-            for number, (path, choice) in enumerate(each for each in asked.resolve.items() if each[0] not in open_paths)
+            for number, (path, choice) in enumerate(each for each in form.resolve.items() if each[0] not in open_paths)
         ],
     }
 
 
-def _stored(console: Console, asked: _Asked) -> list[tuple[str, datetime, int]]:
+def _stored(console: Console, form: MergeForm) -> list[tuple[str, datetime, int]]:
     """Those of the environment into which is merged. A staff grant is for one environment."""
-    is_open = console.may_write and (
-        console.client.staff_grant is None or asked.into["id"] == console.environment["id"]
-    )
-    into = environment_ref(asked.into["id"]) if is_open else None
+    is_open = console.may_write and (console.client.staff_grant is None or form.into["id"] == console.environment["id"])
+    into = environment_ref(form.into["id"]) if is_open else None
     return [] if into is None else versions.stored_in(into)
 
 
-def _includes(console: Console, asked: _Asked) -> list[dict[str, Any]]:
+def _includes(console: Console, form: MergeForm) -> list[dict[str, Any]]:
     found = dict(_PARTS)
-    if asked.source is not None and console.may_write:
-        found |= dict.fromkeys(_items(console, asked.source["id"]), "")
-    found |= {name: "" for name in asked.include if name not in found}
+    if form.source is not None and console.may_write:
+        found |= dict.fromkeys(_items(console, form.source["id"]), "")
+    found |= {name: "" for name in form.include if name not in found}
     return [
-        {"path": path, "title": title, "is_checked": path in asked.include, "part": path.partition(".")[0]}
+        {"path": path, "title": title, "is_checked": path in form.include, "part": path.partition(".")[0]}
         for path, title in found.items()
     ]
 

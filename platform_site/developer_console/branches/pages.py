@@ -15,7 +15,7 @@ _EXPIRY: Final = (("", "Never"), ("1", "In 1 day"), ("7", "In 7 days"), ("30", "
 _FIXED: Final = ("development", "production")
 
 
-def _shown(console: Console) -> dict[str, Any]:
+def _context(console: Console) -> dict[str, Any]:
     console.project = console.client.call("GET", console.project_path())
     names = {each["id"]: each["name"] for each in console.project["environments"]}
     listed = list(
@@ -45,22 +45,22 @@ def _shown(console: Console) -> dict[str, Any]:
         "environments": found,
         "form": form_of(console, "create", fields, {"from": console.environment["id"]}),
         "expiry": _EXPIRY,
-        "branch_asked": console.request.POST.get("branch", ""),
+        "submitted_branch": console.request.POST.get("branch", ""),
     }
 
 
 def _create(console: Console) -> dict[str, Any]:
-    asked = console.request.POST
-    body: dict[str, Any] = {name: asked.get(name, "") for name in ("name", "from", "data")}
-    if asked.get("expires"):
-        body["expires_at"] = expiry_of(asked["expires"], _EXPIRY)
+    submitted = console.request.POST
+    body: dict[str, Any] = {name: submitted.get(name, "") for name in ("name", "from", "data")}
+    if submitted.get("expires"):
+        body["expires_at"] = expiry_of(submitted["expires"], _EXPIRY)
     made = console.client.call("POST", console.project_path("environments"), body)
     return {"notice": f"The branch {made['name']} is created."}
 
 
 def _expire(console: Console) -> dict[str, Any]:
-    asked = console.request.POST
-    expires_at = expiry_of(asked["expires"], _EXPIRY) if asked.get("expires") else None
+    submitted = console.request.POST
+    expires_at = expiry_of(submitted["expires"], _EXPIRY) if submitted.get("expires") else None
     path = console.project_path("environments", _branch(console)["id"])
     console.client.call("PATCH", path, {"expires_at": expires_at})
     return {"notice": "The expiry is changed." if expires_at else "The branch does not expire."}
@@ -96,4 +96,4 @@ def _branch(console: Console) -> Mapping[str, Any]:
 
 @page("branches", {"create": _create, "expire": _expire, "reset": _reset, "delete": _delete})
 def branches(console: Console) -> HttpResponse:
-    return console.render("console/branches.html", _shown(console))
+    return console.render("console/branches.html", _context(console))

@@ -91,8 +91,8 @@ def _newest(console: Console, name: str) -> int:
 
 
 def _version(console: Console, name: str, detail: dict[str, Any]) -> dict[str, Any]:
-    asked = console.request.GET.get("version", "")
-    wanted = int(asked) if asked.isascii() and asked.isdigit() and len(asked) < 10 else detail["active_version"]
+    number = forms.integer_of(console.request.GET.get("version", ""))
+    wanted = number if isinstance(number, int) else detail["active_version"]
     cursor = ""
     while True:
         query = {"limit": _VERSIONS_AT_ONCE} | ({"cursor": cursor} if cursor else {})
@@ -114,10 +114,9 @@ def _deploy(console: Console, name: str) -> dict[str, Any]:
 
 
 def _run(console: Console, name: str) -> dict[str, Any] | HttpResponse:
-    asked = console.request.POST
-    is_async = asked.get("how") == "background"
-    given = forms.json_of(asked.get("input", ""), "input")
-    body = {"input": given, "async": is_async}
+    submitted = console.request.POST
+    is_async = submitted.get("how") == "background"
+    body = {"input": forms.json_of(submitted.get("input", ""), "input"), "async": is_async}
     try:
         run_id = console.api("POST", path_to("functions", name, "invoke"), body)["run_id"]
     except ApiError as refusal:
@@ -160,11 +159,11 @@ def function(console: Console, name: str) -> HttpResponse:
 
 @page("functions")
 def runs(console: Console, name: str) -> HttpResponse:
-    asked = {key: console.request.GET[key] for key in ("status", "trigger") if console.request.GET.get(key)}
+    filters = {key: console.request.GET[key] for key in ("status", "trigger") if console.request.GET.get(key)}
     detail = console.api("GET", path_to("functions", name))
-    context: dict[str, Any] = {"asked": asked, "statuses": _STATUSES, "triggers": _TRIGGERS, "function": detail}
+    context: dict[str, Any] = {"filters": filters, "statuses": _STATUSES, "triggers": _TRIGGERS, "function": detail}
     try:
-        context["runs"] = console.listed(path_to("functions", name, "runs"), asked | {"limit": "100"})
+        context["runs"] = console.listed(path_to("functions", name, "runs"), filters | {"limit": "100"})
     except ValidationFailed as refusal:
         console.refusal = refusal
     return render(console, "console/function_runs.html", name, context)

@@ -65,7 +65,7 @@ def _configure(console: Console, name: str, body: dict[str, Any], notice: str) -
 def _change_limits(console: Console, name: str) -> dict[str, Any]:
     body = forms.read(_LIMITS, console.request.POST)
     body["invoke"] = body["invoke"] or None
-    forms.refuse_stale(console, forms.fingerprint_of(_LIMITS, console.api("GET", path_to("functions", name))))
+    forms.refuse_stale(console, _LIMITS, console.api("GET", path_to("functions", name)))
     return _configure(console, name, body, "The limits are saved.")
 
 
@@ -86,11 +86,11 @@ def _change_events(console: Console, name: str) -> dict[str, Any]:
 
 
 def _set_secret(console: Console, name: str) -> dict[str, Any]:
-    asked = console.request.POST
-    secret = asked.get("secret_name", "").strip()
+    submitted = console.request.POST
+    secret = submitted.get("secret_name", "").strip()
     try:
         return _configure(
-            console, name, {"secrets": {secret: asked.get("secret_value", "")}}, f"The secret {secret} is set."
+            console, name, {"secrets": {secret: submitted.get("secret_value", "")}}, f"The secret {secret} is set."
         )
     except ApiError as refusal:
         refusal.fields = [_at_secret(each) for each in refusal.fields]
@@ -140,7 +140,7 @@ def settings(console: Console, name: str) -> HttpResponse:
     emails = console.emails_of([detail["scheduled_as"], detail["on_as"]])
     context = {
         "function": detail,
-        "limits": form_of(console, "limits", _LIMITS, detail, seen=forms.fingerprint_of(_LIMITS, detail)),
+        "limits": forms.edit_form_of(console, "limits", _LIMITS, detail),
         "schedule": form_of(console, "schedule", _SCHEDULE, detail),
         "events": form_of(console, "events", _EVENTS, detail),
         "secret": form_of(console, "secret", _SECRET, {}),

@@ -30,16 +30,16 @@ FIELDS: Final = (
 )
 
 
-def add_to(document: dict[str, Any], asked: Mapping[str, str]) -> str:
+def add_to(document: dict[str, Any], submitted: Mapping[str, str]) -> str:
     """The text of the document with the table. Raises ValidationFailed."""
-    name, tables = asked.get("table", "").strip(), document.get("tables")
+    name, tables = submitted.get("table", "").strip(), document.get("tables")
     errors = []
     if not isinstance(tables, dict):
         errors.append(("table", "The document has no tables."))
     elif not name or name in tables:
         errors.append(("table", f"There is a table {name} already." if name else "Write a name."))
     columns: dict[str, Any] = {}
-    for line in lines_of(asked.get("columns", "")):
+    for line in lines_of(submitted.get("columns", "")):
         found = _COLUMN.fullmatch(" ".join(line.split()))
         if found is None or not _has_its_settings(found):
             errors.append(("columns", f"{line}: write a name and a type, such as title text or {_EXAMPLE}."))

@@ -46,7 +46,7 @@ class _Shown:
 
 @page("schema")
 def schema(console: Console) -> HttpResponse:
-    asked, is_submitted = console.request.POST, console.request.method == "POST"
+    submitted, is_submitted = console.request.POST, console.request.method == "POST"
     current = console.api("GET", plans.PATH)
     shown = _Shown(drafts.submitted_text(console))
     if is_submitted:
@@ -59,16 +59,16 @@ def schema(console: Console) -> HttpResponse:
         shown.editing = Part("column", console.request.GET.get("table", ""))
     if shown.is_applied:
         current = console.api("GET", plans.PATH)
-    if not is_submitted or shown.is_applied or asked.get("revert"):
+    if not is_submitted or shown.is_applied or submitted.get("revert"):
         shown.text = exact_json.dumps(current["document"], indent=True)
     return console.render(
         "console/schema.html",
         {
             "current": current,
-            "version": current["version"] if shown.is_applied else asked.get("version") or current["version"],
+            "version": current["version"] if shown.is_applied else submitted.get("version") or current["version"],
             "history": _history(console),
-            "revert": "" if shown.is_applied else asked.get("revert", ""),
-            "backfill": plans.backfill_fields(asked, shown.problems),
+            "revert": "" if shown.is_applied else submitted.get("revert", ""),
+            "backfill": plans.backfill_fields(submitted, shown.problems),
             **vars(shown),
             **_forms(console, current["document"], shown),
         },
@@ -84,16 +84,16 @@ def _history(console: Console) -> list[dict[str, Any]]:
 
 def _submit(console: Console, current: Any, shown: _Shown) -> None:
     """Save what was typed into the open form of a part to the draft, then do what the button says."""
-    asked = console.request.POST
-    action, _, code = asked.get("action", "").partition(" ")
-    has_open_form = action == "save" or ("part" in asked and action != "close")
-    part = part_of(asked.get("part", "")) if has_open_form else None
-    saved = _save_open_form(current, shown, part, action, code, asked) if part else None
+    submitted = console.request.POST
+    action, _, code = submitted.get("action", "").partition(" ")
+    has_open_form = action == "save" or ("part" in submitted and action != "close")
+    part = part_of(submitted.get("part", "")) if has_open_form else None
+    saved = _save_open_form(current, shown, part, action, code, submitted) if part else None
     if shown.part_refusal:
         return
     if part and saved:
         code = _code_after(code, part, saved)
-    if asked.get("action") in ("plan", "apply") and any(asked.get(each.name, "").strip() for each in new_table.FIELDS):
+    if action in ("plan", "apply") and any(submitted.get(each.name, "").strip() for each in new_table.FIELDS):
         action = "add-table"  # it was typed into its form and not added, so that a plan would lack it
     match action:
         case "save":
@@ -104,7 +104,7 @@ def _submit(console: Console, current: Any, shown: _Shown) -> None:
             _add_table(console, shown)
         case "close":
             drafts.read(shown.text)  # it must be readable
-            shown.last = part_of(asked["part"]) if "part" in asked else None
+            shown.last = part_of(submitted["part"]) if "part" in submitted else None
         case "open" | "edit" | "remove":
             named, draft = part_of(code), drafts.read(shown.text)
             shown.at = named.table
@@ -118,15 +118,15 @@ def _submit(console: Console, current: Any, shown: _Shown) -> None:
             _submit_draft(console, shown, part, saved)
 
 
-def _save_open_form(current: Any, shown: _Shown, part: Part, action: str, code: str, asked: Any) -> Part | None:
+def _save_open_form(current: Any, shown: _Shown, part: Part, action: str, code: str, submitted: Any) -> Part | None:
     """The saved part, perhaps under a new name. None if there is nothing to save, or if it is refused."""
     draft = drafts.read(shown.text)
     is_removed = (action, code) == ("remove", part.code)
-    if is_removed or not (part_forms.is_typed(asked) or (action == "save" and part.is_new)):
+    if is_removed or not (part_forms.is_typed(submitted) or (action == "save" and part.is_new)):
         return None
     try:
-        part_forms.refuse_stale(draft, part, asked)
-        saved = part_forms.save(draft, current, part, asked)
+        part_forms.refuse_stale(draft, part, submitted)
+        saved = part_forms.save(draft, current, part, submitted)
     except ApiError as refusal:
         shown.at, shown.editing, shown.is_unsaved = part.table, part, True
         shown.part_refusal, shown.status = refusal, refusal.status
@@ -165,14 +165,14 @@ def _submit_draft(console: Console, shown: _Shown, part: Part | None, saved: Par
 
 def _apply_if_planned(console: Console, shown: _Shown) -> None:
     """Apply the draft if this is what was planned, else plan it."""
-    asked = console.request.POST
-    is_apply = asked.get("action") == "apply"
-    if not is_apply or asked.get("planned") != plans.fingerprint(console, shown.text):
+    submitted = console.request.POST
+    is_apply = submitted.get("action") == "apply"
+    if not is_apply or submitted.get("planned") != plans.fingerprint(console, shown.text):
         _plan(console, shown)
         if is_apply:
             shown.notice = "The document has changed since its plan. This is the new plan."
         return
-    typed = asked.getlist("confirm")
+    typed = submitted.getlist("confirm")
     try:
         confirmed = [each.strip() for each in typed if each.strip()]
         done = plans.send(console, shown.text, dry_run=False, confirm=confirmed)
@@ -188,10 +188,10 @@ def _apply_if_planned(console: Console, shown: _Shown) -> None:
 
 
 def _add_table(console: Console, shown: _Shown) -> None:
-    asked = console.request.POST
-    name = asked.get("table", "").strip()
+    submitted = console.request.POST
+    name = submitted.get("table", "").strip()
     try:
-        with_table = new_table.add_to(drafts.read(shown.text), asked)
+        with_table = new_table.add_to(drafts.read(shown.text), submitted)
     except ValidationFailed as refusal:
         if refusal.fields[0].field == "document":
             raise
@@ -208,7 +208,7 @@ def _add_table(console: Console, shown: _Shown) -> None:
             shown.table_refusal, shown.status = own, refusal.status
         return
     shown.at, shown.is_added = name, True
-    if asked.get("action") == "apply":
+    if submitted.get("action") == "apply":
         shown.notice = f"The table {name} was not in the document. It is now, and this is the new plan."
 
 
@@ -246,8 +246,8 @@ def _forms(console: Console, current: Any, shown: _Shown) -> dict[str, Any]:
         return {"is_unreadable": True, "is_changed": True, "kept": _kept(console.request.POST)}
     tables = outline.tables_of(draft, current, shown.problems)
     names = [each["name"] for each in tables]
-    asked = shown.at or console.request.POST.get("at") or console.request.GET.get("table", "")
-    at = asked if asked in names else (names[0] if names else "")
+    wanted = shown.at or console.request.POST.get("at") or console.request.GET.get("table", "")
+    at = wanted if wanted in names else (names[0] if names else "")
     editing = shown.editing
     is_lost = editing is not None and not part_forms.is_in(draft, editing)
     if is_lost and shown.part_refusal is None:
@@ -269,25 +269,25 @@ def _forms(console: Console, current: Any, shown: _Shown) -> dict[str, Any]:
 
 def _part_form(console: Console, draft: dict[str, Any], part: Part, shown: _Shown) -> Form:
     """Shows the draft, or what was sent if it was refused; not if it was the JSON that was changed, not the form."""
-    asked = console.request.POST
+    submitted = console.request.POST
     form = Form("part", part_forms.fields_of(draft, part), part_forms.values_of(draft, part), shown.part_refusal)
-    form.seen = part_forms.seen_of(form, draft, part)
-    if form.refusal is not None and (part_forms.is_typed(asked) or not part_forms.is_stale(draft, part, asked)):
-        form.asked = asked
+    form.fingerprint = part_forms.fingerprints_of(form, draft, part)
+    if form.refusal is not None and (part_forms.is_typed(submitted) or not part_forms.is_stale(draft, part, submitted)):
+        form.submitted = submitted
         if not shown.is_unsaved:
-            form.seen = part_forms.seen_of(form, draft, part)
+            form.fingerprint = part_forms.fingerprints_of(form, draft, part)
     return form
 
 
-def _kept(asked: Any) -> dict[str, str]:
+def _kept(submitted: Any) -> dict[str, str]:
     """What was typed into the forms, until the JSON can be read again."""
     names = {"at", *(each.name for each in new_table.FIELDS)}
-    if asked.get("action") != "close":
-        names |= {"part", "seen", *part_forms.sent(asked)}
-    return {name: asked[name] for name in asked if name in names}
+    if submitted.get("action") != "close":
+        names |= {"part", "fingerprint", *part_forms.sent(submitted)}
+    return {name: submitted[name] for name in submitted if name in names}
 
 
 def _table_form(console: Console, shown: _Shown) -> Form:
-    asked, refusal = console.request.POST, shown.table_refusal
-    is_open = not shown.is_added and any(asked.get(each.name) for each in new_table.FIELDS)
-    return Form("new-table", new_table.FIELDS, {}, refusal, asked if is_open or refusal else None)
+    submitted, refusal = console.request.POST, shown.table_refusal
+    is_open = not shown.is_added and any(submitted.get(each.name) for each in new_table.FIELDS)
+    return Form("new-table", new_table.FIELDS, {}, refusal, submitted if is_open or refusal else None)

@@ -112,16 +112,16 @@ def is_in(document: Any, part: Part) -> bool:
     return part.table in ("", *tables) and (part.is_new or value_of(document, part) is not None)
 
 
-def sent(asked: Mapping[str, str]) -> dict[str, str]:
-    return {name: _normal(asked[name]) for name in asked if name.startswith("part_")}
+def sent(submitted: Mapping[str, str]) -> dict[str, str]:
+    return {name: _normal(submitted[name]) for name in submitted if name.startswith("part_")}
 
 
-def seen_of(form: Form, document: Any, part: Part) -> str:
-    """The form's values as a browser sends them unedited, and the part in the draft: shows later which has changed."""
-    return f"{_mark(_untouched(form))} {_state_of(document, part)}"
+def fingerprints_of(form: Form, document: Any, part: Part) -> str:
+    """Of the form's values as a browser sends them unedited, and of the part in the draft: show which has changed."""
+    return f"{_fingerprint_of_texts(_unedited(form))} {_fingerprint_of_part(document, part)}"
 
 
-def _untouched(form: Form) -> dict[str, str]:
+def _unedited(form: Form) -> dict[str, str]:
     found = {}
     for field, value in ((bound.field, bound.value) for bound in form):
         choices = [choice for choice, _ in field.choices]
@@ -139,32 +139,34 @@ def _normal(text: str) -> str:
     return text.replace("\r\n", "\n").strip()
 
 
-def _mark(texts: Mapping[str, str]) -> str:
+def _fingerprint_of_texts(texts: Mapping[str, str]) -> str:
     """A browser sends neither an empty checkbox nor a select without choices."""
     return fingerprint({name: text for name, text in texts.items() if text})
 
 
-def _state_of(document: Any, part: Part) -> str:
+def _fingerprint_of_part(document: Any, part: Part) -> str:
     value = value_of(document, part)
     own = mapping(value).get("id_prefix") if part.kind == "table" else value
     return fingerprint([is_in(document, part), own])
 
 
-def is_typed(asked: Mapping[str, str]) -> bool:
+def is_typed(submitted: Mapping[str, str]) -> bool:
     """Whether the submitted form is not as it was shown."""
-    return _mark(sent(asked)) != asked.get("seen", "").partition(" ")[0]
+    return _fingerprint_of_texts(sent(submitted)) != submitted.get("fingerprint", "").partition(" ")[0]
 
 
-def is_stale(document: Any, part: Part, asked: Mapping[str, str]) -> bool:
+def is_stale(document: Any, part: Part, submitted: Mapping[str, str]) -> bool:
     """Whether the part in the draft is not as it was when the form was shown."""
-    return "seen" in asked and _state_of(document, part) != asked["seen"].partition(" ")[2]
+    if "fingerprint" not in submitted:
+        return False
+    return _fingerprint_of_part(document, part) != submitted["fingerprint"].partition(" ")[2]
 
 
-def refuse_stale(document: Any, part: Part, asked: Mapping[str, str]) -> None:
-    if is_stale(document, part, asked):
+def refuse_stale(document: Any, part: Part, submitted: Mapping[str, str]) -> None:
+    if is_stale(document, part, submitted):
         both = "was changed in the JSON and in the form"
-        what = both if is_in(document, part) else "is gone from the JSON, but was changed in the form"
-        raise PreconditionFailed(f"This part {what}. Press the button again to use the form, or Cancel.")
+        problem = both if is_in(document, part) else "is gone from the JSON, but was changed in the form"
+        raise PreconditionFailed(f"This part {problem}. Press the button again to use the form, or Cancel.")
 
 
 def _column_values(part: Part, column: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,19 +185,19 @@ def _joined(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else ""
 
 
-def save(document: dict[str, Any], current: Any, part: Part, asked: Mapping[str, str]) -> Part:
+def save(document: dict[str, Any], current: Any, part: Part, submitted: Mapping[str, str]) -> Part:
     """Write a form into the draft. `current` is the schema's document. Raises ValidationFailed."""
-    name = asked.get("part_name", "").strip()
+    name = submitted.get("part_name", "").strip()
     if part.kind == "table":
-        return _save_table(document, current, part, name, asked)
+        return _save_table(document, current, part, name, submitted)
     if part.kind in ("unique", "index"):
-        return put(document, part, "", "", words(asked, "part_columns"))
+        return put(document, part, "", "", words(submitted, "part_columns"))
     if part.kind == "rule":
-        return rule_forms.save(document, part, asked.get("part_action", ""), asked)
+        return rule_forms.save(document, part, submitted.get("part_action", ""), submitted)
     if not name:
         raise invalid("part_name", "Write a name.")
     if part.kind == "column":
-        column = _column(mapping(value_of(document, part)), asked)
+        column = _column(mapping(value_of(document, part)), submitted)
         if part.name and part.name != name:
             before = mapping(table_of(current, part.table).get("columns"))
             renames.mark(column, part.name, name, before)
@@ -204,18 +206,18 @@ def save(document: dict[str, Any], current: Any, part: Part, asked: Mapping[str,
             renames.column(table_of(document, part.table), part.name, name, column.get("type"))
         return made
     if part.kind == "users":
-        return put(document, part, name, "", words(asked, "part_fields"))
-    return put(document, part, name, "", json_of(asked.get("part_value", ""), "part_value"))
+        return put(document, part, name, "", words(submitted, "part_fields"))
+    return put(document, part, name, "", json_of(submitted.get("part_value", ""), "part_value"))
 
 
-def _save_table(document: dict[str, Any], current: Any, part: Part, name: str, asked: Mapping[str, str]) -> Part:
+def _save_table(document: dict[str, Any], current: Any, part: Part, name: str, submitted: Mapping[str, str]) -> Part:
     tables = mapping(document.get("tables"))
     if part.table not in tables:
         raise invalid("part", f"The draft has no table {part.table}.")
     if not name or (name != part.table and name in tables):
         raise invalid("part_name", f"There is a table {name} already." if name else "Write a name.")
     table = mapping(tables[part.table])
-    _set(table, "id_prefix", asked.get("part_id_prefix", "").strip())
+    _set(table, "id_prefix", submitted.get("part_id_prefix", "").strip())
     if name != part.table:
         renames.mark(table, part.table, name, mapping(mapping(current).get("tables")))
         document["tables"] = {name if key == part.table else key: each for key, each in tables.items()}
@@ -230,20 +232,20 @@ def _set(holder: dict[str, Any], key: str, value: Any) -> None:
         holder[key] = value
 
 
-def _column(column: dict[str, Any], asked: Mapping[str, str]) -> dict[str, Any]:
+def _column(column: dict[str, Any], submitted: Mapping[str, str]) -> dict[str, Any]:
     """The column as submitted, without settings of other types, keeping those without a field."""
-    type_ = asked.get("part_type", "")
+    type_ = submitted.get("part_type", "")
     made = {"type": type_, **{key: value for key, value in column.items() if key != "type"}}
     for field in _SETTINGS:
-        key, text = _key_of(field), asked.get(field.name, "").strip() if type_ in field.types else ""
+        key, text = _key_of(field), submitted.get(field.name, "").strip() if type_ in field.types else ""
         if key == "values":
             _set(made, key, lines_of(text))
         else:
             _set(made, key, literal(type_, key, text))
             if text == '""' and key == "default":
                 made[key] = ""
-    _set(made, "null", True if "part_null" in asked else None)
-    _set(made, "backfill", literal(type_, "backfill", asked.get("part_backfill", "").strip()))
+    _set(made, "null", True if "part_null" in submitted else None)
+    _set(made, "backfill", literal(type_, "backfill", submitted.get("part_backfill", "").strip()))
     return made
 
 

@@ -13,11 +13,11 @@ _BACKFILL: Final = "backfill."
 
 
 def send(console: Console, text: str, *, dry_run: bool, confirm: list[str] | None = None) -> dict[str, Any]:
-    asked = console.request.POST
+    submitted = console.request.POST
     options = {"dry_run": dry_run, "impact": dry_run, "confirm": confirm or []}
-    headers = {"If-Match": f'"{asked["version"]}"'} if asked.get("version") else {}
-    if asked.get("revert"):
-        version = forms.integer_of(asked["revert"])
+    headers = {"If-Match": f'"{submitted["version"]}"'} if submitted.get("version") else {}
+    if submitted.get("revert"):
+        version = forms.integer_of(submitted["revert"])
         body = {"version": version, "backfill": _backfill_values(console, version), **options}
         return console.api("POST", f"{PATH}/revert", body, headers=headers)
     drafts.read(text)
@@ -27,24 +27,24 @@ def send(console: Console, text: str, *, dry_run: bool, confirm: list[str] | Non
 
 
 def fingerprint(console: Console, text: str) -> str:
-    asked = console.request.POST
-    return forms.fingerprint([asked.get("revert", ""), _backfill(asked), text])
+    submitted = console.request.POST
+    return forms.fingerprint([submitted.get("revert", ""), _backfill(submitted), text])
 
 
-def _backfill(asked: Any) -> dict[str, str]:
+def _backfill(submitted: Any) -> dict[str, str]:
     """The filled fields of a reversal: values of existing rows, by `table.column`."""
     return {
         name.removeprefix(_BACKFILL): text
-        for name in asked
-        if name.startswith(_BACKFILL) and (text := asked[name].strip())
+        for name in submitted
+        if name.startswith(_BACKFILL) and (text := submitted[name].strip())
     }
 
 
-def backfill_fields(asked: Any, problems: list[dict[str, Any]]) -> dict[str, str]:
+def backfill_fields(submitted: Any, problems: list[dict[str, Any]]) -> dict[str, str]:
     """Also of columns whose existing rows have no value."""
     paths = [each["field"].split(".") for each in problems if each["code"] == "required"]
     missing = [f"{path[2]}.{path[4]}" for path in paths if len(path) == 5 and path[3] == "columns"]
-    return dict.fromkeys(missing, "") | _backfill(asked)
+    return dict.fromkeys(missing, "") | _backfill(submitted)
 
 
 def _backfill_values(console: Console, version: int | str) -> dict[str, Any]:

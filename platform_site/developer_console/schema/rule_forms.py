@@ -120,18 +120,18 @@ def _without_rows(rule: Mapping[str, Any], action: str, rows: Rows) -> dict[str,
     return rest
 
 
-def save(document: dict[str, Any], part: Part, action: str, asked: Mapping[str, str]) -> Part:
-    who, name = asked.get("part_who", "role"), asked.get("part_name", "").strip()
+def save(document: dict[str, Any], part: Part, action: str, submitted: Mapping[str, str]) -> Part:
+    who, name = submitted.get("part_who", "role"), submitted.get("part_name", "").strip()
     if who == "user":
         name = "user"
     elif who == "everybody":
         name = part.name if part.name in EVERYBODY else EVERYBODY[0]
     if not name:
         raise invalid("part_name", "Write a name.")
-    if "part_value" in asked:
-        rule = json_of(asked["part_value"], "part_value")
+    if "part_value" in submitted:
+        rule = json_of(submitted["part_value"], "part_value")
     else:
-        rule = _rule(mapping(value_of(document, part)), part.action, action, table_of(document, part.table), asked)
+        rule = _rule(mapping(value_of(document, part)), part.action, action, table_of(document, part.table), submitted)
     made = put(document, part, name, action, rule)
     if who == "everybody":
         other = next(role for role in EVERYBODY if role != name)
@@ -140,18 +140,18 @@ def save(document: dict[str, Any], part: Part, action: str, asked: Mapping[str, 
 
 
 def _rule(
-    rule: Mapping[str, Any], before: str, action: str, table: Mapping[str, Any], asked: Mapping[str, str]
+    rule: Mapping[str, Any], before: str, action: str, table: Mapping[str, Any], submitted: Mapping[str, str]
 ) -> dict[str, Any]:
     """The rule as submitted. What the form does not show stays, unless it belongs to another action."""
-    rows, shown = _asked_rows(table, asked), _KEYS.get(action, _ALL_KEYS)
+    rows, shown = _submitted_rows(table, submitted), _KEYS.get(action, _ALL_KEYS)
     made = {key: value for key, value in rule.items() if key not in (shown if action == before else _ALL_KEYS)}
     for key in shown:
         if key == "columns":
-            value = words(asked, "part_columns") or (None if rule.get("columns") else rule.get("columns"))
+            value = words(submitted, "part_columns") or (None if rule.get("columns") else rule.get("columns"))
         elif key == "where" and rows.kind != "json":
             value = _where(rows, rule if action == before else {})
         else:
-            value = json_of(asked.get(f"part_{key}", ""), f"part_{key}")
+            value = json_of(submitted.get(f"part_{key}", ""), f"part_{key}")
         if value is not None:
             made[key] = value
     if action == "insert" and rows.kind == "owner":
@@ -169,12 +169,12 @@ def _where(rows: Rows, rule: Mapping[str, Any]) -> dict[str, Any] | None:
     return {rows.name: _ME} if rows.kind == "owner" else {"$is": rows.name}
 
 
-def _asked_rows(table: Mapping[str, Any], asked: Mapping[str, str]) -> Rows:
-    kind = asked.get("part_rows", "json")
+def _submitted_rows(table: Mapping[str, Any], submitted: Mapping[str, str]) -> Rows:
+    kind = submitted.get("part_rows", "json")
     if kind in ("all", "json"):
         return Rows(kind)
     known = _owners(table) if kind == "owner" else mapping(table.get("conditions")) if kind == "condition" else ()
-    name = asked.get(f"part_{kind}", "")
+    name = submitted.get(f"part_{kind}", "")
     if name not in known:
         raise invalid(f"part_{kind}" if known else "part_rows", "Choose one of these.")
     return Rows(kind, name)

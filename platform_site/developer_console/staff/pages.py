@@ -41,8 +41,8 @@ def access(request: HttpRequest, client: ApiClient) -> HttpResponse:
         Field("reason", "Reason", required=True, help="The project's owners read it in their audit log."),
         *([_MAY_WRITE] if user.has_perm(OPERATE) else []),
     )
-    asked = request.POST if refusal is not None else None
-    form = Form("ask", fields, {"environment": request.GET.get("environment", "")}, refusal, asked)
+    submitted = request.POST if refusal is not None else None
+    form = Form("ask", fields, {"environment": request.GET.get("environment", "")}, refusal, submitted)
     grants = staff_access.active().filter(user=user).select_related("environment__project").order_by("-created_at")
     status = 200 if refusal is None else refusal.status
     return render(request, "console/staff.html", {"form": form, "refusal": refusal, "grants": grants}, status=status)

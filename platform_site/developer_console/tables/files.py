@@ -34,9 +34,9 @@ _TYPES: Final = {"csv": "text/csv", "ndjson": "application/x-ndjson"}
 def export(console: Console, table: str, format_: str) -> HttpResponse:
     """The filtered rows; with `part`, some of them and the next cursor."""
     _, columns = chosen_table(console, table)
-    asked = console.request.GET
-    query = {key: asked[key] for key in ("where", "order") if asked.get(key)}
-    is_part, cursor = "part" in asked, asked.get("cursor", "")
+    parameters = console.request.GET
+    query = {key: parameters[key] for key in ("where", "order") if parameters.get(key)}
+    is_part, cursor = "part" in parameters, parameters.get("cursor", "")
     pages: list[bytes] = []
     rows = size = 0
     deadline = time.monotonic() + MAX_SECONDS
@@ -44,7 +44,7 @@ def export(console: Console, table: str, format_: str) -> HttpResponse:
         one_page = query | {"limit": str(_AT_ONCE)} | ({"cursor": cursor} if cursor else {})
         answer = console.api("GET", f"/v1/rows/{table}", query=one_page)
         found, cursor = answer["data"], answer["next_cursor"]
-        with_header = not pages and "cursor" not in asked
+        with_header = not pages and "cursor" not in parameters
         text = _csv(columns, found, with_header=with_header) if format_ == "csv" else _ndjson(found)
         pages.append(text.encode())
         rows += len(found)

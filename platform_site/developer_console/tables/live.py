@@ -42,42 +42,42 @@ def pick(console: Console, table: str, key: str) -> HttpResponse:
     column = next((each for each in columns if each.key == key and each.is_link), None)
     if column is None:
         raise NotFound("The table has no such reference.")
-    asked = console.request.GET.get("q", "").strip()[:200]
+    text = console.request.GET.get("q", "").strip()[:200]
     try:
-        data = _users(console, asked) if column.type == "user" else _rows(console, column, found, asked)
+        data = _users(console, text) if column.type == "user" else _rows(console, column, found, text)
     except (Forbidden, ProjectSuspended):
         data = []
     return JsonResponse({"data": data[:MAX_RESULTS]})
 
 
-def _users(console: Console, asked: str) -> list[dict[str, str]]:
-    if ids.matches("usr", asked):
-        users = console.listed("/v1/users", {"ids": asked})
+def _users(console: Console, text: str) -> list[dict[str, str]]:
+    if ids.matches("usr", text):
+        users = console.listed("/v1/users", {"ids": text})
     else:
-        newest, wanted = console.listed("/v1/users", {"limit": str(_MAX_USERS)}), asked.casefold()
+        newest, wanted = console.listed("/v1/users", {"limit": str(_MAX_USERS)}), text.casefold()
         keys = ("id", "email", "name")
         users = [user for user in newest if any(wanted in (user[key] or "").casefold() for key in keys)]
-        if asked:
-            users = [*console.listed("/v1/users", {"search": asked, "limit": str(MAX_RESULTS)}), *users]
-        if "@" in asked:
-            users = [*console.listed("/v1/users", {"email": asked}), *users]
+        if text:
+            users = [*console.listed("/v1/users", {"search": text, "limit": str(MAX_RESULTS)}), *users]
+        if "@" in text:
+            users = [*console.listed("/v1/users", {"email": text}), *users]
     return [{"id": user["id"], "label": label_of_user(user)} for user in _once(users)]
 
 
-def _rows(console: Console, column: Column, found: dict[str, Any], asked: str) -> list[dict[str, str]]:
+def _rows(console: Console, column: Column, found: dict[str, Any], text: str) -> list[dict[str, str]]:
     target = column.target or ""
     key = text_key(console, target, found[target])
     query = {"limit": str(MAX_RESULTS), "columns": key or "id"}
-    if asked:
-        by_text: list[dict[str, Any]] = [{key: {"$icontains": asked}}] if key else []
-        by_id: list[dict[str, Any]] = [{"id": asked}] if ROW_ID.fullmatch(asked) else []
+    if text:
+        by_text: list[dict[str, Any]] = [{key: {"$icontains": text}}] if key else []
+        by_id: list[dict[str, Any]] = [{"id": text}] if ROW_ID.fullmatch(text) else []
         if not by_text and not by_id:
             return []
         query["where"] = exact_json.dumps({"$or": [*by_text, *by_id]})
     rows = console.listed(f"/v1/rows/{target}", query)
-    if asked:
+    if text:
         # Exact matches come first, because a picker takes the first.
-        same = {"$or": [*([{key: asked}] if key else []), *by_id]}
+        same = {"$or": [*([{key: text}] if key else []), *by_id]}
         rows = _once([*console.listed(f"/v1/rows/{target}", query | {"where": exact_json.dumps(same)}), *rows])
     return [{"id": row["id"], "label": (row[key] or "")[:MAX_LABEL_LENGTH] if key else ""} for row in rows]
 

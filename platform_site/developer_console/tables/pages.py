@@ -33,9 +33,9 @@ def schema_tables(console: Console) -> dict[str, Any]:
 def tables(console: Console) -> HttpResponse:
     found = schema_tables(console)
     if found:
-        seen_as, table = (console.request.GET.get(name, "") for name in ("as", "table"))
-        shown = table if table in found else next(iter(found))
-        return redirect(console.url("table", shown) + (f"?{urlencode({'as': seen_as})}" if seen_as else ""))
+        caller, table = (console.request.GET.get(name, "") for name in ("as", "table"))
+        chosen = table if table in found else next(iter(found))
+        return redirect(console.url("table", chosen) + (f"?{urlencode({'as': caller})}" if caller else ""))
     return console.render("console/tables_empty.html", {})
 
 
@@ -55,8 +55,8 @@ def table(console: Console, table: str) -> HttpResponse:
 @page("tables")
 def api(console: Console, table: str) -> HttpResponse:
     found, _ = chosen_table(console, table)
-    asked = console.request.GET.get("language", "")
-    language = asked if asked in snippets.LANGUAGES else next(iter(snippets.LANGUAGES))
+    wanted = console.request.GET.get("language", "")
+    language = wanted if wanted in snippets.LANGUAGES else next(iter(snippets.LANGUAGES))
     context = {
         "table": table,
         "tables": found,
@@ -70,32 +70,33 @@ def api(console: Console, table: str) -> HttpResponse:
 
 
 def grid(console: Console, table: str, found: dict[str, Any], columns: list[Column]) -> dict[str, Any]:
-    asked = {key: console.request.GET.get(key, "").strip() for key in ("where", "order", "cursor", "as")}
-    context: dict[str, Any] = {"table": table, "tables": found, "columns": columns, "asked": asked, "rows": []}
-    context["query"] = f"?{urlencode({'as': asked['as']})}" if asked["as"] else ""
+    filters = {key: console.request.GET.get(key, "").strip() for key in ("where", "order", "cursor", "as")}
+    caller = filters["as"]
+    context: dict[str, Any] = {"table": table, "tables": found, "columns": columns, "filters": filters, "rows": []}
+    context["query"] = f"?{urlencode({'as': caller})}" if caller else ""
     query = {"limit": str(ROWS), "count": "estimated"}
-    query |= {key: asked[key] for key in ("where", "order", "cursor") if asked[key]}
+    query |= {key: filters[key] for key in ("where", "order", "cursor") if filters[key]}
     try:
         response = console.respond("GET", f"/v1/rows/{table}", b"", query=query)
         answer = data_of(response)
         rows: list[dict[str, Any]] = [
             {"etag": etag, "values": row} for row, etag in _with_etags(response.content.decode())
         ]
-        seen = _seen_by(console, table, asked["as"], [row["values"]["id"] for row in rows]) if asked["as"] else None
+        visible = _rows_visible_to(console, caller, table, [row["values"]["id"] for row in rows]) if caller else None
     except (InvalidRequest, ValidationFailed) as refusal:
         console.refusal = refusal
         console.refused_action = "as" if any(each.field == "as" for each in refusal.fields) else ""
-        return context | {"headers": _headers(columns, asked["order"])}
+        return context | {"headers": _headers(columns, filters["order"])}
     if rows:
         columns = [column for column in columns if column.key in rows[0]["values"]]
     labels = labels_of(console, found, columns, [row["values"] for row in rows])
     return context | {
         "columns": columns,
-        "rows": [_shown(console, row, columns, labels, seen) for row in rows],
+        "rows": [_grid_row(console, row, columns, labels, visible) for row in rows],
         "count": answer.get("count"),
-        "headers": _headers(columns, asked["order"]),
+        "headers": _headers(columns, filters["order"]),
         "next_cursor": answer["next_cursor"],
-        "hidden": sum(row["values"]["id"] not in seen for row in rows) if seen is not None else 0,
+        "hidden": sum(row["values"]["id"] not in visible for row in rows) if visible is not None else 0,
     }
 
 
@@ -113,12 +114,11 @@ def _with_etags(text: str) -> list[tuple[dict[str, Any], str]]:
     return found
 
 
-def _seen_by(console: Console, table: str, name: str, row_ids: list[str]) -> dict[str, Any]:
+def _rows_visible_to(console: Console, caller: str, table: str, row_ids: list[str]) -> dict[str, Any]:
     if "schema:read" not in console.me["scopes"]:
         raise Forbidden("This needs the scope schema:read.")
-    name = _with_user_id(console, name)
     ref = console.ref
-    principal = principal_named(ref.pool_id, name)
+    principal = principal_named(ref.pool_id, _with_user_id(console, caller))
     try:
         answer = services.list_rows(ref, principal, table, ListQuery(where={"id": {"$in": row_ids}}, limit=100))
     except NotFound:
@@ -133,32 +133,32 @@ def _with_user_id(console: Console, name: str) -> str:
     return str(users[0]["id"]) if users else name
 
 
-def _shown(
-    console: Console, row: dict[str, Any], columns: list[Column], labels: Labels, seen: dict[str, Any] | None
+def _grid_row(
+    console: Console, row: dict[str, Any], columns: list[Column], labels: Labels, visible: dict[str, Any] | None
 ) -> dict[str, Any]:
     values = row["values"]
-    as_seen = values if seen is None else seen.get(values["id"])
+    visible_values = values if visible is None else visible.get(values["id"])
     cells = []
     for column in columns:
         value = values.get(column.key)
         label = labels.get((column.target, value)) if column.is_link and value else None
         cells.append(
             {
-                "attributes": _attributes(console, column, value, as_seen),
+                "attributes": _attributes(console, column, value, visible_values),
                 "text": label or shown_text(value, column.type),
                 "is_null": value is None,
                 "href": _target(console, column, value),
                 "names": "Row" if column.target else "User",
             }
         )
-    return {"id": values["id"], "etag": row["etag"], "is_hidden": as_seen is None, "cells": cells}
+    return {"id": values["id"], "etag": row["etag"], "is_hidden": visible_values is None, "cells": cells}
 
 
-def _attributes(console: Console, column: Column, value: Any, as_seen: dict[str, Any] | None) -> SafeString:
+def _attributes(console: Console, column: Column, value: Any, visible_values: dict[str, Any] | None) -> SafeString:
     """A cell's attributes for scripts: few, because a page has hundreds of cells."""
-    is_unseen = as_seen is not None and column.key not in as_seen
+    is_hidden = visible_values is not None and column.key not in visible_values
     found: dict[str, Any] = {
-        "class": "unseen" if is_unseen else False,
+        "class": "unseen" if is_hidden else False,
         "data-key": column.key,
         "data-type": column.type,
         "data-value": text_of(value, column.type),
@@ -212,13 +212,13 @@ new_row = row_endpoint(("POST",))
 
 @page("tables")
 def why(console: Console, table: str, row_id: str) -> HttpResponse:
-    seen_as = console.request.GET.get("as", "")
-    body = {"id": row_id, "as": _with_user_id(console, seen_as)}
-    context: dict[str, Any] = {"table": table, "row_id": row_id, "seen_as": seen_as}
+    caller = console.request.GET.get("as", "")
+    body = {"id": row_id, "as": _with_user_id(console, caller)}
+    context: dict[str, Any] = {"table": table, "row_id": row_id, "caller": caller}
     try:
         context["explanation"] = console.api("POST", f"/v1/rows/{table}/explain", body)
         principal = principal_named(console.ref.pool_id, body["as"])
-        context["role"] = seen_as if principal.user_id is None else "user"
+        context["role"] = caller if principal.user_id is None else "user"
         if principal.role and "users:manage" in console.me["scopes"]:
             context["role"] = principal.role
     except ApiError as refusal:

@@ -68,7 +68,7 @@ def _example(console: Console) -> str:
 def _edit(console: Console, webhook_id: str) -> dict[str, Any]:
     body = forms.read(_ALL, console.request.POST)
     body["name"] = body["name"] or None
-    forms.refuse_stale(console, console.api("GET", path_to("webhooks", webhook_id))["updated_at"])
+    forms.refuse_stale(console, _ALL, console.api("GET", path_to("webhooks", webhook_id)))
     console.api("PATCH", path_to("webhooks", webhook_id), body)
     return {"notice": "The webhook is saved."}
 
@@ -164,7 +164,7 @@ def webhook(console: Console, webhook_id: str) -> HttpResponse:
 
 
 def _show(console: Console, found: dict[str, Any]) -> HttpResponse:
-    form = forms.form_of(console, "edit", _ALL, found, seen=found["updated_at"])
+    form = forms.edit_form_of(console, "edit", _ALL, found)
     context = {"form": form, "here": console.url("webhook", found["id"]), "attempted": _attempted(console, [found])}
     return _render(console, "console/webhook.html", found, context)
 
@@ -180,16 +180,16 @@ def deliveries(console: Console, webhook_id: str) -> HttpResponse:
     webhook = console.api("GET", path_to("webhooks", webhook_id))
     if request.method == "GET" and "sent" in request.GET:
         console.done["notice"] = "Test event sent. Status below."
-    asked = {key: request.GET[key].strip() for key in ("status", "event_id") if request.GET.get(key)}
+    filters = {key: request.GET[key].strip() for key in ("status", "event_id") if request.GET.get(key)}
     try:
-        found = console.page_of(path_to("webhooks", webhook_id, "deliveries"), asked | {"limit": "50"})
+        found = console.page_of(path_to("webhooks", webhook_id, "deliveries"), filters | {"limit": "50"})
     except ValidationFailed as refusal:
         found, console.refusal = {"data": []}, refusal
     context = {
-        "asked": asked,
+        "filters": filters,
         "statuses": Delivery.Status.values,
         "deliveries": found["data"],
-        "is_open": "cursor" not in request.GET and _is_open(found["data"], asked),
+        "is_open": "cursor" not in request.GET and _is_open(found["data"], filters),
     }
     return _render(console, "console/deliveries.html", webhook, context)
 
@@ -208,8 +208,8 @@ def delivery(console: Console, webhook_id: str, delivery_id: str) -> HttpRespons
     return _render(console, "console/delivery.html", webhook, context)
 
 
-def _is_open(found: list[dict[str, Any]], asked: dict[str, str]) -> bool:
+def _is_open(found: list[dict[str, Any]], filters: dict[str, str]) -> bool:
     """Whether to reload: an attempt is pending, or the URL's event has no delivery yet."""
     if not found:
-        return "event_id" in asked
+        return "event_id" in filters
     return any(each["status"] == "pending" and not each["attempts"] for each in found)

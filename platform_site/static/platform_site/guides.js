@@ -27,8 +27,8 @@ function score(section, words) {
     if (!best) return 0;
     total += best;
   }
-  const asked = words.join(" ");
-  return total + (section.lowTitle === asked ? 20 : 0) + (section.lowPage === asked ? 10 : 0);
+  const query = words.join(" ");
+  return total + (section.lowTitle === query ? 20 : 0) + (section.lowPage === query ? 10 : 0);
 }
 
 function excerpt(section, word) {
@@ -69,12 +69,12 @@ function choose(number) {
 }
 
 async function search() {
-  const asked = field.value;
-  const words = asked.toLowerCase().split(/\s+/).filter(Boolean);
+  const query = field.value;
+  const words = query.toLowerCase().split(/\s+/).filter(Boolean);
   if (!words.length) return show([]);
   const found = (await sections()).map((section) => [score(section, words), section])
     .filter(([points]) => points > 0).sort(([a], [b]) => b - a).slice(0, MOST);
-  if (field.value !== asked) return; // more was typed meanwhile
+  if (field.value !== query) return; // more was typed meanwhile
   if (found.length) return show(found.map(([, section], number) => row(section, words, number)));
   const nothing = document.createElement("li");
   nothing.textContent = "Nothing found.";
