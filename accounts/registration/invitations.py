@@ -14,7 +14,7 @@ from accounts.directory import environments as environment_directory
 from accounts.models import ServerKey, User
 from accounts.models.registration import AccountEmail
 from accounts.registration import email_outbox, one_time_links, pool_settings, sign_up
-from accounts.registration.sign_up import Made
+from accounts.registration.sign_up import Created
 from accounts.users import emails, passwords
 from accounts.users import service as user_service
 from platform_site.http.errors import NotFound, ValidationFailed
@@ -89,13 +89,15 @@ def withdraw(pool_id: str | None, invitation_id: str, *, actor: Caller | Actor) 
         )
 
 
-def accept(invitation: AccountEmail, password: str, then: Callable[[User], Made], *, name: str | None = None) -> Made:
-    """Create the invited user with a verified email; `name` overrides the invitation's. Returns what `then` makes of
-    the user, in the same transaction. Raises InvalidGrant, ValidationFailed, QuotaExceeded, RateLimited."""
+def accept(
+    invitation: AccountEmail, password: str, on_created: Callable[[User], Created], *, name: str | None = None
+) -> Created:
+    """Create the invited user with a verified email; `name` overrides the invitation's. `on_created`: as in
+    `sign_up.confirm`. Raises InvalidGrant, ValidationFailed, QuotaExceeded, RateLimited."""
     if not sender_may_invite(invitation):
         raise one_time_links.invalid_link()
     chosen = invitation.details["name"] if name is None else name
     passwords.check_chosen(password, User(email=invitation.recipient, name=chosen))
     password_hash = passwords.hashed(password)
     with transaction.atomic():
-        return then(sign_up.make_user(invitation, password_hash=password_hash, name=chosen, via="invitation"))
+        return on_created(sign_up.make_user(invitation, password_hash=password_hash, name=chosen, via="invitation"))

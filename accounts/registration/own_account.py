@@ -82,10 +82,10 @@ def _known_password(user: User, offered: str | None) -> str:
     return user.password
 
 
-def request_verification(user: User, *, admit: Callable[[], None] = lambda: None) -> None:
-    """Send a verification link, unless the email is verified. `admit` as in `sign_up.request_sign_up`."""
+def request_verification(user: User, *, check_limit: Callable[[], None] = lambda: None) -> None:
+    """Send a verification link, unless the email is verified. `check_limit`: as in `sign_up.request_sign_up`."""
     if user.email_verified_at is None:
-        admit()
+        check_limit()
         email_outbox.write(
             Kind.VERIFY_EMAIL, pool_id=user.environment_id, subject=user.pk, recipient=user.email, user=user
         )  # fmt: skip
@@ -102,15 +102,15 @@ def verify(link: AccountEmail) -> User:
 
 
 def request_email_change(
-    user: User, *, email: str, current_password: str | None, admit: Callable[[], None] = lambda: None
+    user: User, *, email: str, current_password: str | None, check_limit: Callable[[], None] = lambda: None
 ) -> None:
-    """Send a link to the new email, without revealing whether it is taken. `admit` as in `sign_up.request_sign_up`.
-    Raises ValidationFailed naming `email` or `current_password`, RateLimited."""
+    """Send a link to the new email, without revealing whether it is taken. `check_limit`: as in
+    `sign_up.request_sign_up`. Raises ValidationFailed naming `email` or `current_password`, RateLimited."""
     recipient = emails.check(email)
     _known_password(user, current_password)
     if recipient == emails.normalize(user.email):
         raise ValidationFailed.of("email", "unchanged", "This is already the account's email.")
-    admit()
+    check_limit()
     email_outbox.write(Kind.CHANGE_EMAIL, pool_id=user.environment_id, subject=user.pk, recipient=recipient, user=user)
 
 

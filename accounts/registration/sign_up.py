@@ -15,20 +15,20 @@ from accounts.users import service as user_service
 from platform_site.http.errors import FieldError, Forbidden, InvalidGrant
 
 Kind = AccountEmail.Kind
-Made = TypeVar("Made")
+Created = TypeVar("Created")
 
 
 def request_sign_up(
-    pool: Pool, *, email: str, password: str, name: str = "", admit: Callable[[], None] = lambda: None
+    pool: Pool, *, email: str, password: str, name: str = "", check_limit: Callable[[], None] = lambda: None
 ) -> None:
-    """Request an account. Does the same work if the email has one. `admit` runs when all else is valid, and may raise
-    (a rate limit). Raises Forbidden (sign-up closed), ValidationFailed, QuotaExceeded, RateLimited."""
+    """Request an account. Does the same work if the email has one. `check_limit` is called when all else is valid.
+    Raises Forbidden (sign-up closed), ValidationFailed, QuotaExceeded, RateLimited."""
     _check_mode(pool.id)
     recipient = emails.check(email)
     passwords.check_chosen(password, User(email=recipient, name=name))
     if pool.most_users is not None:
         user_service.check_room(pool.id, pool.most_users)
-    admit()
+    check_limit()
     email_outbox.write(
         Kind.SIGN_UP, pool_id=pool.id, recipient=recipient, name=name, password_hash=passwords.hashed(password)
     )
@@ -49,18 +49,18 @@ def _check_mode(pool_id: str | None) -> None:
         raise Forbidden(f"Sign-up is disabled here: {_SIGN_UP_DISABLED if pool_id else _NO_ENVIRONMENT}")
 
 
-def confirm(link: AccountEmail, password: str, then: Callable[[User], Made]) -> Made:
-    """Create the user by the link and the chosen password. Returns what `then` makes of the user, in the same
-    transaction. Raises InvalidGrant naming `token` or `password`, Forbidden (sign-up closed; the link stays valid),
-    ValidationFailed (email taken), QuotaExceeded, RateLimited."""
+def confirm(link: AccountEmail, password: str, on_created: Callable[[User], Created]) -> Created:
+    """Create the user by the link and the chosen password. Returns what `on_created` returns, which is called in the
+    same transaction. Raises InvalidGrant naming `token` or `password`, Forbidden (sign-up closed; the link stays
+    valid), ValidationFailed (email taken), QuotaExceeded, RateLimited."""
     _check_mode(link.environment_id)  # closing sign-up also stops those that are in progress
     if not passwords.is_correct(password, link.details["password_hash"]):
         one_time_links.count_wrong_password(link)
         raise wrong_password()
     with transaction.atomic():
-        return then(
-            make_user(link, password_hash=link.details["password_hash"], name=link.details["name"], via="sign_up")
-        )
+        details = link.details
+        user = make_user(link, password_hash=details["password_hash"], name=details["name"], via="sign_up")
+        return on_created(user)
 
 
 def wrong_password() -> InvalidGrant:

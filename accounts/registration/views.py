@@ -99,8 +99,8 @@ class LinkViewSet(ApiViewSet):
         values = self.read(serializers.SignUpInput)
         self.count_email(Kind.SIGN_UP, values["email"])
         request, pool = self.http_request, self.pool
-        admit = partial(rate_limits.count_pool_email, request, pool_id=pool.id, plan=pool.plan)
-        sign_up.request_sign_up(pool, **values, admit=admit)
+        check_limit = partial(rate_limits.count_pool_email, request, pool_id=pool.id, plan=pool.plan)
+        sign_up.request_sign_up(pool, **values, check_limit=check_limit)
         return accepted(Kind.SIGN_UP)
 
     @extend_schema(operation_id="confirmSignUp", request=serializers.LinkAndPassword, responses={200: TokenPair})
@@ -226,7 +226,7 @@ class OwnAccountViewSet(ApiViewSet):
         """Request a link that verifies the own email. Nothing is sent if it is verified."""
         user = self._oneself()
         self._count(user, Kind.VERIFY_EMAIL, user.email)
-        own_account.request_verification(user, admit=lambda: self._count_for_pool(user))
+        own_account.request_verification(user, check_limit=lambda: self._count_for_pool(user))
         return accepted(Kind.VERIFY_EMAIL)
 
     @idempotent()
@@ -241,7 +241,7 @@ class OwnAccountViewSet(ApiViewSet):
         values = self.read(serializers.EmailChangeInput)
         rate_limits.count_token_request(self.http_request, pool_id=user.environment_id, email=user.email)
         self._count(user, Kind.CHANGE_EMAIL, values["email"])
-        own_account.request_email_change(user, **values, admit=lambda: self._count_for_pool(user))
+        own_account.request_email_change(user, **values, check_limit=lambda: self._count_for_pool(user))
         return accepted(Kind.CHANGE_EMAIL)
 
     @idempotent()

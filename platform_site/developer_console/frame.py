@@ -222,10 +222,10 @@ def page(section: str, actions: Mapping[str, Action] | None = None) -> Callable[
 
 
 def operation(
-    method: str, path: str, notice: str = "", body: Mapping[str, Any] | None = None, *, then: str = ""
+    method: str, path: str, notice: str = "", body: Mapping[str, Any] | None = None, *, next_page: str = ""
 ) -> Action:
-    """An action by one call of the API. Then the page `then` is opened, or this page shows the notice. `:name` in path
-    and body is an argument of the page, or a field of the form."""
+    """An action by one call of the API. Then `next_page` is opened, or this page shows the notice. `:name` in path and
+    body is an argument of the page, or a field of the form."""
 
     def action(console: Console, **arguments: str) -> dict[str, Any] | HttpResponse:
         given = {**console.request.POST.dict(), "project": console.project["id"], **arguments}
@@ -235,7 +235,7 @@ def operation(
 
         sent = None if body is None else {name: filled(value) for name, value in body.items()}
         console.api(method, path_to(*map(filled, path.split("/"))), sent)
-        return go_to(console.request, console.url(then)) if then else {"notice": notice}
+        return go_to(console.request, console.url(next_page)) if next_page else {"notice": notice}
 
     return action
 

@@ -214,7 +214,9 @@ class MemberViewSet(ListModelMixin, ResourceViewSet):
         try:
             member = services.add_member(project_id, **named)
         except NoSuchAccount:
-            made = services.invite_member(project_id, **named, admit=lambda: self._count(project, values["email"]))
+            made = services.invite_member(
+                project_id, **named, check_limit=lambda: self._count(project, values["email"])
+            )
             address = f"/v1/projects/{project_id}/invitations/{made.pk}"
             return respond(serializers.MemberInvitation(made).data, 202, headers={"Location": address})
         return created(f"/v1/projects/{project_id}/members/{member.user_id}", self.get_serializer(member).data)

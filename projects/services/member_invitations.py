@@ -18,10 +18,10 @@ from projects.services.members import check_quota, create_membership
 
 
 def invite_member(
-    project_id: str, *, email: str, role: ProjectRole, actor: Caller | Actor, admit: Callable[[], None] = lambda: None
+    project_id: str, *, email: str, role: ProjectRole, actor: Caller | Actor, check_limit: Callable[[], None]
 ) -> AccountEmail:
-    """Invite an email without an account, replacing an earlier invitation. `admit` runs when all else is valid, and may
-    raise (a rate limit). Raises NoSuchProject, NoSuchAccount, ValidationFailed, QuotaExceeded."""
+    """Invite an email without an account, replacing an earlier invitation. `check_limit` is called when all else is
+    valid. Raises NoSuchProject, NoSuchAccount, ValidationFailed, QuotaExceeded, RateLimited."""
     with transaction.atomic():
         project = lock_project(project_id)
         if not invitations.are_taken():
@@ -29,7 +29,7 @@ def invite_member(
         invitations.of_address(project_id, email).delete()
         check_quota(project)
         made = invitations.write(project_id, email=email, role=role, actor=actor)
-        admit()
+        check_limit()
         audit.record("member.invited", made, actor=actor, project_id=project_id, email=made.recipient, role=role)
     return made
 

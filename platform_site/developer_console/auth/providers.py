@@ -84,7 +84,7 @@ def providers(console: Console) -> HttpResponse:
     return render(console, "console/providers.html", "Providers", {"providers": found, "form": form})
 
 
-@page("auth", {"edit": _edit, "delete": operation("DELETE", "identity-providers/:provider_id", then="providers")})
+@page("auth", {"edit": _edit, "delete": operation("DELETE", "identity-providers/:provider_id", next_page="providers")})
 def provider(console: Console, provider_id: str) -> HttpResponse:
     current = console.api("GET", path_to("identity-providers", provider_id))
     fields = _fields(current)

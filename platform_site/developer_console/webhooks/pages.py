@@ -154,7 +154,7 @@ _ACTIONS: Final[dict[str, Action]] = {
     "test": _test,
     "rotate": _rotate,
     "recover": _recover,
-    "delete": operation("DELETE", "webhooks/:webhook_id", then="webhooks"),
+    "delete": operation("DELETE", "webhooks/:webhook_id", next_page="webhooks"),
 }
 
 
