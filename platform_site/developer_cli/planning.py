@@ -61,23 +61,14 @@ class Step:
 
 
 @dataclass
-class Plan:
+class Locations:
+    """File and line of paths in the configuration."""
+
     backend: Backend
-    steps: list[Step] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    only_in_environment: list[str] = field(default_factory=list)
-    """Functions and webhooks missing in the folder. They stay."""
-    webhooks: WebhooksPlan = field(default_factory=WebhooksPlan)
+    webhooks: WebhooksPlan
 
-    @property
-    def changes(self) -> list[Change]:
-        return [change for step in self.steps for change in step.changes]
-
-    def unconfirmed(self, confirmed: Collection[str] = ()) -> list[str]:
-        return [name for each in self.changes if (name := each.to_confirm) and name not in confirmed]
-
-    def locate(self, path: str) -> tuple[str, str]:
-        """File and line of a path in the configuration, or an empty text, and the path as the user knows it."""
+    def of(self, path: str) -> tuple[str, str]:
+        """File and line, or an empty text, and the path as the user knows it."""
         path = path.removeprefix("config.")
         part, _, rest = path.partition(".")
         name, _, setting = rest.partition(".")
@@ -91,52 +82,77 @@ class Plan:
         file = backend.settings if part == "functions" and name in backend.sources else files.get(part)
         return (file.at(rest) if file is not None else ""), path
 
-    def with_locations(self, error: Failure) -> Failure:
-        """The error, with file and line of each field."""
+    def message(self, path: str, text: str) -> str:
+        where, path = self.of(path)
+        return f"{where}: {path}{text}" if where else path + text
+
+    def add_to(self, error: Failure) -> Failure:
         for each in error.fields:
-            where, each["field"] = self.locate(str(each.get("field", "")))
+            where, each["field"] = self.of(str(each.get("field", "")))
             if where:
                 each["location"] = where
         return error
 
 
+@dataclass
+class Plan:
+    steps: list[Step]
+    warnings: list[str]
+    only_in_environment: list[str]
+    """Functions and webhooks missing in the folder. They stay."""
+    webhooks: WebhooksPlan
+    locations: Locations
+
+    @property
+    def changes(self) -> list[Change]:
+        return [change for step in self.steps for change in step.changes]
+
+    def unconfirmed(self, confirmed: Collection[str] = ()) -> list[str]:
+        return [name for each in self.changes if (name := each.to_confirm) and name not in confirmed]
+
+
 def make(api: Api, backend: Backend) -> Plan:
     """Raises Failure if the service refuses a part."""
-    functions = api.pages("/functions", limit=100)
-    plan = Plan(backend)
-    plan.only_in_environment += [f"function {it['name']}" for it in functions if it["name"] not in backend.sources]
+    functions = [each["name"] for each in api.pages("/functions", limit=100)]
+    only_in_environment = [f"function {name}" for name in functions if name not in backend.sources]
+    webhooks = WebhooksPlan()
     document: dict[str, Any] = {}
     if backend.schema is not None:
         document["schema"] = backend.schema.value
     if backend.webhooks is not None:
-        plan.webhooks = webhook_plans.make(api, backend.webhooks)
-        plan.warnings += plan.webhooks.warnings
-        plan.only_in_environment += plan.webhooks.only_in_environment
-        document["webhooks"] = plan.webhooks.document
+        webhooks = webhook_plans.make(api, backend.webhooks)
+        document["webhooks"] = webhooks.document
+    plan = Plan(
+        [],
+        [*webhooks.warnings],
+        [*only_in_environment, *webhooks.only_in_environment],
+        webhooks,
+        Locations(backend, webhooks),
+    )
     if backend.auth is not None:
-        document |= _auth(api, backend.auth, plan)
+        document |= _auth(api, backend.auth, plan.warnings)
     tables = backend.schema.value.get("tables") if backend.schema else None
     created = [f"There is no table {name}." for name in tables] if isinstance(tables, dict) else []
     for each in _documents(document, backend):
-        answer = _planned(api, plan, each)
+        answer = _planned(api, plan.locations, each)
         # The first step makes the schema that later ones need.
         warnings = [it for it in answer["warnings"] if not plan.steps or it["message"] not in created]
-        missing = [path for path in answer["missing_secrets"] if path not in plan.webhooks.whole_urls(each)]
-        _refuse_missing_urls(plan, missing)
-        plan.steps.append(Step(each, answer, list(_changes(plan, answer))))
-        plan.warnings += [_with_location(plan, it["field"], f": {it['message']}") for it in warnings]
-        plan.warnings += [_with_location(plan, path, " must be set.") for path in missing]
+        missing = [path for path in answer["missing_secrets"] if path not in webhooks.whole_urls(each)]
+        _refuse_missing_urls(plan.locations, missing)
+        plan.steps.append(Step(each, answer, list(_changes(webhooks, answer))))
+        plan.warnings += [plan.locations.message(it["field"], f": {it['message']}") for it in warnings]
+        plan.warnings += [plan.locations.message(path, " must be set.") for path in missing]
     return plan
 
 
-def _refuse_missing_urls(plan: Plan, missing_secrets: list[str]) -> None:
+def _refuse_missing_urls(locations: Locations, missing_secrets: list[str]) -> None:
     """The service would refuse to apply the plan."""
     message = "The environment has no secret for this URL. Write the whole URL."
     urls = [path for path in missing_secrets if path.startswith("webhooks.")]
     if urls:
         fields = [{"field": path, "code": "secret_missing", "message": message} for path in urls]
         text = "One or more fields are invalid."
-        raise plan.with_locations(Failure(Exit.REFUSED, "validation_failed", text, fields=fields))
+        raise locations.add_to(Failure(Exit.REFUSED, "validation_failed", text, fields=fields))
 
 
 def _documents(document: dict[str, Any], backend: Backend) -> Iterator[dict[str, Any]]:
@@ -155,20 +171,15 @@ def _documents(document: dict[str, Any], backend: Backend) -> Iterator[dict[str,
         yield document
 
 
-def _planned(api: Api, plan: Plan, document: dict[str, Any]) -> Answer:
+def _planned(api: Api, locations: Locations, document: dict[str, Any]) -> Answer:
     body = {"config": document, "keep": ["functions", "webhooks"]}
     try:
         return api.send("POST", "/config/plan", body, authored=True)
     except Failure as error:
-        raise plan.with_locations(error) from None
+        raise locations.add_to(error) from None
 
 
-def _with_location(plan: Plan, path: str, text: str) -> str:
-    where, path = plan.locate(path)
-    return f"{where}: {path}{text}" if where else path + text
-
-
-def _changes(plan: Plan, answer: Answer) -> Iterator[Change]:
+def _changes(webhooks: WebhooksPlan, answer: Answer) -> Iterator[Change]:
     """One for each function and webhook, with the names of its settings."""
     items: dict[str, list[str]] = {}
     for each in answer["changes"]:
@@ -185,7 +196,7 @@ def _changes(plan: Plan, answer: Answer) -> Iterator[Change]:
             yield _auth_change(each)
         elif settings := items.pop(f"{part}.{name}", []):
             noun = part.removesuffix("s")
-            label = plan.webhooks.by_key[name].label if part == "webhooks" else name
+            label = webhooks.by_key[name].label if part == "webhooks" else name
             new = "" in settings
             yield Change(noun, f"create {noun} {label}" if new else f"change {noun} {label}: {', '.join(settings)}")
 
@@ -197,7 +208,7 @@ def active_source(api: Api, name: str) -> str:
     return ""
 
 
-def _auth(api: Api, file: JsonFile, plan: Plan) -> dict[str, Any]:
+def _auth(api: Api, file: JsonFile, warnings: list[str]) -> dict[str, Any]:
     """The part of the configuration, or nothing."""
     wanted = file.value
     try:
@@ -205,27 +216,27 @@ def _auth(api: Api, file: JsonFile, plan: Plan) -> dict[str, Any]:
     except Failure as error:
         if error.code != "forbidden":
             raise
-        plan.warnings.append(f"{file.path} is left out: this key may not change the sign-in settings.")
+        warnings.append(f"{file.path} is left out: this key may not change the sign-in settings.")
         return {}
     if "sign_up" not in current and (others := _SETTINGS_OF_SOURCE & (wanted.keys() - current.keys())):
         names = ", ".join(sorted(others))
-        plan.warnings.append(f"{file.path}: a preview branch has these settings of its source: {names}.")
+        warnings.append(f"{file.path}: a preview branch has these settings of its source: {names}.")
         wanted = {name: value for name, value in wanted.items() if name not in others}
     return {"auth": wanted}
 
 
 def _auth_change(found: dict[str, Any]) -> Change:
-    what = f"{'change' if found['kind'] == 'trust' else found['kind']} {found['path']}"
+    change = f"{'change' if found['kind'] == 'trust' else found['kind']} {found['path']}"
     if found["destructive"]:
-        return Change("auth", what, destructive=True)
+        return Change("auth", change, destructive=True)
     before, after = found["before"], found["after"]
     if before is None and after is None:
-        return Change("auth", what)
+        return Change("auth", change)
     if found["path"] == "auth.sign_up":
         widens = _SIGN_UP.get(after, 3) > _SIGN_UP.get(before, -1)
-        return Change("auth", f"{what}: {before} → {after}", access=found["path"] if widens else "")
+        return Change("auth", f"{change}: {before} → {after}", access=found["path"] if widens else "")
     values = f"{json.dumps(before, ensure_ascii=False)} → {json.dumps(after, ensure_ascii=False)}"
-    return Change("auth", f"{what}: {values}" if len(values) <= _MAX_SHOWN else what)
+    return Change("auth", f"{change}: {values}" if len(values) <= _MAX_SHOWN else change)
 
 
 def apply(api: Api, plan: Plan) -> bool:
@@ -235,7 +246,7 @@ def apply(api: Api, plan: Plan) -> bool:
     for step in plan.steps:
         try:
             # The service compares a step with what was applied before it, and keeps few plans.
-            planned = _planned(api, plan, step.document) if len(plan.steps) > 1 else step.plan
+            planned = _planned(api, plan.locations, step.document) if len(plan.steps) > 1 else step.plan
             same = ("changes",) if done else ("changes", "version")
             if any(planned[name] != step.plan[name] for name in same):
                 raise Failure(Exit.CONFLICT, "conflict", "The environment changed since the plan. Push again.")
@@ -249,6 +260,6 @@ def apply(api: Api, plan: Plan) -> bool:
         except Failure as error:
             if done:
                 error.hint = f"{error.hint} Already applied: {'; '.join(done)}. Push again to apply the rest.".strip()
-            raise plan.with_locations(error) from None
+            raise plan.locations.add_to(error) from None
         done += [each.change for each in step.changes]
     return follow
