@@ -88,18 +88,12 @@ def _merge_items(
     """Tables, or a table's columns, and names of theirs in the result. `ours` and `theirs`: names by the base's."""
     items: dict[str, Any] = {}
     names_in_result: dict[str, str] = {}
-    # A resolution declares that such a name means the same on both sides. What else came from that origin is new.
-    resolved = [name for name in _with_double_meaning(sides, ours, theirs) if f"{path}.{name}" in merger.resolve]
-    merger.paths.update(f"{path}.{name}" for name in resolved)
-    origins = {old for known in (ours, theirs) for old, now in known.items() if now in resolved}
-    ours, theirs = ({old: now for old, now in known.items() if old not in origins} for known in (ours, theirs))
+    ours, theirs = _without_resolved(merger, path, sides, ours, theirs)
     for names in _matched_names(sides, ours, theirs):
         bodies = Sides(*(MISSING if name is None else side[name] for side, name in zip(sides, names, strict=True)))
         name = _merged_name(merger, path, names, bodies)
-        if name is None:
-            continue
-        body = merge_one(f"{path}.{name}", names, bodies)
-        if body is MISSING or body is None:  # a resolution removes it
+        body = None if name is None else merge_one(f"{path}.{name}", names, bodies)
+        if name is None or body is None or body is MISSING:  # deleted, perhaps by a resolution
             continue
         if names.theirs is not None:
             names_in_result[names.theirs] = name
@@ -111,6 +105,20 @@ def _merge_items(
     for name in _with_double_meaning(sides, ours, theirs):
         merger.conflict(f"{path}.{name}", Sides(None, sides.ours[name], sides.theirs[name]))
     return items, names_in_result
+
+
+def _without_resolved(
+    merger: Merger, path: str, sides: Sides, ours: Mapping[str, str], theirs: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """A resolution of a name with two meanings declares that both sides mean the same. So its origins no longer count:
+    the name, and others that came from them, are new."""
+    resolved = [name for name in _with_double_meaning(sides, ours, theirs) if f"{path}.{name}" in merger.resolve]
+    merger.paths.update(f"{path}.{name}" for name in resolved)
+    origins = {old for known in (ours, theirs) for old, now in known.items() if now in resolved}
+    return (
+        {old: now for old, now in ours.items() if old not in origins},
+        {old: now for old, now in theirs.items() if old not in origins},
+    )
 
 
 def _with_double_meaning(sides: Sides, ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
