@@ -42,7 +42,7 @@ def search(request: HttpRequest, text: str) -> "list[SearchResult]":
     from unfold.dataclasses import SearchResult
 
     text = text.strip().replace("\0", "")
-    if any(ids.matches(prefix, text) for prefix in ids.PREFIXES):
+    if ids.prefix_of(text) in ids.PREFIXES:
         return [SearchResult(text, "Timeline of this ID", timeline_url(text), "timeline")]
     if len(text) < SHORTEST:
         return []

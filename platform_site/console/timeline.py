@@ -160,8 +160,8 @@ def of(text: str, environment_id: str = "", *, within: EnvironmentRef | None = N
     found = Timeline(text, environment_id, within, kinds)
     if not text:
         return found
-    prefix = text.partition("_")[0]
-    kind = prefix if prefix in ids.PREFIXES and ids.matches(prefix, text) else None
+    prefix = ids.prefix_of(text)
+    kind = prefix if prefix in ids.PREFIXES else None
     if kind in CONTROL_KINDS:
         for column in CONTROL_KINDS[kind]:
             found.add_audit_entries(**{column: text})

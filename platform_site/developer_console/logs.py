@@ -11,7 +11,6 @@ from platform_site.developer_console.forms import Field, Form
 from platform_site.developer_console.frame import Console, page
 from platform_site.http import exact_json
 from platform_site.http.errors import InvalidRequest, ValidationFailed
-from platform_site.identity import ids
 
 _PERIOD: Final = (Field("since", "Since (UTC)", "datetime-local"), Field("until", "Until (UTC)", "datetime-local"))
 _REQUESTS: Final = (
@@ -68,14 +67,10 @@ def timeline(console: Console) -> HttpResponse:
     # The newest come first. Without attempts: their deliveries have the outcomes.
     newest = [entry for entry in reversed(found.entries) if entry.kind != "attempt"][: timelines.MAX_SHOWN]
     for entry in found.entries if wanted_id else newest:
-        links = [(name, value, _is_id(value)) for name, value in entry.facts if value != environment_id]
-        entries.append({"entry": entry, "has_timeline": _is_id(entry.id), "facts": links})
+        facts = [(name, value) for name, value in entry.facts if value != environment_id]
+        entries.append({"entry": entry, "facts": facts})
     context = {"tabs": _tabs(console), "wanted_id": wanted_id, "timeline": found, "entries": entries}
     return console.render("console/timeline.html", context)
-
-
-def _is_id(text: str) -> bool:
-    return ids.matches(text.partition("_")[0], text)
 
 
 def _listed(console: Console, path: str, fields: tuple[Field, ...], fixed: Mapping[str, str]) -> dict[str, Any]:

@@ -55,6 +55,12 @@ def matches(prefix: str, value: object) -> bool:
     return isinstance(value, str) and (found := _PATTERN.fullmatch(value)) is not None and found[1] == prefix
 
 
+def prefix_of(text: str) -> str | None:
+    """None if the text is not an id. Ids of rows have prefixes of their tables."""
+    found = _PATTERN.fullmatch(text)
+    return found[1] if found else None
+
+
 def created_at(value: str) -> datetime:
     """Raises ValueError."""
     found = _PATTERN.fullmatch(value)

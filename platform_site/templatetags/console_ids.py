@@ -31,8 +31,7 @@ def id_link(value: Any, environment_id: str = "") -> str:
 
 
 def _linked(word: str, environment_id: str) -> str:
-    prefix = word.partition("_")[0]
-    if not (prefix in ids.PREFIXES and ids.matches(prefix, word)):
+    if ids.prefix_of(word) not in ids.PREFIXES:
         return word
     return format_html('<a class="id" href="{}">{}</a>', timeline_url(word, environment_id), word)
 
@@ -71,11 +70,9 @@ def rate(share: float) -> str:
 @register.simple_tag
 def page_of(object_id: str) -> str:
     """The URL of an object's page; empty if it has none."""
-    prefix = object_id.partition("_")[0]
-    if prefix not in _PAGES or not ids.matches(prefix, object_id):
-        return ""
+    page = _PAGES.get(ids.prefix_of(object_id) or "")
     # As `accounts.console.base.url_of`, which cannot be imported here.
-    return reverse(f"admin:{_PAGES[prefix]}_change", args=[quote(object_id)])
+    return reverse(f"admin:{page}_change", args=[quote(object_id)]) if page else ""
 
 
 @register.simple_tag

@@ -1,10 +1,11 @@
 from typing import Any, Final
 
 from django import template
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from platform_site.http import exact_json
+from platform_site.identity import ids
 
 register = template.Library()
 _FIRST_STRONG_ISOLATE: Final = "\N{FIRST STRONG ISOLATE}"
@@ -31,6 +32,18 @@ def json_text(value: Any) -> str:
 def isolated(text: object) -> str:
     """Tenants' text in a sentence without markup: it cannot change the direction of the sentence."""
     return f"{_FIRST_STRONG_ISOLATE}{str(text).translate(_CONTROLS)}{_POP_ISOLATE}"
+
+
+@register.filter
+def linked_ids(text: str) -> SafeString:
+    """Each id in the text is a link to its timeline."""
+    return format_html_join(" ", "{}", ((_linked(word),) for word in text.split(" ")))
+
+
+def _linked(word: str) -> SafeString | str:
+    if ids.prefix_of(word) is None:
+        return word
+    return format_html('<a href="?id={}"><code>{}</code></a>', word, word)
 
 
 @register.inclusion_tag("console/column_heads.html")

@@ -99,7 +99,9 @@ def test_the_timeline_shows_what_belongs_together(
     assert "Bread" not in text_of(page)
     for text in (row_id, f"tasks/{row_id}"):
         assert kinds_of(desk.get("logs/timeline", data={"id": text})) == ["request", "event", "delivery"], text
-    newest = kinds_of(desk.get("logs/timeline"))
+    page = desk.get("logs/timeline")
+    assert re.search(r'by <bdi>account <a href="\?id=usr_\w+">', page.content.decode())
+    newest = kinds_of(page)
     assert set(newest) == {"audit", "request", "event", "delivery"}
     assert newest[0] == "delivery"
     viewer = desk_of("viewer")
