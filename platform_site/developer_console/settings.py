@@ -8,8 +8,8 @@ from django.urls import reverse
 from accounts.audit import Actor
 from accounts.models.registration import SignUpMode
 from accounts.registration import pool_settings
-from platform_site.developer_console import keys
-from platform_site.developer_console.forms import invalid
+from platform_site.developer_console import forms, keys
+from platform_site.developer_console.forms import Field, form_of
 from platform_site.developer_console.frame import Action, Console, go_to, operation, page
 from platform_site.http.errors import Forbidden, ValidationFailed
 from platform_site.templatetags.developer_console import isolated
@@ -22,8 +22,21 @@ _TITLES: Final = {
     "visitor_queued_runs": "Queued runs, anonymous callers",
     "visitor_queued_bytes": "Queued input, anonymous callers",
 }
-ROLES: Final = ("developer", "viewer", "owner")
-"""The first is the default for a new member."""
+_ROLES: Final = ("developer", "viewer", "owner")
+_NEW_MEMBER: Final = (
+    Field("email", "Email", "email", required=True),
+    Field("role", "Role", "select", choices=[(role, role) for role in _ROLES]),
+)
+_ORIGINS: Final = (
+    Field(
+        "allowed_origins",
+        "Web pages of these origins may read responses, one per line",
+        "textarea",
+        rows=4,
+        placeholder="https://app.example.com",
+    ),
+)
+_NAME: Final = (Field("name", "Name of the project", required=True, max_length=NAME_LENGTH),)
 
 
 def _staff_grants(console: Console) -> list[StaffGrant]:
@@ -51,15 +64,14 @@ def _limits(console: Console) -> dict[str, Any]:
 
 
 def _add_member(console: Console) -> dict[str, Any]:
-    submitted = console.request.POST
-    body = {"email": submitted.get("email", "").strip(), "role": submitted.get("role", "")}
+    body = forms.read(_NEW_MEMBER, console.request.POST)
     try:
         made = console.api("POST", console.project_path("members"), body)
     except ValidationFailed as refusal:
         is_unknown = any(each.field == "email" and each.code == "unknown" for each in refusal.fields)
         if is_unknown and pool_settings.settings_of(None).sign_up == SignUpMode.OFF:
             message = "No account has this email. The operator can invite them: manage.py invite_user --platform EMAIL"
-            raise invalid("email", message) from None
+            raise forms.invalid("email", message) from None
         raise
     outcome = "is a member now" if "user_id" in made else "is invited by email"
     return {"notice": f"{isolated(body['email'])} {outcome}."}
@@ -74,19 +86,19 @@ def _remove_member(console: Console) -> dict[str, Any] | HttpResponse:
 
 
 def _change_origins(console: Console) -> dict[str, Any]:
-    origins = console.request.POST.get("origins", "").split()
-    console.api("PATCH", console.project_path("environments", console.environment["id"]), {"allowed_origins": origins})
+    path = console.project_path("environments", console.environment["id"])
+    console.api("PATCH", path, forms.read(_ORIGINS, console.request.POST))
     return {"notice": "The allowed origins are saved."}
 
 
 def _rename(console: Console) -> dict[str, Any]:
-    console.project = console.api("PATCH", console.project_path(), {"name": console.request.POST.get("name", "")})
+    console.project = console.api("PATCH", console.project_path(), forms.read(_NAME, console.request.POST))
     return {"notice": "The project is renamed."}
 
 
 def _delete(console: Console) -> HttpResponse:
     if console.request.POST.get("confirm") != console.project["name"]:
-        raise invalid("confirm", "This is not the project's name.", summary="Nothing was deleted.")
+        raise forms.invalid("confirm", "This is not the project's name.", summary="Nothing was deleted.")
     console.api("DELETE", console.project_path())
     return go_to(console.request, reverse("developer_console:start"))
 
@@ -106,16 +118,17 @@ _ACTIONS: Final[dict[str, Action]] = {
 
 @page("settings", _ACTIONS)
 def settings(console: Console) -> HttpResponse:
-    shown = {
+    environment = console.api("GET", console.project_path("environments", console.environment["id"]))
+    context = {
         "members": console.listed(console.project_path("members"), {"limit": "100"}),
         "invitations": console.listed(console.project_path("invitations")) if console.is_owner else [],
-        "submitted": console.request.POST,
-        "roles": ROLES,
+        "new_member": form_of(console, "add-member", _NEW_MEMBER, {}),
+        "roles": _ROLES,
         "staff_grants": _staff_grants(console),
-        "environment_detail": console.api("GET", console.project_path("environments", console.environment["id"])),
+        "origins": form_of(console, "origins", _ORIGINS, environment),
+        "name_form": form_of(console, "rename", _NAME, console.project),
         "limits": _limits(console),
         "can_revoke": console.has_writing_role,
-        "max_name_length": NAME_LENGTH,
         **keys.panel(console),
     }
-    return console.render("console/settings.html", shown)
+    return console.render("console/settings.html", context)

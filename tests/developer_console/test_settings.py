@@ -39,8 +39,8 @@ def test_a_refused_member_stays_in_the_form_which_says_who_can_invite(desk: Desk
     refused = text_of(desk.post("settings", values))
     assert "The operator can invite them: manage.py invite_user --platform EMAIL" in refused
     assert 'value="new@x.example"' in refused
-    new_role = refused[refused.index('<select id="role"') :].partition("</select>")[0]
-    assert "<option selected>viewer</option>" in new_role
+    new_role = refused[refused.index('<select id="add-member-role"') :].partition("</select>")[0]
+    assert '<option value="viewer" selected>viewer</option>' in new_role
     assert new_role.count("selected") == 1
 
 
@@ -53,7 +53,7 @@ def test_a_refused_member_stays_in_the_form_which_says_who_can_invite(desk: Desk
         ({"action": "remove-member", "member": "../../keys"}, 404),
         ({"action": "withdraw", "invitation": "inv_x"}, 404),
         ({"action": "revoke-key", "key": "key_x"}, 404),
-        ({"action": "origins", "origins": "not an origin"}, 422),
+        ({"action": "origins", "allowed_origins": "not an origin"}, 422),
         ({"action": "rename", "name": ""}, 422),
         ({"action": "delete", "confirm": "Other"}, 422),
         ({"action": "nothing"}, 400),
@@ -88,7 +88,7 @@ def test_a_viewer_may_leave_and_nothing_else(tracker: Tracker, desk_of: Callable
         {"action": "add-member", "email": "x@x.example", "role": "owner"},
         {"action": "change-role", "member": user.pk, "role": "owner"},
         {"action": "remove-member", "member": owner.pk},
-        {"action": "origins", "origins": "https://evil.example"},
+        {"action": "origins", "allowed_origins": "https://evil.example"},
         {"action": "rename", "name": "Mine"},
         {"action": "delete", "confirm": "Tracker"},
         {"action": "revoke-key", "key": ServerKey.objects.first().pk},  # type: ignore[union-attr]
@@ -100,7 +100,9 @@ def test_a_viewer_may_leave_and_nothing_else(tracker: Tracker, desk_of: Callable
 
 
 def test_origins_are_saved(tracker: Tracker, desk: Desk) -> None:
-    answer = desk.post("settings", {"action": "origins", "origins": "https://a.example\r\nhttps://b.example\r\n"})
+    answer = desk.post(
+        "settings", {"action": "origins", "allowed_origins": "https://a.example\r\nhttps://b.example\r\n"}
+    )
     assert answer.status_code == 200
     assert Environment.objects.get(pk=tracker.environment_id).allowed_origins == [
         "https://a.example",
