@@ -18,7 +18,7 @@ from platform_site.concurrency import server_hints
 from platform_site.developer_console import session
 from platform_site.developer_console.api_calls import ApiClient, path_to
 from platform_site.developer_console.staff import grants as staff
-from platform_site.http.errors import ApiError, Forbidden, InvalidRequest, NotFound, ProjectSuspended
+from platform_site.http.errors import ApiError, Forbidden, InvalidRequest, NotFound, ProjectSuspended, ValidationFailed
 from platform_site.http.requests import current_request_id
 from platform_site.identity.callers import EnvironmentRef
 from projects.directory.environments import environment_ref
@@ -72,8 +72,21 @@ class Console:
         """A page of a list, by the cursor in the URL. `console/pages.html` has the links to others."""
         cursor = self.request.GET.get("cursor")
         found = self.api("GET", path, query={**query, "cursor": cursor} if cursor else query)
-        self.next_cursor = found["next_cursor"]
+        self.next_cursor = found.get("next_cursor")
         return found
+
+    def filtered_page(self, path: str, query: Mapping[str, str]) -> dict[str, Any]:
+        """As `page_of`; empty if a filter is refused, which the page shows."""
+        try:
+            return self.page_of(path, query)
+        except (InvalidRequest, ValidationFailed) as refusal:
+            self.refusal = refusal
+            return {"data": []}
+
+    def filters(self, *names: str) -> dict[str, str]:
+        """The parameters of the URL with these names that are not empty."""
+        given = self.request.GET
+        return {name: text for name in names if (text := given.get(name, "").strip())}
 
     def submit(self, actions: Mapping[str, Action], arguments: Mapping[str, Any]) -> HttpResponse | None:
         """Run the action that the form names. The page shows why one was refused."""

@@ -10,7 +10,6 @@ from platform_site.developer_console import forms
 from platform_site.developer_console.forms import Field, Form
 from platform_site.developer_console.frame import Console, page
 from platform_site.http import exact_json
-from platform_site.http.errors import InvalidRequest, ValidationFailed
 
 _PERIOD: Final = (Field("since", "Since (UTC)", "datetime-local"), Field("until", "Until (UTC)", "datetime-local"))
 _REQUESTS: Final = (
@@ -74,18 +73,12 @@ def timeline(console: Console) -> HttpResponse:
 
 
 def _listed(console: Console, path: str, fields: tuple[Field, ...], fixed: Mapping[str, str]) -> dict[str, Any]:
-    given = console.request.GET
-    filters = {each.name: given[each.name].strip() for each in fields if given.get(each.name, "").strip()}
+    filters = console.filters(*(each.name for each in fields))
     query = forms.read([each for each in fields if each.name in filters], filters)
-    found: dict[str, Any] = {"data": []}
-    try:
-        found = console.page_of(path, {**query, **fixed, "limit": "50"})
-    except (InvalidRequest, ValidationFailed) as refusal:
-        console.refusal = refusal
-    form = Form("logs", fields, filters, console.refusal)
+    found = console.filtered_page(path, {**query, **fixed, "limit": "50"})
     return {
         "tabs": _tabs(console),
-        "form": form,
+        "form": Form("logs", fields, filters, console.refusal),
         "filters": filters,
         "entries": found["data"],
         "omitted": found.get("omitted"),

@@ -22,7 +22,7 @@ from platform_site.developer_console.forms import Field
 from platform_site.developer_console.frame import Console, go_to, page
 from platform_site.developer_console.staff import grants as staff
 from platform_site.http import exact_json
-from platform_site.http.errors import ApiError, NotFound, PreconditionFailed, ValidationFailed
+from platform_site.http.errors import ApiError, NotFound, PreconditionFailed
 from platform_site.identity import ids
 from platform_site.identity.callers import EnvironmentRef
 
@@ -159,13 +159,14 @@ def function(console: Console, name: str) -> HttpResponse:
 
 @page("functions")
 def runs(console: Console, name: str) -> HttpResponse:
-    filters = {key: console.request.GET[key] for key in ("status", "trigger") if console.request.GET.get(key)}
-    detail = console.api("GET", path_to("functions", name))
-    context: dict[str, Any] = {"filters": filters, "statuses": _STATUSES, "triggers": _TRIGGERS, "function": detail}
-    try:
-        context["runs"] = console.listed(path_to("functions", name, "runs"), filters | {"limit": "100"})
-    except ValidationFailed as refusal:
-        console.refusal = refusal
+    filters = console.filters("status", "trigger")
+    context = {
+        "filters": filters,
+        "statuses": _STATUSES,
+        "triggers": _TRIGGERS,
+        "function": console.api("GET", path_to("functions", name)),
+        "runs": console.filtered_page(path_to("functions", name, "runs"), filters | {"limit": "100"})["data"],
+    }
     return render(console, "console/function_runs.html", name, context)
 
 

@@ -34,8 +34,7 @@ _TYPES: Final = {"csv": "text/csv", "ndjson": "application/x-ndjson"}
 def export(console: Console, table: str, format_: str) -> HttpResponse:
     """The filtered rows; with `part`, some of them and the next cursor."""
     _, columns = chosen_table(console, table)
-    parameters = console.request.GET
-    query = {key: parameters[key] for key in ("where", "order") if parameters.get(key)}
+    parameters, query = console.request.GET, console.filters("where", "order")
     is_part, cursor = "part" in parameters, parameters.get("cursor", "")
     pages: list[bytes] = []
     rows = size = 0

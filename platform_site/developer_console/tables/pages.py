@@ -70,12 +70,12 @@ def api(console: Console, table: str) -> HttpResponse:
 
 
 def grid(console: Console, table: str, found: dict[str, Any], columns: list[Column]) -> dict[str, Any]:
-    filters = {key: console.request.GET.get(key, "").strip() for key in ("where", "order", "cursor", "as")}
-    caller = filters["as"]
+    filters = console.filters("where", "order", "cursor", "as")
+    caller, order = filters.get("as"), filters.get("order", "")
     context: dict[str, Any] = {"table": table, "tables": found, "columns": columns, "filters": filters, "rows": []}
     context["query"] = f"?{urlencode({'as': caller})}" if caller else ""
     query = {"limit": str(ROWS), "count": "estimated"}
-    query |= {key: filters[key] for key in ("where", "order", "cursor") if filters[key]}
+    query |= console.filters("where", "order", "cursor")
     try:
         response = console.respond("GET", f"/v1/rows/{table}", b"", query=query)
         answer = data_of(response)
@@ -86,7 +86,7 @@ def grid(console: Console, table: str, found: dict[str, Any], columns: list[Colu
     except (InvalidRequest, ValidationFailed) as refusal:
         console.refusal = refusal
         console.refused_action = "as" if any(each.field == "as" for each in refusal.fields) else ""
-        return context | {"headers": _headers(columns, filters["order"])}
+        return context | {"headers": _headers(columns, order)}
     if rows:
         columns = [column for column in columns if column.key in rows[0]["values"]]
     labels = labels_of(console, found, columns, [row["values"] for row in rows])
@@ -94,7 +94,7 @@ def grid(console: Console, table: str, found: dict[str, Any], columns: list[Colu
         "columns": columns,
         "rows": [_grid_row(console, row, columns, labels, visible) for row in rows],
         "count": answer.get("count"),
-        "headers": _headers(columns, filters["order"]),
+        "headers": _headers(columns, order),
         "next_cursor": answer["next_cursor"],
         "hidden": sum(row["values"]["id"] not in visible for row in rows) if visible is not None else 0,
     }

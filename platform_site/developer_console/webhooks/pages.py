@@ -16,7 +16,7 @@ from platform_site.developer_console.frame import Action, Console, go_to, operat
 from platform_site.developer_console.staff import grants as staff
 from platform_site.developer_console.tables.pages import schema_tables
 from platform_site.developer_console.webhooks.payloads import payload_of
-from platform_site.http.errors import ApiError, NotFound, ValidationFailed
+from platform_site.http.errors import ApiError, NotFound
 from webhooks.models import Delivery, Webhook
 from webhooks.subscriptions import service as webhook_service
 
@@ -180,11 +180,8 @@ def deliveries(console: Console, webhook_id: str) -> HttpResponse:
     webhook = console.api("GET", path_to("webhooks", webhook_id))
     if request.method == "GET" and "sent" in request.GET:
         console.done["notice"] = "Test event sent. Status below."
-    filters = {key: request.GET[key].strip() for key in ("status", "event_id") if request.GET.get(key)}
-    try:
-        found = console.page_of(path_to("webhooks", webhook_id, "deliveries"), filters | {"limit": "50"})
-    except ValidationFailed as refusal:
-        found, console.refusal = {"data": []}, refusal
+    filters = console.filters("status", "event_id")
+    found = console.filtered_page(path_to("webhooks", webhook_id, "deliveries"), filters | {"limit": "50"})
     context = {
         "filters": filters,
         "statuses": Delivery.Status.values,
