@@ -110,26 +110,26 @@ def resolve(request: HttpRequest, credential: Credential, use: EnvironmentUse, *
     """Raises as `authenticate`. `is_limited`: whether the call counts for rate limits. Sets attributes of the request
     (`platform_site.http.requests`)."""
     lookup = lookup_of(credential, named_environment(request), use)
-    where = lookup.environment_key
-    replicas_of = where if settings.REPLICAS else None
-    users_of = where if "with=" in request.META.get("QUERY_STRING", "") else None
+    environment_key = lookup.environment_key
+    replica_key = environment_key if settings.REPLICAS else None
+    users_key = environment_key if "with=" in request.META.get("QUERY_STRING", "") else None
     # A key with a valid checksum can be invented, a signature cannot.
     may_be_forged = isinstance(credential, KeyCredential) and _verified.get(lookup.identity_key) is None
 
     trip = redis_client.round_trip()
     pending_records.put_on(trip)
     identity_record = trip.get(lookup.identity_key)
-    environment_record = trip.get(where) if where is not None else None
+    environment_record = trip.get(environment_key) if environment_key is not None else None
     limit = guesses = None
     if is_limited:
         if isinstance(credential, KeyCredential):
-            whose, is_anonymous = lookup.identity_key, credential.is_publishable
+            caller_key, is_anonymous = lookup.identity_key, credential.is_publishable
         else:
-            whose, is_anonymous = credential.claims.user_id, False
-        limit = rate_limits.CallerLimit(request, trip, whose, is_anonymous=is_anonymous)
+            caller_key, is_anonymous = credential.claims.user_id, False
+        limit = rate_limits.CallerLimit(request, trip, caller_key, is_anonymous=is_anonymous)
         guesses = rate_limits.Refusals(request, trip) if may_be_forged else None
-    freshness = replica_freshness.ask(trip, replicas_of) if replicas_of is not None else None
-    version = users_version.ask(trip, users_of) if users_of is not None else None
+    mark = replica_freshness.fetch(trip, replica_key) if replica_key is not None else None
+    version = users_version.fetch(trip, users_key) if users_key is not None else None
     trip.run()
 
     if identity_record.value == REVOKED:
@@ -147,10 +147,10 @@ def resolve(request: HttpRequest, credential: Credential, use: EnvironmentUse, *
         limit.settle(caller.plan, caller.id)
     _check_environment(lookup, found, use)
     if caller.environment is not None:
-        if replicas_of is not None:
-            replica_freshness.note(request, replicas_of, caller.environment, freshness)
-        if users_of is not None:
-            users_version.note(request, users_of, caller.environment.pool_id, version)
+        if replica_key is not None:
+            replica_freshness.set_on(request, replica_key, caller.environment, mark)
+        if users_key is not None:
+            users_version.set_on(request, users_key, caller.environment.pool_id, version)
     return caller
 
 

@@ -12,24 +12,24 @@ from platform_site.redis.round_trip import Fetched, RoundTrip
 
 _mark_names: Final[Memo[str, str]] = Memo(5_000)
 """By the name of an environment's record."""
-Asked = tuple[str, Fetched]
-"""A mark's name, and its value after the round trip."""
+PendingMark = tuple[str, Fetched]
+"""Its name, and its value after the round trip."""
 
 
-def ask(trip: RoundTrip, where: str) -> Asked | None:
+def fetch(trip: RoundTrip, record_name: str) -> PendingMark | None:
     """None while the mark's name is unknown."""
-    name = _mark_names.get(where)
+    name = _mark_names.get(record_name)
     return None if name is None else (name, trip.highest(name))
 
 
-def note(request: HttpRequest, where: str, environment: EnvironmentRef, asked: Asked | None) -> None:
+def set_on(request: HttpRequest, record_name: str, environment: EnvironmentRef, mark: PendingMark | None) -> None:
     """Set `freshness` on the request, if a replica may answer it."""
     name = replicas.mark_name(environment.cluster, environment.environment_id)
     if name is None:
         return
-    if asked is None or asked[0] != name:
-        _mark_names.put(where, name)
+    if mark is None or mark[0] != name:
+        _mark_names.put(record_name, name)
         return
-    value = asked[1].value
+    value = mark[1].value
     position = None if value is None else int(float(value))
     request.__dict__["freshness"] = replicas.freshness(environment.cluster, name, position)
