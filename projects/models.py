@@ -43,7 +43,6 @@ class Project(models.Model):
     deleted_at = models.DateTimeField(null=True, editable=False)
     """Deleted: unreachable, until a periodic job removes schemas and record."""
     suspended_at = models.DateTimeField(null=True, editable=False)
-    """When operators suspended it (`projects.provisioning.suspension`)."""
     suspension_reason = models.CharField(max_length=REASON_LENGTH, null=True, editable=False)
     resumed_at = models.DateTimeField(null=True, editable=False)
     """When the last suspension ended: expiry times start again."""
@@ -145,7 +144,6 @@ class Environment(models.Model):
     allowed_origins = ArrayField(models.CharField(max_length=200), default=list, blank=True)
     """CORS: `["*"]` for all, else the exact origins."""
     applying_plan = models.CharField(max_length=30, null=True, editable=False)
-    """The configuration plan being applied (`platform_site.config.apply`)."""
     applying_since = models.DateTimeField(null=True, editable=False)
     """Also when a reset by a worker began."""
     expires_at = models.DateTimeField(null=True, blank=True)
@@ -181,7 +179,6 @@ class Environment(models.Model):
 
     @property
     def is_branch(self) -> bool:
-        """Development and production are no branches."""
         return self.pool_id != self.pk
 
 

@@ -80,9 +80,7 @@ def _quoted(value: str) -> str:
     return words.get(value) or f"“{' '.join(value.split())[:200]}”"
 
 
-def explained(view: Callable[..., Any]) -> Callable[..., Any]:
-    """A page that shows the errors of its form's service."""
-
+def showing_errors(view: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(view)
     def wrapped(page: ModelAdmin, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -121,11 +119,11 @@ class ConsoleAdmin(ModelAdmin):  # type: ignore[misc]  # unfold has no annotatio
         refuse_nul(request)
         return super().changelist_view(request, extra_context)
 
-    @explained
+    @showing_errors
     def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         return super().changeform_view(request, *args, **kwargs)
 
-    @explained
+    @showing_errors
     def delete_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         return super().delete_view(request, *args, **kwargs)
 

@@ -185,7 +185,6 @@ def unlink(user_id: str, identity_id: str, *, actor: Caller) -> None:
 
 @transaction.atomic
 def unlink_all(user: User, *, actor: Actor) -> None:
-    """As `unlink` for each identity."""
     _delete(list(of_user(user.pk)), user, actor)
 
 

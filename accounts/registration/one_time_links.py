@@ -51,7 +51,6 @@ def find(token: str, kind: Kind) -> AccountEmail:
 
 
 def find_in_pool(token: str, kind: Kind, pool_id: str | None) -> AccountEmail:
-    """As `find`."""
     link = find(token, kind)
     if link.environment_id != pool_id:
         raise invalid_link()

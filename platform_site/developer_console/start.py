@@ -47,7 +47,6 @@ def start(request: HttpRequest, client: ApiClient) -> HttpResponse:
 
 @signed_in_page
 def open_project(request: HttpRequest, client: ApiClient, project_id: str) -> HttpResponse:
-    """`/console/{project_id}`: one of its environments."""
     if not ids.matches("prj", project_id):
         raise NotFound("There is no such project.")
     return redirect(_home_of(client, client.call("GET", f"/v1/projects/{project_id}")))

@@ -54,7 +54,6 @@ def column_heads(*names: str, hidden: str = "") -> dict[str, Any]:
 
 @register.simple_tag(takes_context=True)
 def page_url(context: Any, name: str, *arguments: str) -> str:
-    """The URL of a page of the open environment."""
     url: str = context["console"].url(name, *arguments)
     return url
 

@@ -20,8 +20,8 @@ from accounts.console.base import (
     ConditionFilter,
     ConsoleAdmin,
     ReadOnlyAdmin,
-    explained,
     list_link,
+    showing_errors,
     staff,
     url_of,
 )
@@ -143,7 +143,7 @@ class ProjectAdmin(ConsoleAdmin):
         )
         return [suspend, resume, *super().get_urls()]
 
-    @explained
+    @showing_errors
     def suspend_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Asks for the reason; for a suspended project it changes the reason."""
         project = self._project_to_operate(request, object_id)
@@ -158,7 +158,7 @@ class ProjectAdmin(ConsoleAdmin):
         title = f"Suspend {project.name}?" if project.suspended_at is None else f"Why {project.name} is suspended"
         return self._confirmation_page(request, project, title, verb="suspend", form=form)
 
-    @explained
+    @showing_errors
     def resume_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         project = self._project_to_operate(request, object_id)
         if request.method == "POST":
@@ -191,7 +191,6 @@ class ProjectAdmin(ConsoleAdmin):
         return HttpResponseRedirect(url_of("projects_project", project.pk))
 
     def delete_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> Any:
-        """Deletes a project after its name was typed."""
         if request.method == "POST":
             project = self.get_object(request, unquote(object_id))
             if project is not None and request.POST.get("confirm", "").strip() != project.name.strip():

@@ -18,7 +18,6 @@ _ours: Final[ContextVar[str | None]] = ContextVar("applying_plan", default=None)
 
 @contextmanager
 def as_plan(plan_id: str) -> Generator[None]:
-    """Changes in the block belong to this plan."""
     token = _ours.set(plan_id)
     try:
         yield

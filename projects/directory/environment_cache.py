@@ -77,7 +77,6 @@ def evict_account(account_id: str) -> None:
 
 
 def evict_members(project_id: str, account_ids: Iterable[str]) -> None:
-    """For a change of these accounts' roles in the project."""
     environment_ids = list(Environment.objects.filter(project_id=project_id).values_list("pk", flat=True))
     revocation.mark_uncached(_of_accounts(account_ids, environment_ids))
 

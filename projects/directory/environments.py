@@ -30,7 +30,6 @@ def schema_versions(cluster: str, environment_ids: Sequence[str]) -> dict[str, i
 
 
 def with_schema_versions(cluster: str, found: Sequence[Environment]) -> Sequence[Environment]:
-    """The environments with an attribute `schema_version`."""
     versions = schema_versions(cluster, [environment.pk for environment in found])
     for environment in found:
         environment.schema_version = versions[environment.pk]  # type: ignore[attr-defined]

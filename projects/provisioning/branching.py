@@ -58,7 +58,6 @@ def ref_of(project: Project, environment: Environment) -> EnvironmentRef:
 
 
 def is_small(source: EnvironmentRef) -> bool:
-    """Whether `source` can be copied during a request."""
     return schemas.size_of(source.environment_id, source.cluster) <= settings.BRANCH_AT_ONCE_BYTES
 
 

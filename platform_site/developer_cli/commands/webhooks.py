@@ -66,7 +66,6 @@ def webhooks_rotate(webhook: Webhook, environment: Environment = None) -> None:
 
 
 def _path(api: Api, named: str) -> str:
-    """Of a webhook by its id or name."""
     if not named.startswith("wh_"):
         named = session.find_named(api.get("/webhooks")["data"], named, "webhook", "in this environment")["id"]
     return f"/webhooks/{path_part(named)}"

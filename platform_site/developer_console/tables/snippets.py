@@ -57,8 +57,6 @@ class Code(NamedTuple):
 
 @dataclass(frozen=True)
 class Sample:
-    """Names and values that fit one table."""
-
     table: str
     where: dict[str, Any] = field(default_factory=dict)
     inserted: dict[str, Any] = field(default_factory=dict)
