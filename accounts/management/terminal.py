@@ -26,9 +26,9 @@ class Command(base.Command):
         self.as_json = options["json"]
         return super().execute(*args, **options)
 
-    def answer(self, facts: dict[str, Any], *, sentence: str, secret: str | None = None) -> None:
+    def answer(self, values: dict[str, Any], *, sentence: str, secret: str | None = None) -> None:
         if self.as_json:
-            self.stdout.write(json.dumps(facts | ({"secret": secret} if secret else {})))
+            self.stdout.write(json.dumps(values | ({"secret": secret} if secret else {})))
             return
         self.stderr.write(sentence, self.style.SUCCESS)
         if secret:

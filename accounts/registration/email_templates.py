@@ -56,7 +56,7 @@ def message(email: AccountEmail, token: str | None, *, template: str | None = No
     queries."""
     name = template or email.kind
     found = pool_settings.settings_of(email.environment_id)
-    facts = {
+    context = {
         "app": pool_settings.app_name(found),
         "app_url": found.app_url,
         "link": link(email, token) if token else None,
@@ -65,15 +65,15 @@ def message(email: AccountEmail, token: str | None, *, template: str | None = No
         **{name: email.details.get(name) for name in ("new_email", "provider", "project", "reason", "member_role")},
     }
     made = EmailMultiAlternatives(
-        subject=_SUBJECTS[name].format(app=facts["app"], project=facts["project"]),
-        body=render_to_string(f"accounts/emails/{name}.txt", facts),
+        subject=_SUBJECTS[name].format(app=context["app"], project=context["project"]),
+        body=render_to_string(f"accounts/emails/{name}.txt", context),
         to=[email.recipient],
         headers={
             "Message-ID": f"<{email.pk}@{settings.PLATFORM_DOMAIN}>",
             "Auto-Submitted": "auto-generated",  # RFC 3834: no out-of-office answers
         },
     )
-    made.attach_alternative(render_to_string(f"accounts/emails/{name}.html", facts), "text/html")
+    made.attach_alternative(render_to_string(f"accounts/emails/{name}.html", context), "text/html")
     return made
 
 

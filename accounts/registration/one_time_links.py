@@ -32,10 +32,10 @@ def invalid_link() -> InvalidGrant:
 
 
 def bound_to(kind: str, user: User) -> bytes:
-    facts = [kind, user.pk, normalize(user.email)]
+    parts = [kind, user.pk, normalize(user.email)]
     if kind != Kind.VERIFY_EMAIL:
-        facts.append(user.password)
-    return hashlib.sha256("\0".join(facts).encode()).digest()
+        parts.append(user.password)
+    return hashlib.sha256("\0".join(parts).encode()).digest()
 
 
 def find(token: str, kind: Kind) -> AccountEmail:

@@ -123,10 +123,10 @@ class LinkPage(FormView):  # type: ignore[type-arg]
             self.act(form.cleaned_data)
         except ApiError as error:
             # Errors of this form's fields are shown beside them.
-            mine = [field for field in error.fields if field.field in form.fields]
-            if not mine:
+            own_errors = [field for field in error.fields if field.field in form.fields]
+            if not own_errors:
                 raise
-            for field in mine:
+            for field in own_errors:
                 form.add_error(field.field, field.message)
             self._find(self.token)
             return self.form_invalid(form)
@@ -134,8 +134,8 @@ class LinkPage(FormView):  # type: ignore[type-arg]
 
     def render_to_response(self, context: dict[str, Any], **options: Any) -> HttpResponse:
         form, lead = context["form"], self.lead_for(self.link)
-        facts = {"form": form, "token": self.token, "button": self.button}
-        return self._page(422 if form.is_bound else 200, self.title, link=self.link, lead=lead, **facts)
+        context = {"form": form, "token": self.token, "button": self.button}
+        return self._page(422 if form.is_bound else 200, self.title, link=self.link, lead=lead, **context)
 
     def _find(self, token: str) -> None:
         rate_limits.count_token_request(self.request)
@@ -147,7 +147,7 @@ class LinkPage(FormView):  # type: ignore[type-arg]
         return link
 
     def _page(
-        self, status: int, title: str, *, lead: str, link: AccountEmail | None = None, **facts: Any
+        self, status: int, title: str, *, lead: str, link: AccountEmail | None = None, **more: Any
     ) -> HttpResponse:
         pool = pool_settings.settings_of(link.environment_id) if link else None
         app = pool_settings.app_name(pool) if pool else ""
@@ -161,8 +161,8 @@ class LinkPage(FormView):  # type: ignore[type-arg]
             "app": app,
             "app_url": _app_url(pool, link) if pool and link else "",
             "email": email,
-            "request_id": current_request_id() if status >= 400 and "form" not in facts else None,
-            **facts,
+            "request_id": current_request_id() if status >= 400 and "form" not in more else None,
+            **more,
         }
         return HttpResponse(
             render_to_string("accounts/link.html", context),

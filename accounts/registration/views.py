@@ -178,7 +178,7 @@ class MeViewSet(ResourceViewSet):
 
     def _shown(self, user: User | None) -> HttpResponse:
         caller, environment = self.caller, self.caller.environment
-        facts = {
+        values = {
             "kind": caller.kind,
             "id": caller.id,
             "email": user.email if user else None,
@@ -191,7 +191,7 @@ class MeViewSet(ResourceViewSet):
             "environment_id": environment.environment_id if environment else None,
             "scopes": sorted(caller.scopes),
         }
-        return respond(self.get_serializer(facts).data)
+        return respond(self.get_serializer(values).data)
 
 
 class OwnAccountViewSet(ApiViewSet):

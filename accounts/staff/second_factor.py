@@ -116,8 +116,8 @@ def disable(user: User, *, actor: Actor) -> bool:
 
 def otpauth_url(device: TotpDevice) -> str:
     name = quote(f"{ISSUER}:{device.user.email}")
-    facts = {"secret": secret_text(device), "issuer": ISSUER, "algorithm": "SHA1", "digits": 6, "period": STEP_SECONDS}
-    return f"otpauth://totp/{name}?{urlencode(facts, quote_via=quote)}"
+    query = {"secret": secret_text(device), "issuer": ISSUER, "algorithm": "SHA1", "digits": 6, "period": STEP_SECONDS}
+    return f"otpauth://totp/{name}?{urlencode(query, quote_via=quote)}"
 
 
 def secret_text(device: TotpDevice) -> str:

@@ -40,8 +40,8 @@ def bars(
                 tall = max(tall, 1.5)  # one error among a million answers is still seen
             bottom -= tall
             parts.append((each.colour, *(f"{number:.1f}" for number in (index * step + 1, bottom, step - 2, tall))))
-        said = ", ".join(f"{each.figures[index]:,} {each.name}" for each in series)
-        groups.append((f"{label}: {said}", f"{index * step:.1f}", parts))
+        counts = ", ".join(f"{each.figures[index]:,} {each.name}" for each in series)
+        groups.append((f"{label}: {counts}", f"{index * step:.1f}", parts))
     texts = [
         ("middle" if index else "start", f"{index * step + (step / 2 if index else 0):.1f}", label)
         for index, label in enumerate(labels)

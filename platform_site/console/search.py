@@ -48,9 +48,9 @@ def search(request: HttpRequest, text: str) -> "list[SearchResult]":
         return []
     found = [
         each
-        for using, model, look in _kinds(text)
+        for using, model, find in _kinds(text)
         if admin.site.get_model_admin(model).has_view_permission(request)
-        for each in _within(using, look)
+        for each in _within(using, find)
     ]
     return [SearchResult(_plain(title), _plain(what), link, icon) for title, what, link, icon in found]
 
@@ -66,11 +66,11 @@ def _kinds(text: str) -> Iterator[tuple[str, type[models.Model], Callable[[], li
         yield region, Environment, partial(_webhooks, region, text)
 
 
-def _within(using: str, look: Callable[[], list[Found]]) -> list[Found]:
+def _within(using: str, find: Callable[[], list[Found]]) -> list[Found]:
     """What is found within the timeout, if the database is available."""
     try:
         with transaction_settings.limited(using, TIMEOUT_MS):
-            return look()
+            return find()
     except Error:
         return []
 

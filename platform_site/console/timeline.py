@@ -110,9 +110,9 @@ class Timeline:
         begun = [Entry(ids.created_at(each), "request", each, "") for each in named if ids.matches("req", each)]
         return sorted([*begun, *entries], key=lambda entry: (entry.at, entry.depth))
 
-    def add_audit_entries(self, **which: str | list[str]) -> None:
-        rows = AuditEntry.objects.filter(**which)
-        if self.within is not None and "actor_id" in which:
+    def add_audit_entries(self, **conditions: str | list[str]) -> None:
+        rows = AuditEntry.objects.filter(**conditions)
+        if self.within is not None and "actor_id" in conditions:
             rows = rows.exclude(actor_kind="staff")
         newest = self.visible("audit", rows).order_by("-at", "-id")[: MAX_SHOWN + 1]
         entries = self.limited(list(newest))
@@ -125,8 +125,8 @@ class Timeline:
             newest = self.limited(request_log.of_requests(using, requests, MAX_SHOWN + 1, within))
             self.add(timeline_entries.request_entry(entry, using) for entry in newest)
 
-    def add_events(self, using: str, which: Q) -> None:
-        known = self.visible("event", OutboxEvent.objects.using(using).filter(which))
+    def add_events(self, using: str, condition: Q) -> None:
+        known = self.visible("event", OutboxEvent.objects.using(using).filter(condition))
         events = list(self.limited(list(known.order_by("-sequence")[: MAX_SHOWN + 1])))
         self.requests |= {event.request_id for event in events if event.request_id}
         self.add(timeline_entries.event_entry(event, using) for event in events)

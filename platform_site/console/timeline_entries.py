@@ -114,12 +114,12 @@ def delivery_entry(delivery: Delivery, webhook: Webhook | None, region: str) -> 
 
 def attempt_entry(attempt: Attempt, region: str) -> Entry:
     good = attempt.error is None and attempt.response_status is not None and 200 <= attempt.response_status < 300
-    came = attempt.error or f"answered {attempt.response_status}"
+    outcome = attempt.error or f"answered {attempt.response_status}"
     return Entry(
         attempt.at,
         "attempt",
         f"{region} {attempt.pk}",
-        f"attempt {attempt.number}: {came} in {attempt.duration_ms:,} ms",
+        f"attempt {attempt.number}: {outcome} in {attempt.duration_ms:,} ms",
         (("delivery", attempt.delivery_id),),
         tone="good" if good else "bad",
         depth=3,

@@ -36,8 +36,8 @@ def of(console: Console) -> dict[str, Any] | None:
     try:
         with transaction_settings.limited(ref.cluster, _TIMEOUT_MS):
             for name in names:
-                facts = {"environment": ref.environment_id, "most": MAX_COUNTED}
-                found[name] = statements.dicts(ref.cluster, _SQL[name], facts)
+                parameters = {"environment": ref.environment_id, "most": MAX_COUNTED}
+                found[name] = statements.dicts(ref.cluster, _SQL[name], parameters)
     except Error:
         return None
     return _drawn(found)
@@ -59,8 +59,8 @@ def troubles(console: Console) -> list[tuple[str, str]]:
         if "functions:read" in scopes:
             functions = Function.objects.using(ref.cluster).filter(environment_id=ref.environment_id)
             for function in functions.exclude(schedule_stopped=None, events_stopped=None)[:_MAX_TROUBLES]:
-                what = "schedule" if function.schedule_stopped else "events"
-                text = f"The {what} of the function {function.name} stopped."
+                trigger = "schedule" if function.schedule_stopped else "events"
+                text = f"The {trigger} of the function {function.name} stopped."
                 found.append((text, console.url("function-settings", function.name)))
     except Error:
         return []

@@ -74,8 +74,8 @@ def sign_in(request: HttpRequest) -> HttpResponse:
             pending = {"user_id": user.pk, "hash": user.get_session_auth_hash(), "next": target}
             session.start_pending(response, pending)
             return response
-    facts = {"form": form, "next": target, "ended": "ended" in request.GET}
-    return render(request, "console/sign_in.html", facts, status=status)
+    context = {"form": form, "next": target, "ended": "ended" in request.GET}
+    return render(request, "console/sign_in.html", context, status=status)
 
 
 @never_cache
@@ -105,15 +105,15 @@ def code(request: HttpRequest) -> HttpResponse:
 @csrf_protect
 def forgotten(request: HttpRequest) -> HttpResponse:
     form = EmailForm(request.POST if request.method == "POST" else None)
-    facts: dict[str, Any] = {"form": form, "next": _target(request, request.GET.get("next") or "")}
+    context: dict[str, Any] = {"form": form, "next": _target(request, request.GET.get("next") or "")}
     status = 200
     if form.is_bound and form.is_valid():
         try:
-            facts |= password_reset.request_reset_on_page(request, form.cleaned_data["email"])
+            context |= password_reset.request_reset_on_page(request, form.cleaned_data["email"])
         except ApiError as error:
             form.add_error("email", _text(error))
             status = error.status
-    return render(request, "console/forgotten.html", facts, status=status)
+    return render(request, "console/forgotten.html", context, status=status)
 
 
 @never_cache

@@ -77,18 +77,18 @@ def plans_of_active(environment_ids: Collection[str]) -> dict[str, str]:
     return dict(_in_thread(active.values_list("pk", "project__plan")))
 
 
-def _ids(which: "QuerySet[Environment]", cluster: str) -> "QuerySet[Environment, str]":
-    return which.filter(project__cluster=cluster).values_list("pk", flat=True)
+def _ids(queryset: "QuerySet[Environment]", cluster: str) -> "QuerySet[Environment, str]":
+    return queryset.filter(project__cluster=cluster).values_list("pk", flat=True)
 
 
-def _in_thread(which: "QuerySet[Any, SuspensionAnswer]") -> list[SuspensionAnswer]:
+def _in_thread(queryset: "QuerySet[Any, SuspensionAnswer]") -> list[SuspensionAnswer]:
     """The control database's answer, from a thread with its own connection, within MAX_WAIT_SECONDS: a region's worker
     keeps no connection to it. Raises OperationalError."""
     answers: list[list[SuspensionAnswer]] = []
 
     def ask() -> None:
         try:
-            answers.append(list(which))
+            answers.append(list(queryset))
         except Error as error:
             log.warning("the suspended environments could not be read: %s", type(error).__name__)
         finally:

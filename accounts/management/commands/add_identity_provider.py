@@ -81,11 +81,11 @@ class Command(terminal.Command):
         if "issuer" in values:
             values["issuer"] = discovery.check(values["issuer"], pool_id)
         provider = providers.add(pool_id, actor=audit.SYSTEM, **values)
-        facts = serializers.ProviderDetail(provider).data
+        values = serializers.ProviderDetail(provider).data
         self.answer(
-            facts,
+            values,
             sentence=f"Added {provider.name} ({provider.pk}) for {pool_id or 'platform accounts'}.\n"
-            f"Register this redirect URI there: {facts['callback_url']}",
+            f"Register this redirect URI there: {values['callback_url']}",
         )
         if not identities.admits_new_users(provider):
             self.stderr.write("Existing users can sign in with it; it does not create new ones (sign_up).")

@@ -26,5 +26,5 @@ class Command(terminal.Command):
     def handle(self, *args: Any, **options: Any) -> None:
         key = signing_keys.rotate(actor=audit.SYSTEM, immediately=options["immediately"])
         removed = signing_keys.remove_retired()
-        facts = {"kid": key.kid, "signs_from": timestamp(key.signs_from), "removed": removed}
-        self.answer(facts, sentence=f"The key {key.kid} signs from {timestamp(key.signs_from)}.")
+        values = {"kid": key.kid, "signs_from": timestamp(key.signs_from), "removed": removed}
+        self.answer(values, sentence=f"The key {key.kid} signs from {timestamp(key.signs_from)}.")

@@ -39,10 +39,10 @@ class Command(terminal.Command):
         found = pool_settings.settings_of(pool_id)
         if given:
             found = pool_settings.change_settings(pool_id, actor=audit.SYSTEM, **given)
-        facts = serializers.Settings(found).data | {"environment_id": pool_id}
+        values = serializers.Settings(found).data | {"environment_id": pool_id}
         links = "".join(f"\n  {kind}: {url}" for kind, url in found.link_urls.items())
         self.answer(
-            facts,
+            values,
             sentence=f"Sign-up to {pool_id or 'platform accounts'}: {found.sign_up}."
             f" Name in emails: {pool_settings.app_name(found)}.{links}",
         )

@@ -31,15 +31,15 @@ def choice(providers: Iterable[IdentityProvider], query: Mapping[str, str], pool
 
 
 def failed(error: ApiError) -> HttpResponse:
-    facts = {
+    context = {
         "title": "Signing in did not work",
         "sentences": [field.message for field in error.fields] or [error.text],
         "request_id": current_request_id(),
     }
-    return _page("accounts/sign_in_failed.html", error.status, facts, error.headers)
+    return _page("accounts/sign_in_failed.html", error.status, context, error.headers)
 
 
-def _page(template: str, status: int, facts: dict[str, Any], more: Mapping[str, str] | None = None) -> HttpResponse:
+def _page(template: str, status: int, context: dict[str, Any], more: Mapping[str, str] | None = None) -> HttpResponse:
     headers = {
         "Content-Security-Policy": POLICY,
         "Cache-Control": "no-store",
@@ -47,4 +47,4 @@ def _page(template: str, status: int, facts: dict[str, Any], more: Mapping[str, 
         "X-Frame-Options": "DENY",
         **(more or {}),
     }
-    return HttpResponse(render_to_string(template, facts), status=status, headers=headers)
+    return HttpResponse(render_to_string(template, context), status=status, headers=headers)

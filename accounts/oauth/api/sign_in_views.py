@@ -154,11 +154,11 @@ def _redirect_to_platform_host(request: HttpRequest, query: Mapping[str, str]) -
     return _see_other(f"{settings.BASE_URL}{request.path}?{urlencode(again)}")
 
 
-def _pool(request: HttpRequest, asked: str | None) -> Pool:
+def _pool(request: HttpRequest, environment_id: str | None) -> Pool:
     by_host = named_environment(request)
-    if asked is not None and by_host is not None and asked != by_host:
+    if environment_id is not None and by_host is not None and environment_id != by_host:
         raise ValidationFailed.of("environment", "contradiction", "The host names another environment.")
-    pool = pool_settings.pool_of(asked or by_host)
+    pool = pool_settings.pool_of(environment_id or by_host)
     if pool is None:
         raise ValidationFailed.of("environment", "unknown", "There is no such environment.")
     return pool

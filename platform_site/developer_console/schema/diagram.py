@@ -71,10 +71,10 @@ def diagram(console: Console) -> HttpResponse:
 
 def relations_of(tables: Mapping[str, Any]) -> list[Relation]:
     return [
-        Relation(name, column, facts["to"], facts.get("on_delete", "restrict"))
+        Relation(name, column, definition["to"], definition.get("on_delete", "restrict"))
         for name, table in tables.items()
-        for column, facts in table["columns"].items()
-        if facts["type"] == "reference"
+        for column, definition in table["columns"].items()
+        if definition["type"] == "reference"
     ]
 
 
@@ -104,15 +104,17 @@ def picture_of(tables: Mapping[str, Any], relations: Sequence[Relation]) -> Pict
 
 
 def _box(name: str, table: Mapping[str, Any]) -> Box:
-    columns = [
-        (key, ("→ " + facts["to"] if facts["type"] == "reference" else facts["type"]) + "?" * bool(facts.get("null")))
-        for key, facts in table["columns"].items()
-    ]
+    columns = [(key, _type_text(definition)) for key, definition in table["columns"].items()]
     links = [each for each in columns if each[1].startswith("→")]
     others = [each for each in columns if each not in links][: max(0, _MAX_COLUMNS - len(links))]
     shown = [each for each in columns if each in links or each in others]
     longest = max([len(name) + 2, *(len(key) + len(type_) + 2 for key, type_ in shown)])
     return Box(name, shown, len(columns) - len(shown), width=int(longest * _CHARACTER) + 2 * _PADDING)
+
+
+def _type_text(definition: Mapping[str, Any]) -> str:
+    name = f"→ {definition['to']}" if definition["type"] == "reference" else definition["type"]
+    return f"{name}?" if definition.get("null") else str(name)
 
 
 def _layers(names: Sequence[str], relations: Sequence[Relation]) -> list[list[str]]:

@@ -53,11 +53,11 @@ class Part:
 def title_of(document: Any, part: Part) -> str:
     if part.kind == "table":
         return f"table {part.table}"
-    what = {"users": "fields of users, role", "unique": "unique constraint"}.get(part.kind, part.kind)
+    kind = {"users": "fields of users, role", "unique": "unique constraint"}.get(part.kind, part.kind)
     value = value_of(document, part)
     name = ", ".join(map(str, value)) if part.kind in LISTS and isinstance(value, list) else part.name
     where = f" of {part.table}" if part.table else ""
-    return f"{what} {name} {part.action}".strip() + where if part.name else f"new {what}{where}"
+    return f"{kind} {name} {part.action}".strip() + where if part.name else f"new {kind}{where}"
 
 
 def part_of(code: str) -> Part:

@@ -129,8 +129,8 @@ def _of_csv(lines: list[bytes], columns: list[Column], report: Report) -> Rows:
     report.skipped = [name for name in names if name and name in _SET_BY_PLATFORM]
     unknown = [str(name) for name in names if name not in known]
     if not names or unknown:
-        told = f"Unknown: {', '.join(unknown) or 'all'}. The table has: {', '.join(known)}."
-        report.stopped = f"The first line must name columns of the table. {told}"
+        names_text = f"Unknown: {', '.join(unknown) or 'all'}. The table has: {', '.join(known)}."
+        report.stopped = f"The first line must name columns of the table. {names_text}"
         return
     if len({*names}) != len(names):
         report.stopped = "The first line names a column twice."
