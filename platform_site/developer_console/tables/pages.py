@@ -85,8 +85,8 @@ def grid(console: Console, table: str, found: dict[str, Any], columns: list[Colu
         visible = _rows_visible_to(console, caller, table, [row["values"]["id"] for row in rows]) if caller else None
     except (InvalidRequest, ValidationFailed) as refusal:
         console.refusal = refusal
-        console.refused_action = "as" if any(each.field == "as" for each in refusal.fields) else ""
-        return context | {"headers": _headers(columns, order)}
+        is_caller_refused = any(each.field == "as" for each in refusal.fields)
+        return context | {"headers": _headers(columns, order), "is_caller_refused": is_caller_refused}
     if rows:
         columns = [column for column in columns if column.key in rows[0]["values"]]
     labels = labels_of(console, found, columns, [row["values"] for row in rows])
