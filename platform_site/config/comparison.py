@@ -82,30 +82,30 @@ def compare(
 ) -> Plan:
     """The plan that makes the environment's configuration (`now`) like `parts`. `keep`: parts of which the functions or
     webhooks that are left out stay. Raises ValidationFailed, and the errors of `schema_service.rehearse`."""
-    found = Plan(current.version_of(now))
+    plan = Plan(current.version_of(now))
     for part in keep:
         if part in parts:  # an item without settings stays as it is
             parts = {**parts, part: {**dict.fromkeys(now[part], {}), **parts[part]}}
     _check_new(now, parts)
     _check_limits(environment, now, parts)
     if "webhooks" in parts and checks_webhooks:
-        found.warnings += _check_webhooks(environment, now["webhooks"], parts)
+        plan.warnings += _check_webhooks(environment, now["webhooks"], parts)
     if "schema" in parts:
-        _compare_schema(environment, parts, found, author)
+        _compare_schema(environment, parts, plan, author)
     if "functions" in parts:
-        _compare_functions(environment, now["functions"], parts["functions"], found)
+        _compare_functions(environment, now["functions"], parts["functions"], plan)
     if "webhooks" in parts:
-        found.changes += _item_changes("webhooks", now["webhooks"], parts["webhooks"], WEBHOOK_TRUST)
+        plan.changes += _item_changes("webhooks", now["webhooks"], parts["webhooks"], WEBHOOK_TRUST)
         for name, item in sorted(parts["webhooks"].items()):
             url = item.get("url", "")
             if credentials.REFERENCE in url and url != now["webhooks"].get(name, {}).get("url"):
-                found.missing_secrets.append(f"webhooks.{name}.url")
+                plan.missing_secrets.append(f"webhooks.{name}.url")
     if "auth" in parts:
-        _compare_auth(now["auth"], parts["auth"], found)
+        _compare_auth(now["auth"], parts["auth"], plan)
     if "origins" in parts and now["origins"] != parts["origins"]:
-        found.changes.append(Change("origins", "trust", before=now["origins"], after=parts["origins"]))
-    found.warnings += _unknown_tables(environment, now, parts)
-    return found
+        plan.changes.append(Change("origins", "trust", before=now["origins"], after=parts["origins"]))
+    plan.warnings += _unknown_tables(environment, now, parts)
+    return plan
 
 
 def _check_new(now: Parts, parts: Item) -> None:
@@ -185,41 +185,41 @@ def _check_webhooks(environment: EnvironmentRef, now: Mapping[str, Item], parts:
     return warnings
 
 
-def _compare_schema(environment: EnvironmentRef, parts: Item, found: Plan, author: Caller) -> None:
+def _compare_schema(environment: EnvironmentRef, parts: Item, plan: Plan, author: Caller) -> None:
     try:
         outcome = schema_service.rehearse(environment, parts["schema"], actor=author, beside=parts)
     except InvalidDocument as error:
         raise ValidationFailed(fields=[below(f"{ROOT}.schema", each) for each in error.errors]) from None
-    found.changes += [
+    plan.changes += [
         Change("schema", _KINDS.get(each.name.partition(" ")[0], "change"), each.destructive, each.name, each.sql)
         for each in outcome.operations
     ]
     # Those about webhooks and functions begin with the part of the configuration that has them.
-    found.warnings += [
+    plan.warnings += [
         each if each.field.partition(".")[0] in current.PARTS else replace(each, field=f"schema.{each.field}")
         for each in outcome.warnings
     ]
-    found.locks = outcome.locks
+    plan.locks = outcome.locks
 
 
 def _compare_functions(
-    environment: EnvironmentRef, known: Mapping[str, Item], wanted: Mapping[str, Item], found: Plan
+    environment: EnvironmentRef, known: Mapping[str, Item], wanted: Mapping[str, Item], plan: Plan
 ) -> None:
     secrets = current.secrets_with_values(environment)
     items = {name: _with_hash(item) for name, item in wanted.items()}
-    found.changes += _item_changes("functions", known, items, FUNCTION_TRUST, _FUNCTION_DEFAULTS)
+    plan.changes += _item_changes("functions", known, items, FUNCTION_TRUST, _FUNCTION_DEFAULTS)
     for name, item in sorted(items.items()):
         if not item:
             continue  # it stays as it is
         names: Any = item.get("secret_names", known[name]["secret_names"] if name in known else ())
-        found.missing_secrets += [
+        plan.missing_secrets += [
             f"functions.{name}.secrets.{secret}" for secret in names if f"{name}.{secret}" not in secrets
         ]
     for name, item in sorted(wanted.items()):
         line = credentials.first_line_with_secret(item.get("source", ""))
         if line is not None:
             message = f"Line {line} looks like it holds a secret. Read it from ctx.secrets."
-            found.warnings.append(FieldError(f"functions.{name}.source", "secret", message))
+            plan.warnings.append(FieldError(f"functions.{name}.source", "secret", message))
 
 
 def _with_hash(item: Item) -> Item:
@@ -229,8 +229,8 @@ def _with_hash(item: Item) -> Item:
     return {name: value for name, value in item.items() if name != "source"} | {"source_sha256": digest}
 
 
-def _compare_auth(now: Item, wanted: Item, found: Plan) -> None:
-    found.changes += _setting_changes(
+def _compare_auth(now: Item, wanted: Item, plan: Plan) -> None:
+    plan.changes += _setting_changes(
         "auth", now, {name: wanted[name] for name in wanted if name != "providers"}, _AUTH_TRUST
     )
     if "providers" not in wanted:
@@ -241,11 +241,11 @@ def _compare_auth(now: Item, wanted: Item, found: Plan) -> None:
     for change in _item_changes("auth.providers", known, wanted["providers"], _PROVIDER_TRUST):
         name = change.path.split(".")[2]
         replaces = name in known and change.kind == "trust" and change.path.rpartition(".")[2] in IDENTITY
-        found.changes.append(replace(change, destructive=True) if replaces else change)
+        plan.changes.append(replace(change, destructive=True) if replaces else change)
         path = f"auth.providers.{name}.client_secret"
         needs_secret = (replaces or change.kind == "add") and wanted["providers"][name].get("client_auth") != "none"
-        if needs_secret and path not in found.missing_secrets:
-            found.missing_secrets.append(path)
+        if needs_secret and path not in plan.missing_secrets:
+            plan.missing_secrets.append(path)
 
 
 def _item_changes(

@@ -52,12 +52,12 @@ def credentials(url: str) -> store.Credentials:
 Result = TypeVar("Result")
 
 
-def when_reachable(ask: Callable[..., Result], *arguments: Any, **more: Any) -> Result:
-    """What `ask` returns, as soon as the service answers. The first error is printed."""
+def when_reachable(call: Callable[..., Result], *arguments: Any, **more: Any) -> Result:
+    """What `call` returns, as soon as the service answers. The first error is printed."""
     waiting = False
     while True:
         try:
-            return ask(*arguments, **more)
+            return call(*arguments, **more)
         except Failure as error:
             if error.exit_code != Exit.UNREACHABLE:
                 raise

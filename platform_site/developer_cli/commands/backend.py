@@ -116,12 +116,12 @@ def _differs(path: Path, text: str) -> bool:
 def plan(folder: Folder = Path("backend"), sql: Sql = False, environment: Environment = None) -> None:
     """Show what push would change in the environment, and change nothing."""
     api = session.environment_api(environment)
-    found = planning.make(api, backend_files.read(backend_folder(folder)))
-    _show(found, sql)
+    planned = planning.make(api, backend_files.read(backend_folder(folder)))
+    _show(planned, sql)
     if output.is_json():
-        output.print_json(_as_json(api, found, applied=False))
+        output.print_json(_as_json(api, planned, applied=False))
     else:
-        _sum_up(api, found, "Push would make")
+        _sum_up(api, planned, "Push would make")
 
 
 def push(
@@ -143,37 +143,37 @@ def push(
     """Apply backend/ to the environment: schema, functions, webhooks and sign-in settings, all or nothing."""
     backend = backend_files.read(backend_folder(folder))
     api = session.environment_api(environment)
-    found = planning.make(api, backend)
-    _show(found, sql)
-    _check_confirmed(found, confirm or [])
-    if found.webhooks.local_urls and session.is_production(api):
-        confirm_or_fail(f"Send events of production to {', '.join(found.webhooks.local_urls)}?", yes)
-    follow = planning.apply(api, found)
-    secrets = webhook_plans.new_secrets(api, found.webhooks) if show_secrets else {}
+    planned = planning.make(api, backend)
+    _show(planned, sql)
+    _check_confirmed(planned, confirm or [])
+    if planned.webhooks.local_urls and session.is_production(api):
+        confirm_or_fail(f"Send events of production to {', '.join(planned.webhooks.local_urls)}?", yes)
+    follow = planning.apply(api, planned)
+    secrets = webhook_plans.new_secrets(api, planned.webhooks) if show_secrets else {}
     if output.is_json():
         more = {"webhook_secrets": secrets} if show_secrets else {}
-        output.print_json({**_as_json(api, found, applied=True), **more})
+        output.print_json({**_as_json(api, planned, applied=True), **more})
         return
     for name, secret in secrets.items():
         print(output.plain(f"{name} {secret}"))
-    for each in found.webhooks.by_key.values():
+    for each in planned.webhooks.by_key.values():
         if each.is_new and not show_secrets:
             output.note(f"For the signing secret of {each.label}: platform webhooks rotate {each.name or 'WEBHOOK'}")
-    _sum_up(api, found, "Applied")
+    _sum_up(api, planned, "Applied")
     if follow:
         output.note("The sign-in settings follow within two minutes.")
 
 
-def _sum_up(api: Api, found: planning.Plan, did: str) -> None:
+def _sum_up(api: Api, planned: planning.Plan, did: str) -> None:
     target = session.target_name(api)
-    if found.changes:
-        output.note(f"{did} {output.count(len(found.changes), 'change')} to {target}.")
+    if planned.changes:
+        output.note(f"{did} {output.count(len(planned.changes), 'change')} to {target}.")
     else:
         output.note(f"Nothing to change: {target} matches the folder.")
 
 
-def _check_confirmed(found: planning.Plan, confirmed: list[str]) -> None:
-    missing = found.unconfirmed(confirmed)
+def _check_confirmed(planned: planning.Plan, confirmed: list[str]) -> None:
+    missing = planned.unconfirmed(confirmed)
     if not missing:
         return
     if output.is_terminal() and output.asks(f"To confirm: {'; '.join(missing)}. Continue?"):
@@ -188,25 +188,25 @@ def _check_confirmed(found: planning.Plan, confirmed: list[str]) -> None:
     )
 
 
-def _show(found: planning.Plan, sql: bool) -> None:
+def _show(planned: planning.Plan, sql: bool) -> None:
     if output.is_json():
         return
-    for each in found.changes:
+    for each in planned.changes:
         mark = " (loses data)" if each.destructive else " (more people can sign up)" if each.access else ""
         print(output.plain(each.change + mark))
         for statement in each.sql if sql else ():
             print(f"    {output.indented(statement)}")
-    for warning in found.warnings:
+    for warning in planned.warnings:
         output.note(f"Warning: {warning}")
-    if found.only_in_environment:
-        output.note(f"Only in the environment, unchanged: {', '.join(found.only_in_environment)}.")
+    if planned.only_in_environment:
+        output.note(f"Only in the environment, unchanged: {', '.join(planned.only_in_environment)}.")
 
 
-def _as_json(api: Api, found: planning.Plan, applied: bool) -> dict[str, Any]:
+def _as_json(api: Api, planned: planning.Plan, applied: bool) -> dict[str, Any]:
     return {
         "environment": api.environment,
         "applied": applied,
-        "changes": [each.as_json() for each in found.changes],
-        "warnings": found.warnings,
-        "only_in_environment": found.only_in_environment,
+        "changes": [each.as_json() for each in planned.changes],
+        "warnings": planned.warnings,
+        "only_in_environment": planned.only_in_environment,
     }
