@@ -64,22 +64,18 @@ def _users(console: Console, text: str) -> list[dict[str, str]]:
     return [{"id": user["id"], "label": label_of_user(user)} for user in _once(users)]
 
 
-def _rows(console: Console, column: Column, found: dict[str, Any], text: str) -> list[dict[str, str]]:
+def _rows(console: Console, column: Column, tables: dict[str, Any], text: str) -> list[dict[str, str]]:
     target = column.target or ""
-    key = text_key(console, target, found[target])
-    query = {"limit": str(MAX_RESULTS), "columns": key or "id"}
-    if text:
-        by_text: list[dict[str, Any]] = [{key: {"$icontains": text}}] if key else []
-        by_id: list[dict[str, Any]] = [{"id": text}] if ROW_ID.fullmatch(text) else []
-        if not by_text and not by_id:
-            return []
-        query["where"] = exact_json.dumps({"$or": [*by_text, *by_id]})
-    rows = console.listed(f"/v1/rows/{target}", query)
-    if text:
-        # Exact matches come first, because a picker takes the first.
-        same = {"$or": [*([{key: text}] if key else []), *by_id]}
-        rows = _once([*console.listed(f"/v1/rows/{target}", query | {"where": exact_json.dumps(same)}), *rows])
-    return [{"id": row["id"], "label": (row[key] or "")[:MAX_LABEL_LENGTH] if key else ""} for row in rows]
+    key = text_key(console, target, tables[target])
+    path, query = f"/v1/rows/{target}", {"limit": str(MAX_RESULTS), "columns": key or "id"}
+    rows = [] if text else console.listed(path, query)
+    by_id: list[dict[str, Any]] = [{"id": text}] if ROW_ID.fullmatch(text) else []
+    # Exact matches come first, because a picker takes the first.
+    for wanted in (text, {"$icontains": text}) if text else ():
+        conditions = [*([{key: wanted}] if key else []), *by_id]
+        if conditions:
+            rows += console.listed(path, query | {"where": exact_json.dumps({"$or": conditions})})
+    return [{"id": row["id"], "label": (row[key] or "")[:MAX_LABEL_LENGTH] if key else ""} for row in _once(rows)]
 
 
 def _once(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
