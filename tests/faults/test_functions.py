@@ -169,7 +169,7 @@ def test_reload_keeps_long_calls_and_stop_does_not_wait_for_them(battered: Up, f
     """Longer than a stop waits: 8 s."""
     assert max(plan.function_timeout_ms for plan in PLANS.values()) < FINISH_SECONDS * 1000
     manage(battered, "shell", "-c", TO_TEAM.format(battered.facts["project_id"]))
-    long, ended = functions.begin("long", lasts=16_000, timeout_ms=60_000)
+    long, ended = functions.begin("long", lasts=12_000, timeout_ms=60_000)
     longer, cut = functions.begin("longer", lasts=55_000, timeout_ms=60_000)
     main, before = battered.part("platform-web"), {worker.pid for worker in battered.web_workers()}
     main.send_signal(signal.SIGHUP)

@@ -29,7 +29,7 @@ def test_f6_redis_stopped_and_restarted_empty(battered: Up, own_valkey: OwnValke
         time.sleep(0.5)
         gone_at = time.monotonic()
         own_valkey.kill()
-        time.sleep(8.0)
+        time.sleep(5.0)
         own_valkey.start()
         back_at = time.monotonic()
         time.sleep(1.0)
@@ -46,7 +46,7 @@ def test_f7_redis_frozen_holds_no_request_up(battered: Up, own_valkey: OwnValkey
         frozen_at = time.monotonic()
         own_valkey.signal(signal.SIGSTOP)
         try:
-            time.sleep(8.0)
+            time.sleep(5.0)
         finally:
             own_valkey.signal(signal.SIGCONT)
         thawed_at = time.monotonic()

@@ -239,7 +239,7 @@ def test_a_failure_makes_the_provider_send_again_and_tells_it_nothing(tracker: T
 
 @pytest.mark.exhaustive
 def test_no_free_slot_is_429_and_leaves_no_run(tracker: Tracker, environment: EnvironmentRef) -> None:
-    deploy(tracker, "tell", TELL)
+    deploy(tracker, "tell", TELL, timeout_ms=1_000)
     path = create_endpoint(tracker, "tell", **{"async": False})
     function = Function.objects.using(environment.cluster).get()
     Run.objects.using(environment.cluster).bulk_create(

@@ -64,7 +64,7 @@ def in_threads(count: int, work: Any) -> list[Any]:
 
 
 def test_ten_concurrent_calls_take_exactly_the_plans_slots(tracker: Tracker, environment: EnvironmentRef) -> None:
-    deploy(tracker, "sum", SUM)
+    deploy(tracker, "sum", SUM, timeout_ms=1_500)
     began = in_threads(10, lambda: start_run(NewRun(environment, key_of(environment), "sum", "{}")))
     assert sum(isinstance(each, CreatedRun) for each in began) == FREE
     assert sum(isinstance(each, TooManyRuns) for each in began) == 10 - FREE

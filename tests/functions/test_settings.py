@@ -102,7 +102,7 @@ def test_a_worker_has_so_many_hands(
     tracker: Tracker, environment: EnvironmentRef, settings: LazySettings, threads: int
 ) -> None:
     settings.FUNCTION_WORKER_THREADS = threads
-    deploy(tracker, "endless", ENDLESS, timeout_ms=3000)
+    deploy(tracker, "endless", ENDLESS, timeout_ms=1_500)
     deploy(tracker, "count", COUNT)
     for _ in range(3):
         assert tracker.post("owner", "/functions/endless/invoke", {"async": True}).status == 202

@@ -121,7 +121,8 @@ def is_refused(port: int) -> bool:
 
 
 @pytest.mark.exhaustive
-def test_a_stopping_server_refuses_new_connections_at_once() -> None:
+def test_a_stopping_server_refuses_new_connections_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "STOP_SECONDS", 4)
     listeners = listen("127.0.0.1", 0, 2)
     port = listeners[0].getsockname()[1]
     process = multiprocessing.get_context("fork").Process(target=main_process, args=(listeners,))

@@ -59,10 +59,11 @@ statistics = pytest.mark.parametrize("statistics", [False, True])
 
 @pytest.fixture
 def open_to_all(tracker: Tracker) -> Tracker:
-    """`visitor` has a publishable key, `server` a server key; both may invoke `sum` and `slow`."""
+    """`visitor` has a publishable key, `server` a server key; both may invoke `sum` and `slow`. A call of `sum` is refused
+    after waiting for a slot for 1.5 s."""
     tracker.tokens["visitor"] = publishable_key_for(tracker.environment_id)
     tracker.tokens["server"] = key_for(tracker.environment_id, "functions:invoke")
-    deploy(tracker, "sum", SUM, invoke="public")
+    deploy(tracker, "sum", SUM, invoke="public", timeout_ms=1_500)
     deploy(tracker, "slow", SLOW, invoke="public", timeout_ms=10_000)
     return tracker
 
