@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import logging
 import os
+import random
 import select
 import threading
 import time
@@ -181,6 +182,11 @@ def sleep(seconds: float) -> None:
         time.sleep(seconds)
     else:
         request.pause(seconds)
+
+
+def pause_before_repetition() -> None:
+    """After a deadlock: repeated at once, the transactions could meet again."""
+    sleep(random.uniform(0.02, 0.1))  # noqa: S311 - a pause, not a secret
 
 
 class Readiness:

@@ -16,6 +16,8 @@ import orjson
 from django.db import Error, transaction
 from django.http import HttpRequest, HttpResponse
 
+from platform_site.background import advisory_locks
+from platform_site.background.advisory_locks import LockSpace
 from platform_site.http import bodies, exact_json
 from platform_site.http.errors import Conflict, ValidationFailed
 from platform_site.http.models import IDEMPOTENCY_PURPOSE as PURPOSE
@@ -199,6 +201,9 @@ def idempotent(
             if ticket is None or alias is None:
                 return action(self, *args, **kwargs)
             with transaction.atomic(using=alias):
+                if self.met_deadlock and self.environment_use == "required":
+                    # As batches are repeated: one after the other, they do not meet again.
+                    advisory_locks.lock(alias, LockSpace.REPEATED_BATCHES, self.environment.environment_id)
                 kept = claim(ticket, using=alias)
                 if kept is not None:
                     return replay(ticket, kept, read_row and partial(read_row, self))

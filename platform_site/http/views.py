@@ -17,7 +17,7 @@ from rest_framework.request import Empty, Request
 from rest_framework.serializers import BaseSerializer
 from rest_framework.viewsets import ViewSet
 
-from platform_site.concurrency import server_hints
+from platform_site.concurrency import loop_requests, server_hints
 from platform_site.http import bodies, exception_handler, fields
 from platform_site.http.errors import ApiError, MethodNotAllowed, ProjectSuspended, Unauthorized, ValidationFailed
 from platform_site.http.requests import read_parameters, site_of
@@ -142,6 +142,8 @@ class ApiViewSet(ViewSet):
     http_request: HttpRequest
     """Django's, which `request` wraps."""
     query: dict[str, str]
+    met_deadlock: bool = False
+    """Whether this run repeats one that ended in a deadlock or serialization failure."""
     _caller: Caller | None = None
 
     @property
@@ -226,12 +228,14 @@ class ApiViewSet(ViewSet):
             try:
                 return self._run(request, action)
             except Exception as error:
-                if (safe and runs == 1 and sqlstates.lost_connection(error)) or (
-                    runs < MAX_RUNS and sqlstates.is_repeatable(error) and commits_of_this_thread() == committed
-                ):
+                aborted = sqlstates.is_repeatable(error) and commits_of_this_thread() == committed
+                if (safe and runs == 1 and sqlstates.lost_connection(error)) or (aborted and runs < MAX_RUNS):
                     runs += 1
                     request.__dict__[server_hints.REPEATED] = True  # it is counted once against the rate limit
                     close_old_connections()
+                    if aborted:
+                        self.met_deadlock = True
+                        loop_requests.pause_before_repetition()
                     continue
                 return self._refuse(error)
 

@@ -2,7 +2,6 @@
 differs, PostgreSQL reports a missing column, or an error depends on the cached schema, the schema is reloaded and the
 operation runs once more."""
 
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -223,8 +222,7 @@ def run(
                 if not runs_left:
                     raise sqlstates.RetriesExhausted from error
                 met_deadlock = True
-                # An immediate retry could hit the same conflict.
-                loop_requests.sleep(random.uniform(0.02, 0.1))  # noqa: S311 - a pause, not a secret
+                loop_requests.pause_before_repetition()
         compiled, freshness = loop_connections.in_thread(partial(schema_cache.reload, environment)), None
     raise Unavailable("The schema is changing. Try again shortly.")
 

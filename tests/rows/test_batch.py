@@ -367,20 +367,22 @@ def test_a_row_is_locked_before_those_that_refer_to_it(app: Tracker) -> None:
 
 
 @pytest.mark.django_db(databases="__all__", transaction=True)
+@pytest.mark.parametrize("has_key", [True, False])
 @pytest.mark.parametrize("exist", [True, False])
-def test_upserts_of_the_same_rows_in_different_orders_succeed(app: Tracker, exist: bool) -> None:
+def test_upserts_of_the_same_rows_in_different_orders_succeed(app: Tracker, exist: bool, has_key: bool) -> None:
     teams = ["A", "B", "C", "D"]
     if exist:
         assert batch(app, *(insert("teams", name=name) for name in teams)).status == 200
 
-    def upserts(first: int) -> int:
+    def upserts(first: int, number: int) -> int:
         order = teams[first:] + teams[:first]
         changes = [
             {"op": "upsert", "table": "teams", "on_conflict": "name", "values": {"name": each}} for each in order
         ]
-        return batch(app, *changes).status
+        headers = {"Idempotency-Key": f"batch-{number}"} if has_key else None
+        return batch(app, *changes, headers=headers).status
 
-    assert at_once(*(partial(upserts, number % 4) for number in range(12))) == [200] * 12
+    assert at_once(*(partial(upserts, number % 4, number) for number in range(12))) == [200] * 12
 
 
 @pytest.mark.django_db(databases="__all__", transaction=True)
