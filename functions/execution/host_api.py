@@ -6,6 +6,7 @@ import binascii
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
@@ -15,12 +16,13 @@ import psycopg
 from django.db import Error
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from functions.execution.run_as import restore_caller
 from functions.runs import statement_batching
 from functions.runtime.calls import HostError
 from platform_site import outbound
 from platform_site.concurrency import loop_requests
 from platform_site.http import bodies
-from platform_site.http.errors import ApiError
+from platform_site.http.errors import ApiError, Forbidden
 from platform_site.http.pagination import DEFAULT_LIMIT, MAX_LIMIT
 from platform_site.identity import call_depth
 from platform_site.identity.callers import Caller, EnvironmentRef
@@ -45,6 +47,8 @@ MAX_ARGUMENTS: Final = 2 * MAX_FETCH_BODY
 """A body of 1 MB in base64, with its envelope."""
 FETCH_SECONDS: Final = 10.0
 CANCEL_SECONDS: Final = 2.0
+RIGHTS_SECONDS: Final = 1.0
+"""A run looks up its caller again, before a call for rows, if it last did so longer ago."""
 _READS: Final = frozenset({"rows.list", "rows.get", "rows.aggregate"})
 _WRITES: Final = frozenset(
     {"rows.insert", "rows.upsert", "rows.update", "rows.remove", "rows.update_many", "rows.remove_many", "rows.batch"}
@@ -60,6 +64,7 @@ class RunHost:
         self._caller = caller
         self._environment = environment
         self._principal = Principal.of(caller)
+        self._looked_up_at = time.monotonic()
         self._allowed = frozenset(allowed_hosts)
         self._depth = depth
         self._call_count = 0
@@ -83,6 +88,8 @@ class RunHost:
         if len(arguments) > MAX_ARGUMENTS:
             raise HostError("the arguments have more than 2 MB", code="payload_too_large", name="RangeError")
         with self._as_host_errors(operation):
+            if operation in _READS | _WRITES:
+                self._look_up_caller()
             answer = partial(self._answer, operation, arguments, seconds)
             answer_in_thread = partial(loop_connections.call_and_release, answer)
             try:
@@ -95,6 +102,21 @@ class RunHost:
         if callable(found):  # a fetch, which another thread makes
             return self._as_host_errors(operation)(found)
         return found
+
+    def _look_up_caller(self) -> None:
+        """A long run must not keep rights that its caller has lost. Raises Forbidden."""
+        now = time.monotonic()
+        if now - self._looked_up_at < RIGHTS_SECONDS:
+            return
+        self._looked_up_at = now
+        caller, environment_id = self._caller, self._environment.environment_id
+        try:
+            restored = loop_connections.in_thread(partial(restore_caller, caller.kind, caller.id, environment_id))
+        except Error:
+            return  # runs go on while the control database is unavailable
+        if restored is None:
+            raise Forbidden("The caller of this run may no longer act here.")
+        self._caller, self._principal = restored.caller, Principal.of(restored.caller)
 
     @contextlib.contextmanager
     def _as_host_errors(self, operation: str) -> Iterator[None]:
