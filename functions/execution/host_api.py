@@ -108,15 +108,13 @@ class RunHost:
         now = time.monotonic()
         if now - self._looked_up_at < RIGHTS_SECONDS:
             return
-        self._looked_up_at = now
         caller, environment_id = self._caller, self._environment.environment_id
-        try:
+        with contextlib.suppress(Error):  # runs go on while the control database is unavailable
             restored = loop_connections.in_thread(partial(restore_caller, caller.kind, caller.id, environment_id))
-        except Error:
-            return  # runs go on while the control database is unavailable
-        if restored is None:
-            raise Forbidden("The caller of this run may no longer act here.")
-        self._caller, self._principal = restored.caller, Principal.of(restored.caller)
+            if restored is None:
+                raise Forbidden("The caller of this run may no longer act here.")
+            self._caller, self._principal = restored.caller, Principal.of(restored.caller)
+        self._looked_up_at = now
 
     @contextlib.contextmanager
     def _as_host_errors(self, operation: str) -> Iterator[None]:

@@ -25,15 +25,14 @@ from tests.support.unavailable import database_unavailable
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
 
-@pytest.fixture(autouse=True)
-def _each_call_looks_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_api, "RIGHTS_SECONDS", 0)
-
-
 def host_of(environment: EnvironmentRef, kind: str, caller_id: str) -> RunHost:
     restored = restore_caller(kind, caller_id, environment.environment_id)
     assert restored is not None
     return RunHost(restored.caller, environment, allowed_hosts=(), depth=0)
+
+
+def a_second_later(host: RunHost) -> None:
+    host._looked_up_at -= host_api.RIGHTS_SECONDS
 
 
 def names(host: RunHost) -> list[str]:
@@ -66,23 +65,26 @@ def test_a_caller_that_may_no_longer_act_reads_and_writes_nothing_more(
     host = host_of(environment, kind, caller_id)
     assert names(host) == ["secret"]
     act(caller_id)
+    a_second_later(host)
     for operation, arguments in (("rows.list", {}), ("rows.insert", {"row": {"name": "late"}})):
         with pytest.raises(HostError) as refused:
             host.answer(operation, json.dumps({"table": "lists", **arguments}).encode(), seconds=1)
         assert refused.value.value["code"] == "forbidden"
 
 
-def test_lost_scopes_count_from_the_next_call(tracker: Tracker, environment: EnvironmentRef) -> None:
+def test_lost_scopes_count_a_second_later(tracker: Tracker, environment: EnvironmentRef) -> None:
     key_id = own_key(tracker, "k", "rows:read", "rows:write")
     host = host_of(environment, "key", key_id)
     assert names(host) == []
     ServerKey.objects.filter(pk=key_id).update(scopes=["rows:write"])
+    a_second_later(host)
     with pytest.raises(HostError, match="rows:read"):
         names(host)
 
 
 def test_runs_go_on_without_the_control_database(tracker: Tracker, environment: EnvironmentRef) -> None:
     host = host_of(environment, "user", tracker.users["alice"])
+    a_second_later(host)
     control = connections["default"].settings_dict["NAME"]
     with (
         embedded_postgres.connect(Layout(Path(os.environ["DATA_DIR"]))) as superuser,
