@@ -44,7 +44,7 @@ def test_a_branch_is_merged_and_merged_again(cli: Cli, app: App) -> None:
     path = "functions.greet.source"
     assert cli.error("merge", "blue", "--ours", path, "--theirs", path, code=2)["code"] == "usage"
     done = cli.run("merge", "blue", "--ours", path, "--yes")
-    assert f"Merged blue into {place}. To go back" in done.stderr
+    assert f"Merged blue into {place}. To go back: platform revert cfg_" in done.stderr
     assert cli.json("invoke", "greet")["output"] == "ours"
     cli.run("merge", "production", "-e", "blue", "--yes")
     assert cli.json("invoke", "greet", "-e", "blue")["output"] == "ours"
@@ -67,6 +67,26 @@ def test_a_value_gives_a_new_column_its_backfill(cli: Cli, app: App) -> None:
     cli.run("merge", "backfill", "--value", f'{path}={{"type": "text", "backfill": "DE"}}', "--yes")
     assert app.ok("server", "GET", f"/rows/teams/{row}")["country"] == "DE"
     cli.run("branch", "delete", "backfill", "--yes")
+
+
+def test_a_merge_is_reverted(cli: Cli) -> None:
+    deploy(cli, "production", "export default () => 'before'")
+    cli.run("branch", "create", "green", "--from", "production")
+    deploy(cli, "green", "export default () => 'after'")
+    version = cli.json("merge", "green", "--yes")["version"]
+    assert cli.json("invoke", "greet")["output"] == "after"
+    assert cli.run("revert", version, "--dry-run").stdout == "change functions.greet.source\n"
+    assert cli.error("revert", version, code=2)["code"] == "unconfirmed"
+    done = cli.run("revert", version, "--yes")
+    assert f"is back at {version}. To undo this: platform revert cfg_" in done.stderr
+    assert cli.json("invoke", "greet")["output"] == "before"
+    assert "This is the configuration already." in cli.run("revert", version).stderr
+    assert cli.json("revert", version)["applied"] is False
+    cli.run("revert", done.stderr.split()[-1], "--yes")
+    assert cli.json("invoke", "greet")["output"] == "after"
+    for unknown in ("cfg_00000000000000000000000000", "x"):
+        assert cli.error("revert", unknown, code=5)["code"] == "not_found"
+    cli.run("branch", "delete", "green", "--yes")
 
 
 def test_development_is_merged_into_production(cli: Cli) -> None:

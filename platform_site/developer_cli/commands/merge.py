@@ -70,7 +70,32 @@ def merge(
     elif status == "completing":
         output.note(f"Merged {source} into {target}. Sign-in and origins follow within two minutes.")
     elif status is not None:
-        output.note(f"Merged {source} into {target}. To go back, plan with the version {plan['version']}.")
+        output.note(f"Merged {source} into {target}. To go back: platform revert {plan['version']}")
+
+
+def revert(
+    version: Annotated[str, typer.Argument(metavar="VERSION", help="cfg_…, which `merge` prints.")],
+    yes: Yes = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan. Nothing changes.")] = False,
+    sql: Sql = False,
+    environment: Environment = None,
+) -> None:
+    """Give the environment the configuration again that it had before a merge.
+
+    Renames are reversed. Secrets and the values of dropped columns do not return."""
+    api = session.environment_api(environment)
+    plan = _planned(api, {"version": version})
+    _show(plan, sql, empty="This is the configuration already.")
+    is_applied = bool(not dry_run and plan["changes"])
+    if is_applied:
+        names = f" This includes: {'; '.join(plan['confirm'])}." if plan["confirm"] else ""
+        count = output.count(len(plan["changes"]), "change")
+        confirm(f"Make {count} to {session.target_name(api)}, back to {version}?{names}", yes)
+        api.apply({"plan": plan["plan"], "confirm": plan["confirm"]})
+    if output.is_json():
+        output.print_json({**plan, "environment": api.environment, "applied": is_applied})
+    elif is_applied:
+        output.note(f"{session.target_name(api)} is back at {version}. To undo this: platform revert {plan['version']}")
 
 
 def _value(given: str) -> tuple[str, Any]:
@@ -91,7 +116,7 @@ def _planned(api: Api, body: dict[str, Any]) -> Answer:
         raise
 
 
-def _show(plan: Answer, sql: bool) -> None:
+def _show(plan: Answer, sql: bool, *, empty: str = "There is nothing to merge.") -> None:
     if output.is_json():
         return
     for each in plan["changes"]:
@@ -110,7 +135,7 @@ def _show(plan: Answer, sql: bool) -> None:
     for path in plan["missing_secrets"]:
         output.note(f"To be set afterwards: {path}")
     if not plan["changes"] and not plan["conflicts"]:
-        output.note("There is nothing to merge.")
+        output.note(empty)
 
 
 def _lock(lock: dict[str, Any]) -> str:
