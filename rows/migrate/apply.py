@@ -143,7 +143,7 @@ def apply(alias: str, schema: str, plan: Plan, made: Sequence[NewUnique] = ()) -
     with use_schema(alias, schema):
         _lock(alias, plan)
         _check_prebuilt_indexes(alias, plan, made)
-        _refuse_unfit_rows(alias, plan)
+        _refuse_unfit_rows(alias, plan, made)
         return _run(alias, plan, large_tables(alias, schema), made)
 
 
@@ -226,9 +226,9 @@ def raise_lock_errors() -> Generator[None]:
         raise
 
 
-def _refuse_unfit_rows(alias: str, plan: Plan) -> None:
+def _refuse_unfit_rows(alias: str, plan: Plan, made: Sequence[NewUnique] = ()) -> None:
     try:
-        existing_rows.check(alias, plan)
+        existing_rows.check(alias, plan, proven={unique.step.name for unique in made})
     except DatabaseError as error:
         if sqlstates.sqlstate(error) == sqlstates.CANCELLED:
             raise StatementTimeout("existing rows") from error

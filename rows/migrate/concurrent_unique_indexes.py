@@ -15,13 +15,15 @@ from psycopg import sql
 from platform_site.background import advisory_locks
 from platform_site.background.advisory_locks import LockSpace
 from platform_site.concurrency import server_hints
+from platform_site.http.errors import FieldError
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import sqlstates, statements
 from platform_site.postgres.direct import without_timeouts
 from projects.provisioning import failpoints
-from rows.migrate import apply
+from rows.migrate import apply, existing_rows
 from rows.migrate.apply import LockNotAvailable, StatementTimeout
 from rows.migrate.planning.plan import NewUnique, Plan
+from rows.schema.model import InvalidDocument
 
 log = logging.getLogger("platform.rows")
 
@@ -122,9 +124,18 @@ def _make(cursor: Any, uniques: Sequence[NewUnique], limit_ms: int, progress: Pr
         try:
             cursor.execute(apply.new_unique_sql(unique))
         except DatabaseError as error:
+            if sqlstates.sqlstate(error) == "23505" and (found := _duplicates(cursor, unique)):
+                raise InvalidDocument([found]) from error
             if (translated := apply.exception_for(unique.step, error)) is None:
                 raise
             raise translated from error
+
+
+def _duplicates(cursor: Any, unique: NewUnique) -> FieldError | None:
+    _limit(cursor, existing_rows.DUPLICATES_MS)
+    with suppress(DatabaseError):
+        return existing_rows.duplicates(cursor, unique)
+    return None
 
 
 def _clear(cursor: Any) -> None:

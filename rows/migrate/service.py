@@ -90,7 +90,7 @@ def _existing_row_errors(environment: EnvironmentRef, schema: Schema) -> list[Fi
     tables = {name: replace(table, rules={}, conditions={}, checks={}) for name, table in schema.tables.items()}
     try:
         plan = planner.plan(versions.current(environment).schema, replace(schema, tables=tables))
-        if plan.gaps or plan.new_checks:
+        if plan.depends_on_rows:
             apply.check_existing_rows(environment.cluster, environment.environment_id, plan)
     except InvalidDocument as error:
         return error.errors

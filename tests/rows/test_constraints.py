@@ -189,6 +189,32 @@ def test_a_plan_counts_and_lists_the_rows_in_the_way(shop: Tracker) -> None:
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
+def test_existing_duplicates_and_longer_texts_are_counted_and_listed(shop: Tracker, dry_run: bool) -> None:
+    text: dict[str, Any] = {"type": "text", "null": True}
+
+    def refused(columns: dict[str, Any], **more: Any) -> dict[str, str]:
+        document = {"tables": {"visits": {"columns": columns, **more}}}
+        answer = shop.call("owner", "PUT", "/schema", json={"document": document, "dry_run": dry_run})
+        assert (answer.status, {*answer.fields.values()}) == (422, {"conflict"})
+        at = "document.tables.visits."
+        return {field["field"].removeprefix(at): field["message"] for field in answer.json["error"]["fields"]}
+
+    shop.apply({"tables": {"visits": {"columns": {"staff": text, "day": text}}}})
+    rows: list[dict[str, Any]] = [{"id": f"v{n:02}", "staff": f"s{n % 12}", "day": "monday"} for n in range(24)]
+    rows += [{"id": f"w{n}", "staff": None, "day": "tuesday "} for n in range(3)]
+    assert shop.post("key", "/rows/visits", rows).status == 201
+    pairs = ", ".join(f"v{n:02} and v{n + 12:02}" for n in range(10))
+    unique = f"existing rows are not unique in who, day (24): {pairs}, …"
+    who = {**text, "renamed_from": "staff"}
+    assert refused({"who": who, "day": text}, unique=[["who", "day"]]) == {"unique": unique}
+    assert refused({"who": who, "day": {**text, "max_length": 7}}, unique=[["day", "who"]]) == {
+        "unique": unique.replace("who, day", "day, who"),
+        "columns.day": "existing rows have longer values (3): w0, w1, w2",
+    }
+    assert shop.get("key", "/rows/visits/w0").json["day"] == "tuesday "
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
 def test_one_response_has_the_errors_of_rules_and_of_existing_rows(shop: Tracker, dry_run: bool) -> None:
     def document(values: list[str], **more: Any) -> dict[str, Any]:
         rules = {"user": {"read": {"where": {"state": "b"}}}}

@@ -16,7 +16,7 @@ from accounts import audit
 from platform_site.identity.callers import EnvironmentRef
 from projects.directory.environments import environment_ref
 from rows import tasks
-from rows.migrate import concurrent_unique_indexes
+from rows.migrate import concurrent_unique_indexes, existing_rows
 from rows.migrate import service as schema_service
 from rows.migrate import versions as schema_versions
 from rows.migrate.apply import StatementTimeout
@@ -235,8 +235,10 @@ def test_column_computed_by_the_change_is_not_indexed_beforehand(before: dict[st
 
 
 @large
-@pytest.mark.parametrize("when", ["before", "meanwhile"])
-def test_duplicate_rows_are_refused_by_column_and_leave_no_index(environment: EnvironmentRef, when: str) -> None:
+@pytest.mark.parametrize(("when", "rows"), [("before", "(2): t1 and t2"), ("meanwhile", "(3): open and t2")])
+def test_duplicate_rows_are_refused_by_column_and_leave_no_index(
+    environment: EnvironmentRef, when: str, rows: str
+) -> None:
     apply(environment, document("title", "note"))
     wanted = document("title", "note", unique=[["note"], ["title", "note"]])
     execute(environment, "UPDATE tasks SET title = 'secret', note = id")
@@ -254,7 +256,7 @@ def test_duplicate_rows_are_refused_by_column_and_leave_no_index(environment: En
             found = changing.result(30)
     assert isinstance(found, InvalidDocument), found
     assert [(error.field, error.code, error.message) for error in found.errors] == [
-        ("tables.tasks.unique", "conflict", "existing rows are not unique in note")
+        ("tables.tasks.unique", "conflict", f"existing rows are not unique in note {rows}")
     ]
     assert catalog.catalog(environment.environment_id) == before
     assert (schema_versions.current(environment).version, status(environment)) == (2, "ready")
@@ -267,8 +269,21 @@ def test_the_second_of_two_that_does_not_fit_takes_the_first_away_too(environmen
     execute(environment, "UPDATE tasks SET note = 'n'")
     with pytest.raises(InvalidDocument) as refused:
         apply(environment, document("title", "note", unique=[["title"], ["note"]]))
-    assert [error.message for error in refused.value.errors] == ["existing rows are not unique in note"]
+    assert [error.message for error in refused.value.errors] == ["existing rows are not unique in note (3): t1 and t3"]
     assert new(environment) == []
+
+
+def test_duplicates_that_take_too_long_to_find_are_left_to_the_index(
+    environment: EnvironmentRef, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute(environment, "UPDATE tasks SET title = 'same'")
+    monkeypatch.setattr(existing_rows, "duplicates", lambda cursor, unique: cursor.execute("SELECT pg_sleep(5)"))
+    monkeypatch.setattr(existing_rows, "DUPLICATES_MS", 50)
+    [planned] = schema_service.rehearse(environment, UNIQUE).operations
+    assert planned.name == "add unique tasks (title)"
+    with pytest.raises(InvalidDocument) as refused:
+        apply(environment)
+    assert [error.message for error in refused.value.errors] == ["existing rows are not unique in title"]
 
 
 @large

@@ -48,6 +48,25 @@ class NewCheck:
 
 
 @dataclass(frozen=True, slots=True)
+class Shortened:
+    """A column whose texts get a smaller `max_length`, by old names."""
+
+    table: str
+    column: str
+    max_length: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class AddedUnique:
+    """Of columns that keep their types, by old names: existing duplicates would remain."""
+
+    step: Step
+    table: str
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Run by `rows.migrate.apply`: `renamed.statements`, then `steps`. `notes` are changes without SQL."""
 
@@ -59,12 +78,18 @@ class Plan:
     destructive: frozenset[str]
     gaps: tuple[Gap, ...]
     new_checks: tuple[NewCheck, ...]
+    shortened: tuple[Shortened, ...]
+    added_uniques: tuple[AddedUnique, ...]
     new_uniques: tuple[NewUnique, ...]
     """Those over existing columns (`rows.migrate.concurrent_unique_indexes`)."""
     exclusive: frozenset[str]
     """Altered tables, by old name."""
     guarded: frozenset[str]
     """Targets of new foreign keys, by old name."""
+
+    @property
+    def depends_on_rows(self) -> bool:
+        return bool(self.gaps or self.new_checks or self.shortened or self.added_uniques)
 
     @property
     def is_empty(self) -> bool:

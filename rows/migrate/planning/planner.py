@@ -12,7 +12,7 @@ from django.db.migrations.operations.base import Operation as DjangoOperation
 from rows.migrate.planning import renames
 from rows.migrate.planning.conversions import conversion
 from rows.migrate.planning.detection import column_of, detect, model_of
-from rows.migrate.planning.plan import Gap, NewCheck, NewUnique, Plan, Step
+from rows.migrate.planning.plan import AddedUnique, Gap, NewCheck, NewUnique, Plan, Shortened, Step
 from rows.query.tables import table_models
 from rows.query.tables.table_checks import constraint_name
 from rows.rules import checks
@@ -67,6 +67,8 @@ class _Planning:
             destructive=frozenset(self._destructive(steps)),
             gaps=tuple(self._gaps()),
             new_checks=tuple(self._new_checks(steps)),
+            shortened=tuple(self._shortened()),
+            added_uniques=tuple(self._added_uniques(steps)),
             new_uniques=tuple(self._new_uniques(steps)),
             exclusive=frozenset(exclusive | formerly_referenced),
             guarded=frozenset(pointed_to - exclusive - formerly_referenced),
@@ -162,6 +164,21 @@ class _Planning:
                 if all(self._keeps_type(at, column) for column in checks.columns_of(condition)):
                     yield NewCheck(table, checks.renamed(condition, old_names), step.path)
 
+    def _shortened(self) -> Iterator[Shortened]:
+        for old_table, table, old, new in self._kept_columns():
+            is_text = SQL_TYPES[old.type] == SQL_TYPES[new.type] == "text"
+            if is_text and new.max_length is not None and (old.max_length is None or old.max_length > new.max_length):
+                yield Shortened(old_table.name, old.name, new.max_length, f"tables.{table.name}.columns.{new.key}")
+
+    def _added_uniques(self, steps: Collection[Step]) -> Iterator[AddedUnique]:
+        for step, at, name in self._added_constraints(steps):
+            columns = self.unique_names.get(name, ())
+            if columns and all(self._keeps_type(at, column) for column in columns):
+                yield AddedUnique(step, self.renamed.kept_tables[at], self._old_columns(at, columns))
+
+    def _old_columns(self, at: str, columns: Collection[str]) -> tuple[str, ...]:
+        return tuple(self.renamed.kept_columns[at].get(column, column) for column in columns)
+
     def _old_and_new(self, at: str, name: str) -> tuple[Column | None, Column]:
         """The column `name` of the kept table `at`, before and after."""
         new, old_name = self.new.tables[at].all_columns[name], self.renamed.kept_columns[at].get(name)
@@ -181,7 +198,7 @@ class _Planning:
                     step=step,
                     constraint=name,
                     table=self.renamed.kept_tables[at],
-                    columns=tuple(self.renamed.kept_columns[at].get(column, column) for column in columns),
+                    columns=self._old_columns(at, columns),
                     index=table_models.new_unique_name(at, columns),
                 )
 
