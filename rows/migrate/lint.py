@@ -1,5 +1,6 @@
 """Lint: warnings about a valid document that its author probably did not intend (docs/reference/schema.md)."""
 
+import difflib
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
@@ -13,6 +14,9 @@ from rows.rules.rules import Ruleset
 from rows.schema.model import MAX_ERRORS, Schema, Table
 
 _COLUMNS_NAMED: Final = 10
+_BUILT_IN: Final = (USER, MEMBER, SERVER, ANONYMOUS)
+_OF_OTHERS: Final = {"anon": ANONYMOUS, "public": ANONYMOUS, "authenticated": USER}
+"""What other products call them."""
 
 
 def of(schema: Schema) -> tuple[FieldError, ...]:
@@ -23,14 +27,17 @@ def of(schema: Schema) -> tuple[FieldError, ...]:
 def _all(schema: Schema) -> Iterator[FieldError]:
     ruleset = Ruleset(schema)
     yield from _public_emails(schema)
+    for role in schema.users:
+        yield from _misspelled_role(role, f"users.{role}")
     for table in schema.tables.values():
         for name, document in table.conditions.items():
             yield from _variables_in_patterns(document, f"tables.{table.name}.conditions.{name}")
         checks_of_table = checks.read_all(table, ruleset.author)
         for role in table.rules:
-            role_key = role if role in (USER, MEMBER, SERVER, ANONYMOUS) else f"{USER}:{role}"
+            role_key = role if role in _BUILT_IN else f"{USER}:{role}"
             access = ruleset.access(table.name, role_key)
             at = f"tables.{table.name}.rules.{role}"
+            yield from _misspelled_role(role, at)
             if access.read is not None and access.update is not None:
                 yield from _hidden_but_writable(table, role, access.read, access.update, at)
                 yield from _hidden_in_checks(role, access.read, access.update, checks_of_table, at)
@@ -49,6 +56,17 @@ def _public_emails(schema: Schema) -> Iterator[FieldError]:
     if "email" in schema.users.get(ANONYMOUS, ()):
         message = "Everyone can read the emails of users: a publishable key is public. Leave email out for anonymous."
         yield FieldError(f"users.{ANONYMOUS}", "public_email", message)
+
+
+def _misspelled_role(role: str, at: str) -> Iterator[FieldError]:
+    """Any name is a role, so a misspelled built-in one would apply to nobody."""
+    if role in _BUILT_IN:
+        return
+    close = difflib.get_close_matches(role, _BUILT_IN, n=1, cutoff=0.8)
+    meant = _OF_OTHERS.get(role) or next((one for one in close if one[0] == role[0]), None)
+    if meant:
+        message = f'This applies only to users who were given the role "{role}"; did you mean "{meant}"?'
+        yield FieldError(at, "misspelled_role", message)
 
 
 def _hidden_but_writable(table: Table, role: str, read: ReadRule, update: WriteRule, at: str) -> Iterator[FieldError]:

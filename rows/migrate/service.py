@@ -195,9 +195,11 @@ def _planned(
 ) -> _PlannedChange:
     """Raises InvalidDocument, QuotaExceeded, VersionConflict, SchemaLost, Forbidden."""
     schema = parser.parse(raw)
-    if errors := rules.validate(schema):
-        raise InvalidDocument([*errors, *_existing_row_errors(environment, schema)][:MAX_ERRORS])
     state = versions.current(environment)
+    if errors := rules.validate(schema, is_strict=True):
+        accepted_before = rules.validate(state.schema, is_strict=True)
+        if errors := [error for error in errors if error not in accepted_before]:
+            raise InvalidDocument([*errors, *_existing_row_errors(environment, schema)][:MAX_ERRORS])
     if expected is not None and expected != state.version:
         raise VersionConflict(state.version)
     if state.version == 0 and not schemas.has_schema(environment.environment_id, environment.cluster):

@@ -30,8 +30,10 @@ class NameResolver:
 
     user_fields: tuple[str, ...] = ()
 
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: Schema, *, is_strict: bool = False) -> None:
         self.schema = schema
+        self.is_strict = is_strict
+        """For rules that are not stored yet: also refuse comparisons whose result is always the same."""
         self.token = next(_tokens)
         """A cache key: equal for equal resolvers of one schema version, never reused."""
 

@@ -5,12 +5,13 @@ from rows.rules.conditions import Constant, Form, Operand, OtherCell, Path, Slot
 from rows.rules.name_resolver import InvalidCondition, NameResolver, Use, refuse_unknown
 from rows.rules.operators import shape_operand, type_of_operand
 from rows.rules.variables import read_literal, read_variable
-from rows.schema.column_values import read_operand
+from rows.schema.column_values import is_possible_id, read_operand
 from rows.schema.model import ID, SQL_TYPES, Column
 from rows.schema.types import Type
 from rows.schema.values import InvalidValue, read, wire
 
 MAX_LIST: Final = 1_000
+_TWO_ROWS: Final = "Columns of two rows cannot be compared: let a function or your server write the value."
 
 
 class OperandReader:
@@ -42,8 +43,13 @@ class OperandReader:
         if not isinstance(name, str):
             raise InvalidCondition(path, "wrong_type", "$column must be the name of a column.")
         column = self.resolver.column(table, name)
+        if "." in name:
+            raise InvalidCondition(path, "unknown", f"there is no such column. {_TWO_ROWS}")
         if column is None:
             refuse_unknown(path, name, self.resolver.names(table))
+        if name == cell.column and self.is_strict:
+            message = f'is compared with itself: "$column" names another column of the same row, here of {table}.'
+            raise InvalidCondition(path, "invalid", message if table == self.base else f"{message} {_TWO_ROWS}")
         if SQL_TYPES[column.type] != type_:
             raise InvalidCondition(path, "wrong_type", f"{name} is of type {column.type}, which does not fit.")
         return OtherCell(name, type_)
@@ -60,9 +66,24 @@ class OperandReader:
             )
         self.check_email(column, value, path)
         try:
-            return read_operand(column, self.unescaped(value, path))
+            literal = read_operand(column, self.unescaped(value, path))
         except InvalidValue as error:
             raise InvalidCondition(path, error.code, error.continued) from None
+        if self.is_strict and not is_possible_id(column, literal):
+            raise InvalidCondition(path, "invalid", self.not_an_id(column))
+        return literal
+
+    def not_an_id(self, column: Column) -> str:
+        if column.is_reference:
+            return f"is not the id of a row of {column.references}: ids are letters, digits, hyphens and underscores."
+        if self.use == "filter":
+            return "is not the id of a user (usr_…)."
+        return 'is not the id of a user (usr_…). The caller\'s id is "$user.id".'
+
+    @property
+    def is_strict(self) -> bool:
+        """Stored rules are read as they are: a mistake that was once accepted must not fail later."""
+        return self.use == "filter" or self.resolver.is_strict
 
     def operand(self, type_: Type, value: Any, path: str, form: Form = "plain") -> Operand:
         if (variable := self.variable(type_of_operand(type_, form), value, path, form)) is not None:

@@ -152,10 +152,10 @@ _TOO_LARGE: Final = (
 )
 
 
-def validate(schema: Schema) -> list[FieldError]:
-    """Each error has its path such as `tables.tasks.rules.user.read.where.$or.1.list.nme`. Raises InvalidDocument if
-    there are too many."""
-    author = NameResolver(schema)
+def validate(schema: Schema, *, is_strict: bool = False) -> list[FieldError]:
+    """Each error has its path such as `tables.tasks.rules.user.read.where.$or.1.list.nme`. `is_strict`: as for
+    `NameResolver`. Raises InvalidDocument if there are too many."""
+    author = NameResolver(schema, is_strict=is_strict)
     found = Errors()
     for table in schema.tables.values():
         for name in table.conditions:

@@ -47,8 +47,7 @@ def stored_size(column: Column, cell: bytes) -> int:
 
 
 def read_operand(column: Column, value: Any) -> Any:
-    """Raises InvalidValue, also for null. Accepts any length, scale and reference: comparing with an impossible value
-    finds nothing."""
+    """Raises InvalidValue, also for null. Accepts any length, scale and id."""
     read_value = read(SQL_TYPES[column.type], value)
     if column.type == "enum" and read_value not in column.values:
         raise _not_among(column)
@@ -81,13 +80,16 @@ def read_unbounded(column: Column, value: Any) -> Any:
         case "enum":
             if cell not in column.values:
                 raise _not_among(column)
-        case "reference":
-            if not ROW_ID.fullmatch(cell):
-                raise missing_row()
-        case "user":
-            if not ids.matches("usr", cell):
-                raise missing_user()
+        case "reference" | "user" if not is_possible_id(column, cell):
+            raise missing_row() if column.is_reference else missing_user()
     return cell
+
+
+def is_possible_id(column: Column, cell: Any) -> bool:
+    """False for a text that is no id of the rows or users in the column."""
+    if column.is_reference:
+        return ROW_ID.fullmatch(cell) is not None
+    return not column.is_user or ids.matches("usr", cell)
 
 
 def _check_range(column: Column, cell: Any) -> None:

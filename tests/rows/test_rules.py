@@ -766,6 +766,29 @@ def test_a_wrong_rule_is_named_by_its_path(rules: Any, at: str, code: str) -> No
     assert error.message.endswith((".", "?"))
 
 
+ALWAYS_THE_SAME: list[tuple[Any, str, str]] = [
+    ({"owner_id": "auth.uid()"}, "owner_id", 'The caller\'s id is "$user.id".'),
+    ({"task.owner_id": {"$in": ["$user.id", "user.id"]}}, "task.owner_id.$in.1", "is not the id of a user"),
+    ({"task_id": {"$ne": "Buy milk"}}, "task_id.$ne", "is not the id of a row of tasks"),
+    ({"team": {"$eq": {"$column": "team"}}}, "team.$eq", "another column of the same row, here of pages."),
+    ({"task.title": {"$ne": {"$column": "title"}}}, "task.title.$ne", "Columns of two rows cannot be compared"),
+    (
+        {"task": {"$some": {"title": {"$eq": {"$column": "title"}}}}},
+        "task.$some.title.$eq",
+        "here of tasks. Columns of two rows",
+    ),
+]
+
+
+@pytest.mark.parametrize(("where", "at", "message"), ALWAYS_THE_SAME)
+def test_a_new_comparison_that_is_always_the_same_is_refused(where: Any, at: str, message: str) -> None:
+    schema = schema_with(reads(where))
+    (error,) = validate(schema, is_strict=True)
+    assert (error.field, error.code) == (f"tables.pages.rules.user.read.where.{at}", "invalid")
+    assert message in error.message
+    assert access(reads(where)).read is not None
+
+
 def test_every_wrong_rule_is_named_at_once() -> None:
     rules = {
         "user": {"read": {"where": {"nope": 1}, "columns": ["nah"]}, "insert": {"set": {"x": 1}, "check": {"y": 1}}},

@@ -1,5 +1,6 @@
 """Schema changes among others: readers, writers, a second change, a crash in the middle."""
 
+import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -103,6 +104,21 @@ def test_rules_change_without_any_lock_on_the_tables(environment: EnvironmentRef
         holder.execute("LOCK TABLE tasks IN ACCESS EXCLUSIVE MODE")
         ruled = document("title", rules={"user": {"read": {}}})
         assert schema_service.change(environment, ruled, actor=audit.SYSTEM).version == 2
+
+
+def test_a_mistake_that_is_stored_already_does_not_prevent_other_changes(environment: EnvironmentRef) -> None:
+    def wanted(*names: str, compared: str = "title") -> dict[str, Any]:
+        where = {"title": {"$eq": {"$column": compared}}}
+        return document(*names, rules={"user": {"read": {"where": where}}})
+
+    with pytest.raises(InvalidDocument):
+        schema_service.change(environment, wanted("title"), actor=audit.SYSTEM)
+    stored = {"document_text": json.dumps(wanted("title")), "source_digest": "", "author_kind": "key"}
+    SchemaVersion.objects.using(REGION).create(environment_id=environment.environment_id, version=2, **stored)
+    CurrentVersion.objects.using(REGION).update(version=2)
+    assert schema_service.change(environment, wanted("title", "note"), actor=audit.SYSTEM).version == 3
+    with pytest.raises(InvalidDocument):
+        schema_service.change(environment, wanted("title", "note", compared="nme"), actor=audit.SYSTEM)
 
 
 @pytest.mark.parametrize("named", [True, False])

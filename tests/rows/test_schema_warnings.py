@@ -128,3 +128,23 @@ def test_a_variable_in_a_pattern_is_pointed_out(operator: str) -> None:
         "$or": [{"name": {operator: "$user.email"}}, {"name": {operator: "$$5"}}, {"name": {"$ieq": "$user.email"}}]
     }
     assert found(shops={"user": {"read": {"where": where}}}) == [("shops.rules.user.read", "variable_in_pattern")]
+
+
+@pytest.mark.parametrize(
+    ("role", "meant"),
+    [("anonymus", "anonymous"), ("users", "user"), ("servers", "server"), ("anon", "anonymous")],
+)
+def test_a_misspelled_built_in_role_is_pointed_out(role: str, meant: str) -> None:
+    warned = [(f"users.{role}", "misspelled_role"), (f"tables.notes.rules.{role}", "misspelled_role")]
+    document = {
+        "users": {role: ["name"]},
+        "tables": {"notes": {"columns": {"body": {"type": "text"}}, "rules": {role: {"read": {}}}}},
+    }
+    found = lint.of(schema_service.read(document))
+    assert [(each.field, each.code) for each in found] == warned
+    assert found[0].message.endswith(f'did you mean "{meant}"?')
+
+
+def test_other_roles_are_not_taken_for_misspelled_ones() -> None:
+    roles = ("editor", "observer", "superuser", "membership", "manager", "service")
+    assert found(shops={role: {"read": {}} for role in roles}) == []
