@@ -114,12 +114,12 @@ def order_key(text: str, table: str, resolver: NameResolver) -> OrderKey:
             if hop is None and resolver.column(table, step) is not None:
                 message = "a column is followed by asc or desc, then nullsfirst or nullslast."
                 raise refusal("order", text, "invalid", message)
-            raise _unknown_order(text)
+            raise _unknown_order(text, step, () if hop else resolver.names(table))
         hops.append(hop)
         table = hop.table
     column = resolver.column(table, name)
     if column is None:
-        raise _unknown_order(text)
+        raise _unknown_order(text, name, resolver.columns(table))
     if column.type in ("json", "text[]"):
         raise refusal("order", text, "invalid", f"a {column.type} column has no order.")
     descending = direction == "desc"
@@ -129,9 +129,9 @@ def order_key(text: str, table: str, resolver: NameResolver) -> OrderKey:
     return OrderKey(Path(tuple(hops), name), SQL_TYPES[column.type], descending, nulls_first, null)
 
 
-def _unknown_order(text: str) -> ValidationFailed:
+def _unknown_order(text: str, word: str, known: Iterable[str]) -> ValidationFailed:
     form = "Write column.asc or column.desc, optionally followed by .nullsfirst or .nullslast."
-    return refusal("order", text, "unknown", f"there is no such column. {form}")
+    return refusal("order", text, "unknown", f"there is no such column{did_you_mean(word, known) or '.'} {form}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ _MEANT: Final = {
     "numeric": "decimal",
     "double": "float",
     "datetime": "timestamp",
+    "time": "text",
     "jsonb": "json",
     "array": "text[]",
 }

@@ -403,7 +403,7 @@ def test_a_plan_says_which_role_sees_more_or_less_of_users(before: Any, after: A
 
 
 @pytest.mark.parametrize(
-    ("written", "meant"), [("varchar(255)", "text"), ("datetime", "timestamp"), ("int", "integer")]
+    ("written", "meant"), [("varchar(255)", "text"), ("datetime", "timestamp"), ("time", "text"), ("int", "integer")]
 )
 def test_a_type_of_another_database_gets_a_suggestion(written: str, meant: str) -> None:
     told = message_of({"tables": {"notes": {"columns": {"body": {"type": written}}}}})

@@ -816,6 +816,23 @@ def test_an_order_by_a_hidden_column_is_refused_like_an_unknown_one(hidden: str,
     assert (code, message.replace("internal", "xnternal")) == order_refusal(unknown)
 
 
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("titel.asc", "title"),
+        ("-priority", "priority"),
+        ("list.nme.desc", "name"),
+        ("lists.name", "list"),
+        ("list", "list_id"),
+        ("comments.body", None),
+        ("qqqq", None),
+    ],
+)
+def test_a_misspelled_order_is_told_what_is_meant(text: str, meant: str | None) -> None:
+    suggestion = f'; did you mean "{meant}"?' if meant else "."
+    assert order_refusal(text)[1].startswith(f"{text}: there is no such column{suggestion} Write column.asc")
+
+
 def test_columns_named_like_directions_can_be_ordered_by() -> None:
     odd = Ruleset(tracker(odd={"columns": {"desc": {"type": "text"}, "nullslast": {"type": "text"}}})).resolver("all")
     assert [key.path.column for key in parse_order("desc,nullslast.desc", "odd", odd)] == ["desc", "nullslast", "id"]
