@@ -55,17 +55,18 @@ class Kitchen:
 
     def ask(self, who: str, request: str) -> Answer:
         method, _, rest = request.partition(" ")
-        address, _, body = rest.partition(" {") if "?" not in rest else (rest, "", "")
+        address, _, body = rest.partition(" ") if "?" not in rest else (rest, "", "")
         path, _, query = address.partition("?")
         table, _, number = path.partition("/")
         url = f"/rows/{table}" + (f"/{self.made[table][int(number) - 1]}" if number else "")
         if query:
             name, _, value = query.partition("=")
             url += f"?{urlencode({name: value})}"
-        how = {"json": json.loads(self._ids(f"{{{body}"))} if body else {}
+        how = {"json": json.loads(self._ids(body))} if body else {}
         answer = self.tracker.call(who if who == "key" else who.lower(), method, url, **how)
         if answer.status == 201:
-            self.made.setdefault(table, []).append(answer.json["id"])
+            made = answer.json.get("data", [answer.json])
+            self.made.setdefault(table, []).extend(row["id"] for row in made)
         return answer
 
     def _ids(self, body: str) -> str:
