@@ -24,6 +24,8 @@ from pygments.util import ClassNotFound
 _INDEX: Final = "README"
 _KINDS: Final = ("how-to", "tutorials", "reference", "explanation", _INDEX, "adr")
 """Of equal results, a search shows those of the first kind first."""
+_FOR_CONTRIBUTORS: Final = "Change the code"
+"""The heading of the index with pages that a search shows last."""
 _ENTRY: Final = re.compile(r"^- \[([^\]]+)\]\(([\w/-]+)\.md\)", re.MULTILINE)
 _SEARCHED: Final = ("inline", "fence", "code_block")
 _SHELL: Final = re.compile(r"(cp|curl|docker|npm|pg_dump|pip|systemctl|manage\.py|\.venv/\S+|[A-Z_0-9]+=\S*) ?")
@@ -81,15 +83,16 @@ def sections() -> list[tuple[str, list[Entry]]]:
 
 
 @cache
-def _index() -> list[dict[str, str]]:
-    found = []
+def _index() -> list[dict[str, str | bool]]:
+    found: list[dict[str, str | bool]] = []
+    last = {entry.name for entry in dict(sections())[_FOR_CONTRIBUTORS]}
     for name in sorted(_files(), key=lambda name: _KINDS.index(name.partition("/")[0])):
         page = read(name)
         url = _url(name)
-        found.append({"page": page.title, "title": page.title, "url": url, "text": page.introduction})
+        of_page: dict[str, str | bool] = {"page": page.title, "is_last": name in last}
+        found.append({**of_page, "title": page.title, "url": url, "text": page.introduction})
         found += [
-            {"page": page.title, "title": each.title, "url": f"{url}#{each.id}", "text": each.text}
-            for each in page.headings
+            {**of_page, "title": each.title, "url": f"{url}#{each.id}", "text": each.text} for each in page.headings
         ]
     return found
 

@@ -92,6 +92,9 @@ def test_the_search_index_has_every_section_of_every_page() -> None:
     assert {url.partition("#")[0] for url in by_url} == {
         "/docs/guides" if name == "README" else f"/docs/guides/{name}" for name in PAGES
     }
+    last = {url.removeprefix("/docs/guides/").partition("#")[0] for url, each in by_url.items() if each["is_last"]}
+    assert {name for name in last if not name.startswith("adr/")} == {"how-to/extend", "explanation/architecture"}
+    assert len([name for name in last if name.startswith("adr/")]) == 5
     roles = by_url["/docs/guides/reference/rules#roles"]
     assert (roles["page"], roles["title"]) == ("Rules", "Roles")
     assert "treat anonymous as everyone" in roles["text"]

@@ -36,6 +36,27 @@ def test_search_leads_to_the_section(served: Up, window: Callable[..., Page]) ->
     expect(page.get_by_text("Nothing found.")).to_be_visible()
 
 
+@pytest.mark.parametrize(
+    ("query", "first"),
+    [
+        ("unique", "Schema: Tables"),
+        ("rename column", "Schema: Column types"),
+        ("double booking", "Rules cookbook: Bookings: free slots, no double booking"),
+        ("exclusion constraint", "Concepts: Not included"),
+        ("guest", "Concepts: Not included"),
+        ("reminder", "Concepts: Not included"),
+        ("add an endpoint", "Extend the code: Add an endpoint"),
+    ],
+)
+def test_search_shows_pages_for_contributors_last(
+    served: Up, window: Callable[..., Page], query: str, first: str
+) -> None:
+    page = window()
+    page.goto(f"{served.base_url}/docs/guides")
+    page.get_by_role("combobox").fill(query)
+    expect(page.get_by_role("option").first.locator("strong")).to_have_text(first)
+
+
 def test_a_button_copies_the_code(served: Up, window: Callable[..., Page]) -> None:
     page = window()
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])

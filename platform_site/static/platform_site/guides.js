@@ -25,10 +25,12 @@ function score(section, words) {
       if (at >= 0) best = Math.max(best, weight * (at === 0 || /\W/.test(text[at - 1]) ? 2 : 1));
     }
     if (!best) return 0;
+    if (best <= 2) best += Math.min(section.lowText.split(word).length, 9) / 10; // in the text alone: how often
     total += best;
   }
   const query = words.join(" ");
-  return total + (section.lowTitle === query ? 20 : 0) + (section.lowPage === query ? 10 : 0);
+  const exact = (section.lowTitle === query ? 20 : 0) + (section.lowPage === query ? 10 : 0);
+  return section.is_last && !exact ? total / 100 : total + exact;
 }
 
 function excerpt(section, word) {
