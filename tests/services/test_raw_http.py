@@ -219,7 +219,7 @@ def bearer(served: Up) -> dict[str, str]:
     return {"Authorization": f"Bearer {served.facts['server_key']}"}
 
 
-def test_a_stalled_head_and_hundred_stalled_bodies_delay_no_others_and_time_out(served: Up) -> None:
+def test_a_stalled_head_and_stalled_bodies_delay_no_others_and_time_out(served: Up) -> None:
     with contextlib.ExitStack() as stack, httpx.Client(base_url=served.base_url, headers=bearer(served)) as client:
         begun = time.monotonic()
         slow = stack.enter_context(connect(served.base_url, timeout=15))
