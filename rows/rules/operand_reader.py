@@ -47,7 +47,7 @@ class OperandReader:
             raise InvalidCondition(path, "unknown", f"there is no such column. {_TWO_ROWS}")
         if column is None:
             refuse_unknown(path, name, self.resolver.names(table))
-        if name == cell.column and self.is_strict:
+        if name == cell.column and self.resolver.is_strict:
             message = f'is compared with itself: "$column" names another column of the same row, here of {table}.'
             raise InvalidCondition(path, "invalid", message if table == self.base else f"{message} {_TWO_ROWS}")
         if SQL_TYPES[column.type] != type_:
@@ -69,21 +69,14 @@ class OperandReader:
             literal = read_operand(column, self.unescaped(value, path))
         except InvalidValue as error:
             raise InvalidCondition(path, error.code, error.continued) from None
-        if self.is_strict and not is_possible_id(column, literal):
+        if self.resolver.is_strict and not is_possible_id(column, literal):
             raise InvalidCondition(path, "invalid", self.not_an_id(column))
         return literal
 
     def not_an_id(self, column: Column) -> str:
         if column.is_reference:
             return f"is not the id of a row of {column.references}: ids are letters, digits, hyphens and underscores."
-        if self.use == "filter":
-            return "is not the id of a user (usr_…)."
         return 'is not the id of a user (usr_…). The caller\'s id is "$user.id".'
-
-    @property
-    def is_strict(self) -> bool:
-        """Stored rules are read as they are: a mistake that was once accepted must not fail later."""
-        return self.use == "filter" or self.resolver.is_strict
 
     def operand(self, type_: Type, value: Any, path: str, form: Form = "plain") -> Operand:
         if (variable := self.variable(type_of_operand(type_, form), value, path, form)) is not None:

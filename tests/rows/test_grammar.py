@@ -46,7 +46,6 @@ RULES = Ruleset(tracker())
 ALICE = RULES.resolver("user")
 ALL = RULES.resolver("all")
 
-USER = f"usr_{'0' * 26}"
 LIST = Hop("list", "lists", "list_id")
 COMMENTS = Hop("comments", "comments", "task_id", many=True)
 TASKS = Hop("tasks", "tasks", "list_id", many=True)
@@ -87,7 +86,7 @@ LEAVES: list[tuple[dict[str, Any], str, str, Any, bytes]] = [
     ({"priority": {"$in": []}}, "in", "bigint[]", (), b"{}"),
     ({"price": {"$gte": "9.90"}}, "gte", "numeric", Decimal("9.90"), b"9.90"),
     ({"status": "open"}, "eq", "text", "open", b"open"),
-    ({"owner_id": {"$in": [USER]}}, "in", "text[]", (USER,), b'{"%b"}' % USER.encode()),
+    ({"owner_id": {"$in": ["usr_1"]}}, "in", "text[]", ("usr_1",), b'{"usr_1"}'),
     ({"title": {"$like": "a_%"}}, "like", "text", "a_%", b"a_%"),
     ({"title": {"$ilike": "a\\%"}}, "ilike", "text", "a\\%", b"a\\%"),
     ({"title": {"$like": "a\\\\"}}, "like", "text", "a\\\\", b"a\\\\"),
@@ -265,12 +264,8 @@ def test_what_was_read_for_one_sight_and_table_is_no_others(parse: Any, text: st
 REFUSED: list[tuple[Any, str, str]] = [
     ({"owner_id": "$user.id"}, "invalid", "owner_id"),
     ({"id": {"$ne": "$user.id"}}, "invalid", "id.$ne"),
-    ({"list.owner_id": {"$in": [USER, "$user.claims.friends"]}}, "invalid", "list.owner_id.$in.1"),
+    ({"list.owner_id": {"$in": ["usr_01", "$user.claims.friends"]}}, "invalid", "list.owner_id.$in.1"),
     ({"comments": {"$some": {"task_id": "$old.id"}}}, "invalid", "comments.$some.task_id"),
-    ({"owner_id": "anna@example.com"}, "invalid", "owner_id"),
-    ({"list_id": {"$nin": ["Monday's list"]}}, "invalid", "list_id.$nin.0"),
-    ({"priority": {"$lte": {"$column": "priority"}}}, "invalid", "priority.$lte"),
-    ({"list.name": {"$eq": {"$column": "name"}}}, "invalid", "list.name.$eq"),
     ({"title": {"$eq": {"$column": "list.name"}}}, "unknown", "title.$eq"),
     ("", "invalid_json", ""),
     ("{", "invalid_json", ""),
