@@ -183,8 +183,6 @@ class Environment(models.Model):
 
 
 class StaffGrant(models.Model):
-    """Access of staff to one environment, for an hour (`projects.staff_access`)."""
-
     id = public_id("sgr")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
     environment = models.ForeignKey(Environment, on_delete=models.CASCADE, related_name="staff_grants")

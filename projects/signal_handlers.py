@@ -1,5 +1,3 @@
-"""Receivers of signals about deleted accounts, which `accounts` sends."""
-
 from typing import Any
 
 from platform_site.identity import signals

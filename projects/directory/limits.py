@@ -19,7 +19,6 @@ _counters: Final[dict[tuple[str, ...], UsageCounters]] = {}
 
 
 def set_usage_counter(limit: str, counter: UsageCounter) -> None:
-    """Register a counter, in `ready` of the app that counts; those of this app are below."""
     set_usage_counters((limit,), lambda environment: (counter(environment),))
 
 

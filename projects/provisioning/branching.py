@@ -84,7 +84,6 @@ def require(target: EnvironmentRef) -> None:
 
 
 def block_new_branches(pool_id: str) -> None:
-    """A shared lock, until the control transaction ends."""
     advisory_locks.lock_shared(DEFAULT_DB_ALIAS, LockSpace.POOL, pool_id)
 
 
