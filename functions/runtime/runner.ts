@@ -56,7 +56,7 @@ const readSync = stdin.readSync.bind(stdin) as (into: Uint8Array) => number | nu
 const writeSync = stdout.writeSync.bind(stdout) as (from: Uint8Array) => number;
 const inspect = Deno.inspect;
 const NativeBigInt = BigInt;
-const isSafe = Number.isSafeInteger;
+const isSafe = Number.isSafeInteger, isFiniteNumber = Number.isFinite;
 /** Not `test`: that calls `exec` by name, which the code may have replaced by a function that reads the frame's tag. */
 const matches = uncurry(RegExp.prototype.exec);
 const exit = Deno.exit;
@@ -261,15 +261,17 @@ function log(level: string, parts: unknown[]): void {
   send('{"t":"log","tag":"' + tag + '","level":"' + level + '","text":' + stringify(text(cleaned(line), MAX_LOG_CHARACTERS)) + "}");
 }
 
-/** For a filter of rows to change: JSON leaves these values out, so more rows would match. */
-function refuseMissing(key: string, value: unknown): unknown {
-  if (value === undefined || typeof value === "function" || typeof value === "symbol") {
-    throw coded(new NativeTypeError('where: "' + key + '" has no value that JSON can hold (' + typeof value + ")"), "validation_failed");
+/** JSON leaves out some values and makes null of others, so that the filter would match other rows. */
+function refuseLost(this: any, key: string, value: unknown): unknown {
+  const given = this[key];
+  const isLost = typeof value === "number" ? !isFiniteNumber(value) : value === null && given !== null; // an invalid date
+  if (isLost || value === undefined || typeof value === "function" || typeof value === "symbol") {
+    throw coded(new NativeTypeError(`The filter's "${key}" is ${NativeString(given)}, which JSON cannot hold.`), "validation_failed");
   }
   return value;
 }
 
-function ask(mine: string, op: string, args: unknown, where?: unknown): Promise<any> {
+function ask(mine: string, op: string, args: any): Promise<any> {
   const refusal = new NativeError(); // created here for its stack: the reply arrives in our own loop
   return new NativePromise((resolve, reject) => {
     if (tag !== mine) {
@@ -278,7 +280,9 @@ function ask(mine: string, op: string, args: unknown, where?: unknown): Promise<
     }
     let body: string | undefined;
     try {
-      if (where !== undefined) stringify(where, refuseMissing);
+      const { where, having } = args.query ?? {};
+      if (where !== undefined) stringify(where, refuseLost);
+      if (having !== undefined) stringify(having, refuseLost);
       body = stringify(args);
     } catch (error) {
       reject(error);
@@ -399,8 +403,8 @@ function contextOf(mine: string, run: any): unknown {
     update: (table: string, id: string, changes: object) => ask(mine, "rows.update", { table, id, changes }),
     remove: (table: string, id: string) => ask(mine, "rows.remove", { table, id }),
     batch: (operations: object[]) => ask(mine, "rows.batch", { operations }),
-    updateMany: (table: string, query: any, changes: object) => ask(mine, "rows.update_many", { table, query, changes }, query?.where),
-    removeMany: (table: string, query: any) => ask(mine, "rows.remove_many", { table, query }, query?.where),
+    updateMany: (table: string, query: object, changes: object) => ask(mine, "rows.update_many", { table, query, changes }),
+    removeMany: (table: string, query: object) => ask(mine, "rows.remove_many", { table, query }),
   });
   return freeze({ rows, fetch: fetchOf(mine), runId: run.run_id, caller: freeze(run.caller), secrets: freeze(run.secrets) });
 }

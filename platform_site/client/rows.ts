@@ -102,8 +102,8 @@ export class Rows<D extends TablesType<D>, T extends TableName<D>> {
   }
 
   /** Changes all rows that match `where`, at most 1,000. */
-  updateAll(query: BulkQuery<D, T>, changes: D[T]["update"], options?: CallOptions): Promise<Changed> {
-    return this.#send("PATCH", "", { query: bulk(query), body: changes, options });
+  async updateAll(query: BulkQuery<D, T>, changes: D[T]["update"], options?: CallOptions): Promise<Changed> {
+    return await this.#send("PATCH", "", { query: bulk(query), body: changes, options });
   }
 
   async delete(id: string, options?: WriteOptions): Promise<void> {
@@ -111,13 +111,15 @@ export class Rows<D extends TablesType<D>, T extends TableName<D>> {
   }
 
   /** Deletes all rows that match `where`, at most 1,000. */
-  deleteAll(query: BulkQuery<D, T>, options?: CallOptions): Promise<Changed> {
-    return this.#send("DELETE", "", { query: bulk(query), options });
+  async deleteAll(query: BulkQuery<D, T>, options?: CallOptions): Promise<Changed> {
+    return await this.#send("DELETE", "", { query: bulk(query), options });
   }
 
   /** Counts, sums and other functions, by group. */
-  aggregate(request: Aggregate<D, T>, options?: CallOptions): Promise<Groups> {
-    return this.#send("POST", "/aggregate", { body: { ...request, order: joined(request.order) }, options });
+  async aggregate(request: Aggregate<D, T>, options?: CallOptions): Promise<Groups> {
+    checkFilter(request.where);
+    checkFilter(request.having);
+    return await this.#send("POST", "/aggregate", { body: { ...request, order: joined(request.order) }, options });
   }
 
   /**
@@ -129,20 +131,23 @@ export class Rows<D extends TablesType<D>, T extends TableName<D>> {
     options: { signal?: AbortSignal } = {},
   ): AsyncGenerator<Change<Found<D, T, W, C>>, void> {
     const { where, ...others } = query as LooseQuery;
+    checkFilter(where);
     const subscription = { table: this.#table, where, ...texts(others) };
     return changes(this.#connection, subscription, options.signal) as AsyncGenerator<Change<Found<D, T, W, C>>, void>;
   }
 
-  #list(query: LooseQuery, options?: CallOptions): Promise<Reply["body"]> {
+  async #list(query: LooseQuery, options?: CallOptions): Promise<Reply["body"]> {
+    checkFilter(query.where);
     const where = query.where === undefined ? undefined : JSON.stringify(query.where);
-    if ((where?.length ?? 0) > LONGEST_QUERY) return this.#query(query, options);
+    if ((where?.length ?? 0) > LONGEST_QUERY) return await this.#query(query, options);
     const { limit, cursor, count } = query;
     const parameters = { ...texts(query), where, limit: limit?.toString(), cursor: cursor ?? undefined, count };
-    return this.#send("GET", "", { query: parameters, options });
+    return await this.#send("GET", "", { query: parameters, options });
   }
 
-  #query(query: LooseQuery, options?: CallOptions): Promise<Reply["body"]> {
-    return this.#send("POST", "/query", { body: { ...query, ...texts(query) }, options });
+  async #query(query: LooseQuery, options?: CallOptions): Promise<Reply["body"]> {
+    checkFilter(query.where);
+    return await this.#send("POST", "/query", { body: { ...query, ...texts(query) }, options });
   }
 
   async *#pages(query: LooseQuery, options?: CallOptions): AsyncGenerator<Reply["body"], void> {
@@ -181,5 +186,20 @@ function texts(query: { order?: Names; with?: Names; columns?: Names }): Record<
 }
 
 function bulk(query: { where: unknown; limit?: number; cursor?: string | null }): Record<string, string | undefined> {
+  checkFilter(query.where);
   return { where: JSON.stringify(query.where), limit: query.limit?.toString(), cursor: query.cursor ?? undefined };
+}
+
+/** JSON leaves out some values and makes null of others, so that the filter would match other rows. */
+function checkFilter(filter: unknown): void {
+  if (filter !== undefined) JSON.stringify(filter, refuseLost);
+}
+
+function refuseLost(this: Record<string, unknown>, key: string, value: unknown): unknown {
+  const given = this[key];
+  const isLost = typeof value === "number" ? !isFinite(value) : value === null && given !== null; // an invalid date
+  if (isLost || ["undefined", "function", "symbol"].includes(typeof value)) {
+    throw new TypeError(`The filter's "${key}" is ${String(given)}, which JSON cannot hold.`);
+  }
+  return value;
 }

@@ -294,15 +294,18 @@ def test_a_function_changes_values_by_what_they_are(tracker: Tracker) -> None:
     assert (row["priority"], row["tags"]) == (313, ["x", "x", "y"])
 
 
-def test_a_filter_of_rows_to_change_refuses_what_json_leaves_out(tracker: Tracker) -> None:
+def test_a_filter_refuses_what_json_cannot_hold(tracker: Tracker) -> None:
     home = tracker.post("key", "/rows/lists", {"name": "Home", "owner_id": tracker.users["alice"]}).json["id"]
     source = """export default async (input: any, {rows}: any) => {
         const filters = [{title: undefined}, {done: false, "": () => 1}, {$and: [{$not: {title: Symbol()}}]},
-          {title: {$in: ["Tea", undefined]}}, undefined];
+          {title: {$in: ["Tea", undefined]}}, {priority: NaN}, {due_on: new Date(NaN)}];
         const told = [];
         for (const where of filters)
-            for (const change of [() => rows.updateMany("tasks", {where}, {done: true}), () => rows.removeMany("tasks", {where})])
-                await change().catch((e: any) => told.push([e.name, e.code, e.message]));
+            for (const call of [() => rows.list("tasks", {where}), () => rows.aggregate("tasks", {count: true, where}),
+                () => rows.aggregate("tasks", {count: true, having: where}),
+                () => rows.updateMany("tasks", {where}, {done: true}), () => rows.removeMany("tasks", {where})])
+                await call().then(() => told.push(where), (e: any) => told.push([e.name, e.code, e.message]));
+        await rows.removeMany("tasks", {where: undefined}).catch((e: any) => told.push([e.name, e.code]));
         const {ids} = await rows.updateMany("tasks", {where: {title: "Tea", done: false, priority: 2n ** 60n}, cursor: undefined},
           {title: undefined, done: true});
         return {told, ids} }"""
@@ -311,9 +314,10 @@ def test_a_filter_of_rows_to_change_refuses_what_json_leaves_out(tracker: Tracke
     tracker.post("key", "/rows/tasks", body | {"title": "Milk"})
     assert deploy(tracker, "many", source).status == 201
     got = invoke(tracker, "many", {}).json["output"]
-    assert [error[0] for error in got["told"]] == [*["TypeError"] * 8, "ValidationFailed", "ValidationFailed"]
+    assert [error[0] for error in got["told"]] == [*["TypeError"] * 30, "ValidationFailed"]
     assert {error[1] for error in got["told"]} == {"validation_failed"}
-    assert got["told"][0][2] == 'where: "title" has no value that JSON can hold (undefined)'
+    assert got["told"][0][2] == 'The filter\'s "title" is undefined, which JSON cannot hold.'
+    assert got["told"][25][2] == 'The filter\'s "due_on" is Invalid Date, which JSON cannot hold.'
     assert got["ids"] == [task]
     rows = tracker.get("key", "/rows/tasks").json["data"]
     assert {row["title"]: row["done"] for row in rows} == {"Tea": True, "Milk": False}

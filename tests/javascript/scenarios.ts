@@ -132,6 +132,51 @@ const scenarios: Record<string, () => Promise<void>> = {
     equal(users.map((each) => each?.id ?? null), [null, ada.id, null]);
   },
 
+  async a_filter_with_what_json_cannot_hold_is_refused() {
+    const { client, network } = await signedIn();
+    const rows = client.rows("tasks");
+    const made = await newList(client);
+    const task = await rows.insert({ title: "a", list_id: made.id });
+    const before = network.calls.length;
+    const filters: Record<string, unknown>[] = [
+      { title: undefined },
+      { $or: [{ done: true }, { title: undefined }] },
+      { title: { $in: [undefined] } },
+      { priority: { $gt: NaN } },
+      { created_at: { $lt: new Date(NaN) } },
+    ];
+    const names: string[] = [];
+    for (const where of filters) {
+      const calls = [
+        () => rows.list({ where }),
+        () => rows.query({ where }),
+        () => rows.pages({ where }).next(),
+        () => rows.each({ where }).next(),
+        () => rows.updateAll({ where }, { done: true }),
+        () => rows.deleteAll({ where }),
+        () => rows.aggregate({ count: true, where }),
+        () => rows.aggregate({ count: true, having: where as Record<string, string> }),
+        async () => await rows.changes({ where }).next(),
+      ];
+      const errors = await Promise.all(calls.map((call) => call().then(() => undefined, (error) => error)));
+      equal(errors.map((error) => error instanceof TypeError), calls.map(() => true));
+      equal(new Set(errors.map((error) => error.message)).size, 1);
+      names.push(errors[0].message);
+    }
+    equal(names, [
+      `The filter's "title" is undefined, which JSON cannot hold.`,
+      `The filter's "title" is undefined, which JSON cannot hold.`,
+      `The filter's "0" is undefined, which JSON cannot hold.`,
+      `The filter's "$gt" is NaN, which JSON cannot hold.`,
+      `The filter's "$lt" is Invalid Date, which JSON cannot hold.`,
+    ]);
+    equal(network.calls.length, before);
+    const where = { list_id: made.id, due_on: null, created_at: { $lt: new Date(Date.now() + 60_000) } };
+    equal((await rows.list({ where, limit: undefined })).data.map((each) => each.id), [task.id]);
+    await rows.list({ where: undefined, limit: 1 });
+    equal((await rows.deleteAll({ where })).ids, [task.id]);
+  },
+
   async changes_go_on_after_a_cut_connection_and_a_new_token() {
     let connection = new AbortController();
     const opened: (string | null)[] = [];

@@ -591,8 +591,8 @@ async function* messages(response) {
       options
     });
   }
-  /** Changes all rows that match `where`, at most 1,000. */ updateAll(query, changes, options) {
-    return this.#send("PATCH", "", {
+  /** Changes all rows that match `where`, at most 1,000. */ async updateAll(query, changes, options) {
+    return await this.#send("PATCH", "", {
       query: bulk(query),
       body: changes,
       options
@@ -603,14 +603,16 @@ async function* messages(response) {
       options
     });
   }
-  /** Deletes all rows that match `where`, at most 1,000. */ deleteAll(query, options) {
-    return this.#send("DELETE", "", {
+  /** Deletes all rows that match `where`, at most 1,000. */ async deleteAll(query, options) {
+    return await this.#send("DELETE", "", {
       query: bulk(query),
       options
     });
   }
-  /** Counts, sums and other functions, by group. */ aggregate(request, options) {
-    return this.#send("POST", "/aggregate", {
+  /** Counts, sums and other functions, by group. */ async aggregate(request, options) {
+    checkFilter(request.where);
+    checkFilter(request.having);
+    return await this.#send("POST", "/aggregate", {
       body: {
         ...request,
         order: joined(request.order)
@@ -624,6 +626,7 @@ async function* messages(response) {
    */
   changes(query = {}, options = {}) {
     const { where, ...others } = query;
+    checkFilter(where);
     const subscription = {
       table: this.#table,
       where,
@@ -631,9 +634,10 @@ async function* messages(response) {
     };
     return changes(this.#connection, subscription, options.signal);
   }
-  #list(query, options) {
+  async #list(query, options) {
+    checkFilter(query.where);
     const where = query.where === undefined ? undefined : JSON.stringify(query.where);
-    if ((where?.length ?? 0) > LONGEST_QUERY) return this.#query(query, options);
+    if ((where?.length ?? 0) > LONGEST_QUERY) return await this.#query(query, options);
     const { limit, cursor, count } = query;
     const parameters = {
       ...texts(query),
@@ -642,13 +646,14 @@ async function* messages(response) {
       cursor: cursor ?? undefined,
       count
     };
-    return this.#send("GET", "", {
+    return await this.#send("GET", "", {
       query: parameters,
       options
     });
   }
-  #query(query, options) {
-    return this.#send("POST", "/query", {
+  async #query(query, options) {
+    checkFilter(query.where);
+    return await this.#send("POST", "/query", {
       body: {
         ...query,
         ...texts(query)
@@ -693,11 +698,27 @@ function texts(query) {
   };
 }
 function bulk(query) {
+  checkFilter(query.where);
   return {
     where: JSON.stringify(query.where),
     limit: query.limit?.toString(),
     cursor: query.cursor ?? undefined
   };
+}
+/** JSON leaves out some values and makes null of others, so that the filter would match other rows. */ function checkFilter(filter) {
+  if (filter !== undefined) JSON.stringify(filter, refuseLost);
+}
+function refuseLost(key, value) {
+  const given = this[key];
+  const isLost = typeof value === "number" ? !isFinite(value) : value === null && given !== null; // an invalid date
+  if (isLost || [
+    "undefined",
+    "function",
+    "symbol"
+  ].includes(typeof value)) {
+    throw new TypeError(`The filter's "${key}" is ${String(given)}, which JSON cannot hold.`);
+  }
+  return value;
 }
 // The JavaScript client of the platform. `manage.py build_client` bundles these modules into one without dependencies.
 export { PlatformError };
