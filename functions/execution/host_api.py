@@ -28,7 +28,7 @@ from platform_site.identity import call_depth
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.postgres import loop_connections, sqlstates
 from rows import services
-from rows.api import etags
+from rows.api import etags, serializers
 from rows.query import service as query_service
 from rows.query.aggregates.request import AGGREGATE_FIELDS
 from rows.query.service import COUNTS, Count, ListQuery
@@ -49,7 +49,13 @@ FETCH_SECONDS: Final = 10.0
 CANCEL_SECONDS: Final = 2.0
 RIGHTS_SECONDS: Final = 1.0
 """A run looks up its caller again, before a call for rows, if it last did so longer ago."""
+_OPTIONS: Final = {
+    "rows.upsert": frozenset({"onConflict"}),
+    "rows.update": frozenset({"ifMatch"}),
+    "rows.remove": frozenset({"ifMatch"}),
+}
 _READS: Final = frozenset({"rows.list", "rows.get", "rows.aggregate"})
+_GET_FIELDS: Final = frozenset({"with", "columns"})
 _WRITES: Final = frozenset(
     {"rows.insert", "rows.upsert", "rows.update", "rows.remove", "rows.update_many", "rows.remove_many", "rows.batch"}
 )
@@ -184,11 +190,11 @@ class RunHost:
         if operation == "rows.aggregate":
             query = _query(arguments, AGGREGATE_FIELDS)
             return services.aggregate_rows(self._environment, self._principal, table, query).body
-        query = _query(arguments, query_service.QUERY_FIELDS)
         if operation == "rows.get":
-            row_id = _text(arguments, "id")
+            query, row_id = _query(arguments, _GET_FIELDS), _text(arguments, "id")
             withs, columns = query.get("with"), query.get("columns")
             return services.retrieve_row(self._environment, self._principal, table, row_id, withs, columns).body
+        query = _query(arguments, query_service.QUERY_FIELDS)
         asked = ListQuery(
             where=query.get("where"),
             order=query.get("order"),
@@ -202,21 +208,25 @@ class RunHost:
 
     def _write(self, operation: str, arguments: dict[str, Any]) -> bytes:
         environment, principal = self._environment, self._principal
+        options = _fields(arguments, "options", _OPTIONS.get(operation, frozenset()))
         if operation == "rows.batch":
             operations = batch.read_operations(arguments.get("operations"), etags.read_if_match)
             batch.require_scopes(self._caller, operations)
             return batch.as_json(batch.execute(environment, principal, operations))
         table, row, changes = _text(arguments, "table"), arguments.get("row"), arguments.get("changes")
+        matches = etags.read_if_match(_text(options, "ifMatch")) if "ifMatch" in options else None
         match operation:
             case "rows.insert":
                 return services.insert_row(environment, principal, table, row).body
             case "rows.upsert":
-                key = _text(arguments, "on_conflict")
+                _join_names(options, "onConflict")
+                key = _text({"onConflict": "id"} | options, "onConflict")
                 return services.upsert_row(environment, principal, table, row, key).row.body
             case "rows.update":
-                return services.update_row(environment, principal, table, _text(arguments, "id"), changes).body
+                row_id = _text(arguments, "id")
+                return services.update_row(environment, principal, table, row_id, changes, matches=matches).body
             case "rows.remove":
-                services.delete_row(environment, principal, table, _text(arguments, "id"))
+                services.delete_row(environment, principal, table, _text(arguments, "id"), matches=matches)
                 return b"null"
             case "rows.update_many":
                 changed = services.update_rows(environment, principal, table, _bulk_query(arguments), changes)
@@ -294,13 +304,29 @@ def _host_error(error: ApiError) -> HostError:
 
 
 def _query(arguments: dict[str, Any], fields: frozenset[str]) -> dict[str, Any]:
-    query = arguments.get("query") or {}
-    if not isinstance(query, dict) or set(query) - fields:
-        raise HostError("the query has unknown fields", code="validation_failed", name="TypeError")
+    query = _fields(arguments, "query", fields)
+    _join_names(query, "order", "with", "columns")
     for name in ("order", "cursor", "with", "columns"):
-        if query.get(name) is not None and not isinstance(query[name], str):
-            raise HostError(f"{name} must be a string", code="validation_failed", name="TypeError")
+        if query.get(name) is not None:
+            _text(query, name)
     return query
+
+
+def _fields(arguments: dict[str, Any], name: str, known: frozenset[str]) -> dict[str, Any]:
+    found = arguments.get(name) or {}
+    if not isinstance(found, dict):
+        raise HostError(f"{name} must be an object", code="validation_failed", name="TypeError")
+    shown = ", ".join(sorted(known)) or "none"
+    serializers.refuse_unknown_fields(found, known, f"There is no such field in {name}. Known: {shown}.")
+    return found
+
+
+def _join_names(found: dict[str, Any], *parameters: str) -> None:
+    """Names may be a list, as in the JavaScript client."""
+    for parameter in parameters:
+        names = found.get(parameter)
+        if isinstance(names, list) and all(isinstance(name, str) for name in names):
+            found[parameter] = ",".join(names) or None
 
 
 def _bulk_query(arguments: dict[str, Any]) -> BulkQuery:

@@ -397,14 +397,15 @@ function contextOf(mine: string, run: any): unknown {
     list: (table: string, query: object = {}) => ask(mine, "rows.list", { table, query }),
     get: (table: string, id: string, query: object = {}) => ask(mine, "rows.get", { table, id, query }),
     aggregate: (table: string, query: object) => ask(mine, "rows.aggregate", { table, query }),
-    insert: (table: string, row: object) => ask(mine, "rows.insert", { table, row }),
-    upsert: (table: string, row: object, { onConflict = "id" } = {}) =>
-      ask(mine, "rows.upsert", { table, row, on_conflict: onConflict }),
-    update: (table: string, id: string, changes: object) => ask(mine, "rows.update", { table, id, changes }),
-    remove: (table: string, id: string) => ask(mine, "rows.remove", { table, id }),
-    batch: (operations: object[]) => ask(mine, "rows.batch", { operations }),
-    updateMany: (table: string, query: object, changes: object) => ask(mine, "rows.update_many", { table, query, changes }),
-    removeMany: (table: string, query: object) => ask(mine, "rows.remove_many", { table, query }),
+    insert: (table: string, row: object, options?: object) => ask(mine, "rows.insert", { table, row, options }),
+    upsert: (table: string, row: object, options?: object) => ask(mine, "rows.upsert", { table, row, options }),
+    update: (table: string, id: string, changes: object, options?: object) =>
+      ask(mine, "rows.update", { table, id, changes, options }),
+    remove: (table: string, id: string, options?: object) => ask(mine, "rows.remove", { table, id, options }),
+    batch: (operations: object[], options?: object) => ask(mine, "rows.batch", { operations, options }),
+    updateMany: (table: string, query: object, changes: object, options?: object) =>
+      ask(mine, "rows.update_many", { table, query, changes, options }),
+    removeMany: (table: string, query: object, options?: object) => ask(mine, "rows.remove_many", { table, query, options }),
   });
   return freeze({ rows, fetch: fetchOf(mine), runId: run.run_id, caller: freeze(run.caller), secrets: freeze(run.secrets) });
 }

@@ -130,9 +130,8 @@ export class Rows<D extends TablesType<D>, T extends TableName<D>> {
     query: ChangesQuery<D, T, W, C> = {},
     options: { signal?: AbortSignal } = {},
   ): AsyncGenerator<Change<Found<D, T, W, C>>, void> {
-    const { where, ...others } = query as LooseQuery;
-    checkFilter(where);
-    const subscription = { table: this.#table, where, ...texts(others) };
+    checkFilter((query as LooseQuery).where);
+    const subscription = { table: this.#table, ...texts(query as LooseQuery) };
     return changes(this.#connection, subscription, options.signal) as AsyncGenerator<Change<Found<D, T, W, C>>, void>;
   }
 
@@ -140,14 +139,14 @@ export class Rows<D extends TablesType<D>, T extends TableName<D>> {
     checkFilter(query.where);
     const where = query.where === undefined ? undefined : JSON.stringify(query.where);
     if ((where?.length ?? 0) > LONGEST_QUERY) return await this.#query(query, options);
-    const { limit, cursor, count } = query;
-    const parameters = { ...texts(query), where, limit: limit?.toString(), cursor: cursor ?? undefined, count };
+    const { limit, cursor } = query;
+    const parameters = { ...texts(query), where, limit: limit?.toString(), cursor: cursor ?? undefined };
     return await this.#send("GET", "", { query: parameters, options });
   }
 
   async #query(query: LooseQuery, options?: CallOptions): Promise<Reply["body"]> {
     checkFilter(query.where);
-    return await this.#send("POST", "/query", { body: { ...query, ...texts(query) }, options });
+    return await this.#send("POST", "/query", { body: texts(query), options });
   }
 
   async *#pages(query: LooseQuery, options?: CallOptions): AsyncGenerator<Reply["body"], void> {
@@ -181,13 +180,16 @@ interface LooseQuery {
   count?: string;
 }
 
-function texts(query: { order?: Names; with?: Names; columns?: Names }): Record<string, string | undefined> {
-  return { order: joined(query.order), with: joined(query.with), columns: joined(query.columns) };
+/** The query with its names as texts. What is unknown is sent, too: the service refuses it. */
+// deno-lint-ignore no-explicit-any
+function texts(query: LooseQuery): any {
+  return { ...query, order: joined(query.order), with: joined(query.with), columns: joined(query.columns) };
 }
 
 function bulk(query: { where: unknown; limit?: number; cursor?: string | null }): Record<string, string | undefined> {
   checkFilter(query.where);
-  return { where: JSON.stringify(query.where), limit: query.limit?.toString(), cursor: query.cursor ?? undefined };
+  const where = JSON.stringify(query.where);
+  return { ...query, where, limit: query.limit?.toString(), cursor: query.cursor ?? undefined };
 }
 
 /** JSON leaves out some values and makes null of others, so that the filter would match other rows. */

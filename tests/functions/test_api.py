@@ -202,17 +202,22 @@ def test_a_function_reads_and_writes_rows_as_its_caller_and_no_more(tracker: Tra
     assert other.json["status"] == "failed"
 
 
-def test_a_function_inserts_what_is_not_there_and_updates_what_is(make_tracker: Any) -> None:
+@pytest.fixture
+def products(make_tracker: Any) -> Tracker:
     columns = {"sku": {"type": "text", "max_length": 20}, "stock": {"type": "integer"}}
-    tracker: Tracker = make_tracker({"tables": {"products": {"columns": columns, "unique": [["sku"]]}}})
+    made: Tracker = make_tracker({"tables": {"products": {"columns": columns, "unique": [["sku"]]}}})
+    return made
+
+
+def test_a_function_inserts_what_is_not_there_and_updates_what_is(products: Tracker) -> None:
     source = """export default async ({stock}: any, ctx: any) => [
         await ctx.rows.upsert("products", {sku: "a", stock}, {onConflict: "sku"}),
         await ctx.rows.upsert("products", {id: "b", sku: "b", stock}),
     ].map((row) => [row.sku, row.stock])"""
-    assert deploy(tracker, "count", source).status == 201
+    assert deploy(products, "count", source).status == 201
     for stock in (1, 2):
-        assert invoke(tracker, "count", {"stock": stock}).json["output"] == [["a", stock], ["b", stock]]
-    assert tracker.get("key", "/rows/products?count=exact").json["count"] == 2
+        assert invoke(products, "count", {"stock": stock}).json["output"] == [["a", stock], ["b", stock]]
+    assert products.get("key", "/rows/products?count=exact").json["count"] == 2
 
 
 def test_a_function_changes_all_rows_that_fit_as_its_caller(tracker: Tracker) -> None:
@@ -328,9 +333,9 @@ def test_a_function_chooses_columns_as_a_request_does(tracker: Tracker) -> None:
     task = tracker.post("alice", "/rows/tasks", {"title": "Tea", "list_id": home}).json["id"]
     source = """export default async (input: any, ctx: any) => {
         const one = await ctx.rows.get("tasks", input.task, {with: "list", columns: "title,list.name"});
-        const all = (await ctx.rows.list("tasks", {columns: "title"})).data;
+        const all = (await ctx.rows.list("tasks", {columns: ["title"], order: ["title.asc", "id"], with: []})).data;
         const refused = [];
-        for (const columns of ["internal", ["title"]])
+        for (const columns of ["internal", ["title", 1]])
             try { await ctx.rows.list("tasks", {columns}) } catch (e) { refused.push(e.code) }
         return {one, all, refused} }"""
     assert deploy(tracker, "mine", source).status == 201
@@ -339,6 +344,44 @@ def test_a_function_chooses_columns_as_a_request_does(tracker: Tracker) -> None:
         "all": [{"id": task, "title": "Tea"}],
         "refused": ["validation_failed", "validation_failed"],
     }
+
+
+def test_an_etag_guards_an_update_and_a_removal_of_a_function(products: Tracker) -> None:
+    etag = products.post("key", "/rows/products", {"sku": "a", "stock": 1}).headers["ETag"]
+    source = """export default async ({id, etag}: any, {rows}: any) => {
+        const stale = {ifMatch: '"0000"'}, told = [];
+        for (const call of [() => rows.update("products", id, {stock: 5}, stale), () => rows.remove("products", id, stale)])
+            await call().catch((e: any) => told.push(e.code));
+        const {stock} = await rows.update("products", id, {stock: 2}, {ifMatch: etag});
+        await rows.update("products", id, {stock: 3}, {ifMatch: etag}).catch((e: any) => told.push(e.code));
+        return {stock, told} }"""
+    assert deploy(products, "guarded", source).status == 201
+    [row] = products.get("key", "/rows/products").json["data"]
+    got = invoke(products, "guarded", {"id": row["id"], "etag": etag}).json["output"]
+    assert got == {"stock": 2, "told": ["precondition_failed"] * 3}
+
+
+def test_an_unknown_option_of_rows_is_refused_by_its_name(products: Tracker) -> None:
+    row = products.post("key", "/rows/products", {"sku": "a", "stock": 1}).json
+    source = """export default async ({id}: any, {rows}: any) => {
+        const told = [], options = {other: 1};
+        for (const call of [() => rows.list("products", {wher: {}}), () => rows.get("products", id, {where: {}}),
+            () => rows.aggregate("products", {cuont: true}), () => rows.insert("products", {sku: "b"}, options),
+            () => rows.upsert("products", {sku: "b"}, {on_conflict: "sku"}), () => rows.update("products", id, {stock: 2}, options),
+            () => rows.remove("products", id, options), () => rows.batch([{op: "delete", table: "products", id}], {dryRun: true}),
+            () => rows.updateMany("products", {where: {}}, {stock: 2}, options), () => rows.removeMany("products", {where: {}}, options)])
+            await call().catch((e: any) => told.push([e.code, e.fields[0].field]));
+        await rows.upsert("products", {sku: "a", stock: 4}, {onConflict: ["sku"]});
+        console.log(told.join());
+        await rows.list("products", {wher: {}}) }"""
+    assert deploy(products, "misspelled", source).status == 201
+    got = invoke(products, "misspelled", {"id": row["id"]}).json
+    assert "wher: There is no such field in query. Known: columns, count, cursor," in got["error"]
+    log = products.get("owner", f"/functions/misspelled/runs/{got['run_id']}").json["logs"][0]["text"]
+    names = ("wher", "where", "cuont", "other", "on_conflict", "other", "other", "dryRun", "other", "other")
+    assert log == ",".join(f"validation_failed,{name}" for name in names)
+    [kept] = products.get("key", "/rows/products").json["data"]
+    assert (kept["id"], kept["stock"]) == (row["id"], 4)
 
 
 def test_an_async_run_is_queued_executed_and_found(tracker: Tracker) -> None:

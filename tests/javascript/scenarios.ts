@@ -177,6 +177,22 @@ const scenarios: Record<string, () => Promise<void>> = {
     equal((await rows.deleteAll({ where })).ids, [task.id]);
   },
 
+  async an_unknown_field_of_a_query_is_refused_by_its_name() {
+    const { client } = await signedIn();
+    const rows = client.rows("tasks");
+    const query = { where: {}, wher: {} } as { where: Record<string, never> };
+    const calls = [
+      () => rows.list(query),
+      () => rows.query(query),
+      () => rows.get("x", query as object),
+      () => rows.updateAll(query, { done: true }),
+      () => rows.deleteAll(query),
+      () => rows.aggregate({ count: true, ...query }),
+      () => rows.changes(query).next(),
+    ];
+    for (const call of calls) equal(/\bwher: /.test((await failing(call())).message), true);
+  },
+
   async changes_go_on_after_a_cut_connection_and_a_new_token() {
     let connection = new AbortController();
     const opened: (string | null)[] = [];

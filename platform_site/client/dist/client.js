@@ -625,12 +625,10 @@ async function* messages(response) {
    * after a broken connection without a gap, until `signal` is aborted.
    */
   changes(query = {}, options = {}) {
-    const { where, ...others } = query;
-    checkFilter(where);
+    checkFilter(query.where);
     const subscription = {
       table: this.#table,
-      where,
-      ...texts(others)
+      ...texts(query)
     };
     return changes(this.#connection, subscription, options.signal);
   }
@@ -638,13 +636,12 @@ async function* messages(response) {
     checkFilter(query.where);
     const where = query.where === undefined ? undefined : JSON.stringify(query.where);
     if ((where?.length ?? 0) > LONGEST_QUERY) return await this.#query(query, options);
-    const { limit, cursor, count } = query;
+    const { limit, cursor } = query;
     const parameters = {
       ...texts(query),
       where,
       limit: limit?.toString(),
-      cursor: cursor ?? undefined,
-      count
+      cursor: cursor ?? undefined
     };
     return await this.#send("GET", "", {
       query: parameters,
@@ -654,10 +651,7 @@ async function* messages(response) {
   async #query(query, options) {
     checkFilter(query.where);
     return await this.#send("POST", "/query", {
-      body: {
-        ...query,
-        ...texts(query)
-      },
+      body: texts(query),
       options
     });
   }
@@ -690,8 +684,10 @@ async function* messages(response) {
     })).body;
   }
 }
+/** The query with its names as texts. What is unknown is sent, too: the service refuses it. */ // deno-lint-ignore no-explicit-any
 function texts(query) {
   return {
+    ...query,
     order: joined(query.order),
     with: joined(query.with),
     columns: joined(query.columns)
@@ -699,8 +695,10 @@ function texts(query) {
 }
 function bulk(query) {
   checkFilter(query.where);
+  const where = JSON.stringify(query.where);
   return {
-    where: JSON.stringify(query.where),
+    ...query,
+    where,
     limit: query.limit?.toString(),
     cursor: query.cursor ?? undefined
   };
